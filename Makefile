@@ -1,0 +1,46 @@
+# Everything a person does here is a verb below; `make` alone prints them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lock demo up fmt check test bench clean
+
+help: ## print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(VENV)/.done: requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+setup: $(VENV)/.done ## make .venv from the locked, hashed requirements
+
+lock: ## resolve requirements.lock again from pyproject.toml (needs uv)
+	uv pip compile pyproject.toml --extra embedded --extra dev --universal --python-version 3.11 \
+	  --generate-hashes --no-annotate --no-header --quiet --output-file requirements.lock
+
+demo: setup ## the main job: real work on an embedded cluster, about two minutes
+	@$(BIN)/weft demo
+
+up: setup ## a local cluster that stays until Ctrl-C
+	@$(BIN)/weft up
+
+fmt: setup ## format the code
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+check: setup ## formatting, lints, strict types, import walls
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check ## check, then every test this machine can run
+	$(BIN)/pytest
+
+bench: setup ## what Weft is for, measured on this machine
+	@$(BIN)/python -m tests.bench
+
+clean: ## remove what setup made
+	rm -rf $(VENV)
