@@ -1,0 +1,1 @@
+"""What services share. Nothing here imports a service."""

@@ -1,0 +1,1 @@
+"""Nouns and laws: what a job, a node and a GPU are, and which steps are legal. Pure."""

@@ -1,0 +1,198 @@
+"""A job, its states, and the only steps that are legal between them.
+
+The table `STEPS` is written three times on purpose: here, in the database's own `job_steps`, and as the diagram in
+docs/job-states.md. A test holds the three against each other.
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from libs.domain.spec import JobSpec
+
+
+class JobState(StrEnum):
+    QUEUED = "queued"  # waits for room; owner: scheduler
+    PLACED = "placed"  # has its GPUs; its nodes have not been seen to start it
+    STARTING = "starting"  # a node prepares it: image, volumes, container
+    RUNNING = "running"  # every rank runs
+    STOPPING = "stopping"  # told to stop; still holds its GPUs until its nodes say it is gone
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        return self in FINAL
+
+    @property
+    def holding(self) -> bool:
+        """Does a job in this state hold GPUs?"""
+        return self in HOLDING
+
+
+FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+HOLDING = frozenset({JobState.PLACED, JobState.STARTING, JobState.RUNNING, JobState.STOPPING})
+
+
+class JobEvent(StrEnum):
+    """What can happen to a job; each is told on `weft.events.jobs.<event>`."""
+
+    SUBMITTED = "submitted"
+    WAITING = "waiting"  # why it waits is new
+    REPRIORITISED = "reprioritised"
+    PLACED = "placed"
+    STARTING = "starting"
+    STARTED = "started"
+    STOPPING = "stopping"
+    REQUEUED = "requeued"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_S, _E = JobState, JobEvent
+STEPS: dict[tuple[JobState, JobEvent], JobState] = {
+    (_S.QUEUED, _E.WAITING): _S.QUEUED,
+    (_S.QUEUED, _E.REPRIORITISED): _S.QUEUED,
+    (_S.QUEUED, _E.PLACED): _S.PLACED,
+    (_S.QUEUED, _E.CANCELLED): _S.CANCELLED,
+    (_S.PLACED, _E.REPRIORITISED): _S.PLACED,
+    (_S.PLACED, _E.STARTING): _S.STARTING,
+    (_S.PLACED, _E.STOPPING): _S.STOPPING,
+    (_S.PLACED, _E.REQUEUED): _S.QUEUED,
+    (_S.PLACED, _E.FAILED): _S.FAILED,
+    (_S.STARTING, _E.REPRIORITISED): _S.STARTING,
+    (_S.STARTING, _E.STARTED): _S.RUNNING,
+    (_S.STARTING, _E.STOPPING): _S.STOPPING,
+    (_S.STARTING, _E.REQUEUED): _S.QUEUED,
+    (_S.STARTING, _E.FAILED): _S.FAILED,
+    (_S.RUNNING, _E.REPRIORITISED): _S.RUNNING,
+    (_S.RUNNING, _E.STOPPING): _S.STOPPING,
+    (_S.RUNNING, _E.REQUEUED): _S.QUEUED,
+    (_S.RUNNING, _E.SUCCEEDED): _S.SUCCEEDED,
+    (_S.RUNNING, _E.FAILED): _S.FAILED,
+    (_S.STOPPING, _E.REPRIORITISED): _S.STOPPING,
+    (_S.STOPPING, _E.STOPPING): _S.STOPPING,
+    (_S.STOPPING, _E.REQUEUED): _S.QUEUED,
+    (_S.STOPPING, _E.SUCCEEDED): _S.SUCCEEDED,
+    (_S.STOPPING, _E.FAILED): _S.FAILED,
+    (_S.STOPPING, _E.CANCELLED): _S.CANCELLED,
+    (_S.SUCCEEDED, _E.REQUEUED): _S.QUEUED,
+    (_S.FAILED, _E.REQUEUED): _S.QUEUED,
+    (_S.CANCELLED, _E.REQUEUED): _S.QUEUED,
+}
+
+
+class CauseCode(StrEnum):
+    """Why a step was taken. Stable: people and programs match on these."""
+
+    SUBMITTED = "submitted"
+    FITS = "fits"  # there was room
+    NODE_REPORTED = "node-reported"  # a node saw it happen
+    EXITED = "exited"  # every rank ended with status 0, or one with another
+    START_FAILED = "start-failed"  # image missing, command not found, port taken, …
+    START_TIMEOUT = "start-timeout"
+    RUN_LOST = "run-lost"  # the node no longer knows the run
+    RANK_ENDED = "rank-ended"  # one rank of a gang failed, so the others must stop
+    TIME_LIMIT = "time-limit"
+    PREEMPTED = "preempted"
+    NODE_LOST = "node-lost"
+    NODE_DRAINED = "node-drained"
+    CANCEL_ASKED = "cancel-asked"
+    REQUEUE_ASKED = "requeue-asked"
+    PRIORITY_ASKED = "priority-asked"
+    NO_ROOM = "no-room"  # does not fit what is free now
+    NO_NODES = "no-nodes"  # the pool has no node that takes work
+    TOO_BIG = "too-big"  # would not fit the pool even if it were empty
+    BACKOFF = "backoff"  # waits before its next try
+    MAKING_ROOM = "making-room"  # jobs it pre-empts are stopping
+    HELD_BACK = "held-back"  # would fit, but an older job ahead of it needs the room
+
+
+class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why, for programs (`code`, `by`, `numbers`) and for people (`sentence`). `by` is a job, node or tenant id."""
+
+    code: CauseCode
+    sentence: str = ""
+    by: str = ""
+    numbers: dict[str, float] = {}
+
+
+class Allocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one rank holds: GPUs by index on one node, CPU cores, memory in bytes."""
+
+    rank: int
+    role: str
+    node_id: str
+    gpus: tuple[int, ...] = ()
+    cpus: float
+    memory: int
+
+
+class Placement(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where every rank of a job is, and where rank 0 listens for the others."""
+
+    allocations: tuple[Allocation, ...]
+    master_address: str = "127.0.0.1"
+    master_port: int = 0
+    why: str = ""  # why there, as a sentence
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """One job as the store has it. Times are seconds since the epoch, UTC."""
+
+    id: str
+    tenant: str
+    spec: JobSpec
+    seq: int  # the order of submission
+    submitted_at: float
+    state: JobState = JobState.QUEUED
+    epoch: int = 0
+    version: int = 1
+    priority: int = 0
+    attempts: int = 0  # failed tries so far
+    not_before: float = 0.0
+    since: float = 0.0  # when it came into this state
+    stopping_for: Cause | None = None
+    waiting_for: Cause | None = None
+    placement: Placement | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    progress: dict[str, float] = {}
+
+    @property
+    def pool(self) -> str:
+        return self.spec.pool
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One guarded step: taken only if the job is still at `version`; recorded with its cause in the same statement.
+
+    `None` leaves a field as it is. `epoch` grows by one exactly when the job goes back to the queue.
+    """
+
+    job_id: str
+    version: int
+    event: JobEvent
+    to: JobState
+    at: float
+    cause: Cause
+    epoch: int  # after the step
+    priority: int | None = None
+    attempts: int | None = None
+    not_before: float | None = None
+    placement: Placement | None = None  # given with `placed`
+    exit_code: int | None = None
+    progress: dict[str, float] | None = None
+    ask: int = 0  # the ask that this step does
+
+
+def next_state(state: JobState, event: JobEvent) -> JobState | None:
+    """Where `event` leads from `state`; None means late or out of order: drop it."""
+    return STEPS.get((state, event))

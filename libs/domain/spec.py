@@ -1,0 +1,277 @@
+"""What a user may ask for: the job specification, decoded and checked in one place.
+
+Every way in (HTTP, NATS, the command line) decodes with `decode_spec`, so one sentence means one thing.
+"""
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+import yaml
+from msgspec import Meta, Struct
+
+from libs.domain.quantity import DURATION_PATTERN, SIZE_PATTERN, duration_seconds, size_bytes
+
+SPEC_BYTES_MAX = 1 << 20
+GPUS_PER_REPLICA_MAX = 64
+REPLICAS_MAX = 4096
+MEMORY_BYTES_MAX = 64 << 40
+
+TOKEN_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+
+Token = Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Lower-case letters, digits and `-`; no dots.")]
+Size = Annotated[str, Meta(pattern=SIZE_PATTERN, description="A size in bytes with its unit, such as `16GiB`.")]
+Duration = Annotated[str, Meta(pattern=DURATION_PATTERN, description="A duration such as `30s` or `1h30m`.")]
+Argument = Annotated[str, Meta(max_length=131072)]
+EnvName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
+EnvValue = Annotated[str, Meta(max_length=32768)]
+LabelName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$")]
+LabelValue = Annotated[str, Meta(max_length=253)]
+Path = Annotated[str, Meta(pattern=r"^/[^\x00]{0,4095}$", description="An absolute path.")]
+Command = Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=1024)]
+Env = Annotated[dict[EnvName, EnvValue], Meta(max_length=1024)]
+Image = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$", description="A container image.")]
+
+
+class SpecError(Exception):
+    """The specification cannot be accepted: `field` is where, `reason` is why."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}" if field else reason)
+        self.field = field
+        self.reason = reason
+
+
+class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of the specification: an unknown field is an error, not a guess."""
+
+
+class Kind(StrEnum):
+    TRAINING = "training"
+    INFERENCE = "inference"
+    NOTEBOOK = "notebook"
+    BATCH = "batch"
+
+
+class Replicas(_Strict, frozen=True, kw_only=True):
+    """How many copies of a role: at least `min` to start, `want` if there is room, never more than `max`."""
+
+    want: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)] = 1
+    min: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)] | None = None
+    max: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.min is not None and self.min > self.want:
+            raise ValueError(f"min {self.min} is more than want {self.want}")
+        if self.max is not None and self.max < self.want:
+            raise ValueError(f"max {self.max} is less than want {self.want}")
+
+    @property
+    def least(self) -> int:
+        return self.want if self.min is None else self.min
+
+
+class GpuShare(_Strict, frozen=True, kw_only=True):
+    """A part of one GPU: `request` is promised, `limit` may be used when others idle, `memory` is a hard bound."""
+
+    request: Annotated[float, Meta(gt=0, le=1)]
+    limit: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    memory: Size
+
+    def __post_init__(self) -> None:
+        if self.limit < self.request:
+            raise ValueError(f"limit {self.limit} is less than request {self.request}")
+
+
+class Role(_Strict, frozen=True, kw_only=True):
+    """One kind of replica in a job. What is not said here is taken from the job."""
+
+    replicas: Replicas = Replicas()
+    gpus: Annotated[int, Meta(ge=0, le=GPUS_PER_REPLICA_MAX, description="Whole GPUs per replica.")] = 0
+    share: GpuShare | None = None
+    cpus: Annotated[float, Meta(gt=0, le=4096, description="CPU cores per replica.")] = 1.0
+    memory: Size = "1GiB"
+    shm: Size = "64MiB"
+    image: Image | None = None
+    command: Command | None = None
+    env: Env = {}
+
+    def __post_init__(self) -> None:
+        if self.gpus and self.share is not None:
+            raise ValueError("ask for whole gpus or for a share of one, not for both")
+        if not 0 < self.memory_bytes <= MEMORY_BYTES_MAX:
+            raise ValueError(f"memory {self.memory} is outside 1B to 64TiB")
+        if size_bytes(self.shm) > self.memory_bytes:
+            raise ValueError(f"shm {self.shm} is more than memory {self.memory}")
+
+    @property
+    def memory_bytes(self) -> int:
+        return size_bytes(self.memory)
+
+
+class Retries(_Strict, frozen=True, kw_only=True):
+    """How often a failed job is tried again, and how long it waits before: `backoff` doubles up to `backoff_max`."""
+
+    max: Annotated[int, Meta(ge=0, le=1000)] = 0
+    backoff: Duration = "5s"
+    backoff_max: Duration = "5m"
+
+    def wait_seconds(self, attempt: int) -> float:
+        """How long to wait before try `attempt` (1 is the first retry)."""
+        longest = duration_seconds(self.backoff_max)
+        return min(duration_seconds(self.backoff) * 2.0 ** min(attempt - 1, 60), longest)
+
+
+class Volume(_Strict, frozen=True, kw_only=True):
+    """A folder of the node that the job sees at `target`; `source` must lie in the operator's allow-list."""
+
+    source: Path
+    target: Path
+    read_only: bool = False
+
+    def __post_init__(self) -> None:
+        for path in (self.source, self.target):
+            if ".." in path.split("/"):
+                raise ValueError(f"{path} must not contain '..'")
+
+
+class Progress(_Strict, frozen=True, kw_only=True):
+    """A regular expression over lines of stdout; its named groups (`step`, `loss`, …) are the progress."""
+
+    pattern: Annotated[str, Meta(min_length=1, max_length=1000)]
+
+
+class Objective(_Strict, frozen=True, kw_only=True):
+    """What an inference job promises its users."""
+
+    latency: Duration
+    percentile: Annotated[float, Meta(gt=0, lt=100)] = 99.0
+    rate: Annotated[float, Meta(gt=0, le=1e9, description="Requests per second.")]
+
+
+class JobSpec(_Strict, frozen=True, kw_only=True):
+    """One job as its user asks for it."""
+
+    name: Token
+    kind: Kind = Kind.TRAINING
+    image: Image | None = None
+    command: Command | None = None
+    workdir: Path | None = None
+    env: Env = {}
+    roles: Annotated[dict[Token, Role], Meta(min_length=1, max_length=16)] = msgspec.field(
+        default_factory=lambda: {"worker": Role()}
+    )
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    preemptible: bool = True
+    grace: Duration = "30s"
+    time_limit: Duration | None = None
+    retries: Retries = Retries()
+    volumes: Annotated[tuple[Volume, ...], Meta(max_length=64)] = ()
+    labels: Annotated[dict[LabelName, LabelValue], Meta(max_length=64)] = {}
+    progress: Progress | None = None
+    objective: Objective | None = None
+    pool: Token = "default"
+    gpu_model: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
+    read_only: Annotated[bool, Meta(description="Mount the container's own file system read-only.")] = False
+
+    @property
+    def grace_seconds(self) -> float:
+        return duration_seconds(self.grace)
+
+    @property
+    def time_limit_seconds(self) -> float | None:
+        return None if self.time_limit is None else duration_seconds(self.time_limit)
+
+
+def decode_spec(body: bytes, *, content: str = "json") -> JobSpec:
+    """One specification from JSON or YAML bytes. Raises `SpecError`, which names the field and the reason."""
+    if len(body) > SPEC_BYTES_MAX:
+        raise SpecError("", f"the specification is {len(body)} bytes; at most {SPEC_BYTES_MAX} are read")
+    try:
+        spec = (
+            msgspec.convert(_yaml(body), JobSpec) if content == "yaml" else msgspec.json.decode(body, type=JobSpec)
+        )
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _spec_error(error, body, content) from error
+    except RecursionError as error:
+        raise SpecError("", "nested too deeply") from error
+    _check(spec)
+    return spec
+
+
+def _check(spec: JobSpec) -> None:
+    """What one field's type cannot say."""
+    if spec.grace_seconds > 3600:
+        raise SpecError("grace", f"{spec.grace} is longer than 1h")
+    if spec.time_limit_seconds == 0:
+        raise SpecError("time_limit", "a job that may not run at all")
+    if spec.objective is not None and spec.kind is not Kind.INFERENCE:
+        raise SpecError("objective", f"is for kind inference, this is {spec.kind}")
+    if sum(role.replicas.want for role in spec.roles.values()) > REPLICAS_MAX:
+        raise SpecError("roles", f"ask for more than {REPLICAS_MAX} replicas together")
+    for name, role in spec.roles.items():
+        if not (spec.image or role.image or spec.command or role.command):
+            raise SpecError("command", f"role {name} has neither an image nor a command")
+    if spec.progress is not None:
+        try:
+            groups = re.compile(spec.progress.pattern).groupindex
+        except re.error as error:
+            raise SpecError("progress.pattern", f"not a regular expression: {error}") from error
+        if not groups:
+            raise SpecError("progress.pattern", "needs a named group, such as (?P<step>[0-9]+)")
+
+
+def _spec_error(error: Exception, body: bytes, content: str) -> SpecError:
+    """Turn the decoder's words into a field's path and a reason."""
+    reason, _, path = str(error).partition(" - at ")
+    field = path.replace("`", "").removeprefix("key in ").removeprefix("$").removeprefix(".")
+    if field.startswith("roles[...]"):
+        asked = _yaml(body) if content == "yaml" else msgspec.json.decode(body)
+        field = field.replace("[...]", f".{_wrong_role(asked)}", 1)
+    for pattern, words in _PATTERN_WORDS.items():
+        if pattern in reason:
+            reason = words
+    for marker, words in (("unknown field `", "no such field"), ("missing required field `", "is required")):
+        if marker in reason:
+            name = reason.split(marker)[1].rstrip("`")
+            field, reason = f"{field}.{name}".removeprefix("."), words
+    return SpecError(field, reason)
+
+
+def _wrong_role(asked: object) -> str:
+    """The decoder does not say which of the roles it refused; ask it again, one by one."""
+    roles = asked.get("roles") if isinstance(asked, dict) else None
+    if not isinstance(roles, dict):
+        return "?"
+    for name, role in roles.items():
+        try:
+            msgspec.convert(role, Role)
+        except msgspec.ValidationError:
+            return str(name)
+    return "?"
+
+
+_PATTERN_WORDS = {
+    repr(TOKEN_PATTERN): "expected lower-case letters, digits and '-', at most 63, no dots",
+    repr(SIZE_PATTERN): "expected a size such as 512MiB or 16GiB",
+    repr(DURATION_PATTERN): "expected a duration such as 30s or 1h30m",
+}
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without aliases: with them a small document can be unboundedly large."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise SpecError("", "YAML aliases are not accepted")
+        return super().compose_node(parent, index)
+
+
+def _yaml(body: bytes) -> object:
+    try:
+        return yaml.load(body, Loader=_PlainLoader)
+    except yaml.YAMLError as error:
+        raise SpecError("", f"not YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:  # an impossible date, which the loader builds by itself
+        raise SpecError("", f"not YAML: {error}") from error

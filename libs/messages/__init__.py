@@ -1,0 +1,14 @@
+"""Everything that can be said between services: each message and its subject.
+
+Facts are in the past tense, orders are imperative. Fields are added with a default, never renamed or removed.
+"""
+
+from typing import ClassVar
+
+from msgspec import Struct
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """Said on `subject`, a pattern whose `{names}` are filled from the message's own fields."""
+
+    subject: ClassVar[str]

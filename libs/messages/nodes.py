@@ -1,0 +1,150 @@
+"""The conversation of a node with the control plane: what it sees, and what it should be running."""
+
+from enum import StrEnum
+from typing import ClassVar
+
+from msgspec import Struct
+
+from libs.domain.cluster import Capacity
+from libs.domain.spec import Volume
+from libs.messages import Message
+
+
+class RunState(StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    EXITED = "exited"
+
+
+class EndReason(StrEnum):
+    """Why a run ended, as its node saw it."""
+
+    EXIT = "exit"  # by itself, with `exit_code`
+    STOPPED = "stopped"  # the node ended it, because it was no longer desired
+    OOM = "oom"  # killed for memory
+    FENCED = "fenced"  # the node ended it, because it could not reach the control plane
+    START_FAILED = "start-failed"  # never ran: `detail` says why
+    LOST = "lost"  # it is gone and left no exit status
+
+
+class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One run (one rank of one epoch of a job) as its node sees it. Times are seconds since the epoch, UTC."""
+
+    job_id: str
+    epoch: int
+    rank: int
+    state: RunState
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None  # 128 + N for signal N
+    reason: EndReason | None = None  # with `exited`
+    detail: str = ""
+    progress: dict[str, float] = {}
+
+
+class NodeReported(Message, frozen=True, kw_only=True):
+    """Executor → scheduler, a request: what this node has and what it sees. Answered by `NodeDesired`.
+
+    `incarnation` counts the executor's starts on this node, `seq` its reports since; an older one is ignored.
+    """
+
+    subject: ClassVar[str] = "weft.sync.{pool}.{node_id}"
+    node_id: str
+    pool: str
+    address: str
+    boot_id: str
+    incarnation: int
+    seq: int
+    capacity: Capacity
+    runs: tuple[RunSeen, ...] = ()
+    runtime: str = "process"
+    not_enforced: tuple[str, ...] = ()
+
+
+class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that a node needs to run one rank. Sizes in bytes, times in seconds.
+
+    `env` is what the user asked for; the contract's own names (WEFT_*, RANK, …) are the executor's to add.
+    """
+
+    job_id: str
+    name: str
+    tenant: str
+    epoch: int
+    rank: int
+    role: str
+    role_rank: int  # this rank's number within its role
+    world_size: int
+    command: tuple[str, ...]  # empty: the image's own
+    image: str | None = None
+    workdir: str | None = None
+    env: dict[str, str] = {}
+    gpus: tuple[int, ...] = ()
+    cpus: float
+    memory: int
+    shm: int
+    grace: float
+    volumes: tuple[Volume, ...] = ()
+    read_only: bool = False
+    progress_pattern: str | None = None
+    master_address: str  # of rank 0's node
+    master_port: int
+    peers: dict[str, tuple[str, ...]] = {}  # role → address of each of its ranks' nodes, in order
+
+
+class NodeDesired(Struct, frozen=True, kw_only=True):
+    """Scheduler → executor, the reply: everything that node should be running, and nothing else.
+
+    `refused` says why the report was not taken (then `runs` means nothing and the executor changes nothing).
+    """
+
+    seq: int
+    runs: tuple[StartRun, ...] = ()
+    refused: str = ""
+
+
+class NodeHinted(Message, frozen=True, kw_only=True):
+    """Scheduler → executor: what your node should run has changed, ask now."""
+
+    subject: ClassVar[str] = "weft.hints.{node_id}"
+    node_id: str
+
+
+class ReadLog(Message, frozen=True, kw_only=True):
+    """Gateway → executor, a request: bytes of one run's log from `offset`. Answered by `LogRead`.
+
+    `wait` seconds at most are spent waiting for bytes that are not there yet.
+    """
+
+    subject: ClassVar[str] = "weft.logs.{node_id}"
+    node_id: str
+    job_id: str
+    epoch: int
+    rank: int
+    offset: int = 0
+    limit: int = 262144
+    wait: float = 0.0
+
+
+class LogRead(Struct, frozen=True, kw_only=True):
+    """`data` begins at `offset`; `ended` when the run is over and this is the last of it; `missing` if never seen."""
+
+    offset: int
+    data: bytes
+    ended: bool = False
+    missing: bool = False
+
+
+class RunProgressed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    job_id: str
+    epoch: int
+    rank: int
+    progress: dict[str, float]
+
+
+class ProgressSeen(Message, frozen=True, kw_only=True):
+    """Executor → all: the newest progress of this node's runs. May be lost."""
+
+    subject: ClassVar[str] = "weft.progress.{node_id}"
+    node_id: str
+    runs: tuple[RunProgressed, ...]

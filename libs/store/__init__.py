@@ -1,0 +1,185 @@
+"""What is true: jobs, allocations, nodes, events. Postgres is truth, everything else is news.
+
+Two kinds: `libs.store.postgres` for a real server, `libs.store.memory` for one process. One conformance suite holds
+both. Every write is one guarded statement that records its event with it; a guard that fails is a value, not an error.
+
+Errors: StoreError
+        ├── StoreUnavailableError   cannot be reached, or did not answer in time: whether a write happened is unknown
+        ├── LeaseLostError          another owner has taken the lease: nothing was written
+        ├── DoubleAllocationError   a GPU given twice: nothing was written, the caller's picture is wrong
+        └── KeyReusedError          the idempotency key was used before, for another specification
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from libs.domain.cluster import Node
+from libs.domain.job import Job, JobState, Step
+from libs.domain.spec import JobSpec
+from libs.messages.asks import Ask, AskKind
+from libs.messages.events import Event
+from libs.messages.signals import GpuScore
+
+
+class StoreError(Exception):
+    """Something about the store."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store cannot be reached, or did not answer in time."""
+
+
+class LeaseLostError(StoreError):
+    """Another owner has the lease."""
+
+
+class DoubleAllocationError(StoreError):
+    """A GPU would have been given to two runs."""
+
+
+class KeyReusedError(StoreError):
+    """The idempotency key was used before, for another specification."""
+
+
+class Access(Struct, frozen=True, kw_only=True):
+    """Who a token speaks for."""
+
+    tenant: str
+    admin: bool = False
+
+
+class Submitted(Struct, frozen=True, kw_only=True):
+    job_id: str
+    created: bool  # False: this key was submitted before, and this is that job
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """The right to write for `name`. `epoch` grows with every owner; `seq` with every renewal."""
+
+    name: str
+    holder: str
+    epoch: int
+    seq: int
+
+
+class GpuHolder(Struct, frozen=True, kw_only=True):
+    node_id: str
+    gpu_index: int
+    job_id: str
+    epoch: int
+
+
+class GatewayStore(Protocol):
+    """What the gateway may do: it alone writes tenants, tokens and submissions; what it asks, the scheduler does."""
+
+    async def submit(
+        self, spec: JobSpec, *, job_id: str, tenant: str, key: str | None, at: float
+    ) -> Submitted:
+        """Store one submission, its event, and the ask to admit it, in one statement. Raises KeyReusedError."""
+
+    async def ask(self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0) -> None:
+        """Store one ask for the scheduler of `pool`."""
+
+    async def access(self, token_hash: bytes) -> Access | None: ...
+
+    async def add_token(self, token_hash: bytes, *, tenant: str, admin: bool, label: str, at: float) -> None:
+        """Store a token's hash, and its tenant if new. The same hash again changes nothing."""
+
+    async def revoke_tokens(self, *, tenant: str, label: str, at: float) -> int:
+        """How many were revoked."""
+
+    async def job(self, job_id: str) -> Job | None: ...
+
+    async def jobs(
+        self, *, tenant: str | None, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
+    ) -> list[Job]:
+        """The newest first; of one tenant or of all; `before` is a `seq` to page on."""
+
+    async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
+        """A job's events of a version above `after`, in order."""
+
+    async def events(
+        self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
+    ) -> list[Event]:
+        """Events behind the cursor `after`; none ever appears later before one that was returned.
+
+        `newest`: the last `limit` of them instead. Node events have no tenant: they are for those who see all tenants.
+        """
+
+    async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
+
+    async def holding_jobs(self, *, pool: str) -> list[Job]: ...
+
+    async def queued_jobs(self, *, pool: str) -> list[Job]: ...
+
+
+class SchedulerStore(Protocol):
+    """What a scheduler may do: it alone writes jobs, allocations and nodes. Every write carries its lease."""
+
+    async def lease(self, name: str) -> Lease | None: ...
+
+    async def take_lease(self, name: str, *, holder: str, seen: Lease | None) -> Lease | None:
+        """Take it if it is exactly as `seen`, or free; None if somebody else was faster."""
+
+    async def renew_lease(self, lease: Lease) -> Lease | None: ...
+
+    async def release_lease(self, lease: Lease) -> None: ...
+
+    async def admit(self, lease: Lease, *, pool: str, limit: int, at: float) -> list[Job]:
+        """Make jobs of what was submitted; each is returned once, here or by `open_jobs` after a restart."""
+
+    async def asks(self, *, pool: str, limit: int) -> list[Ask]:
+        """What users ask, submissions aside, oldest first."""
+
+    async def drop_asks(self, lease: Lease, ask_ids: Sequence[int]) -> None: ...
+
+    async def open_jobs(self, *, pool: str) -> list[Job]:
+        """Every job that is not final."""
+
+    async def job(self, job_id: str) -> Job | None: ...
+
+    async def take(self, lease: Lease, steps: Sequence[Step]) -> list[bool]:
+        """Take each step in order, if its guard holds; True where it did. A job may take several in one call.
+
+        A step with an `ask` removes that ask with it. Raises LeaseLostError, DoubleAllocationError (nothing taken).
+        """
+
+    async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
+
+    async def save_node(self, lease: Lease, node: Node, *, event: str, cause: str, ask: int = 0) -> None:
+        """Store a node as it is now; with an `event` (joined, changed, lost, returned, drained, resumed), tell it."""
+
+    async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:
+        """These nodes were heard of at `at`."""
+
+    async def scores(self, *, pool: str) -> list[GpuScore]: ...
+
+
+class RelayStore(Protocol):
+    """What the relay may do: take events out of the outbox once they are published."""
+
+    async def unsent(self, *, limit: int) -> list[Event]:
+        """Events to publish, oldest first."""
+
+    async def sent(self, event_ids: Sequence[int]) -> None: ...
+
+    async def resend(self, *, since: float) -> int:
+        """Put every event since then into the outbox again; how many."""
+
+
+class ScorerStore(Protocol):
+    """What the scorer may do: it alone writes scores."""
+
+    async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
+
+    async def save_scores(self, scores: Sequence[GpuScore], *, at: float) -> None: ...
+
+
+class ReviewStore(Protocol):
+    """What the reallocator may do in this version: read."""
+
+    async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
+
+    async def open_jobs(self, *, pool: str) -> list[Job]: ...

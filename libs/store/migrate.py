@@ -1,0 +1,75 @@
+"""Bring the database to this version: roles first, then each numbered migration once, in order.
+
+Migrations are plain SQL, one transaction each. One that was changed after it ran, or that this version does not know,
+stops everything: guessing is how data is lost.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from importlib.resources import files
+
+import asyncpg
+
+from libs.store import StoreError
+
+ROLES = ("gateway", "scheduler", "scorer", "reallocator")
+_LOCK = 0x77656674  # one migration at a time: this number is "weft"
+
+
+class MigrationError(StoreError):
+    """The database and this version do not fit together."""
+
+
+async def migrate(dsn: str, *, user: str | None, password: str | None, role_passwords: Mapping[str, str]) -> list[str]:
+    """Run what has not been run; returns the names of the migrations that ran now. Needs the owner's rights.
+
+    `role_passwords` has one for each of ROLES; a role that exists gets the password anew.
+    """
+    connection = await asyncpg.connect(dsn, user=user, password=password, timeout=5, command_timeout=60)
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            await _make_roles(connection, role_passwords)
+        return await _migrate(connection)
+    finally:
+        await connection.close(timeout=5)
+
+
+async def _make_roles(connection: "asyncpg.Connection[asyncpg.Record]", passwords: Mapping[str, str]) -> None:
+    for role in ROLES:
+        name = f"weft_{role}"
+        known = await connection.fetchval("SELECT true FROM pg_roles WHERE rolname = $1", name)
+        verb = "ALTER" if known else "CREATE"
+        # A password cannot be a parameter of CREATE ROLE; the server itself quotes it.
+        statement = await connection.fetchval(
+            f"SELECT format('{verb} ROLE %I LOGIN PASSWORD %L', $1::text, $2::text)", name, passwords[role]
+        )
+        await connection.execute(statement)
+
+
+async def _migrate(connection: "asyncpg.Connection[asyncpg.Record]") -> list[str]:
+    await connection.execute(
+        "CREATE TABLE IF NOT EXISTS migrations (name text PRIMARY KEY, sha256 text NOT NULL, at timestamptz NOT NULL)"
+    )
+    ran: list[str] = []
+    ours = _migrations()
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        theirs = {row["name"]: row["sha256"] for row in await connection.fetch("SELECT name, sha256 FROM migrations")}
+        if unknown := sorted(theirs.keys() - ours.keys()):
+            raise MigrationError(f"the database has migrations that this version does not know: {', '.join(unknown)}")
+        for name, text in ours.items():
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            if name not in theirs:
+                await connection.execute(text)
+                await connection.execute("INSERT INTO migrations VALUES ($1, $2, now())", name, digest)
+                ran.append(name)
+            elif theirs[name] != digest:
+                raise MigrationError(f"migration {name} was changed after it ran here")
+    return ran
+
+
+def _migrations() -> dict[str, str]:
+    folder = files("libs.store.sql").joinpath("migrations")
+    found = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda e: e.name)
+    return {entry.name.removesuffix(".sql"): entry.read_text() for entry in found}

@@ -1,0 +1,329 @@
+"""The store on a real Postgres: one class for every role; what each may do is the database's to enforce.
+
+Driver traps and their work-arounds are in docs/decisions/0003-postgres-is-truth.md.
+"""
+
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from libs.domain.cluster import Capacity, Node
+from libs.domain.job import FINAL, HOLDING, Cause, Job, JobState, Placement, Step
+from libs.domain.spec import JobSpec
+from libs.messages.asks import Ask, AskKind
+from libs.messages.events import Event
+from libs.messages.signals import GpuScore
+from libs.store import (
+    Access,
+    DoubleAllocationError,
+    KeyReusedError,
+    Lease,
+    LeaseLostError,
+    StoreUnavailableError,
+    Submitted,
+)
+from libs.store.sql import QUERIES
+
+CONNECT_SECONDS_MAX = 2.0
+COMMAND_SECONDS_MAX = 5.0
+ACQUIRE_SECONDS_MAX = 3.0
+
+# A write that failed in one of these ways may or may not have happened.
+UNREACHABLE = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.exceptions._base.InternalClientError,  # raised when the server dies in mid-answer
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.QueryCanceledError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+
+_Row = asyncpg.Record
+
+
+class PostgresStore:
+    """Every store Protocol of `libs.store`, over one pool of connections. Every wait is bounded."""
+
+    def __init__(self, pool: "asyncpg.Pool[_Row]") -> None:
+        self._pool = pool
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, dsn: str, *, user: str | None = None, password: str | None = None, connections: int = 8
+    ) -> AsyncIterator["PostgresStore"]:
+        logging.getLogger("asyncpg").setLevel(logging.CRITICAL)  # it prints tracebacks while the server restarts
+        try:
+            pool = await asyncpg.create_pool(
+                dsn,
+                user=user,
+                password=password,
+                min_size=1,
+                max_size=connections,
+                timeout=CONNECT_SECONDS_MAX,
+                command_timeout=COMMAND_SECONDS_MAX,
+                reset=_no_reset,
+                server_settings={
+                    "application_name": "weft",
+                    "idle_in_transaction_session_timeout": "10s",
+                    "lock_timeout": "2s",
+                    "timezone": "UTC",
+                },
+            )
+        except (*UNREACHABLE, asyncpg.InvalidCatalogNameError) as error:
+            raise StoreUnavailableError(f"connecting to Postgres: {error}") from error
+        try:
+            yield cls(pool)
+        finally:
+            pool.terminate()
+
+    # gateway
+
+    async def submit(self, spec: JobSpec, *, job_id: str, tenant: str, key: str | None, at: float) -> Submitted:
+        encoded = msgspec.json.encode(spec)
+        spec_hash = hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).digest()
+        row = await self._row(
+            "submit", job_id, tenant, key, spec.pool, spec.name, encoded.decode(), spec_hash, at
+        )
+        if row is not None:
+            return Submitted(job_id=job_id, created=True)
+        before = await self._row("submitted_before", tenant, key)
+        assert before is not None, "a submission conflicts with one that is not there"
+        if before["spec_hash"] != spec_hash:
+            raise KeyReusedError(f"this key was used for job {before['id']}, which has another specification")
+        return Submitted(job_id=before["id"], created=False)
+
+    async def ask(
+        self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0
+    ) -> None:
+        await self._row("ask", kind, pool, subject_id, tenant, priority, at)
+
+    async def access(self, token_hash: bytes) -> Access | None:
+        row = await self._row("access", token_hash)
+        return None if row is None else Access(tenant=row["tenant"], admin=row["admin"])
+
+    async def add_token(self, token_hash: bytes, *, tenant: str, admin: bool, label: str, at: float) -> None:
+        await self._row("add_token", token_hash, tenant, admin, label, at)
+
+    async def revoke_tokens(self, *, tenant: str, label: str, at: float) -> int:
+        return len(await self._rows("revoke_tokens", tenant, label, at))
+
+    async def job(self, job_id: str) -> Job | None:
+        row = await self._row("job", job_id)
+        return None if row is None else _job(row)
+
+    async def jobs(
+        self, *, tenant: str | None, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
+    ) -> list[Job]:
+        opened = bool(states) and not FINAL.intersection(states)
+        rows = await self._rows(
+            "jobs_open" if opened else "jobs", tenant, [str(s) for s in states], name, before or 2**62, limit
+        )
+        return [_job(row) for row in rows]
+
+    async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
+        return [_event(row) for row in await self._rows("story", job_id, after)]
+
+    async def events(
+        self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
+    ) -> list[Event]:
+        xid, _, event_id = (after or "0-0").partition("-")
+        rows = await self._rows(
+            "events_newest" if newest else "events_after", int(xid), int(event_id), tenant, limit
+        )
+        return [_event(row) for row in rows]
+
+    async def nodes(self, *, pool: str | None = None) -> list[Node]:
+        return [_node(row) for row in await self._rows("nodes", pool)]
+
+    async def holding_jobs(self, *, pool: str) -> list[Job]:
+        return [_job(row) for row in await self._rows("jobs_in", pool, [str(s) for s in HOLDING])]
+
+    async def queued_jobs(self, *, pool: str) -> list[Job]:
+        return [_job(row) for row in await self._rows("jobs_in", pool, [JobState.QUEUED.value])]
+
+    # scheduler
+
+    async def lease(self, name: str) -> Lease | None:
+        row = await self._row("lease", name)
+        return None if row is None else Lease(**row)
+
+    async def take_lease(self, name: str, *, holder: str, seen: Lease | None) -> Lease | None:
+        epoch, seq = (seen.epoch, seen.seq) if seen else (0, 0)
+        row = await self._row("take_lease", name, holder, epoch, seq)
+        return None if row is None else Lease(**row)
+
+    async def renew_lease(self, lease: Lease) -> Lease | None:
+        row = await self._row("renew_lease", lease.name, lease.holder, lease.epoch)
+        return None if row is None else Lease(**row)
+
+    async def release_lease(self, lease: Lease) -> None:
+        await self._row("release_lease", lease.name, lease.holder, lease.epoch)
+
+    async def admit(self, lease: Lease, *, pool: str, limit: int, at: float) -> list[Job]:
+        rows = await self._rows("admit", lease.name, lease.holder, lease.epoch, pool, limit, at)
+        if not rows:
+            return []
+        born = await self._rows("jobs_of", [row["id"] for row in rows])
+        return sorted((_job(row) for row in born), key=lambda job: job.seq)
+
+    async def asks(self, *, pool: str, limit: int) -> list[Ask]:
+        return [
+            Ask(**{**row, "kind": AskKind(row["kind"])}) for row in map(dict, await self._rows("asks", pool, limit))
+        ]
+
+    async def drop_asks(self, lease: Lease, ask_ids: Sequence[int]) -> None:
+        await self._row("drop_asks", lease.name, lease.holder, lease.epoch, list(ask_ids))
+
+    async def open_jobs(self, *, pool: str) -> list[Job]:
+        states = [str(state) for state in JobState if not state.final]
+        return [_job(row) for row in await self._rows("jobs_in", pool, states)]
+
+    async def take(self, lease: Lease, steps: Sequence[Step]) -> list[bool]:
+        if not steps:
+            return []
+        encoded = msgspec.json.encode(steps).decode()
+        rows = await self._rows("take", lease.name, lease.holder, lease.epoch, encoded)
+        taken = {row["ordinal"] for row in rows}
+        return [ordinal in taken for ordinal in range(1, len(steps) + 1)]
+
+    async def save_node(self, lease: Lease, node: Node, *, event: str, cause: str, ask: int = 0) -> None:
+        await self._row(
+            "save_node",
+            lease.name,
+            lease.holder,
+            lease.epoch,
+            node.id,
+            node.pool,
+            node.address,
+            msgspec.json.encode(node.capacity).decode(),
+            node.runtime,
+            msgspec.json.encode(node.not_enforced).decode(),
+            node.ready,
+            node.drained,
+            node.seen_at,
+            event,
+            cause,
+            ask,
+        )
+
+    async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:
+        await self._row("touch_nodes", lease.name, lease.holder, lease.epoch, list(node_ids), at)
+
+    async def scores(self, *, pool: str) -> list[GpuScore]:
+        return [GpuScore(**row) for row in await self._rows("scores", pool)]
+
+    # relay
+
+    async def unsent(self, *, limit: int) -> list[Event]:
+        return [_event(row) for row in await self._rows("unsent", limit)]
+
+    async def sent(self, event_ids: Sequence[int]) -> None:
+        await self._row("sent", list(event_ids))
+
+    async def resend(self, *, since: float) -> int:
+        row = await self._row("resend", since)
+        return int(row["count"]) if row is not None else 0
+
+    # scorer
+
+    async def save_scores(self, scores: Sequence[GpuScore], *, at: float) -> None:
+        await self._row(
+            "save_scores",
+            [score.node_id for score in scores],
+            [score.gpu_index for score in scores],
+            [score.job_class for score in scores],
+            [score.score for score in scores],
+            at,
+        )
+
+    # how it asks
+
+    async def _rows(self, query: str, *arguments: Any) -> list[_Row]:
+        try:
+            async with self._pool.acquire(timeout=ACQUIRE_SECONDS_MAX) as connection:
+                return await connection.fetch(QUERIES[query], *arguments)
+        except asyncpg.UniqueViolationError as error:
+            if error.table_name == "gpu_slots":
+                raise DoubleAllocationError(str(error)) from error
+            raise
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == "WL001":
+                raise LeaseLostError(str(error)) from error
+            if isinstance(error, UNREACHABLE):
+                await self._forget(error)
+                raise StoreUnavailableError(f"{query}: {error}") from error
+            raise
+        except UNREACHABLE as error:
+            raise StoreUnavailableError(f"{query}: {type(error).__name__} {error}") from error
+
+    async def _row(self, query: str, *arguments: Any) -> _Row | None:
+        rows = await self._rows(query, *arguments)
+        return rows[0] if rows else None
+
+    async def _forget(self, error: BaseException) -> None:
+        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+            await self._pool.expire_connections()  # it was demoted: none of these connections can write again
+
+
+async def _no_reset(connection: object) -> None:
+    """Connections carry no session state here, so nothing needs a round trip to be reset."""
+
+
+def _job(row: _Row) -> Job:
+    return Job(
+        id=row["id"],
+        tenant=row["tenant"],
+        spec=_SPEC.decode(row["spec"]),
+        seq=row["seq"],
+        submitted_at=row["submitted_at"],
+        state=JobState(row["state"]),
+        epoch=row["epoch"],
+        version=row["version"],
+        priority=row["priority"],
+        attempts=row["attempts"],
+        not_before=row["not_before"] or 0.0,
+        since=row["since"],
+        stopping_for=row["stopping_for"] and _CAUSE.decode(row["stopping_for"]),
+        waiting_for=row["waiting_for"] and _CAUSE.decode(row["waiting_for"]),
+        placement=row["placement"] and _PLACEMENT.decode(row["placement"]),
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        exit_code=row["exit_code"],
+        progress=_PROGRESS.decode(row["progress"]) if row["progress"] else {},
+    )
+
+
+def _node(row: _Row) -> Node:
+    return Node(
+        id=row["id"],
+        pool=row["pool"],
+        address=row["address"],
+        capacity=msgspec.json.decode(row["capacity"], type=Capacity),
+        runtime=row["runtime"],
+        not_enforced=tuple(msgspec.json.decode(row["not_enforced"], type=list[str])),
+        ready=row["ready"],
+        drained=row["drained"],
+        seen_at=row["seen_at"],
+    )
+
+
+def _event(row: _Row) -> Event:
+    fields = dict(row)
+    return Event(**{**fields, "data": msgspec.Raw(fields["data"].encode())})
+
+
+_SPEC = msgspec.json.Decoder(JobSpec)
+_CAUSE = msgspec.json.Decoder(Cause)
+_PLACEMENT = msgspec.json.Decoder(Placement)
+_PROGRESS = msgspec.json.Decoder(dict[str, float])

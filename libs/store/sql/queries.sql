@@ -1,0 +1,204 @@
+-- gateway
+
+-- name: submit
+-- The submission, its event and the ask to admit it: all or, where the key was used before, nothing.
+WITH stored AS (
+    INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_hash, submitted_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8::float8))
+    ON CONFLICT (tenant, key) DO NOTHING
+    RETURNING *
+), asked AS (
+    INSERT INTO asks (kind, pool, subject_id, tenant, at)
+    SELECT 'submit', pool, id, tenant, submitted_at FROM stored
+), told AS (
+    INSERT INTO events (topic, event, subject_id, version, tenant, at, data)
+    SELECT 'jobs', 'submitted', id, 1, tenant, submitted_at, jsonb_build_object(
+               'job_id', id, 'name', name, 'tenant', tenant, 'pool', pool, 'state', 'queued', 'epoch', 0, 'version', 1,
+               'priority', COALESCE((spec ->> 'priority')::int, 0),
+               'cause', jsonb_build_object('code', 'submitted', 'sentence', 'submitted by ' || tenant, 'by', tenant))
+      FROM stored
+ RETURNING id
+), put AS (
+    INSERT INTO outbox (event_id) SELECT id FROM told
+)
+SELECT id FROM stored;
+
+-- name: submitted_before
+SELECT id, spec_hash FROM submissions WHERE tenant = $1 AND key = $2;
+
+-- name: ask
+INSERT INTO asks (kind, pool, subject_id, tenant, priority, at) VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8));
+
+-- name: access
+SELECT tenant, admin FROM tokens WHERE hash = $1 AND revoked_at IS NULL;
+
+-- name: add_token
+WITH born AS (
+    INSERT INTO tenants (id, created_at) VALUES ($2, to_timestamp($5::float8)) ON CONFLICT DO NOTHING
+)
+INSERT INTO tokens (hash, tenant, admin, label, created_at) VALUES ($1, $2, $3, $4, to_timestamp($5::float8))
+ON CONFLICT DO NOTHING;
+
+-- name: revoke_tokens
+UPDATE tokens SET revoked_at = to_timestamp($3::float8)
+ WHERE tenant = $1 AND label = $2 AND revoked_at IS NULL
+RETURNING 1;
+
+-- name: job
+SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
+       attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
+       stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
+       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress
+  FROM all_jobs WHERE id = $1;
+
+-- name: jobs
+SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
+       attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
+       stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
+       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress
+  FROM all_jobs
+ WHERE ($1::text IS NULL OR tenant = $1) AND (cardinality($2::text[]) = 0 OR state = ANY ($2))
+   AND ($3 = '' OR name = $3) AND seq < $4
+ ORDER BY seq DESC LIMIT $5;
+
+-- name: jobs_open
+-- The same for states that are not final: they are few, whatever the history.
+SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
+       attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
+       stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
+       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress
+  FROM all_jobs
+ WHERE id IN (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
+              UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
+   AND ($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND ($3 = '' OR name = $3) AND seq < $4
+ ORDER BY seq DESC LIMIT $5;
+
+-- name: story
+SELECT id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data
+  FROM events WHERE topic = 'jobs' AND subject_id = $1 AND version > $2 ORDER BY version;
+
+-- name: events_after
+-- What is not yet committed has a transaction id at or above the snapshot's xmin: stop there, and nothing is overtaken.
+SELECT id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data
+  FROM events
+ WHERE (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+   AND ($3::text IS NULL OR tenant = $3)
+ ORDER BY events.xid, id LIMIT $4;
+
+-- name: events_newest
+SELECT * FROM (
+    SELECT id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data
+      FROM events
+     WHERE (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+       AND ($3::text IS NULL OR tenant = $3)
+     ORDER BY events.xid DESC, id DESC LIMIT $4) newest
+ ORDER BY xid, id;
+
+-- name: nodes
+SELECT id, pool, address, capacity, runtime, not_enforced, ready, drained,
+       extract(epoch FROM seen_at)::float8 AS seen_at
+  FROM nodes WHERE $1::text IS NULL OR pool = $1 ORDER BY id;
+
+-- name: jobs_in
+SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
+       attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
+       stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
+       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress
+  FROM all_jobs
+ WHERE id IN (SELECT id FROM jobs WHERE pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled'))
+   AND state = ANY ($2::text[])
+ ORDER BY seq;
+
+-- scheduler
+
+-- name: lease
+SELECT name, holder, epoch, seq FROM leases WHERE name = $1;
+
+-- name: take_lease
+INSERT INTO leases AS held (name, holder, epoch, seq) VALUES ($1, $2, 1, 0)
+ON CONFLICT (name) DO UPDATE SET holder = $2, epoch = held.epoch + 1, seq = 0
+ WHERE held.holder = '' OR (held.epoch = $3 AND held.seq = $4)
+RETURNING name, holder, epoch, seq;
+
+-- name: renew_lease
+UPDATE leases SET seq = seq + 1 WHERE name = $1 AND holder = $2 AND epoch = $3 RETURNING name, holder, epoch, seq;
+
+-- name: release_lease
+UPDATE leases SET holder = '' WHERE name = $1 AND holder = $2 AND epoch = $3;
+
+-- name: admit
+SELECT id FROM admit_jobs($1, $2, $3, $4, $5, to_timestamp($6::float8)) AS id;
+
+-- name: jobs_of
+SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
+       attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
+       stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
+       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress
+  FROM all_jobs WHERE id = ANY ($1::text[]) ORDER BY seq;
+
+-- name: asks
+SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at
+  FROM asks WHERE pool = $1 AND kind <> 'submit' ORDER BY id LIMIT $2;
+
+-- name: drop_asks
+WITH held AS (SELECT must_hold($1, $2, $3))
+DELETE FROM asks USING held WHERE id = ANY ($4::bigint[]);
+
+-- name: take
+SELECT ordinal FROM take_steps($1, $2, $3, $4::jsonb) AS ordinal;
+
+-- name: save_node
+WITH held AS (
+    SELECT must_hold($1, $2, $3)
+), saved AS (
+    INSERT INTO nodes AS node (id, pool, address, capacity, runtime, not_enforced, ready, drained, version, seen_at)
+    SELECT $4, $5, $6, $7::jsonb, $8, $9::jsonb, $10, $11, 1, to_timestamp($12::float8) FROM held
+    ON CONFLICT (id) DO UPDATE SET
+        pool = excluded.pool, address = excluded.address, capacity = excluded.capacity, runtime = excluded.runtime,
+        not_enforced = excluded.not_enforced, ready = excluded.ready, drained = excluded.drained,
+        version = node.version + 1, seen_at = excluded.seen_at
+    RETURNING *
+), done AS (
+    DELETE FROM asks USING saved WHERE asks.id = $15::bigint
+), told AS (
+    INSERT INTO events (topic, event, subject_id, version, at, data)
+    SELECT 'nodes', $13::text, id, version, seen_at, jsonb_build_object(
+               'node_id', id, 'pool', pool, 'address', address, 'ready', ready, 'drained', drained,
+               'runtime', runtime, 'capacity', capacity, 'version', version, 'sentence', $14::text)
+      FROM saved WHERE $13::text <> ''
+ RETURNING id
+)
+INSERT INTO outbox (event_id) SELECT id FROM told;
+
+-- name: touch_nodes
+WITH held AS (SELECT must_hold($1, $2, $3))
+UPDATE nodes SET seen_at = to_timestamp($5::float8) FROM held WHERE id = ANY ($4::text[]);
+
+-- name: scores
+SELECT node_id, gpu_index, job_class, score
+  FROM gpu_scores WHERE node_id IN (SELECT id FROM nodes WHERE pool = $1) ORDER BY node_id, gpu_index, job_class;
+
+-- relay
+
+-- name: unsent
+SELECT id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data
+  FROM events JOIN outbox ON outbox.event_id = events.id ORDER BY events.id LIMIT $1;
+
+-- name: sent
+DELETE FROM outbox WHERE event_id = ANY ($1::bigint[]);
+
+-- name: resend
+WITH again AS (
+    INSERT INTO outbox (event_id) SELECT id FROM events WHERE at >= to_timestamp($1::float8)
+    ON CONFLICT DO NOTHING RETURNING 1
+)
+SELECT count(*) AS count FROM again;
+
+-- scorer
+
+-- name: save_scores
+INSERT INTO gpu_scores AS known (node_id, gpu_index, job_class, score, at)
+SELECT node_id, gpu_index, job_class, score, to_timestamp($5::float8)
+  FROM unnest($1::text[], $2::int[], $3::text[], $4::float8[]) AS new (node_id, gpu_index, job_class, score)
+ON CONFLICT (node_id, gpu_index, job_class) DO UPDATE SET score = excluded.score, at = excluded.at
+ WHERE known.at <= excluded.at;

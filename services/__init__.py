@@ -1,0 +1,1 @@
+"""One folder per process. They talk over the bus and never import each other."""

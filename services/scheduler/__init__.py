@@ -1,0 +1,6 @@
+"""Decides which waiting job starts where, and takes every job from step to step.
+
+Hears: AskStored, NodeReported (and answers it with NodeDesired), GpusScored, OutboxFilled.
+Says:  NodeHinted, OutboxFilled, and every event in the outbox, on the stream of events.
+Owns:  jobs, gpu_slots, nodes, leases; empties asks and the outbox.
+"""
