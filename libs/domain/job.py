@@ -6,7 +6,7 @@ docs/job-states.md. A test holds the three against each other.
 
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from libs.domain.spec import JobSpec
 
@@ -193,6 +193,29 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ask: int = 0  # the ask that this step does
 
 
-def next_state(state: JobState, event: JobEvent) -> JobState | None:
-    """Where `event` leads from `state`; None means late or out of order: drop it."""
-    return STEPS.get((state, event))
+def after(job: Job, step: Step) -> Job:
+    """`job` once `step` is taken: what the database's own statement makes of it. Asserts that the step is legal."""
+    assert step.version == job.version, f"{job.id}: step for version {step.version} of {job.version}"
+    assert STEPS.get((job.state, step.event)) is step.to, f"{job.id}: {step.event} from {job.state} to {step.to}"
+    requeued = step.event is JobEvent.REQUEUED
+    assert step.epoch == job.epoch + requeued, f"{job.id}: epoch {step.epoch} after {job.epoch} by {step.event}"
+    exit_code = job.exit_code if step.exit_code is None else step.exit_code
+    waiting_for = step.cause if step.event is JobEvent.WAITING else None
+    stopping_for = step.cause if step.event is JobEvent.STOPPING else job.stopping_for
+    return structs.replace(
+        job,
+        state=step.to,
+        version=job.version + 1,
+        epoch=step.epoch,
+        since=job.since if step.to is job.state else step.at,
+        priority=job.priority if step.priority is None else step.priority,
+        attempts=job.attempts if step.attempts is None else step.attempts,
+        not_before=job.not_before if step.not_before is None else step.not_before,
+        placement=None if step.to is JobState.QUEUED else step.placement or job.placement,
+        stopping_for=stopping_for if step.to is JobState.STOPPING else None,
+        waiting_for=job.waiting_for if step.event is JobEvent.REPRIORITISED else waiting_for,
+        started_at=step.at if step.event is JobEvent.STARTED else None if requeued else job.started_at,
+        ended_at=step.at if step.to.final else None,
+        exit_code=None if step.event is JobEvent.PLACED else exit_code,
+        progress=job.progress if step.progress is None else step.progress,
+    )

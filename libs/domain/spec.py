@@ -189,9 +189,7 @@ def decode_spec(body: bytes, *, content: str = "json") -> JobSpec:
     if len(body) > SPEC_BYTES_MAX:
         raise SpecError("", f"the specification is {len(body)} bytes; at most {SPEC_BYTES_MAX} are read")
     try:
-        spec = (
-            msgspec.convert(_yaml(body), JobSpec) if content == "yaml" else msgspec.json.decode(body, type=JobSpec)
-        )
+        spec = msgspec.convert(_yaml(body), JobSpec) if content == "yaml" else msgspec.json.decode(body, type=JobSpec)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _spec_error(error, body, content) from error
     except RecursionError as error:

@@ -74,12 +74,12 @@ class GpuHolder(Struct, frozen=True, kw_only=True):
 class GatewayStore(Protocol):
     """What the gateway may do: it alone writes tenants, tokens and submissions; what it asks, the scheduler does."""
 
-    async def submit(
-        self, spec: JobSpec, *, job_id: str, tenant: str, key: str | None, at: float
-    ) -> Submitted:
+    async def submit(self, spec: JobSpec, *, job_id: str, tenant: str, key: str | None, at: float) -> Submitted:
         """Store one submission, its event, and the ask to admit it, in one statement. Raises KeyReusedError."""
 
-    async def ask(self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0) -> None:
+    async def ask(
+        self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0
+    ) -> None:
         """Store one ask for the scheduler of `pool`."""
 
     async def access(self, token_hash: bytes) -> Access | None: ...

@@ -92,9 +92,7 @@ class PostgresStore:
     async def submit(self, spec: JobSpec, *, job_id: str, tenant: str, key: str | None, at: float) -> Submitted:
         encoded = msgspec.json.encode(spec)
         spec_hash = hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).digest()
-        row = await self._row(
-            "submit", job_id, tenant, key, spec.pool, spec.name, encoded.decode(), spec_hash, at
-        )
+        row = await self._row("submit", job_id, tenant, key, spec.pool, spec.name, encoded.decode(), spec_hash, at)
         if row is not None:
             return Submitted(job_id=job_id, created=True)
         before = await self._row("submitted_before", tenant, key)
@@ -138,9 +136,7 @@ class PostgresStore:
         self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
     ) -> list[Event]:
         xid, _, event_id = (after or "0-0").partition("-")
-        rows = await self._rows(
-            "events_newest" if newest else "events_after", int(xid), int(event_id), tenant, limit
-        )
+        rows = await self._rows("events_newest" if newest else "events_after", int(xid), int(event_id), tenant, limit)
         return [_event(row) for row in rows]
 
     async def nodes(self, *, pool: str | None = None) -> list[Node]:

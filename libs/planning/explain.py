@@ -1,0 +1,170 @@
+"""Why a job waits, or why it is where it is: a stable code, a sentence, the numbers, and who holds what it needs.
+
+It asks the same functions that place jobs, over a snapshot, so it says what the scheduler would say.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from libs.domain.cluster import Node
+from libs.domain.job import CauseCode, Job, JobState
+from libs.domain.quantity import duration_text
+from libs.planning.queue import order_of
+from libs.planning.room import NoRoom, Room, Shape, never_fits, shape_of
+
+HOLDERS_MAX = 10
+
+
+class HolderSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A job that holds what another waits for. `ends_at`: by its time limit at the latest, if it has one."""
+
+    job_id: str
+    name: str
+    tenant: str
+    state: JobState
+    priority: int
+    gpus: int
+    nodes: tuple[str, ...]
+    since: float
+    ends_at: float | None = None
+
+
+class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`estimate_at`: when it could start at the latest, as far as time limits tell; None: nothing tells."""
+
+    job_id: str
+    name: str
+    state: JobState
+    code: str
+    sentence: str
+    numbers: dict[str, float] = {}
+    holders: tuple[HolderSeen, ...] = ()
+    ahead: int = 0
+    estimate_at: float | None = None
+
+
+def explain(
+    job: Job, *, nodes: Sequence[Node], holding: Sequence[Job], queued: Sequence[Job], now: float
+) -> Explanation:
+    """`nodes`, `holding` (jobs that hold GPUs) and `queued` are the pool's, of one moment."""
+    if job.state is not JobState.QUEUED:
+        return _of_placed(job)
+    order = order_of(job)
+    ahead = sum(order_of(other) < order for other in queued if other.not_before <= now)
+    if job.not_before > now:
+        sentence = f"waits {duration_text(job.not_before - now)} before it is tried again (try {job.attempts + 1})"
+        numbers = {"not_before": job.not_before, "attempts": float(job.attempts)}
+        return _waiting(job, CauseCode.BACKOFF, sentence, numbers, ahead=ahead, estimate_at=job.not_before)
+    too_big = never_fits(job.spec, nodes) if nodes else None
+    if too_big is not None:
+        return _waiting(job, too_big.code, too_big.sentence, too_big.numbers, ahead=ahead)
+    room = room_of(nodes, holding)
+    shape = shape_of(job.spec)
+    found = room.place(shape)
+    if not isinstance(found, NoRoom):
+        sentence = "it fits, and is placed in the next tick"
+        if ahead:
+            sentence = f"it would fit now, but {ahead} jobs are served before it"
+        return _waiting(job, CauseCode.HELD_BACK if ahead else CauseCode.FITS, sentence, {}, ahead=ahead)
+    holders, estimate_at = _holders(job, shape, room, holding)
+    cause = found.cause
+    if job.waiting_for is not None and job.waiting_for.code is CauseCode.MAKING_ROOM:
+        cause = job.waiting_for
+    return _waiting(
+        job, cause.code, cause.sentence, cause.numbers, ahead=ahead, holders=holders, estimate_at=estimate_at
+    )
+
+
+def room_of(nodes: Sequence[Node], holding: Sequence[Job]) -> Room:
+    """What is free, given who holds what."""
+    room = Room()
+    for node in nodes:
+        room.add(node)
+    for job in holding:
+        for allocation in job.placement.allocations if job.placement else ():
+            room.take(allocation)
+    return room
+
+
+def _of_placed(job: Job) -> Explanation:
+    if job.state.final:
+        cause = job.waiting_for
+        sentence = f"it has {job.state}" if cause is None else cause.sentence
+        return Explanation(job_id=job.id, name=job.name, state=job.state, code=job.state, sentence=sentence)
+    assert job.placement is not None, f"{job.id} is {job.state} without a placement"
+    nodes = sorted({allocation.node_id for allocation in job.placement.allocations})
+    if job.stopping_for is not None:
+        code, sentence = str(job.stopping_for.code), f"it is being stopped: {job.stopping_for.sentence}"
+    else:
+        code, sentence = str(CauseCode.FITS), f"it is on {', '.join(nodes)}: {job.placement.why}"
+    numbers = {
+        "nodes": float(len(nodes)),
+        "ranks": float(len(job.placement.allocations)),
+        "gpus": float(sum(len(allocation.gpus) for allocation in job.placement.allocations)),
+    }
+    return Explanation(job_id=job.id, name=job.name, state=job.state, code=code, sentence=sentence, numbers=numbers)
+
+
+def _waiting(
+    job: Job,
+    code: CauseCode,
+    sentence: str,
+    numbers: dict[str, float],
+    *,
+    ahead: int,
+    holders: tuple[HolderSeen, ...] = (),
+    estimate_at: float | None = None,
+) -> Explanation:
+    return Explanation(
+        job_id=job.id,
+        name=job.name,
+        state=job.state,
+        code=str(code),
+        sentence=sentence,
+        numbers={**numbers, "ahead": float(ahead)},
+        holders=holders,
+        ahead=ahead,
+        estimate_at=estimate_at,
+    )
+
+
+def _holders(job: Job, shape: Shape, room: Room, holding: Sequence[Job]) -> tuple[tuple[HolderSeen, ...], float | None]:
+    """Who holds most of what the job needs, and when time limits will have freed enough of it."""
+    wants_gpus = any(want.request.gpus for want in shape)
+    relevant = [held for held in holding if not wants_gpus or _gpus(held)]
+    largest = sorted(relevant, key=lambda held: (-_gpus(held), held.seq))[:HOLDERS_MAX]
+    estimate_at = None
+    bounded = sorted((ends, held.seq, held) for held in relevant if (ends := _ends_at(held)) is not None)
+    for ends, _, held in bounded:
+        for allocation in held.placement.allocations if held.placement else ():
+            room.give_back(allocation)
+        if not isinstance(room.place(shape), NoRoom):
+            estimate_at = ends
+            break
+    return tuple(_seen(held) for held in largest), estimate_at
+
+
+def _gpus(job: Job) -> int:
+    return sum(len(allocation.gpus) for allocation in job.placement.allocations) if job.placement else 0
+
+
+def _ends_at(job: Job) -> float | None:
+    limit = job.spec.time_limit_seconds
+    if job.state is JobState.STOPPING:
+        return job.since + job.spec.grace_seconds
+    return None if limit is None else (job.started_at or job.since) + limit
+
+
+def _seen(job: Job) -> HolderSeen:
+    return HolderSeen(
+        job_id=job.id,
+        name=job.name,
+        tenant=job.tenant,
+        state=job.state,
+        priority=job.priority,
+        gpus=_gpus(job),
+        nodes=tuple(sorted({allocation.node_id for allocation in job.placement.allocations}) if job.placement else ()),
+        since=job.since,
+        ends_at=_ends_at(job),
+    )

@@ -1,0 +1,206 @@
+"""Where reports and asks come in, are decided on together, and go out as steps, answers and hints.
+
+One turn: gather what came in → decide → commit all steps in one statement → answer. What was decided is said only after
+it is stored; where storing fails, nothing is said, and the core's picture is loaded anew from the store.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from libs.bus import Bus
+from libs.domain.job import JobEvent, Step
+from libs.messages.asks import OutboxFilled
+from libs.messages.nodes import NodeDesired, NodeHinted, NodeReported
+from libs.store import DoubleAllocationError, Lease, LeaseLostError, SchedulerStore, StoreUnavailableError
+from services.scheduler.core import Scheduler
+from services.scheduler.leadership import Leadership
+from services.scheduler.metrics import Metrics
+from services.scheduler.orders import run_orders
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+TOUCH_SECONDS = 10.0
+ADMITTED_MAX = 1000
+ASKS_MAX = 500
+STEPS_IN_ONE_COMMIT = 1000
+
+
+class _Waiting:
+    """A report whose node waits for its answer."""
+
+    __slots__ = ("answer", "report")
+
+    def __init__(self, report: NodeReported) -> None:
+        self.report = report
+        self.answer: asyncio.Future[NodeDesired | None] = asyncio.get_running_loop().create_future()
+
+
+class Desk:
+    def __init__(
+        self,
+        *,
+        core: Scheduler,
+        store: SchedulerStore,
+        bus: Bus,
+        leadership: Leadership,
+        clock: Callable[[], float],
+        metrics: Metrics,
+    ) -> None:
+        self.core = core
+        self.wake = asyncio.Event()
+        self.outbox_filled = asyncio.Event()
+        self._store = store
+        self._bus = bus
+        self._leadership = leadership
+        self._clock = clock
+        self._metrics = metrics
+        self._loaded_for = 0
+        self._reports: list[_Waiting] = []
+        self._asked = True
+        self._polled_at = 0.0
+        self._touched_at = 0.0
+
+    # what comes in
+
+    def asked(self) -> None:
+        self._asked = True
+        self.wake.set()
+
+    async def report(self, report: NodeReported) -> NodeDesired | None:
+        """Answer a node's report; None leaves it to whoever leads."""
+        if report.pool != self.core.pool:
+            return None
+        if self._leadership.lease is None:
+            return await self._stand_in(report) if self._leadership.abandoned else None
+        waiting = _Waiting(report)
+        self._reports.append(waiting)
+        self.wake.set()
+        return await waiting.answer
+
+    async def _stand_in(self, report: NodeReported) -> NodeDesired:
+        """Nobody leads: say what the store says, so that no node is cut off while leadership moves."""
+        nodes = {node.id: node for node in await self._store.nodes(pool=self.core.pool)}
+        runs = [
+            order
+            for job in await self._store.open_jobs(pool=self.core.pool)
+            if job.placement is not None and job.stopping_for is None
+            for order in run_orders(job, nodes).get(report.node_id, [])
+        ]
+        return NodeDesired(seq=report.seq, runs=tuple(runs))
+
+    # one turn
+
+    async def turn(self) -> None:
+        """Take in what came, decide, store, say. Does nothing while another leads."""
+        self.wake.clear()
+        waiting, self._reports = self._reports, []
+        try:
+            lease = self._leadership.lease
+            if lease is not None:
+                await self._lead(lease, waiting)
+        except (LeaseLostError, DoubleAllocationError) as error:
+            logger.warning("the picture was wrong and is loaded anew", extra={"error": str(error)})
+            self._loaded_for = 0
+            if isinstance(error, LeaseLostError):
+                self._leadership.lost()
+        except StoreUnavailableError:
+            self._loaded_for = 0
+            raise
+        finally:
+            for one in waiting:
+                if not one.answer.done():
+                    one.answer.set_result(None)
+
+    async def _lead(self, lease: Lease, waiting: Sequence[_Waiting]) -> None:
+        if self._loaded_for != lease.epoch:
+            await self._load(lease)
+        now = self._clock()
+        steps: list[Step] = []
+        steps += await self._take_in_asks(lease, now)
+        answers = self._take_in_reports(waiting, steps, now)
+        with self._metrics.deciding():
+            steps += self.core.decide(now)
+        await self._commit(lease, steps, now)
+        self._leadership.require()
+        for one in answers:
+            runs = self.core.answer(one.report.node_id)
+            one.answer.set_result(NodeDesired(seq=one.report.seq, runs=runs))
+        for node_id in sorted(self.core.take_hinted()):
+            await self._bus.publish(NodeHinted(node_id=node_id))
+        if len(steps) >= self.core.settings.steps_max:
+            self.wake.set()  # there is more to decide
+        self._metrics.show(self.core)
+
+    async def _load(self, lease: Lease) -> None:
+        pool = self.core.pool
+        nodes, jobs, scores = await asyncio.gather(
+            self._store.nodes(pool=pool), self._store.open_jobs(pool=pool), self._store.scores(pool=pool)
+        )
+        self.core.load(jobs=jobs, nodes=nodes, scores=scores, now=self._clock())
+        self._loaded_for = lease.epoch
+        self._asked = True
+        logger.info("loaded", extra={"pool": pool, "jobs": len(jobs), "nodes": len(nodes)})
+
+    async def _take_in_asks(self, lease: Lease, now: float) -> list[Step]:
+        if not self._asked and now < self._polled_at + POLL_SECONDS:
+            return []
+        self._asked, self._polled_at = False, now
+        born = await self._store.admit(lease, pool=self.core.pool, limit=ADMITTED_MAX, at=now)
+        self.core.admit(born)
+        if len(born) == ADMITTED_MAX:
+            self.asked()
+        steps: list[Step] = []
+        done: list[int] = []
+        asks = await self._store.asks(pool=self.core.pool, limit=ASKS_MAX)
+        for ask in asks:
+            job = None
+            if ask.kind not in ("drain", "resume") and ask.subject_id not in self.core.jobs:
+                job = await self._store.job(ask.subject_id)
+            changes = len(self.core.node_changes)
+            made = self.core.ask(ask, now, job=job)
+            steps += made
+            if not made and len(self.core.node_changes) == changes:
+                done.append(ask.id)  # what it asks is so already
+        if done:
+            await self._store.drop_asks(lease, done)
+        if len(asks) == ASKS_MAX:
+            self.asked()
+        return steps
+
+    def _take_in_reports(self, waiting: Sequence[_Waiting], steps: list[Step], now: float) -> list[_Waiting]:
+        """Those to be answered: the newest of each node."""
+        answers: dict[str, _Waiting] = {}
+        for one in waiting:
+            refused = self.core.report(one.report, now)
+            if refused:
+                one.answer.set_result(NodeDesired(seq=one.report.seq, refused=refused))
+                continue
+            steps += self.core.follow(one.report, now)
+            answers[one.report.node_id] = one
+        return list(answers.values())
+
+    async def _commit(self, lease: Lease, steps: Sequence[Step], now: float) -> None:
+        for change in self.core.take_node_changes():
+            await self._store.save_node(lease, change.node, event=change.event, cause=change.sentence, ask=change.ask)
+            logger.info("node", extra={"node": change.node.id, "event": change.event, "why": change.sentence})
+            self.outbox_filled.set()
+        for begin in range(0, len(steps), STEPS_IN_ONE_COMMIT):
+            part = steps[begin : begin + STEPS_IN_ONE_COMMIT]
+            taken = await self._store.take(lease, part)
+            refused = [step for step, was_taken in zip(part, taken, strict=True) if not was_taken]
+            if refused:
+                first = refused[0]
+                raise LeaseLostError(f"{len(refused)} steps were refused, first {first.event} of {first.job_id}")
+        if steps:
+            self._metrics.count(steps)
+            self.outbox_filled.set()
+            await self._bus.publish(OutboxFilled())
+        for step in steps:
+            if step.event is not JobEvent.WAITING:
+                logger.info(step.event, extra={"job": step.job_id, "epoch": step.epoch, "why": step.cause.sentence})
+        if now >= self._touched_at + TOUCH_SECONDS:
+            self._touched_at = now
+            recent = [node_id for node_id, at in self.core.heard.items() if at > now - TOUCH_SECONDS]
+            await self._store.touch_nodes(lease, recent, at=now)

@@ -1,0 +1,39 @@
+"""What a scheduler counts and times, for /metrics."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from libs.domain.job import Step
+from services.scheduler.core import Scheduler
+
+
+class Metrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._steps = Counter("weft_scheduler_steps", "Steps stored, by event.", ["event"], registry=registry)
+        self._deciding = Histogram(
+            "weft_scheduler_decide_seconds",
+            "How long one decision over the whole queue took.",
+            buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
+            registry=registry,
+        )
+        self._jobs = Gauge("weft_scheduler_jobs", "Open jobs that the leader knows.", ["held"], registry=registry)
+        self._nodes = Gauge("weft_scheduler_nodes", "Nodes that are heard of.", registry=registry)
+
+    @contextmanager
+    def deciding(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self._deciding.observe(time.perf_counter() - began)
+
+    def count(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            self._steps.labels(step.event).inc()
+
+    def show(self, core: Scheduler) -> None:
+        holding = len(core.runs.holding)
+        self._jobs.labels("holding").set(holding)
+        self._jobs.labels("waiting").set(len(core.jobs) - holding)
+        self._nodes.set(sum(node.ready for node in core.nodes.values()))

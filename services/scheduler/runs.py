@@ -1,0 +1,170 @@
+"""What the nodes see of the runs that jobs have on them, and when a run counts as gone."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
+from libs.messages.nodes import EndReason, NodeReported, RunSeen, RunState, StartRun
+
+_Key = tuple[str, int, int]
+
+
+class Ranks(Struct, frozen=True):
+    """The ranks of one job in its present epoch, as far as their nodes have reported them; None: not seen."""
+
+    seen: tuple[RunSeen | None, ...]
+    first_node: str
+
+    @property
+    def any_seen(self) -> bool:
+        return any(self.seen)
+
+    @property
+    def all_began(self) -> bool:
+        return all(run is not None and _began(run) for run in self.seen)
+
+    @property
+    def began_at(self) -> float | None:
+        return max((run.started_at for run in self.seen if run is not None and run.started_at), default=None)
+
+    @property
+    def all_succeeded(self) -> bool:
+        return all(run is not None and _succeeded(run) for run in self.seen)
+
+    @property
+    def first_ended_badly(self) -> Cause | None:
+        for run in self.seen:
+            if run is not None and run.state is RunState.EXITED and not _succeeded(run):
+                return _cause(run, of=len(self.seen))
+        return None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The first status that is not 0; else 0 if any ended; else None."""
+        codes = [run.exit_code for run in self.seen if run is not None and run.exit_code is not None]
+        return next((code for code in codes if code), 0 if codes else None)
+
+    @property
+    def progress(self) -> dict[str, float] | None:
+        """Rank 0's, or the first that tells any."""
+        return next((run.progress for run in self.seen if run is not None and run.progress), None)
+
+
+class Runs:
+    """Reports by node. A run that was once seen, or offered, counts as gone only by a later report of its node."""
+
+    def __init__(self) -> None:
+        self.holding: set[str] = set()
+        self._jobs_on: dict[str, set[str]] = {}
+        self._reports: dict[str, tuple[str, int, int]] = {}  # boot id, incarnation, seq
+        self._seen: dict[str, dict[_Key, RunSeen]] = {}
+        self._offered: dict[_Key, tuple[int, int]] = {}  # incarnation and seq of the report it was the answer to
+        self._ever_seen: set[_Key] = set()
+
+    def jobs_on(self, node_id: str) -> set[str]:
+        return self._jobs_on.get(node_id, set())
+
+    def hold(self, job: Job, *, loaded: bool) -> None:
+        """`loaded` from the store: an earlier leader may have offered it, so only a report can say it is gone."""
+        assert job.placement is not None
+        self.holding.add(job.id)
+        for allocation in job.placement.allocations:
+            key = (job.id, job.epoch, allocation.rank)
+            self._jobs_on.setdefault(allocation.node_id, set()).add(job.id)
+            if loaded:
+                self._offered[key] = (-1, 0)
+            if job.state is JobState.RUNNING:
+                self._ever_seen.add(key)
+
+    def let_go(self, job: Job) -> None:
+        assert job.placement is not None
+        self.holding.discard(job.id)
+        for allocation in job.placement.allocations:
+            key = (job.id, job.epoch, allocation.rank)
+            self._jobs_on.get(allocation.node_id, set()).discard(job.id)
+            self._offered.pop(key, None)
+            self._ever_seen.discard(key)
+
+    def refuses(self, report: NodeReported) -> str:
+        """Why a report is not taken: a newer one of the same node was heard already."""
+        known = self._reports.get(report.node_id)
+        if known is None or known[0] != report.boot_id:
+            return ""
+        if (report.incarnation, report.seq) <= known[1:]:
+            return f"a newer report of {report.node_id} was heard: another executor may speak for this node"
+        return ""
+
+    def see(self, report: NodeReported) -> None:
+        self._reports[report.node_id] = (report.boot_id, report.incarnation, report.seq)
+        seen = self._seen[report.node_id] = {(run.job_id, run.epoch, run.rank): run for run in report.runs}
+        self._ever_seen.update(key for key in seen if key[0] in self.holding)
+
+    def offered(self, node_id: str, runs: Sequence[StartRun]) -> None:
+        """The answer to the node's newest report told it to run these: it may, whatever that report said."""
+        _, incarnation, seq = self._reports[node_id]
+        for run in runs:
+            self._offered[run.job_id, run.epoch, run.rank] = (incarnation, seq)
+
+    def of(self, job: Job) -> Ranks:
+        assert job.placement is not None
+        return Ranks(
+            tuple(self._run(job, allocation) for allocation in job.placement.allocations),
+            job.placement.allocations[0].node_id,
+        )
+
+    def gone(self, job: Job, allocation: Allocation) -> bool:
+        """Does this rank certainly not run, and never will in this epoch once it is no longer desired?"""
+        key = (job.id, job.epoch, allocation.rank)
+        run = self._run(job, allocation)
+        if run is not None:
+            return run.state is RunState.EXITED
+        offered = self._offered.get(key)
+        if offered is None:
+            return True  # no node was ever told of it
+        report = self._reports.get(allocation.node_id)
+        return report is not None and report[1:] > offered
+
+    def first_lost(self, job: Job) -> Cause | None:
+        """A rank that its node saw before and does not see any more, although nobody told it to stop."""
+        assert job.placement is not None
+        for allocation in job.placement.allocations:
+            key = (job.id, job.epoch, allocation.rank)
+            if key in self._ever_seen and allocation.node_id in self._seen and self._run(job, allocation) is None:
+                sentence = f"node {allocation.node_id} no longer has rank {allocation.rank}"
+                return Cause(code=CauseCode.RUN_LOST, sentence=sentence, by=allocation.node_id)
+        return None
+
+    def _run(self, job: Job, allocation: Allocation) -> RunSeen | None:
+        return self._seen.get(allocation.node_id, {}).get((job.id, job.epoch, allocation.rank))
+
+
+def _began(run: RunSeen) -> bool:
+    if run.state is RunState.EXITED:
+        return run.reason is not EndReason.START_FAILED
+    return run.state is RunState.RUNNING
+
+
+def _succeeded(run: RunSeen) -> bool:
+    return run.state is RunState.EXITED and run.reason is EndReason.EXIT and run.exit_code == 0
+
+
+def _cause(run: RunSeen, *, of: int) -> Cause:
+    rank = f"rank {run.rank} " if of > 1 else ""
+    numbers = {} if run.exit_code is None else {"exit_code": float(run.exit_code)}
+    match run.reason:
+        case EndReason.START_FAILED:
+            return Cause(code=CauseCode.START_FAILED, sentence=f"{rank}could not start: {run.detail}")
+        case EndReason.OOM:
+            sentence = f"{rank}was killed: it used more memory than it asked for"
+            return Cause(code=CauseCode.EXITED, sentence=sentence, numbers=numbers)
+        case EndReason.FENCED:
+            return Cause(code=CauseCode.RUN_LOST, sentence=f"{rank}was stopped by its node, which was cut off")
+        case EndReason.STOPPED:
+            return Cause(code=CauseCode.RUN_LOST, sentence=f"{rank}was stopped by its node, which was shut down")
+        case EndReason.LOST:
+            return Cause(code=CauseCode.RUN_LOST, sentence=f"{rank}vanished from its node. {run.detail}".strip())
+        case _:
+            sentence = f"{rank}ended with status {run.exit_code}"
+            code = CauseCode.EXITED if of == 1 else CauseCode.RANK_ENDED
+            return Cause(code=code, sentence=sentence, numbers=numbers)

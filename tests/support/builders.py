@@ -1,0 +1,40 @@
+"""Valid things to build tests from: override only what the test is about."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from libs.domain.cluster import Capacity, Gpu, Node
+from libs.domain.job import Job
+from libs.domain.spec import JobSpec, decode_spec
+
+GIB = 1 << 30
+
+
+def spec(name: str = "train", *, gpus: int = 1, replicas: int = 1, **fields: Any) -> JobSpec:
+    role = {"gpus": gpus, "replicas": {"want": replicas}, **fields.pop("role", {})}
+    body = {"name": name, "command": ["true"], "roles": {"worker": role}, **fields}
+    return decode_spec(msgspec.json.encode(body))
+
+
+def job(job_id: str = "j-1", *, seq: int = 1, gpus: int = 1, replicas: int = 1, **fields: Any) -> Job:
+    of_spec: Mapping[str, Any] = fields.pop("spec", {})
+    made = spec(gpus=gpus, replicas=replicas, **of_spec)
+    return Job(id=job_id, tenant="alice", spec=made, seq=seq, submitted_at=0.0, priority=made.priority, **fields)
+
+
+def capacity(*, gpus: int = 4, cpus: float = 64, memory: int = 256 * GIB, model: str = "Emulated GPU") -> Capacity:
+    return Capacity(
+        cpus=cpus,
+        memory=memory,
+        gpus=tuple(
+            Gpu(index=index, uuid=f"EMULATED-{index}", model=model, memory=16 * GIB, emulated=True)
+            for index in range(gpus)
+        ),
+    )
+
+
+def node(node_id: str = "node-1", *, gpus: int = 4, model: str = "Emulated GPU", **fields: Any) -> Node:
+    made = capacity(gpus=gpus, model=model)
+    return Node(id=node_id, pool="default", address="127.0.0.1", capacity=made, **fields)

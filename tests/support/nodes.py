@@ -1,0 +1,61 @@
+"""A node as the scheduler's core sees one: it reports, is answered, and runs what it is told, at the test's pace."""
+
+from libs.domain.cluster import Capacity
+from libs.messages.nodes import EndReason, NodeReported, RunSeen, RunState, StartRun
+
+Key = tuple[str, int, int]
+
+
+class ScriptedNode:
+    """`report` → `hear(answer)`; between them the test ends runs with `end`."""
+
+    def __init__(self, node_id: str, capacity: Capacity) -> None:
+        self.node_id = node_id
+        self.capacity = capacity
+        self.seq = 0
+        self.runs: dict[Key, RunSeen] = {}
+        self.orders: dict[Key, StartRun] = {}
+        self._told: set[Key] = set()
+
+    def report(self) -> NodeReported:
+        self.seq += 1
+        self._told = {key for key, run in self.runs.items() if run.state is RunState.EXITED}
+        return NodeReported(
+            node_id=self.node_id,
+            pool="default",
+            address="127.0.0.1",
+            boot_id="boot",
+            incarnation=1,
+            seq=self.seq,
+            capacity=self.capacity,
+            runs=tuple(self.runs.values()),
+        )
+
+    def hear(self, desired: tuple[StartRun, ...], *, now: float = 0.0) -> None:
+        wanted = {(order.job_id, order.epoch, order.rank): order for order in desired}
+        for key in [key for key in self._told if key not in wanted]:
+            self.runs.pop(key, None)
+        for key, run in list(self.runs.items()):
+            if key not in wanted and run.state is not RunState.EXITED:
+                self.end(key, 143, reason=EndReason.STOPPED)
+        for key, order in wanted.items():
+            if key not in self.runs:
+                self.orders[key] = order
+                self.runs[key] = RunSeen(
+                    job_id=key[0], epoch=key[1], rank=key[2], state=RunState.RUNNING, started_at=now
+                )
+
+    def end(self, key: Key, exit_code: int, *, reason: EndReason = EndReason.EXIT, detail: str = "") -> None:
+        self.runs[key] = RunSeen(
+            job_id=key[0],
+            epoch=key[1],
+            rank=key[2],
+            state=RunState.EXITED,
+            exit_code=exit_code,
+            reason=reason,
+            detail=detail,
+        )
+
+    @property
+    def live(self) -> list[Key]:
+        return [key for key, run in self.runs.items() if run.state is not RunState.EXITED]

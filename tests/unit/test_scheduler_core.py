@@ -1,0 +1,436 @@
+"""The scheduler's core: given what it heard, these steps."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libs.domain.job import CauseCode, Job, JobEvent, JobState, Step
+from libs.messages.asks import Ask, AskKind
+from libs.messages.nodes import EndReason
+from services.scheduler.core import Scheduler, Settings
+from tests.support.builders import capacity, job, node
+from tests.support.nodes import ScriptedNode
+
+S, E = JobState, JobEvent
+
+
+class World:
+    """A core and the nodes that report to it. Every step is also kept, as a store would keep it."""
+
+    def __init__(self, *nodes: ScriptedNode, settings: Settings | None = None) -> None:
+        self.core = Scheduler(pool="default", settings=settings or Settings())
+        self.nodes = {one.node_id: one for one in nodes}
+        self.core.load(jobs=[], nodes=[], now=0.0)
+        self.now = 0.0
+        self.steps: list[Step] = []
+        self.seq = 0
+
+    def submit(self, job_id: str, **fields: object) -> None:
+        self.seq += 1
+        self.core.admit([job(job_id, seq=self.seq, since=self.now, **fields)])  # type: ignore[arg-type]
+
+    def ask(self, kind: AskKind, subject_id: str, priority: int = 0) -> list[Step]:
+        ask = Ask(id=1, kind=kind, subject_id=subject_id, tenant="alice", at=self.now, priority=priority)
+        return self.keep(self.core.ask(ask, self.now))
+
+    def keep(self, steps: list[Step]) -> list[Step]:
+        self.steps += steps
+        self.core.check()
+        return steps
+
+    def tick(self, seconds: float = 1.0) -> list[Step]:
+        self.now += seconds
+        return self.keep(self.core.decide(self.now))
+
+    def sync(self, node_id: str, *, answered: bool = True) -> list[Step]:
+        one = self.nodes[node_id]
+        report = one.report()
+        assert not self.core.report(report, self.now)
+        steps = self.keep(self.core.follow(report, self.now))
+        steps += self.keep(self.core.decide(self.now))
+        desired = self.core.answer(node_id)
+        if answered:
+            one.hear(desired, now=self.now)
+        return steps
+
+    def round(self) -> None:
+        """Every node syncs often enough that what was decided is done and seen."""
+        self.tick()
+        for _ in range(3):
+            for node_id in self.nodes:
+                self.sync(node_id)
+
+    def told(self, job_id: str) -> list[JobEvent]:
+        return [step.event for step in self.steps if step.job_id == job_id]
+
+    def state(self, job_id: str) -> JobState:
+        kept: Job | None = self.core.jobs.get(job_id)
+        return kept.state if kept else [step.to for step in self.steps if step.job_id == job_id][-1]
+
+
+def world(*, nodes: int = 1, gpus: int = 4, settings: Settings | None = None) -> World:
+    made = World(
+        *(ScriptedNode(f"node-{n}", capacity(gpus=gpus)) for n in range(1, nodes + 1)), settings=settings
+    )
+    for node_id in made.nodes:
+        made.sync(node_id)
+    return made
+
+
+def test_a_job_goes_from_the_queue_to_its_end() -> None:
+    w = world()
+    w.submit("j-1")
+    w.round()
+    assert w.state("j-1") is S.RUNNING
+    w.nodes["node-1"].end(("j-1", 0, 0), 0)
+    w.round()
+    assert w.told("j-1") == [E.PLACED, E.STARTING, E.STARTED, E.SUCCEEDED]
+
+
+def test_a_job_that_ended_before_it_was_seen_to_run_takes_every_step() -> None:
+    w = world()
+    w.submit("j-1")
+    w.sync("node-1")
+    w.nodes["node-1"].end(("j-1", 0, 0), 0)
+    steps = w.sync("node-1")
+    assert [step.event for step in steps] == [E.STARTING, E.STARTED, E.SUCCEEDED]
+
+
+def test_what_does_not_fit_waits_and_says_why() -> None:
+    w = world(gpus=4)
+    w.submit("j-1", gpus=3)
+    w.submit("j-2", gpus=2)
+    w.round()
+    waiting = w.core.jobs["j-2"].waiting_for
+    assert waiting is not None
+    assert waiting.code is CauseCode.NO_ROOM
+    assert waiting.numbers["gpus_free_max"] == 1
+    assert "wants 2 GPUs on one node" in waiting.sentence
+
+
+def test_a_gang_is_placed_whole_or_not_at_all() -> None:
+    w = world(nodes=2, gpus=4)
+    w.submit("j-1", gpus=4, replicas=3)
+    w.round()
+    assert w.state("j-1") is S.QUEUED
+    w.submit("j-2", gpus=4, replicas=2)
+    w.round()
+    assert w.state("j-2") is S.RUNNING
+
+
+def test_a_failed_job_is_retried_after_its_backoff_in_another_epoch() -> None:
+    w = world()
+    w.submit("j-1", spec={"retries": {"max": 1, "backoff": "10s"}})
+    w.round()
+    w.nodes["node-1"].end(("j-1", 0, 0), 7)
+    w.round()
+    assert w.state("j-1") is S.QUEUED
+    w.tick(11)
+    w.round()
+    assert w.core.jobs["j-1"].epoch == 1
+    assert w.state("j-1") is S.RUNNING
+    w.nodes["node-1"].end(("j-1", 1, 0), 7)
+    w.round()
+    assert w.state("j-1") is S.FAILED
+    assert w.steps[-1].exit_code == 7
+
+
+def test_one_rank_that_fails_stops_its_gang() -> None:
+    w = world(nodes=2)
+    w.submit("j-1", gpus=4, replicas=2)
+    w.round()
+    w.nodes["node-1"].end(("j-1", 0, 0), 1)
+    w.sync("node-1")
+    assert w.state("j-1") is S.STOPPING
+    w.round()
+    assert w.state("j-1") is S.FAILED
+    assert not w.nodes["node-2"].live
+
+
+def test_a_cancelled_job_holds_its_gpus_until_its_node_says_it_is_gone() -> None:
+    w = world(gpus=4)
+    w.submit("j-1", gpus=4)
+    w.round()
+    w.submit("j-2", gpus=4)
+    w.ask(AskKind.CANCEL, "j-1")
+    w.tick()
+    assert w.state("j-1") is S.STOPPING
+    assert w.state("j-2") is S.QUEUED
+    w.round()
+    assert w.state("j-1") is S.CANCELLED
+    assert w.state("j-2") is S.RUNNING
+
+
+def test_a_job_cancelled_before_any_node_heard_of_it_ends_at_once() -> None:
+    w = world()
+    w.submit("j-1")
+    w.tick()
+    assert w.state("j-1") is S.PLACED
+    w.ask(AskKind.CANCEL, "j-1")
+    assert w.state("j-1") is S.CANCELLED
+
+
+def test_a_job_offered_to_its_node_is_not_gone_until_a_later_report() -> None:
+    w = world()
+    w.submit("j-1")
+    w.sync("node-1")  # the answer told the node to run it, the report knew nothing of it
+    w.ask(AskKind.CANCEL, "j-1")
+    assert w.state("j-1") is S.STOPPING
+    w.sync("node-1")
+    assert w.state("j-1") is S.STOPPING
+    w.sync("node-1")
+    assert w.state("j-1") is S.CANCELLED
+
+
+def test_a_more_important_job_pre_empts_and_the_victim_comes_back() -> None:
+    w = world(gpus=4)
+    w.submit("j-low", gpus=4)
+    w.round()
+    w.submit("j-high", gpus=2, spec={"priority": 10})
+    w.tick()
+    assert w.state("j-low") is S.STOPPING
+    waiting = w.core.jobs["j-high"].waiting_for
+    assert waiting is not None
+    assert waiting.code is CauseCode.MAKING_ROOM
+    w.round()
+    assert w.state("j-high") is S.RUNNING
+    assert w.state("j-low") is S.QUEUED
+    assert w.core.jobs["j-low"].epoch == 1
+    w.nodes["node-1"].end(("j-high", 0, 0), 0)
+    w.round()
+    assert w.state("j-low") is S.RUNNING
+
+
+def test_only_as_many_are_pre_empted_as_are_needed() -> None:
+    w = world(nodes=2, gpus=4)
+    for n in range(8):
+        w.submit(f"j-{n}", gpus=1)
+    w.round()
+    w.submit("j-high", gpus=2, spec={"priority": 10})
+    w.round()
+    assert w.state("j-high") is S.RUNNING
+    assert sum(step.event is E.STOPPING for step in w.steps) == 2
+
+
+def test_a_job_that_may_not_be_pre_empted_is_left_alone() -> None:
+    w = world(gpus=4)
+    w.submit("j-low", gpus=4, spec={"preemptible": False})
+    w.round()
+    w.submit("j-high", gpus=2, spec={"priority": 10})
+    w.round()
+    assert w.state("j-low") is S.RUNNING
+
+
+def test_a_room_being_made_is_not_taken_by_a_lesser_job() -> None:
+    w = world(gpus=4)
+    w.submit("j-a", gpus=2)
+    w.submit("j-b", gpus=2)
+    w.round()
+    w.submit("j-high", gpus=4, spec={"priority": 10})
+    w.tick()
+    w.submit("j-small", gpus=1)
+    w.round()
+    assert w.state("j-high") is S.RUNNING
+    assert w.state("j-small") is S.QUEUED
+
+
+def test_a_silent_node_is_lost_and_its_jobs_are_given_away() -> None:
+    w = world(nodes=2, gpus=4, settings=Settings(lease_seconds=100))
+    w.submit("j-1", gpus=4)
+    w.round()
+    (home,) = [n for n, one in w.nodes.items() if one.live]
+    (other,) = [n for n in w.nodes if n != home]
+    for _ in range(11):
+        w.now += 10
+        w.sync(other)
+    assert not w.core.nodes[home].ready
+    w.sync(other)
+    w.sync(other)
+    assert w.state("j-1") is S.RUNNING
+    assert w.core.jobs["j-1"].epoch == 1
+    assert w.nodes[other].live == [("j-1", 1, 0)]
+    w.sync(home)
+    assert w.nodes[home].live == []
+
+
+def test_a_gang_with_one_lost_node_starts_again_only_when_its_other_ranks_are_gone() -> None:
+    w = world(nodes=3, gpus=4, settings=Settings(lease_seconds=100))
+    w.submit("j-1", gpus=4, replicas=2)
+    w.round()
+    homes = [n for n, one in w.nodes.items() if one.live]
+    spare = next(n for n in w.nodes if n not in homes)
+    for _ in range(11):
+        w.now += 10
+        for node_id in (homes[1], spare):
+            w.sync(node_id)
+    assert w.core.nodes[homes[0]].ready is False
+    for node_id in (spare, homes[1], spare, homes[1], spare, homes[1]):
+        w.sync(node_id)
+        live = [key for n in (homes[1], spare) for key in w.nodes[n].live]
+        assert len({epoch for _, epoch, _ in live}) <= 1
+    assert w.core.jobs["j-1"].epoch == 1
+    assert w.state("j-1") is S.RUNNING
+
+
+def test_a_run_that_its_node_forgot_is_started_again_in_another_epoch() -> None:
+    w = world()
+    w.submit("j-1")
+    w.round()
+    w.nodes["node-1"].runs.clear()
+    steps = w.sync("node-1")
+    assert [step.event for step in steps][:1] == [E.REQUEUED]
+    assert steps[0].cause.code is CauseCode.RUN_LOST
+
+
+def test_a_job_over_its_time_limit_fails() -> None:
+    w = world()
+    w.submit("j-1", spec={"time_limit": "60s", "retries": {"max": 5}})
+    w.round()
+    w.tick(61)
+    w.round()
+    assert w.state("j-1") is S.FAILED
+    assert w.steps[-1].cause.code is CauseCode.TIME_LIMIT
+
+
+def test_a_drained_node_takes_nothing_new_and_keeps_what_it_has() -> None:
+    w = world()
+    w.submit("j-1")
+    w.round()
+    w.ask(AskKind.DRAIN, "node-1")
+    w.submit("j-2")
+    w.round()
+    assert (w.state("j-1"), w.state("j-2")) == (S.RUNNING, S.QUEUED)
+    assert w.core.jobs["j-2"].waiting_for.code is CauseCode.NO_NODES  # type: ignore[union-attr]
+    w.ask(AskKind.RESUME, "node-1")
+    w.round()
+    assert w.state("j-2") is S.RUNNING
+
+
+def test_an_older_job_that_waited_long_is_not_overtaken_for_ever() -> None:
+    w = world(gpus=4, settings=Settings(patience_seconds=100))
+    w.submit("j-0", gpus=1)
+    w.round()
+    w.submit("j-big", gpus=4)
+    w.round()
+    w.tick(101)
+    w.submit("j-small", gpus=1)
+    w.round()
+    assert w.state("j-small") is S.QUEUED
+    assert w.core.jobs["j-small"].waiting_for.code is CauseCode.HELD_BACK  # type: ignore[union-attr]
+    w.nodes["node-1"].end(("j-0", 0, 0), 0)
+    w.round()
+    assert w.state("j-big") is S.RUNNING
+
+
+def test_a_priority_asked_for_changes_the_order() -> None:
+    w = world(gpus=1)
+    w.submit("j-0", gpus=1, spec={"preemptible": False})
+    w.round()
+    w.submit("j-1", gpus=1)
+    w.submit("j-2", gpus=1)
+    w.round()
+    w.ask(AskKind.PRIORITISE, "j-2", priority=5)
+    w.nodes["node-1"].end(("j-0", 0, 0), 0)
+    w.round()
+    assert (w.state("j-1"), w.state("j-2")) == (S.QUEUED, S.RUNNING)
+
+
+def test_a_new_leader_goes_on_where_the_old_one_stopped() -> None:
+    w = world()
+    w.submit("j-1")
+    w.round()
+    jobs, nodes = list(w.core.jobs.values()), list(w.core.nodes.values())
+    w.core = Scheduler(pool="default", settings=Settings())
+    w.core.load(jobs=jobs, nodes=nodes, now=w.now)
+    w.round()
+    assert w.state("j-1") is S.RUNNING
+    assert w.nodes["node-1"].live == [("j-1", 0, 0)]
+
+
+def test_the_same_history_decides_the_same() -> None:
+    def history() -> list[Step]:
+        w = world(nodes=3, gpus=4)
+        for n in range(20):
+            w.submit(f"j-{n}", gpus=n % 3 + 1, spec={"priority": n % 4})
+        w.round()
+        w.round()
+        return w.steps
+
+    assert history() == history()
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.integers(1, 4), st.integers(1, 3), st.integers(0, 3)),
+        st.tuples(st.just("sync"), st.integers(1, 3), st.booleans(), st.just(0)),
+        st.tuples(st.just("end"), st.integers(0, 50), st.integers(0, 2), st.just(0)),
+        st.tuples(st.just("cancel"), st.integers(0, 50), st.just(0), st.just(0)),
+        st.tuples(st.just("requeue"), st.integers(0, 50), st.just(0), st.just(0)),
+        st.tuples(st.just("tick"), st.integers(1, 60), st.just(0), st.just(0)),
+        st.tuples(st.just("leader"), st.just(0), st.just(0), st.just(0)),
+        st.tuples(st.just("forget"), st.integers(1, 3), st.just(0), st.just(0)),
+    ),
+    max_size=80,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ACTIONS)
+def test_whatever_happens_no_gpu_is_given_twice_and_no_rank_runs_in_two_epochs(
+    actions: list[tuple[str, int, int, int]],
+) -> None:
+    w = world(nodes=3, gpus=4)
+    for kind, a, b, c in actions:
+        match kind:
+            case "submit":
+                w.submit(f"j-{w.seq}", gpus=a, replicas=b, spec={"priority": c, "retries": {"max": 1}})
+            case "sync":
+                w.sync(f"node-{a}", answered=bool(b))
+            case "end":
+                live = [(one, key) for one in w.nodes.values() for key in one.live]
+                if live:
+                    one, key = live[a % len(live)]
+                    one.end(key, b, reason=EndReason.EXIT)
+            case "cancel" | "requeue" if w.core.jobs:
+                job_id = sorted(w.core.jobs)[a % len(w.core.jobs)]
+                w.ask(AskKind.CANCEL if kind == "cancel" else AskKind.REQUEUE, job_id)
+            case "tick":
+                w.tick(float(a))
+            case "leader":
+                jobs, nodes = list(w.core.jobs.values()), list(w.core.nodes.values())
+                w.core = Scheduler(pool="default", settings=Settings())
+                w.core.load(jobs=jobs, nodes=nodes, now=w.now)
+            case "forget":
+                w.nodes[f"node-{a}"].runs.clear()
+            case _:
+                pass
+        _nothing_overlaps(w)
+    for _ in range(60):  # and then it all comes to an end
+        for one in w.nodes.values():
+            for key in one.live:
+                one.end(key, 0)
+        w.now += 10
+        w.round()
+        _nothing_overlaps(w)
+    assert not w.core.jobs, {job_id: kept.state for job_id, kept in w.core.jobs.items()}
+
+
+def _nothing_overlaps(w: World) -> None:
+    held: dict[tuple[str, int], tuple[str, int, int]] = {}
+    epochs: dict[tuple[str, int], int] = {}
+    for one in w.nodes.values():
+        for key in one.live:
+            for gpu in one.orders[key].gpus:
+                other = held.setdefault((one.node_id, gpu), key)
+                assert other == key, f"GPU {gpu} of {one.node_id} runs {other} and {key}"
+            assert epochs.setdefault((key[0], key[2]), key[1]) == key[1], f"{key} runs in two epochs"
+
+
+def test_a_node_that_comes_back_smaller_keeps_what_runs() -> None:
+    w = world()
+    w.submit("j-1", gpus=2)
+    w.round()
+    w.nodes["node-1"].capacity = capacity(gpus=3)
+    w.round()
+    assert w.state("j-1") is S.RUNNING
+    w.core.load(jobs=list(w.core.jobs.values()), nodes=[node("node-1", gpus=3)], now=w.now)
+    w.core.check()
