@@ -1,0 +1,110 @@
+"""What each NATS user may publish and subscribe, least first."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+NODE_ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+STREAM = "WEFT_EVENTS"
+
+
+class Permissions(msgspec.Struct, frozen=True, kw_only=True):
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...] = ()
+    answers: bool = False  # may also publish to the reply subject of a request it received
+
+
+READ_EVENTS = (
+    "$JS.API.INFO",
+    f"$JS.API.STREAM.INFO.{STREAM}",
+    f"$JS.API.STREAM.MSG.GET.{STREAM}",
+    f"$JS.API.DIRECT.GET.{STREAM}.>",
+    f"$JS.API.CONSUMER.CREATE.{STREAM}",  # where nats-py creates a consumer that has no name
+    f"$JS.API.CONSUMER.CREATE.{STREAM}.>",
+    f"$JS.API.CONSUMER.INFO.{STREAM}.>",
+    f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.>",
+    f"$JS.API.CONSUMER.DELETE.{STREAM}.>",
+    f"$JS.ACK.{STREAM}.>",
+)
+
+MAKE_STREAM = (
+    "$JS.API.INFO",
+    f"$JS.API.STREAM.INFO.{STREAM}",
+    f"$JS.API.STREAM.CREATE.{STREAM}",
+    f"$JS.API.STREAM.UPDATE.{STREAM}",
+)
+
+# The API without what makes, changes, purges or deletes a stream: a stream can republish, so making one is speaking.
+READ_EVERY_STREAM = (
+    "$JS.API.INFO",
+    "$JS.API.STREAM.NAMES",
+    "$JS.API.STREAM.LIST",
+    "$JS.API.STREAM.INFO.*",
+    "$JS.API.STREAM.MSG.GET.*",
+    "$JS.API.DIRECT.GET.>",
+    "$JS.API.CONSUMER.NAMES.*",
+    "$JS.API.CONSUMER.LIST.*",
+    "$JS.API.CONSUMER.INFO.>",
+    "$JS.API.CONSUMER.CREATE.>",
+    "$JS.API.CONSUMER.MSG.NEXT.>",
+    "$JS.API.CONSUMER.DELETE.>",
+    "$JS.ACK.>",
+)
+
+SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
+    "gateway": Permissions(
+        publish=("weft.asks.*", "weft.logs.*", "weft.outbox", *READ_EVENTS),
+        subscribe=(
+            "weft.submit",
+            "weft.progress.*",
+            "weft.telemetry.*",
+            "weft.scores.*",
+            "weft.findings.*",
+            "weft.events.>",
+        ),
+        answers=True,
+    ),
+    "scheduler": Permissions(
+        publish=("weft.hints.*", "weft.outbox", "weft.events.>", *MAKE_STREAM),
+        subscribe=("weft.sync.*.*", "weft.asks.*", "weft.outbox", "weft.scores.*", "weft.progress.*"),
+        answers=True,
+    ),
+    "scorer": Permissions(publish=("weft.scores.*",), subscribe=("weft.telemetry.*", "weft.progress.*")),
+    "reallocator": Permissions(
+        publish=("weft.findings.*",),
+        subscribe=("weft.telemetry.*", "weft.progress.*", "weft.scores.*", "weft.events.>"),
+    ),
+    "operator": Permissions(publish=READ_EVERY_STREAM, subscribe=("weft.>",)),
+    "integrator": Permissions(publish=("weft.submit", *READ_EVENTS), subscribe=("weft.events.>",)),
+    # Makes the stream and its consumers where a cluster is set up ahead of its services; says and hears no news.
+    "provisioner": Permissions(
+        publish=(*MAKE_STREAM, f"$JS.API.CONSUMER.CREATE.{STREAM}.>", f"$JS.API.CONSUMER.INFO.{STREAM}.>")
+    ),
+}
+
+
+def node_permissions(node: str) -> dict[str, Permissions]:
+    """The users of one node: each speaks as that node and as no other."""
+    if not NODE_ID.fullmatch(node):
+        raise ValueError(f"not a node id: {node!r}; up to 40 of a-z, 0-9 and -, neither first nor last a -")
+    return {
+        f"executor-{node}": Permissions(
+            publish=(f"weft.sync.*.{node}", f"weft.progress.{node}"),
+            subscribe=(f"weft.hints.{node}", f"weft.logs.{node}"),
+            answers=True,
+        ),
+        f"telemetry-{node}": Permissions(publish=(f"weft.telemetry.{node}",)),
+    }
+
+
+def permissions_by_user(nodes: Iterable[str]) -> dict[str, Permissions]:
+    users = dict(SERVICE_PERMISSIONS)
+    for node in sorted(set(nodes)):
+        users |= node_permissions(node)
+    return users
+
+
+def inbox_prefix(user: str) -> str:
+    """Where this user's replies arrive, and nobody else may listen; give it to the client as its inbox prefix."""
+    return f"_INBOX_{user}"
