@@ -15,8 +15,8 @@ from libs.messages.nodes import NodeDesired, NodeHinted, NodeReported
 from libs.store import DoubleAllocationError, Lease, LeaseLostError, SchedulerStore, StoreUnavailableError
 from services.scheduler.core import Scheduler
 from services.scheduler.leadership import Leadership
-from services.scheduler.metrics import Metrics
 from services.scheduler.orders import run_orders
+from services.scheduler.tally import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Desk:
         bus: Bus,
         leadership: Leadership,
         clock: Callable[[], float],
-        metrics: Metrics,
+        tally: Tally,
     ) -> None:
         self.core = core
         self.wake = asyncio.Event()
@@ -55,7 +55,7 @@ class Desk:
         self._bus = bus
         self._leadership = leadership
         self._clock = clock
-        self._metrics = metrics
+        self._tally = tally
         self._loaded_for = 0
         self._reports: list[_Waiting] = []
         self._asked = True
@@ -120,7 +120,7 @@ class Desk:
         steps: list[Step] = []
         steps += await self._take_in_asks(lease, now)
         answers = self._take_in_reports(waiting, steps, now)
-        with self._metrics.deciding():
+        with self._tally.deciding():
             steps += self.core.decide(now)
         await self._commit(lease, steps, now)
         self._leadership.require()
@@ -131,7 +131,7 @@ class Desk:
             await self._bus.publish(NodeHinted(node_id=node_id))
         if len(steps) >= self.core.settings.steps_max:
             self.wake.set()  # there is more to decide
-        self._metrics.show(self.core)
+        self._tally.show(self.core)
 
     async def _load(self, lease: Lease) -> None:
         pool = self.core.pool
@@ -194,7 +194,7 @@ class Desk:
                 first = refused[0]
                 raise LeaseLostError(f"{len(refused)} steps were refused, first {first.event} of {first.job_id}")
         if steps:
-            self._metrics.count(steps)
+            self._tally.count(steps)
             self.outbox_filled.set()
             await self._bus.publish(OutboxFilled())
         for step in steps:

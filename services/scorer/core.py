@@ -40,3 +40,7 @@ class Scorer:
 
     def stored(self, scores: Iterable[GpuScore]) -> None:
         self._scored.update((score.node_id, score.gpu_index) for score in scores)
+
+    @property
+    def gpus_scored(self) -> int:
+        return len(self._scored)

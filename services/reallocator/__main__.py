@@ -1,0 +1,49 @@
+"""Wires the reallocator: `python -m services.reallocator`."""
+
+import asyncio
+import os
+import sys
+
+import msgspec
+
+from libs.bus import BusError
+from libs.bus.nats import NatsBus
+from libs.service.clock import steady
+from libs.service.config import Connections, load
+from libs.service.start import main
+from libs.store import StoreUnavailableError
+from libs.store.postgres import PostgresStore
+from services.reallocator import service
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """REALLOCATOR_… settings."""
+
+    connections: Connections = Connections()
+    pool: str = "default"
+    review_seconds: float = 5.0
+    admin_port: int | None = None
+    admin_host: str = "127.0.0.1"
+
+
+async def run(stop: asyncio.Event) -> None:
+    config = load(Config, prefix="REALLOCATOR_", environ=os.environ)
+    to = config.connections
+    async with (
+        NatsBus.connect(to.nats_url, name="reallocator", user=to.nats_user, password=to.nats_password()) as bus,
+        PostgresStore.connect(to.pg_dsn, password=to.pg_password() or None, connections=2) as store,
+    ):
+        await service.run(
+            bus=bus,
+            store=store,
+            stop=stop,
+            clock=steady(),
+            pool=config.pool,
+            review_seconds=config.review_seconds,
+            admin_port=config.admin_port,
+            admin_host=config.admin_host,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main("reallocator", run, environment_errors=(BusError, StoreUnavailableError, OSError)))

@@ -1,0 +1,61 @@
+"""Wires the scheduler: `python -m services.scheduler`."""
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+
+import msgspec
+
+from libs.bus import BusError
+from libs.bus.nats import NatsBus
+from libs.service.clock import steady
+from libs.service.config import Connections, load
+from libs.service.start import main
+from libs.store import StoreUnavailableError
+from libs.store.postgres import PostgresStore
+from services.scheduler import service
+from services.scheduler.core import Settings
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """SCHEDULER_… settings, in seconds where they are times."""
+
+    connections: Connections = Connections()
+    pool: str = "default"
+    lease_seconds: float = 150.0
+    start_seconds: float = 900.0
+    patience_seconds: float = 300.0
+    leader_seconds: float = 6.0
+    admin_port: int | None = None
+    admin_host: str = "127.0.0.1"
+
+
+async def run(stop: asyncio.Event) -> None:
+    config = load(Config, prefix="SCHEDULER_", environ=os.environ)
+    to = config.connections
+    async with (
+        NatsBus.connect(to.nats_url, name="scheduler", user=to.nats_user, password=to.nats_password()) as bus,
+        PostgresStore.connect(to.pg_dsn, password=to.pg_password() or None) as store,
+    ):
+        await service.run(
+            bus=bus,
+            store=store,
+            stop=stop,
+            pool=config.pool,
+            holder=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+            clock=steady(),
+            settings=Settings(
+                lease_seconds=config.lease_seconds,
+                start_seconds=config.start_seconds,
+                patience_seconds=config.patience_seconds,
+            ),
+            leader_seconds=config.leader_seconds,
+            admin_port=config.admin_port,
+            admin_host=config.admin_host,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main("scheduler", run, environment_errors=(BusError, StoreUnavailableError, OSError)))

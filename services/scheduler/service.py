@@ -1,0 +1,85 @@
+"""The scheduler's shell: reports and asks go in, steps are stored, answers and events go out."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from libs.bus import Bus, NoAnswerError
+from libs.messages.asks import AskStored, OutboxFilled
+from libs.messages.nodes import NodeReported
+from libs.service.meters import Meters
+from libs.service.run import Answer, Every, Listen, serve
+from libs.store import SchedulerStore, StoreUnavailableError
+from services.scheduler.core import Scheduler, Settings
+from services.scheduler.desk import POLL_SECONDS, Desk
+from services.scheduler.leadership import Leadership
+from services.scheduler.relay import Relay
+from services.scheduler.tally import Tally
+
+
+async def run(
+    *,
+    bus: Bus,
+    store: SchedulerStore,
+    stop: asyncio.Event,
+    pool: str,
+    holder: str,
+    clock: Callable[[], float],
+    settings: Settings,
+    leader_seconds: float = 6.0,
+    admin_port: int | None = None,
+    admin_host: str = "127.0.0.1",
+) -> None:
+    """Serve one pool until `stop`; `holder` names this process among the schedulers of the pool."""
+    meters = Meters("scheduler")
+    leadership = Leadership(name=pool, holder=holder, store=store, clock=clock, leader_seconds=leader_seconds)
+    desk = Desk(
+        core=Scheduler(pool=pool, settings=settings),
+        store=store,
+        bus=bus,
+        leadership=leadership,
+        clock=clock,
+        tally=Tally(meters),
+    )
+    relay = Relay(store=store, bus=bus, clock=clock)
+
+    async def hear_ask(_: AskStored) -> None:
+        desk.asked()
+
+    async def hear_outbox(_: OutboxFilled) -> None:
+        desk.outbox_filled.set()
+
+    async def lead() -> None:
+        led = leadership.lease is not None
+        await leadership.beat()
+        if leadership.lease is not None and not led:
+            desk.wake.set()
+
+    async def relay_turn() -> None:
+        desk.outbox_filled.clear()
+        if leadership.lease is not None:
+            await relay.turn()
+
+    unavailable = (StoreUnavailableError, NoAnswerError)
+    try:
+        await serve(
+            "scheduler",
+            bus=bus,
+            stop=stop,
+            listens=[
+                Listen(AskStored, hear_ask, group="", tokens={"pool": pool}),
+                Listen(OutboxFilled, hear_outbox, group=""),
+            ],
+            answers=[Answer(NodeReported, desk.report, group="", at_once=4096, tokens={"pool": pool})],
+            loops=[
+                Every(leader_seconds / 4, lead, retry_on=unavailable, name="lead"),
+                Every(POLL_SECONDS, desk.turn, wake=desk.wake, retry_on=unavailable, name="desk"),
+                Every(POLL_SECONDS, relay_turn, wake=desk.outbox_filled, retry_on=unavailable, name="relay"),
+            ],
+            meters=meters,
+            admin_port=admin_port,
+            admin_host=admin_host,
+        )
+    finally:
+        with suppress(StoreUnavailableError):  # then the next leader waits a little longer
+            await leadership.resign()

@@ -1,0 +1,45 @@
+"""Wires the scorer: `python -m services.scorer`."""
+
+import asyncio
+import os
+import sys
+
+import msgspec
+
+from libs.bus import BusError
+from libs.bus.nats import NatsBus
+from libs.service.clock import steady
+from libs.service.config import Connections, load
+from libs.service.start import main
+from libs.store import StoreUnavailableError
+from libs.store.postgres import PostgresStore
+from services.scorer import service
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """SCORER_… settings."""
+
+    connections: Connections = Connections()
+    admin_port: int | None = None
+    admin_host: str = "127.0.0.1"
+
+
+async def run(stop: asyncio.Event) -> None:
+    config = load(Config, prefix="SCORER_", environ=os.environ)
+    to = config.connections
+    async with (
+        NatsBus.connect(to.nats_url, name="scorer", user=to.nats_user, password=to.nats_password()) as bus,
+        PostgresStore.connect(to.pg_dsn, password=to.pg_password() or None, connections=2) as store,
+    ):
+        await service.run(
+            bus=bus,
+            store=store,
+            stop=stop,
+            clock=steady(),
+            admin_port=config.admin_port,
+            admin_host=config.admin_host,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main("scorer", run, environment_errors=(BusError, StoreUnavailableError, OSError)))

@@ -1,0 +1,50 @@
+"""The scorer's shell: nodes and samples go in, stored scores come out."""
+
+import asyncio
+from collections.abc import Callable
+
+from libs.bus import Bus
+from libs.messages.signals import GpusScored, NodeSampled
+from libs.service.meters import Meters
+from libs.service.run import Every, Listen, serve
+from libs.store import ScorerStore, StoreUnavailableError
+from services.scorer.core import Scorer
+
+PERIOD_SECONDS = 5.0
+
+
+async def run(
+    *,
+    bus: Bus,
+    store: ScorerStore,
+    stop: asyncio.Event,
+    clock: Callable[[], float],
+    admin_port: int | None = None,
+    admin_host: str = "127.0.0.1",
+) -> None:
+    """Serve until `stop`. More scorers share the GPUs by hearing the samples as one group."""
+    scorer = Scorer()
+    meters = Meters("scorer")
+    scored = meters.gauge("gpus_scored", "GPUs that this scorer has stored scores for.")
+
+    async def hear(sampled: NodeSampled) -> None:
+        scorer.observe(sampled)
+
+    async def score() -> None:
+        scorer.observe_nodes(await store.nodes())
+        for pool, scores in scorer.decide().items():
+            await store.save_scores(scores, at=clock())
+            scorer.stored(scores)
+            await bus.publish(GpusScored(pool=pool, scores=tuple(scores)))
+        scored.set(scorer.gpus_scored)
+
+    await serve(
+        "scorer",
+        bus=bus,
+        stop=stop,
+        listens=[Listen(NodeSampled, hear)],
+        loops=[Every(PERIOD_SECONDS, score, retry_on=(StoreUnavailableError,), name="score")],
+        meters=meters,
+        admin_port=admin_port,
+        admin_host=admin_host,
+    )

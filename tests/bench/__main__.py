@@ -1,0 +1,24 @@
+"""`make bench`: everything, or the parts named: `python -m tests.bench deciding`."""
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.bench import deciding
+from tests.bench.figures import Figures
+
+PARTS = {"deciding": deciding.measure}
+
+
+async def bench(names: list[str]) -> None:
+    figures = Figures()
+    for name in names or PARTS:
+        with tempfile.TemporaryDirectory(prefix="weft-bench-") as home:
+            await PARTS[name](Path(home), figures)
+    figures.show()
+
+
+if unknown := set(sys.argv[1:]) - PARTS.keys():
+    sys.exit(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+asyncio.run(bench(sys.argv[1:]))

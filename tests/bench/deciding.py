@@ -1,0 +1,173 @@
+"""The scheduler alone at size: 1,000 emulated nodes of 8 GPUs, 5,000 queued jobs, steps stored in a real Postgres."""
+
+import asyncio
+import time
+from pathlib import Path
+
+from libs.bus.memory import MemoryBus
+from libs.credentials import provision
+from libs.domain.job import Job, JobState
+from libs.domain.spec import JobSpec
+from libs.planning.explain import explain
+from libs.servers import temporary
+from libs.service.meters import Meters
+from libs.store.migrate import ROLES, migrate
+from libs.store.postgres import PostgresStore
+from services.scheduler.core import Scheduler, Settings
+from services.scheduler.desk import Desk
+from services.scheduler.leadership import Leadership
+from services.scheduler.tally import Tally
+from tests.bench.figures import Figures, milliseconds, quantile
+from tests.support.builders import node, spec
+
+NODES, GPUS, QUEUED = 1000, 8, 5000
+
+
+async def measure(home: Path, figures: Figures) -> None:
+    credentials = provision(home / "credentials", nodes=[])
+    async with temporary(home / "servers", credentials=credentials) as servers:
+        passwords = {role: credentials.postgres_password(role) for role in ROLES}
+        owner = credentials.postgres_password("owner")
+        await migrate(servers.pg_dsn, user="weft_owner", password=owner, role_passwords=passwords)
+        async with (
+            PostgresStore.connect(
+                servers.pg_dsn, user="weft_scheduler", password=passwords["scheduler"]
+            ) as scheduler_store,
+            PostgresStore.connect(servers.pg_dsn, user="weft_gateway", password=passwords["gateway"]) as gateway_store,
+        ):
+            await _Size(scheduler_store, gateway_store, figures).measure()
+
+
+class _Size:
+    def __init__(self, store: PostgresStore, gateway: PostgresStore, figures: Figures) -> None:
+        self.store, self.gateway, self.figures = store, gateway, figures
+        self.core = Scheduler(pool="default", settings=Settings())
+        self.leadership = Leadership(
+            name="default", holder="bench", store=store, clock=time.time, leader_seconds=3600.0
+        )
+        self.bus = MemoryBus()
+        self.desk = Desk(
+            core=self.core,
+            store=store,
+            bus=self.bus,
+            leadership=self.leadership,
+            clock=time.time,
+            tally=Tally(Meters("bench")),
+        )
+        self.count = 0
+
+    async def measure(self) -> None:
+        await self.leadership.beat()
+        lease = self.leadership.require()
+        limit = asyncio.Semaphore(8)
+
+        async def join(index: int) -> None:
+            async with limit:
+                await self.store.save_node(lease, node(f"node-{index:04d}", gpus=GPUS), event="joined", cause="bench")
+
+        await asyncio.gather(*(join(index) for index in range(NODES)))
+        await self._placements()
+        await self._blocked()
+        await self._gang()
+
+    async def _placements(self) -> None:
+        await self._submit([spec(gpus=1 + n % 2) for n in range(QUEUED)])
+        began = time.perf_counter()
+        while self._placed() < QUEUED:
+            self.desk.asked()
+            await self.desk.turn()
+        took = time.perf_counter() - began
+        self.figures.add(
+            f"durable placements, {NODES} emulated nodes × {GPUS} GPUs, {QUEUED} queued",
+            f"{QUEUED / took:,.0f}/s (admission included)",
+            "≥ 500/s",
+        )
+
+    async def _blocked(self) -> None:
+        """Fill what is left, then queue 5,000 that do not fit: what does one decision cost, and one "no, because…"?"""
+        while any(room.free for room in self.core.room.nodes.values()):
+            free = sum(len(room.free) for room in self.core.room.nodes.values())
+            await self._submit([spec(gpus=1) for _ in range(min(free, 1000))])
+            await self._settle()
+        began = time.perf_counter()
+        await self._submit([spec(gpus=1 + n % 8, role={"cpus": 1 + n % 4}) for n in range(QUEUED)])
+        submitted = time.perf_counter() - began
+        began = time.perf_counter()
+        await self._settle()
+        self.figures.add(
+            f"{QUEUED} jobs that do not fit: all told why, stored",
+            f"{time.perf_counter() - began:.2f} s (submitting took {submitted:.2f} s)",
+        )
+        decisions = []
+        for _ in range(50):
+            began = time.perf_counter()
+            self.core.room.grown += 1  # as if something had been given back: every shape is tried anew
+            self.core.decide(time.time())
+            decisions.append(time.perf_counter() - began)
+        self.figures.add("one decision over 5,000 waiting jobs, nothing fits", milliseconds(decisions))
+        single = []
+        for _ in range(20):
+            began = time.perf_counter()
+            await self._submit([spec(gpus=3)])
+            await self._settle()
+            single.append(time.perf_counter() - began)
+        self.figures.add('submit → "no, because…" stored, 5,000 queued', milliseconds(single), "p99 < 1 s")
+        nodes = await self.gateway.nodes(pool="default")
+        answers = []
+        for _ in range(5):
+            began = time.perf_counter()
+            holding = await self.gateway.holding_jobs(pool="default")
+            queued = await self.gateway.queued_jobs(pool="default")
+            explain(queued[-1], nodes=nodes, holding=holding, queued=queued, now=time.time())
+            answers.append(time.perf_counter() - began)
+        self.figures.add("`explain` from a cold snapshot, 5,000 queued", milliseconds(answers), "p99 < 1 s")
+
+    async def _gang(self) -> None:
+        """One 512-GPU gang on an empty cluster of the same size, decided 20 times; best-packed and one-GPU ranks."""
+        for replicas, gpus in ((64, 8), (512, 1)):
+            seconds = []
+            for _ in range(10):
+                core = Scheduler(pool="default", settings=Settings())
+                core.load(jobs=[], nodes=list(self.core.nodes.values()), now=time.time())
+                core.admit(
+                    [
+                        _job(
+                            f"j-gang-{replicas}",
+                            spec(gpus=gpus, replicas=replicas, role={"replicas": {"want": replicas}}),
+                        )
+                    ]
+                )
+                began = time.perf_counter()
+                steps = core.decide(time.time())
+                seconds.append(time.perf_counter() - began)
+                assert steps[0].to is JobState.PLACED
+            self.figures.add(
+                f"one 512-GPU gang ({replicas} ranks × {gpus} GPUs) decided",
+                f"p50 {quantile(seconds, 0.5) * 1000:.0f} ms, worst {max(seconds) * 1000:.0f} ms",
+                "< 1 s",
+            )
+
+    async def _submit(self, specs: list[JobSpec]) -> None:
+        limit = asyncio.Semaphore(32)
+
+        async def one(wanted: JobSpec, job_id: str) -> None:
+            async with limit:
+                await self.gateway.submit(wanted, job_id=job_id, tenant="bench", key=None, at=time.time())
+
+        ids = range(self.count, self.count + len(specs))
+        self.count += len(specs)
+        await asyncio.gather(*(one(wanted, f"j-{n:06d}") for wanted, n in zip(specs, ids, strict=True)))
+
+    async def _settle(self) -> None:
+        """Turns until nothing new comes of them."""
+        self.desk.asked()
+        await self.desk.turn()
+        while self.core.unexplained or self.desk.wake.is_set():
+            await self.desk.turn()
+
+    def _placed(self) -> int:
+        return len(self.core.runs.holding)
+
+
+def _job(job_id: str, wanted: JobSpec) -> Job:
+    return Job(id=job_id, tenant="bench", spec=wanted, seq=1, submitted_at=time.time(), since=time.time())
