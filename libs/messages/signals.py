@@ -29,7 +29,10 @@ class GpuSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HostSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The node itself. CPU in cores used, memory and disk in bytes, network and disk traffic in bytes per second."""
+    """The node itself. CPU in cores used, memory and disk in bytes, network and disk traffic in bytes per second.
+
+    Pressure: the part of the time, 0–1, in which some task waited for that resource. None: this kernel does not tell.
+    """
 
     cpus: float
     cpus_used: float | None = None
@@ -41,23 +44,33 @@ class HostSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     disk_write_rate: float | None = None
     network_receive_rate: float | None = None
     network_send_rate: float | None = None
+    cpu_pressure: float | None = None
+    memory_pressure: float | None = None
+    disk_pressure: float | None = None
 
 
 class RunSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One run's use of its node, from its cgroup or its processes (`source` says which). Units as in HostSample."""
+    """One run's use of its node. Units as in HostSample.
+
+    `source`: `cgroup2`, `cgroup1` or `processes`, or two of them joined by `+`: where CPU and memory come from. Of
+    processes, memory is what each has resident, so that what they share counts for each.
+    """
 
     job_id: str
     epoch: int
     rank: int
     source: str
     cpus_used: float | None = None
-    cpu_throttled: float | None = None  # part of the time, 0–1
+    cpu_throttled: float | None = None  # part of its CPU periods in which it was held back, 0–1
     memory_used: int | None = None
     memory_limit: int | None = None
     disk_read_rate: float | None = None
     disk_write_rate: float | None = None
     network_receive_rate: float | None = None
     network_send_rate: float | None = None
+    cpu_pressure: float | None = None
+    memory_pressure: float | None = None
+    disk_pressure: float | None = None
 
 
 class NodeSampled(Message, frozen=True, kw_only=True):

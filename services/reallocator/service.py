@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
+from prometheus_client import CollectorRegistry, Gauge
+
 from libs.bus import Bus
 from libs.messages.signals import NodeSampled, PoolReviewed
-from libs.service.meters import Meters
 from libs.service.run import Every, Listen, serve
 from libs.store import ReviewStore, StoreUnavailableError
 from services.reallocator.core import Reallocator
@@ -24,8 +25,8 @@ async def run(
 ) -> None:
     """Review `pool` every `review_seconds` until `stop`."""
     reallocator = Reallocator()
-    meters = Meters("reallocator")
-    found = meters.gauge("findings", "What would have to be done now, by code.", ["code"])
+    registry = CollectorRegistry(auto_describe=True)
+    found = Gauge("weft_reallocator_findings", "What would have to be done now.", ["code"], registry=registry)
 
     async def hear(sampled: NodeSampled) -> None:
         if sampled.pool == pool:
@@ -45,7 +46,7 @@ async def run(
         stop=stop,
         listens=[Listen(NodeSampled, hear, group="")],
         loops=[Every(review_seconds, review, retry_on=(StoreUnavailableError,), name="review")],
-        meters=meters,
+        registry=registry,
         admin_port=admin_port,
         admin_host=admin_host,
     )

@@ -7,7 +7,6 @@ from contextlib import suppress
 from libs.bus import Bus, NoAnswerError
 from libs.messages.asks import AskStored, OutboxFilled
 from libs.messages.nodes import NodeReported
-from libs.service.meters import Meters
 from libs.service.run import Answer, Every, Listen, serve
 from libs.store import SchedulerStore, StoreUnavailableError
 from services.scheduler.core import Scheduler, Settings
@@ -31,7 +30,7 @@ async def run(
     admin_host: str = "127.0.0.1",
 ) -> None:
     """Serve one pool until `stop`; `holder` names this process among the schedulers of the pool."""
-    meters = Meters("scheduler")
+    tally = Tally()
     leadership = Leadership(name=pool, holder=holder, store=store, clock=clock, leader_seconds=leader_seconds)
     desk = Desk(
         core=Scheduler(pool=pool, settings=settings),
@@ -39,7 +38,7 @@ async def run(
         bus=bus,
         leadership=leadership,
         clock=clock,
-        tally=Tally(meters),
+        tally=tally,
     )
     relay = Relay(store=store, bus=bus, clock=clock)
 
@@ -76,7 +75,7 @@ async def run(
                 Every(POLL_SECONDS, desk.turn, wake=desk.wake, retry_on=unavailable, name="desk"),
                 Every(POLL_SECONDS, relay_turn, wake=desk.outbox_filled, retry_on=unavailable, name="relay"),
             ],
-            meters=meters,
+            registry=tally.registry,
             admin_port=admin_port,
             admin_host=admin_host,
         )

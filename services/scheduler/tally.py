@@ -4,17 +4,24 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
 from libs.domain.job import Step
-from libs.service.meters import Meters
 from services.scheduler.core import Scheduler
 
 
 class Tally:
-    def __init__(self, meters: Meters) -> None:
-        self._steps = meters.counter("steps", "Steps stored, by event.", ["event"])
-        self._deciding = meters.histogram("decide_seconds", "One decision over the whole queue.")
-        self._jobs = meters.gauge("jobs", "Open jobs that the leader knows.", ["held"])
-        self._nodes = meters.gauge("nodes", "Nodes that are heard of.")
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._steps = Counter("weft_scheduler_steps", "Steps stored, by event.", ["event"], registry=self.registry)
+        self._deciding = Histogram(
+            "weft_scheduler_decide_seconds",
+            "One decision over the whole queue.",
+            buckets=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
+            registry=self.registry,
+        )
+        self._jobs = Gauge("weft_scheduler_jobs", "Open jobs that the leader knows.", ["held"], registry=self.registry)
+        self._nodes = Gauge("weft_scheduler_nodes", "Nodes that are heard of.", registry=self.registry)
 
     @contextmanager
     def deciding(self) -> Iterator[None]:

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
+from prometheus_client import CollectorRegistry, Gauge
+
 from libs.bus import Bus
 from libs.messages.signals import GpusScored, NodeSampled
-from libs.service.meters import Meters
 from libs.service.run import Every, Listen, serve
 from libs.store import ScorerStore, StoreUnavailableError
 from services.scorer.core import Scorer
@@ -24,8 +25,8 @@ async def run(
 ) -> None:
     """Serve until `stop`. More scorers share the GPUs by hearing the samples as one group."""
     scorer = Scorer()
-    meters = Meters("scorer")
-    scored = meters.gauge("gpus_scored", "GPUs that this scorer has stored scores for.")
+    registry = CollectorRegistry(auto_describe=True)
+    scored = Gauge("weft_scorer_gpus_scored", "GPUs that this scorer has stored scores for.", registry=registry)
 
     async def hear(sampled: NodeSampled) -> None:
         scorer.observe(sampled)
@@ -44,7 +45,7 @@ async def run(
         stop=stop,
         listens=[Listen(NodeSampled, hear)],
         loops=[Every(PERIOD_SECONDS, score, retry_on=(StoreUnavailableError,), name="score")],
-        meters=meters,
+        registry=registry,
         admin_port=admin_port,
         admin_host=admin_host,
     )

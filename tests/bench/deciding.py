@@ -10,7 +10,6 @@ from libs.domain.job import Job, JobState
 from libs.domain.spec import JobSpec
 from libs.planning.explain import explain
 from libs.servers import temporary
-from libs.service.meters import Meters
 from libs.store.migrate import ROLES, migrate
 from libs.store.postgres import PostgresStore
 from services.scheduler.core import Scheduler, Settings
@@ -52,7 +51,7 @@ class _Size:
             bus=self.bus,
             leadership=self.leadership,
             clock=time.time,
-            tally=Tally(Meters("bench")),
+            tally=Tally(),
         )
         self.count = 0
 

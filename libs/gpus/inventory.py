@@ -1,0 +1,123 @@
+"""Which GPUs this node has. Asked once, at start; it blocks while the driver wakes up."""
+
+import logging
+from collections.abc import Iterator
+
+from libs.domain.cluster import Gpu
+from libs.gpus.nvml import (
+    DRIVER,
+    LIBRARY_NOT_FOUND,
+    MIG_ENABLED,
+    Handle,
+    Nvml,
+    NvmlError,
+    code_of,
+    known,
+    text,
+)
+
+logger = logging.getLogger(__name__)
+
+EMULATED_MODEL = "Emulated GPU"
+EMULATED_MEMORY = 16 * 2**30
+
+
+def inventory(
+    *,
+    emulated: int,
+    node_id: str,
+    model: str = EMULATED_MODEL,
+    memory: int = EMULATED_MEMORY,
+    nvml: Nvml = DRIVER,
+) -> tuple[Gpu, ...]:
+    """The node's GPUs in a stable order; () where there is neither a driver nor an order for emulated ones.
+
+    A whole GPU has the driver's index. One in MIG mode is not offered, its instances are, each as a small GPU of its
+    own with an index after all whole ones; name such a one to CUDA by its uuid. What the driver lists but cannot
+    speak to (lost, forbidden) is left out, and nobody else's index moves.
+    """
+    real = _real(nvml)
+    if emulated == 0:
+        return real
+    if real:
+        logger.warning("%d emulated GPUs are offered; the %d real ones are not", emulated, len(real))
+    return tuple(
+        Gpu(index=index, uuid=f"EMULATED-{node_id}-{index}", model=model, memory=memory, emulated=True)
+        for index in range(emulated)
+    )
+
+
+def _real(nvml: Nvml) -> tuple[Gpu, ...]:
+    try:
+        nvml.nvmlInit()
+    except NvmlError as error:
+        if code_of(error) == LIBRARY_NOT_FOUND:
+            logger.info("no NVIDIA driver here, so no real GPUs")
+        else:
+            # The node still serves what needs no GPU; what is wrong with its driver is for a person to mend.
+            logger.warning("an NVIDIA driver is here and does not work, so no real GPUs: %s", error)
+        return ()
+    try:
+        return tuple(sorted(_listed(nvml), key=lambda gpu: gpu.index))
+    except NvmlError as error:
+        logger.warning("the NVIDIA driver cannot list its GPUs: %s", error)
+        return ()
+    finally:
+        _shut_down(nvml)
+
+
+def _shut_down(nvml: Nvml) -> None:
+    try:
+        nvml.nvmlShutdown()
+    except NvmlError as error:
+        logger.debug("NVML shutdown: %s", error)
+
+
+def _listed(nvml: Nvml) -> Iterator[Gpu]:
+    count = nvml.nvmlDeviceGetCount()
+    for index in range(count):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            if not _in_mig_mode(nvml, handle):
+                yield _gpu(nvml, handle, index)
+                continue
+            instances = list(_instances(nvml, handle))
+        except NvmlError as error:
+            logger.warning("GPU %d is not offered: %s", index, error)
+            continue
+        if not instances:
+            logger.warning("GPU %d is not offered: it is in MIG mode and has no instance", index)
+        for place, instance in instances:
+            try:
+                yield _gpu(nvml, instance, count + place + index * _MIG_INSTANCES_MAX)
+            except NvmlError as error:
+                logger.warning("MIG instance %d of GPU %d is not offered: %s", place, index, error)
+
+
+_MIG_INSTANCES_MAX = 16  # more than any GPU has (7), so that a new model moves no index
+
+
+def _in_mig_mode(nvml: Nvml, handle: Handle) -> bool:
+    mode = known(nvml.nvmlDeviceGetMigMode, handle)
+    return mode is not None and mode[0] == MIG_ENABLED
+
+
+def _instances(nvml: Nvml, handle: Handle) -> Iterator[tuple[int, Handle]]:
+    for place in range(known(nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        instance = known(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)  # None: that place is empty
+        if instance is not None:
+            yield place, instance
+
+
+def _gpu(nvml: Nvml, handle: Handle, index: int) -> Gpu:
+    uuid = text(nvml.nvmlDeviceGetUUID(handle))
+    name = known(nvml.nvmlDeviceGetName, handle)
+    memory = known(nvml.nvmlDeviceGetMemoryInfo, handle)
+    if memory is None:
+        logger.warning("GPU %d (%s) does not tell its memory: 0 stands for unknown", index, uuid)
+    return Gpu(
+        index=index,
+        uuid=uuid,
+        model=text(name) if name else "NVIDIA GPU",
+        memory=memory.total if memory else 0,
+    )

@@ -1,0 +1,113 @@
+"""Samples GPUs again and again while the event loop goes on, even when the driver hangs."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from libs.domain.cluster import Gpu
+from libs.gpus.nvml import DRIVER, Nvml, NvmlError
+from libs.gpus.sample import sample, unknown
+from libs.messages.signals import GpuSample
+
+logger = logging.getLogger(__name__)
+
+Samples = tuple[GpuSample, ...]
+
+
+class GpuWatch:
+    """Asks the driver beside the event loop, one question at a time.
+
+    A GPU that fell off the bus can hang its driver for good, so nobody waits longer than `seconds_max`: then every
+    GPU is unknown, the question stays open, and no second one is asked until it is answered. After a GPU had a
+    problem the driver is closed and opened again, at most every `retry_seconds`.
+    """
+
+    def __init__(
+        self,
+        gpus: tuple[Gpu, ...],
+        *,
+        nvml: Nvml = DRIVER,
+        seconds_max: float = 0.5,
+        retry_seconds: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.gpus = gpus
+        self.seconds_max = seconds_max
+        self._nvml = nvml
+        self._retry_seconds = retry_seconds
+        self._clock = clock
+        self._real = any(not gpu.emulated for gpu in gpus)
+        self._open = False
+        self._opened_at = -retry_seconds
+        self._failure = ""
+        self._asked: asyncio.Future[Samples] | None = None
+
+    async def sample(self) -> Samples:
+        if not self._real:
+            return sample(self.gpus, nvml=self._nvml)
+        if self._asked is None:
+            self._asked = _beside_the_loop(self._read)
+        await asyncio.wait({self._asked}, timeout=self.seconds_max)
+        if not self._asked.done():
+            return self._unknown("the driver does not answer")
+        answer, self._asked = self._asked, None
+        return answer.result()
+
+    def _read(self) -> Samples:
+        """Runs in a thread of its own, never two at once."""
+        if not self._open and not self._opened():
+            return self._unknown(self._failure)
+        samples = sample(self.gpus, nvml=self._nvml)
+        if any(one.problem for one in samples) and self._clock() >= self._opened_at + self._retry_seconds:
+            self._close()
+        return samples
+
+    def _opened(self) -> bool:
+        now = self._clock()
+        if now < self._opened_at + self._retry_seconds:
+            return False
+        self._opened_at = now
+        try:
+            self._nvml.nvmlInit()
+        except NvmlError as error:
+            self._failure = str(error)
+            logger.warning("the NVIDIA driver does not open: %s", error)
+        else:
+            self._open = True
+        return self._open
+
+    def _close(self) -> None:
+        self._open = False
+        with suppress(NvmlError):
+            self._nvml.nvmlShutdown()
+
+    def _unknown(self, problem: str) -> Samples:
+        return tuple(unknown(gpu, problem="" if gpu.emulated else problem) for gpu in self.gpus)
+
+
+def _beside_the_loop(read: Callable[[], Samples]) -> asyncio.Future[Samples]:
+    """Not asyncio.to_thread: a process waits for that one's threads when it ends, and a hung driver would keep it."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Samples] = loop.create_future()
+
+    def settle(samples: Samples | None) -> None:
+        if answer.done():
+            return
+        if samples is None:
+            answer.set_exception(RuntimeError("sampling the GPUs failed; its thread has said why"))
+        else:
+            answer.set_result(samples)
+
+    def work() -> None:
+        samples: Samples | None = None
+        try:
+            samples = read()
+        finally:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, samples)
+
+    threading.Thread(target=work, name="gpu-watch", daemon=True).start()
+    return answer

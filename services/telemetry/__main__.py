@@ -1,0 +1,56 @@
+"""Wires telemetry: `python -m services.telemetry`."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from libs.bus.nats import NatsBus
+from libs.gpus import GpuWatch, inventory
+from libs.service import Connections, load, main
+from services.telemetry import service
+from services.telemetry.runs import Finder, ProcessRuns, docker_runs
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """TELEMETRY_… settings. `home` is the executor's; `runtime` and `emulated_gpus` are what the executor has, too."""
+
+    connections: Connections = Connections()
+    node_id: str
+    pool: str = "default"
+    home: Path
+    runtime: Literal["process", "docker"] = "process"
+    emulated_gpus: Annotated[int, Meta(ge=0)] = 0
+    period_seconds: Annotated[float, Meta(gt=0)] = 1.0
+    admin_port: int | None = None
+    admin_host: str = "127.0.0.1"
+
+
+async def run(stop: asyncio.Event) -> None:
+    config = load(Config, prefix="TELEMETRY_", environ=os.environ)
+    to = config.connections
+    finder: Finder = docker_runs(config.node_id) if config.runtime == "docker" else ProcessRuns(config.home)
+    gpus = await asyncio.to_thread(inventory, emulated=config.emulated_gpus, node_id=config.node_id)
+    telemetry = service.Telemetry(
+        node_id=config.node_id, pool=config.pool, finder=finder, gpus=GpuWatch(gpus), disk=config.home
+    )
+    name = f"telemetry-{config.node_id}"
+    async with NatsBus.connect(
+        to.nats_url, name=name, user=to.nats_user, password=to.nats_password(), on_closed=stop.set
+    ) as bus:
+        await service.run(
+            telemetry,
+            bus=bus,
+            stop=stop,
+            period_seconds=config.period_seconds,
+            admin_port=config.admin_port,
+            admin_host=config.admin_host,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main("telemetry", run))

@@ -1,0 +1,138 @@
+"""The node itself: CPUs, memory, the disk of its runs, network, and how long its tasks wait for them."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from libs.messages.signals import HostSample
+from services.telemetry.counters import Traffic, interfaces, rate, stalled_seconds
+from services.telemetry.files import read_text
+
+_SECTOR_BYTES = 512  # in /proc/diskstats always, whatever the disk's own are
+
+
+class HostReading(Struct, frozen=True, kw_only=True):
+    """Counters of the node at one moment, `at` on a clock that does not jump. CPU and stalled times in seconds."""
+
+    at: float
+    cpus: int
+    cpu_seconds: float | None
+    memory_total: int
+    memory_used: int
+    disk_total: int
+    disk_used: int
+    disk: Traffic = Traffic()
+    network: Traffic = Traffic()
+    cpu_stalled: float | None = None
+    memory_stalled: float | None = None
+    disk_stalled: float | None = None
+
+
+def cpu_seconds(stat: str, ticks_per_second: int) -> float | None:
+    """Seconds that all CPUs have worked, from /proc/stat. Guests are counted in `user` already; waiting is not work,
+    and what a hypervisor stole was somebody else's."""
+    for line in stat.splitlines():
+        if line.startswith("cpu "):
+            user, nice, system, _idle, _waiting, hard, soft = (int(field) for field in line.split()[1:8])
+            return (user + nice + system + hard + soft) / ticks_per_second
+    return None
+
+
+def memory_total_and_used(meminfo: str) -> tuple[int, int]:
+    """Used is what no new program could have: total less available (old kernels tell only what is free)."""
+    kilobytes = {}
+    for line in meminfo.splitlines():
+        name, _, value = line.partition(":")
+        if value:
+            kilobytes[name] = int(value.split()[0])
+    total = kilobytes.get("MemTotal", 0)
+    free = kilobytes.get("MemAvailable", kilobytes.get("MemFree", 0))
+    return total * 1024, (total - free) * 1024
+
+
+def disk_traffic(diskstats: str) -> Traffic:
+    """Of all disks together. A partition is counted in its disk, and a stacked device in those below it."""
+    disks: set[str] = set()
+    read = written = 0
+    for line in diskstats.splitlines():
+        fields = line.split()
+        if len(fields) < 10 or not _is_disk(fields[2], disks):
+            continue
+        disks.add(fields[2])
+        read += int(fields[5])
+        written += int(fields[9])
+    return Traffic(read * _SECTOR_BYTES, written * _SECTOR_BYTES) if disks else Traffic()
+
+
+def _is_disk(name: str, disks: set[str]) -> bool:
+    if name.startswith(("loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd")):
+        return False
+    # Partitions follow their disk: sda1 after sda, nvme0n1p2 after nvme0n1.
+    whole = name.rstrip("0123456789")
+    return whole not in disks and whole.removesuffix("p") not in disks
+
+
+def network_traffic(net_dev: str) -> Traffic:
+    """Of all interfaces but the loopback and those that only carry on what another one received or sends."""
+    counted = [
+        traffic for name, traffic in interfaces(net_dev) if name != "lo" and "." not in name and not _is_stacked(name)
+    ]
+    return Traffic.sum(counted)
+
+
+def _is_stacked(name: str) -> bool:
+    return name.startswith(
+        ("docker", "br-", "veth", "virbr", "ifb", "bond", "team", "vlan", "tun", "tap", "wg", "cni", "flannel", "cali")
+    )
+
+
+def read_host(*, disk: Path, proc: str = "/proc", clock: Callable[[], float] = time.monotonic) -> HostReading:
+    """`disk`: the file system that is told of, where the node keeps its runs."""
+    total, used = memory_total_and_used(read_text(f"{proc}/meminfo") or "")
+    disk_total, disk_used = _space(disk)
+    return HostReading(
+        at=clock(),
+        cpus=os.cpu_count() or 1,
+        cpu_seconds=cpu_seconds(read_text(f"{proc}/stat") or "", os.sysconf("SC_CLK_TCK")),
+        memory_total=total,
+        memory_used=used,
+        disk_total=disk_total,
+        disk_used=disk_used,
+        disk=disk_traffic(read_text(f"{proc}/diskstats") or ""),
+        network=network_traffic(read_text(f"{proc}/1/net/dev") or read_text(f"{proc}/net/dev") or ""),
+        cpu_stalled=stalled_seconds(read_text(f"{proc}/pressure/cpu")),
+        memory_stalled=stalled_seconds(read_text(f"{proc}/pressure/memory")),
+        disk_stalled=stalled_seconds(read_text(f"{proc}/pressure/io")),
+    )
+
+
+def _space(disk: Path) -> tuple[int, int]:
+    try:
+        space = os.statvfs(disk)
+    except OSError:
+        return 0, 0
+    return space.f_blocks * space.f_frsize, (space.f_blocks - space.f_bfree) * space.f_frsize
+
+
+def host_sample(before: HostReading | None, after: HostReading) -> HostSample:
+    """What the node did between two readings; of the first one alone only what needs no second."""
+    seconds = after.at - before.at if before else 0.0
+    old = before or after
+    return HostSample(
+        cpus=float(after.cpus),
+        cpus_used=rate(old.cpu_seconds, after.cpu_seconds, seconds),
+        memory_total=after.memory_total,
+        memory_used=after.memory_used,
+        disk_total=after.disk_total,
+        disk_used=after.disk_used,
+        disk_read_rate=rate(old.disk.inbound, after.disk.inbound, seconds),
+        disk_write_rate=rate(old.disk.outbound, after.disk.outbound, seconds),
+        network_receive_rate=rate(old.network.inbound, after.network.inbound, seconds),
+        network_send_rate=rate(old.network.outbound, after.network.outbound, seconds),
+        cpu_pressure=rate(old.cpu_stalled, after.cpu_stalled, seconds),
+        memory_pressure=rate(old.memory_stalled, after.memory_stalled, seconds),
+        disk_pressure=rate(old.disk_stalled, after.disk_stalled, seconds),
+    )

@@ -1,0 +1,98 @@
+"""What a run uses, counted over its processes: for runs, or for measures, that no cgroup of their own tells of."""
+
+import os
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from services.telemetry.counters import Traffic
+from services.telemetry.files import read_text
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Process(Struct, frozen=True):
+    """One process of /proc. `ticks`: its own CPU time and that of the children it has waited for.
+
+    `ended`: it only waits for its parent to take note; until then its CPU time is counted here and nowhere else.
+    """
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    ticks: int
+    pages: int
+    ended: bool = False
+
+
+class ProcessUse(Struct, frozen=True, kw_only=True):
+    cpu_seconds: float
+    memory_used: int
+
+
+def parse_process(stat: str) -> Process | None:
+    """From /proc/<pid>/stat. A program's name may hold anything, parentheses too, so count from the last one."""
+    head, closing, rest = stat.rpartition(")")
+    fields = rest.split()
+    if not closing or len(fields) < 22:
+        return None
+    return Process(
+        pid=int(head.partition(" ")[0]),
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        session=int(fields[3]),
+        ticks=sum(int(field) for field in fields[11:15]),
+        pages=int(fields[21]),
+        ended=fields[0] in ("Z", "X"),
+    )
+
+
+def read_process(pid: int, proc: str) -> Process | None:
+    stat = read_text(f"{proc}/{pid}/stat")
+    return parse_process(stat) if stat else None
+
+
+def read_all(proc: str) -> list[Process]:
+    """Every process there is: some 10 microseconds each, so only for hosts that give runs no cgroups."""
+    found = (read_process(int(name), proc) for name in os.listdir(proc) if name.isdecimal())
+    return [process for process in found if process is not None]
+
+
+def members(everyone: Iterable[Process], pid: int) -> list[Process]:
+    """The processes of a run whose first one is `pid`: its session, its group, and all who descend from these."""
+    mine: dict[int, Process] = {}
+    children: dict[int, list[Process]] = {}
+    for process in everyone:
+        children.setdefault(process.parent, []).append(process)
+        if pid in (process.pid, process.session, process.group):
+            mine[process.pid] = process
+    waiting = list(mine)
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child.pid not in mine:
+                mine[child.pid] = child
+                waiting.append(child.pid)
+    return [mine[number] for number in sorted(mine)]
+
+
+def processes_use(processes: Sequence[Process]) -> ProcessUse:
+    """Memory is what each has resident, added up: pages that they share count for each."""
+    return ProcessUse(
+        cpu_seconds=sum(process.ticks for process in processes) / _TICKS_PER_SECOND,
+        memory_used=sum(process.pages for process in processes) * _PAGE_BYTES,
+    )
+
+
+def process_traffic(io: str) -> Traffic:
+    """Bytes that went to and from disks, from /proc/<pid>/io. A parent has those of the children it has waited for."""
+    numbers = dict(line.partition(": ")[::2] for line in io.splitlines())
+    if not {"read_bytes", "write_bytes"} <= numbers.keys():
+        return Traffic()
+    return Traffic(int(numbers["read_bytes"]), int(numbers["write_bytes"]))
+
+
+def read_traffic(pids: Iterable[int], proc: str) -> Traffic:
+    """Unknown if it is for none of them ours to see."""
+    return Traffic.sum([process_traffic(read_text(f"{proc}/{pid}/io") or "") for pid in pids])

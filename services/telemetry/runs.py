@@ -1,0 +1,156 @@
+"""Finds the runs on this node by what its runtime left: files of the process runtime, labels of containers.
+
+Neither is asked for anything else, so telemetry goes on when the executor does not.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+logger = logging.getLogger(__name__)
+
+
+class FoundRun(Struct, frozen=True, kw_only=True):
+    """One run and its first process. `cgroups`: its own folders by controller; None: those its process is in."""
+
+    job_id: str
+    epoch: int
+    rank: int
+    pid: int
+    cgroups: Mapping[str, str] | None = None
+    leads_session: bool = False  # its first process does as long as it lives, so a reused pid is told apart
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return (self.job_id, self.epoch, self.rank)
+
+
+class Finder(Protocol):
+    async def find(self) -> list[FoundRun]:
+        """The runs that have begun, in order, some perhaps ended. When it cannot look, those it last saw."""
+
+
+class _Record(Struct, frozen=True, kw_only=True):
+    """What we read of the process runtime's run.json."""
+
+    job_id: str
+    epoch: int
+    rank: int
+    pid: int = 0
+    cgroups: dict[str, str] = {}
+
+
+class ProcessRuns:
+    """Runs of the process runtime: `<home>/runs/<job>-<epoch>-<rank>/run.json`."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / "runs"
+        self._known: dict[str, tuple[tuple[int, int], FoundRun | None]] = {}
+
+    async def find(self) -> list[FoundRun]:
+        """Microseconds per run: a file is read again only after it was replaced."""
+        try:
+            names = sorted(os.listdir(self._folder))
+        except OSError:
+            names = []  # nothing ever ran here
+        self._known = {name: self._seen(name) for name in names}
+        return [run for _, run in self._known.values() if run is not None]
+
+    def _seen(self, name: str) -> tuple[tuple[int, int], FoundRun | None]:
+        path = f"{self._folder}/{name}/run.json"
+        try:
+            status = os.stat(path)
+            version = (status.st_ino, status.st_mtime_ns)
+            known = self._known.get(name)
+            if known is not None and known[0] == version:
+                return known
+            with open(path, "rb") as file:
+                record = msgspec.json.decode(file.read(), type=_Record)
+        except (OSError, msgspec.DecodeError):
+            return (0, 0), None  # half a folder: being made, or being removed
+        return version, _process_run(record)
+
+
+def _process_run(record: _Record) -> FoundRun | None:
+    if record.pid <= 0:
+        return None  # not begun yet
+    return FoundRun(
+        job_id=record.job_id,
+        epoch=record.epoch,
+        rank=record.rank,
+        pid=record.pid,
+        cgroups={"" if name == "unified" else name: folder for name, folder in record.cgroups.items()},
+        leads_session=True,
+    )
+
+
+class Engine(Protocol):
+    """What we ask of the Docker SDK's low-level client. It blocks, and has a time limit of its own."""
+
+    def containers(self, *, filters: dict[str, Any]) -> list[dict[str, Any]]: ...
+    def inspect_container(self, container: str, /) -> dict[str, Any]: ...
+
+
+class DockerRuns:
+    """Runs of the docker runtime: running containers of this node, by their `weft.…` labels."""
+
+    def __init__(
+        self, connect: Callable[[], Engine], *, node_id: str, errors: tuple[type[Exception], ...] = (OSError,)
+    ) -> None:
+        self._connect = connect
+        self._engine: Engine | None = None
+        self._node_id = node_id
+        self._errors = errors
+        self._known: dict[str, FoundRun] = {}  # by container id
+        self._failing = False
+
+    async def find(self) -> list[FoundRun]:
+        try:
+            self._known = await asyncio.to_thread(self._look)
+            self._failing = False
+        except self._errors as error:
+            if not self._failing:
+                logger.warning("the Docker engine does not answer, so new runs go unseen: %s", error)
+            self._failing = True
+        return sorted(self._known.values(), key=lambda run: run.key)
+
+    def _look(self) -> dict[str, FoundRun]:
+        """One question for all, and one for each container not met before."""
+        engine = self._engine = self._engine or self._connect()
+        filters = {"label": [f"weft.node={self._node_id}", "weft.job"], "status": ["running", "paused"]}
+        found = {}
+        for container in engine.containers(filters=filters):
+            run = self._known.get(container["Id"]) or _met(engine, container)
+            if run is not None:
+                found[container["Id"]] = run
+        return found
+
+
+def _met(engine: Engine, container: Mapping[str, Any]) -> FoundRun | None:
+    labels = container["Labels"]
+    try:
+        return FoundRun(
+            job_id=labels["weft.job"],
+            epoch=int(labels["weft.epoch"]),
+            rank=int(labels["weft.rank"]),
+            pid=engine.inspect_container(container["Id"])["State"]["Pid"],
+        )
+    except (KeyError, ValueError):
+        return None  # somebody else's container that borrowed our labels
+
+
+def docker_runs(node_id: str, *, seconds_max: int = 5) -> DockerRuns:
+    """With the engine that the environment names, as Docker's own programs find it."""
+    import docker.errors  # only here: nodes without Docker need not load it
+
+    return DockerRuns(
+        lambda: docker.from_env(timeout=seconds_max).api,
+        node_id=node_id,
+        errors=(docker.errors.DockerException, OSError),
+    )

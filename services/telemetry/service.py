@@ -1,0 +1,70 @@
+"""Telemetry's shell: what the node tells goes in, one sample a period goes out."""
+
+import asyncio
+import time
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from libs.bus import Bus
+from libs.gpus import GpuWatch
+from libs.messages.signals import NodeSampled
+from libs.service import Every, serve
+from services.telemetry.core import Reading, Sampler
+from services.telemetry.host import read_host
+from services.telemetry.metrics import NodeGauges
+from services.telemetry.runs import Finder, FoundRun
+from services.telemetry.usage import UsageReader
+
+LOOK_SECONDS = 2.0
+"""How often to look for runs that came or went; one that went is seen at the next sample already."""
+
+
+class Telemetry:
+    """This node, as it can be sampled. Files are read in a thread: a disk that hangs must not hang the probes."""
+
+    def __init__(self, *, node_id: str, pool: str, finder: Finder, gpus: GpuWatch, disk: Path) -> None:
+        self._sampler = Sampler(node_id=node_id, pool=pool)
+        self._finder = finder
+        self._gpus = gpus
+        self._disk = disk
+        self._usage = UsageReader()
+        self._runs: list[FoundRun] = []
+
+    async def look(self) -> None:
+        self._runs = await self._finder.find()
+
+    async def sample(self, *, at: float) -> NodeSampled:
+        reading = await asyncio.to_thread(self._read, self._runs)
+        return self._sampler.sampled(reading, await self._gpus.sample(), at=at)
+
+    def _read(self, runs: list[FoundRun]) -> Reading:
+        return Reading(host=read_host(disk=self._disk), runs=tuple(self._usage.read(runs)))
+
+
+async def run(
+    telemetry: Telemetry,
+    *,
+    bus: Bus,
+    stop: asyncio.Event,
+    period_seconds: float,
+    admin_port: int | None = None,
+    admin_host: str = "127.0.0.1",
+) -> None:
+    registry, gauges = CollectorRegistry(auto_describe=True), NodeGauges()
+    registry.register(gauges)
+
+    async def sample() -> None:
+        sampled = await telemetry.sample(at=time.time())
+        gauges.show(sampled)
+        await bus.publish(sampled)
+
+    await serve(
+        "telemetry",
+        bus=bus,
+        stop=stop,
+        loops=[Every(LOOK_SECONDS, telemetry.look), Every(period_seconds, sample)],
+        registry=registry,
+        admin_port=admin_port,
+        admin_host=admin_host,
+    )

@@ -1,0 +1,296 @@
+"""Telemetry sees what real processes of this machine do: no clock or file here is pretended."""
+
+import asyncio
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import aiohttp
+import docker.errors
+import pytest
+
+from libs.bus.memory import MemoryBus
+from libs.gpus import GpuWatch, inventory
+from libs.messages.signals import NodeSampled, RunSample
+from services.telemetry.runs import ProcessRuns, docker_runs
+from services.telemetry.service import Telemetry, run
+
+BUSY = """
+import os
+print(os.getpid(), flush=True)
+while True: pass
+"""
+BUSY_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}])"
+IDLE = "import time; time.sleep(3600)"
+GROWS_WHEN_TOLD = """
+import sys, time
+print("ready", flush=True)
+sys.stdin.readline()
+kept = b"x" * (64 << 20)
+print("grown", flush=True)
+time.sleep(3600)
+"""
+MEBIBYTE = 2**20
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def start(home: Path) -> Iterator[Start]:
+    """Start a program as the process runtime would: leading its own session, told of in run.json."""
+    started = []
+
+    def begin(job_id: str, program: str, cgroups: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        for group in (cgroups or {}).values():
+            Path(group, "cgroup.procs").write_text(str(process.pid))
+        folder = home / "runs" / f"{job_id}-1-0"
+        folder.mkdir(parents=True)
+        record = {"job_id": job_id, "epoch": 1, "rank": 0, "pid": process.pid, "cgroups": cgroups or {}}
+        (folder / "run.json").write_text(json.dumps(record))
+        return process
+
+    yield begin
+    for process in started:
+        with process, suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+
+
+def telemetry(home: Path) -> Telemetry:
+    return Telemetry(
+        node_id="node-1",
+        pool="default",
+        finder=ProcessRuns(home),
+        gpus=GpuWatch(inventory(emulated=2, node_id="node-1")),
+        disk=home,
+    )
+
+
+async def sampled_over(seconds: float, telemetry: Telemetry) -> NodeSampled:
+    """What the node did in the next `seconds`."""
+    await telemetry.look()
+    await telemetry.sample(at=time.time())
+    await asyncio.sleep(seconds)
+    return await telemetry.sample(at=time.time())
+
+
+def run_of(sampled: NodeSampled, job_id: str) -> RunSample:
+    return next(one for one in sampled.runs if one.job_id == job_id)
+
+
+def cpu_seconds(pid: int) -> float:
+    """What the kernel's own clock of that process says, which telemetry does not use."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+@pytest.mark.parametrize("program", [BUSY, BUSY_CHILD])
+async def test_a_busy_loop_is_about_one_core_and_an_idle_run_is_none(home: Path, start: Start, program: str) -> None:
+    process = start("busy", program)
+    start("idle", IDLE)
+    assert process.stdout is not None
+    pid = int(await asyncio.to_thread(process.stdout.readline))
+    node = telemetry(home)
+    await node.look()
+    await node.sample(at=0.0)
+    worked, began = cpu_seconds(pid), time.monotonic()
+    await asyncio.sleep(2.0)
+    sampled = await node.sample(at=2.0)
+    cpus = (cpu_seconds(pid) - worked) / (time.monotonic() - began)  # 1.0, but others may want this machine's CPUs too
+    busy, idle = run_of(sampled, "busy"), run_of(sampled, "idle")
+    assert 0.2 < cpus < 1.05
+    assert busy.cpus_used == pytest.approx(cpus, abs=0.1)
+    assert idle.cpus_used == pytest.approx(0.0, abs=0.1)
+    assert sampled.host.cpus_used is not None
+    assert sampled.host.cpus_used > cpus - 0.1
+    assert busy.source == "processes"
+
+
+async def test_memory_that_a_run_takes_is_seen(home: Path, start: Start) -> None:
+    process = start("grows", GROWS_WHEN_TOLD)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    await asyncio.to_thread(process.stdout.readline)
+    node = telemetry(home)
+    await node.look()
+    before = run_of(await node.sample(at=0.0), "grows").memory_used
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    await asyncio.to_thread(process.stdout.readline)
+    after = run_of(await node.sample(at=1.0), "grows").memory_used
+    assert before is not None
+    assert after is not None
+    assert 60 * MEBIBYTE < after - before < 80 * MEBIBYTE
+
+
+async def test_a_run_that_ended_is_told_of_no_more(home: Path, start: Start) -> None:
+    node = telemetry(home)
+    process = start("short", IDLE)
+    await node.look()
+    assert [one.job_id for one in (await node.sample(at=0.0)).runs] == ["short"]
+    process.kill()
+    process.wait()
+    assert (await node.sample(at=1.0)).runs == ()
+
+
+async def test_the_host_tells_its_size_and_the_emulated_gpus_nothing_but_theirs(home: Path) -> None:
+    sampled = await sampled_over(0.2, telemetry(home))
+    assert sampled.host.cpus == os.cpu_count()
+    assert sampled.host.memory_total > sampled.host.memory_used > 0
+    assert sampled.host.disk_total > sampled.host.disk_used > 0
+    assert sampled.host.network_receive_rate is not None
+    assert [(gpu.emulated, gpu.utilisation) for gpu in sampled.gpus] == [(True, None)] * 2
+
+
+@pytest.fixture
+def cgroups() -> Iterator[dict[str, str]]:
+    """A cgroup of the run's own, with half a core, where this machine lets us make one."""
+    root, name = Path("/sys/fs/cgroup"), f"weft-telemetry-test-{os.getpid()}"
+    if (root / "cgroup.controllers").exists():
+        pytest.skip("making one in version 2 would change the cgroup that the tests run in")
+    made = {controller: root / controller / name for controller in ("cpu", "cpuacct", "memory")}
+    try:
+        for folder in made.values():
+            folder.mkdir(exist_ok=True)
+        (made["cpu"] / "cpu.cfs_quota_us").write_text("50000")
+        (made["memory"] / "memory.limit_in_bytes").write_text(str(256 * MEBIBYTE))
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    yield {controller: str(folder) for controller, folder in made.items()}
+    for folder in set(made.values()):
+        deadline = time.monotonic() + 5
+        while folder.exists() and time.monotonic() < deadline:  # its last process may still be leaving
+            try:
+                folder.rmdir()
+            except OSError:
+                time.sleep(0.01)
+
+
+async def test_a_run_held_to_half_a_core_by_its_cgroup_is_seen_throttled(
+    cgroups: dict[str, str], home: Path, start: Start
+) -> None:
+    start("held", BUSY, cgroups)
+    held = run_of(await sampled_over(2.0, telemetry(home)), "held")
+    assert held.source == "cgroup1"
+    assert held.cpus_used is not None
+    assert 0.3 < held.cpus_used < 0.6
+    assert held.cpu_throttled is not None
+    assert held.cpu_throttled > 0.5
+    assert held.memory_limit == 256 * MEBIBYTE
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+async def test_the_service_says_a_sample_each_period_and_shows_it(home: Path, start: Start) -> None:
+    start("idle", IDLE)
+    bus, stop, port = MemoryBus(), asyncio.Event(), free_port()
+    heard: list[NodeSampled] = []
+    enough = asyncio.Event()
+
+    async def hear(sampled: NodeSampled) -> None:
+        heard.append(sampled)
+        if len(heard) >= 3:
+            enough.set()
+
+    await bus.subscribe(NodeSampled, hear)
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        tasks.create_task(run(telemetry(home), bus=bus, stop=stop, period_seconds=0.2, admin_port=port))
+        await enough.wait()
+        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/metrics") as answer:
+            shown = await answer.text()
+        stop.set()
+    assert [(one.node_id, one.pool) for one in heard] == [("node-1", "default")] * len(heard)
+    assert heard[-1].at > heard[0].at
+    assert [one.job_id for one in heard[-1].runs] == ["idle"]
+    assert heard[-1].runs[0].cpus_used is not None
+    assert 'weft_run_cpus_used{epoch="1",job_id="idle",node="node-1",rank="0",source="processes"}' in shown
+    assert 'weft_gpu_memory_total_bytes{emulated="true",gpu="0"' in shown
+    assert "weft_gpu_utilisation_ratio" not in shown
+
+
+IMAGE = "weft-telemetry-test"
+
+
+@pytest.fixture
+def container() -> Iterator[Callable[[str], str]]:
+    """Start a shell loop in a labelled container as the docker runtime would; the image is one static program."""
+    busybox = shutil.which("busybox")
+    try:
+        engine = docker.from_env(timeout=30)
+        engine.ping()
+    except (docker.errors.DockerException, OSError) as error:
+        pytest.skip(f"no Docker engine answers: {error}")
+    if busybox is None:
+        pytest.skip("needs a static busybox to make an image of")
+    image = io.BytesIO()
+    with tarfile.open(fileobj=image, mode="w") as archive:
+        archive.add(os.path.realpath(busybox), arcname="bin/sh")
+    engine.api.import_image_from_data(image.getvalue(), repository=IMAGE)
+    started = []
+
+    def begin(job_id: str) -> str:
+        made = engine.containers.run(
+            IMAGE,
+            ["/bin/sh", "-c", "while true; do :; done"],
+            detach=True,
+            cpu_period=100_000,
+            cpu_quota=50_000,
+            mem_limit=64 * MEBIBYTE,
+            labels={"weft.job": job_id, "weft.epoch": "1", "weft.rank": "0", "weft.node": "telemetry-test"},
+        )
+        started.append(made)
+        return str(made.id)
+
+    yield begin
+    for one in started:
+        one.remove(force=True)
+    engine.images.remove(IMAGE, force=True)
+    engine.close()
+
+
+@pytest.mark.docker
+async def test_a_container_is_measured_by_its_cgroup_and_its_own_network(
+    container: Callable[[str], str], home: Path
+) -> None:
+    container("boxed")
+    node = Telemetry(
+        node_id="telemetry-test",
+        pool="default",
+        finder=docker_runs("telemetry-test"),
+        gpus=GpuWatch(()),
+        disk=home,
+    )
+    boxed = run_of(await sampled_over(2.0, node), "boxed")
+    assert boxed.source in ("cgroup1", "cgroup2")
+    assert boxed.cpus_used == pytest.approx(0.45, abs=0.2)
+    assert boxed.cpu_throttled is not None
+    assert boxed.cpu_throttled > 0.5
+    assert boxed.memory_limit == 64 * MEBIBYTE
+    assert boxed.memory_used is not None
+    assert 0 < boxed.memory_used < 32 * MEBIBYTE
+    assert boxed.network_receive_rate is not None
+    assert boxed.disk_read_rate is not None

@@ -1,0 +1,247 @@
+"""Real GPUs as their driver tells of them, and emulated ones of which nothing is invented.
+
+There is no GPU here: the driver is `libs.gpus.fake`, which follows NVIDIA's documentation.
+"""
+
+import inspect
+
+import pytest
+
+from libs.domain.cluster import Gpu
+from libs.gpus import EMULATED_MEMORY, GpuWatch, inventory, sample
+from libs.gpus.fake import (
+    DRIVER_NOT_LOADED,
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    LIBRARY_DRIVER_MISMATCH,
+    LIBRARY_NOT_FOUND,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    UNKNOWN,
+    FakeGpu,
+    FakeNvml,
+)
+from libs.gpus.nvml import DRIVER, Nvml
+
+
+def gpus(count: int = 2, **values: object) -> list[FakeGpu]:
+    return [FakeGpu(uuid=f"GPU-{index}", **values) for index in range(count)]  # type: ignore[arg-type]
+
+
+def found(driver: FakeNvml) -> tuple[Gpu, ...]:
+    return inventory(emulated=0, node_id="node-1", nvml=driver)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_every_function_that_we_call_is_one_of_the_real_binding_and_of_the_fake() -> None:
+    called = [name for name, _ in inspect.getmembers(Nvml, inspect.isfunction) if name.startswith("nvml")]
+    assert len(called) > 10
+    assert [name for name in called if not hasattr(DRIVER, name)] == []
+    assert [name for name in called if not hasattr(FakeNvml, name)] == []
+
+
+def test_real_gpus_are_listed_as_the_driver_names_them() -> None:
+    driver = FakeNvml(gpus(2, memory_total=80 * 2**30))
+    assert found(driver) == (
+        Gpu(index=0, uuid="GPU-0", model="NVIDIA H200", memory=80 * 2**30),
+        Gpu(index=1, uuid="GPU-1", model="NVIDIA H200", memory=80 * 2**30),
+    )
+
+
+def test_a_node_without_a_driver_has_no_gpus() -> None:
+    assert found(FakeNvml(init_fails=LIBRARY_NOT_FOUND)) == ()
+
+
+@pytest.mark.parametrize("code", [DRIVER_NOT_LOADED, LIBRARY_DRIVER_MISMATCH, NO_PERMISSION, UNKNOWN])
+def test_a_driver_that_does_not_open_is_said_and_leaves_no_gpus(code: int, caplog: pytest.LogCaptureFixture) -> None:
+    assert found(FakeNvml(gpus(), init_fails=code)) == ()
+    assert "does not work" in caplog.text
+
+
+def test_emulated_gpus_are_called_emulated() -> None:
+    driver = FakeNvml(init_fails=LIBRARY_NOT_FOUND)
+    assert inventory(emulated=2, node_id="node-1", nvml=driver) == (
+        Gpu(index=0, uuid="EMULATED-node-1-0", model="Emulated GPU", memory=EMULATED_MEMORY, emulated=True),
+        Gpu(index=1, uuid="EMULATED-node-1-1", model="Emulated GPU", memory=EMULATED_MEMORY, emulated=True),
+    )
+
+
+def test_emulated_gpus_win_over_real_ones_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    offered = inventory(emulated=1, node_id="node-1", model="Emulated X", memory=5, nvml=FakeNvml(gpus(8)))
+    assert [(gpu.model, gpu.memory, gpu.emulated) for gpu in offered] == [("Emulated X", 5, True)]
+    assert "the 8 real ones are not" in caplog.text
+
+
+def test_a_lost_gpu_is_left_out_and_moves_nobody_elses_index(caplog: pytest.LogCaptureFixture) -> None:
+    driver = FakeNvml(gpus(3))
+    driver.gpus[1].fails = {"*": GPU_IS_LOST}
+    assert [gpu.index for gpu in found(driver)] == [0, 2]
+    assert "GPU 1 is not offered" in caplog.text
+
+
+def test_a_driver_that_cannot_even_count_leaves_no_gpus() -> None:
+    assert found(FakeNvml(gpus(), count_fails=UNKNOWN)) == ()
+
+
+def test_names_in_bytes_are_read_as_text() -> None:
+    driver = FakeNvml([FakeGpu(uuid="GPU-a", name=b"Tesla T4", bytes_uuid=True)])
+    assert [(gpu.uuid, gpu.model) for gpu in found(driver)] == [("GPU-a", "Tesla T4")]
+
+
+def test_a_gpu_that_hides_its_name_memory_and_mig_mode_is_offered_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hidden = {
+        "nvmlDeviceGetName": NOT_SUPPORTED,
+        "nvmlDeviceGetMemoryInfo": NOT_SUPPORTED,
+        "nvmlDeviceGetMigMode": FUNCTION_NOT_FOUND,
+    }
+    assert found(FakeNvml(gpus(1, fails=hidden))) == (Gpu(index=0, uuid="GPU-0", model="NVIDIA GPU", memory=0),)
+    assert "0 stands for unknown" in caplog.text
+
+
+def test_a_gpu_in_mig_mode_is_offered_as_its_instances_after_the_whole_ones() -> None:
+    driver = FakeNvml(gpus(3))
+    driver.gpus[1].mig = True
+    driver.gpus[1].instances = {
+        0: FakeGpu(uuid="MIG-a", name="NVIDIA H200 MIG 1g.18gb", memory_total=18 * 2**30),
+        4: FakeGpu(uuid="MIG-b", name="NVIDIA H200 MIG 1g.18gb", memory_total=18 * 2**30),
+    }
+    listed = found(driver)
+    assert [gpu.uuid for gpu in listed] == ["GPU-0", "GPU-2", "MIG-a", "MIG-b"]
+    before = {gpu.uuid: gpu.index for gpu in listed}
+
+    del driver.gpus[1].instances[0]  # somebody empties one place
+    assert {gpu.uuid: gpu.index for gpu in found(driver)} == {uuid: before[uuid] for uuid in before if uuid != "MIG-a"}
+
+
+def test_a_gpu_in_mig_mode_without_instances_is_not_offered(caplog: pytest.LogCaptureFixture) -> None:
+    assert found(FakeNvml(gpus(1, mig=True))) == ()
+    assert "has no instance" in caplog.text
+
+
+def test_a_sample_has_the_units_that_its_message_promises() -> None:
+    driver = FakeNvml(gpus(1, utilisation=87, memory_used=10**9, power_milliwatts=345_600, sm_clock=1755))
+    offered = found(driver)
+    driver.nvmlInit()
+    (one,) = sample(offered, nvml=driver)
+    assert (one.utilisation, one.memory_used, one.memory_total) == (0.87, 10**9, 141 * 2**30)
+    assert (one.power_watts, one.power_limit_watts, one.temperature) == (345.6, 700.0, 30.0)
+    assert (one.sm_clock_mhz, one.sm_clock_max_mhz, one.problem) == (1755.0, 1980.0, "")
+
+
+def test_of_an_emulated_gpu_nothing_is_known_but_its_size() -> None:
+    driver = FakeNvml(init_fails=LIBRARY_NOT_FOUND)
+    (one,) = sample(inventory(emulated=1, node_id="n", nvml=driver), nvml=driver)
+    assert one.emulated
+    assert one.memory_total == EMULATED_MEMORY
+    measured = (one.utilisation, one.memory_used, one.power_watts, one.temperature, one.sm_clock_mhz)
+    assert measured == (None,) * 5
+
+
+@pytest.mark.parametrize(
+    ("function", "field"),
+    [
+        ("nvmlDeviceGetUtilizationRates", "utilisation"),
+        ("nvmlDeviceGetMemoryInfo", "memory_used"),
+        ("nvmlDeviceGetPowerUsage", "power_watts"),
+        ("nvmlDeviceGetEnforcedPowerLimit", "power_limit_watts"),
+        ("nvmlDeviceGetTemperature", "temperature"),
+        ("nvmlDeviceGetClockInfo", "sm_clock_mhz"),
+        ("nvmlDeviceGetMaxClockInfo", "sm_clock_max_mhz"),
+    ],
+)
+def test_a_value_that_is_not_supported_is_unknown_and_hides_no_other(function: str, field: str) -> None:
+    driver = FakeNvml(gpus(1))
+    offered = found(driver)
+    driver.gpus[0].fails = {function: NOT_SUPPORTED}
+    driver.nvmlInit()
+    (one,) = sample(offered, nvml=driver)
+    fields = ("utilisation", "memory_used", "power_watts", "power_limit_watts", "temperature", "sm_clock_mhz")
+    unknown = [name for name in (*fields, "sm_clock_max_mhz") if getattr(one, name) is None]
+    assert unknown == [field]
+    assert one.problem == ""
+
+
+def test_all_ones_and_impossible_percentages_are_unknown() -> None:
+    driver = FakeNvml(gpus(1, power_milliwatts=0xFFFF_FFFF, utilisation=65_535, sm_clock=0xFFFF_FFFF))
+    offered = found(driver)
+    driver.nvmlInit()
+    (one,) = sample(offered, nvml=driver)
+    assert (one.power_watts, one.utilisation, one.sm_clock_mhz) == (None, None, None)
+
+
+def test_a_gpu_lost_between_samples_says_so_and_its_neighbour_is_still_measured() -> None:
+    driver = FakeNvml(gpus(2, utilisation=50))
+    offered = found(driver)
+    driver.nvmlInit()
+    driver.gpus[0].fails = {"*": GPU_IS_LOST}
+    lost, well = sample(offered, nvml=driver)
+    assert (lost.utilisation, lost.problem) == (None, "GPU is lost")
+    assert (well.utilisation, well.problem) == (0.5, "")
+
+
+async def test_watching_only_emulated_gpus_never_asks_a_driver() -> None:
+    driver = FakeNvml(gpus(1))
+    watch = GpuWatch(inventory(emulated=2, node_id="n", nvml=FakeNvml(init_fails=LIBRARY_NOT_FOUND)), nvml=driver)
+    assert [one.emulated for one in await watch.sample()] == [True, True]
+    assert driver.opened == 0
+
+
+async def test_a_watch_opens_the_driver_once() -> None:
+    driver = FakeNvml(gpus(1, utilisation=40))
+    watch = GpuWatch(found(driver), nvml=driver, seconds_max=10)
+    opened = driver.opened
+    for _ in range(3):
+        assert [one.utilisation for one in await watch.sample()] == [0.4]
+    assert driver.opened == opened + 1
+
+
+async def test_a_driver_that_hangs_is_asked_once_and_holds_up_nobody() -> None:
+    driver = FakeNvml(gpus(1, utilisation=40))
+    watch = GpuWatch(found(driver), nvml=driver, seconds_max=0)
+    driver.busiest = 0
+    driver.hang()
+    for _ in range(5):
+        (one,) = await watch.sample()
+        assert (one.utilisation, one.problem) == (None, "the driver does not answer")
+    driver.release()
+    watch.seconds_max = 10
+    assert [one.utilisation for one in await watch.sample()] == [0.4]
+    assert driver.busiest == 1
+
+
+async def test_a_driver_that_does_not_open_is_tried_again_later() -> None:
+    driver, clock = FakeNvml(gpus(1, utilisation=40)), Clock()
+    watch = GpuWatch(found(driver), nvml=driver, seconds_max=10, retry_seconds=30, clock=clock)
+    driver.init_fails = DRIVER_NOT_LOADED
+    assert [one.problem for one in await watch.sample()] == ["Driver Not Loaded"]
+    driver.init_fails = None
+    clock.now = 29
+    assert [one.problem for one in await watch.sample()] == ["Driver Not Loaded"]
+    clock.now = 30
+    assert [one.utilisation for one in await watch.sample()] == [0.4]
+
+
+async def test_after_a_problem_the_driver_is_opened_again_now_and_then() -> None:
+    driver, clock = FakeNvml(gpus(1, utilisation=40)), Clock()
+    watch = GpuWatch(found(driver), nvml=driver, seconds_max=10, retry_seconds=30, clock=clock)
+    await watch.sample()
+    opened = driver.opened
+    driver.gpus[0].fails = {"*": GPU_IS_LOST}
+    for clock.now in range(1, 95):
+        assert [one.problem for one in await watch.sample()] == ["GPU is lost"]
+    assert driver.opened - opened == 3
+    driver.gpus[0].fails = {}
+    assert [one.utilisation for one in await watch.sample()] == [0.4]
+
+
+def test_this_machine_answers_too() -> None:
+    """With the real binding, whatever is here; it must neither raise nor call a real GPU emulated."""
+    assert not any(gpu.emulated for gpu in inventory(emulated=0, node_id="here"))
