@@ -1,0 +1,119 @@
+"""What one subscription does with what it hears: decode, hand to the handler, answer; a bad message harms no other."""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from libs.bus import Asked
+from libs.bus.wire import decode, encode
+from libs.messages import Message
+
+M = TypeVar("M", bound=Message)
+
+logger = logging.getLogger(__name__)
+
+WAITING_MAX = 16_384
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """One message as it arrived. `respond` is None when nobody waits for an answer."""
+
+    subject: str
+    payload: bytes
+    headers: dict[str, str]
+    respond: Callable[[bytes], Awaitable[None]] | None
+
+
+Work = Callable[[Heard], Awaitable[None]]
+
+
+def hearing(kind: type[M], handler: Callable[[M], Awaitable[None]]) -> Work:
+    async def work(heard: Heard) -> None:
+        await handler(decode(kind, heard.payload))
+
+    return work
+
+
+def answering(kind: type[M], handler: Callable[[M], Awaitable[msgspec.Struct | None]]) -> Work:
+    async def work(heard: Heard) -> None:
+        answer = await handler(decode(kind, heard.payload))
+        if answer is not None and heard.respond:
+            await heard.respond(encode(answer))
+
+    return work
+
+
+def answering_raw(handler: Callable[[Asked], Awaitable[msgspec.Struct]]) -> Work:
+    async def work(heard: Heard) -> None:
+        answer = await handler(Asked(payload=heard.payload, headers=heard.headers))
+        if heard.respond:
+            await heard.respond(encode(answer))
+
+    return work
+
+
+class Hands:
+    """Does `work` for all that is given, in the order given, `at_once` at most at a time.
+
+    What is more than it can hold, cannot be decoded or fails is logged and counted, and is no reason to stop.
+    """
+
+    def __init__(self, work: Work, *, at_once: int, counts: "Counter[str]") -> None:
+        if at_once < 1:
+            raise ValueError(f"at_once must be 1 or more, not {at_once}")
+        self._work = work
+        self._at_once = at_once
+        self._counts = counts
+        self._waiting: deque[Heard] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def give(self, heard: Heard) -> None:
+        if len(self._waiting) >= WAITING_MAX:
+            count_loss(self._counts, "overrun", f"{heard.subject}: handlers are too slow")
+            return
+        self._waiting.append(heard)
+        self._idle.clear()
+        self._start()
+
+    async def finish(self) -> None:
+        """Return when all that was given is done."""
+        await self._idle.wait()
+
+    def cancel(self) -> None:
+        self._waiting.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    def _start(self) -> None:
+        while self._waiting and len(self._tasks) < self._at_once:
+            task = asyncio.get_running_loop().create_task(self._do(self._waiting.popleft()))
+            self._tasks.add(task)
+            task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        self._start()
+        if not self._tasks:
+            self._idle.set()
+
+    async def _do(self, heard: Heard) -> None:
+        try:
+            await self._work(heard)
+        except msgspec.DecodeError as error:
+            count_loss(self._counts, "undecodable", f"{heard.subject}: not understood: {error}")
+        except Exception:
+            self._counts["failed"] += 1
+            logger.exception("%s: the handler failed", heard.subject)
+
+
+def count_loss(counts: "Counter[str]", what: str, sentence: str) -> None:
+    """Count it; log the first of a kind and then every thousandth, so that a flood does not fill the disk."""
+    counts[what] += 1
+    if counts[what] % 1000 == 1:
+        logger.warning("%s (%s so far: %d)", sentence, what, counts[what])

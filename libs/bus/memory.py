@@ -1,0 +1,177 @@
+"""The bus within one process: what was said arrives, as bytes, in the order it was said."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from libs.bus import Asked, BusClosedError, Event, NoAnswerError
+from libs.bus.hands import Hands, Heard, Work, answering, answering_raw, hearing
+from libs.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
+from libs.messages import Message
+
+M = TypeVar("M", bound=Message)
+R = TypeVar("R", bound=msgspec.Struct)
+
+SUBJECTS_REMEMBERED = 10_000
+
+
+class MemorySubscription:
+    def __init__(self, bus: "MemoryBus", pattern: str, group: str, hands: Hands) -> None:
+        self._bus = bus
+        self.pattern = pattern
+        self.group = group
+        self.hands = hands
+
+    async def drain(self) -> None:
+        self._bus.forget(self)
+        await self.hands.finish()
+
+
+class MemoryBus:
+    """All who share one object hear each other. `events` is the stream, as stored; None before it was made."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.events: list[Event] | None = None
+        self._event_ids: set[str] = set()
+        self._subscriptions: list[MemorySubscription] = []
+        self._listening: dict[str, list[MemorySubscription]] = {}  # by subject, as found when it was last said
+        self._turns: Counter[str] = Counter()  # of each group
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        return not self._closed
+
+    async def publish(self, message: Message) -> None:
+        self._say(subject_of(message), encode(message))
+
+    async def request(self, message: Message, reply: type[R], *, seconds_max: float) -> R:
+        subject = subject_of(message)
+        answer = await self.request_raw(subject, encode(message), seconds_max=seconds_max)
+        return decode_answer(subject, reply, answer)
+
+    async def request_raw(
+        self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, seconds_max: float
+    ) -> bytes:
+        """Ask with a payload that is not one of our messages. Errors as `request`."""
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        async def respond(said: bytes) -> None:
+            if not answer.done():
+                answer.set_result(said)
+
+        if not self._say(subject, payload, headers, respond):
+            raise NoAnswerError(f"nobody listens on {subject}")
+        try:
+            async with asyncio.timeout(seconds_max):
+                return await answer
+        except TimeoutError:
+            raise NoAnswerError(f"no answer on {subject} within {seconds_max} s") from None
+
+    async def subscribe(
+        self,
+        kind: type[M],
+        handler: Callable[[M], Awaitable[None]],
+        *,
+        group: str = "",
+        at_once: int = 64,
+        **tokens: str,
+    ) -> MemorySubscription:
+        return self._listen(subject_for(kind, tokens), hearing(kind, handler), group, at_once)
+
+    async def answer(
+        self,
+        kind: type[M],
+        handler: Callable[[M], Awaitable[msgspec.Struct | None]],
+        *,
+        group: str = "",
+        at_once: int = 64,
+        **tokens: str,
+    ) -> MemorySubscription:
+        return self._listen(subject_for(kind, tokens), answering(kind, handler), group, at_once)
+
+    async def answer_raw(
+        self, subject: str, handler: Callable[[Asked], Awaitable[msgspec.Struct]], *, group: str = "", at_once: int = 64
+    ) -> MemorySubscription:
+        return self._listen(subject, answering_raw(handler), group, at_once)
+
+    async def ensure_stream(self) -> bool:
+        self._check_open()
+        made = self.events is None
+        if self.events is None:
+            self.events = []
+            self._event_ids.clear()
+        return made
+
+    async def emit(self, events: list[Event]) -> None:
+        for event in events:
+            check_event(event)
+        self._check_open()
+        if events and self.events is None:
+            raise NoAnswerError("there is no stream of events")
+        for event in events:
+            if self.events is not None and event.id not in self._event_ids:
+                self._event_ids.add(event.id)
+                self.events.append(event)
+            self._say(event.subject, event.payload, event.headers)  # Who only listens hears a repeat, as from a server.
+
+    def forget(self, subscription: MemorySubscription) -> None:
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+            self._listening.clear()
+
+    async def close(self) -> None:
+        """Finish what is in hand; afterwards nothing can be said or heard."""
+        for subscription in list(self._subscriptions):
+            await subscription.drain()
+        self._closed = True
+
+    def _listen(self, pattern: str, work: Work, group: str, at_once: int) -> MemorySubscription:
+        self._check_open()
+        hands = Hands(work, at_once=at_once, counts=self.counts)
+        subscription = MemorySubscription(self, pattern, group, hands)
+        self._subscriptions.append(subscription)
+        self._listening.clear()
+        return subscription
+
+    def _say(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: Mapping[str, str] | None = None,
+        respond: Callable[[bytes], Awaitable[None]] | None = None,
+    ) -> bool:
+        """Give it to all who hear it; False when nobody does."""
+        self._check_open()
+        listening = self._listeners(subject)
+        heard = Heard(subject=subject, payload=payload, headers=dict(headers or {}), respond=respond)
+        for subscription in self._one_of_each_group(listening):
+            subscription.hands.give(heard)
+        return bool(listening)
+
+    def _listeners(self, subject: str) -> list[MemorySubscription]:
+        if (found := self._listening.get(subject)) is None:
+            if len(self._listening) >= SUBJECTS_REMEMBERED:
+                self._listening.clear()
+            found = [subscription for subscription in self._subscriptions if matches(subscription.pattern, subject)]
+            self._listening[subject] = found
+        return found
+
+    def _one_of_each_group(self, listening: list[MemorySubscription]) -> Iterable[MemorySubscription]:
+        groups: dict[str, list[MemorySubscription]] = {}
+        for subscription in listening:
+            if subscription.group:
+                groups.setdefault(subscription.group, []).append(subscription)
+            else:
+                yield subscription
+        for group, members in groups.items():
+            yield members[self._turns[group] % len(members)]
+            self._turns[group] += 1
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BusClosedError("this bus is closed")

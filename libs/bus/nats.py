@@ -1,0 +1,320 @@
+"""The bus over a NATS server: reconnects by itself, bounds every wait, and counts what it had to drop."""
+
+import asyncio
+import logging
+import random
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+from nats import errors
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from libs.bus import Asked, BusClosedError, BusError, Event, NoAnswerError
+from libs.bus.hands import Hands, Heard, Work, answering, answering_raw, count_loss, hearing
+from libs.bus.nats_client import FLUSH_SECONDS_MAX, SteadyClient
+from libs.bus.nats_stream import emit, ensure_stream
+from libs.bus.wire import check_event, decode_answer, encode, subject_for, subject_of
+from libs.credentials.permissions import inbox_prefix
+from libs.messages import Message
+
+M = TypeVar("M", bound=Message)
+R = TypeVar("R", bound=msgspec.Struct)
+
+logger = logging.getLogger(__name__)
+
+PING_SECONDS = 5
+PINGS_UNANSWERED_MAX = 2
+RECONNECT_SECONDS = (0.4, 1.0)  # each client its own, so that they do not all come back at once
+ATTEMPT_SECONDS_MAX = 2
+DRAIN_SECONDS_MAX = 5.0
+CLOSE_SECONDS_MAX = 2.0
+FORBIDDEN = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.IGNORECASE)
+
+
+class NatsSubscription:
+    def __init__(
+        self, client: SteadyClient, subscription: Subscription, hands: Hands, among: "set[NatsSubscription]"
+    ) -> None:
+        self._client = client
+        self._subscription = subscription
+        self.hands = hands
+        self._among = among
+        among.add(self)
+
+    async def drain(self) -> None:
+        # A server that is away, or goes while we say goodbye, sends nothing more either.
+        with suppress(errors.Error):
+            if self._client.is_connected:
+                await self._subscription.drain()  # type: ignore[no-untyped-call]
+            else:
+                await self._subscription.unsubscribe()
+        await self.hands.finish()
+        self._among.discard(self)
+
+
+class NatsBus:
+    """One connection. `counts` of: dropped, overrun, undecodable, failed, forbidden, refused, reconnects."""
+
+    def __init__(self, client: SteadyClient, *, on_closed: Callable[[], None] | None, replicas: int) -> None:
+        self.counts: Counter[str] = Counter()
+        self._client = client
+        self._on_closed = on_closed
+        self._replicas = replicas
+        self._subscriptions: set[NatsSubscription] = set()
+        self._forbidden: set[str] = set()
+        self._changed = asyncio.Event()  # set when the connection came back or is closed for good
+        self._closing = False
+        self._lost = False
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        url: str,
+        *,
+        name: str,
+        user: str = "",
+        password: str = "",
+        connect_seconds_max: float = 10.0,
+        on_closed: Callable[[], None] | None = None,
+        replicas: int = 1,
+    ) -> "AsyncIterator[NatsBus]":
+        """Connect, or raise BusError after `connect_seconds_max`. Leaving drains, then closes, within bounds.
+
+        `url` may name several servers, with commas. When a server closes us for good, as it does when we break its
+        rules, `on_closed` is called, and leaving then raises BusClosedError.
+        """
+        client = SteadyClient()
+        bus = cls(client, on_closed=on_closed, replicas=replicas)
+        try:
+            await bus._connect(url, name, user, password, connect_seconds_max)
+            yield bus
+        finally:
+            await bus._close()
+        if bus._lost:
+            raise BusClosedError(f"NATS at {_without_password(url)} closed our connection: {client.last_error}")
+
+    @property
+    def connected(self) -> bool:
+        return self._client.is_connected
+
+    async def publish(self, message: Message) -> None:
+        await self._say(subject_of(message), encode(message))
+
+    async def request(self, message: Message, reply: type[R], *, seconds_max: float) -> R:
+        subject = subject_of(message)
+        answer = await self.request_raw(subject, encode(message), seconds_max=seconds_max)
+        return decode_answer(subject, reply, answer)
+
+    async def request_raw(
+        self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, seconds_max: float
+    ) -> bytes:
+        """Ask with a payload that is not one of our messages. Errors as `request`.
+
+        While disconnected it waits, within the same bound, and sends nothing that nobody waits for any more.
+        """
+        try:
+            async with asyncio.timeout(seconds_max):
+                await self._until_connected()
+                answer = await self._client.request(
+                    subject, payload, timeout=seconds_max, headers=dict(headers) if headers else None
+                )
+        except errors.NoRespondersError:
+            raise NoAnswerError(f"nobody listens on {subject}") from None
+        except TimeoutError:
+            raise NoAnswerError(f"no answer on {subject} within {seconds_max} s{self._why(subject)}") from None
+        except errors.MaxPayloadError as error:
+            raise BusError(f"{subject}: {len(payload)} bytes are more than NATS takes") from error
+        except errors.ConnectionClosedError as error:
+            raise BusClosedError("this bus is closed") from error
+        except errors.Error as error:
+            raise NoAnswerError(f"no answer on {subject}: {error}") from error
+        return answer.data
+
+    async def subscribe(
+        self,
+        kind: type[M],
+        handler: Callable[[M], Awaitable[None]],
+        *,
+        group: str = "",
+        at_once: int = 64,
+        **tokens: str,
+    ) -> NatsSubscription:
+        return await self._listen(subject_for(kind, tokens), hearing(kind, handler), group, at_once)
+
+    async def answer(
+        self,
+        kind: type[M],
+        handler: Callable[[M], Awaitable[msgspec.Struct | None]],
+        *,
+        group: str = "",
+        at_once: int = 64,
+        **tokens: str,
+    ) -> NatsSubscription:
+        return await self._listen(subject_for(kind, tokens), answering(kind, handler), group, at_once)
+
+    async def answer_raw(
+        self, subject: str, handler: Callable[[Asked], Awaitable[msgspec.Struct]], *, group: str = "", at_once: int = 64
+    ) -> NatsSubscription:
+        return await self._listen(subject, answering_raw(handler), group, at_once)
+
+    async def ensure_stream(self) -> bool:
+        return await ensure_stream(self.request_raw, replicas=self._replicas)
+
+    async def emit(self, events: list[Event]) -> None:
+        for event in events:
+            check_event(event)
+        await emit(self._say, self.request_raw, events)
+
+    async def _say(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
+        if not self._client.is_connected:
+            self._check_open()
+            # Theirs would keep it, and say it later when it is no longer true.
+            count_loss(self.counts, "dropped", f"{subject}: dropped, NATS is away")
+            return
+        try:
+            await self._client.publish(subject, payload, headers=dict(headers) if headers else None)
+        except errors.OutboundBufferLimitError:
+            count_loss(self.counts, "dropped", f"{subject}: dropped, too much is waiting to be sent")
+        except errors.MaxPayloadError as error:
+            raise BusError(f"{subject}: {len(payload)} bytes are more than NATS takes") from error
+        except errors.ConnectionClosedError as error:
+            raise BusClosedError("this bus is closed") from error
+
+    def _heard(self, message: Msg) -> Heard:
+        async def respond(answer: bytes) -> None:
+            await self._say(message.reply, answer)
+
+        return Heard(
+            subject=message.subject,
+            payload=message.data,
+            headers=message.headers or {},
+            respond=respond if message.reply else None,
+        )
+
+    async def _listen(self, subject: str, work: Work, group: str, at_once: int) -> NatsSubscription:
+        """Return when the server knows that we listen; made while it is away, it is told when it is back."""
+        self._check_open()
+        hands = Hands(work, at_once=at_once, counts=self.counts)
+
+        async def hear(message: Msg) -> None:
+            hands.give(self._heard(message))
+
+        self._forbidden.discard(subject.lower())
+        try:
+            heard = await self._client.subscribe(subject, queue=group, cb=hear)
+        except errors.Error as error:
+            raise BusError(f"cannot listen on {subject}: {error}") from error
+        if not await self._flushed():
+            logger.warning("%s: NATS did not confirm that we listen; it is told again when it is back", subject)
+        subscription = NatsSubscription(self._client, heard, hands, self._subscriptions)
+        if subject.lower() in self._forbidden:
+            await subscription.drain()
+            raise BusError(f"cannot listen on {subject}{self._why(subject)}")
+        return subscription
+
+    async def _connect(self, url: str, name: str, user: str, password: str, seconds_max: float) -> None:
+        servers = url.split(",")
+        said_by = user or urlsplit(servers[0]).username
+        try:
+            async with asyncio.timeout(seconds_max):
+                await self._client.connect(
+                    servers,
+                    name=name,
+                    user=user or None,
+                    password=password or None,
+                    inbox_prefix=inbox_prefix(said_by) if said_by else "_INBOX",
+                    connect_timeout=ATTEMPT_SECONDS_MAX,
+                    ping_interval=PING_SECONDS,
+                    max_outstanding_pings=PINGS_UNANSWERED_MAX,
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=random.uniform(*RECONNECT_SECONDS),  # type: ignore[arg-type]  # theirs is wrong
+                    flush_timeout=FLUSH_SECONDS_MAX,
+                    error_cb=self._on_error,
+                    disconnected_cb=self._on_disconnected,
+                    reconnected_cb=self._on_reconnected,
+                    closed_cb=self._on_client_closed,
+                )
+        except TimeoutError:
+            why = self._client.last_error or "no answer"
+            raise BusError(f"cannot reach NATS at {_without_password(url)} within {seconds_max} s: {why}") from None
+        except (errors.Error, ValueError) as error:
+            raise BusError(f"cannot reach NATS at {_without_password(url)}: {error}") from error
+
+    async def _close(self) -> None:
+        self._closing = True
+        with suppress(TimeoutError, errors.Error):
+            async with asyncio.timeout(DRAIN_SECONDS_MAX):
+                async with asyncio.TaskGroup() as tasks:
+                    for subscription in list(self._subscriptions):
+                        tasks.create_task(subscription.drain())
+                await self._flushed()  # What was said last is heard.
+        for subscription in self._subscriptions:
+            subscription.hands.cancel()  # Those that did not finish in time.
+        if not self._client.is_connected:
+            self._client.abort()
+        with suppress(TimeoutError, OSError, errors.Error):
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                await self._client.close()
+        self._client.abort()
+
+    async def _flushed(self) -> bool:
+        """Whether the server is known to have seen all that was said before."""
+        if not self._client.is_connected:
+            return False
+        with suppress(errors.Error):
+            await self._client.flush()
+            return True
+        return False
+
+    async def _until_connected(self) -> None:
+        while not self._client.is_connected:
+            self._check_open()
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _check_open(self) -> None:
+        if self._client.is_closed:
+            raise BusClosedError("this bus is closed")
+
+    def _why(self, subject: str) -> str:
+        return ": NATS does not permit it to this user" if subject.lower() in self._forbidden else ""
+
+    async def _on_error(self, error: Exception) -> None:
+        if forbidden := FORBIDDEN.search(str(error)):
+            self._forbidden.add(forbidden[2].lower())
+            self.counts["forbidden"] += 1
+            logger.error("NATS does not permit it: %s", error)
+        elif isinstance(error, errors.SlowConsumerError):
+            count_loss(self.counts, "overrun", f"{error.subject}: more arrives than is taken")
+        elif "authorization violation" in str(error).lower():
+            count_loss(self.counts, "refused", "NATS does not accept our credentials")
+        else:
+            logger.debug("NATS: %s: %s", type(error).__name__, error)
+
+    async def _on_disconnected(self) -> None:
+        if not self._closing:
+            logger.warning("NATS is away")
+
+    async def _on_reconnected(self) -> None:
+        self.counts["reconnects"] += 1
+        self._changed.set()
+        logger.info("NATS is back")
+
+    async def _on_client_closed(self) -> None:
+        self._changed.set()
+        if not self._closing:
+            self._lost = True
+            logger.error("NATS closed our connection for good: %s", self._client.last_error)
+            if self._on_closed:
+                self._on_closed()
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"//[^/@,]*@", "//", url)

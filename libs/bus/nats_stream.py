@@ -1,0 +1,160 @@
+"""The stream of events in JetStream: made as we want it, filled in order, each event once."""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from libs.bus import BusError, Event, NoAnswerError
+from libs.bus.wire import EVENTS, decode
+from libs.credentials.permissions import STREAM
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+BATCH_MAX = 1000  # the server's own limit
+STORE_SECONDS_MAX = 5.0
+API_SECONDS_MAX = 5.0
+NANOSECONDS = 1_000_000_000
+NOT_FOUND = 10059
+REPEATED = 10201
+
+CONFIG: Mapping[str, Any] = {
+    "name": STREAM,
+    "subjects": [f"{EVENTS}>"],
+    "storage": "file",
+    "retention": "limits",
+    "discard": "old",
+    "max_age": 24 * 3600 * NANOSECONDS,
+    "max_bytes": 1 << 30,
+    "duplicate_window": 120 * NANOSECONDS,
+    "allow_direct": True,
+    "allow_atomic": True,  # nats-py's StreamConfig has no such field
+}
+
+
+class Failure(msgspec.Struct, frozen=True):
+    err_code: int = 0
+    description: str = "it did not say why"
+
+
+class StreamReply(msgspec.Struct, frozen=True):
+    config: dict[str, Any] = {}
+    error: Failure | None = None
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """The acknowledgement of one message, or of a batch with its `count`."""
+
+    stream: str = ""
+    batch: str = ""
+    count: int = 0
+    error: Failure | None = None
+
+
+class Say(Protocol):
+    async def __call__(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None: ...
+
+
+class Ask(Protocol):
+    async def __call__(
+        self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, seconds_max: float
+    ) -> bytes: ...
+
+
+async def ensure_stream(ask: Ask, *, replicas: int) -> bool:
+    """Make the stream, or bring the one that is there up to date. True: it was not there."""
+    wanted = {**CONFIG, "num_replicas": replicas}
+    found = await _api(ask, "INFO")
+    if found.error is None:
+        if any(found.config.get(name) != value for name, value in wanted.items()):
+            _check("update", await _api(ask, "UPDATE", wanted))
+            logger.info("the stream %s was brought up to date", STREAM)
+        return False
+    if found.error.err_code != NOT_FOUND:
+        _check("find", found)
+    _check("make", await _api(ask, "CREATE", wanted))
+    logger.info("the stream %s was made", STREAM)
+    return True
+
+
+async def emit(say: Say, ask: Ask, events: list[Event]) -> None:
+    """Store all, in batches that are stored whole or not at all; where that cannot be, one by one.
+
+    Raises NoAnswerError when it is not known of each that it is stored.
+    """
+    for start in range(0, len(events), BATCH_MAX):
+        batch = events[start : start + BATCH_MAX]
+        if len(batch) == 1 or not await _store_as_one(say, ask, batch):
+            await _store_each(ask, batch)
+
+
+async def _store_as_one(say: Say, ask: Ask, events: list[Event]) -> bool:
+    """False: the server refused, so none is stored by this. It does when it knows one of them already."""
+    batch = uuid.uuid4().hex
+    *most, last = [
+        (event, {**_headers(event), "Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)})
+        for number, event in enumerate(events, start=1)
+    ]
+    first, *middle = most
+    try:
+        async with asyncio.timeout(STORE_SECONDS_MAX):
+            # Nothing is said of a batch that has begun. A server that cannot do batches stores it, and says so.
+            if await ask(first[0].subject, first[0].payload, headers=first[1], seconds_max=STORE_SECONDS_MAX):
+                return False
+            for event, headers in middle:
+                await say(event.subject, event.payload, headers)
+            headers = {**last[1], "Nats-Batch-Commit": "1"}
+            answer = await ask(last[0].subject, last[0].payload, headers=headers, seconds_max=STORE_SECONDS_MAX)
+    except TimeoutError:
+        raise NoAnswerError(f"{len(events)} events: not known to be stored after {STORE_SECONDS_MAX} s") from None
+    stored = _decoded(answer, Stored)
+    if stored.error and stored.error.err_code != REPEATED:
+        logger.info("a batch of %d events is stored one by one: %s", len(events), stored.error.description)
+    return stored.error is None and (stored.stream, stored.batch, stored.count) == (STREAM, batch, len(events))
+
+
+async def _store_each(ask: Ask, events: list[Event]) -> None:
+    """All are under way at once, in their order; those stored before are recognised by their id."""
+    async with asyncio.TaskGroup() as tasks:
+        storing = [tasks.create_task(_store(ask, event)) for event in events]
+    if reasons := [reason for task in storing if (reason := task.result())]:
+        raise NoAnswerError(f"{len(reasons)} of {len(events)} events are not known to be stored: {reasons[0]}")
+
+
+async def _store(ask: Ask, event: Event) -> str:
+    """Why it may not be stored; "" when it is."""
+    try:
+        answer = await ask(event.subject, event.payload, headers=_headers(event), seconds_max=STORE_SECONDS_MAX)
+        stored = _decoded(answer, Stored)
+    except BusError as error:
+        return str(error)
+    if stored.error:
+        return stored.error.description
+    return "" if stored.stream == STREAM else f"{stored.stream or 'someone else'} answered in place of {STREAM}"
+
+
+def _headers(event: Event) -> dict[str, str]:
+    return {**event.headers, "Nats-Msg-Id": event.id}
+
+
+async def _api(ask: Ask, verb: str, body: Mapping[str, Any] | None = None) -> StreamReply:
+    payload = msgspec.json.encode(body) if body else b""
+    answer = await ask(f"$JS.API.STREAM.{verb}.{STREAM}", payload, seconds_max=API_SECONDS_MAX)
+    return _decoded(answer, StreamReply)
+
+
+def _check(what: str, reply: StreamReply) -> None:
+    if reply.error:
+        raise BusError(f"cannot {what} the stream {STREAM}: {reply.error.description} ({reply.error.err_code})")
+
+
+def _decoded(answer: bytes, kind: type[T]) -> T:
+    try:
+        return decode(kind, answer)
+    except msgspec.DecodeError as error:
+        raise BusError(f"JetStream answered what is no {kind.__name__}: {error}") from error

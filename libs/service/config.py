@@ -1,0 +1,106 @@
+"""Settings from the environment into a frozen Struct; what is wrong is named, and a secret is only ever a file.
+
+A service's own settings are read from its prefix: `tick_seconds` from SCHEDULER_TICK_SECONDS. A field that is itself a
+Struct holds settings shared by all services: its fields are read from WEFT_: `nats_url` from WEFT_NATS_URL.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_origin
+
+import msgspec
+
+C = TypeVar("C", bound=msgspec.Struct)
+
+SHARED = "WEFT_"
+
+
+class SettingsError(Exception):
+    """One line for each setting that is missing, unknown or not what it should be. Never shows a value."""
+
+
+class Connections(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the servers are, and who we are there."""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    nats_user: str = ""
+    nats_password_file: str = ""
+    pg_dsn: str = ""
+    pg_password_file: str = ""
+
+    def nats_password(self) -> str:
+        return read_secret(self.nats_password_file)
+
+    def pg_password(self) -> str:
+        return read_secret(self.pg_password_file)
+
+
+def load(config: type[C], *, prefix: str, environ: Mapping[str, str]) -> C:
+    """Fill `config`, or raise SettingsError with everything that is wrong. An empty value is as good as none."""
+    faults: list[str] = []
+    found = _filled(config, prefix, environ, faults)
+    known = {_name(prefix, field) for field in msgspec.structs.fields(config) if not _is_shared(field)}
+    faults += [f"{name} is not a setting" for name in sorted(environ) if name.startswith(prefix) and name not in known]
+    if found is None or faults:
+        raise SettingsError("\n".join(faults))
+    return found
+
+
+def read_secret(path: str) -> str:
+    """The content of a file; "" when no file is named."""
+    if not path:
+        return ""
+    try:
+        secret = Path(path).read_text().strip()
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+    if not secret:
+        raise SettingsError(f"{path} is empty")
+    return secret
+
+
+def _filled(config: type[C], prefix: str, environ: Mapping[str, str], faults: list[str]) -> C | None:
+    values: dict[str, Any] = {}
+    faults_before = len(faults)
+    for field in msgspec.structs.fields(config):
+        name = _name(prefix, field)
+        if _is_shared(field):
+            values[field.name] = _filled(field.type, SHARED, environ, faults)
+        elif text := environ.get(name):
+            try:
+                values[field.name] = _converted(text, field.type)
+            except (msgspec.ValidationError, ValueError) as error:
+                faults.append(f"{name}: {error}")
+        elif field.required:
+            faults.append(f"{name} is not set")
+    if len(faults) > faults_before:
+        return None
+    try:
+        return config(**values)
+    except ValueError as error:  # what `__post_init__` thinks of them together
+        faults.append(str(error))
+        return None
+
+
+def _converted(text: str, kind: Any) -> Any:
+    """A list is written with commas, a mapping as JSON, everything else as itself."""
+    value: Any = text
+    if get_origin(kind) in (list, tuple, set, frozenset):
+        value = [part.strip() for part in text.split(",") if part.strip()]
+    elif get_origin(kind) is dict:
+        value = msgspec.json.decode(text)
+    return msgspec.convert(value, kind, strict=False, dec_hook=_other)
+
+
+def _other(kind: Any, value: Any) -> Any:
+    if kind is Path:
+        return Path(value)
+    raise NotImplementedError(f"a setting cannot be a {kind}")
+
+
+def _is_shared(field: msgspec.structs.FieldInfo) -> bool:
+    return isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
+
+
+def _name(prefix: str, field: msgspec.structs.FieldInfo) -> str:
+    return f"{prefix}{field.name.upper()}"

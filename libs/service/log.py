@@ -1,0 +1,71 @@
+"""One line a record on stderr, as key=value or as JSON. Nothing that looks like a secret gets out.
+
+`logger.info("placed", extra={"job_id": job.id})` makes a field of each extra.
+"""
+
+import logging
+import re
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import msgspec
+
+Fields = dict[str, Any]
+
+OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+SECRET_NAME = re.compile(r"password|secret|token|authorization|credential", re.IGNORECASE)
+SECRET_TEXT = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?<=Bearer )\S+|\bweft_[A-Za-z0-9_-]{20,}")
+PLAIN = re.compile(r"[^\s\"=]+")
+HIDDEN = "***"
+
+
+def configure(service: str, *, style: str = "text", level: str = "INFO", stream: TextIO | None = None) -> None:
+    """Send everything that this process logs to `stream`, stderr by default. `style` is "text" or "json"."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(OneLine(service, as_json if style == "json" else as_text))
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    # It tells of every attempt to keep its pool filled while Postgres is away; the store says that once.
+    logging.getLogger("asyncpg").setLevel(logging.CRITICAL)
+
+
+class OneLine(logging.Formatter):
+    def __init__(self, service: str, write: Callable[[Fields], str]) -> None:
+        super().__init__()
+        self._service = service
+        self._write = write
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: Fields = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "service": self._service,
+            "message": record.getMessage(),
+            **{name: value for name, value in vars(record).items() if name not in OWN},
+            "logger": record.name,
+        }
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return self._write({name: without_secrets(name, value) for name, value in fields.items()})
+
+
+def without_secrets(name: str, value: Any) -> Any:
+    if SECRET_NAME.search(name):
+        return HIDDEN
+    if isinstance(value, int | float | bool | None):
+        return value
+    return SECRET_TEXT.sub(HIDDEN, str(value))
+
+
+def as_text(fields: Fields) -> str:
+    return " ".join(f"{name}={_quoted(value)}" for name, value in fields.items())
+
+
+def as_json(fields: Fields) -> str:
+    return msgspec.json.encode(fields).decode()
+
+
+def _quoted(value: Any) -> str:
+    text = str(value)
+    return text if PLAIN.fullmatch(text) else msgspec.json.encode(text).decode()

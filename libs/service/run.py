@@ -1,0 +1,215 @@
+"""The life of a service: listen, be ready, beat, and when told to stop: unready, drained, loops ended, in this order.
+
+What the service holds open (bus, store) its `__main__` opens around `serve` with `async with`, and so closes after it.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from libs.bus import Asked, Bus, Subscription
+from libs.messages import Message
+from libs.service import admin
+from libs.service.admin import Probes
+from libs.service.meters import Meters
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+R = TypeVar("R")
+
+logger = logging.getLogger(__name__)
+
+BACK_OFF_SECONDS_MIN = 0.1
+BACK_OFF_SECONDS_MAX = 5.0
+
+
+class Listen(msgspec.Struct, Generic[M], frozen=True):
+    """Call `handler` with every `kind` that arrives.
+
+    `group` None: one of the replicas of this service hears each message; "": every replica hears all.
+    """
+
+    kind: type[M]
+    handler: Callable[[M], Awaitable[None]]
+    group: str | None = None
+    at_once: int = 64
+    tokens: Mapping[str, str] = {}
+
+
+class Answer(msgspec.Struct, Generic[M], frozen=True):
+    """Answer every request of `kind` with what `handler` returns."""
+
+    kind: type[M]
+    handler: Callable[[M], Awaitable[msgspec.Struct | None]]
+    group: str | None = None
+    at_once: int = 64
+    tokens: Mapping[str, str] = {}
+
+
+class AnswerRaw(msgspec.Struct, frozen=True):
+    """Answer requests on `subject` that are not our messages."""
+
+    subject: str
+    handler: Callable[[Asked], Awaitable[msgspec.Struct]]
+    group: str | None = None
+    at_once: int = 64
+
+
+class Every(msgspec.Struct, frozen=True):
+    """Call `beat`, with `seconds` between two, however fast messages come; at once when `wake` is set.
+
+    What `beat` raises ends the service, except `retry_on`: the environment's failures, tried again after a while.
+    """
+
+    seconds: float
+    beat: Callable[[], Awaitable[None]]
+    wake: asyncio.Event | None = None
+    retry_on: tuple[type[Exception], ...] = ()
+    name: str = ""
+
+
+async def serve(
+    name: str,
+    *,
+    bus: Bus,
+    stop: asyncio.Event,
+    listens: Sequence[Listen[Any]] = (),
+    loops: Sequence[Every] = (),
+    answers: Sequence[Answer[Any] | AnswerRaw] = (),
+    registry: CollectorRegistry | None = None,
+    admin_port: int | None = None,
+    admin_host: str = "127.0.0.1",
+    grace_seconds: float = 10.0,
+) -> None:
+    """Run until `stop` is set, then drain and return within about `grace_seconds`; raise what a loop raises.
+
+    Metrics that the service made in its own `registry` are served too.
+    """
+    now = asyncio.get_running_loop().time
+    probes = admin.Probes(Meters(name, registry), bus, now)
+    ending = asyncio.Event()
+    beating: list[asyncio.Task[None]] = []
+    async with admin.serving(probes, host=admin_host, port=admin_port):
+        try:
+            heard = [await _subscribed(bus, entry, name, probes) for entry in (*listens, *answers)]
+            for label, loop in _named(loops):
+                beating.append(asyncio.create_task(_beat(loop, label, ending, probes), name=label))
+            probes.ready = True
+            logger.info("%s is ready", name)
+            await _stopped(stop, beating)
+            probes.ready = False
+            logger.info("%s is draining", name)
+            until = now() + grace_seconds
+            await _drained(heard, name, until)
+            ending.set()
+            await _ended(beating, name, until)
+        finally:
+            probes.ready = False
+            for task in beating:
+                task.cancel()
+    logger.info("%s has ended", name)
+
+
+async def _subscribed(
+    bus: Bus, entry: Listen[Any] | Answer[Any] | AnswerRaw, name: str, probes: Probes
+) -> Subscription:
+    group = name if entry.group is None else entry.group
+    match entry:
+        case Listen(kind=kind):
+            handler = _timed(entry.handler, kind.__name__, probes)
+            return await bus.subscribe(kind, handler, group=group, at_once=entry.at_once, **entry.tokens)
+        case Answer(kind=kind):
+            answer = _timed(entry.handler, kind.__name__, probes)
+            return await bus.answer(kind, answer, group=group, at_once=entry.at_once, **entry.tokens)
+        case AnswerRaw():
+            answer_raw = _timed(entry.handler, entry.subject, probes)
+            return await bus.answer_raw(entry.subject, answer_raw, group=group, at_once=entry.at_once)
+
+
+def _timed(handler: Callable[[T], Awaitable[R]], kind: str, probes: Probes) -> Callable[[T], Awaitable[R]]:
+    async def timed(message: T) -> R:
+        with probes.timing(probes.handled, kind):
+            return await handler(message)
+
+    return timed
+
+
+def _named(loops: Sequence[Every]) -> list[tuple[str, Every]]:
+    """Each loop with its own name, else that of its beat; a name used twice gets a number."""
+    seen: Counter[str] = Counter()
+    named = []
+    for loop in loops:
+        label = loop.name or getattr(loop.beat, "__name__", "loop")
+        seen[label] += 1
+        named.append((label if seen[label] == 1 else f"{label}-{seen[label]}", loop))
+    return named
+
+
+async def _beat(loop: Every, label: str, ending: asyncio.Event, probes: Probes) -> None:
+    """A loop ends between beats, never in the middle of one."""
+    failures = 0
+    probes.beat(label, next_within=loop.seconds)
+    while not ending.is_set():
+        if loop.wake:
+            loop.wake.clear()  # Before the beat: woken while it beats, it beats again.
+        try:
+            with probes.timing(probes.beaten, label):
+                await loop.beat()
+        except loop.retry_on as error:
+            failures += 1
+            pause, wakes = back_off_seconds(failures), [ending]
+            logger.warning("%s failed, again in %.1f s: %s: %s", label, pause, type(error).__name__, error)
+        else:
+            failures = 0
+            pause, wakes = loop.seconds, [ending, loop.wake] if loop.wake else [ending]
+        probes.beat(label, next_within=pause)  # It lives, also while the environment fails it.
+        await _first_of(wakes, seconds_max=pause)
+
+
+def back_off_seconds(failures: int) -> float:
+    return float(min(BACK_OFF_SECONDS_MAX, BACK_OFF_SECONDS_MIN * 2 ** min(failures - 1, 16)))
+
+
+async def _first_of(events: Sequence[asyncio.Event], *, seconds_max: float) -> None:
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+async def _stopped(stop: asyncio.Event, beating: Sequence[asyncio.Task[None]]) -> None:
+    """Return when `stop` is set; a loop does not end before, so one that does has failed."""
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait([stopping, *beating], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+    for task in done:
+        task.result()
+
+
+async def _drained(heard: Sequence[Subscription], name: str, until: float) -> None:
+    try:
+        async with asyncio.timeout_at(until), asyncio.TaskGroup() as tasks:
+            for subscription in heard:
+                tasks.create_task(subscription.drain())
+    except TimeoutError:
+        logger.warning("%s left messages in hand", name)
+
+
+async def _ended(beating: Sequence[asyncio.Task[None]], name: str, until: float) -> None:
+    if not beating:
+        return
+    left = max(0.0, until - asyncio.get_running_loop().time())
+    done, late = await asyncio.wait(beating, timeout=left)
+    if late:
+        logger.warning("%s left loops in the middle of a beat: %s", name, ", ".join(sorted(t.get_name() for t in late)))
+    for task in done:
+        task.result()

@@ -1,0 +1,420 @@
+"""What every bus does, whether it is in one process or in a NATS server."""
+
+import asyncio
+import base64
+import json
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from libs.bus import Asked, Bus, BusClosedError, BusError, Event, NoAnswerError
+from libs.bus.memory import MemoryBus
+from libs.bus.nats import NatsBus
+from libs.credentials.permissions import STREAM
+from libs.messages import Message
+from tests.support.engine import need_engine
+from tests.support.nats_server import NatsServer
+
+SECONDS_MAX = 10.0
+
+
+class Sampled(Message, frozen=True, kw_only=True):
+    subject: ClassVar[str] = "weft.tests.{pool}.{node_id}"
+    pool: str
+    node_id: str
+    value: float = 0.0
+
+
+class SampledStrictly(Message, frozen=True, kw_only=True):
+    """What an older service takes the same subject for."""
+
+    subject: ClassVar[str] = "weft.tests.{pool}.{node_id}"
+    value: int
+
+
+class Settled(Message, frozen=True, kw_only=True):
+    subject: ClassVar[str] = "weft.settled"
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    by: str
+    value: float = 0.0
+
+
+class OtherAnswered(msgspec.Struct, frozen=True, kw_only=True):
+    missing: int
+
+
+AnyBus = MemoryBus | NatsBus
+
+
+class World:
+    """Participants who hear each other, and what the stream holds."""
+
+    def __init__(self, url: str | None, stack: AsyncExitStack) -> None:
+        self._url = url
+        self._stack = stack
+        self._memory = MemoryBus()
+
+    async def join(self, name: str = "test") -> AnyBus:
+        if self._url is None:
+            return self._memory
+        return await self._stack.enter_async_context(NatsBus.connect(self._url, name=name))
+
+    async def leave(self) -> None:
+        """Close every participant."""
+        await self._memory.close()
+        await self._stack.aclose()
+
+    async def stored(self) -> list[tuple[str, str]]:
+        """(subject, payload) of each event, in order."""
+        if self._url is None:
+            return [(event.subject, event.payload.decode()) for event in self._memory.events or []]
+        bus = await self.join("reader")
+        info = await self._api(bus, "INFO")
+        return [await self._event(bus, number) for number in range(1, info["state"]["last_seq"] + 1)]
+
+    async def lose_stream(self) -> None:
+        self._memory.events = None
+        if self._url is not None:
+            await self._api(await self.join("remover"), "DELETE")
+
+    async def _event(self, bus: AnyBus, number: int) -> tuple[str, str]:
+        message = (await self._api(bus, "MSG.GET", json.dumps({"seq": number}).encode()))["message"]
+        return message["subject"], base64.b64decode(message["data"]).decode()
+
+    async def _api(self, bus: AnyBus, verb: str, body: bytes = b"") -> dict[str, Any]:
+        answer = await bus.request_raw(f"$JS.API.STREAM.{verb}.{STREAM}", body, seconds_max=SECONDS_MAX)
+        return json.loads(answer)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def container() -> Iterator[str]:
+    # testcontainers' own NatsContainer warns of its own age; this is all it does.
+    from testcontainers.core.config import testcontainers_config
+    from testcontainers.core.container import DockerContainer
+    from testcontainers.core.wait_strategies import LogMessageWaitStrategy
+
+    need_engine()
+    testcontainers_config.ryuk_disabled = True  # We remove what we start; its helper would be one more image.
+    nats = DockerContainer(os.environ.get("NATS_IMAGE", "nats:2.12-alpine")).with_command("-js")
+    nats.with_exposed_ports(4222).waiting_for(LogMessageWaitStrategy("Server is ready"))
+    with nats:
+        yield f"nats://{nats.get_container_host_ip()}:{nats.get_exposed_port(4222)}"
+
+
+@pytest.fixture(params=["memory", "embedded", pytest.param("container", marks=pytest.mark.docker)])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    url = None if request.param == "memory" else request.getfixturevalue(request.param)
+    async with AsyncExitStack() as stack, asyncio.timeout(SECONDS_MAX * 4):
+        world = World(url, stack)
+        await world.lose_stream()
+        yield world
+
+
+class Ear:
+    """A handler that remembers, and lets a test wait for what it should hear."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def __call__(self, message: Any) -> None:
+        self.heard.put_nowait(message)
+
+    async def next(self) -> Any:
+        async with asyncio.timeout(SECONDS_MAX):
+            return await self.heard.get()
+
+
+async def settle(bus: Bus) -> None:
+    """What was published before this is delivered after it: on every bus it arrives in order."""
+    ear = Ear()
+    subscription = await bus.subscribe(Settled, ear)
+    await bus.publish(Settled())
+    await ear.next()
+    await subscription.drain()
+
+
+async def test_what_is_published_is_heard_by_all_who_listen(world: World) -> None:
+    speaker, listener, other = await world.join(), await world.join(), await world.join()
+    first, second = Ear(), Ear()
+    await listener.subscribe(Sampled, first)
+    await other.subscribe(Sampled, second)
+    said = Sampled(pool="a", node_id="n-1", value=0.5)
+    await speaker.publish(said)
+    assert [await first.next(), await second.next()] == [said, said]
+    assert speaker.connected
+
+
+async def test_tokens_fix_parts_of_the_subject(world: World) -> None:
+    bus = await world.join()
+    only, every = Ear(), Ear()
+    await bus.subscribe(Sampled, only, node_id="n-1")
+    await bus.subscribe(Sampled, every)
+    for node_id in ("n-2", "n-1", "n-3"):
+        await bus.publish(Sampled(pool="a", node_id=node_id))
+    assert [(await every.next()).node_id for _ in range(3)] == ["n-2", "n-1", "n-3"]
+    assert (await only.next()).node_id == "n-1"
+    await settle(bus)
+    assert only.heard.empty()
+
+
+@pytest.mark.parametrize("token", ["a.b", "*", ">", "a b", "", "a\r\nPUB x 0", "ä"])
+async def test_a_token_that_could_go_elsewhere_never_gets_onto_the_wire(world: World, token: str) -> None:
+    bus = await world.join()
+    with pytest.raises(ValueError, match="node_id"):
+        await bus.publish(Sampled(pool="a", node_id=token))
+    with pytest.raises(ValueError, match="node_id"):
+        await bus.request(Sampled(pool="a", node_id=token), Answered, seconds_max=1)
+    with pytest.raises(ValueError, match="node_id"):
+        await bus.subscribe(Sampled, Ear(), node_id=token)
+
+
+async def test_a_token_that_the_subject_does_not_have_is_refused(world: World) -> None:
+    bus = await world.join()
+    with pytest.raises(ValueError, match="nonsense"):
+        await bus.subscribe(Sampled, Ear(), nonsense="x")
+
+
+async def test_one_of_a_group_hears_each_message(world: World) -> None:
+    speaker, one, two = await world.join(), await world.join(), await world.join()
+    group, alone = Ear(), Ear()
+    await one.subscribe(Sampled, group, group="readers")
+    await two.subscribe(Sampled, group, group="readers")
+    await two.subscribe(Sampled, alone)
+    for value in range(20):
+        await speaker.publish(Sampled(pool="a", node_id="n", value=value))
+    assert [(await alone.next()).value for _ in range(20)] == list(range(20))
+    assert sorted([(await group.next()).value for _ in range(20)]) == list(range(20))
+    await settle(one)
+    await settle(two)
+    assert group.heard.empty()
+
+
+async def test_a_request_is_answered(world: World) -> None:
+    asker, answerer = await world.join(), await world.join()
+
+    async def answer(asked: Sampled) -> Answered:
+        return Answered(by="me", value=asked.value * 2)
+
+    await answerer.answer(Sampled, answer, group="answerers")
+    asked = [
+        asker.request(Sampled(pool="a", node_id="n", value=value), Answered, seconds_max=SECONDS_MAX)
+        for value in range(50)
+    ]
+    assert [found.value for found in await asyncio.gather(*asked)] == [value * 2 for value in range(50)]
+
+
+async def test_a_request_that_nobody_hears_fails_at_once(world: World) -> None:
+    bus = await world.join()
+    async with asyncio.timeout(SECONDS_MAX):
+        with pytest.raises(NoAnswerError, match=r"weft\.tests\.a\.n"):
+            await bus.request(Sampled(pool="a", node_id="n"), Answered, seconds_max=3600)
+
+
+async def test_a_request_that_is_heard_and_not_answered_ends_within_its_bound(world: World) -> None:
+    bus = await world.join()
+
+    async def leave_it(asked: Sampled) -> Answered | None:
+        return None
+
+    async def fail(asked: Sampled) -> Answered:
+        raise RuntimeError("on purpose")
+
+    await bus.answer(Sampled, leave_it, pool="silent")
+    await bus.answer(Sampled, fail, pool="failing")
+    await bus.subscribe(Sampled, Ear(), pool="listening")
+    for pool in ("silent", "failing", "listening"):
+        with pytest.raises(NoAnswerError, match=r"within 0\.05 s"):
+            await bus.request(Sampled(pool=pool, node_id="n"), Answered, seconds_max=0.05)
+
+
+async def test_what_one_leaves_another_may_answer(world: World) -> None:
+    bus = await world.join()
+
+    async def leave_it(asked: Sampled) -> Answered | None:
+        return None
+
+    async def answer(asked: Sampled) -> Answered | None:
+        return Answered(by="second")
+
+    await bus.answer(Sampled, leave_it)
+    await bus.answer(Sampled, answer)
+    found = await bus.request(Sampled(pool="a", node_id="n"), Answered, seconds_max=SECONDS_MAX)
+    assert found.by == "second"
+
+
+async def test_an_answer_of_another_kind_is_an_error_that_says_so(world: World) -> None:
+    bus = await world.join()
+
+    async def answer(asked: Sampled) -> Answered:
+        return Answered(by="me")
+
+    await bus.answer(Sampled, answer)
+    with pytest.raises(BusError, match="OtherAnswered"):
+        await bus.request(Sampled(pool="a", node_id="n"), OtherAnswered, seconds_max=SECONDS_MAX)
+
+
+async def test_a_raw_request_is_seen_with_its_bytes_and_headers(world: World) -> None:
+    asker, answerer = await world.join(), await world.join()
+    seen = []
+
+    async def answer(asked: Asked) -> Answered:
+        seen.append(asked)
+        return Answered(by="raw")
+
+    await answerer.answer_raw("weft.tests.raw", answer, group="g")
+    found = await asker.request_raw(
+        "weft.tests.raw", b"kind: yaml", headers={"Idempotency-Key": "k1"}, seconds_max=SECONDS_MAX
+    )
+    assert msgspec.json.decode(found, type=Answered) == Answered(by="raw")
+    assert seen == [Asked(payload=b"kind: yaml", headers={"Idempotency-Key": "k1"})]
+
+
+async def test_a_message_not_understood_or_a_failing_handler_ends_nothing(world: World) -> None:
+    bus = await world.join()
+    ear = Ear()
+
+    async def hear(message: SampledStrictly) -> None:
+        if message.value == 2:
+            raise RuntimeError("on purpose")
+        await ear(message)
+
+    await bus.subscribe(SampledStrictly, hear)
+    for value in (0.5, 2, 3):  # not understood, failing, good
+        await bus.publish(Sampled(pool="a", node_id="n", value=value))
+    assert (await ear.next()).value == 3
+    assert (bus.counts["undecodable"], bus.counts["failed"]) == (1, 1)
+
+
+async def test_handlers_run_at_once_up_to_the_limit(world: World) -> None:
+    bus = await world.join()
+    started: asyncio.Queue[float] = asyncio.Queue()
+    go = asyncio.Event()
+
+    async def hear(message: Sampled) -> None:
+        started.put_nowait(message.value)
+        await go.wait()
+
+    subscription = await bus.subscribe(Sampled, hear, at_once=2)
+    for value in (1, 2, 3):
+        await bus.publish(Sampled(pool="a", node_id="n", value=value))
+    async with asyncio.timeout(SECONDS_MAX):
+        assert {await started.get(), await started.get()} == {1, 2}
+    await settle(bus)
+    assert started.empty()
+    go.set()
+    await subscription.drain()
+    assert await started.get() == 3
+
+
+async def test_draining_finishes_what_is_in_hand_and_takes_nothing_more(world: World) -> None:
+    bus = await world.join()
+    started, go, done = asyncio.Event(), asyncio.Event(), []
+
+    async def hear(message: Sampled) -> None:
+        started.set()
+        await go.wait()
+        done.append(message.value)
+
+    subscription = await bus.subscribe(Sampled, hear)
+    await bus.publish(Sampled(pool="a", node_id="n", value=1))
+    async with asyncio.timeout(SECONDS_MAX):
+        await started.wait()
+    draining = asyncio.ensure_future(subscription.drain())
+    await settle(bus)
+    assert not draining.done()
+    go.set()
+    async with asyncio.timeout(SECONDS_MAX):
+        await draining
+    await bus.publish(Sampled(pool="a", node_id="n", value=2))
+    await settle(bus)
+    assert done == [1]
+    await subscription.drain()  # Again is harmless.
+
+
+async def test_a_closed_bus_stays_closed(world: World) -> None:
+    bus = await world.join()
+    await world.leave()
+    message = Sampled(pool="a", node_id="n")
+    with pytest.raises(BusClosedError):
+        await bus.publish(message)
+    with pytest.raises(BusClosedError):
+        await bus.request(message, Answered, seconds_max=1)
+    with pytest.raises(BusClosedError):
+        await bus.subscribe(Sampled, Ear())
+    assert not bus.connected
+
+
+def event(number: int, kind: str = "placed", payload: str = "") -> Event:
+    return Event(subject=f"weft.events.jobs.{kind}", id=f"event-{number}", payload=(payload or f"{number}").encode())
+
+
+async def test_the_stream_is_made_once(world: World) -> None:
+    one, two = await world.join(), await world.join()
+    assert await one.ensure_stream()
+    assert not await one.ensure_stream()
+    assert not await two.ensure_stream()
+    await world.lose_stream()
+    assert await two.ensure_stream()
+
+
+async def test_events_are_stored_in_order_and_once(world: World) -> None:
+    bus = await world.join()
+    await bus.ensure_stream()
+    await bus.emit([])
+    await bus.emit([event(1)])  # alone
+    await bus.emit([event(number) for number in range(2, 6)])  # as one
+    await bus.emit([event(number) for number in range(4, 9)])  # some of them again
+    await bus.emit([event(1), event(8)])  # all of them again
+    assert await world.stored() == [("weft.events.jobs.placed", f"{number}") for number in range(1, 9)]
+
+
+async def test_more_events_than_a_batch_holds_are_all_stored(world: World) -> None:
+    bus = await world.join()
+    await bus.ensure_stream()
+    await bus.emit([event(number) for number in range(2001)])
+    assert [payload for _, payload in await world.stored()] == [f"{number}" for number in range(2001)]
+
+
+async def test_events_without_a_stream_are_not_stored_and_that_is_said(world: World) -> None:
+    bus = await world.join()
+    await bus.ensure_stream()
+    await world.lose_stream()
+    for events in ([event(1)], [event(1), event(2)]):
+        with pytest.raises(NoAnswerError):
+            await bus.emit(events)
+    assert await bus.ensure_stream()
+    await bus.emit([event(1), event(2)])
+    assert len(await world.stored()) == 2
+
+
+async def test_who_listens_to_the_subject_of_an_event_hears_it(world: World) -> None:
+    class JobPlaced(Message, frozen=True, kw_only=True):
+        subject: ClassVar[str] = "weft.events.jobs.placed"
+        job_id: str
+
+    bus, listener = await world.join(), await world.join()
+    ear = Ear()
+    await listener.subscribe(JobPlaced, ear)
+    await bus.ensure_stream()
+    await bus.emit([event(1, payload='{"job_id":"j-1"}'), event(2, payload='{"job_id":"j-2"}')])
+    assert [(await ear.next()).job_id, (await ear.next()).job_id] == ["j-1", "j-2"]
+
+
+@pytest.mark.parametrize("subject", ["weft.hints.n", "weft.events.", "weft.events.a b", "weft.events.*", "events.a"])
+async def test_an_event_that_would_go_elsewhere_is_refused(world: World, subject: str) -> None:
+    bus = await world.join()
+    with pytest.raises(ValueError, match="not a subject"):
+        await bus.emit([Event(subject=subject, id="1", payload=b"")])

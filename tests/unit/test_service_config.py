@@ -1,0 +1,113 @@
+"""Settings come from the environment, and what is wrong with them is named."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import pytest
+
+from libs.service import Connections, SettingsError, load
+from libs.service.config import read_secret
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    connections: Connections
+    pool: str
+    tick_seconds: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    admin_port: int | None = None
+    emulated: bool = False
+    home: Path = Path("here")
+    gpus: tuple[int, ...] = ()
+    weights: dict[str, float] = {}
+
+    def __post_init__(self) -> None:
+        if self.admin_port == 1 and self.emulated:
+            raise ValueError("port 1 is not for the emulated")
+
+
+def load_from(**environ: str) -> Config:
+    return load(Config, prefix="SCHEDULER_", environ=environ)
+
+
+def faults_of(**environ: str) -> list[str]:
+    with pytest.raises(SettingsError) as refused:
+        load_from(**environ)
+    return str(refused.value).splitlines()
+
+
+def test_own_settings_come_from_the_prefix_and_shared_ones_from_weft() -> None:
+    config = load_from(
+        SCHEDULER_POOL="a",
+        SCHEDULER_TICK_SECONDS="0.25",
+        SCHEDULER_ADMIN_PORT="9100",
+        SCHEDULER_EMULATED="1",
+        SCHEDULER_HOME="/srv/weft",
+        SCHEDULER_GPUS="0, 2,3",
+        SCHEDULER_WEIGHTS='{"locality": 0.5}',
+        WEFT_NATS_URL="nats://nats:4222",
+        WEFT_NATS_USER="scheduler",
+        WEFT_SOMETHING_ELSE="is not ours",
+        PATH="neither",
+    )
+    assert config == Config(
+        connections=Connections(nats_url="nats://nats:4222", nats_user="scheduler"),
+        pool="a",
+        tick_seconds=0.25,
+        admin_port=9100,
+        emulated=True,
+        home=Path("/srv/weft"),
+        gpus=(0, 2, 3),
+        weights={"locality": 0.5},
+    )
+
+
+def test_what_is_not_set_or_empty_has_its_default() -> None:
+    assert load_from(SCHEDULER_POOL="a", SCHEDULER_TICK_SECONDS="", WEFT_NATS_URL="") == Config(
+        connections=Connections(), pool="a"
+    )
+
+
+def test_a_setting_that_does_not_exist_is_refused_by_name() -> None:
+    assert faults_of(SCHEDULER_POOL="a", SCHEDULER_TICK="2") == ["SCHEDULER_TICK is not a setting"]
+    assert faults_of(SCHEDULER_POOL="a", SCHEDULER_CONNECTIONS="2") == ["SCHEDULER_CONNECTIONS is not a setting"]
+
+
+def test_everything_that_is_wrong_is_said_at_once_and_no_value_is_shown() -> None:
+    faults = faults_of(
+        SCHEDULER_TICK_SECONDS="hunter2", SCHEDULER_ADMIN_PORT="x", SCHEDULER_WEIGHTS="{", SCHEDULER_NONE="hunter2"
+    )
+    assert [fault.split()[0].rstrip(":") for fault in faults] == [
+        "SCHEDULER_POOL",
+        "SCHEDULER_TICK_SECONDS",
+        "SCHEDULER_ADMIN_PORT",
+        "SCHEDULER_WEIGHTS",
+        "SCHEDULER_NONE",
+    ]
+    assert "float" in faults[1]
+    assert not any("hunter2" in fault for fault in faults)
+
+
+def test_bounds_and_settings_that_do_not_fit_together_are_refused() -> None:
+    assert faults_of(SCHEDULER_POOL="a", SCHEDULER_TICK_SECONDS="0") == [
+        "SCHEDULER_TICK_SECONDS: Expected `float` > 0.0"
+    ]
+    assert faults_of(SCHEDULER_POOL="a", SCHEDULER_ADMIN_PORT="1", SCHEDULER_EMULATED="true") == [
+        "port 1 is not for the emulated"
+    ]
+
+
+def test_secrets_are_read_from_files(tmp_path: Path) -> None:
+    file = tmp_path / "nats"
+    file.write_text("hunter2\n")
+    connections = load_from(SCHEDULER_POOL="a", WEFT_NATS_PASSWORD_FILE=str(file)).connections
+    assert connections.nats_password() == "hunter2"
+    assert connections.pg_password() == ""
+    assert "hunter2" not in repr(connections)
+
+
+def test_a_secret_that_is_missing_or_empty_names_its_file(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="missing"):
+        read_secret(str(tmp_path / "missing"))
+    (tmp_path / "empty").write_text("\n")
+    with pytest.raises(SettingsError, match="empty is empty"):
+        read_secret(str(tmp_path / "empty"))
