@@ -14,7 +14,7 @@ GIB = 1 << 30
 
 def spec(name: str = "train", *, gpus: int = 1, replicas: int = 1, **fields: Any) -> JobSpec:
     role = {"gpus": gpus, "replicas": {"want": replicas}, **fields.pop("role", {})}
-    body = {"name": name, "command": ["true"], "roles": {"worker": role}, **fields}
+    body = {"name": name, "command": fields.pop("command", ["true"]), "roles": {"worker": role}, **fields}
     return decode_spec(msgspec.json.encode(body))
 
 
