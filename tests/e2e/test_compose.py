@@ -1,0 +1,170 @@
+"""`docker compose up`, as the README says it, on a real engine: a job comes in by HTTP and runs in its container."""
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import msgspec
+import nats
+import pytest
+
+from libs.client import Client
+from libs.credentials import inbox_prefix
+from libs.domain.job import FINAL, JobState
+from libs.domain.spec import decode_spec
+from libs.messages.events import CloudEvent
+from tests.support.cluster import until
+from tests.support.engine import need_engine
+
+ROOT = Path(__file__).parents[2]
+JOB_IMAGE = os.environ.get("WEFT_JOB_IMAGE_SMALL", "busybox:stable")
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
+
+
+class Compose:
+    """One project of its own: nothing it makes has the name of anything else on this host."""
+
+    def __init__(self, home: Path) -> None:
+        self.project = f"weft-test-{secrets.token_hex(4)}"
+        self.port, self.nats_port = _free_port(), _free_port()
+        published = home / "published.yml"
+        published.write_text(
+            f'services:\n  nats:\n    networks: [control, edge]\n    ports: ["127.0.0.1:{self.nats_port}:4222"]\n'
+        )
+        self._files = ["-f", str(ROOT / "docker-compose.yml"), "-f", str(published)]
+        self._environment = {
+            **os.environ,
+            "COMPOSE_PROJECT_NAME": self.project,
+            "WEFT_PORT": str(self.port),
+            "WEFT_HOME": str(home / "weft"),
+            "WEFT_EMULATED_GPUS": "2",
+            "DOCKER_BUILDKIT": "0",
+        }
+
+    async def run(self, *arguments: str, seconds_max: float = 300) -> str:
+        return await _docker("compose", *self._files, *arguments, environ=self._environment, seconds_max=seconds_max)
+
+    async def secret(self, path: str) -> str:
+        return (await self.run("run", "--rm", "--no-deps", "admin-token", "cat", f"/secrets/{path}")).strip()
+
+    async def left(self) -> list[str]:
+        """Whatever of this project the engine still has, the containers and networks of its jobs too."""
+        found: list[str] = []
+        for what, label in (
+            ("ps --all", f"label=com.docker.compose.project={self.project}"),
+            ("ps --all", f"label=weft.cluster={self.project}"),
+            ("volume ls", f"label=com.docker.compose.project={self.project}"),
+            ("network ls", f"label=com.docker.compose.project={self.project}"),
+            ("network ls", f"label=weft.cluster={self.project}"),
+        ):
+            kind = what.split()
+            found += (await _docker(*kind, "--quiet", "--filter", label)).split()
+        return found
+
+
+async def _docker(*arguments: str, environ: Mapping[str, str] | None = None, seconds_max: float = 60) -> str:
+    process = await asyncio.create_subprocess_exec(
+        "docker",
+        *arguments,
+        env=environ,
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(seconds_max):
+        out, errors = await process.communicate()
+    assert process.returncode == 0, f"docker {' '.join(arguments)}: {errors.decode()[-3000:]}"
+    return out.decode()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+async def compose(tmp_path: Path) -> AsyncIterator[Compose]:
+    need_engine()
+    project = Compose(tmp_path)
+    try:
+        await project.run("build", "--quiet", "setup", seconds_max=500)
+        await project.run("--profile", "two-nodes", "up", "--detach", "--wait", "--no-build")
+        yield project
+    finally:
+        await project.run("--profile", "two-nodes", "--profile", "tools", "down", "--volumes", "--timeout", "30")
+
+
+async def test_a_job_submitted_by_http_runs_in_its_container_and_tells_its_events_on_nats(compose: Compose) -> None:
+    token = await compose.secret("admin-token")
+    bus = await nats.connect(
+        f"nats://127.0.0.1:{compose.nats_port}",
+        user="operator",
+        password=await compose.secret("nats/operator"),
+        inbox_prefix=inbox_prefix("operator").encode(),
+    )
+    async with Client(f"http://127.0.0.1:{compose.port}", token) as client:
+        nodes = await client.nodes()
+        assert {node.id for node in nodes.nodes} == {"node-1", "node-2"}
+        assert all(gpu.emulated for node in nodes.nodes for gpu in node.gpus)
+
+        submitted = await client.submit(_spec("seen", "echo hello from $WEFT_JOB_ID; sleep 4; echo bye"))
+        await until(client, submitted.id, lambda job: job.state is JobState.RUNNING, seconds_max=60)
+        names = await _docker("ps", "--filter", f"label=weft.job={submitted.id}", "--format", "{{.Names}}")
+        assert names.split() == [f"weft-{submitted.id}-0-0"]
+        inspected = json.loads(await _docker("inspect", names.strip()))[0]
+        assert inspected["HostConfig"]["Privileged"] is False
+        assert inspected["HostConfig"]["CapDrop"] == ["ALL"]
+        assert "no-new-privileges:true" in inspected["HostConfig"]["SecurityOpt"]
+
+        done = await until(client, submitted.id, lambda job: job.state in FINAL, seconds_max=60)
+        assert done.state is JobState.SUCCEEDED, await client.story(submitted.id)
+        assert await client.read_log(submitted.id) == f"hello from {submitted.id}\nbye\n".encode()
+
+        gang = await client.submit(_spec("gang", "echo rank $RANK of $WORLD_SIZE, master $MASTER_ADDR", replicas=4))
+        ended = await until(client, gang.id, lambda job: job.state in FINAL, seconds_max=90)
+        assert ended.state is JobState.SUCCEEDED, await client.story(gang.id)
+
+        refused = await client.submit(_spec("fails", "exit 7"))
+        failed = await until(client, refused.id, lambda job: job.state in FINAL, seconds_max=60)
+        assert (failed.state, failed.exit_code) == (JobState.FAILED, 7)
+
+    stream = bus.jetstream()
+    reader = await stream.pull_subscribe("weft.events.jobs.>", stream="WEFT_EVENTS")
+    told = [msgspec.json.decode(message.data, type=CloudEvent) for message in await reader.fetch(100, timeout=5)]
+    await bus.close()
+    of_first = [event.type for event in told if event.subject == submitted.id]
+    assert of_first == [f"weft.jobs.{name}" for name in ("submitted", "placed", "starting", "started", "succeeded")]
+
+
+async def test_nothing_is_left_after_down(tmp_path: Path) -> None:
+    need_engine()
+    compose = Compose(tmp_path)
+    try:
+        await compose.run("up", "--detach", "--wait", "--no-build")
+        async with Client(f"http://127.0.0.1:{compose.port}", await compose.secret("admin-token")) as client:
+            running = await client.submit(_spec("endless", "sleep 1000"))
+            await until(client, running.id, lambda job: job.state is JobState.RUNNING, seconds_max=60)
+            await client.cancel(running.id)
+            await until(client, running.id, lambda job: job.state is JobState.CANCELLED, seconds_max=60)
+    finally:
+        await compose.run("--profile", "tools", "down", "--volumes", "--timeout", "30")
+    assert await compose.left() == []
+
+
+def _spec(name: str, script: str, *, replicas: int = 1) -> bytes:
+    spec = {
+        "name": name,
+        "image": JOB_IMAGE,
+        "command": ["/bin/sh", "-c", script],
+        "grace": "2s",
+        "roles": {"worker": {"gpus": 1, "cpus": 0.1, "memory": "64MiB", "replicas": {"want": replicas}}},
+    }
+    body = msgspec.json.encode(spec)
+    decode_spec(body)
+    return body
