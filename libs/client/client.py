@@ -1,0 +1,269 @@
+"""One object per gateway: `async with Client(url, token) as client`."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+import msgspec
+
+from libs.client.errors import RefusedError
+from libs.client.sse import data_of
+from libs.client.wire import BROKEN, Wire, worth_another
+from libs.domain.job import FINAL, JobState
+from libs.domain.spec import JobSpec
+from libs.messages.http import (
+    Accepted,
+    ClusterView,
+    EventView,
+    JobsView,
+    JobView,
+    NodesView,
+    Submitted,
+    TokenMade,
+    TokensRevoked,
+)
+from libs.planning.explain import Explanation
+
+RETRY_SECONDS_MAX = 30.0
+LOOK_SECONDS = 0.5  # between two looks at a job whose log has ended and which has not
+FINAL_EVENTS = frozenset(f"weft.jobs.{state}" for state in FINAL)
+MEDIA = {"json": "application/json", "yaml": "application/yaml"}
+
+
+class Client:
+    """Asks one gateway, as the tenant of one token. A `job` argument is a job's id, or a name: then its newest job."""
+
+    def __init__(self, url: str, token: str, *, retry_seconds: float = RETRY_SECONDS_MAX) -> None:
+        self._wire = Wire(url, token, retry_seconds=retry_seconds, clock=time.monotonic)
+
+    async def __aenter__(self) -> Self:
+        await self._wire.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._wire.close()
+
+    # jobs
+
+    async def submit(self, spec: JobSpec | bytes, *, key: str | None = None, content: str = "json") -> Submitted:
+        """Submit one job; `content` says whether bytes are `json` or `yaml`. Without a key one is made."""
+        body = spec if isinstance(spec, bytes) else msgspec.json.encode(spec)
+        headers = {
+            "Content-Type": MEDIA[content if isinstance(spec, bytes) else "json"],
+            "Idempotency-Key": key or f"auto-{secrets.token_hex(16)}",
+        }
+        return await self._wire.ask("POST", "/v1/jobs", Submitted, body=body, headers=headers)
+
+    async def job(self, job: str) -> JobView:
+        return await self._wire.ask("GET", _job(job), JobView)
+
+    async def jobs(
+        self, *, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
+    ) -> JobsView:
+        """The newest first."""
+        query = {"state": ",".join(states), "name": name, "limit": str(limit), "before": str(before or "")}
+        return await self._wire.ask("GET", "/v1/jobs", JobsView, query=_given(query))
+
+    async def cancel(self, job: str) -> Accepted:
+        return await self._wire.ask("POST", _job(job, "/cancel"), Accepted, once=True)
+
+    async def requeue(self, job: str) -> Accepted:
+        return await self._wire.ask("POST", _job(job, "/requeue"), Accepted, once=True)
+
+    async def prioritise(self, job: str, priority: int) -> Accepted:
+        body = msgspec.json.encode({"priority": priority})
+        return await self._wire.ask("POST", _job(job, "/priority"), Accepted, body=body, headers=_JSON)
+
+    async def explain(self, job: str) -> Explanation:
+        return await self._wire.ask("GET", _job(job, "/explain"), Explanation)
+
+    # events
+
+    async def story(self, job: str) -> tuple[EventView, ...]:
+        """Every event of a job so far, in order."""
+        return await self._wire.ask("GET", _job(job, "/events"), tuple[EventView, ...])
+
+    async def events(self, *, after: str = "", limit: int = 100) -> tuple[EventView, ...]:
+        """The newest events, or the first behind the cursor `after`, in order."""
+        query = _given({"after": after, "limit": str(limit)})
+        return await self._wire.ask("GET", "/v1/events", tuple[EventView, ...], query=query)
+
+    async def follow_events(self, *, job: str = "", after: str = "") -> AsyncGenerator[EventView, None]:
+        """Events as they happen, of one job (from its first; ends after it is over) or of all (from now).
+
+        `after` is the cursor of an event to go on from. Survives a restart of the gateway without loss or repeat.
+        """
+        path = _job(job, "/events") if job else "/v1/events"
+        retrying = self._wire.retrying()
+        over = False
+        while True:
+            broken: BaseException = ConnectionError("the stream ended")
+            try:
+                headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
+                async with self._wire.stream(path, query={}, headers=headers) as response:
+                    if response.status == 204:
+                        return
+                    retrying.connected()
+                    async for data in data_of(response.content.iter_any()):
+                        event = msgspec.json.decode(data, type=EventView)
+                        after = event.cursor
+                        retrying.succeeded()
+                        over = bool(job) and event.type in FINAL_EVENTS
+                        yield event
+                if over:
+                    return  # One that is over and is put back into the queue goes on, and so does its stream.
+            except BROKEN as error:
+                broken = error
+            except RefusedError as error:
+                broken = worth_another(error)
+            await retrying.pause(broken)
+
+    # logs
+
+    async def read_log(
+        self,
+        job: str,
+        *,
+        rank: int = 0,
+        epoch: int | None = None,
+        role: str | None = None,
+        offset: int = 0,
+        tail: int | None = None,
+    ) -> bytes:
+        """What is there of one run's log from `offset`, or its last `tail` bytes.
+
+        The newest epoch unless given; with a `role`, `rank` counts within it.
+        """
+        found = b""
+        query = _run(rank, epoch, role)
+        if tail is not None:
+            return await self._wire.read("GET", _job(job, "/logs"), query={**query, "tail": str(tail)})
+        retrying = self._wire.retrying()
+        while True:
+            try:
+                at = {**query, "offset": str(offset + len(found))}
+                async with self._wire.stream(_job(job, "/logs"), query=at, headers={}) as response:
+                    query["epoch"] = response.headers["X-Weft-Epoch"]
+                    async for chunk in response.content.iter_any():
+                        found += chunk
+                        retrying.succeeded()
+                return found
+            except BROKEN as error:
+                await retrying.pause(error)
+            except RefusedError as error:
+                await retrying.pause(worth_another(error))
+
+    async def follow_log(
+        self, job: str, *, rank: int = 0, epoch: int | None = None, role: str | None = None, offset: int = 0
+    ) -> AsyncGenerator[bytes, None]:
+        """The log as it is written, from `offset`, until the run is over; without an `epoch`, through every later one
+        until the job is over. Survives a restart of the gateway without loss or repeat.
+        """
+        following = Following(epoch, offset)
+        while True:
+            async with aclosing(self._follow_epoch(job, following, rank, role)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            if epoch is not None or not await self._next_epoch(job, following):
+                return
+
+    async def _follow_epoch(
+        self, job: str, following: "Following", rank: int, role: str | None
+    ) -> AsyncGenerator[bytes, None]:
+        """One epoch's log to its end."""
+        retrying = self._wire.retrying()
+        while True:
+            connected = False
+            try:
+                query = {**_run(rank, following.epoch, role), "follow": "1", "offset": str(following.offset)}
+                async with self._wire.stream(_job(job, "/logs"), query=query, headers={}) as response:
+                    connected = True
+                    retrying.connected()
+                    following.epoch = int(response.headers["X-Weft-Epoch"])
+                    async for chunk in response.content.iter_any():
+                        following.offset += len(chunk)
+                        retrying.succeeded()
+                        yield chunk
+                return
+            except BROKEN as error:
+                if not (connected and isinstance(error, TimeoutError)):  # Silence: see that somebody is there.
+                    await retrying.pause(error)
+            except RefusedError as error:
+                if following.later and error.status == 404 and error.field == "epoch":
+                    return  # That epoch ended before it was placed.
+                await retrying.pause(worth_another(error))
+
+    async def _next_epoch(self, job: str, following: "Following") -> bool:
+        """After the end of one epoch's log: wait until there is another epoch. False: the job is over."""
+        while True:
+            now = await self.job(job)
+            if following.epoch is not None and now.epoch > following.epoch:
+                following.epoch, following.offset, following.later = following.epoch + 1, 0, True
+                return True
+            if now.state in FINAL:
+                return False
+            await asyncio.sleep(LOOK_SECONDS)
+
+    # nodes and the cluster
+
+    async def nodes(self) -> NodesView:
+        return await self._wire.ask("GET", "/v1/nodes", NodesView)
+
+    async def drain(self, node: str) -> Accepted:
+        return await self._wire.ask("POST", f"/v1/nodes/{_part(node)}/drain", Accepted)
+
+    async def resume(self, node: str) -> Accepted:
+        return await self._wire.ask("POST", f"/v1/nodes/{_part(node)}/resume", Accepted)
+
+    async def cluster(self) -> ClusterView:
+        return await self._wire.ask("GET", "/v1/cluster", ClusterView)
+
+    # tokens and the API itself
+
+    async def make_token(self, tenant: str, label: str, *, admin: bool = False) -> TokenMade:
+        body = msgspec.json.encode({"tenant": tenant, "label": label, "admin": admin})
+        return await self._wire.ask("POST", "/v1/tokens", TokenMade, body=body, headers=_JSON, once=True)
+
+    async def revoke(self, tenant: str, label: str) -> TokensRevoked:
+        path = f"/v1/tokens/{_part(tenant)}/{_part(label)}"
+        return await self._wire.ask("DELETE", path, TokensRevoked, once=True)
+
+    async def openapi(self) -> bytes:
+        """The OpenAPI document, as JSON."""
+        return await self._wire.read("GET", "/v1/openapi.json")
+
+
+class Following:
+    """How far one reader of a log is."""
+
+    def __init__(self, epoch: int | None, offset: int) -> None:
+        self.epoch = epoch
+        self.offset = offset
+        self.later = False  # an epoch that was not there when it began
+
+
+_JSON = {"Content-Type": MEDIA["json"]}
+
+
+def _job(job: str, rest: str = "") -> str:
+    return f"/v1/jobs/{_part(job)}{rest}"
+
+
+def _part(text: str) -> str:
+    """One part of a path, whatever is in it."""
+    return quote(text, safe="") or "-"
+
+
+def _given(query: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in query.items() if value}
+
+
+def _run(rank: int, epoch: int | None, role: str | None) -> dict[str, str]:
+    return _given({"rank": str(rank), "epoch": "" if epoch is None else str(epoch), "role": role or ""})

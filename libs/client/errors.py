@@ -1,0 +1,19 @@
+"""What can go wrong between a client and the gateway; the tree is drawn in `libs.client`."""
+
+
+class ClientError(Exception):
+    """Something about talking to the gateway."""
+
+
+class RefusedError(ClientError):
+    """The gateway said no: `field` is where in what was sent (empty: all of it), `reason` is why."""
+
+    def __init__(self, status: int, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}" if field else reason)
+        self.status = status
+        self.field = field
+        self.reason = reason
+
+
+class UnreachableError(ClientError):
+    """The gateway did not answer in time."""

@@ -1,0 +1,175 @@
+"""Requests to the gateway: bounded, asked again where that is safe, every refusal as one error."""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+from libs.client.errors import ClientError, RefusedError, UnreachableError
+from libs.messages.http import ErrorView
+
+T = TypeVar("T")
+
+CONNECT_SECONDS_MAX = 5.0
+ANSWER_SECONDS_MAX = 30.0
+SILENCE_SECONDS_MAX = 45.0  # of a stream: longer than the gateway's heartbeat, and than it waits for a node
+PAUSE_SECONDS_MIN = 0.1
+ASKED_FIRST_BYTES = 65536  # before a larger body is sent, the gateway says whether it takes it
+PAUSE_SECONDS_MAX = 2.0
+LIVED_SECONDS_MIN = 5.0  # a stream that was open for longer had not failed
+AGAIN = (502, 503, 504)  # the gateway, or who stands before it, is away for a moment
+
+BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+class Wire:
+    """One session. `retry_seconds` is how long it goes on asking while the gateway is away."""
+
+    def __init__(self, url: str, token: str, *, retry_seconds: float, clock: Callable[[], float]) -> None:
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._retry_seconds = retry_seconds
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+
+    async def open(self) -> None:
+        self._session = aiohttp.ClientSession(
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX, sock_connect=CONNECT_SECONDS_MAX),
+            auto_decompress=True,
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        once: bool = False,
+    ) -> T:
+        """One answer, decoded. Asked again while nobody answers; `once`: only if it surely was not done."""
+        answer = await self.read(method, path, query=query, body=body, headers=headers, once=once)
+        try:
+            return msgspec.json.decode(answer, type=kind)
+        except msgspec.DecodeError as error:
+            raise ClientError(f"{self._url}{path} did not answer as a Weft gateway does: {error}") from error
+
+    async def read(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        once: bool = False,
+    ) -> bytes:
+        retrying = self.retrying()
+        while True:
+            try:
+                async with self._open.request(
+                    method,
+                    f"{self._url}{path}",
+                    params=query,
+                    data=io.BytesIO(body) if body is not None else None,
+                    headers=headers,
+                    allow_redirects=False,
+                    expect100=body is not None and len(body) > ASKED_FIRST_BYTES,
+                ) as response:
+                    answer = await response.read()
+                    if response.status < 300:
+                        return answer
+                    error: Exception = _refused(response.status, answer)
+                    if response.status not in AGAIN:
+                        raise error
+            except BROKEN as broken:
+                error = broken
+                if once and not isinstance(broken, aiohttp.ClientConnectorError):
+                    raise UnreachableError(f"{self._url}: {_words(broken)}; it may have been done") from broken
+            await retrying.pause(error)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One answer that stays open; not asked again. Raises RefusedError, or one of BROKEN."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS_MAX, sock_read=SILENCE_SECONDS_MAX)
+        async with self._open.get(
+            f"{self._url}{path}", params=query, headers=headers, timeout=timeout, allow_redirects=False
+        ) as response:
+            if response.status >= 300:
+                raise _refused(response.status, await response.read())
+            yield response
+
+    def retrying(self) -> "Retrying":
+        return Retrying(self._url, self._retry_seconds, self._clock)
+
+    @property
+    def _open(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "use it inside `async with`"
+        return self._session
+
+
+class Retrying:
+    """Pauses that grow, for so many seconds in all since things began to fail."""
+
+    def __init__(self, url: str, seconds: float, clock: Callable[[], float]) -> None:
+        self._url = url
+        self._seconds = seconds
+        self._clock = clock
+        self.succeeded()
+
+    def succeeded(self) -> None:
+        self._failing_since: float | None = None
+        self._connected_at: float | None = None
+        self._pause = PAUSE_SECONDS_MIN
+
+    def connected(self) -> None:
+        """A stream is open. That alone is no success: it may be cut at once, every time."""
+        self._connected_at = self._clock()
+
+    async def pause(self, error: BaseException) -> None:
+        """Raises what is wrong once it has lasted too long."""
+        now = self._clock()
+        if self._connected_at is not None and now - self._connected_at > LIVED_SECONDS_MIN:
+            self.succeeded()
+        self._connected_at = None
+        if self._failing_since is None:
+            self._failing_since = now
+        if now + self._pause - self._failing_since > self._seconds:
+            if isinstance(error, RefusedError):
+                raise error
+            raise UnreachableError(f"{self._url}: {_words(error)}") from error
+        await asyncio.sleep(self._pause)
+        self._pause = min(self._pause * 2, PAUSE_SECONDS_MAX)
+
+
+def worth_another(error: RefusedError) -> RefusedError:
+    """Raises it, unless it is one that may pass."""
+    if error.status in AGAIN:
+        return error
+    raise error
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _refused(status: int, answer: bytes) -> RefusedError:
+    try:
+        error = msgspec.json.decode(answer, type=ErrorView).error
+    except msgspec.DecodeError:
+        return RefusedError(status, "", f"status {status}, and not from a Weft gateway")
+    return RefusedError(status, error.field, error.reason)

@@ -1,0 +1,257 @@
+"""What the gateway answers over HTTP: every view of a job, a node, an event, and the one shape of an error.
+
+The OpenAPI document is generated from these types. Fields are added with a default, never renamed or removed.
+"""
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from libs.domain.cluster import Capacity
+from libs.domain.job import Cause, JobState, Placement
+from libs.domain.spec import JobSpec, Kind, Token
+from libs.messages.asks import AskKind
+from libs.messages.signals import Finding, GpuSample, HostSample, RunSample
+
+PRIORITY_MAX = 1000
+
+Seconds = Annotated[float, Meta(description="Seconds since 1970-01-01 UTC.")]
+Bytes = Annotated[int, Meta(description="In bytes.")]
+
+
+# what was submitted and asked
+
+
+class Submitted(Struct, frozen=True, kw_only=True):
+    """The job is stored and will not be lost. `created` is false where this key had submitted it before."""
+
+    id: str
+    name: str
+    created: bool
+
+
+class Accepted(Struct, frozen=True, kw_only=True):
+    """What was asked is stored, and will be done by the scheduler; `state` is the job's or node's at the time."""
+
+    id: str
+    ask: AskKind
+    state: str
+
+
+class PriorityWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
+
+
+class TokenWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    tenant: Token
+    label: Token
+    admin: bool = False
+
+
+class TokenMade(Struct, frozen=True, kw_only=True):
+    """A token, told this once: only its hash is stored."""
+
+    token: str
+    tenant: str
+    label: str
+    admin: bool = False
+
+
+class TokensRevoked(Struct, frozen=True, kw_only=True):
+    revoked: int
+
+
+class ErrorDetail(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`field` is where in what was sent (empty: all of it), `reason` is why, as a sentence."""
+
+    field: str
+    reason: str
+    status: int = 0
+
+
+class ErrorView(Struct, frozen=True, kw_only=True):
+    error: ErrorDetail
+
+
+# jobs
+
+
+class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One rank of a job now. `progress` and `use` are the newest heard of it, if any."""
+
+    rank: int
+    role: str
+    node_id: str
+    gpus: tuple[int, ...] = ()
+    cpus: float = 0.0
+    memory: Bytes = 0
+    progress: dict[str, float] = {}
+    use: RunSample | None = None
+
+
+class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One job. `spec`, `placement` and `runs` are there where one job is asked for, not in lists.
+
+    `gpus` and `replicas` are what it wants in all. `progress` is that of its lowest rank that told any.
+    """
+
+    id: str
+    name: str
+    tenant: str
+    kind: Kind
+    pool: str
+    state: JobState
+    epoch: int
+    version: int
+    priority: int
+    preemptible: bool
+    gpus: int
+    replicas: int
+    seq: int
+    submitted_at: Seconds
+    since: Seconds
+    started_at: Seconds | None = None
+    ended_at: Seconds | None = None
+    not_before: Seconds | None = None
+    attempts: int = 0
+    exit_code: int | None = None
+    waiting_for: Cause | None = None
+    stopping_for: Cause | None = None
+    nodes: tuple[str, ...] = ()
+    progress: dict[str, float] = {}
+    placement: Placement | None = None
+    runs: tuple[RunView, ...] = ()
+    spec: JobSpec | None = None
+
+
+class JobsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The newest first. `before` is what to ask with for the next page; none: this was the last."""
+
+    jobs: tuple[JobView, ...]
+    before: int | None = None
+
+
+# events
+
+
+class EventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an event tells: of a job (`job_id` is there) or of a node (`node_id` is there), after the step."""
+
+    version: int
+    pool: str
+    job_id: str = ""
+    name: str = ""
+    tenant: str = ""
+    state: str = ""
+    epoch: int = 0
+    priority: int = 0
+    cause: Cause | None = None
+    placement: Placement | None = None
+    exit_code: int | None = None
+    progress: dict[str, float] = {}
+    attempts: int | None = None
+    not_before: Seconds | None = None
+    node_id: str = ""
+    address: str = ""
+    ready: bool | None = None
+    drained: bool | None = None
+    runtime: str = ""
+    capacity: Capacity | None = None
+    sentence: str = ""
+
+
+class EventView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One event as CloudEvents 1.0 has it. `cursor` is where to go on from: `after=`, or `Last-Event-ID`."""
+
+    specversion: str
+    id: str
+    source: str
+    type: str
+    subject: str
+    time: str
+    datacontenttype: str
+    data: EventData
+    cursor: str = ""
+
+
+# nodes and the cluster
+
+
+class GpuHeldBy(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The run that holds a GPU. Of another tenant's job only its id is told."""
+
+    job_id: str
+    name: str = ""
+    tenant: str = ""
+    epoch: int = 0
+    rank: int = 0
+
+
+class GpuView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU. An emulated one is no hardware. `use` is the newest sample heard of it, if any."""
+
+    index: int
+    uuid: str
+    model: str
+    memory: Bytes
+    emulated: bool = False
+    held_by: GpuHeldBy | None = None
+    use: GpuSample | None = None
+
+
+class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One node: what it has, what of it is given to jobs, and its live use where its telemetry was heard lately."""
+
+    id: str
+    pool: str
+    address: str
+    runtime: str
+    ready: bool
+    drained: bool
+    seen_at: Seconds
+    cpus: float
+    cpus_allocated: float
+    memory: Bytes
+    memory_allocated: Bytes
+    gpus: tuple[GpuView, ...] = ()
+    not_enforced: tuple[str, ...] = ()
+    use: HostSample | None = None
+    sampled_at: Seconds | None = None
+
+
+class NodesView(Struct, frozen=True, kw_only=True):
+    nodes: tuple[NodeView, ...]
+
+
+class Totals(Struct, frozen=True, kw_only=True):
+    nodes: int
+    nodes_ready: int
+    gpus: int
+    gpus_emulated: int
+    gpus_held: int
+    cpus: float
+    cpus_allocated: float
+    memory: Bytes
+    memory_allocated: Bytes
+
+
+class ClusterView(Struct, frozen=True, kw_only=True):
+    """All of it at one time: for who watches. Jobs are those that are not over and that the asker may see.
+
+    `states` counts them by state, `waiting` those in the queue by the code of their cause; `running` (those that hold
+    resources) and `queued` show the first of them, in order.
+    """
+
+    at: Seconds
+    totals: Totals
+    nodes: tuple[NodeView, ...]
+    states: dict[str, int]
+    waiting: dict[str, int]
+    running: tuple[JobView, ...]
+    queued: tuple[JobView, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    ok: bool
+    detail: dict[str, Any] = {}

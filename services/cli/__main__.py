@@ -1,0 +1,117 @@
+"""Pick the command, run it, and turn what may go wrong into one line and an exit status.
+
+Exit status: 0 done, 1 refused or failed, 2 the command line makes no sense, 130 Ctrl-C.
+"""
+
+import argparse
+import asyncio
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from services.cli.commands import COMMANDS, FAMILIES
+from services.cli.complaint import Complaint
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, after the usage, like everything else that `weft` refuses."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(2, f"weft: {message}\n")
+
+
+def run() -> NoReturn:
+    """The entry point of `weft`."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        status = _dispatch(list(arguments))
+        sys.stdout.flush()
+    except Complaint as complaint:
+        print(f"weft: {complaint}", file=sys.stderr)
+        return complaint.status
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        _forget_stdout()
+        return BROKEN_PIPE
+    return status
+
+
+def _dispatch(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else "--help"
+    if name in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if name in ("-V", "--version"):
+        return _version()
+    if name not in COMMANDS:
+        raise Complaint(_unknown(name), status=2)
+    args = parse(name, arguments)
+    status: int = asyncio.run(args.func(args))
+    return status
+
+
+def parse(name: str, arguments: list[str]) -> argparse.Namespace:
+    """Only the module of the command that was asked for is imported: that is what makes `weft ps` quick."""
+    parser = _Parser(prog="weft", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="subcommand", required=True, parser_class=_Parser)
+    importlib.import_module(COMMANDS[name].module).add(commands)
+    ours, tail = _split(arguments)
+    args = parser.parse_args(ours)
+    if tail is not None:
+        if not hasattr(args, "command"):
+            parser.error(f"{name} takes no command after --")
+        args.command = [*args.command, "--", *tail] if args.command else tail
+    return args
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
+    """What stands after the first `--` is the job's own command, whatever it looks like."""
+    if "--" not in arguments:
+        return arguments, None
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    meant = f"did you mean `weft {close[0]}`?" if close else "`weft --help` lists them"
+    return f"no such {'option' if name.startswith('-') else 'command'}: {name}; {meant}"
+
+
+def _help() -> str:
+    lines = ["usage: weft COMMAND [options]", "", "Weft shares a cluster of GPUs among jobs."]
+    for family, names in FAMILIES.items():
+        lines += ["", f"{family}:"]
+        lines += [f"  {name:<10} {COMMANDS[name].summary}" for name in names]
+    lines += [
+        "",
+        "`weft COMMAND --help` says more. --json, --url and --token work with every command that asks a cluster.",
+    ]
+    return "\n".join(lines)
+
+
+def _version() -> int:
+    from importlib.metadata import version  # slow to import, seldom asked
+
+    print(f"weft {version('weft')}")
+    return 0
+
+
+def _forget_stdout() -> None:
+    """Nobody reads any more: let the interpreter's last flush go nowhere instead of failing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,99 @@
+"""What a person may ask of jobs and nodes that are there: cancel, requeue, priority, drain, resume."""
+
+import argparse
+import sys
+from collections.abc import Awaitable, Callable
+
+from libs.client import Client, RefusedError
+from libs.messages.http import Accepted
+from services.cli import connection, page
+from services.cli.complaint import Complaint
+
+_ID_PREFIX = "j-"
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    _add(commands, "cancel", cancel, "JOB", "end jobs: SIGTERM, their grace, SIGKILL")
+    _add(commands, "requeue", requeue, "JOB", "send jobs back to the queue, to start again from their checkpoints")
+    _add(commands, "drain", drain, "NODE", "give nodes no new jobs; what runs there goes on")
+    _add(commands, "resume", resume, "NODE", "let drained nodes take jobs again")
+    parser = commands.add_parser("priority", help="change a job's priority")
+    parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
+    parser.add_argument("priority", type=int, metavar="N", help="-1000 to 1000; higher goes first")
+    connection.options(parser)
+    parser.set_defaults(func=priority)
+
+
+Act = Callable[[argparse.Namespace], Awaitable[int]]
+
+
+def _add(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, act: Act, what: str, summary: str
+) -> None:
+    parser = commands.add_parser(name, help=summary, description=summary)
+    parser.add_argument("ids", nargs="+", metavar=what)
+    connection.options(parser)
+    parser.set_defaults(func=act)
+
+
+async def cancel(args: argparse.Namespace) -> int:
+    async def one(client: Client, job: str) -> Accepted:
+        return await client.cancel(await the_job(client, job))
+
+    return await _each(args, one, "{id} will end (it is {state})")
+
+
+async def requeue(args: argparse.Namespace) -> int:
+    async def one(client: Client, job: str) -> Accepted:
+        return await client.requeue(await the_job(client, job))
+
+    return await _each(args, one, "{id} will go back to the queue (it is {state})")
+
+
+async def drain(args: argparse.Namespace) -> int:
+    async def one(client: Client, node: str) -> Accepted:
+        return await client.drain(node)
+
+    return await _each(args, one, "{id} takes no new jobs")
+
+
+async def resume(args: argparse.Namespace) -> int:
+    async def one(client: Client, node: str) -> Accepted:
+        return await client.resume(node)
+
+    return await _each(args, one, "{id} takes jobs again")
+
+
+async def priority(args: argparse.Namespace) -> int:
+    async with connection.connected(args) as client:
+        accepted = await client.prioritise(await the_job(client, args.job), args.priority)
+    page.answered(args, accepted, f"{accepted.id} has priority {args.priority} (it is {accepted.state})")
+    return 0
+
+
+async def the_job(client: Client, wanted: str) -> str:
+    """The id of the job that is meant. Who acts on a name must not hit one of several jobs by chance."""
+    if wanted.startswith(_ID_PREFIX):
+        return wanted
+    named = (await client.jobs(name=wanted, limit=100)).jobs
+    still_open = [job.id for job in named if not job.state.final]
+    if len(still_open) > 1:
+        raise Complaint(f"{len(still_open)} open jobs have the name {wanted}: {', '.join(still_open)}", field="job")
+    return still_open[0] if still_open else wanted
+
+
+async def _each(args: argparse.Namespace, one: Callable[[Client, str], Awaitable[Accepted]], sentence: str) -> int:
+    """Ask for each; one that is refused does not keep the others from being asked."""
+    status = 0
+    async with connection.connected(args) as client:
+        for wanted in args.ids:
+            try:
+                accepted = await one(client, wanted)
+            except (RefusedError, Complaint) as error:
+                if len(args.ids) == 1:
+                    raise
+                print(f"weft: {wanted}: {error.reason}", file=sys.stderr)
+                status = 1
+            else:
+                page.answered(args, accepted, sentence.format(id=accepted.id, state=accepted.state))
+    return status

@@ -1,0 +1,46 @@
+"""Every command: the module that adds it, and the line that `weft --help` shows for it."""
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    module: str
+    summary: str
+
+
+def _commands(module: str, **summaries: str) -> dict[str, Command]:
+    return {name: Command(f"services.cli.{module}", summary) for name, summary in summaries.items()}
+
+
+_RUN = {
+    **_commands("run", run="run a command as a job"),
+    **_commands("submit", submit="submit a job from a YAML or JSON file"),
+    **_commands("wait", wait="wait until jobs have ended; the exit status says how"),
+}
+_SEE = {
+    **_commands("ps", ps="the jobs that wait and run; -a for all"),
+    **_commands("nodes", nodes="the nodes, their GPUs and who holds them"),
+    **_commands("top", top="the cluster and its queue, live"),
+    **_commands("describe", describe="one job and its whole story"),
+    **_commands("explain", explain="why a job waits, or why it is where it is"),
+    **_commands("logs", logs="what a job has written; -f to follow"),
+    **_commands("events", events="what has happened; -f to follow"),
+}
+_ACT = _commands(
+    "act",
+    cancel="end jobs",
+    requeue="send jobs back to the queue, to start again",
+    priority="change a job's priority",
+    drain="give a node no new jobs",
+    resume="let a drained node take jobs again",
+)
+_CLUSTER = {
+    **_commands("up", up="start a cluster on this machine, or attach to it"),
+    **_commands("demo", demo="see real jobs share a cluster, in about two minutes"),
+    **_commands("setup", setup="make the credentials of a cluster"),
+    **_commands("migrate", migrate="bring the database to this version"),
+    **_commands("token", token="make and revoke access tokens"),
+}
+
+FAMILIES = {"Run": list(_RUN), "See": list(_SEE), "Act": list(_ACT), "Cluster": list(_CLUSTER)}
+COMMANDS = {**_RUN, **_SEE, **_ACT, **_CLUSTER}

@@ -1,0 +1,11 @@
+"""The one error that a command shows to a person."""
+
+
+class Complaint(Exception):  # noqa: N818 -- it is what the user hears, not a fault of the program
+    """What cannot be done and why, in one line; `status` is what `weft` then exits with."""
+
+    def __init__(self, reason: str, *, field: str = "", status: int = 1) -> None:
+        super().__init__(f"{field}: {reason}" if field else reason)
+        self.field = field
+        self.reason = reason
+        self.status = status

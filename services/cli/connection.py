@@ -1,0 +1,134 @@
+"""Which cluster a command speaks to, and the client that it speaks with."""
+
+import argparse
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from libs.client import Client, ClientError, RefusedError, UnreachableError
+from services.cli.complaint import Complaint
+
+QUICK_SECONDS = 3.0  # a person waits: better one clear line soon
+PATIENT_SECONDS = 60.0  # for who follows: longer than a gateway takes to restart
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """`token_from` is where the token was found, for who has to find out why it is refused."""
+
+    url: str
+    token: str
+    token_from: str
+
+
+class _ClientFile(Struct, frozen=True, kw_only=True):
+    url: str
+    token: str
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """What every command takes that asks a cluster."""
+    group = parser.add_argument_group("the cluster")
+    group.add_argument("--url", help="of the gateway (or WEFT_URL, or the cluster that `weft up` started)")
+    group.add_argument("--token", help="to speak with (or WEFT_TOKEN)")
+    group.add_argument("--json", action="store_true", help="print what the API answers, as JSON")
+
+
+def find_place(args: argparse.Namespace, environment: Mapping[str, str]) -> Place:
+    """From the options, else the environment, else what `weft up` left. Raises `Complaint` with what to do."""
+    path = weft_home(environment) / "client.json"
+    url = args.url or environment.get("WEFT_URL")
+    token = args.token or environment.get("WEFT_TOKEN")
+    token_from = "--token" if args.token else "WEFT_TOKEN"
+    if url and not _is_address(url):
+        raise Complaint(f"expected an address such as http://127.0.0.1:8470, got {url}", field="url")
+    if token and not (token.isascii() and token.isprintable()):
+        raise Complaint(f"what {token_from} has is not a token", field="token")
+    if url and token:
+        return Place(url=url, token=token, token_from=token_from)
+    left = _left_by_up(path)
+    if left is None:
+        raise Complaint(_what_to_do(url, token, path))
+    if url and url.rstrip("/") != left.url.rstrip("/"):  # a token is told to nobody but its own cluster
+        raise Complaint(f"no token for {url}: give --token, or set WEFT_TOKEN")
+    return Place(url=left.url, token=token or left.token, token_from=token_from if token else str(path))
+
+
+def weft_home(environment: Mapping[str, str]) -> Path:
+    if home := environment.get("WEFT_HOME"):
+        return Path(home)
+    data = environment.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "weft"
+
+
+@asynccontextmanager
+async def connected(args: argparse.Namespace, *, patience: float | None = None) -> AsyncIterator[Client]:
+    """A client of the cluster that is meant; what goes wrong with it becomes a complaint."""
+    place = find_place(args, os.environ)
+    try:
+        async with Client(place.url, place.token, retry_seconds=patience or QUICK_SECONDS) as client:
+            yield client
+    except ClientError as error:
+        raise complaint_of(error, place) from error
+    except BaseExceptionGroup as group:
+        raise complaint_of(leaf(group), place) from group
+
+
+def complaint_of(error: BaseException, place: Place) -> BaseException:
+    """What the client raised, as one line for a person; anything else stays what it is."""
+    match error:
+        case RefusedError(status=401):
+            return Complaint(f"{error.reason} (the token is from {place.token_from})")
+        case RefusedError():
+            return Complaint(error.reason, field=error.field)
+        case UnreachableError():
+            return Complaint(f"no answer from {_why_none(error, place)}; is the cluster up? `weft up` starts one here")
+        case ClientError():
+            return Complaint(str(error))
+        case _:
+            return error
+
+
+def _why_none(error: UnreachableError, place: Place) -> str:
+    """In the system's words where it was the system that said no."""
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno:
+        return f"{place.url}: {os.strerror(cause.errno) if cause.errno > 0 else cause.strerror}"
+    return str(error)
+
+
+def leaf(error: BaseException) -> BaseException:
+    """The first error of a group of them."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _left_by_up(path: Path) -> _ClientFile | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_ClientFile)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Complaint(f"cannot read {path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise Complaint(f"{path} is not what `weft up` wrote: {error}") from error
+
+
+def _what_to_do(url: str | None, token: str | None, path: Path) -> str:
+    if url or token:
+        missing = "token: give --token, or set WEFT_TOKEN" if url else "address: give --url, or set WEFT_URL"
+        return f"no {missing}"
+    return f"no cluster is known: start one with `weft up`, or set WEFT_URL and WEFT_TOKEN (looked in {path})"

@@ -1,0 +1,65 @@
+"""What is known of the demo's jobs now, and a way to wait until it is so."""
+
+import asyncio
+from collections.abc import Callable
+
+from libs.client import Client
+from libs.domain.job import JobState
+from libs.messages.http import JobView
+from libs.planning.explain import Explanation
+
+LOOK_SECONDS = 0.25
+
+
+class Board:
+    """`told` is called with each line that is worth telling, `drawn` after each look."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        told: Callable[[str, str], None] = lambda name, line: None,
+        drawn: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.jobs: dict[str, JobView] = {}  # by name, in the order of submission
+        self.explained: dict[str, Explanation] = {}
+        self._client = client
+        self._told, self._drawn = told, drawn
+        self._looked = asyncio.Condition()
+
+    async def watch(self) -> None:
+        """For ever."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        seen = await self._client.jobs()
+        for job in sorted(seen.jobs, key=lambda job: job.seq):
+            before = self.jobs.get(job.name)
+            if before is None or (before.state, before.epoch) != (job.state, job.epoch):
+                self._told(job.name, in_words(job))
+            self.jobs[job.name] = job
+        self._drawn()
+        async with self._looked:
+            self._looked.notify_all()
+
+    async def until(self, name: str, so: Callable[[JobView], bool]) -> JobView:
+        """The job when it is so. Bounded by who runs the demo."""
+        async with self._looked:
+            await self._looked.wait_for(lambda: name in self.jobs and so(self.jobs[name]))
+            return self.jobs[name]
+
+    async def until_state(self, name: str, *states: JobState) -> JobView:
+        return await self.until(name, lambda job: job.state in states)
+
+    def tell(self, name: str, line: str) -> None:
+        self._told(name, line)
+
+
+def in_words(job: JobView) -> str:
+    where = f" on {', '.join(job.nodes)}" if job.nodes and job.state.holding else ""
+    again = f", try {job.attempts + 1}" if job.attempts and not job.state.final else ""
+    cause = job.waiting_for if job.state is JobState.QUEUED else job.stopping_for
+    why = f": {cause.sentence}" if cause and cause.sentence and not job.state.final else ""
+    return f"{job.state}{where}{again}{why}"

@@ -1,0 +1,121 @@
+"""Did each job do what it should have? Judged by its state, its story and its log, never assumed. Pure."""
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+
+from msgspec import Struct
+
+from libs.domain.job import CauseCode, JobEvent, JobState
+from libs.messages.http import EventView, JobView
+from libs.planning.explain import Explanation
+
+WAITS_FOR_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.HELD_BACK, CauseCode.MAKING_ROOM})
+
+
+class Evidence(Struct, frozen=True, kw_only=True):
+    """All that one job left behind. `logs`: of each rank, in its last epoch."""
+
+    job: JobView
+    story: tuple[EventView, ...]
+    logs: tuple[str, ...] = ()
+    explained: Explanation | None = None  # while it waited
+
+
+class Verdict(Struct, frozen=True):
+    """`why` is what happened where all is well, else what is wrong."""
+
+    good: bool
+    why: str
+
+
+def judge(name: str, evidence: Evidence) -> Verdict:
+    wanted = JobState.CANCELLED if name == "doomed" else JobState.SUCCEEDED
+    if evidence.job.state is not wanted:
+        return Verdict(False, f"should be {wanted}: {last_sentence(evidence.story)}")
+    match name:
+        case "trainer":
+            return _resumed(evidence)
+        case "gang":
+            return _agreed(evidence)
+        case "flaky":
+            return _retried(evidence)
+        case "patient":
+            return _explained(evidence)
+        case "doomed":
+            return Verdict(True, "cancelled, as asked")
+        case _:
+            return _preempted_another(evidence)
+
+
+def _resumed(evidence: Evidence) -> Verdict:
+    evictions = [event.data for event in of_kind(evidence.story, JobEvent.REQUEUED) if _for(event, CauseCode.PREEMPTED)]
+    if not evictions:
+        return Verdict(False, "was never pre-empted, so it shows nothing")
+    steps = re.findall(r"resumed at step ([0-9]+)", evidence.logs[0])
+    if not steps or int(steps[0]) < 1:
+        return Verdict(False, "did not resume from its checkpoint: its last log does not say so")
+    fell = re.search(r"loss fell from [0-9.]+ to [0-9.]+", evidence.logs[0])
+    if fell is None:
+        return Verdict(False, "its log does not say that the loss fell")
+    return Verdict(True, f"pre-empted, resumed at step {steps[0]}; {fell[0]}")
+
+
+def _agreed(evidence: Evidence) -> Verdict:
+    agreeing = sum("all ranks have the same weights: True" in log for log in evidence.logs)
+    if agreeing != evidence.job.replicas:
+        return Verdict(False, f"{agreeing} of {evidence.job.replicas} ranks say that their weights are the same")
+    fell = re.search(r"loss fell from [0-9.]+ to [0-9.]+", evidence.logs[0])
+    return Verdict(True, f"{agreeing} ranks, the same weights; {fell[0] if fell else ''}")
+
+
+def _retried(evidence: Evidence) -> Verdict:
+    retries = [event.data for event in of_kind(evidence.story, JobEvent.REQUEUED) if _for(event, CauseCode.EXITED)]
+    if len(retries) != 1:
+        return Verdict(False, f"was tried again {len(retries)} times after a failure, not once")
+    if "try 2:" not in evidence.logs[0]:
+        return Verdict(False, "its log does not say that the second try succeeded")
+    return Verdict(True, f"try 1 failed ({_sentence(retries[0].cause)}), try 2 did not")
+
+
+def _explained(evidence: Evidence) -> Verdict:
+    explained = evidence.explained
+    if explained is None or not explained.sentence or explained.code not in WAITS_FOR_ROOM:
+        return Verdict(False, "nobody could say why it waited")
+    return Verdict(True, f"waited: {explained.sentence}")
+
+
+def _preempted_another(evidence: Evidence) -> Verdict:
+    waits = [event.data for event in of_kind(evidence.story, JobEvent.WAITING) if _for(event, CauseCode.MAKING_ROOM)]
+    return Verdict(True, _sentence(waits[0].cause) if waits else last_sentence(evidence.story))
+
+
+def of_kind(story: Sequence[EventView], kind: JobEvent) -> list[EventView]:
+    return [event for event in story if event.type.rpartition(".")[2] == kind]
+
+
+def spent(story: Sequence[EventView], *states: JobState) -> float:
+    """Seconds in any of these states, by the story."""
+    total = 0.0
+    for event, following in pairwise(story):
+        if event.data.state in states:
+            total += (_at(following) - _at(event)).total_seconds()
+    return total
+
+
+def last_sentence(story: Sequence[EventView]) -> str:
+    told = [_sentence(event.data.cause) for event in story]
+    return next((sentence for sentence in reversed(told) if sentence), "nothing is told of it")
+
+
+def _for(event: EventView, code: CauseCode) -> bool:
+    return event.data.cause is not None and event.data.cause.code == code
+
+
+def _sentence(cause: object) -> str:
+    return str(getattr(cause, "sentence", "") or getattr(cause, "code", ""))
+
+
+def _at(event: EventView) -> datetime:
+    return datetime.fromisoformat(event.time)

@@ -1,0 +1,119 @@
+"""`weft demo`: a cluster in a folder of its own, the script played on it, the verdict, and nothing left."""
+
+import argparse
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from libs import servers
+from libs.client import Client, ClientError
+from libs.servers.process import command_of
+from services.cli.demo import parts
+from services.cli.demo.abandoned import KEPT_PREFIX, PREFIX, clear_abandoned
+from services.cli.demo.board import Board, in_words
+from services.cli.demo.checks import Evidence, Verdict, judge
+from services.cli.demo.script import play
+from services.cli.demo.show import Show, console
+from services.cli.local import LocalCluster, LocalError, Options, running
+from services.cli.local.leftovers import living_runs
+from services.cli.local.signals import Stops, stops_on_signals
+
+SECONDS_MAX = 240.0
+INTERRUPTED = 130
+EXPECTED = ("trainer", "gang", "flaky", "doomed", "patient", "urgent")
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("demo", help="see real jobs share a cluster, in about two minutes")
+    parser.add_argument("--keep", action="store_true", help="keep the cluster's folder, with every log")
+    parser.add_argument(
+        "--seconds-max", type=float, default=SECONDS_MAX, metavar="N", help=f"give up after (default: {SECONDS_MAX:g})"
+    )
+    parser.set_defaults(func=demo)
+
+
+async def demo(args: argparse.Namespace) -> int:
+    await clear_abandoned(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=KEPT_PREFIX if args.keep else PREFIX))
+    show = Show(console())
+    with stops_on_signals() as stops:
+        try:
+            status = await _until_stopped(_demo(folder, show, stops, args), stops)
+        finally:
+            if args.keep:
+                show.close(f"kept: {folder}")
+            else:
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    return status
+
+
+async def _until_stopped(work: Coroutine[Any, Any, int], stops: Stops) -> int:
+    """Its result; when somebody asks to stop, it is cancelled, cleans up, and the status says so."""
+    working, asked = asyncio.create_task(work), asyncio.create_task(stops.asked.wait())
+    await asyncio.wait({working, asked}, return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    if working.done():
+        return working.result()
+    working.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await working
+    return INTERRUPTED
+
+
+async def _demo(folder: Path, show: Show, stops: Stops, args: argparse.Namespace) -> int:
+    options = Options(nodes=parts.NODES, emulated_gpus=parts.GPUS_PER_NODE, port=0)
+    started: list[int] = []
+    try:
+        with show.live():
+            show.say(f"a cluster of {options.in_words()} ({options.pretended()})")
+            async with running(folder, options, tell=show.say, erase=True, hurry=stops.hurry) as cluster:
+                good = await _played(cluster, show, args.seconds_max)
+                started = await _processes(cluster)
+                show.say("stopping the cluster")
+    except LocalError as error:
+        show.close(f"weft demo: the cluster does not start: {error}")
+        return 1
+    left = [pid for pid in started if command_of(pid)]
+    if left:
+        show.close(f"still running: {', '.join(map(str, left))}")
+    else:
+        show.close(f"nothing is left running ({len(started)} processes checked)")
+    return 0 if good and not left else 1
+
+
+async def _played(cluster: LocalCluster, show: Show, seconds_max: float) -> bool:
+    """Whether every job did what it should."""
+    async with Client(cluster.url, cluster.token) as client:
+        board = Board(client, told=show.tell, drawn=show.draw)
+        show.watch(board.jobs)
+        try:
+            async with asyncio.timeout(seconds_max):
+                evidence = await play(client, board)
+        except TimeoutError:
+            stuck = [f"{name}: {in_words(job)}" for name, job in board.jobs.items() if not job.state.final]
+            show.say(f"after {seconds_max:g} s these are not over: {'; '.join(stuck) or 'none'}")
+            return False
+        except ClientError as error:
+            show.say(f"the gateway: {error}")
+            return False
+    return _judged(show, evidence)
+
+
+def _judged(show: Show, evidence: Mapping[str, Evidence]) -> bool:
+    verdicts = {name: judge(name, left) for name, left in evidence.items()}
+    missing = {name: Verdict(False, "was never seen") for name in EXPECTED if name not in evidence}
+    show.ends(evidence, verdicts)
+    for name, verdict in missing.items():
+        show.tell(name, verdict.why)
+    return all(verdict.good for verdict in (*verdicts.values(), *missing.values()))
+
+
+async def _processes(cluster: LocalCluster) -> list[int]:
+    """Every process of this cluster: servers, services, and what still runs of jobs."""
+    found = await servers.status(cluster.home.root)
+    of_servers = [server.pid for server in (found.nats, found.postgres) if server and server.pid]
+    return [*of_servers, *cluster.pids.values(), *living_runs(cluster.home.nodes)]

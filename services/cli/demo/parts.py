@@ -1,0 +1,73 @@
+"""The jobs of the demo. Pure.
+
+Two nodes of four GPUs: the first four jobs fill them (2 + 2×2 + 1 + 1), so that `patient` must wait, and only `trainer`
+may be pre-empted, so that it is the one to give way to `urgent`.
+"""
+
+import sys
+from importlib.resources import files
+
+from libs.domain.spec import JobSpec, Kind, Replicas, Retries, Role
+
+NODES = 2
+GPUS_PER_NODE = 4
+MEMORY = "256MiB"
+
+
+def trainer() -> JobSpec:
+    """Checkpoints every second; long enough to be pre-empted on the way."""
+    command = program("train", "--steps", "14000", "--points", "300")
+    return spec("trainer", command, gpus=2, preemptible=True, grace="10s")
+
+
+def gang() -> JobSpec:
+    command = program("gang", "--steps", "16000", "--examples", "150")
+    return spec("gang", command, gpus=2, replicas=2)
+
+
+def flaky() -> JobSpec:
+    """Fails once, by its own doing, and is tried again after two seconds."""
+    command = program("primes", "--below", "400000", "--break-first")
+    return spec("flaky", command, gpus=1, kind=Kind.BATCH, retries=Retries(max=2, backoff="2s"))
+
+
+def doomed() -> JobSpec:
+    """Would train for hours, and is cancelled."""
+    return spec("doomed", program("train", "--steps", "10000000"), gpus=1, grace="5s")
+
+
+def patient() -> JobSpec:
+    return spec("patient", program("primes", "--below", "1000000"), gpus=2, kind=Kind.BATCH)
+
+
+def urgent() -> JobSpec:
+    return spec("urgent", program("primes", "--below", "1000000"), gpus=2, kind=Kind.BATCH, priority=100)
+
+
+def spec(
+    name: str,
+    command: tuple[str, ...],
+    *,
+    gpus: int,
+    kind: Kind = Kind.TRAINING,
+    replicas: int = 1,
+    priority: int = 0,
+    preemptible: bool = False,
+    grace: str = "5s",
+    retries: Retries | None = None,
+) -> JobSpec:
+    return JobSpec(
+        name=name,
+        kind=kind,
+        command=command,
+        roles={"worker": Role(replicas=Replicas(want=replicas), gpus=gpus, memory=MEMORY)},
+        priority=priority,
+        preemptible=preemptible,
+        grace=grace,
+        retries=retries or Retries(),
+    )
+
+
+def program(name: str, *arguments: str) -> tuple[str, ...]:
+    """This very Python, and one of the programs that come with Weft."""
+    return (sys.executable, str(files("services.cli.demo.programs").joinpath(f"{name}.py")), *arguments)

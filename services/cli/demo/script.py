@@ -1,0 +1,79 @@
+"""What happens in the demo, in order; every wait ends at the latest when the demo's time is up."""
+
+import asyncio
+from contextlib import suppress
+
+from libs.client import Client
+from libs.domain.job import FINAL, JobState
+from libs.domain.spec import JobSpec
+from libs.messages.http import JobView
+from services.cli.demo import parts
+from services.cli.demo.board import LOOK_SECONDS, Board
+from services.cli.demo.checks import WAITS_FOR_ROOM, Evidence
+
+UNDER_WAY = 0.05  # the part of its steps after which pre-empting the trainer would cost something
+CATCH_UP_SECONDS_MAX = 5.0  # the gateway explains from a picture that is up to a second old
+
+
+async def play(client: Client, board: Board) -> dict[str, Evidence]:
+    """Submit the jobs, do to them what the demo is about, and return what each left behind, by name."""
+    watching = asyncio.create_task(board.watch())
+    playing = asyncio.create_task(_play(client, board))
+    try:
+        await asyncio.wait({watching, playing}, return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            watching.result()
+        await playing
+    finally:
+        watching.cancel()
+        playing.cancel()
+    await board.look()
+    return {name: await _evidence(client, board, job) for name, job in board.jobs.items()}
+
+
+async def _play(client: Client, board: Board) -> None:
+    await _submit(client, parts.trainer(), parts.gang(), parts.flaky(), parts.doomed())
+    for name in ("trainer", "gang", "doomed"):
+        await board.until(name, lambda job: job.state is JobState.RUNNING or job.state.final)
+    await _submit(client, parts.patient())
+    await _explain(client, board, "patient")
+    await board.until("trainer", lambda job: _part_done(job) >= UNDER_WAY or job.state.final)
+    await _submit(client, parts.urgent())
+    await board.until("urgent", lambda job: job.state is JobState.RUNNING or job.state.final)
+    await client.cancel("doomed")
+    board.tell("doomed", "asked to cancel")
+    for name in list(board.jobs):
+        await board.until_state(name, *FINAL)
+
+
+async def _submit(client: Client, *specs: JobSpec) -> None:
+    for spec in specs:
+        await client.submit(spec)
+
+
+async def _explain(client: Client, board: Board, name: str) -> None:
+    """Ask why it waits, once the scheduler has looked at it."""
+    job = await board.until(name, lambda job: job.waiting_for is not None or job.state is not JobState.QUEUED)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CATCH_UP_SECONDS_MAX):
+            explained = await client.explain(job.id)
+            while explained.state is JobState.QUEUED and explained.code not in WAITS_FOR_ROOM:
+                await asyncio.sleep(LOOK_SECONDS)
+                explained = await client.explain(job.id)
+            board.explained[name] = explained
+            held = ", ".join(f"{holder.name} ({holder.gpus})" for holder in explained.holders)
+            board.tell(name, f"explained: {explained.sentence}{f'; held by {held}' if held else ''}")
+
+
+async def _evidence(client: Client, board: Board, job: JobView) -> Evidence:
+    logs = [await client.read_log(job.id, rank=rank) for rank in range(job.replicas)] if job.started_at else []
+    return Evidence(
+        job=job,
+        story=await client.story(job.id),
+        logs=tuple(log.decode(errors="replace") for log in logs),
+        explained=board.explained.get(job.name),
+    )
+
+
+def _part_done(job: JobView) -> float:
+    return job.progress.get("step", 0.0) / job.progress.get("steps", 1.0)

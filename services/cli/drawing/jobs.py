@@ -1,0 +1,257 @@
+"""Jobs as a list, and one job with all that is known of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from libs.domain.job import Cause, JobState
+from libs.domain.quantity import duration_text, size_text
+from libs.domain.spec import JobSpec, Role
+from libs.messages.http import EventView, JobView, NodeView, RunView
+from services.cli.drawing.look import (
+    Emulated,
+    Look,
+    job_colour,
+    other_progress,
+    plain,
+    progress_text,
+    state_text,
+    table,
+)
+from services.cli.drawing.story import story_table
+from services.cli.spec import command_text
+from services.cli.words import ago, count, emulated_gpus, indexes, number, some, span
+
+
+def emulated_gpus_of(nodes: Sequence[NodeView]) -> dict[tuple[str, int], bool]:
+    return {(node.id, gpu.index): gpu.emulated for node in nodes for gpu in node.gpus}
+
+
+def held_emulated(nodes: Sequence[NodeView]) -> dict[str, int]:
+    """How many emulated GPUs each job holds."""
+    held: dict[str, int] = {}
+    for gpu in (gpu for node in nodes for gpu in node.gpus if gpu.emulated and gpu.held_by):
+        assert gpu.held_by is not None
+        held[gpu.held_by.job_id] = held.get(gpu.held_by.job_id, 0) + 1
+    return held
+
+
+def jobs_table(
+    jobs: Sequence[JobView], look: Look, *, emulated: Mapping[str, int], tenants: bool = False, screen: bool = False
+) -> Table:
+    """One line per job; `tenants` tells whose each is, where several are seen. `screen`: never more than one row each,
+    and those that hold GPUs carry their colour."""
+    columns: dict[str, Callable[[JobView], Text | str]] = {
+        "ID": lambda job: plain(job.id),
+        "NAME": lambda job: _marked_name(job) if screen and look.bars else plain(job.name),
+        "TENANT": lambda job: plain(job.tenant),
+        "STATE": lambda job: state_text(job.state),
+        "FOR": lambda job: how_long(job, look),
+        "GPUS": lambda job: gpus_wanted(job, emulated.get(job.id, 0)),
+        "PRIO": lambda job: number(job.priority),
+        "WHAT NOW": lambda job: what_now(job, look),
+    }
+    left_out = _left_out(jobs, look, tenants=tenants, screen=screen)
+    shown = {title: cell for title, cell in columns.items() if title not in left_out}
+    made = table(*shown, look=look, right=("PRIO",), flexible="WHAT NOW", one_line=screen)
+    for job in jobs:
+        made.add_row(*(cell(job) for cell in shown.values()))
+    return made
+
+
+def _left_out(jobs: Sequence[JobView], look: Look, *, tenants: bool, screen: bool) -> set[str]:
+    """What a narrow terminal can do without."""
+    left_out = set() if tenants else {"TENANT"}
+    if look.narrow and not any(job.priority for job in jobs):
+        left_out.add("PRIO")
+    if look.narrow and screen:
+        left_out.add("ID")
+    return left_out
+
+
+def _marked_name(job: JobView) -> Text:
+    """With the colour that its GPUs have."""
+    holds = job.gpus > 0 and job.state.holding
+    return Text.assemble(("■ ", job_colour(job.id)) if holds else "  ", plain(job.name))
+
+
+def gpus_wanted(job: JobView, emulated: int) -> str:
+    if job.gpus and emulated:
+        return f"{job.gpus} emulated" if emulated >= job.gpus else f"{job.gpus}, {emulated} emulated"
+    return number(job.gpus) if job.gpus else "-"
+
+
+def how_long(job: JobView, look: Look) -> str:
+    """How long it has been in this state; how long it ran, once it is over."""
+    if job.state.final:
+        return span(job.ended_at - job.started_at) if job.ended_at and job.started_at else "-"
+    return span(look.now - job.since)
+
+
+def what_now(job: JobView, look: Look, *, bar_width: int = 16) -> Text:
+    """The one thing one wants to know of it: why it waits, how far it is, how it ended."""
+    match job.state:
+        case JobState.QUEUED:
+            return waiting_text(job, look)
+        case JobState.STOPPING if job.stopping_for:
+            return _cause_text(job.stopping_for)
+        case JobState.PLACED | JobState.STARTING | JobState.RUNNING | JobState.STOPPING:
+            where = plain(some(job.nodes), "dim")
+            done = progress_text(job.progress, look, width=8 if look.narrow else bar_width)
+            return Text(" · ", "dim").join([part for part in (done, where) if part])
+        case JobState.SUCCEEDED | JobState.FAILED | JobState.CANCELLED:
+            return ending_text(job, look)
+
+
+def waiting_text(job: JobView, look: Look) -> Text:
+    if job.not_before and job.not_before > look.now:
+        return Text(f"try {job.attempts + 1} in {span(job.not_before - look.now)}", "yellow")
+    return _cause_text(job.waiting_for) if job.waiting_for else Text("not looked at yet", "dim")
+
+
+def ending_text(job: JobView, look: Look) -> Text:
+    """How it ended and when."""
+    exit_code = f"exit status {job.exit_code}, " if job.exit_code and job.state is JobState.FAILED else ""
+    return Text(f"{exit_code}{ago(look.now - (job.ended_at or job.since))}", "dim")
+
+
+def ended_line(job: JobView) -> Text:
+    """`train j-abc failed with exit status 3 after 3m12s`."""
+    line = Text.assemble(plain(job.name, "bold"), " ", plain(job.id, "dim"), " ", state_text(job.state))
+    if job.exit_code:
+        line.append(f" with exit status {job.exit_code}")
+    if job.ended_at and job.started_at:
+        line.append(f" after {duration_text(max(0.0, job.ended_at - job.started_at))}")
+    return line
+
+
+def _cause_text(cause: Cause) -> Text:
+    return Text.assemble((cause.code.value, "yellow"), (": " if cause.sentence else ""), plain(cause.sentence))
+
+
+# one job
+
+
+def description(job: JobView, story: Sequence[EventView], look: Look, *, emulated: Emulated) -> RenderableType:
+    """One job: what it is, what it asks for, where it runs, and everything that happened to it."""
+    parts: list[RenderableType] = [_headline(job, look), _facts(job, look)]
+    if job.runs:
+        parts += [Text(), _runs_table(job.runs, look, emulated)]
+    if story:
+        parts += [
+            Text(),
+            Text("what happened to it", "bold"),
+            story_table(story, look, start=job.submitted_at, emulated=emulated),
+        ]
+    return Group(*parts)
+
+
+def _headline(job: JobView, look: Look) -> Text:
+    line = Text.assemble(plain(job.name, "bold"), "  ", plain(job.id, "dim"), "  ", state_text(job.state))
+    if job.state.final:
+        return line.append(f" {ago(look.now - (job.ended_at or job.since))}")
+    return line.append(f" for {span(look.now - job.since)}")
+
+
+def _facts(job: JobView, look: Look) -> Table:
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, fact in _fact_lines(job, look):
+        made.add_row(name, fact)
+    return made
+
+
+def _fact_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
+    """Each fact that there is, in the order in which one asks for them."""
+    spec = job.spec
+    may_stop = "may be pre-empted" if job.preemptible else "is never pre-empted"
+    lines = [
+        ("tenant", plain(f"{job.tenant}, pool {job.pool}")),
+        ("kind", plain(f"{job.kind}, priority {job.priority}, {may_stop}")),
+        ("submitted", Text(f"{look.clock(job.submitted_at)}, {ago(look.now - job.submitted_at)}")),
+    ]
+    if job.state is JobState.QUEUED:
+        lines.append(("waits for", waiting_text(job, look)))
+    if job.stopping_for:
+        lines.append(("stops for", _cause_text(job.stopping_for)))
+    if job.started_at:
+        ran = span((job.ended_at or look.now) - job.started_at)
+        lines.append(("ran" if job.ended_at else "runs for", Text(ran)))
+    if job.exit_code is not None and job.state.final:
+        lines.append(("exit status", Text(number(job.exit_code), "red" if job.exit_code else "")))
+    if job.epoch or job.attempts:
+        most = f" of {spec.retries.max + 1}" if spec else ""
+        lines.append(("epoch", Text(f"{job.epoch}, failed tries {job.attempts}{most if job.attempts else ''}")))
+    if job.progress:
+        told = progress_text(job.progress, look, width=24)
+        lines.append(("progress", Text(" ").join([told, plain(other_progress(job.progress), "dim")])))
+    if spec:
+        lines += _spec_lines(spec)
+    if job.placement and job.placement.why:
+        lines.append(("why there", plain(job.placement.why)))
+    return lines
+
+
+def _spec_lines(spec: JobSpec) -> list[tuple[str, Text]]:
+    lines: list[tuple[str, Text]] = []
+    for name, role in spec.roles.items():
+        lines.append(("asks for", plain(f"{role.replicas.want} x {name}: {_wanted(role, spec.gpu_model)}")))
+        if command := role.command or spec.command:
+            lines.append(("command", plain(command_text(command))))
+        if image := role.image or spec.image:
+            lines.append(("image", plain(image)))
+    if spec.workdir:
+        lines.append(("in", plain(spec.workdir)))
+    lines += [
+        ("volume", plain(f"{volume.source} at {volume.target}{', read-only' * volume.read_only}"))
+        for volume in spec.volumes
+    ]
+    if spec.env:
+        lines.append(("env", plain(" ".join(sorted(spec.env)))))  # the names only: values are often secrets
+    if spec.labels:
+        lines.append(("labels", plain(" ".join(f"{key}={value}" for key, value in spec.labels.items()))))
+    limit = f"; may run for {spec.time_limit}" if spec.time_limit else ""
+    lines.append(("limits", plain(f"{spec.grace} to stop in{limit}")))
+    return lines
+
+
+def _wanted(role: Role, model: str | None) -> str:
+    wanted = [f"{number(role.cpus)} CPU{'' if role.cpus == 1 else 's'}", f"{role.memory} of memory"]
+    if role.share:
+        wanted.insert(0, f"{number(role.share.request)} of a GPU with {role.share.memory}")
+    elif role.gpus:
+        wanted.insert(0, count(role.gpus, "GPU") + (f" of model {model}" if model else ""))
+    return ", ".join(wanted)
+
+
+def _runs_table(runs: Sequence[RunView], look: Look, emulated: Emulated) -> Table:
+    made = table(
+        "RANK", "ROLE", "NODE", "GPUS", "CPUS", "MEMORY", "PROGRESS", look=look, right=("RANK",), flexible="PROGRESS"
+    )
+    for run in runs:
+        made.add_row(
+            number(run.rank),
+            plain(run.role),
+            plain(run.node_id),
+            held_gpus(run, emulated),
+            _used(run.cpus, run.use.cpus_used if run.use else None, number),
+            _used(run.memory, run.use.memory_used if run.use else None, size_text),
+            progress_text(run.progress, look, width=10),
+        )
+    return made
+
+
+def held_gpus(run: RunView, emulated: Emulated) -> str:
+    """`0-1 emulated`: which, and that they are no hardware."""
+    if not run.gpus:
+        return "-"
+    fake = sum(emulated.get((run.node_id, index), False) for index in run.gpus)
+    note = "" if not fake else " emulated" if fake == len(run.gpus) else f" ({emulated_gpus(len(run.gpus), fake)})"
+    return f"{indexes(run.gpus)}{note}"
+
+
+def _used(given: float, used: float | None, text: Callable[[float], str]) -> str:
+    return text(given) if used is None else f"{text(round(used, 1))} of {text(given)}"

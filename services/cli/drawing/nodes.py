@@ -1,0 +1,102 @@
+"""Nodes and their GPUs: what there is, who holds it, and how it is used."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from libs.domain.quantity import size_text
+from libs.messages.http import GpuView, NodeView
+from services.cli.drawing.look import Look, plain, table
+from services.cli.words import ago, clean, number, some
+
+_AWAY_SECONDS = 15.0
+
+
+def nodes_table(nodes: Sequence[NodeView], look: Look) -> Table:
+    made = table(
+        "NODE", "POOL", "STATE", "RUNTIME", "GPUS", "HELD", "CPUS", "MEMORY", "SEEN", look=look, flexible="GPUS"
+    )
+    for node in nodes:
+        made.add_row(
+            plain(node.id, "bold"),
+            plain(node.pool),
+            node_state(node),
+            plain(node.runtime),
+            plain(gpus_text(node.gpus)),
+            f"{held(node)}/{len(node.gpus)}",
+            f"{number(round(node.cpus_allocated, 1))}/{number(node.cpus)}",
+            f"{size_text(node.memory_allocated)}/{size_text(node.memory)}",
+            ago(look.now - node.seen_at),
+        )
+    return made
+
+
+def gpus_table(nodes: Sequence[NodeView], look: Look) -> Table:
+    """Each GPU of these nodes, and who holds it."""
+    made = table("NODE", "GPU", "MODEL", "MEMORY", "USED", "HELD BY", look=look, right=("GPU",), flexible="HELD BY")
+    for node, gpu in _each_gpu(nodes):
+        made.add_row(
+            plain(node.id),
+            number(gpu.index),
+            plain(model_text(gpu.model, emulated=gpu.emulated)),
+            size_text(gpu.memory),
+            gpu_use(gpu),
+            holder_text(gpu),
+        )
+    return made
+
+
+def _each_gpu(nodes: Sequence[NodeView]) -> list[tuple[NodeView, GpuView]]:
+    return [(node, gpu) for node in nodes for gpu in node.gpus]
+
+
+def gpu_use(gpu: GpuView) -> str:
+    if gpu.use is None or gpu.use.utilisation is None:
+        return "-"
+    memory = f" {size_text(gpu.use.memory_used)}" if gpu.use.memory_used is not None else ""
+    return f"{gpu.use.utilisation:.0%}{memory}"
+
+
+def holder_text(gpu: GpuView) -> Text:
+    if gpu.use is not None and gpu.use.problem:
+        return plain(gpu.use.problem, "bold red")
+    holder = gpu.held_by
+    if holder is None:
+        return Text("free", "green")
+    if not holder.name:
+        return plain(f"a job of somebody else ({holder.job_id})", "dim")
+    return Text.assemble(plain(holder.name), plain(f" {holder.job_id} rank {holder.rank}", "dim"))
+
+
+def node_state(node: NodeView) -> Text:
+    if not node.ready:
+        return Text("lost", "bold red")
+    return Text("drained", "yellow") if node.drained else Text("ready", "green")
+
+
+def held(node: NodeView) -> int:
+    return sum(gpu.held_by is not None for gpu in node.gpus)
+
+
+def gpus_text(gpus: Sequence[GpuView]) -> str:
+    """`8 x H100`, `4 x Emulated GPU`: by model, and what is emulated is called so."""
+    models: dict[str, int] = {}
+    for gpu in gpus:
+        model = model_text(gpu.model, emulated=gpu.emulated)
+        models[model] = models.get(model, 0) + 1
+    return ", ".join(f"{how_many} x {model}" for model, how_many in models.items()) or "none"
+
+
+def model_text(model: str, *, emulated: bool) -> str:
+    model = clean(model)
+    return f"emulated {model}" if emulated and "emulated" not in model.lower() else model
+
+
+def not_enforced(nodes: Sequence[NodeView]) -> list[str]:
+    """What nodes cannot hold jobs to, a line for all nodes of which it is the same."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for node in nodes:
+        if node.not_enforced:
+            alike.setdefault(node.not_enforced, []).append(node.id)
+    return [f"not enforced on {some(names)}: {clean(', '.join(limits))}" for limits, names in alike.items()]

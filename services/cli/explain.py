@@ -1,0 +1,25 @@
+"""`weft explain`: why a job waits, who holds what it needs, and when it may start; or why it is where it is."""
+
+import argparse
+
+from services.cli import connection, page
+from services.cli.drawing.explanation import explanation
+from services.cli.drawing.jobs import held_emulated
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("explain", help="why a job waits, or why it is where it is", description=__doc__)
+    parser.add_argument("job", metavar="JOB", help="its id, or its name: then the newest of that name")
+    connection.options(parser)
+    parser.set_defaults(func=explain)
+
+
+async def explain(args: argparse.Namespace) -> int:
+    async with connection.connected(args) as client:
+        told = await client.explain(args.job)
+        nodes = (await client.nodes()).nodes if told.holders and not args.json else ()
+    if args.json:
+        page.json_line(told)
+    else:
+        page.show(explanation(told, page.look(), emulated=held_emulated(nodes)))
+    return 0

@@ -1,0 +1,27 @@
+"""A whole cluster on this machine: its servers, its six services as processes, in one home folder.
+
+`weft up`, `weft demo`, the tests and the benchmark use it through `LocalCluster`:
+
+    async with running(home, Options(nodes=2, emulated_gpus=4)) as cluster:
+        ...  # cluster.url, cluster.token
+
+Errors: LocalError
+        ├── AlreadyRunsError    another process runs the cluster of this home; `state` says where
+        └── StartFailedError    a service or server did not come up; says which, with the last lines of its log
+"""
+
+from services.cli.local.cluster import LocalCluster, running
+from services.cli.local.errors import AlreadyRunsError, LocalError, StartFailedError
+from services.cli.local.home import Home, State
+from services.cli.local.options import Options
+
+__all__ = [
+    "AlreadyRunsError",
+    "Home",
+    "LocalCluster",
+    "LocalError",
+    "Options",
+    "StartFailedError",
+    "State",
+    "running",
+]

@@ -1,0 +1,188 @@
+"""One local cluster: started in order, kept running, stopped in order with nothing left."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from libs import servers
+from libs.client import Client, ClientError
+from libs.credentials import Credentials, CredentialsError, provision
+from libs.store import StoreError
+from libs.store.migrate import ROLES, migrate
+from services.cli.local.errors import LocalError, StartFailedError
+from services.cli.local.home import ClientFile, Home, State
+from services.cli.local.leftovers import kill_runs
+from services.cli.local.options import Options
+from services.cli.local.plan import Addresses, Service, Stage, services
+from services.cli.local.ports import gateway_port
+from services.cli.local.process import ServiceProcess
+
+START_SECONDS_MAX = 120.0  # a first start on a slow disk; the usual one takes seconds
+JOIN_LOOK_SECONDS = 0.05
+PATIENCE_SECONDS = {Stage.CONTROL: 15.0, Stage.NODE: 75.0}  # an executor gives its jobs their grace, up to 60 s
+
+
+class LocalCluster:
+    """`tell` hears one line for each thing a person may want to know."""
+
+    def __init__(self, home: Home, options: Options, *, tell: Callable[[str], None] = lambda line: None) -> None:
+        self.home = home
+        self.options = options
+        self.credentials = Credentials(home.credentials)
+        self._tell = tell
+        self._port = 0
+        self._phase: Literal["starting", "ready", "stopping", "stopped"] = "stopped"
+        self._processes: list[ServiceProcess] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def token(self) -> str:
+        return self.credentials.admin_token()
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The services' processes, by name."""
+        return {process.service.name: process.pid for process in self._processes if process.pid}
+
+    async def start(self) -> None:
+        """Return when it is ready. Raises AlreadyRunsError, StartFailedError; then nothing of it is left."""
+        self.home.make()
+        self.home.take()
+        try:
+            async with asyncio.timeout(START_SECONDS_MAX):
+                await self._start()
+        except BaseException as error:
+            await self.stop(hurry=_now())
+            if isinstance(error, TimeoutError):
+                raise StartFailedError(f"not ready after {START_SECONDS_MAX:g} s") from error
+            if isinstance(error, ClientError):
+                raise StartFailedError(f"the gateway: {error}", log=self.home.log("gateway")) from error
+            raise
+
+    async def stop(self, *, hurry: asyncio.Event | None = None) -> None:
+        """Stop taking work, end the jobs, then the services and servers. The data stay."""
+        hurry = hurry or asyncio.Event()
+        self._enter("stopping")
+        for stage in Stage:
+            async with asyncio.TaskGroup() as tasks:
+                for process in self._processes:
+                    if process.service.stage is stage:
+                        tasks.create_task(process.stop(patience=PATIENCE_SECONDS[stage], hurry=hurry))
+        killed = await asyncio.to_thread(kill_runs, self.home.nodes)
+        if killed:
+            self._tell(f"killed what outlived its executor: {', '.join(killed)}")
+        await servers.down(self.home.root)
+        self._enter("stopped")
+        self.home.release()
+
+    async def _start(self) -> None:
+        self._port = gateway_port(self.options.port)
+        self._enter("starting")
+        stopwatch = Stopwatch(self._tell)
+        addresses = await self._servers()
+        stopwatch.lap("NATS and Postgres")
+        ran = await self._migrate(addresses.pg_dsn)
+        stopwatch.lap(f"the database ({f'{len(ran)} migrations' if ran else 'up to date'})")
+        self._spawn(services(self.options, self.home, self.credentials, addresses))
+        await self._all_ready()
+        stopwatch.lap(f"{len(self._processes)} services")
+        await self._all_joined()
+        stopwatch.lap(f"{self.options.nodes} nodes have joined")
+        self.home.write_client(ClientFile(url=self.url, token=self.token))
+        self._enter("ready")
+
+    async def _servers(self) -> Addresses:
+        options = self.options
+        try:
+            await asyncio.to_thread(provision, self.home.credentials, nodes=options.node_ids)
+            up = await servers.up(
+                self.home.root, credentials=self.credentials, nats_url=options.nats_url, pg_dsn=options.pg_dsn
+            )
+        except (servers.ServersError, CredentialsError, OSError) as error:
+            raise StartFailedError(str(error)) from error
+        return Addresses(nats_url=up.nats_url, pg_dsn=up.pg_dsn, port=self._port)
+
+    async def _migrate(self, dsn: str) -> list[str]:
+        passwords = {role: self.credentials.postgres_password(role) for role in ROLES}
+        password = None if urlsplit(dsn).password else self.credentials.postgres_password("owner")
+        try:
+            return await migrate(dsn, user=None, password=password, role_passwords=passwords)
+        except (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise StartFailedError(f"the database: {error}") from error
+
+    def _spawn(self, planned: list[Service]) -> None:
+        self._processes = [ServiceProcess(service, tell=self._tell, changed=self._write_state) for service in planned]
+        for process in self._processes:
+            process.start()
+
+    async def _all_ready(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for process in self._processes:
+                    tasks.create_task(process.ready())
+        except* LocalError as failed:
+            raise failed.exceptions[0] from None
+
+    async def _all_joined(self) -> None:
+        wanted = set(self.options.node_ids)
+        async with Client(self.url, self.token) as client:
+            while not wanted <= {node.id for node in (await client.nodes()).nodes if node.ready}:  # noqa: ASYNC110
+                await asyncio.sleep(JOIN_LOOK_SECONDS)
+
+    def _enter(self, phase: Literal["starting", "ready", "stopping", "stopped"]) -> None:
+        self._phase = phase
+        self._write_state()
+
+    def _write_state(self) -> None:
+        self.home.write_state(State(pid=os.getpid(), phase=self._phase, url=self.url, pids=self.pids))
+
+
+@asynccontextmanager
+async def running(
+    home: Path,
+    options: Options,
+    *,
+    tell: Callable[[str], None] = lambda line: None,
+    erase: bool = False,
+    hurry: asyncio.Event | None = None,
+) -> AsyncIterator[LocalCluster]:
+    """A cluster for as long as the block lasts. `erase`: of its servers' data nothing stays, wherever they were."""
+    cluster = LocalCluster(Home(home), options, tell=tell)
+    try:
+        await cluster.start()
+        try:
+            yield cluster
+        finally:
+            await cluster.stop(hurry=hurry)
+    finally:
+        if erase:
+            await servers.erase(home)
+
+
+class Stopwatch:
+    """Says what is done and how long it took."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._began = time.monotonic()
+
+    def lap(self, what: str) -> None:
+        now = time.monotonic()
+        self._tell(f"  {what}: {now - self._began:.1f} s")
+        self._began = now
+
+
+def _now() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event

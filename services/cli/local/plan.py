@@ -1,0 +1,121 @@
+"""Which processes a local cluster is made of, and the settings of each. Pure."""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from msgspec import Struct
+
+from libs.credentials import Credentials
+from services.cli.local.home import Home
+from services.cli.local.options import Options
+
+
+class Stage(IntEnum):
+    """The order of stopping: who gives work first, who does it last."""
+
+    CONTROL = 1  # no new job, no new decision
+    NODE = 2  # each ends what it runs
+
+
+class Service(Struct, frozen=True, kw_only=True):
+    """One process: what it is called here, its module, its settings but for the port of its probes."""
+
+    name: str
+    module: str
+    stage: Stage
+    settings: Mapping[str, str]
+    log: Path
+
+    @property
+    def admin_setting(self) -> str:
+        return f"{self.module.rpartition('.')[2].upper()}_ADMIN_PORT"
+
+
+class Addresses(Struct, frozen=True, kw_only=True):
+    nats_url: str
+    pg_dsn: str
+    port: int  # of the gateway
+
+
+def services(options: Options, home: Home, credentials: Credentials, addresses: Addresses) -> list[Service]:
+    """Every process of the cluster."""
+    made = [
+        _control("gateway", options, home, credentials, addresses, _gateway(options, credentials, addresses)),
+        _control("scheduler", options, home, credentials, addresses, {"SCHEDULER_POOL": options.pool}),
+        _control("scorer", options, home, credentials, addresses, {}),
+        _control("reallocator", options, home, credentials, addresses, {"REALLOCATOR_POOL": options.pool}),
+    ]
+    for node_id in options.node_ids:
+        made.append(_node("executor", node_id, options, home, credentials, addresses))
+        made.append(_node("telemetry", node_id, options, home, credentials, addresses))
+    return made
+
+
+def role_dsn(dsn: str, role: str) -> str:
+    """The same database as another user, whose password comes from a file."""
+    parts = urlsplit(dsn)
+    place = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"weft_{role}@{place}"))
+
+
+def _control(
+    name: str,
+    options: Options,
+    home: Home,
+    credentials: Credentials,
+    addresses: Addresses,
+    own: Mapping[str, str],
+) -> Service:
+    settings = {
+        **_bus(credentials, addresses, name),
+        "WEFT_PG_DSN": role_dsn(addresses.pg_dsn, name),
+        "WEFT_PG_PASSWORD_FILE": str(credentials.postgres_password_file(name)),
+        **own,
+        **options.settings,
+    }
+    return Service(name=name, module=f"services.{name}", stage=Stage.CONTROL, settings=settings, log=home.log(name))
+
+
+def _gateway(options: Options, credentials: Credentials, addresses: Addresses) -> dict[str, str]:
+    return {
+        "GATEWAY_HOST": "127.0.0.1",
+        "GATEWAY_PORT": str(addresses.port),
+        "GATEWAY_ADMIN_TOKEN_FILE": str(credentials.admin_token_file),
+    }
+
+
+def _node(
+    kind: str, node_id: str, options: Options, home: Home, credentials: Credentials, addresses: Addresses
+) -> Service:
+    prefix = kind.upper()
+    settings = {
+        **_bus(credentials, addresses, f"{kind}-{node_id}"),
+        f"{prefix}_NODE_ID": node_id,
+        f"{prefix}_POOL": options.pool,
+        f"{prefix}_HOME": str(home.node(node_id)),
+        f"{prefix}_RUNTIME": "process",
+        f"{prefix}_EMULATED_GPUS": str(options.emulated_gpus),
+    }
+    if kind == "executor":
+        settings |= {
+            "EXECUTOR_ADDRESS": "127.0.0.1",
+            "EXECUTOR_CHECKPOINTS": str(home.checkpoints),
+            "EXECUTOR_CPUS": f"{options.node_cpus:g}",
+            "EXECUTOR_MEMORY": str(options.node_memory),
+            "EXECUTOR_STOP_JOBS_ON_EXIT": "1",
+            "EXECUTOR_SYNC_SECONDS": "0.5",  # so that a node joins soon after the scheduler is there
+        }
+    settings |= options.settings
+    name = f"{kind}-{node_id}"
+    stage = Stage.NODE if kind == "executor" else Stage.CONTROL
+    return Service(name=name, module=f"services.{kind}", stage=stage, settings=settings, log=home.log(name))
+
+
+def _bus(credentials: Credentials, addresses: Addresses, user: str) -> dict[str, str]:
+    return {
+        "WEFT_NATS_URL": addresses.nats_url,
+        "WEFT_NATS_USER": user,
+        "WEFT_NATS_PASSWORD_FILE": str(credentials.nats_password_file(user)),
+    }

@@ -1,0 +1,82 @@
+"""How a command says what it found: JSON where it was asked for, else a page for a person or plain text for a pipe."""
+
+import argparse
+import codecs
+import io
+import sys
+import time
+from typing import TextIO
+
+import msgspec
+from rich.console import Console, RenderableType
+
+from services.cli.drawing.look import Look
+
+_PLAIN_WIDTH = 10_000  # a pipe has no width: nothing is broken or cut
+_LOOKALIKES = {"━": "#", "╸": "=", "─": "-", "·": ".", "■": "#", "▐": "[", "▌": "]", "…": "~", "×": "x"}
+
+
+def look(stream: TextIO | None = None) -> Look:
+    """How things look on this stream, now."""
+    screen = console(stream or sys.stdout)
+    return Look(now=time.time(), width=screen.width, bars=screen.is_terminal)
+
+
+def console(stream: TextIO) -> Console:
+    """For this stream: as wide as the terminal, or without a width. What it cannot spell is written in ASCII."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="weft-lookalikes")
+    width = None if stream.isatty() else _PLAIN_WIDTH
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def show(drawn: RenderableType) -> None:
+    """One page on stdout. Lines have no blanks at their ends: they come from columns and hinder who copies."""
+    screen = console(sys.stdout)
+    with screen.capture() as captured:
+        screen.print(drawn)
+    text = captured.get()
+    if not screen.is_terminal:
+        text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """A remark to the person at the terminal; a script that keeps stderr is not troubled with it."""
+    if sys.stderr.isatty():
+        console(sys.stderr).print(text, style="dim")
+
+
+def json_line(value: object) -> None:
+    """One JSON document: on a terminal indented, else on one line."""
+    encoded = msgspec.json.encode(value)
+    if sys.stdout.isatty():
+        encoded = msgspec.json.format(encoded, indent=2)
+    write(encoded + b"\n")
+
+
+def write(text: bytes) -> None:
+    """All of these bytes, as they are, now; where stdout has no buffer, one write may take a part of them only."""
+    left = memoryview(text)
+    while left:
+        left = left[sys.stdout.buffer.write(left) :]
+    sys.stdout.buffer.flush()
+
+
+def answered(args: argparse.Namespace, value: object, text: str) -> None:
+    """What the API answered to an order: as JSON, or as a sentence."""
+    if args.json:
+        json_line(value)
+    else:
+        print(text, flush=True)
+
+
+def _lookalikes(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    return "".join(_LOOKALIKES.get(char, "?") for char in missing), error.end
+
+
+codecs.register_error("weft-lookalikes", _lookalikes)

@@ -1,0 +1,60 @@
+"""`weft ps`: the jobs that wait and run."""
+
+import argparse
+
+from libs.client import Client
+from libs.domain.job import FINAL, JobState
+from libs.messages.http import JobsView, NodesView
+from services.cli import connection, page
+from services.cli.drawing.jobs import held_emulated, jobs_table
+
+_PAGE = 100
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("ps", help="the jobs that wait and run; -a for all", description=__doc__)
+    parser.add_argument("-a", "--all", action="store_true", help="those that are over too")
+    parser.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        choices=[state.value for state in JobState],
+        help="only these; repeat it",
+    )
+    parser.add_argument("--name", default="", help="only jobs of this name")
+    parser.add_argument("--limit", type=int, default=_PAGE, metavar="N", help=f"the newest N (default: {_PAGE})")
+    connection.options(parser)
+    parser.set_defaults(func=ps)
+
+
+async def ps(args: argparse.Namespace) -> int:
+    async with connection.connected(args) as client:
+        view = await _jobs(client, args)
+        holding = any(job.gpus and job.state.holding for job in view.jobs)
+        nodes = await client.nodes() if holding and not args.json else NodesView(nodes=())
+    if args.json:
+        page.json_line(view)
+        return 0
+    if not view.jobs:
+        page.note("no jobs" if args.all or args.state else "no job waits or runs; -a shows those that are over")
+        return 0
+    tenants = len({job.tenant for job in view.jobs}) > 1
+    page.show(jobs_table(view.jobs, page.look(), emulated=held_emulated(nodes.nodes), tenants=tenants))
+    if view.before is not None:
+        page.note(f"there are older ones: --limit {2 * args.limit}")
+    return 0
+
+
+async def _jobs(client: Client, args: argparse.Namespace) -> JobsView:
+    """As many pages as the limit needs, as one."""
+    found = JobsView(jobs=(), before=0)
+    while found.before is not None and (left := args.limit - len(found.jobs)) > 0:
+        more = await client.jobs(states=_states(args), name=args.name, limit=min(left, _PAGE), before=found.before)
+        found = JobsView(jobs=(*found.jobs, *more.jobs), before=more.before)
+    return found
+
+
+def _states(args: argparse.Namespace) -> list[JobState]:
+    if args.state:
+        return [JobState(state) for state in args.state]
+    return [] if args.all else [state for state in JobState if state not in FINAL]

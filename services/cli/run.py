@@ -1,0 +1,84 @@
+"""`weft run`: a command as a job. What stands after `--` is the command, as it is."""
+
+import argparse
+import os
+
+from libs.client import RefusedError
+from libs.domain.spec import Kind
+from services.cli import connection, page
+from services.cli.complaint import Complaint
+from services.cli.following import follow
+from services.cli.spec import option_of, spec_of
+
+_EXAMPLES = """examples:
+  weft run --gpus 1 -- python train.py --epochs 10
+  weft run --gpus 2 --replicas 4 --follow -- torchrun train.py
+  weft run --image pytorch:2.9 --gpus 1 --volume /data/sets:/data:ro -- python /data/train.py
+"""
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "run",
+        help="run a command as a job",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="weft run [options] -- command ...",
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="what to run; may be left out with --image")
+    _what(parser)
+    _needs(parser)
+    _how(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does: 0 or 1")
+    parser.add_argument("--key", help="submitted again with the same key, it is the same job")
+    connection.options(parser)
+    parser.set_defaults(func=run)
+
+
+def _what(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what runs")
+    group.add_argument("--image", metavar="I", help="in this container image; else as a process of the node")
+    group.add_argument("--name", dest="job_name", metavar="NAME", help="default: after the script or program")
+    group.add_argument("--kind", choices=[kind.value for kind in Kind], help="default: training")
+    group.add_argument("--env", action="append", default=[], metavar="K=V", help="repeat it; K alone: as it is here")
+    group.add_argument("--volume", action="append", default=[], metavar="SRC:DST[:ro]", help="repeat it")
+    group.add_argument("--workdir", metavar="DIR", help="where it runs; default: here, or the image's own")
+    group.add_argument("--label", action="append", default=[], metavar="K=V", help="repeat it")
+
+
+def _needs(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what it needs, per replica")
+    group.add_argument("--gpus", type=int, metavar="N", help="whole GPUs (default: 0)")
+    group.add_argument("--gpu-model", metavar="M", help="only of this model")
+    group.add_argument("--replicas", type=int, metavar="N", help="how many; they start together (default: 1)")
+    group.add_argument("--cpus", type=float, metavar="N", help="CPU cores (default: 1)")
+    group.add_argument("--memory", metavar="SIZE", help="such as 16GiB (default: 1GiB)")
+    group.add_argument("--shm", metavar="SIZE", help="of /dev/shm (default: 64MiB)")
+
+
+def _how(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how it is treated")
+    group.add_argument("--priority", type=int, metavar="N", help="-1000 to 1000; higher goes first (default: 0)")
+    group.add_argument("--no-preempt", action="store_true", help="never stop it to make room for another")
+    group.add_argument("--grace", metavar="TIME", help="between SIGTERM and SIGKILL (default: 30s)")
+    group.add_argument("--time-limit", metavar="TIME", help="stop it after this long, such as 1h30m")
+    group.add_argument("--retries", type=int, metavar="N", help="how often to try again when it fails (default: 0)")
+    group.add_argument("--pool", metavar="P", help="default: default")
+
+
+async def run(args: argparse.Namespace) -> int:
+    if args.json and args.follow:
+        raise Complaint("a log is no JSON: say --json or --follow", status=2)
+    spec = spec_of(args, cwd=os.getcwd(), environment=os.environ)
+    async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
+        try:
+            submitted = await client.submit(spec, key=args.key)
+        except RefusedError as error:
+            raise Complaint(error.reason, field=option_of(error.field)) from error
+        page.answered(args, submitted, submitted.id) if not args.follow else None
+        if args.follow:
+            return await follow(client, submitted)
+    again = "" if submitted.created else " had been submitted with this key before"
+    page.note(f"{submitted.name}{again}: `weft logs -f {submitted.id}` follows it, `weft ps` shows all")
+    return 0

@@ -1,0 +1,134 @@
+"""From the options of `weft run` to a job specification, checked as every other way in checks it."""
+
+import argparse
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+import msgspec
+
+from libs.domain.spec import JobSpec, SpecError, decode_spec
+from services.cli.complaint import Complaint
+
+_SCRIPTS = (".py", ".sh", ".bash", ".ipynb", ".jl", ".r", ".lua", ".js")
+_OPTIONS = {  # the field of the specification → the option that the user wrote
+    "name": "--name",
+    "image": "--image",
+    "env": "--env",
+    "kind": "--kind",
+    "workdir": "--workdir",
+    "priority": "--priority",
+    "grace": "--grace",
+    "time_limit": "--time-limit",
+    "retries.max": "--retries",
+    "volumes": "--volume",
+    "labels": "--label",
+    "pool": "--pool",
+    "gpu_model": "--gpu-model",
+    "roles.worker.replicas": "--replicas",
+    "roles.worker.gpus": "--gpus",
+    "roles.worker.cpus": "--cpus",
+    "roles.worker.memory": "--memory",
+    "roles.worker.shm": "--shm",
+    "roles.worker": "",  # of several options together: the reason names them
+    "roles": "",
+}
+
+
+def spec_of(args: argparse.Namespace, *, cwd: str, environment: Mapping[str, str]) -> JobSpec:
+    """The specification that these options ask for. Raises `Complaint`, naming the option."""
+    try:
+        return decode_spec(msgspec.json.encode(_asked(args, cwd, environment)))
+    except SpecError as error:
+        raise Complaint(error.reason, field=option_of(error.field)) from error
+
+
+def option_of(field: str) -> str:
+    """The option behind a field of the specification, or the field itself."""
+    for known, option in _OPTIONS.items():
+        if field == known or field.startswith((f"{known}[", f"{known}.")):
+            return option
+    return field
+
+
+def job_name(command: Sequence[str], image: str | None) -> str:
+    """What to call a job that was given no name: after its script, its module, its program, or its image."""
+    return _token(_named_by(command, image)) or "job"
+
+
+def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    command = list(args.command)
+    if not command and args.image is None:
+        raise Complaint("what to run is missing: weft run [options] -- command, or --image", status=2)
+    workdir = args.workdir or (None if args.image else cwd)
+    asked = {
+        "name": args.job_name or job_name(command, args.image),
+        "kind": args.kind,
+        "image": args.image,
+        "command": command or None,
+        "workdir": workdir,
+        "env": dict(_env(pair, environment) for pair in args.env),
+        "roles": {"worker": _worker(args)},
+        "priority": args.priority,
+        "preemptible": False if args.no_preempt else None,
+        "grace": args.grace,
+        "time_limit": args.time_limit,
+        "retries": None if args.retries is None else {"max": args.retries},
+        "volumes": [_volume(text, cwd) for text in args.volume],
+        "labels": dict(_label(text) for text in args.label),
+        "pool": args.pool,
+        "gpu_model": args.gpu_model,
+    }
+    return _said(asked)
+
+
+def _worker(args: argparse.Namespace) -> dict[str, Any]:
+    replicas = None if args.replicas is None else {"want": args.replicas}
+    return _said({"replicas": replicas, "gpus": args.gpus, "cpus": args.cpus, "memory": args.memory, "shm": args.shm})
+
+
+def _said(asked: dict[str, Any]) -> dict[str, Any]:
+    """Only what was said: the rest is the specification's own default."""
+    return {field: value for field, value in asked.items() if value is not None}
+
+
+def _env(pair: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    name, given, value = pair.partition("=")
+    if not given and name not in environment:
+        raise Complaint(f"{name} is not set here: say {name}=VALUE", field="--env")
+    return name, value if given else environment[name]
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
+
+
+def _volume(text: str, cwd: str) -> dict[str, Any]:
+    source, target, mode = [*text.split(":"), "", ""][:3] if text.count(":") <= 2 else ("", "", "")
+    if not (source and target) or mode not in ("", "ro", "rw"):
+        raise Complaint(f"expected SOURCE:TARGET or SOURCE:TARGET:ro, got {text!r}", field="--volume")
+    here = str(PurePosixPath(cwd, source))  # an absolute source stays as it is
+    return {"source": here, "target": target, "read_only": mode == "ro"}
+
+
+def _named_by(command: Sequence[str], image: str | None) -> str:
+    if not command:
+        return PurePosixPath(image or "").name.split(":")[0].split("@")[0]
+    for before, word in zip(["", *command], command, strict=False):
+        if before == "-m":
+            return word
+        if word.endswith(_SCRIPTS) and " " not in word:
+            return PurePosixPath(word).stem
+    return PurePosixPath(command[0]).name
+
+
+def _token(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-")
+
+
+def command_text(command: Sequence[str]) -> str:
+    """The command as one would type it."""
+    return shlex.join(command)

@@ -1,0 +1,59 @@
+"""`weft submit`: a job from a YAML or JSON file, or from stdin."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from libs.domain.spec import SPEC_BYTES_MAX
+from services.cli import connection, page
+from services.cli.complaint import Complaint
+from services.cli.following import follow
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("submit", help="submit a job from a YAML or JSON file", description=__doc__)
+    parser.add_argument("file", metavar="FILE", help="YAML or JSON; `-` is stdin")
+    parser.add_argument("--key", help="submitted again with the same key, it is the same job")
+    parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does: 0 or 1")
+    connection.options(parser)
+    parser.set_defaults(func=submit)
+
+
+async def submit(args: argparse.Namespace) -> int:
+    if args.json and args.follow:
+        raise Complaint("a log is no JSON: say --json or --follow", status=2)
+    body = _read(args.file)
+    async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
+        submitted = await client.submit(body, key=args.key, content=content_of(args.file, body))
+        if args.follow:
+            return await follow(client, submitted)
+    page.answered(args, submitted, submitted.id)
+    again = "" if submitted.created else " had been submitted with this key before"
+    page.note(f"{submitted.name}{again}: `weft logs -f {submitted.id}` follows it, `weft ps` shows all")
+    return 0
+
+
+def content_of(name: str, body: bytes) -> str:
+    """By the name's ending; where that says nothing, what begins with a brace is JSON."""
+    match Path(name).suffix.lower():
+        case ".json":
+            return "json"
+        case ".yaml" | ".yml":
+            return "yaml"
+        case _:
+            return "json" if body.lstrip()[:1] == b"{" else "yaml"
+
+
+def _read(name: str) -> bytes:
+    """All of it, unless it is larger than any specification may be."""
+    try:
+        if name == "-":
+            body = sys.stdin.buffer.read(SPEC_BYTES_MAX + 1)
+        else:
+            with open(name, "rb") as file:
+                body = file.read(SPEC_BYTES_MAX + 1)
+    except OSError as error:
+        raise Complaint(f"cannot read {name}: {error.strerror}") from error
+    if len(body) > SPEC_BYTES_MAX:
+        raise Complaint(f"{name} is larger than {SPEC_BYTES_MAX} bytes")
+    return body

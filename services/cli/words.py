@@ -1,0 +1,66 @@
+"""Times, counts and other people's text, as a person reads them. Pure."""
+
+from collections.abc import Sequence
+from datetime import datetime, tzinfo
+
+from libs.domain.quantity import duration_text
+
+_DAY = 86400
+
+
+def span(seconds: float) -> str:
+    """How long: `12s`, `3m12s`, `2h5m`. What is below nothing is nothing: clocks of two machines differ."""
+    whole = max(0, int(seconds))
+    return f"{whole}s" if whole < 60 else duration_text(whole)
+
+
+def ago(seconds: float) -> str:
+    """How long ago, in one unit: `just now`, `12s ago`, `3m ago`, `5h ago`, `3d ago`."""
+    for limit, unit, letter in ((60, 1, "s"), (3600, 60, "m"), (2 * _DAY, 3600, "h")):
+        if seconds < limit:
+            return "just now" if seconds < 1 else f"{int(seconds // unit)}{letter} ago"
+    return f"{int(seconds // _DAY)}d ago"
+
+
+def clock(at: float, *, now: float, zone: tzinfo | None = None) -> str:
+    """When: the time of today, or the day too."""
+    then, today = datetime.fromtimestamp(at, zone), datetime.fromtimestamp(now, zone)
+    return then.strftime("%H:%M:%S" if then.date() == today.date() else "%Y-%m-%d %H:%M:%S")
+
+
+def number(value: float) -> str:
+    """`3`, `0.31`, `1e-05`: whole numbers whole, others with three or four digits."""
+    return f"{int(value)}" if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
+
+
+def count(how_many: int, noun: str) -> str:
+    """`1 GPU`, `2 GPUs`."""
+    return f"{how_many} {noun}" if how_many == 1 else f"{how_many} {noun}s"
+
+
+def emulated_gpus(how_many: int, emulated: int) -> str:
+    """`8 GPUs`, `8 emulated GPUs`, or `8 GPUs, 4 of them emulated`: an emulated one is never passed off as hardware."""
+    if emulated == how_many and emulated:
+        return count(how_many, "emulated GPU")
+    return count(how_many, "GPU") + (f", {emulated} of them emulated" if emulated else "")
+
+
+def indexes(numbers: tuple[int, ...]) -> str:
+    """`0-3,6`: GPUs by index, runs of them joined."""
+    spans: list[list[int]] = []
+    for index in sorted(numbers):
+        if spans and index == spans[-1][1] + 1:
+            spans[-1][1] = index
+        else:
+            spans.append([index, index])
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def some(names: Sequence[str], most: int = 4) -> str:
+    """`a, b, c, d and 7 more`."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def clean(text: str) -> str:
+    """Somebody else's text without what could steer this terminal: each control character becomes a space."""
+    return "".join(char if char.isprintable() else " " for char in text)

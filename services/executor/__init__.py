@@ -1,0 +1,6 @@
+"""Makes what runs on its node match what the node should run.
+
+Hears: NodeHinted, ReadLog, and NodeDesired in answer to its own reports.
+Says:  NodeReported (every few seconds, and when something changed), ProgressSeen.
+Owns:  nothing; it has no database access. What runs on the node is its only state.
+"""

@@ -1,0 +1,209 @@
+"""The executor as a process: settings, wiring, and what to do while there is no bus."""
+
+import asyncio
+import logging
+import os
+import random
+import resource
+import sys
+import time
+import zlib
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from libs.bus import Bus, BusError
+from libs.bus.nats import NatsBus
+from libs.gpus import inventory
+from libs.service import Connections, load, main
+from services.executor import service
+from services.executor.agent import Introduction
+from services.executor.capacity import capacity
+from services.executor.core import Policy
+from services.executor.home import Home
+from services.executor.keeper import FileKeeper, HomeTakenError, boot_clock, boot_id
+from services.executor.node import NodeFacts
+from services.executor.progress import ProgressReader
+from services.executor.runtime import Runtime, RuntimeUnavailableError
+from services.executor.silence import SilentBus
+
+logger = logging.getLogger(__name__)
+
+ServeOn = Callable[[Bus, asyncio.Event], Awaitable[None]]
+
+CONNECT_SECONDS_MAX = 3.0
+SILENT_SECONDS = 5.0  # between two tries to reach NATS
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    connections: Connections = Connections()
+    node_id: str
+    pool: str = "default"
+    address: str = "127.0.0.1"  # where other nodes reach this one
+    home: Path
+    checkpoints: Path | None = None  # None: in the home
+    runtime: str = "process"  # or docker
+    emulated_gpus: int = 0
+    cpus: float = 0.0  # 0: as the host has
+    memory: int = 0
+    volumes_allowed: tuple[str, ...] = ()
+    sync_seconds: float = 2.0
+    fence_seconds: float = 90.0
+    fence_grace_max: float = 30.0
+    drift_seconds: float = 10.0  # how late the clocks and the ticks of a node may be
+    lease_seconds: float = 150.0  # as the scheduler has it
+    stop_jobs_on_exit: bool = False
+    admin_host: str = "127.0.0.1"
+    admin_port: int | None = None
+    # process
+    cgroups: bool = True
+    ignore_images: bool = False
+    # docker
+    cluster: str = "weft"
+    job_network: str = ""
+    gpu_injection: str = "auto"
+    job_user: str = ""
+    pids_max: int = 8192
+    pull: bool = True
+    pull_seconds_max: float = 900.0
+
+    def __post_init__(self) -> None:
+        held = self.fence_seconds + self.fence_grace_max + self.drift_seconds
+        if held >= self.lease_seconds:
+            raise ValueError(
+                f"fence_seconds + fence_grace_max + drift_seconds = {held:g} must be less than"
+                f" lease_seconds = {self.lease_seconds:g}, or a job could run twice"
+            )
+        if self.sync_seconds * 3 > self.fence_seconds:
+            raise ValueError(f"fence_seconds {self.fence_seconds:g} leaves no time for three syncs")
+        if self.runtime not in ("process", "docker"):
+            raise ValueError(f"runtime is process or docker, not {self.runtime}")
+        if self.gpu_injection not in ("auto", "cdi", "nvidia", "devices"):
+            raise ValueError(f"gpu_injection is auto, cdi, nvidia or devices, not {self.gpu_injection}")
+
+
+async def run(stop: asyncio.Event) -> None:
+    config = load(Config, prefix="EXECUTOR_", environ=os.environ)
+    _raise_open_files()
+    home = Home(config.home)
+    keeper = FileKeeper(home, boot_id=boot_id(), now=time.time())
+    try:
+        node = NodeFacts(
+            node_id=config.node_id,
+            address=config.address,
+            gpus=await asyncio.to_thread(inventory, emulated=config.emulated_gpus, node_id=config.node_id),
+            checkpoints=str((config.checkpoints or home.root / "checkpoints").absolute()),
+            volumes_allowed=config.volumes_allowed,
+        )
+        runtime = await _open_runtime(config, home, node)
+        try:
+            await _serve(config, home, keeper, runtime, node, stop)
+        finally:
+            await runtime.close()
+    finally:
+        keeper.close()
+
+
+async def _serve(
+    config: Config, home: Home, keeper: FileKeeper, runtime: Runtime, node: NodeFacts, stop: asyncio.Event
+) -> None:
+    """On the bus; while there is none, on silence, so that the fence falls all the same."""
+    seconds = Introduction(
+        node_id=config.node_id,
+        pool=config.pool,
+        address=config.address,
+        capacity=capacity(gpus=node.gpus, cpus=config.cpus, memory=config.memory),
+        sync_seconds=config.sync_seconds,
+    )
+
+    async def serve_on(bus: Bus, until: asyncio.Event, *, last: bool = False) -> None:
+        await service.run(
+            bus=bus,
+            runtime=runtime,
+            progress=ProgressReader(home),
+            keeper=keeper,
+            node=seconds,
+            policy=Policy(fence_seconds=config.fence_seconds, fence_grace_max=config.fence_grace_max),
+            stop=until,
+            clock=boot_clock,
+            jitter=random.random,
+            stop_jobs_on_exit=config.stop_jobs_on_exit and last,
+            admin_host=config.admin_host,
+            admin_port=config.admin_port,
+        )
+
+    while not stop.is_set():
+        try:
+            async with NatsBus.connect(
+                config.connections.nats_url,
+                name=f"executor-{config.node_id}",
+                user=config.connections.nats_user,
+                password=config.connections.nats_password(),
+                connect_seconds_max=CONNECT_SECONDS_MAX,
+            ) as bus:
+                await serve_on(bus, stop, last=True)
+        except* BusError as errors:
+            logger.warning("no bus, trying again: %s", errors.exceptions[0])
+            await _silent_for(SILENT_SECONDS, stop, serve_on)
+    if config.stop_jobs_on_exit:
+        await serve_on(SilentBus(), stop, last=True)
+
+
+async def _silent_for(seconds: float, stop: asyncio.Event, serve_on: ServeOn) -> None:
+    until = asyncio.Event()
+
+    async def end() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await stop.wait()
+        until.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(end())
+        await serve_on(SilentBus(), until)
+
+
+async def _open_runtime(config: Config, home: Home, node: NodeFacts) -> Runtime:
+    if config.runtime == "docker":
+        from services.executor.runtime.container import ContainerSettings  # only here: it loads the Docker SDK
+        from services.executor.runtime.docker import DockerRuntime
+
+        return await DockerRuntime.open(
+            home,
+            node,
+            ContainerSettings(
+                cluster=config.cluster,
+                job_network=config.job_network,
+                gpu_injection=config.gpu_injection,
+                user=config.job_user,
+                pids_max=config.pids_max,
+                pull=config.pull,
+                pull_seconds_max=config.pull_seconds_max,
+            ),
+        )
+    from services.executor.runtime.cgroup import NoCgroups, find_cgroups
+    from services.executor.runtime.process import ProcessRuntime
+
+    # Two clusters on one host may have a node of one name, but not one home.
+    owner = f"{config.node_id}-{zlib.crc32(os.fsencode(home.root)):08x}"
+    return await ProcessRuntime.open(
+        home,
+        node,
+        inherited=os.environ,
+        cgroups=find_cgroups(owner) if config.cgroups else NoCgroups(),
+        ignore_images=config.ignore_images,
+    )
+
+
+def _raise_open_files() -> None:
+    """Each live run costs two open files here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main("executor", run, environment_errors=(BusError, OSError, RuntimeUnavailableError, HomeTakenError)))

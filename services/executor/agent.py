@@ -1,0 +1,192 @@
+"""The node's conversation with the control plane, and the reconciling that follows from it.
+
+One request is in flight at a time. A hint or a change wakes the conversation at once, but never more often than every
+`gap_seconds`, so a burst makes few syncs; without an answer it goes on for ever, backing off.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from libs.bus import Bus, BusClosedError, BusError
+from libs.domain.cluster import Capacity
+from libs.messages.nodes import NodeDesired, NodeReported
+from services.executor.core import Reconciler
+from services.executor.hands import Hands
+from services.executor.keeper import Keeper
+from services.executor.metrics import ExecutorGauges
+from services.executor.progress import Progress
+from services.executor.runtime import Run, Runtime, RuntimeUnavailableError
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_SECONDS = 0.1
+STOP_LOOK_SECONDS = 0.1
+
+
+class Introduction(Struct, frozen=True, kw_only=True):
+    """How this node presents itself, and how often it speaks."""
+
+    node_id: str
+    pool: str
+    address: str
+    capacity: Capacity
+    sync_seconds: float = 2.0
+    answer_seconds_max: float = 3.0
+    gap_seconds: float = 0.02
+
+
+class Agent:
+    def __init__(
+        self,
+        *,
+        bus: Bus,
+        runtime: Runtime,
+        reconciler: Reconciler,
+        keeper: Keeper,
+        progress: Progress,
+        node: Introduction,
+        tasks: asyncio.TaskGroup,
+        clock: Callable[[], float],
+        jitter: Callable[[], float],
+    ) -> None:
+        self._bus, self._runtime, self._core, self._keeper = bus, runtime, reconciler, keeper
+        self._progress, self._node, self._clock, self._jitter = progress, node, clock, jitter
+        self.hands = Hands(
+            runtime,
+            tasks,
+            permits=lambda key: reconciler.permits(key, clock()),
+            done=self.touch,
+            failed=reconciler.undo,
+        )
+        self.woken = asyncio.Event()  # there is a reason to speak
+        self.touched = asyncio.Event()  # there is a reason to decide
+        self.gauges = ExecutorGauges()
+        self._hinted = asyncio.Event()
+        self._reconciling = asyncio.Lock()
+        self._seq = 0
+        self._tried = False
+        self._failures = 0
+        self._refused = ""
+
+    def touch(self) -> None:
+        """Something on this node may have changed: decide, and tell it."""
+        self.woken.set()
+        self.touched.set()
+
+    def hint(self) -> None:
+        """The control plane wants to be asked, so it is there: no backing off."""
+        self._hinted.set()
+        self.woken.set()
+
+    async def speak(self) -> None:
+        """Sync and reconcile once; not again before `gap_seconds` are over, or the back-off when nobody answered."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self.woken.clear()
+        self._hinted.clear()
+        answered = await self._sync()
+        self._tried = True
+        await self.reconcile()
+        self._failures = 0 if answered else self._failures + 1
+        if answered:
+            await asyncio.sleep(max(0.0, began + self._node.gap_seconds - loop.time()))
+        else:
+            await _set_within(self._hinted, self._backoff())
+            self.woken.set()
+
+    async def watch(self) -> None:
+        """For ever: hear of changes on the node."""
+        while True:
+            await self._runtime.changed()
+            self.touch()
+
+    async def tick(self) -> None:
+        """Graces end and fences fall without anybody saying so. Nothing is decided before the first try to sync."""
+        if self._tried:
+            await self.reconcile()
+
+    async def reconcile(self) -> None:
+        async with self._reconciling:
+            runs = await self.runs()
+            if runs is not None:
+                now = self._clock()
+                actions = self._core.decide(runs, busy=self.hands.busy, now=now)
+                self._keeper.save(self._core.memory)  # before the deed, so that its cause outlives us
+                self.gauges.show(runs, actions, fenced=self._core.fenced(now))
+                self.hands.take(actions)
+
+    async def stop_all(self) -> None:
+        """End every run, as if it were no longer desired, and return when all are gone or killed."""
+        self._core.close()
+        while (runs := await self.runs()) is None or any(run.live for run in runs):
+            await self.reconcile()
+            await asyncio.sleep(STOP_LOOK_SECONDS)
+
+    async def _sync(self) -> bool:
+        """Say what is here and take what should be. False: not answered, or refused."""
+        runs = await self.runs()
+        if runs is None:  # A node that knows nothing of its runs must not say that it has none.
+            return False
+        await self._progress.settle([run for run in runs if not run.live])
+        seen = self._core.report(runs, self._progress.latest)
+        self._seq += 1
+        sent_at = self._clock()
+        try:
+            answer = await self._bus.request(
+                NodeReported(
+                    node_id=self._node.node_id,
+                    pool=self._node.pool,
+                    address=self._node.address,
+                    boot_id=self._keeper.boot_id,
+                    incarnation=self._keeper.incarnation,
+                    seq=self._seq,
+                    capacity=self._node.capacity,
+                    runs=seen,
+                    runtime=self._runtime.name,
+                    not_enforced=self._runtime.not_enforced,
+                ),
+                NodeDesired,
+                seconds_max=self._node.answer_seconds_max,
+            )
+        except BusClosedError:
+            raise
+        except BusError as error:
+            if self._failures == 0:
+                logger.warning("the control plane does not answer, asking on: %s", error)
+            return False
+        if answer.refused != self._refused:
+            self._refused = answer.refused
+            if answer.refused:
+                logger.warning("the control plane refuses our reports: %s", answer.refused)
+        if answer.refused or answer.seq != self._seq:
+            return False
+        if self._failures:
+            logger.info("the control plane answers again")
+        self._core.observe(answer, reported=seen, sent_at=sent_at)
+        self._progress.patterns = self._core.patterns()
+        # Before anything starts by this answer: a restart must know when it was allowed.
+        self._keeper.save(self._core.memory)
+        return True
+
+    async def runs(self) -> list[Run] | None:
+        """What the runtime has, or None when it does not say."""
+        try:
+            return await self._runtime.runs()
+        except RuntimeUnavailableError as error:
+            logger.warning("the %s runtime does not answer: %s", self._runtime.name, error)
+            return None
+
+    def _backoff(self) -> float:
+        longest = min(self._node.sync_seconds, BACKOFF_SECONDS * 2.0 ** min(self._failures, 10))
+        return longest * (0.5 + 0.5 * self._jitter())
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

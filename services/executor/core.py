@@ -1,0 +1,203 @@
+"""What this node should do next: `observe` the control plane's answers, then `decide`. No clock, no I/O.
+
+What must outlive a restart of the executor is its `Memory`: when the last good sync was sent, and which runs it has
+asked to stop. All times here are seconds on one clock that never jumps.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from libs.messages.nodes import EndReason, NodeDesired, RunSeen, RunState, StartRun
+from services.executor.runtime import Run, RunKey
+
+
+class Start(Struct, frozen=True):
+    order: StartRun
+
+    @property
+    def key(self) -> RunKey:
+        return RunKey.of(self.order)
+
+
+class Terminate(Struct, frozen=True):
+    key: RunKey
+
+
+class Kill(Struct, frozen=True):
+    key: RunKey
+
+
+class Remove(Struct, frozen=True):
+    key: RunKey
+
+
+Action = Start | Terminate | Kill | Remove
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """A node that has not synced for `fence_seconds` ends its runs, within `fence_grace_max` more."""
+
+    fence_seconds: float = 90.0
+    fence_grace_max: float = 30.0
+    kill_again_seconds: float = 5.0
+
+
+class Stop(Struct, frozen=True, kw_only=True):
+    """A run that was asked to stop. It is carried through: what was told to end is no longer what was ordered."""
+
+    key: RunKey
+    kill_at: float
+    fenced: bool = False
+    killed_at: float | None = None
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """What must outlive the executor, or a restart would forget the fence and why runs ended."""
+
+    synced_at: float | None = None
+    stops: tuple[Stop, ...] = ()
+
+
+class Reconciler:
+    """`observe` what the control plane says, then `decide`. The same history decides the same."""
+
+    def __init__(self, policy: Policy, memory: Memory | None = None) -> None:
+        memory = memory or Memory()
+        self._policy = policy
+        self._synced_at = memory.synced_at
+        self._stops = {stop.key: stop for stop in memory.stops}
+        self._desired: dict[RunKey, StartRun] | None = None  # None: not heard since this executor began
+        self._graces: dict[RunKey, float] = {}
+        self._closing = False
+        self._told: set[RunKey] = set()  # runs whose end was in a report that was answered
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(synced_at=self._synced_at, stops=tuple(self._stops[key] for key in sorted(self._stops)))
+
+    def fenced(self, now: float) -> bool:
+        """Is the last good sync too long ago? Without any on record it is."""
+        return self._synced_at is None or now - self._synced_at > self._policy.fence_seconds
+
+    def permits(self, key: RunKey, now: float) -> bool:
+        """May `key` start at this moment?"""
+        return self._starting(now) and key in (self._desired or {}) and key not in self._stops
+
+    def patterns(self) -> dict[RunKey, str]:
+        """Which desired runs tell their progress by a pattern on their output."""
+        orders = (self._desired or {}).items()
+        return {key: order.progress_pattern for key, order in orders if order.progress_pattern}
+
+    def close(self) -> None:
+        """The executor goes for good: every run ends, and nothing starts any more."""
+        self._closing = True
+
+    def observe(self, answer: NodeDesired, *, reported: Iterable[RunSeen], sent_at: float) -> None:
+        """Take the answer to a report that was sent at `sent_at`; a refused report changes nothing."""
+        if answer.refused:
+            return
+        newest: dict[tuple[str, int], StartRun] = {}
+        for order in answer.runs:
+            rank = (order.job_id, order.rank)
+            if rank not in newest or newest[rank].epoch < order.epoch:
+                newest[rank] = order
+        self._desired = {RunKey.of(order): order for order in newest.values()}
+        self._graces.update({key: order.grace for key, order in self._desired.items()})
+        self._synced_at = sent_at if self._synced_at is None else max(sent_at, self._synced_at)
+        self._told.update(RunKey(run.job_id, run.epoch, run.rank) for run in reported if run.state is RunState.EXITED)
+
+    def decide(self, runs: Iterable[Run], *, busy: frozenset[RunKey], now: float) -> list[Action]:
+        """What to do now. `busy` are runs with an action still in hand, which get no other one."""
+        found = {run.key: run for run in runs}
+        self._forget(found.keys() | busy)
+        actions: list[Action] = []
+        for key in sorted(found.keys() - busy):
+            run = found[key]
+            if run.live:
+                actions += self._ends(run, now)
+            elif self._removable(key):
+                actions.append(Remove(key))
+        return actions + self._starts(found, busy, now)
+
+    def undo(self, action: Action) -> None:
+        """An action could not be carried out: decide it again."""
+        match action:
+            case Terminate(key):
+                self._stops.pop(key, None)
+            case Kill(key) if key in self._stops:
+                stop = self._stops[key]
+                self._stops[key] = Stop(key=key, kill_at=stop.kill_at, fenced=stop.fenced)
+            case _:
+                pass  # Starts and removals are decided from what is seen, so they come again by themselves.
+
+    def report(self, runs: Iterable[Run], progress: Mapping[RunKey, dict[str, float]]) -> tuple[RunSeen, ...]:
+        """What to tell the control plane: the runs, with why they ended and how far they are."""
+        return tuple(self._seen(run, progress.get(run.key, {})) for run in runs)
+
+    def _starting(self, now: float) -> bool:
+        return not self._closing and not self.fenced(now)
+
+    def _forget(self, known: Iterable[RunKey]) -> None:
+        """Drop what is remembered of runs that are gone."""
+        kept = set(known)
+        self._told &= kept
+        self._stops = {key: stop for key, stop in self._stops.items() if key in kept}
+        kept |= (self._desired or {}).keys()
+        self._graces = {key: grace for key, grace in self._graces.items() if key in kept}
+
+    def _removable(self, key: RunKey) -> bool:
+        """Only once the control plane knows its end and no longer wants it, so that no exit status is lost."""
+        return self._desired is not None and key not in self._desired and key in self._told
+
+    def _ends(self, run: Run, now: float) -> list[Action]:
+        """Ask a live run to stop if it must, then kill it when its grace is over."""
+        key, stop, fenced = run.key, self._stops.get(run.key), self.fenced(now)
+        if stop is None:
+            if not fenced and not self._closing and (self._desired is None or key in self._desired):
+                return []
+            grace = self._graces.get(key, run.grace)
+            grace = min(grace, self._policy.fence_grace_max) if fenced or self._closing else grace
+            self._stops[key] = Stop(key=key, kill_at=now + grace, fenced=fenced)
+            return [Terminate(key)]
+        hurried = now + self._policy.fence_grace_max if fenced or self._closing else stop.kill_at
+        kill_at = min(stop.kill_at, hurried)
+        killed_at = stop.killed_at
+        due = now >= kill_at and (killed_at is None or now - killed_at >= self._policy.kill_again_seconds)
+        self._stops[key] = Stop(key=key, kill_at=kill_at, fenced=stop.fenced, killed_at=now if due else killed_at)
+        return [Kill(key)] if due else []
+
+    def _starts(self, found: Mapping[RunKey, Run], busy: frozenset[RunKey], now: float) -> list[Action]:
+        """Start what is desired and not there; a new epoch waits until the old one has ended here."""
+        if self._desired is None or not self._starting(now):
+            return []
+        taken = {(key.job_id, key.rank) for key, run in found.items() if run.live}
+        taken |= {(key.job_id, key.rank) for key in busy}
+        return [
+            Start(order)
+            for key, order in sorted(self._desired.items())
+            if key not in found and (key.job_id, key.rank) not in taken
+        ]
+
+    def _seen(self, run: Run, progress: dict[str, float]) -> RunSeen:
+        reason, exit_code = run.reason, run.exit_code
+        stop = self._stops.get(run.key)
+        if stop is not None and not run.live and reason is not EndReason.START_FAILED:
+            if stop.fenced:
+                reason = EndReason.FENCED
+            elif exit_code != 0:  # with 0 it finished within its grace
+                reason = EndReason.STOPPED
+            if exit_code is None and stop.killed_at is not None:
+                exit_code = 137
+        return RunSeen(
+            job_id=run.key.job_id,
+            epoch=run.key.epoch,
+            rank=run.key.rank,
+            state=run.state,
+            started_at=run.started_at,
+            ended_at=run.ended_at,
+            exit_code=exit_code,
+            reason=reason,
+            detail=run.detail,
+            progress=progress,
+        )

@@ -1,0 +1,87 @@
+"""The contract with the job's own code: which environment variables a run finds.
+
+The contract's names win over the user's, except those that only tune (`_TUNING`), which the user may set.
+A TensorFlow task listens on the master's port plus its position in the cluster, because tasks may share a node; where
+each has an address of its own (containers of one network) `task_ports_differ` is False and all use the master's port.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+from libs.domain.cluster import Gpu
+from libs.messages.nodes import StartRun
+
+_TUNING = {"PYTHONUNBUFFERED": "1"}
+
+
+class RunFacts(Struct, frozen=True, kw_only=True):
+    """What only the node knows: its GPUs, and where the run finds its folders and the other ranks."""
+
+    gpus: tuple[Gpu, ...] = ()  # those that this run holds
+    checkpoints: str
+    progress: str
+    progress_socket: str = ""
+    master_address: str
+    peers: Mapping[str, tuple[str, ...]] = {}
+    task_ports_differ: bool = True
+
+
+def environment(order: StartRun, facts: RunFacts) -> dict[str, str]:
+    """Everything that Weft and the user put into the environment of one run."""
+    processes = str(max(1, len(order.gpus)))
+    return {**_TUNING, "PET_NPROC_PER_NODE": processes, **order.env, **_contract(order, facts)}
+
+
+def _contract(order: StartRun, facts: RunFacts) -> dict[str, str]:
+    rank, world = str(order.rank), str(order.world_size)
+    names = {
+        "WEFT_JOB_ID": order.job_id,
+        "WEFT_EPOCH": str(order.epoch),
+        "WEFT_RANK": rank,
+        "WEFT_WORLD_SIZE": world,
+        "WEFT_ROLE": order.role,
+        "WEFT_ROLE_RANK": str(order.role_rank),
+        "WEFT_CHECKPOINT_DIR": facts.checkpoints,
+        "WEFT_PROGRESS": facts.progress,
+        "WEFT_GPUS": ",".join(str(index) for index in order.gpus),
+        "RANK": rank,
+        "WORLD_SIZE": world,
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": facts.master_address,
+        "PET_NNODES": world,
+        "PET_NODE_RANK": rank,
+        "PET_MASTER_ADDR": facts.master_address,
+        **_gpus(facts.gpus),
+    }
+    if facts.progress_socket:
+        names["WEFT_PROGRESS_SOCKET"] = facts.progress_socket
+    if order.master_port:
+        names["MASTER_PORT"] = names["PET_MASTER_PORT"] = str(order.master_port)
+        names["TF_CONFIG"] = _tf_config(order, facts)
+    return names
+
+
+def _gpus(gpus: tuple[Gpu, ...]) -> dict[str, str]:
+    """Real GPUs by uuid; an emulated one is not there for CUDA, and the run is told so."""
+    real = [gpu.uuid for gpu in gpus if not gpu.emulated]
+    names = {"CUDA_VISIBLE_DEVICES": ",".join(real)}
+    if any(gpu.emulated for gpu in gpus):
+        names["WEFT_GPUS_EMULATED"] = "1"
+    return names
+
+
+def _tf_config(order: StartRun, facts: RunFacts) -> str:
+    """`{"cluster": {role: [host:port, …]}, "task": {"type": role, "index": n}}`."""
+    cluster: dict[str, list[str]] = {}
+    peers = facts.peers or order.peers or {order.role: (facts.master_address,)}
+    position = 0
+    for role, addresses in peers.items():
+        cluster[role] = []
+        for address in addresses:
+            cluster[role].append(f"{address}:{order.master_port + position * facts.task_ports_differ}")
+            position += 1
+    task = {"type": order.role, "index": order.role_rank}
+    return msgspec.json.encode({"cluster": cluster, "task": task}).decode()

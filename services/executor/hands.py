@@ -1,0 +1,75 @@
+"""Carries out what the core decided: many actions at once, one at a time for each run, none holding up another."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from services.executor.core import Action, Kill, Remove, Start, Terminate
+from services.executor.runtime import RunKey, Runtime, RuntimeUnavailableError
+
+logger = logging.getLogger(__name__)
+
+STARTS_AT_ONCE = 8  # a pull may take minutes: such starts must leave room for ends
+ENDS_AT_ONCE = 16
+RETRY_SECONDS = 1.0
+
+
+class Hands:
+    def __init__(
+        self,
+        runtime: Runtime,
+        tasks: asyncio.TaskGroup,
+        *,
+        permits: Callable[[RunKey], bool],
+        done: Callable[[], None],
+        failed: Callable[[Action], None],
+    ) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
+        self._permits = permits
+        self._done = done
+        self._failed = failed
+        self._in_hand: dict[RunKey, asyncio.Task[None]] = {}
+        self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._ends = asyncio.Semaphore(ENDS_AT_ONCE)
+
+    @property
+    def busy(self) -> frozenset[RunKey]:
+        return frozenset(self._in_hand)
+
+    def take(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if action.key not in self._in_hand:
+                self._in_hand[action.key] = self._tasks.create_task(self._carry_out(action))
+
+    def drop(self) -> None:
+        """Let go of everything; what a thread has begun it ends, and the next executor finds it."""
+        for task in self._in_hand.values():
+            task.cancel()
+
+    async def _carry_out(self, action: Action) -> None:
+        try:
+            async with self._starts if isinstance(action, Start) else self._ends:
+                await self._do(action)
+        except RuntimeUnavailableError as error:
+            logger.warning("%s %s: %s", type(action).__name__.lower(), action.key, error)
+            self._failed(action)
+            await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            self._in_hand.pop(action.key, None)
+            self._done()
+
+    async def _do(self, action: Action) -> None:
+        match action:
+            case Start(order):
+                key = action.key
+                await self._runtime.start(order, permitted=lambda: self._permits(key))
+                logger.info("started %s", key)
+            case Terminate(key):
+                logger.info("stopping %s", key)
+                await self._runtime.signal(key, kill=False)
+            case Kill(key):
+                logger.info("killing %s", key)
+                await self._runtime.signal(key, kill=True)
+            case Remove(key):
+                await self._runtime.remove(key)

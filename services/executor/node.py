@@ -1,0 +1,42 @@
+"""What this node is, and what its owner allows: the same for every runtime."""
+
+import os
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from libs.domain.cluster import Gpu
+from libs.domain.spec import Volume
+from libs.messages.nodes import StartRun
+
+
+class NodeFacts(Struct, frozen=True, kw_only=True):
+    node_id: str
+    address: str = "127.0.0.1"
+    gpus: tuple[Gpu, ...] = ()
+    checkpoints: str  # each job has its own folder in here
+    volumes_allowed: tuple[str, ...] = ()  # folders whose contents jobs may mount
+
+
+class Refusal(Exception):  # noqa: N818 - not an error of the node: this order can never be carried out here
+    """Why an order cannot start, in words for its user."""
+
+
+def gpus_of(order: StartRun, node: NodeFacts) -> tuple[Gpu, ...]:
+    """The GPUs that the order names by index. Raises Refusal."""
+    by_index = {gpu.index: gpu for gpu in node.gpus}
+    unknown = [index for index in order.gpus if index not in by_index]
+    if unknown:
+        raise Refusal(f"this node has no GPU {unknown[0]}")
+    return tuple(by_index[index] for index in order.gpus)
+
+
+def volume_source(volume: Volume, allowed: Sequence[str]) -> str:
+    """Where the volume really is, links resolved, if that lies within the allow-list. Raises Refusal."""
+    real = os.path.realpath(volume.source)
+    folders = [os.path.realpath(folder) for folder in allowed if folder]
+    if not any(real == folder or real.startswith(folder.rstrip("/") + "/") for folder in folders):
+        raise Refusal(f"the volume {volume.source} is not in what this node's owner allows")
+    if not os.path.exists(real):
+        raise Refusal(f"the volume {volume.source} does not exist on this node")
+    return real

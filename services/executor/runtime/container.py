@@ -1,0 +1,201 @@
+"""From an order to a container: its name, labels, limits, mounts, devices and network, as the engine takes them."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from docker import APIClient
+from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
+from msgspec import Struct
+
+from libs.domain.cluster import Gpu
+from libs.messages.nodes import StartRun
+from services.executor.environment import RunFacts, environment
+from services.executor.node import NodeFacts, Refusal, gpus_of, volume_source
+from services.executor.runtime import RunKey
+
+CPU_PERIOD_MICROSECONDS = 100_000
+CPU_QUOTA_MICROSECONDS_MIN = 1_000
+MEMORY_BYTES_MIN = 6 << 20  # the engine refuses less
+
+LOG_SIZE_MAX = "1000000g"  # never rotate, whatever the engine's own default: that would lose what was not yet copied
+
+HOST_NETWORK = "host"
+CHECKPOINTS_INSIDE = "/weft/checkpoints"
+RUN_INSIDE = "/weft/run"
+
+
+class ContainerSettings(Struct, frozen=True, kw_only=True):
+    """How this node's owner wants containers made."""
+
+    cluster: str = "weft"  # containers of another cluster on the same engine are not ours
+    job_network: str = ""  # "": one for each gang; "host"; or the name of one that all jobs join
+    gpu_injection: str = "auto"  # cdi, nvidia, devices, or auto
+    user: str = ""  # "": the image's own
+    pids_max: int = 8192
+    pull: bool = True
+    pull_seconds_max: float = 900.0
+
+
+class Joined(Struct, frozen=True, kw_only=True):
+    """The network of a run, and how its ranks reach each other there."""
+
+    network: str
+    named: bool  # ranks are found by the name of their container
+
+
+def container_name(key: RunKey) -> str:
+    return f"weft-{key}"
+
+
+def gang_network(key: RunKey) -> str:
+    return f"weft-{key.job_id}-{key.epoch}"
+
+
+def labels(key: RunKey, node: NodeFacts, settings: ContainerSettings, *, grace: float) -> dict[str, str]:
+    return {
+        "weft.job": key.job_id,
+        "weft.epoch": str(key.epoch),
+        "weft.rank": str(key.rank),
+        "weft.node": node.node_id,
+        "weft.cluster": settings.cluster,
+        "weft.grace": str(grace),
+    }
+
+
+def key_of(found: Mapping[str, str]) -> RunKey | None:
+    """The run that a container's labels tell of."""
+    try:
+        return RunKey(found["weft.job"], int(found["weft.epoch"]), int(found["weft.rank"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def container_arguments(
+    client: APIClient,
+    order: StartRun,
+    *,
+    node: NodeFacts,
+    settings: ContainerSettings,
+    joined: Joined,
+    run_folder: str,
+    injection: str,
+) -> dict[str, Any]:
+    """What `create_container` is called with. Raises Refusal."""
+    key = RunKey.of(order)
+    if not order.image:
+        raise Refusal("this node runs jobs in containers, and the job names no image")
+    gpus = gpus_of(order, node)
+    mounts = [
+        Mount(CHECKPOINTS_INSIDE, f"{node.checkpoints}/{order.job_id}", type="bind"),
+        Mount(RUN_INSIDE, run_folder, type="bind"),
+        *(
+            Mount(volume.target, volume_source(volume, node.volumes_allowed), type="bind", read_only=volume.read_only)
+            for volume in order.volumes
+        ),
+    ]
+    memory = max(order.memory, MEMORY_BYTES_MIN)
+    on_host = joined.network == HOST_NETWORK
+    published: dict[int | str, Any] | None = (
+        {order.master_port: order.master_port} if _published(order, joined) else None
+    )
+    host_config = client.create_host_config(
+        cpu_period=CPU_PERIOD_MICROSECONDS,
+        cpu_quota=max(CPU_QUOTA_MICROSECONDS_MIN, round(order.cpus * CPU_PERIOD_MICROSECONDS)),
+        mem_limit=memory,
+        memswap_limit=memory,
+        shm_size=order.shm or None,
+        pids_limit=settings.pids_max,
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges:true"],
+        privileged=False,
+        init=True,  # reaps, and passes SIGTERM on to a command that would not see it as PID 1
+        read_only=order.read_only,
+        tmpfs={"/tmp": "rw,nosuid,nodev,mode=1777"} if order.read_only else None,
+        mounts=mounts,
+        network_mode=joined.network,
+        port_bindings=published,
+        log_config=LogConfig(type="json-file", config={"max-size": LOG_SIZE_MAX}),
+        restart_policy={"Name": "no"},
+        **_gpu_arguments(gpus, injection),
+    )
+    return {
+        "image": order.image,
+        "command": list(order.command) or None,
+        "name": container_name(key),
+        "hostname": None if on_host else container_name(key)[:63],
+        "user": settings.user or None,
+        "working_dir": order.workdir,
+        "environment": _environment(order, gpus, joined, injection),
+        "labels": labels(key, node, settings, grace=order.grace),
+        "ports": list(published) if published else None,
+        "host_config": host_config,
+    }
+
+
+def update_arguments(*, cpus: float | None, memory: int | None) -> dict[str, Any]:
+    """What `update_container` is called with; the same style of limit as at creation, or the engine refuses."""
+    arguments: dict[str, Any] = {}
+    if cpus is not None:
+        arguments["cpu_period"] = CPU_PERIOD_MICROSECONDS
+        arguments["cpu_quota"] = max(CPU_QUOTA_MICROSECONDS_MIN, round(cpus * CPU_PERIOD_MICROSECONDS))
+    if memory is not None:
+        arguments["mem_limit"] = arguments["memswap_limit"] = max(memory, MEMORY_BYTES_MIN)
+    return arguments
+
+
+def injection_for(info: Mapping[str, Any]) -> str:
+    """How this engine gives a GPU to a container: CDI if it knows it, else NVIDIA's own hook, else device nodes."""
+    if info.get("CDISpecDirs"):
+        return "cdi"
+    return "nvidia" if "nvidia" in info.get("Runtimes", {}) else "devices"
+
+
+def _environment(order: StartRun, gpus: tuple[Gpu, ...], joined: Joined, injection: str) -> dict[str, str]:
+    peers = dict(order.peers)
+    master = order.master_address
+    if joined.named:
+        ranks = itertools.count()  # ranks are numbered role by role, in the order of `peers`
+        names = {rank: container_name(RunKey(order.job_id, order.epoch, rank)) for rank in range(order.world_size)}
+        peers = {role: tuple(names.get(next(ranks), "") for _ in addresses) for role, addresses in peers.items()}
+        master = names[0]
+    facts = RunFacts(
+        gpus=gpus,
+        checkpoints=CHECKPOINTS_INSIDE,
+        progress=f"{RUN_INSIDE}/progress",
+        progress_socket=f"{RUN_INSIDE}/progress.sock",
+        master_address=master,
+        peers=peers,
+        task_ports_differ=not joined.named,
+    )
+    env = environment(order, facts)
+    # Where NVIDIA's hook is the engine's default it gives every GPU to whoever does not say otherwise.
+    if not any(not gpu.emulated for gpu in gpus) or injection != "nvidia":
+        env["NVIDIA_VISIBLE_DEVICES"] = "void"
+    return env
+
+
+def _published(order: StartRun, joined: Joined) -> bool:
+    """Rank 0 of a gang on several hosts without a network of their own is met at its host's port."""
+    return not joined.named and joined.network != HOST_NETWORK and order.rank == 0 and order.world_size > 1
+
+
+def _gpu_arguments(gpus: tuple[Gpu, ...], injection: str) -> dict[str, Any]:
+    """An emulated GPU is nothing to inject."""
+    real = [gpu for gpu in gpus if not gpu.emulated]
+    if not real:
+        return {}
+    # NCCL pins memory; the memory limit holds all the same.
+    pinning: dict[str, Any] = {"ulimits": [Ulimit(name="memlock", soft=-1, hard=-1)]}
+    if injection == "cdi":
+        return pinning | {
+            "device_requests": [DeviceRequest(driver="cdi", device_ids=[f"nvidia.com/gpu={gpu.uuid}" for gpu in real])]
+        }
+    if injection == "nvidia":
+        return pinning | {
+            "device_requests": [
+                DeviceRequest(driver="nvidia", device_ids=[gpu.uuid for gpu in real], capabilities=[["gpu"]])
+            ]
+        }
+    nodes = [f"/dev/nvidia{gpu.index}" for gpu in real] + ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+    return pinning | {"devices": [f"{path}:{path}:rwm" for path in nodes]}

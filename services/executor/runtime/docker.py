@@ -1,0 +1,467 @@
+"""Runs jobs in containers of this host's Docker engine, each named by its job, epoch and rank, and labelled.
+
+A name that is taken is the same run, begun before: it is adopted. The engine is asked every POLL_SECONDS what there is
+(its events cannot be waited for and given up); between, `runs` answers from the last time. A container that was made
+and never started is half a start of an executor that died: it is replaced.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from libs.messages.nodes import EndReason, RunState, StartRun
+from services.executor.home import Home
+from services.executor.node import NodeFacts, Refusal
+from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from services.executor.runtime.container import (
+    HOST_NETWORK,
+    ContainerSettings,
+    Joined,
+    container_arguments,
+    container_name,
+    gang_network,
+    injection_for,
+    key_of,
+    update_arguments,
+)
+from services.executor.runtime.engine import APIError, Engine, NotFound, explanation
+from services.executor.runtime.logcopy import LogCopy, position_path
+from services.executor.runtime.records import forget
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+FOLLOWERS_STOP_SECONDS_MAX = 2.0
+SHRINK_ROOM = 1.1  # memory is not shrunk below this many times what is in use
+CONFLICT, MISSING = 409, 404
+INIT_FAILED = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+) failed: (.+)\n")
+INIT_FAILED_STATUSES = (126, 127)
+
+
+class _Container(Struct, frozen=True, kw_only=True):
+    id: str
+    state: str  # created, running, paused, exited, …
+    grace: float
+
+
+class DockerRuntime:
+    name = "docker"
+
+    def __init__(self, engine: Engine, home: Home, node: NodeFacts, settings: ContainerSettings) -> None:
+        self._engine = engine
+        self._home = home
+        self._node = node
+        self._settings = settings
+        self._found: dict[RunKey, _Container] = {}
+        self._inspected: dict[RunKey, Run] = {}  # of running and of drained containers
+        self._copies: dict[RunKey, LogCopy] = {}
+        self._starting: dict[RunKey, Run] = {}
+        self._over: dict[RunKey, Run] = {}  # ended without a container: never started, or taken from us
+        self._problem = ""
+        self._injection = settings.gpu_injection
+        self._changed = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._networking = asyncio.Lock()
+        self._poll: asyncio.Task[None] | None = None
+        self.not_enforced: tuple[str, ...] = ()
+
+    @classmethod
+    async def open(cls, home: Home, node: NodeFacts, settings: ContainerSettings | None = None) -> "DockerRuntime":
+        """With what runs already. Raises RuntimeUnavailableError where there is no engine."""
+        engine = await asyncio.to_thread(Engine)
+        runtime = cls(engine, home, node, settings or ContainerSettings())
+        info: dict[str, Any] = await engine.call(engine.client.info)
+        if runtime._injection == "auto":
+            runtime._injection = injection_for(info)
+        runtime.not_enforced = tuple(
+            limit for limit, field in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota")) if not info.get(field, True)
+        )
+        await runtime._remove_half_made()
+        await runtime._look()
+        for name in os.listdir(home.runs):
+            if RunKey.parse(name) not in runtime._found:
+                forget(f"{home.runs}/{name}")
+        runtime._poll = asyncio.create_task(runtime._look_for_ever())
+        return runtime
+
+    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
+        key = RunKey.of(order)
+        if key in self._starting or key in self._over or not permitted():
+            return
+        self._starting[key] = Run(key=key, state=RunState.STARTING, grace=order.grace)
+        self._changed.set()
+        try:
+            await self._start(order, key, permitted)
+            await self._look()
+        except Refusal as refusal:
+            self._over[key] = Run(
+                key=key,
+                state=RunState.EXITED,
+                ended_at=time.time(),
+                reason=EndReason.START_FAILED,
+                detail=str(refusal),
+            )
+        finally:
+            del self._starting[key]
+            self._changed.set()
+
+    async def runs(self) -> list[Run]:
+        if self._problem:
+            raise RuntimeUnavailableError(self._problem)
+        found = {key: self._run(key, container) for key, container in self._found.items()}
+        made = {key: run for key, run in found.items() if run is not None}
+        return list({**self._over, **self._starting, **made}.values())
+
+    async def signal(self, key: RunKey, *, kill: bool) -> None:
+        container = self._found.get(key)
+        if container is None:
+            return
+        try:
+            await self._engine.call(self._engine.client.kill, container.id, "SIGKILL" if kill else "SIGTERM")
+        except APIError as error:
+            if error.status_code not in (CONFLICT, MISSING):  # not running any more
+                raise RuntimeUnavailableError(explanation(error)) from error
+        if kill:
+            await self._look()
+
+    async def remove(self, key: RunKey) -> None:
+        if self._over.pop(key, None) is None:
+            container = self._found.get(key)
+            if container is None or not self._ended(key, container):
+                return
+            async with self._looking:  # Else a look that is under way would take it for lost.
+                await self._remove_container(container.id)
+                self._found.pop(key, None)
+                self._inspected.pop(key, None)
+                self._copies.pop(key, None)
+        with suppress(FileNotFoundError):
+            os.unlink(position_path(self._home.log(key)))
+        forget(self._home.run(key))
+        await self._remove_network(key)
+
+    async def resize(self, key: RunKey, limits: Limits) -> bool:
+        container = self._found.get(key)
+        if container is None or container.state != "running":
+            return False
+        try:
+            if limits.memory is not None and not await self._fits(container.id, limits.memory):
+                return False
+            arguments = update_arguments(cpus=limits.cpus, memory=limits.memory)
+            await self._engine.call(lambda: self._engine.client.update_container(container.id, **arguments))
+        except APIError as error:
+            logger.warning("resizing %s: %s", key, explanation(error))
+            return False
+        return True
+
+    async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
+        container = self._found.get(key)
+        over = self._ended(key, container) if container is not None else key not in self._starting
+        known = container is not None or key in self._starting or key in self._over
+        return self._home.read_log(key, offset=offset, limit=limit, known=known, over=over)
+
+    async def changed(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def close(self) -> None:
+        if self._poll is not None:
+            self._poll.cancel()
+            await asyncio.gather(self._poll, return_exceptions=True)
+        for copy in self._copies.values():
+            copy.stop()
+        deadline = time.monotonic() + FOLLOWERS_STOP_SECONDS_MAX
+        for copy in self._copies.values():
+            await asyncio.to_thread(copy.join, max(0.0, deadline - time.monotonic()))
+        self._engine.close()
+
+    # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _start(self, order: StartRun, key: RunKey, permitted: Callable[[], bool]) -> None:
+        """Make the container and start it, or adopt the one that is there. Raises Refusal."""
+        self._make_folders(key)
+        joined = await self._join(order, key)
+        arguments = container_arguments(
+            self._engine.client,
+            order,
+            node=self._node,
+            settings=self._settings,
+            joined=joined,
+            run_folder=self._home.run(key),
+            injection=self._injection,
+        )
+        made = await self._create(arguments, key, permitted)
+        if made is None:
+            return
+        if not permitted():
+            await self._remove_container(made)
+            return
+        try:
+            await self._engine.call(self._engine.client.start, made)
+        except APIError as error:
+            await self._remove_container(made)
+            raise Refusal(_start_refused(explanation(error), order)) from error
+
+    async def _create(self, arguments: Mapping[str, Any], key: RunKey, permitted: Callable[[], bool]) -> str | None:
+        """The new container's id; None where the run is there already, or may not start any more. Raises Refusal."""
+        for pulled in (False, True):
+            if not permitted():
+                return None
+            try:
+                made = await self._engine.call(self._engine.client.create_container, **arguments)
+                return cast(str, made["Id"])
+            except NotFound as error:
+                if "image" not in explanation(error).lower() or pulled:
+                    raise Refusal(explanation(error)) from error
+                await self._pull(arguments["image"])
+            except APIError as error:
+                if error.status_code == CONFLICT:
+                    return await self._replace_half_made(key, explanation(error))
+                raise Refusal(explanation(error)) from error
+        raise AssertionError("the second try returns or raises")
+
+    async def _replace_half_made(self, key: RunKey, why: str) -> str | None:
+        """The name is taken: by this very run (None: leave it alone), by half a start (its id), or by a stranger."""
+        try:
+            found = await self._engine.call(self._engine.client.inspect_container, container_name(key))
+        except NotFound as error:
+            raise RuntimeUnavailableError(f"{key}: {why}") from error  # Gone meanwhile: the next try makes it.
+        own = found["Config"]["Labels"] or {}
+        if key_of(own) != key or own.get("weft.node") != self._node.node_id:
+            raise Refusal(f"the container name {container_name(key)} is taken by something else")
+        return cast(str, found["Id"]) if found["State"]["Status"] == "created" else None
+
+    async def _pull(self, image: str) -> None:
+        if not self._settings.pull:
+            raise Refusal(f"image-missing: {image} is not on this node, which fetches none")
+        logger.info("fetching the image %s", image)
+        why = await self._engine.pull(image, seconds_max=self._settings.pull_seconds_max)
+        if why:
+            raise Refusal(f"image-missing: {image}: {why}")
+
+    def _make_folders(self, key: RunKey) -> None:
+        """Whatever user the container runs as may write here; nobody else passes the folders above."""
+        try:
+            for folder in (f"{self._node.checkpoints}/{key.job_id}", self._home.run(key)):
+                os.makedirs(folder, exist_ok=True)
+                os.chmod(folder, 0o777)
+        except OSError as error:
+            raise RuntimeUnavailableError(f"cannot make the folders of {key}: {error}") from error
+
+    # ── networks ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _join(self, order: StartRun, key: RunKey) -> Joined:
+        """The network that the run joins, made if need be."""
+        chosen = self._settings.job_network
+        if chosen:
+            return Joined(network=chosen, named=chosen != HOST_NETWORK)
+        here = {address for addresses in order.peers.values() for address in addresses} <= {self._node.address}
+        if order.world_size > 1 and here:
+            await self._make_network(gang_network(key), {"weft.job": key.job_id}, {})
+            return Joined(network=gang_network(key), named=True)
+        # One for all that need nobody: out of it, but not to one another.
+        alone = f"{self._settings.cluster}-alone"
+        await self._make_network(alone, {}, {"com.docker.network.bridge.enable_icc": "false"})
+        return Joined(network=alone, named=order.world_size == 1)
+
+    async def _make_network(self, name: str, labels: dict[str, str], options: dict[str, str]) -> None:
+        client = self._engine.client
+        async with self._networking:
+            if await self._engine.call(client.networks, names=[f"^{name}$"]):
+                return
+            try:
+                await self._engine.call(
+                    client.create_network,
+                    name,
+                    driver="bridge",
+                    options=options,
+                    labels={**labels, "weft.cluster": self._settings.cluster},
+                    check_duplicate=True,
+                )
+            except APIError as error:
+                if error.status_code != CONFLICT:
+                    raise Refusal(f"no network for the job: {explanation(error)}") from error
+
+    async def _remove_network(self, key: RunKey) -> None:
+        """The gang's, once no container of it is left, on whichever node of this engine."""
+        client = self._engine.client
+        name = gang_network(key)
+        async with self._networking:
+            try:
+                if not await self._engine.call(client.networks, names=[f"^{name}$"]):
+                    return
+                filters = {"label": [f"weft.job={key.job_id}", f"weft.epoch={key.epoch}"]}
+                if not await self._engine.call(client.containers, all=True, filters=filters):
+                    await self._engine.call(client.remove_network, name)
+            except APIError as error:
+                logger.debug("the network of %s stays for now: %s", key, explanation(error))
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                await self._look()
+            except RuntimeUnavailableError as error:
+                self._problem = str(error)
+                self._changed.set()
+
+    async def _look(self) -> None:
+        """What the engine has of ours, and how what ended did."""
+        async with self._looking:
+            before = await self.runs() if not self._problem else []
+            found = await self._listed()
+            for key, container in self._found.items():
+                if key not in found and self._found.get(key) is container and container.state != "created":
+                    self._lose(key)
+            self._found = found
+            for key, container in found.items():
+                self._follow(key, container)
+                await self._inspect(key, container)
+            self._problem = ""
+            if await self.runs() != before:
+                self._changed.set()
+
+    async def _listed(self) -> dict[RunKey, _Container]:
+        filters = {"label": [f"weft.node={self._node.node_id}", f"weft.cluster={self._settings.cluster}"]}
+        found: dict[RunKey, _Container] = {}
+        try:
+            listed = await self._engine.call(self._engine.client.containers, all=True, filters=filters)
+        except APIError as error:
+            raise RuntimeUnavailableError(explanation(error)) from error
+        for one in listed:
+            key = key_of(one["Labels"])
+            if key is not None:
+                grace = float(one["Labels"].get("weft.grace", 0.0))
+                found[key] = _Container(id=one["Id"], state=one["State"], grace=grace)
+        return found
+
+    def _lose(self, key: RunKey) -> None:
+        """Somebody else removed its container."""
+        run = self._inspected.pop(key, None) or Run(key=key, state=RunState.RUNNING)
+        copy = self._copies.pop(key, None)
+        if copy is not None:
+            copy.stop()
+        detail = "its container was removed by somebody else"
+        self._over[key] = (
+            replace(run, state=RunState.EXITED, ended_at=time.time(), reason=EndReason.LOST, detail=detail)
+            if run.live
+            else run
+        )
+
+    def _follow(self, key: RunKey, container: _Container) -> None:
+        if container.state != "created" and key not in self._copies:
+            loop = asyncio.get_running_loop()
+
+            def told() -> None:
+                with suppress(RuntimeError):  # The loop may be closed by now.
+                    loop.call_soon_threadsafe(self._changed.set)
+
+            copy = LogCopy(self._engine.follower, container.id, self._home.log(key), told=told)
+            self._copies[key] = copy
+            copy.begin()
+
+    async def _inspect(self, key: RunKey, container: _Container) -> None:
+        """Once when it runs, once when it ended."""
+        run = self._inspected.get(key)
+        ended = container.state in ("exited", "dead")
+        if container.state == "created" or (run is not None and run.live is not ended):
+            return
+        try:
+            state = (await self._engine.call(self._engine.client.inspect_container, container.id))["State"]
+        except APIError:
+            return  # It goes at this moment; the next look sees it.
+        self._inspected[key] = _outcome(key, container.grace, state)
+
+    def _run(self, key: RunKey, container: _Container) -> Run | None:
+        """A run has ended once all it wrote is in its log, too."""
+        if container.state == "created":
+            return None
+        run = self._inspected.get(key) or Run(key=key, state=RunState.STARTING, grace=container.grace)
+        if not run.live and self._ended(key, container):
+            run = self._inspected[key] = self._explained(run)
+            return run
+        if run.live:
+            return run
+        return Run(key=key, state=RunState.RUNNING, grace=run.grace, started_at=run.started_at)
+
+    def _explained(self, run: Run) -> Run:
+        """The engine's init could not start the command: the engine calls that an exit, and the log tells it."""
+        if run.reason is not EndReason.EXIT or run.exit_code not in INIT_FAILED_STATUSES:
+            return run
+        found = INIT_FAILED.match(self._home.read_log(run.key, offset=0, limit=4096, known=True, over=True).data)
+        if found is None:
+            return run
+        program, why = (group.decode(errors="replace") for group in found.groups())
+        missing = why == os.strerror(errno.ENOENT)
+        detail = f"command not found: {program}" if missing else f"cannot run {program}: {why}"
+        return replace(run, reason=EndReason.START_FAILED, detail=detail)
+
+    def _ended(self, key: RunKey, container: _Container) -> bool:
+        run, copy = self._inspected.get(key), self._copies.get(key)
+        return run is not None and not run.live and (copy is None or copy.done)
+
+    # ── removing ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _remove_container(self, container: str) -> None:
+        try:
+            await self._engine.call(self._engine.client.remove_container, container, v=True, force=True)
+        except NotFound:
+            pass
+        except APIError as error:
+            if error.status_code != CONFLICT:  # being removed already
+                raise RuntimeUnavailableError(explanation(error)) from error
+
+    async def _remove_half_made(self) -> None:
+        for container in (await self._listed()).values():
+            if container.state == "created":
+                await self._remove_container(container.id)
+
+    async def _fits(self, container: str, memory: int) -> bool:
+        """Would what is in use fit into less memory? Page cache does not count, it can be dropped."""
+        stats = await self._engine.call(self._engine.client.stats, container, stream=False, one_shot=True)
+        usage = stats.get("memory_stats", {})
+        cache = usage.get("stats", {})
+        idle = cache.get("inactive_file", cache.get("total_inactive_file", 0))
+        return bool((usage.get("usage", 0) - idle) * SHRINK_ROOM <= memory)
+
+
+def _outcome(key: RunKey, grace: float, state: Mapping[str, Any]) -> Run:
+    started_at = _seconds(state["StartedAt"])
+    if state["Status"] not in ("exited", "dead"):
+        return Run(key=key, state=RunState.RUNNING, grace=grace, started_at=started_at)
+    oom = bool(state.get("OOMKilled")) and state["ExitCode"] != 0
+    return Run(
+        key=key,
+        state=RunState.EXITED,
+        grace=grace,
+        started_at=started_at,
+        ended_at=_seconds(state["FinishedAt"]),
+        exit_code=state["ExitCode"],
+        reason=EndReason.OOM if oom else EndReason.EXIT,
+        detail="it used more than its memory" if oom else str(state.get("Error", "")),
+    )
+
+
+def _seconds(text: str) -> float | None:
+    """The engine's time stamps; the year 1 stands for never."""
+    return None if text.startswith("0001") else datetime.fromisoformat(text).timestamp()
+
+
+def _start_refused(why: str, order: StartRun) -> str:
+    """The engine's words, made short where the cause is common."""
+    if "executable file not found" in why or ("no such file or directory" in why and "exec" in why):
+        return f"command not found: {order.command[0] if order.command else 'the command of the image'}"
+    if "port is already allocated" in why or "address already in use" in why:
+        return f"port taken: {order.master_port}, which the other ranks would meet at"
+    return why

@@ -1,0 +1,112 @@
+"""The Docker engine: the SDK's calls in a few threads, its many errors as two kinds.
+
+A connection that the engine closed while it was idle (a restart of the engine) is tried once more; each call is
+bounded by the client's own time limit.
+"""
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+import docker
+import requests.exceptions
+import urllib3.exceptions
+from docker.errors import APIError, DockerException, NotFound
+
+from services.executor.runtime import RuntimeUnavailableError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CALLS_AT_ONCE = 6
+PULLS_AT_ONCE = 3
+CALL_SECONDS_MAX = 15
+PULL_READ_SECONDS_MAX = 60
+
+GONE = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError)
+
+__all__ = ["APIError", "Engine", "NotFound", "explanation"]
+
+
+class Engine:
+    """`call` runs one of the SDK's low-level calls. APIError says that the engine refused it."""
+
+    def __init__(self) -> None:
+        try:
+            self.client = docker.from_env(timeout=CALL_SECONDS_MAX, max_pool_size=CALLS_AT_ONCE).api
+            self.puller = docker.from_env(timeout=PULL_READ_SECONDS_MAX, max_pool_size=PULLS_AT_ONCE).api
+            self.follower = docker.from_env(timeout=CALL_SECONDS_MAX).api
+        except (DockerException, *GONE) as error:
+            raise RuntimeUnavailableError(f"no Docker engine: {error}") from error
+        self._closed = False
+        self._calls = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="docker")
+        self._pulls = ThreadPoolExecutor(PULLS_AT_ONCE, thread_name_prefix="docker-pull")
+
+    async def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Raises APIError, or RuntimeUnavailableError where the engine does not answer."""
+        work = functools.partial(function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._calls, lambda: _translated(lambda: _steady(work)))
+
+    async def pull(self, image: str, *, seconds_max: float) -> str:
+        """Fetch an image; empty, or why there is none."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pulls, lambda: _translated(lambda: self._pull(image, seconds_max))
+        )
+
+    def _pull(self, image: str, seconds_max: float) -> str:
+        """Empty, or why not. Its layers come in a stream of news, between which the time is looked at."""
+        repository, tag = _reference(image)
+        deadline = time.monotonic() + seconds_max
+        try:
+            for news in self.puller.pull(repository, tag=tag, stream=True, decode=True):
+                if "error" in news:
+                    return str(news["error"])
+                if self._closed or time.monotonic() > deadline:
+                    return f"not fetched within {seconds_max:g} s"
+        except APIError as error:
+            return explanation(error)
+        except requests.exceptions.ReadTimeout:
+            return "the registry sends nothing more"
+        return ""
+
+    def close(self) -> None:
+        self._closed = True
+        self._calls.shutdown(wait=False, cancel_futures=True)
+        self._pulls.shutdown(wait=False, cancel_futures=True)
+        for client in (self.client, self.puller, self.follower):
+            client.close()
+
+
+def explanation(error: APIError) -> str:
+    """The engine's own words."""
+    return str(error.explanation or error).strip()
+
+
+def _translated(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except APIError:
+        raise
+    except (DockerException, *GONE) as error:
+        raise RuntimeUnavailableError(f"the Docker engine does not answer: {error}") from error
+
+
+def _steady(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except requests.exceptions.ReadTimeout:
+        raise  # It may be at it still: a second try would only wait as long again.
+    except requests.exceptions.ConnectionError:
+        return work()
+
+
+def _reference(image: str) -> tuple[str, str]:
+    """`host:5000/name:tag` → (`host:5000/name`, `tag`); a digest is a tag to the SDK; none means latest."""
+    if "@" in image:
+        name, _, digest = image.partition("@")
+        return name, digest
+    name, colon, tag = image.rpartition(":")
+    return (name, tag) if colon and "/" not in tag else (image, "latest")

@@ -1,0 +1,202 @@
+"""A runtime that runs nothing, for tests and simulations: what each run does is an input, and time is the loop's.
+
+It holds its runs as a host would, so a second `FakeRuntime` on the same `FakeHost` adopts them.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from libs.messages.nodes import EndReason, RunState, StartRun
+from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+
+
+class Program(Struct, frozen=True, kw_only=True):
+    """What a fake run does: writes `output`, ends by itself after `seconds`, and how it takes SIGTERM."""
+
+    output: bytes = b""
+    seconds: float | None = None  # None: until somebody ends it
+    exit_code: int = 0
+    on_term: int | None = 143  # the status it ends with; None ignores it
+    oom: bool = False
+    refused: str = ""  # it cannot start, and this is why
+    start_seconds: float = 0.0  # such as a pull
+
+
+class _Held:
+    def __init__(self, order: StartRun, program: Program, run: Run) -> None:
+        self.order = order
+        self.program = program
+        self.run = run
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class FakeHost:
+    """What survives the executor: the runs, and their logs."""
+
+    def __init__(
+        self, program: Callable[[StartRun], Program] = lambda _: Program(), *, now: Callable[[], float]
+    ) -> None:
+        self._program = program
+        self._now = now
+        self._held: dict[RunKey, _Held] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self.logs: dict[RunKey, bytes] = {}
+        self.starts: list[RunKey] = []  # in order; one twice would be a run that ran twice
+        self.limits: dict[RunKey, Limits] = {}
+        self.available = True
+
+    def runs(self) -> list[Run]:
+        return [held.run for held in self._held.values()]
+
+    def program(self, order: StartRun) -> Program:
+        return self._program(order)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    def start(self, order: StartRun, program: Program) -> None:
+        key = RunKey.of(order)
+        if key in self._held:
+            return
+        run = Run(key=key, state=RunState.RUNNING, grace=order.grace, started_at=self._now())
+        held = self._held[key] = _Held(order, program, run)
+        if program.refused:
+            held.run = replace(run, started_at=None)
+            self.end(key, reason=EndReason.START_FAILED, detail=program.refused)
+            return
+        self.starts.append(key)
+        self.limits[key] = Limits(cpus=order.cpus, memory=order.memory)
+        self.write(key, program.output)
+        if program.seconds is not None:
+            ended = EndReason.OOM if program.oom else EndReason.EXIT
+            held.timer = asyncio.get_running_loop().call_later(
+                program.seconds, lambda: self.end(key, exit_code=program.exit_code, reason=ended)
+            )
+        self._tell()
+
+    def write(self, key: RunKey, data: bytes) -> None:
+        self.logs[key] = self.logs.get(key, b"") + data
+
+    def end(
+        self, key: RunKey, *, exit_code: int | None = None, reason: EndReason = EndReason.EXIT, detail: str = ""
+    ) -> None:
+        """The run ends; one that has ended stays as it is."""
+        held = self._held.get(key)
+        if held is None or not held.run.live:
+            return
+        if held.timer is not None:
+            held.timer.cancel()
+        held.run = replace(
+            held.run,
+            state=RunState.EXITED,
+            ended_at=self._now(),
+            exit_code=exit_code,
+            reason=reason,
+            detail=detail,
+        )
+        self._tell()
+
+    def signal(self, key: RunKey, *, kill: bool) -> None:
+        held = self._held.get(key)
+        if held is None:
+            return
+        status = 137 if kill else held.program.on_term
+        if status is not None:
+            self.end(key, exit_code=status)
+
+    def remove(self, key: RunKey) -> None:
+        held = self._held.get(key)
+        if held is not None and not held.run.live:
+            del self._held[key]
+
+    def reboot(self) -> None:
+        """All that ran is gone, without an exit status."""
+        for key in list(self._held):
+            self.end(key, reason=EndReason.LOST, detail="the host went down")
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+class FakeRuntime:
+    name = "fake"
+    not_enforced: tuple[str, ...] = ("cpus", "memory", "shm", "read_only", "gpus")
+
+    def __init__(self, host: FakeHost) -> None:
+        self.host = host
+        self._changed = asyncio.Event()
+        host.listen(self._changed.set)
+
+    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
+        program = self.host.program(order)
+        if program.start_seconds:
+            await asyncio.sleep(program.start_seconds)
+        self._check()
+        if permitted():
+            self.host.start(order, program)
+
+    async def runs(self) -> list[Run]:
+        self._check()
+        return self.host.runs()
+
+    async def signal(self, key: RunKey, *, kill: bool) -> None:
+        self._check()
+        self.host.signal(key, kill=kill)
+
+    async def remove(self, key: RunKey) -> None:
+        self._check()
+        self.host.remove(key)
+
+    async def resize(self, key: RunKey, limits: Limits) -> bool:
+        held = self.host.limits.get(key)
+        if held is None or not any(run.live for run in self.host.runs() if run.key == key):
+            return False
+        self.host.limits[key] = Limits(
+            cpus=limits.cpus if limits.cpus is not None else held.cpus,
+            memory=limits.memory if limits.memory is not None else held.memory,
+        )
+        return True
+
+    async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
+        log = self.host.logs.get(key)
+        run = next((run for run in self.host.runs() if run.key == key), None)
+        if log is None:
+            return LogChunk(data=b"", ended=run is not None and not run.live, missing=run is None)
+        data = log[offset : offset + limit]
+        return LogChunk(data=data, ended=(run is None or not run.live) and offset + len(data) >= len(log))
+
+    async def changed(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def close(self) -> None:
+        pass
+
+    def _check(self) -> None:
+        if not self.host.available:
+            raise RuntimeUnavailableError("the fake host is down")
+
+
+class FakeProgress:
+    """Progress as somebody sets it in `latest`."""
+
+    def __init__(self) -> None:
+        self.latest: dict[RunKey, dict[str, float]] = {}
+        self.patterns: Mapping[RunKey, str] = {}
+        self._told: dict[RunKey, dict[str, float]] = {}
+
+    async def look(self, runs: Iterable[Run]) -> dict[RunKey, dict[str, float]]:
+        known = {run.key for run in runs}
+        news = {key: value for key, value in self.latest.items() if key in known and self._told.get(key) != value}
+        self._told.update(news)
+        return news
+
+    async def settle(self, ended: Sequence[Run]) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass

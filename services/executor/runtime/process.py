@@ -1,0 +1,399 @@
+"""Runs jobs as plain processes of this host: for a laptop, a demo, a test, or a node without containers.
+
+Each run is a session of its own under a small shell (see shim.py) and is on disk before it exists (see records.py), so
+the executor may be killed at any instant. What a process cannot have is refused, never ignored in silence:
+
+- an image: refused, unless the node is set to ignore images and there is a command;
+- a volume: allowed only where its target is its source, because nothing is mounted;
+- shm, read_only, and GPUs beyond CUDA_VISIBLE_DEVICES are not enforced, and the node says so.
+
+A job runs as the executor's own user, in its checkpoint folder unless it names a workdir.
+"""
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from libs.messages.nodes import EndReason, RunState, StartRun
+from services.executor.environment import RunFacts, environment
+from services.executor.home import Home
+from services.executor.node import NodeFacts, Refusal, gpus_of, volume_source
+from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always, cgroup, records
+from services.executor.runtime.shim import CGROUP_REFUSED_STATUS, find_command, spawn
+from services.executor.runtime.stragglers import kill_stragglers
+
+INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")  # all that a job sees of the executor's own environment
+ADOPT_SECONDS_MAX = 5.0
+POLL_SECONDS = 0.05
+SWEEP_SECONDS = 1.0
+LAST_TRIES = 10
+
+
+class _Live:
+    """A run whose shim lives (or did a moment ago)."""
+
+    def __init__(self, record: records.Record, run: Run, *, child: bool) -> None:
+        self.record = record
+        self.run = run
+        self.child = child  # ours to reap
+        self.pidfd: int | None = None
+
+
+class ProcessRuntime:
+    name = "process"
+
+    def __init__(
+        self,
+        home: Home,
+        node: NodeFacts,
+        *,
+        inherited: Mapping[str, str],
+        cgroups: cgroup.Cgroups | None = None,
+        ignore_images: bool = False,
+    ) -> None:
+        self._home = home
+        self._node = node
+        self._cgroups: cgroup.Cgroups = cgroups or cgroup.NoCgroups()
+        self._base = {name: inherited[name] for name in INHERITED if name in inherited}
+        self._ignore_images = ignore_images
+        self._live: dict[RunKey, _Live] = {}
+        self._ended: dict[RunKey, Run] = {}
+        self._leftovers: list[dict[str, str]] = []  # cgroups in which something is still dying
+        self._unwatched: set[RunKey] = set()  # live, without a pidfd: looked at every POLL_SECONDS
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._strayed: set[RunKey] = set()  # ended, and may have left processes outside their group
+        self._sweeping = False
+        self._polling = False
+        self.not_enforced = (*self._cgroups.not_enforced, "shm", "read_only", "gpus")
+        if ignore_images:
+            self.not_enforced += ("image",)
+
+    @classmethod
+    async def open(
+        cls,
+        home: Home,
+        node: NodeFacts,
+        *,
+        inherited: Mapping[str, str],
+        cgroups: cgroup.Cgroups | None = None,
+        ignore_images: bool = False,
+    ) -> "ProcessRuntime":
+        """With everything adopted that an earlier executor left."""
+        runtime = cls(home, node, inherited=inherited, cgroups=cgroups, ignore_images=ignore_images)
+        await runtime._adopt()
+        return runtime
+
+    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
+        key = RunKey.of(order)
+        if key in self._live or key in self._ended or not permitted():
+            return
+        try:
+            command, env, workdir = self._prepare(order, key)
+        except Refusal as refusal:
+            self._fail(key, str(refusal))
+            return
+        folder = self._home.run(key)
+        try:
+            self._spawn(order, key, command=command, env=env, workdir=workdir)
+        except OSError as error:
+            records.forget(folder)
+            self._drop_groups(self._cgroups.names().get(str(key), {}))
+            if error.errno != errno.E2BIG:
+                raise RuntimeUnavailableError(f"starting {key}: {error}") from error
+            self._fail(key, "its command and environment are too long for this host")
+
+    async def runs(self) -> list[Run]:
+        return [*(live.run for live in self._live.values()), *self._ended.values()]
+
+    async def signal(self, key: RunKey, *, kill: bool) -> None:
+        live = self._live.get(key)
+        if live is None:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            # The shim lives or is ours to reap, so its number is still that of its group.
+            os.killpg(live.record.pid, signal.SIGKILL if kill else signal.SIGTERM)
+        if kill:
+            self._cgroups.kill(live.record.cgroups)
+            if not live.record.cgroups:
+                await asyncio.to_thread(kill_stragglers, str(self._home.runs), lambda found: found == key)
+
+    async def remove(self, key: RunKey) -> None:
+        if self._ended.pop(key, None) is not None:
+            records.forget(self._home.run(key))
+
+    async def resize(self, key: RunKey, limits: Limits) -> bool:
+        live = self._live.get(key)
+        return live is not None and self._cgroups.limit(live.record.cgroups, limits)
+
+    async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
+        known = key in self._live or key in self._ended
+        return self._home.read_log(key, offset=offset, limit=limit, known=known, over=key not in self._live)
+
+    async def changed(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def close(self) -> None:
+        for live in self._live.values():
+            self._unwatch(live)
+        self._live.clear()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for _ in range(LAST_TRIES):  # What is left even so the next executor removes.
+            self._leftovers = [groups for groups in self._leftovers if not cgroup.remove(groups)]
+            if not self._leftovers:
+                break
+            await asyncio.sleep(POLL_SECONDS)
+        self._cgroups.close()
+
+    # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _prepare(self, order: StartRun, key: RunKey) -> tuple[tuple[str, ...], dict[str, str], str]:
+        """The command with its program's whole path, its environment, and where it runs. Raises Refusal."""
+        if order.image and not (self._ignore_images and order.command):
+            raise Refusal(f"this node runs jobs as processes and cannot use the image {order.image}")
+        if not order.command:
+            raise Refusal("there is no command")
+        for volume in order.volumes:
+            volume_source(volume, self._node.volumes_allowed)
+            if volume.source != volume.target:
+                raise Refusal(f"this node runs jobs as processes and cannot mount {volume.source} at {volume.target}")
+        checkpoints = f"{self._node.checkpoints}/{order.job_id}"
+        facts = RunFacts(
+            gpus=gpus_of(order, self._node),
+            checkpoints=checkpoints,
+            progress=self._home.progress(key),
+            progress_socket=self._home.progress_socket(key),
+            master_address=order.master_address,
+        )
+        env = {**self._base, **environment(order, facts)}
+        workdir = order.workdir or checkpoints
+        if order.workdir and not os.path.isdir(workdir):
+            raise Refusal(f"the workdir {workdir} does not exist on this node")
+        program = find_command(order.command[0], path=env.get("PATH", os.defpath), workdir=workdir)
+        if program is None:
+            raise Refusal(f"command not found: {order.command[0]}")
+        if order.rank == 0 and order.master_port and _port_taken(order.master_port):
+            raise Refusal(f"port taken: {order.master_port}, which the other ranks would meet at")
+        return (program, *order.command[1:]), env, workdir
+
+    def _spawn(
+        self, order: StartRun, key: RunKey, *, command: tuple[str, ...], env: dict[str, str], workdir: str
+    ) -> None:
+        """See records.py for why in this order. Raises OSError."""
+        folder = self._home.run(key)
+        os.makedirs(f"{self._node.checkpoints}/{order.job_id}", exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        groups = self._cgroups.create(str(key), Limits(cpus=order.cpus, memory=order.memory))
+        record = records.Record(
+            job_id=key.job_id, epoch=key.epoch, rank=key.rank, grace=order.grace, memory=order.memory, cgroups=groups
+        )
+        records.write(folder, record)
+        lock_fd = records.lock(folder)
+        if lock_fd is None:
+            raise RuntimeUnavailableError(f"{key} runs already, under an executor that is not this one")
+        try:
+            pid = spawn(
+                command,
+                env=env,
+                folder=folder,
+                workdir=workdir,
+                log=self._home.log(key),
+                lock_fd=lock_fd,
+                cgroups=tuple(groups.values()),
+            )
+        finally:
+            os.close(lock_fd)
+        record = replace(record, pid=pid)
+        run = Run(key=key, state=RunState.RUNNING, grace=order.grace, started_at=time.time())
+        self._watch(_Live(record, run, child=True))
+        records.write(folder, record)
+
+    def _fail(self, key: RunKey, detail: str) -> None:
+        """Kept in memory only: after a restart the same order fails the same way again."""
+        now = time.time()
+        self._end(Run(key=key, state=RunState.EXITED, ended_at=now, reason=EndReason.START_FAILED, detail=detail))
+
+    # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _watch(self, live: _Live) -> None:
+        """Hear of its end by a pidfd, or by looking where there is none to be had."""
+        self._live[live.run.key] = live
+        try:
+            live.pidfd = os.pidfd_open(live.record.pid)
+        except (AttributeError, OSError):
+            self._unwatched.add(live.run.key)
+            self._poll_soon()
+        else:
+            asyncio.get_running_loop().add_reader(live.pidfd, self._over, live.run.key)
+        self._changed.set()
+
+    def _unwatch(self, live: _Live) -> None:
+        self._unwatched.discard(live.run.key)
+        if live.pidfd is not None:
+            asyncio.get_running_loop().remove_reader(live.pidfd)
+            os.close(live.pidfd)
+            live.pidfd = None
+
+    def _poll_soon(self) -> None:
+        if not self._polling:
+            self._polling = True
+            self._spawn_task(self._poll())
+
+    async def _poll(self) -> None:
+        while self._unwatched:
+            await asyncio.sleep(POLL_SECONDS)
+            for key in sorted(self._unwatched):
+                if not records.locked(self._home.run(key)):
+                    self._over(key)
+        self._polling = False
+
+    def _over(self, key: RunKey) -> None:
+        """Its shim has ended: end what it left, reap it, and say how it ended."""
+        live = self._live.pop(key)
+        self._unwatch(live)
+        status: int | None = None
+        if live.child:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(live.record.pid, signal.SIGKILL)  # before it is reaped, while its number is surely its own
+            with suppress(ChildProcessError):
+                status = os.waitstatus_to_exitcode(os.waitpid(live.record.pid, 0)[1])
+        self._end(self._outcome(live.record, live.run, status))
+        self._drop_groups(live.record.cgroups)
+        if not (live.record.cgroups and live.child):
+            self._strayed.add(key)
+            self._sweep_soon()
+
+    def _outcome(self, record: records.Record, run: Run, status: int | None) -> Run:
+        """How it ended: as the shim wrote it, else as the kernel told us, else nobody knows."""
+        folder = self._home.run(record.key)
+        written = records.exit_status(folder)
+        reason, detail, exit_code = EndReason.EXIT, "", None
+        if written is not None:
+            exit_code = written.exit_code
+        elif status == CGROUP_REFUSED_STATUS and records.shim_pid(folder) is None:
+            reason, detail = EndReason.START_FAILED, "the host did not let it into its cgroup"
+        elif status is not None:
+            exit_code = status if status >= 0 else 128 - status
+        else:
+            reason, detail = EndReason.LOST, "it was killed together with the shell that watched it"
+        if reason is not EndReason.START_FAILED and exit_code != 0 and self._cgroups.oom_killed(record.cgroups):
+            reason, detail = EndReason.OOM, f"it used more than its {record.memory} bytes of memory"
+            exit_code = 137 if exit_code is None else exit_code
+        return Run(
+            key=record.key,
+            state=RunState.EXITED,
+            grace=record.grace,
+            started_at=run.started_at,
+            # File times are coarser than the clock.
+            ended_at=max(written.ended_at if written else time.time(), run.started_at or 0.0),
+            exit_code=exit_code,
+            reason=reason,
+            detail=detail,
+        )
+
+    def _end(self, run: Run) -> None:
+        self._ended[run.key] = run
+        self._changed.set()
+
+    def _drop_groups(self, groups: Mapping[str, str]) -> None:
+        if groups and not cgroup.remove(groups):
+            self._cgroups.kill(groups)
+            self._leftovers.append(dict(groups))
+            self._sweep_soon()
+
+    def _sweep_soon(self) -> None:
+        if not self._sweeping:
+            self._sweeping = True
+            self._spawn_task(self._sweep())
+
+    async def _sweep(self) -> None:
+        """Once for all that ended within a second: what left its process group dies too."""
+        pause = POLL_SECONDS
+        while self._sweeping:
+            await asyncio.sleep(pause)
+            self._sweeping = False
+            kept = [groups for groups in self._leftovers if not cgroup.remove(groups)]
+            for groups in kept:
+                self._cgroups.kill(groups)
+            self._leftovers = kept
+            strayed, self._strayed = self._strayed, set()
+            if strayed:
+                await asyncio.to_thread(kill_stragglers, str(self._home.runs), strayed.__contains__)
+            self._sweeping = self._sweeping or bool(self._leftovers)
+            pause = SWEEP_SECONDS
+
+    # ── after a restart ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _adopt(self) -> None:
+        deadline = time.monotonic() + ADOPT_SECONDS_MAX
+        known: set[str] = set()
+        for name in sorted(os.listdir(self._home.runs)):
+            folder = f"{self._home.runs}/{name}"
+            record = records.read(folder)
+            if record is None or not await self._adopt_one(record, folder, deadline):
+                records.forget(folder)
+            else:
+                known.add(name)
+        for name, groups in self._cgroups.names().items():
+            if name not in known:
+                self._cgroups.kill(groups)
+                cgroup.remove(groups)
+        self._strayed |= self._ended.keys()
+        if self._strayed:
+            self._sweep_soon()
+
+    async def _adopt_one(self, record: records.Record, folder: str, deadline: float) -> bool:
+        """False: it never started, so there is nothing to remember."""
+        while (pid := records.shim_pid(folder)) is None:
+            if not records.locked(folder):
+                return records.shim_pid(folder) is not None and await self._adopt_one(record, folder, deadline)
+            if time.monotonic() > deadline:
+                raise RuntimeUnavailableError(f"{record.key} was started and does not come up")
+            await asyncio.sleep(POLL_SECONDS)  # It was spawned an instant ago.
+        record = replace(record, pid=pid)
+        run = Run(key=record.key, state=RunState.RUNNING, grace=record.grace, started_at=records.started_at(folder))
+        if records.locked(folder):
+            self._watch(_Live(record, run, child=_is_child(pid)))
+            if records.locked(folder):  # Still: so the number that is watched was the shim's all along.
+                records.write(folder, record)
+                return True
+            self._over(record.key)
+            return True
+        self._cgroups.kill(record.cgroups)
+        self._end(self._outcome(record, run, None))
+        self._drop_groups(record.cgroups)
+        return True
+
+    def _spawn_task(self, work: "asyncio._CoroutineLike[None]") -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _is_child(pid: int) -> bool:
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _port_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False

@@ -1,0 +1,128 @@
+"""What the process runtime keeps of a run on disk, so that the executor may die at any instant.
+
+The order of writing is the argument that a run is neither lost nor started twice:
+
+1. the folder, and `run.json` (with pid 0) — the intent;
+2. `pid`, locked (flock) by the executor, and that very lock is inherited by the shim that it spawns;
+3. the shim writes its pid into `pid` before it starts the command, and `exit` after the command ended.
+
+So, for a folder found after a restart: `pid` locked → it runs, adopt it. Unlocked and empty → the command was never
+started, forget the folder. Unlocked with a pid → it ran; its status is in `exit`, or it was killed with its shim.
+A second start would have to take the lock, which it cannot while the first one lives.
+
+`run.json` is for others too: telemetry reads `job_id`, `epoch`, `rank`, `pid` (the shim, leader of the run's session
+and process group) and `cgroups` (controller → folder; empty where there are none).
+"""
+
+import fcntl
+import os
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from services.executor.runtime import RunKey
+
+GONE_STATUS = "gone"
+
+
+class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    job_id: str
+    epoch: int
+    rank: int
+    grace: float
+    memory: int
+    pid: int = 0
+    cgroups: dict[str, str] = {}
+
+    @property
+    def key(self) -> RunKey:
+        return RunKey(self.job_id, self.epoch, self.rank)
+
+
+class Status(Struct, frozen=True):
+    """What the shim wrote when the command ended."""
+
+    exit_code: int
+    ended_at: float
+
+
+def write(folder: str, record: Record) -> None:
+    """Replace `run.json` as a whole. Not synced to disk: a run does not outlive the kernel either."""
+    fd = os.open(f"{folder}/run.json.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, msgspec.json.encode(record))
+    finally:
+        os.close(fd)
+    os.rename(f"{folder}/run.json.new", f"{folder}/run.json")
+
+
+def read(folder: str) -> Record | None:
+    try:
+        with open(f"{folder}/run.json", "rb") as file:
+            return msgspec.json.decode(file.read(), type=Record)
+    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        return None
+
+
+def lock(folder: str) -> int | None:
+    """The run's lock as an open file, or None while somebody holds it. Whoever inherits it holds it."""
+    fd = os.open(f"{folder}/pid", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def locked(folder: str) -> bool:
+    fd = lock(folder)
+    if fd is None:
+        return True
+    os.close(fd)
+    return False
+
+
+def shim_pid(folder: str) -> int | None:
+    """The pid that the shim wrote, and when it did; None if it never got so far."""
+    try:
+        with open(f"{folder}/pid", "rb") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return None
+    return int(text) if text.endswith(b"\n") else None
+
+
+def started_at(folder: str) -> float | None:
+    try:
+        return os.stat(f"{folder}/pid").st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def exit_status(folder: str) -> Status | None:
+    """Read it only when the shim is gone: then it is whole, or it was never written."""
+    try:
+        with open(f"{folder}/exit", "rb") as file:
+            text = file.read()
+            ended_at = os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return None
+    return Status(int(text), ended_at) if text.endswith(b"\n") else None
+
+
+def forget(folder: str) -> None:
+    """Remove the folder; `run.json` first, so that half a folder is never taken for a run."""
+    with suppress(FileNotFoundError):
+        os.unlink(f"{folder}/run.json")
+    try:
+        with os.scandir(folder) as entries:
+            paths = [entry.path for entry in entries]
+    except FileNotFoundError:
+        return
+    for path in paths:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    with suppress(FileNotFoundError):
+        os.rmdir(folder)

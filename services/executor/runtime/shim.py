@@ -1,0 +1,79 @@
+"""Starts one command under a small shell that outlives it and writes down how it ended."""
+
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+
+LOCK_FD = 9
+CGROUP_REFUSED_STATUS = 125
+
+# It runs in the job's environment, so it sets no variable that a user would; it needs no program but `sh` itself.
+# Signals go to the whole group: the shell catches them (`:`), waits on, and the command has them at their default.
+# $1 the run's folder, $2 the working directory, $3 how many cgroups follow; then the cgroups, then the command.
+_SHIM = f"""
+trap : HUP INT QUIT USR1 USR2 ALRM TERM
+__weft_run=$1 __weft_dir=$2 __weft_left=$3
+shift 3
+while [ "$__weft_left" -gt 0 ]; do
+  echo 0 >"$1/cgroup.procs" || exit {CGROUP_REFUSED_STATUS}
+  shift
+  __weft_left=$((__weft_left - 1))
+done
+echo $$ >&{LOCK_FD}
+cd -- "$__weft_dir" && "$@" {LOCK_FD}>&-
+__weft_left=$?
+echo "$__weft_left" >"$__weft_run/exit"
+exit "$__weft_left"
+"""
+
+_CAUGHT = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGTERM,
+    signal.SIGPIPE,  # Python ignores these two, and what is ignored would stay so in the job
+    signal.SIGXFSZ,
+)
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    folder: str,
+    workdir: str,
+    log: str,
+    lock_fd: int,
+    cgroups: Sequence[str],
+) -> int:
+    """The shim's pid, which is also its session and process group. It holds the lock of `lock_fd` as long as it lives.
+
+    stdout and stderr go straight into `log`: no byte passes through the executor.
+    """
+    appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    return os.posix_spawn(
+        "/bin/sh",
+        ["sh", "-c", _SHIM, "weft-run", folder, workdir, str(len(cgroups)), *cgroups, *command],
+        env,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, log, appending, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+            (os.POSIX_SPAWN_DUP2, lock_fd, LOCK_FD),
+        ],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=_CAUGHT,
+    )
+
+
+def find_command(name: str, *, path: str, workdir: str) -> str | None:
+    """Where `name` is, as the shell would find it from `workdir`; None if nowhere."""
+    if "/" in name:
+        found = os.path.join(workdir, name)
+        return found if os.path.isfile(found) and os.access(found, os.X_OK) else None
+    return shutil.which(name, path=os.pathsep.join(os.path.join(workdir, part) for part in path.split(os.pathsep)))

@@ -1,0 +1,41 @@
+"""Finds what a run left behind outside its process group, by the WEFT_PROGRESS in its environment.
+
+Only where there are no cgroups is this how such processes are found; one that also changed its environment is not.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+from services.executor.runtime import RunKey
+
+
+def kill_stragglers(runs_folder: str, ended: Callable[[RunKey], bool]) -> int:
+    """SIGKILL every process of a run that has `ended`; how many there were. It reads all of /proc: not for the loop."""
+    marker = f"WEFT_PROGRESS={runs_folder}/".encode()
+    count = 0
+    with suppress(FileNotFoundError):
+        for name in os.listdir("/proc"):
+            if not name.isdecimal():
+                continue
+            key = _run_of(name, marker)
+            if key is not None and ended(key):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(int(name), signal.SIGKILL)
+                    count += 1
+    return count
+
+
+def _run_of(pid: str, marker: bytes) -> RunKey | None:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            names = file.read()
+    except OSError:  # Gone, or somebody else's.
+        return None
+    if marker not in names:
+        return None
+    for name in names.split(b"\0"):
+        if name.startswith(marker):
+            return RunKey.parse(name[len(marker) :].partition(b"/")[0].decode(errors="replace"))
+    return None

@@ -1,0 +1,119 @@
+"""The executor's shell: answers and hints go in, what runs on the node follows."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from libs.bus import Bus
+from libs.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog, RunProgressed
+from libs.service import Answer, Every, Listen, serve
+from services.executor.agent import Agent, Introduction
+from services.executor.core import Policy, Reconciler
+from services.executor.keeper import Keeper
+from services.executor.progress import Progress
+from services.executor.runtime import RunKey, Runtime, RuntimeUnavailableError
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.5
+PROGRESS_SECONDS = 0.5
+LOG_WAIT_SECONDS_MAX = 10.0
+LOG_LOOK_SECONDS = 0.1
+LOG_BYTES_MAX = 512 * 1024  # as JSON it still fits into one message
+LOG_READERS_MAX = 512
+STOP_SECONDS_MAX = 40.0
+
+
+async def run(
+    *,
+    bus: Bus,
+    runtime: Runtime,
+    progress: Progress,
+    keeper: Keeper,
+    node: Introduction,
+    policy: Policy,
+    stop: asyncio.Event,
+    clock: Callable[[], float],
+    jitter: Callable[[], float],
+    stop_jobs_on_exit: bool = False,
+    admin_port: int | None = None,
+    admin_host: str = "127.0.0.1",
+) -> None:
+    """Run until `stop` is set. What runs on the node goes on, unless it is to be stopped on exit."""
+    ending = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        agent = Agent(
+            bus=bus,
+            runtime=runtime,
+            reconciler=Reconciler(policy, keeper.memory),
+            keeper=keeper,
+            progress=progress,
+            node=node,
+            tasks=tasks,
+            clock=clock,
+            jitter=jitter,
+        )
+
+        async def hinted(_: NodeHinted) -> None:
+            agent.hint()
+
+        async def read(ask: ReadLog) -> LogRead:
+            return await read_log(runtime, ask)
+
+        async def tell_progress() -> None:
+            news = await progress.look(await agent.runs() or ())
+            runs = tuple(
+                RunProgressed(job_id=key.job_id, epoch=key.epoch, rank=key.rank, progress=news[key])
+                for key in sorted(news)
+            )
+            if runs:
+                await bus.publish(ProgressSeen(node_id=node.node_id, runs=runs))
+
+        async def end() -> None:
+            await stop.wait()
+            if stop_jobs_on_exit:
+                await _stop_jobs(agent)
+            ending.set()
+
+        beside = [tasks.create_task(agent.watch()), tasks.create_task(end())]
+        here = {"node_id": node.node_id}
+        await serve(
+            "executor",
+            bus=bus,
+            stop=ending,
+            listens=[Listen(NodeHinted, hinted, group="", tokens=here)],
+            answers=[Answer(ReadLog, read, group="", at_once=LOG_READERS_MAX, tokens=here)],
+            loops=[
+                Every(node.sync_seconds, agent.speak, wake=agent.woken, name="sync"),
+                Every(TICK_SECONDS, agent.tick, wake=agent.touched),
+                Every(PROGRESS_SECONDS, tell_progress),
+            ],
+            registry=agent.gauges.registry,
+            admin_port=admin_port,
+            admin_host=admin_host,
+        )
+        for task in beside:
+            task.cancel()
+        agent.hands.drop()
+    await progress.close()
+
+
+async def read_log(runtime: Runtime, ask: ReadLog) -> LogRead:
+    """Bytes as soon as there are some, or none when `wait` is over."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + min(ask.wait, LOG_WAIT_SECONDS_MAX)
+    key = RunKey(ask.job_id, ask.epoch, ask.rank)
+    while True:
+        chunk = await runtime.read_log(key, offset=ask.offset, limit=min(ask.limit, LOG_BYTES_MAX))
+        left = deadline - loop.time()
+        if chunk.data or chunk.ended or chunk.missing or left <= 0:
+            return LogRead(offset=ask.offset, data=chunk.data, ended=chunk.ended, missing=chunk.missing)
+        await asyncio.sleep(min(LOG_LOOK_SECONDS, left))
+
+
+async def _stop_jobs(agent: Agent) -> None:
+    try:
+        async with asyncio.timeout(STOP_SECONDS_MAX):
+            await agent.stop_all()
+    except (TimeoutError, RuntimeUnavailableError):
+        logger.warning("left while some runs had not ended; the next executor finds them")

@@ -1,0 +1,122 @@
+"""What is refused before it is stored, beyond what the specification's own types say. Pure."""
+
+import posixpath
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from libs.domain.cluster import Node
+from libs.domain.spec import JobSpec
+from libs.planning.room import Shape, never_fits, shape_of
+from services.gateway.errors import RejectedError
+
+VERDICTS_MAX = 10_000
+
+
+class Admission:
+    """Judges specifications against one picture of the nodes; jobs of one shape are judged once."""
+
+    def __init__(self, nodes: Sequence[Node], *, default_pool: str, volumes_allowed: Sequence[str]) -> None:
+        self._nodes: dict[str, list[Node]] = {}
+        for node in nodes:
+            self._nodes.setdefault(node.pool, []).append(node)
+        self._default_pool = default_pool
+        self._allowed = tuple(_plain(path) for path in volumes_allowed)
+        self._verdicts: dict[tuple[str, Shape], str | None] = {}
+
+    def check(self, spec: JobSpec) -> None:
+        """Raises RejectedError with the first thing that is wrong."""
+        self._check_roles(spec)
+        self._check_volumes(spec)
+        self._check_pool(spec)
+        self._check_size(spec)
+
+    def _check_roles(self, spec: JobSpec) -> None:
+        for name, role in spec.roles.items():
+            if role.share is not None:
+                raise RejectedError(
+                    422, f"roles.{name}.share", "sharing a GPU is not available yet; ask for whole gpus"
+                )
+
+    def _check_volumes(self, spec: JobSpec) -> None:
+        for number, volume in enumerate(spec.volumes):
+            source = _plain(volume.source)
+            if not any(_is_below(source, allowed) for allowed in self._allowed):
+                raise RejectedError(
+                    422, f"volumes[{number}].source", f"{volume.source} is not below {_or_list(self._allowed)}"
+                )
+
+    def _check_pool(self, spec: JobSpec) -> None:
+        if spec.pool not in self._nodes and spec.pool != self._default_pool:
+            known = _or_list(sorted({*self._nodes, self._default_pool}))
+            raise RejectedError(422, "pool", f"no node is in pool {spec.pool}; there is {known}")
+
+    def _check_size(self, spec: JobSpec) -> None:
+        nodes = self._nodes.get(spec.pool)
+        if not nodes:
+            return  # It waits for the first node.
+        key = (spec.pool, shape_of(spec))
+        if key not in self._verdicts:
+            if len(self._verdicts) >= VERDICTS_MAX:
+                self._verdicts.clear()
+            cause = never_fits(spec, nodes)
+            self._verdicts[key] = None if cause is None else cause.sentence
+        sentence = self._verdicts[key]
+        if sentence is not None:
+            raise RejectedError(422, _too_big(spec, nodes), sentence)
+
+
+def check_storable(spec: JobSpec) -> None:
+    """Text that Postgres cannot hold: YAML can write it, and JSON some of it."""
+    try:
+        encoded = msgspec.json.encode(spec)
+    except UnicodeEncodeError:
+        raise RejectedError(400, "", "has text that is not Unicode (half of a surrogate pair)") from None
+    if b"\\u0000" in encoded and (field := _field_with_nul(msgspec.to_builtins(spec), "")):
+        raise RejectedError(400, field, "has a NUL character")
+
+
+def _field_with_nul(value: object, path: str) -> str:
+    if isinstance(value, str):
+        return path if "\0" in value else ""
+    items: Iterable[tuple[str, object]] = ()
+    if isinstance(value, dict):
+        if any("\0" in name for name in value):
+            return path
+        items = ((f"{path}.{name}".removeprefix("."), part) for name, part in value.items())
+    elif isinstance(value, list | tuple):
+        items = ((f"{path}[{number}]", part) for number, part in enumerate(value))
+    return next((found for name, part in items if (found := _field_with_nul(part, name))), "")
+
+
+def _too_big(spec: JobSpec, nodes: Sequence[Node]) -> str:
+    """The field to look at first: of the role that alone is too big, where there is one, the resource."""
+    for name, role in spec.roles.items():
+        alone = msgspec.structs.replace(spec, roles={name: role})
+        if never_fits(alone, nodes) is None:
+            continue
+        capacities = [node.capacity for node in nodes]
+        models = {gpu.model for capacity in capacities for gpu in capacity.gpus}
+        if role.gpus and spec.gpu_model is not None and spec.gpu_model not in models:
+            return "gpu_model"
+        if role.gpus > max(len(capacity.gpus) for capacity in capacities):
+            return f"roles.{name}.gpus"
+        if role.cpus > max(capacity.cpus for capacity in capacities):
+            return f"roles.{name}.cpus"
+        if role.memory_bytes > max(capacity.memory for capacity in capacities):
+            return f"roles.{name}.memory"
+        return f"roles.{name}.replicas" if role.replicas.least > 1 else f"roles.{name}"
+    return "roles"
+
+
+def _plain(path: str) -> str:
+    """Without `.`, doubled and trailing slashes; two leading ones are one as well."""
+    return "/" + posixpath.normpath(path).lstrip("/")
+
+
+def _is_below(path: str, allowed: str) -> bool:
+    return path == allowed or path.startswith(allowed.rstrip("/") + "/")
+
+
+def _or_list(names: Sequence[str]) -> str:
+    return " or ".join(names) if names else "anything: this cluster allows no volumes"

@@ -1,0 +1,113 @@
+"""The HTTP application: the table of operations, who may call which, and every error as one shape."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from libs.domain.spec import SPEC_BYTES_MAX
+from libs.store import StoreUnavailableError
+from services.gateway.documents import DOCUMENT_KEY, PAGE_KEY
+from services.gateway.errors import RejectedError, unavailable
+from services.gateway.gateway import Gateway
+from services.gateway.listening import Connection
+from services.gateway.openapi import document
+from services.gateway.operations import OPERATIONS
+from services.gateway.page import render
+from services.gateway.route import JSON, NOBODY, Call, Route, Who, check_length, query_of
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+REFERENCE_CHARACTERS = 8
+
+
+def application(gateway: Gateway, *, operations: Sequence[Route[Any]] = OPERATIONS) -> web.Application:
+    described = document(operations)
+    app = web.Application(client_max_size=SPEC_BYTES_MAX, middlewares=[_errors(gateway)])
+    app[DOCUMENT_KEY] = msgspec.json.encode(described)
+    app[PAGE_KEY] = render(described).encode()
+    for route in operations:
+        app.router.add_route(route.method, route.path, _handler(gateway, route), expect_handler=_expected)
+    return app
+
+
+def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
+    timed = gateway.meters.timed(f"{route.method} {route.path}")
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        with timed():
+            who = NOBODY
+            if route.who is not Who.ANYONE:
+                who = await gateway.access.of(request.headers.get("Authorization"))
+                if route.who is Who.ADMIN and not who.admin:
+                    raise RejectedError(403, "Authorization", "needs an administrator's token")
+            return await route.handler(Call(gateway, request, who, query_of(request, route.query)))
+
+    return handle
+
+
+def _errors(gateway: Gateway) -> Any:
+    @web.middleware
+    async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if isinstance(request.protocol, Connection):
+            request.protocol.asked()
+        try:
+            return await handler(request)
+        except ConnectionError:
+            raise  # Whom we would tell has gone.
+        except Exception as error:
+            refusal = _refusal_of(gateway, request, error)
+            if request.writer.output_size:  # Cut it, so that nobody takes it for whole.
+                raise ConnectionAbortedError("its answer had begun") from error
+            return refusal
+
+    return errors
+
+
+def _refusal_of(gateway: Gateway, request: web.Request, error: Exception) -> web.Response:
+    match error:
+        case RejectedError():
+            return _refusal(error)
+        case StoreUnavailableError():
+            logger.warning("%s %s: the store is away: %s", request.method, request.path, error)
+            return _refusal(unavailable())
+        case web.HTTPException():
+            return _of_aiohttp(request, error)
+        case _:
+            reference = gateway.characters(REFERENCE_CHARACTERS)
+            logger.error("%s %s failed", request.method, request.path, exc_info=error, extra={"reference": reference})
+            return _refusal(RejectedError(500, "", f"a mistake of the gateway; its log has it under {reference}"))
+
+
+def _refusal(error: RejectedError) -> web.Response:
+    return web.Response(body=error.body, status=error.status, content_type=JSON, headers=error.headers)
+
+
+def _of_aiohttp(request: web.Request, error: web.HTTPException) -> web.Response:
+    """What the server itself refuses: a path that is not there, a method that it does not take."""
+    match error:
+        case web.HTTPNotFound():
+            return _refusal(RejectedError(404, "", f"there is no {request.path[:200]}; GET / shows what there is"))
+        case web.HTTPMethodNotAllowed():
+            allowed = ", ".join(sorted(error.allowed_methods))
+            refusal = _refusal(RejectedError(405, "", f"{request.method} is not possible here; {allowed} is"))
+            refusal.headers["Allow"] = allowed
+            return refusal
+        case _:
+            return _refusal(RejectedError(error.status, "", error.reason))
+
+
+async def _expected(request: web.Request) -> web.StreamResponse | None:
+    """Before who asks sends a body: is it one that we would read?"""
+    try:
+        check_length(request)
+    except RejectedError as error:
+        refusal = _refusal(error)
+        refusal.force_close()
+        return refusal
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0
+    return None

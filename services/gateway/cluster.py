@@ -1,0 +1,101 @@
+"""What is heard of the nodes and of the jobs' progress: the newest of each, in memory, bounded, and gone if lost."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from libs.messages.nodes import ProgressSeen
+from libs.messages.signals import Finding, NodeSampled, PoolReviewed, RunSample
+
+T = TypeVar("T")
+
+JOBS_MAX = 20_000
+NODES_MAX = 10_000
+POOLS_MAX = 100
+SAMPLE_SECONDS_MAX = 10.0  # a node's sample older than this says nothing about now
+FINDINGS_SECONDS_MAX = 300.0
+
+
+class Newest(Generic[T]):
+    """The newest value by key; of more than `most` keys, those heard of last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[str, T] = OrderedDict()
+
+    def put(self, key: str, value: T) -> None:
+        self._values[key] = value
+        self._values.move_to_end(key)
+        if len(self._values) > self._most:
+            self._values.popitem(last=False)
+
+    def get(self, key: str) -> T | None:
+        return self._values.get(key)
+
+    def values(self) -> list[T]:
+        return list(self._values.values())
+
+
+class JobProgress(Struct):
+    """Progress of the ranks of one epoch."""
+
+    epoch: int
+    ranks: dict[int, dict[str, float]]
+
+
+class _Heard(Struct, Generic[T], frozen=True):
+    at: float
+    what: T
+
+
+class Cluster:
+    """`hear_…` what services say; ask for the newest of it. `clock` does not jump."""
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._progress: Newest[JobProgress] = Newest(JOBS_MAX)
+        self._samples: Newest[_Heard[NodeSampled]] = Newest(NODES_MAX)
+        self._reviews: Newest[_Heard[PoolReviewed]] = Newest(POOLS_MAX)
+
+    async def hear_progress(self, seen: ProgressSeen) -> None:
+        for run in seen.runs:
+            known = self._progress.get(run.job_id)
+            if known is None or run.epoch > known.epoch:
+                known = JobProgress(run.epoch, {})
+            if run.epoch == known.epoch:
+                known.ranks[run.rank] = run.progress
+                self._progress.put(run.job_id, known)
+
+    async def hear_sample(self, sampled: NodeSampled) -> None:
+        self._samples.put(sampled.node_id, _Heard(self._clock(), sampled))
+
+    async def hear_review(self, reviewed: PoolReviewed) -> None:
+        self._reviews.put(reviewed.pool, _Heard(self._clock(), reviewed))
+
+    def progress(self, job_id: str, epoch: int) -> dict[int, dict[str, float]]:
+        """By rank."""
+        known = self._progress.get(job_id)
+        return known.ranks if known is not None and known.epoch == epoch else {}
+
+    def sample(self, node_id: str) -> NodeSampled | None:
+        heard = self._samples.get(node_id)
+        if heard is None or self._clock() - heard.at > SAMPLE_SECONDS_MAX:
+            return None
+        return heard.what
+
+    def run_sample(self, node_id: str, job_id: str, epoch: int, rank: int) -> RunSample | None:
+        sample = self.sample(node_id)
+        wanted = (job_id, epoch, rank)
+        runs = sample.runs if sample is not None else ()
+        return next((run for run in runs if (run.job_id, run.epoch, run.rank) == wanted), None)
+
+    def findings(self) -> tuple[Finding, ...]:
+        now = self._clock()
+        return tuple(
+            finding
+            for heard in self._reviews.values()
+            if now - heard.at <= FINDINGS_SECONDS_MAX
+            for finding in heard.what.findings
+        )

@@ -1,0 +1,34 @@
+"""What the gateway says about itself: its description, its page, whether it is well."""
+
+from aiohttp import web
+
+from libs.messages.http import Health
+from libs.store import StoreUnavailableError
+from services.gateway.page import SECURITY
+from services.gateway.route import JSON, Call, NoQuery, answer
+
+DOCUMENT_KEY = web.AppKey("document", bytes)
+PAGE_KEY = web.AppKey("page", bytes)
+
+
+async def openapi(call: Call[NoQuery]) -> web.StreamResponse:
+    headers = {"Access-Control-Allow-Origin": "*"}  # It is public: viewers on other sites may show it.
+    return web.Response(body=call.request.app[DOCUMENT_KEY], content_type=JSON, headers=headers)
+
+
+async def page(call: Call[NoQuery]) -> web.StreamResponse:
+    return web.Response(body=call.request.app[PAGE_KEY], content_type="text/html", charset="utf-8", headers=SECURITY)
+
+
+async def healthz(_: Call[NoQuery]) -> web.StreamResponse:
+    return answer(Health(ok=True))
+
+
+async def readyz(call: Call[NoQuery]) -> web.StreamResponse:
+    """The bus may be away: jobs are stored all the same, and found by those who look by themselves."""
+    detail = {"store": "answers", "bus": "connected" if call.gateway.bus.connected else "away"}
+    try:
+        await call.gateway.snapshots.nodes.get()
+    except StoreUnavailableError:
+        return answer(Health(ok=False, detail={**detail, "store": "away"}), status=503)
+    return answer(Health(ok=True, detail=detail))

@@ -1,0 +1,48 @@
+"""The one way in which the gateway says no: a status, the field, and the reason."""
+
+import msgspec
+
+from libs.domain.spec import TOKEN_PATTERN
+from libs.messages.http import ErrorDetail, ErrorView
+
+RETRY_AFTER_SECONDS = 1
+
+
+class RejectedError(Exception):
+    """`field` is where in what was sent (empty: all of it), `reason` is why, for a person."""
+
+    def __init__(self, status: int, field: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.field = field
+        self.reason = reason
+
+    @property
+    def body(self) -> bytes:
+        return error_body(self.status, self.field, self.reason)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        if self.status == 401:
+            return {"WWW-Authenticate": "Bearer"}
+        return {"Retry-After": str(RETRY_AFTER_SECONDS)} if self.status == 503 else {}
+
+
+def error_body(status: int, field: str, reason: str) -> bytes:
+    return msgspec.json.encode(ErrorView(error=ErrorDetail(field=field, reason=reason, status=status)))
+
+
+def unavailable() -> RejectedError:
+    return RejectedError(503, "", "the store is away for a moment; nothing is known to be lost, ask again")
+
+
+def from_decoder(error: msgspec.DecodeError) -> tuple[str, str]:
+    """The decoder's words as a field and a reason."""
+    reason, _, path = str(error).partition(" - at ")
+    field = path.strip("`").removeprefix("$").removeprefix(".")
+    for marker, words in (("unknown field `", "no such field"), ("missing required field `", "is required")):
+        if marker in reason:
+            return f"{field}.{reason.split(marker)[1].rstrip('`')}".removeprefix("."), words
+    if repr(TOKEN_PATTERN) in reason:
+        return field, "expected lower-case letters, digits and '-', at most 63, no dots"
+    return field, reason.replace("`", "")

@@ -1,0 +1,220 @@
+"""Events as they happen, for many readers: the store is read once for all of them, and hints say when."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import msgspec
+
+from libs.messages import Message
+from libs.messages.events import CloudEvent, Event, cloud_event
+from libs.store import GatewayStore, StoreUnavailableError
+
+logger = logging.getLogger(__name__)
+
+WAITING_MAX = 4096  # events that one reader may be behind before it must read the store itself
+PAGE = 1000
+POLL_SECONDS = 1.0  # hints may be lost
+GAP_SECONDS = 0.02  # between two readings, however many hints there are
+
+
+class EventTold(Message, frozen=True, kw_only=True):
+    """The relay → all: one CloudEvent, of which only the news that there is one matters here."""
+
+    subject: ClassVar[str] = "weft.events.{topic}.{event}"
+    id: str
+
+
+class ToldEvent(CloudEvent, frozen=True, kw_only=True):
+    """A CloudEvent with where to go on from, as an extension attribute."""
+
+    cursor: str
+
+
+def told(event: Event) -> ToldEvent:
+    envelope = cloud_event(event)
+    fields = {name: getattr(envelope, name) for name in CloudEvent.__struct_fields__}
+    return ToldEvent(**fields, cursor=event.cursor)
+
+
+def place(event: Event) -> tuple[int, int]:
+    return event.xid, event.id
+
+
+class Item:
+    """One event, encoded once however many read it."""
+
+    __slots__ = ("_frame", "event")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self._frame: bytes | None = None
+
+    @property
+    def frame(self) -> bytes:
+        if self._frame is None:
+            kind = f"weft.{self.event.topic}.{self.event.event}"
+            body = msgspec.json.encode(told(self.event))
+            self._frame = b"id: %s\nevent: %s\ndata: %s\n\n" % (self.event.cursor.encode(), kind.encode(), body)
+        return self._frame
+
+
+class Reader:
+    """What one reader has not taken yet. `behind`: there was too much; read the store from where you are."""
+
+    def __init__(self, wants: Callable[[Event], bool], waiting_max: int) -> None:
+        self.wants = wants
+        self._waiting_max = waiting_max
+        self.behind = False
+        self._items: deque[Item] = deque()
+        self._more = asyncio.Event()
+
+    def put(self, item: Item) -> None:
+        if not self.wants(item.event):
+            return
+        if len(self._items) >= self._waiting_max:
+            self._items.clear()
+            self.behind = True
+        elif not self.behind:
+            self._items.append(item)
+        self._more.set()
+
+    def take(self) -> list[Item]:
+        items, self._items = list(self._items), deque()
+        self._more.clear()
+        return items
+
+    async def wait(self, seconds: float) -> bool:
+        """False if nothing came in that time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._more.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class Feed:
+    """Reads the store only while somebody reads the feed."""
+
+    def __init__(self, store: GatewayStore, *, waiting_max: int = WAITING_MAX) -> None:
+        self._store = store
+        self._waiting_max = waiting_max
+        self._at = ""  # the cursor of the last event that the readers were given
+        self._readers: set[Reader] = set()
+        self._hint = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def hear(self, _: EventTold) -> None:
+        self._hint.set()
+
+    async def follow(
+        self, *, after: str, wants: Callable[[Event], bool], tenant: str | None, job_id: str = "", beat: float
+    ) -> AsyncGenerator[list[Item], None]:
+        """Every event behind `after` (empty: from now) that the reader `wants`, in order; [] each `beat` seconds of
+        silence. With a `job_id`, `after` empty is from its first. Raises StoreUnavailableError.
+        """
+        with self._reading(wants) as reader:
+            await self._running()
+            if job_id:
+                caught_up = await self._story(job_id, after)
+                last = place(caught_up[-1].event) if caught_up else _place_of(after)
+                if caught_up:
+                    yield caught_up
+            elif after:
+                last = _place_of(after)
+                reader.behind = True
+            else:
+                last = _place_of(self._at)
+            while True:
+                if reader.behind:
+                    reader.behind = False
+                    async for page in self._pages(last, tenant):
+                        last = place(page[-1])
+                        yield [Item(event) for event in page if wants(event)]
+                items = [item for item in reader.take() if place(item.event) > last]
+                if items:
+                    last = place(items[-1].event)
+                    yield items
+                elif not reader.behind and not await reader.wait(beat):
+                    self._check_running()
+                    yield []
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    @contextmanager
+    def _reading(self, wants: Callable[[Event], bool]) -> Iterator[Reader]:
+        reader = Reader(wants, self._waiting_max)
+        self._readers.add(reader)
+        try:
+            yield reader
+        finally:
+            self._readers.discard(reader)
+
+    async def _running(self) -> None:
+        """Return when whatever happens from now on will be heard."""
+        if self._task is None or self._task.done():
+            newest = await self._newest()
+            if self._task is None or self._task.done():  # Another may have been as fast.
+                self._at = newest
+                self._task = asyncio.create_task(self._run())
+
+    def _check_running(self) -> None:
+        if self._task is None or self._task.done():
+            raise StoreUnavailableError("the feed of events has stopped")
+
+    async def _newest(self) -> str:
+        newest = await self._store.events(newest=True, limit=1)
+        return newest[-1].cursor if newest else ""
+
+    async def _run(self) -> None:
+        failed = False
+        while self._readers:
+            self._hint.clear()
+            try:
+                events = await self._store.events(after=self._at, limit=PAGE)
+                failed = False
+            except StoreUnavailableError as error:
+                if not failed:
+                    logger.warning("the feed of events waits for the store: %s", error)
+                events, failed = [], True
+            for event in events:
+                item = Item(event)
+                for reader in self._readers:
+                    reader.put(item)
+            if events:
+                self._at = events[-1].cursor
+            await asyncio.sleep(GAP_SECONDS)
+            if len(events) < PAGE:
+                await self._hinted()
+
+    async def _hinted(self) -> None:
+        try:
+            async with asyncio.timeout(POLL_SECONDS):
+                await self._hint.wait()
+        except TimeoutError:
+            return
+
+    async def _pages(self, last: tuple[int, int], tenant: str | None) -> AsyncGenerator[list[Event], None]:
+        """What the store has behind `last`."""
+        cursor = f"{last[0]}-{last[1]}"
+        while events := await self._store.events(after=cursor, tenant=tenant, limit=PAGE):
+            yield events
+            cursor = events[-1].cursor
+            if len(events) < PAGE:
+                return
+
+    async def _story(self, job_id: str, after: str) -> list[Item]:
+        last = _place_of(after)
+        return [Item(event) for event in await self._store.story(job_id) if place(event) > last]
+
+
+def _place_of(cursor: str) -> tuple[int, int]:
+    xid, _, event_id = (cursor or "0-0").partition("-")
+    return int(xid), int(event_id)

@@ -1,0 +1,99 @@
+"""Jobs: submit, list, look at one, explain it, and ask something of it."""
+
+from typing import Annotated
+
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from libs.domain.job import FINAL, Job, JobState
+from libs.domain.spec import TOKEN_PATTERN
+from libs.messages.asks import AskKind
+from libs.messages.http import Accepted, JobsView, PriorityWanted
+from services.gateway.errors import RejectedError
+from services.gateway.explanations import explanation
+from services.gateway.route import Call, NoQuery, answer, body_of, json_of
+from services.gateway.views import job_view
+
+LIMIT_MAX = 1000
+STATES = ", ".join(JobState)
+
+
+class JobsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    state: Annotated[str, Meta(description=f"One or several, with commas, of: {STATES}.")] = ""
+    name: Annotated[str, Meta(pattern=TOKEN_PATTERN)] | None = None
+    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For an administrator.")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
+    before: Annotated[int, Meta(ge=0, lt=2**62, description="`before` of the page before this.")] = 0
+
+
+async def submit(call: Call[NoQuery]) -> web.StreamResponse:
+    request = call.request
+    submitted = await call.gateway.submissions.submit(
+        call.who,
+        await body_of(request),
+        content_type=request.headers.get("Content-Type", ""),
+        key=request.headers.get("Idempotency-Key"),
+    )
+    status = 201 if submitted.created else 200
+    return answer(submitted, status=status, headers={"Location": f"/v1/jobs/{submitted.id}"})
+
+
+async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
+    query = call.query
+    tenant = query.tenant if call.who.admin else call.who.tenant
+    if query.tenant is not None and query.tenant != tenant:
+        raise RejectedError(403, "tenant", "a tenant sees its own jobs only")
+    found = await call.gateway.store.jobs(
+        tenant=tenant, states=_states(query.state), name=query.name or "", limit=query.limit, before=query.before
+    )
+    views = tuple(job_view(job, call.gateway.cluster) for job in found)
+    return answer(JobsView(jobs=views, before=found[-1].seq if len(found) == query.limit else None))
+
+
+async def job(call: Call[NoQuery]) -> web.StreamResponse:
+    found = await call.gateway.job(call.who, call.path("job"))
+    return answer(job_view(found, call.gateway.cluster, whole=True))
+
+
+async def explain(call: Call[NoQuery]) -> web.StreamResponse:
+    found = await call.gateway.job(call.who, call.path("job"))
+    return answer(await explanation(call.gateway.snapshots, found, call.who, now=call.gateway.now()))
+
+
+async def cancel(call: Call[NoQuery]) -> web.StreamResponse:
+    found = await call.gateway.job(call.who, call.path("job"))
+    if found.state in FINAL:
+        raise RejectedError(409, "job", f"{found.id} is over already: {found.state}")
+    return await _ask(call, AskKind.CANCEL, found)
+
+
+async def requeue(call: Call[NoQuery]) -> web.StreamResponse:
+    found = await call.gateway.job(call.who, call.path("job"))
+    if found.state is JobState.QUEUED:
+        raise RejectedError(409, "job", f"{found.id} is in the queue already")
+    return await _ask(call, AskKind.REQUEUE, found)
+
+
+async def prioritise(call: Call[NoQuery]) -> web.StreamResponse:
+    wanted = await json_of(call.request, PriorityWanted)
+    found = await call.gateway.job(call.who, call.path("job"))
+    if found.state in FINAL:
+        raise RejectedError(409, "job", f"{found.id} is over already: {found.state}")
+    return await _ask(call, AskKind.PRIORITISE, found, priority=wanted.priority)
+
+
+async def _ask(call: Call[NoQuery], kind: AskKind, job: Job, *, priority: int = 0) -> web.StreamResponse:
+    gateway = call.gateway
+    await gateway.store.ask(
+        kind, subject_id=job.id, pool=job.pool, tenant=call.who.tenant, at=gateway.now(), priority=priority
+    )
+    gateway.nudges.asked(job.pool)
+    return answer(Accepted(id=job.id, ask=kind, state=job.state.value), status=202)
+
+
+def _states(text: str) -> tuple[JobState, ...]:
+    names = [name.strip() for name in text.split(",")] if text else []
+    unknown = [name for name in names if name not in JobState.__members__.values()]
+    if unknown:
+        raise RejectedError(400, "state", f"no such state: {unknown[0][:100]}; there is {STATES}")
+    return tuple(JobState(name) for name in dict.fromkeys(names))

@@ -1,0 +1,35 @@
+"""Tells the scheduler and the relay to look now. Many submissions at once are one nudge; a lost one costs a poll."""
+
+import asyncio
+import logging
+
+from libs.bus import Bus, BusError
+from libs.messages.asks import AskStored, OutboxFilled
+
+logger = logging.getLogger(__name__)
+
+
+class Nudges:
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._pools: set[str] = set()
+        self._outbox = False
+        self._task: asyncio.Task[None] | None = None
+
+    def asked(self, pool: str, *, told: bool = False) -> None:
+        """Something was stored for the scheduler of `pool`; `told`: an event with it."""
+        self._pools.add(pool)
+        self._outbox |= told
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._say())
+
+    async def _say(self) -> None:
+        try:
+            while self._pools or self._outbox:
+                pools, outbox, self._pools, self._outbox = self._pools, self._outbox, set(), False
+                for pool in sorted(pools):
+                    await self._bus.publish(AskStored(pool=pool))
+                if outbox:
+                    await self._bus.publish(OutboxFilled())
+        except BusError as error:
+            logger.info("could not say that something was asked: %s", error)

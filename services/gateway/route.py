@@ -1,0 +1,141 @@
+"""One operation of the API: what it takes, who may call it, what it answers. The documentation reads the same table."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from libs.domain.spec import SPEC_BYTES_MAX
+from libs.store import Access
+from services.gateway.errors import RejectedError, from_decoder
+
+if TYPE_CHECKING:
+    from services.gateway.gateway import Gateway
+
+Q = TypeVar("Q", bound=Struct)
+B = TypeVar("B")
+
+BODY_SECONDS_MAX = 20.0
+JSON = "application/json"
+NOBODY = Access(tenant="")
+
+
+class Who(Enum):
+    """Who may call an operation."""
+
+    ANYONE = "anyone"
+    TENANT = "tenant"
+    ADMIN = "admin"
+
+
+class NoQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Takes no query parameters."""
+
+
+class Header(Struct, frozen=True, kw_only=True):
+    name: str
+    description: str
+    of_answer: bool = False
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What comes back: a type as JSON, or bytes of some media type."""
+
+    description: str
+    type: Any = None
+    media: tuple[str, ...] = (JSON,)
+
+
+class Call(Struct, Generic[Q], frozen=True):
+    """One request that was let in, its query decoded."""
+
+    gateway: "Gateway"
+    request: web.Request
+    who: Access
+    query: Q
+
+    def path(self, name: str) -> str:
+        return self.request.match_info[name]
+
+
+class Route(Struct, Generic[Q], frozen=True, kw_only=True):
+    method: str
+    path: str
+    group: str
+    summary: str
+    description: str = ""
+    handler: Callable[[Call[Q]], Awaitable[web.StreamResponse]]
+    query: type[Q]
+    who: Who = Who.TENANT
+    body: Any = None
+    body_media: tuple[str, ...] = (JSON,)
+    headers: tuple[Header, ...] = ()
+    answers: Mapping[int, Answer]
+    example: str = ""  # what follows `curl` and the usual options
+
+
+def answer(value: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type=JSON, headers=headers)
+
+
+def query_of(request: web.Request, kind: type[Q]) -> Q:
+    """The query as `kind` says. A name given twice is a list for `state`, and a mistake for all others."""
+    if not request.query_string:
+        return kind()
+    given: dict[str, str] = {}
+    for name, value in request.query.items():
+        if name in given and name != "state":
+            raise RejectedError(400, name, "is given twice")
+        given[name] = f"{given[name]},{value}" if name in given else value
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        field, reason = from_decoder(error)
+        if reason == "no such field":
+            taken = ", ".join(kind.__struct_fields__) or "none"
+            reason = f"no such query parameter; there is {taken}"
+        elif reason == "Expected int, got str":
+            reason = f"expected a whole number, not {given[field][:100]!r}"
+        elif reason == "Expected bool, got str":
+            reason = f"expected 1 or 0, not {given[field][:100]!r}"
+        raise RejectedError(400, field, reason) from None
+
+
+async def body_of(request: web.Request) -> bytes:
+    """The body, unless it is too large: then what is left of it is not read."""
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise RejectedError(415, "Content-Encoding", "send the body as it is, not compressed")
+    check_length(request)
+    try:
+        return await _read(request)
+    except web.HTTPRequestEntityTooLarge:
+        raise _too_large() from None
+
+
+def check_length(request: web.Request) -> None:
+    if request.content_length is not None and request.content_length > SPEC_BYTES_MAX:
+        raise _too_large()
+
+
+async def json_of(request: web.Request, kind: type[B]) -> B:
+    try:
+        return msgspec.json.decode(await body_of(request), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        field, reason = from_decoder(error) if isinstance(error, msgspec.DecodeError) else ("", "not UTF-8")
+        raise RejectedError(400, field, reason) from None
+
+
+async def _read(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            return await request.read()
+    except TimeoutError:
+        raise RejectedError(408, "", f"the body did not arrive within {BODY_SECONDS_MAX:g} s") from None
+
+
+def _too_large() -> RejectedError:
+    return RejectedError(413, "", f"the body is larger than {SPEC_BYTES_MAX} bytes")

@@ -1,0 +1,120 @@
+"""Which run of a job is meant, on which node it is or was, and the bytes of its log as that node gives them."""
+
+import asyncio
+
+import msgspec
+from msgspec import Struct
+
+from libs.bus import Bus, NoAnswerError
+from libs.domain.job import Job, Placement
+from libs.messages.events import Event
+from libs.messages.nodes import LogRead, ReadLog
+from services.gateway.errors import RejectedError
+
+CHUNK_BYTES = 256 << 10
+ANSWER_SECONDS_MAX = 5.0
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """One rank of one epoch. `node_id` None: it is not placed yet."""
+
+    job_id: str
+    epoch: int
+    rank: int
+    node_id: str | None
+
+
+class _Placed(Struct, frozen=True):
+    """What of a `placed` event is needed here."""
+
+    epoch: int
+    placement: Placement
+
+
+def placements(job: Job, story: list[Event]) -> dict[int, Placement]:
+    """Where each epoch of a job was placed, oldest first."""
+    decoded = (msgspec.json.decode(event.data, type=_Placed) for event in story if event.event == "placed")
+    known = {placed.epoch: placed.placement for placed in decoded}
+    if job.placement is not None:
+        known[job.epoch] = job.placement
+    return known
+
+
+def find_run(job: Job, known: dict[int, Placement], *, epoch: int | None, role: str | None, rank: int) -> Run:
+    """The newest epoch that was placed unless one is given; with a `role`, `rank` counts within it.
+
+    Raises RejectedError.
+    """
+    if epoch is None:
+        epoch = max(known, default=job.epoch)
+    if epoch > job.epoch:
+        raise RejectedError(404, "epoch", f"{job.id} is in epoch {job.epoch}")
+    placement = known.get(epoch)
+    if placement is None:
+        if epoch < job.epoch or job.state.final:
+            raise RejectedError(404, "epoch", f"{job.id} was not placed in epoch {epoch}, so it wrote no log")
+        return Run(job_id=job.id, epoch=epoch, rank=_rank_to_be(job, role, rank), node_id=None)
+    ranks = {each.rank: each for each in placement.allocations if role is None or each.role == role}
+    if not ranks:
+        roles = ", ".join(dict.fromkeys(each.role for each in placement.allocations))
+        raise RejectedError(404, "role", f"epoch {epoch} of {job.id} has no role {role}; there is {roles}")
+    in_order = sorted(ranks)
+    if rank >= len(in_order):
+        of_role = f" of role {role}" if role is not None else ""
+        raise RejectedError(404, "rank", f"epoch {epoch} of {job.id} has the ranks 0 to {len(ranks) - 1}{of_role}")
+    found = ranks[in_order[rank]]
+    return Run(job_id=job.id, epoch=epoch, rank=found.rank, node_id=found.node_id)
+
+
+def _rank_to_be(job: Job, role: str | None, rank: int) -> int:
+    """Ranks are numbered role by role; of a job that is not placed, only those that it surely gets are known."""
+    first = 0
+    for name, asked in job.spec.roles.items():
+        if role is None or role == name:
+            if role is not None and rank >= asked.replicas.want:
+                raise RejectedError(404, "rank", f"role {role} of {job.id} wants {asked.replicas.want} replicas")
+            return first + rank
+        first += asked.replicas.want
+    raise RejectedError(404, "role", f"{job.id} has no role {role}; there is {', '.join(job.spec.roles)}")
+
+
+async def read(bus: Bus, run: Run, *, offset: int, limit: int = CHUNK_BYTES, wait: float = 0.0) -> LogRead:
+    """Raises NoAnswerError."""
+    assert run.node_id is not None, "a run that is nowhere has no log"
+    asked = ReadLog(
+        node_id=run.node_id,
+        job_id=run.job_id,
+        epoch=run.epoch,
+        rank=run.rank,
+        offset=offset,
+        limit=limit,
+        wait=wait,
+    )
+    return await bus.request(asked, LogRead, seconds_max=wait + ANSWER_SECONDS_MAX)
+
+
+async def size(bus: Bus, run: Run) -> int:
+    """How long the log is now: the node is asked for single bytes, twice as far each time, then halfway between."""
+    reached, beyond = 0, 1
+    while (await read(bus, run, offset=beyond - 1, limit=1)).data:
+        reached, beyond = beyond, beyond * 2
+    while beyond - reached > 1:
+        middle = (reached + beyond) // 2
+        if (await read(bus, run, offset=middle - 1, limit=1)).data:
+            reached = middle
+        else:
+            beyond = middle
+    return reached
+
+
+async def read_patiently(bus: Bus, run: Run, *, offset: int, wait: float, patience: float) -> LogRead:
+    """The same, asking again for `patience` seconds while the node does not answer (it may be restarting)."""
+    try:
+        async with asyncio.timeout(patience):
+            while True:
+                try:
+                    return await read(bus, run, offset=offset, wait=wait)
+                except NoAnswerError:
+                    await asyncio.sleep(0.5)
+    except TimeoutError:
+        raise NoAnswerError(f"node {run.node_id} has not answered for {patience:g} s") from None

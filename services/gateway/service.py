@@ -1,0 +1,79 @@
+"""The gateway's shell: HTTP and requests come in, what is heard is kept, and all of it stops in order."""
+
+import asyncio
+from collections.abc import Callable
+
+from libs.bus import Asked, Bus
+from libs.messages.asks import SubmitAnswered
+from libs.messages.nodes import ProgressSeen
+from libs.messages.signals import NodeSampled, PoolReviewed
+from libs.service import AnswerRaw, Listen, serve
+from libs.store import GatewayStore
+from services.gateway.app import application
+from services.gateway.feed import EventTold
+from services.gateway.gateway import Gateway, Limits
+from services.gateway.listening import listening
+from services.gateway.submissions import answer_submit
+from services.gateway.tokens import keep_admin_token
+
+SUBMIT_SUBJECT = "weft.submit"
+
+
+async def run(
+    *,
+    bus: Bus,
+    store: GatewayStore,
+    stop: asyncio.Event,
+    now: Callable[[], float],
+    clock: Callable[[], float],
+    characters: Callable[[int], str],
+    host: str = "127.0.0.1",
+    port: int = 8470,
+    default_pool: str = "default",
+    volumes_allowed: tuple[str, ...] = (),
+    admin_token: str = "",
+    admin_host: str = "127.0.0.1",
+    admin_port: int | None = None,
+    limits: Limits | None = None,
+    listens_on: Callable[[int], None] | None = None,
+) -> None:
+    """Run until `stop` is set. `listens_on` is called with the port once HTTP is served."""
+    gateway = Gateway(
+        store=store,
+        bus=bus,
+        now=now,
+        clock=clock,
+        characters=characters,
+        default_pool=default_pool,
+        volumes_allowed=volumes_allowed,
+        limits=limits,
+    )
+    if admin_token:
+        await keep_admin_token(store, admin_token, at=now())
+
+    async def submit(asked: Asked) -> SubmitAnswered:
+        return await answer_submit(gateway.submissions, gateway.access, asked)
+
+    app = application(gateway)
+    async with listening(app, host=host, port=port, connections_max=gateway.limits.connections_max) as served:
+        if listens_on is not None:
+            listens_on(served)
+        try:
+            await serve(
+                "gateway",
+                bus=bus,
+                stop=stop,
+                listens=[
+                    Listen(ProgressSeen, gateway.cluster.hear_progress, group=""),
+                    Listen(NodeSampled, gateway.cluster.hear_sample, group=""),
+                    Listen(PoolReviewed, gateway.cluster.hear_review, group=""),
+                    Listen(EventTold, gateway.feed.hear, group=""),
+                ],
+                answers=[AnswerRaw(SUBMIT_SUBJECT, submit)],
+                registry=gateway.meters.registry,
+                admin_host=admin_host,
+                admin_port=admin_port,
+            )
+        finally:
+            await gateway.streams.close()
+            await gateway.feed.close()

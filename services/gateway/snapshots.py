@@ -1,0 +1,102 @@
+"""What the store said a moment ago: pictures that many requests share, each at most SECONDS old."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from msgspec import Struct
+
+from libs.domain.cluster import Node
+from libs.domain.job import Job
+from libs.store import GatewayStore
+from services.gateway.admission import Admission
+
+T = TypeVar("T")
+
+SECONDS = 1.0
+
+
+class Nodes(Struct, frozen=True):
+    """Every node, and what may be admitted to them."""
+
+    all: list[Node]
+    admission: Admission
+
+    def of(self, pool: str) -> list[Node]:
+        return [node for node in self.all if node.pool == pool]
+
+
+class Fresh(Generic[T]):
+    """One value, read again when it is asked for and older than SECONDS; those who ask at once share one reading."""
+
+    def __init__(self, read: Callable[[], Awaitable[T]], *, clock: Callable[[], float]) -> None:
+        self._read = read
+        self._clock = clock
+        self._value: tuple[float, T] | None = None
+        self._reading: asyncio.Task[T] | None = None
+
+    @property
+    def at(self) -> float:
+        """When it was last read; -inf before that."""
+        return self._value[0] if self._value is not None else float("-inf")
+
+    async def get(self) -> T:
+        if self._value is not None and self._clock() - self._value[0] < SECONDS:
+            return self._value[1]
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read_now())
+            self._reading.add_done_callback(self._done)
+        return await asyncio.shield(self._reading)  # One who leaves does not take it from the others.
+
+    def forget(self) -> None:
+        self._value = None
+
+    async def _read_now(self) -> T:
+        at = self._clock()  # Before, so that it is never older than it seems.
+        value = await self._read()
+        self._value = (at, value)
+        return value
+
+    def _done(self, task: "asyncio.Task[T]") -> None:
+        self._reading = None
+        if not task.cancelled():
+            task.exception()  # Everybody who waited has it; where all have left, nobody needs it.
+
+
+class Snapshots:
+    def __init__(
+        self,
+        store: GatewayStore,
+        *,
+        clock: Callable[[], float],
+        default_pool: str,
+        volumes_allowed: tuple[str, ...],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._default_pool = default_pool
+        self._volumes_allowed = volumes_allowed
+        self.nodes: Fresh[Nodes] = Fresh(self._read_nodes, clock=clock)
+        self._holding: dict[str, Fresh[list[Job]]] = {}
+        self._queued: dict[str, Fresh[list[Job]]] = {}
+
+    async def holding(self, pool: str) -> list[Job]:
+        """The jobs that hold resources. Only for the name of a pool that is known: each is kept."""
+        if pool not in self._holding:
+            self._holding[pool] = Fresh(lambda: self._store.holding_jobs(pool=pool), clock=self._clock)
+        return await self._holding[pool].get()
+
+    async def queued(self, pool: str) -> list[Job]:
+        """The jobs that wait, as they were submitted. Only for the name of a pool that is known: each is kept."""
+        if pool not in self._queued:
+            self._queued[pool] = Fresh(lambda: self._store.queued_jobs(pool=pool), clock=self._clock)
+        return await self._queued[pool].get()
+
+    async def pools(self) -> list[str]:
+        """Every pool that has nodes, and the default one."""
+        return sorted({node.pool for node in (await self.nodes.get()).all} | {self._default_pool})
+
+    async def _read_nodes(self) -> Nodes:
+        nodes = await self._store.nodes()
+        admission = Admission(nodes, default_pool=self._default_pool, volumes_allowed=self._volumes_allowed)
+        return Nodes(nodes, admission)

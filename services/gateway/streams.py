@@ -1,0 +1,69 @@
+"""Answers that stay open: how many there may be, and how all of them end when the gateway does."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiohttp import web
+
+from services.gateway.errors import RejectedError
+
+WRITE_SECONDS_MAX = 30.0
+
+
+class Streams:
+    def __init__(self, most: int, most_per_tenant: int) -> None:
+        self._most = most
+        self._most_per_tenant = most_per_tenant
+        self._tenants: Counter[str] = Counter()
+        self._open: set[asyncio.Task[object]] = set()
+        self._closing = False
+
+    @property
+    def count(self) -> int:
+        return len(self._open)
+
+    @contextmanager
+    def one(self, tenant: str, request: web.Request) -> Iterator[None]:
+        """Count the calling task as one stream. Cut off in the middle, its reader sees that it is not the end."""
+        if self._closing:
+            raise RejectedError(503, "", "this gateway is stopping")
+        if len(self._open) >= self._most or self._tenants[tenant] >= self._most_per_tenant:
+            raise RejectedError(503, "", "too many streams are open; close some, or ask again later")
+        task = asyncio.current_task()
+        assert task is not None, "a stream is served by a task"
+        self._open.add(task)
+        self._tenants[tenant] += 1
+        try:
+            yield
+        except asyncio.CancelledError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise
+        finally:
+            self._open.discard(task)
+            self._tenants[tenant] -= 1
+            if not self._tenants[tenant]:
+                del self._tenants[tenant]
+
+    async def close(self) -> None:
+        self._closing = True
+        serving = list(self._open)
+        for task in serving:
+            task.cancel()
+        if serving:
+            await asyncio.wait(serving)
+
+
+async def write(response: web.StreamResponse, data: bytes) -> None:
+    """Raises ConnectionError where the reader has gone, or takes nothing for WRITE_SECONDS_MAX."""
+    try:
+        async with asyncio.timeout(WRITE_SECONDS_MAX):
+            await response.write(data)
+    except TimeoutError:
+        raise ConnectionAbortedError("the reader takes nothing") from None
+
+
+def gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()

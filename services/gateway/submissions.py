@@ -1,0 +1,105 @@
+"""One way in for a job, whether it came over HTTP or NATS."""
+
+import asyncio
+from collections.abc import Callable
+
+from libs.bus import Asked
+from libs.domain.spec import JobSpec, SpecError, decode_spec
+from libs.messages import http
+from libs.messages.asks import SubmitAnswered
+from libs.store import Access, GatewayStore, KeyReusedError, StoreUnavailableError
+from services.gateway.access import AccessCache
+from services.gateway.admission import check_storable
+from services.gateway.errors import RejectedError, unavailable
+from services.gateway.nudges import Nudges
+from services.gateway.snapshots import Snapshots
+
+KEY_CHARACTERS_MAX = 255
+ID_CHARACTERS = 10
+YAML_BYTES_MAX = 256 << 10  # its parser reads about 100 kB a second
+INLINE_YAML_BYTES = 4 << 10  # more is parsed aside, so that others need not wait for it
+
+# What curl sends when it is told nothing (the form type) is taken for JSON.
+CONTENTS = {
+    "": "json",
+    "application/json": "json",
+    "application/octet-stream": "json",
+    "application/x-www-form-urlencoded": "json",
+    "application/yaml": "yaml",
+    "application/x-yaml": "yaml",
+    "text/yaml": "yaml",
+}
+
+
+class Submissions:
+    def __init__(
+        self,
+        *,
+        store: GatewayStore,
+        snapshots: Snapshots,
+        nudges: Nudges,
+        now: Callable[[], float],
+        characters: Callable[[int], str],
+    ) -> None:
+        self._store = store
+        self._snapshots = snapshots
+        self._nudges = nudges
+        self._now = now
+        self._characters = characters
+        self._parsing = asyncio.Semaphore(2)
+
+    async def submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> http.Submitted:
+        """Check it, store it, return when it is durable. Raises RejectedError."""
+        _check_key(key)
+        spec = await self._decode(body, _content(content_type))
+        check_storable(spec)
+        (await self._snapshots.nodes.get()).admission.check(spec)
+        job_id = f"j-{self._characters(ID_CHARACTERS)}"
+        try:
+            stored = await self._store.submit(spec, job_id=job_id, tenant=who.tenant, key=key, at=self._now())
+        except KeyReusedError as error:
+            raise RejectedError(409, "Idempotency-Key", str(error)) from None
+        if stored.created:
+            self._nudges.asked(spec.pool, told=True)
+        return http.Submitted(id=stored.job_id, name=spec.name, created=stored.created)
+
+    async def _decode(self, body: bytes, content: str) -> JobSpec:
+        if content == "yaml" and len(body) > YAML_BYTES_MAX:
+            raise RejectedError(413, "", f"as YAML at most {YAML_BYTES_MAX} bytes are read; send it as JSON")
+        try:
+            if content == "yaml" and len(body) > INLINE_YAML_BYTES:
+                async with self._parsing:
+                    return await asyncio.to_thread(decode_spec, body, content=content)
+            return decode_spec(body, content=content)
+        except SpecError as error:
+            raise RejectedError(400, error.field, error.reason) from None
+
+
+async def answer_submit(submissions: Submissions, access: AccessCache, asked: Asked) -> SubmitAnswered:
+    """A request on `weft.submit`: the same as `POST /v1/jobs`."""
+    headers = {name.lower(): value for name, value in asked.headers.items()}
+    try:
+        try:
+            who = await access.of(headers.get("authorization"))
+            submitted = await submissions.submit(
+                who, asked.payload, content_type=headers.get("content-type", ""), key=headers.get("idempotency-key")
+            )
+        except StoreUnavailableError:
+            raise unavailable() from None
+    except RejectedError as error:
+        return SubmitAnswered(error=error.reason, field=error.field)
+    return SubmitAnswered(job_id=submitted.id, created=submitted.created)
+
+
+def _content(content_type: str) -> str:
+    media = content_type.partition(";")[0].strip().lower()
+    if media not in CONTENTS:
+        raise RejectedError(415, "Content-Type", f"expected application/json or application/yaml, not {media[:100]}")
+    return CONTENTS[media]
+
+
+def _check_key(key: str | None) -> None:
+    if key is None:
+        return
+    if not key or len(key) > KEY_CHARACTERS_MAX or not key.isprintable():
+        raise RejectedError(400, "Idempotency-Key", f"expected 1 to {KEY_CHARACTERS_MAX} printable characters")

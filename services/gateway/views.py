@@ -1,0 +1,157 @@
+"""What is stored and heard, as users see it. Pure, but for the newest that `Cluster` has heard."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from libs.domain.cluster import Node
+from libs.domain.job import FINAL, Allocation, Job
+from libs.messages.http import (
+    ClusterView,
+    GpuHeldBy,
+    GpuView,
+    JobView,
+    NodeView,
+    RunView,
+    Totals,
+)
+from libs.store import Access
+from services.gateway.cluster import Cluster
+
+SHOWN_JOBS_MAX = 100
+
+Held = tuple[Job, Allocation]
+
+
+def may_see(who: Access, tenant: str) -> bool:
+    return who.admin or tenant == who.tenant
+
+
+def job_view(job: Job, cluster: Cluster, *, whole: bool = False) -> JobView:
+    """`whole`: with its specification, its placement and its runs."""
+    allocations = job.placement.allocations if job.placement is not None else ()
+    spec, heard = job.spec, {} if job.state in FINAL else cluster.progress(job.id, job.epoch)
+    return JobView(
+        id=job.id,
+        name=spec.name,
+        tenant=job.tenant,
+        kind=spec.kind,
+        pool=spec.pool,
+        state=job.state,
+        epoch=job.epoch,
+        version=job.version,
+        priority=job.priority,
+        preemptible=spec.preemptible,
+        gpus=sum(role.gpus * role.replicas.want for role in spec.roles.values()),
+        replicas=sum(role.replicas.want for role in spec.roles.values()),
+        seq=job.seq,
+        submitted_at=job.submitted_at,
+        since=job.since,
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        not_before=job.not_before or None,
+        attempts=job.attempts,
+        exit_code=job.exit_code,
+        waiting_for=job.waiting_for,
+        stopping_for=job.stopping_for,
+        nodes=tuple(dict.fromkeys(allocation.node_id for allocation in allocations)),
+        progress=heard[min(heard)] if heard else job.progress,
+        placement=job.placement if whole else None,
+        runs=tuple(_run_view(job, allocation, heard, cluster) for allocation in allocations) if whole else (),
+        spec=spec if whole else None,
+    )
+
+
+def _run_view(job: Job, allocation: Allocation, heard: Mapping[int, dict[str, float]], cluster: Cluster) -> RunView:
+    return RunView(
+        rank=allocation.rank,
+        role=allocation.role,
+        node_id=allocation.node_id,
+        gpus=allocation.gpus,
+        cpus=allocation.cpus,
+        memory=allocation.memory,
+        progress=heard.get(allocation.rank, {}),
+        use=cluster.run_sample(allocation.node_id, job.id, job.epoch, allocation.rank),
+    )
+
+
+def node_views(nodes: Sequence[Node], holding: Iterable[Job], cluster: Cluster, who: Access) -> tuple[NodeView, ...]:
+    held: dict[str, list[Held]] = {}
+    for job in holding:
+        if job.placement is not None:
+            for allocation in job.placement.allocations:
+                held.setdefault(allocation.node_id, []).append((job, allocation))
+    return tuple(_node_view(node, held.get(node.id, []), cluster, who) for node in nodes)
+
+
+def _node_view(node: Node, held: Sequence[Held], cluster: Cluster, who: Access) -> NodeView:
+    sample = cluster.sample(node.id)
+    uses = {gpu.index: gpu for gpu in sample.gpus} if sample is not None else {}
+    holders = {index: (job, allocation) for job, allocation in held for index in allocation.gpus}
+    return NodeView(
+        id=node.id,
+        pool=node.pool,
+        address=node.address,
+        runtime=node.runtime,
+        ready=node.ready,
+        drained=node.drained,
+        seen_at=node.seen_at,
+        cpus=node.capacity.cpus,
+        cpus_allocated=sum(allocation.cpus for _, allocation in held),
+        memory=node.capacity.memory,
+        memory_allocated=sum(allocation.memory for _, allocation in held),
+        gpus=tuple(
+            GpuView(
+                index=gpu.index,
+                uuid=gpu.uuid,
+                model=gpu.model,
+                memory=gpu.memory,
+                emulated=gpu.emulated,
+                held_by=_held_by(*holders[gpu.index], who) if gpu.index in holders else None,
+                use=uses.get(gpu.index),
+            )
+            for gpu in node.capacity.gpus
+        ),
+        not_enforced=node.not_enforced,
+        use=sample.host if sample is not None else None,
+        sampled_at=sample.at if sample is not None else None,
+    )
+
+
+def _held_by(job: Job, allocation: Allocation, who: Access) -> GpuHeldBy:
+    if not may_see(who, job.tenant):
+        return GpuHeldBy(job_id=job.id)
+    return GpuHeldBy(job_id=job.id, name=job.name, tenant=job.tenant, epoch=job.epoch, rank=allocation.rank)
+
+
+def cluster_view(
+    nodes: Sequence[Node], holding: Sequence[Job], queued: Sequence[Job], cluster: Cluster, who: Access, *, now: float
+) -> ClusterView:
+    views = node_views(nodes, holding, cluster, who)
+    mine_holding = [job for job in holding if may_see(who, job.tenant)]
+    mine_queued = [job for job in queued if may_see(who, job.tenant)]
+    first = sorted(mine_queued, key=lambda job: (-job.priority, job.seq))[:SHOWN_JOBS_MAX]
+    return ClusterView(
+        at=now,
+        totals=_totals(views),
+        nodes=views,
+        states=dict(Counter(job.state.value for job in (*mine_holding, *mine_queued))),
+        waiting=dict(Counter(job.waiting_for.code.value for job in mine_queued if job.waiting_for is not None)),
+        running=tuple(job_view(job, cluster) for job in mine_holding[:SHOWN_JOBS_MAX]),
+        queued=tuple(job_view(job, cluster) for job in first),
+        findings=cluster.findings() if who.admin else (),
+    )
+
+
+def _totals(nodes: Sequence[NodeView]) -> Totals:
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    return Totals(
+        nodes=len(nodes),
+        nodes_ready=sum(node.ready and not node.drained for node in nodes),
+        gpus=len(gpus),
+        gpus_emulated=sum(gpu.emulated for gpu in gpus),
+        gpus_held=sum(gpu.held_by is not None for gpu in gpus),
+        cpus=sum(node.cpus for node in nodes),
+        cpus_allocated=sum(node.cpus_allocated for node in nodes),
+        memory=sum(node.memory for node in nodes),
+        memory_allocated=sum(node.memory_allocated for node in nodes),
+    )

@@ -1,0 +1,575 @@
+"""What holds for every runtime: the fake, processes with and without cgroups, and containers."""
+
+import asyncio
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from libs.domain.cluster import Gpu
+from libs.domain.spec import Volume
+from libs.messages.nodes import EndReason, RunState, StartRun
+from services.executor.home import Home
+from services.executor.node import NodeFacts
+from services.executor.runtime import Limits, RunKey, Runtime
+from services.executor.runtime.cgroup import NoCgroups, find_cgroups
+from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
+from services.executor.runtime.process import ProcessRuntime
+from tests.support.runs import find, in_state, logged, order, until, whole_log
+
+IMAGE = "weft-job-busybox:local"
+MEBIBYTE = 1 << 20
+
+# What a run does: for a shell, and for the fake.
+BEHAVIOURS: dict[str, tuple[str, Program]] = {
+    "ends well": ("echo out; echo err >&2", Program(output=b"out\nerr\n", seconds=0.0)),
+    "fails with 3": ("echo so far; exit 3", Program(output=b"so far\n", seconds=0.0, exit_code=3)),
+    "stays": ("echo up; exec sleep 60", Program(output=b"up\n")),
+    "finishes on SIGTERM": (
+        "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done",
+        Program(output=b"up\n", on_term=0),
+    ),
+    "ignores SIGTERM": (
+        "trap '' TERM; echo up; while :; do sleep 0.05; done",
+        Program(output=b"up\n", on_term=None),
+    ),
+    "writes much": (
+        "i=0; while [ $i -lt 20000 ]; do echo line $i of a log that must be whole; i=$((i+1)); done; exit 7",
+        Program(
+            output=b"".join(b"line %d of a log that must be whole\n" % i for i in range(20000)),
+            seconds=0.0,
+            exit_code=7,
+        ),
+    ),
+    "uses too much memory": (
+        "echo up; exec tail /dev/zero",
+        Program(output=b"up\n", seconds=0.0, exit_code=137, oom=True),
+    ),
+}
+
+
+class Rig(Struct):
+    """One runtime, how to open it anew on the same host, and what it cannot show."""
+
+    name: str
+    runtime: Runtime
+    reopen: Callable[[], Awaitable[Runtime]]
+    node: NodeFacts
+    lacks: frozenset[str] = frozenset()
+
+    def order(self, behaviour: str, **fields: Any) -> StartRun:
+        command = ("sh", "-c", BEHAVIOURS[behaviour][0])
+        return self.shell(command, name=behaviour.replace(" ", "-").lower(), **fields)
+
+    def shell(self, command: tuple[str, ...], **fields: Any) -> StartRun:
+        image = IMAGE if self.name == "docker" else None
+        job_id = f"job-{uuid.uuid4().hex[:8]}"
+        return order(**{"job_id": job_id, "command": command, "image": image, **fields})
+
+    def needs(self, *abilities: str) -> None:
+        """Skip what this runtime cannot do on this host; it says so in `not_enforced` where users must know."""
+        missing = sorted(self.lacks.union(self.runtime.not_enforced).intersection(abilities))
+        if missing:
+            pytest.skip(f"{self.name} does not do {', '.join(missing)} here")
+
+
+def _fake_program(asked: StartRun) -> Program:
+    names = {behaviour.replace(" ", "-").lower(): program for behaviour, (_, program) in BEHAVIOURS.items()}
+    return names[asked.name]
+
+
+def _gpus(node_id: str) -> tuple[Gpu, ...]:
+    return tuple(
+        Gpu(index=index, uuid=f"EMULATED-{node_id}-{index}", model="Emulated GPU", memory=1 << 34, emulated=True)
+        for index in range(2)
+    )
+
+
+@pytest.fixture(params=["fake", "process", "process-cgroups", pytest.param("docker", marks=pytest.mark.docker)])
+async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    node_id = f"test-{uuid.uuid4().hex[:8]}"
+    allowed = tmp_path / "allowed"
+    allowed.mkdir()
+    node = NodeFacts(
+        node_id=node_id,
+        gpus=_gpus(node_id),
+        checkpoints=str(tmp_path / "checkpoints"),
+        volumes_allowed=(str(allowed),),
+    )
+    home = Home(tmp_path / "home")
+    opened: list[Runtime] = []
+
+    async def reopen() -> Runtime:
+        if opened:
+            await opened[-1].close()
+        opened.append(await open_runtime())
+        return opened[-1]
+
+    host = FakeHost(_fake_program, now=lambda: 0.0)
+    lacks: frozenset[str] = frozenset()
+    match request.param:
+        case "fake":
+            lacks = frozenset({"commands", "refusals", "oom", "resize"})
+
+            async def open_runtime() -> Runtime:
+                return FakeRuntime(host)
+        case "process":
+            lacks = frozenset({"oom", "resize", "volumes"})
+
+            async def open_runtime() -> Runtime:
+                return await ProcessRuntime.open(home, node, inherited=os.environ, cgroups=NoCgroups())
+        case "process-cgroups":
+            lacks = frozenset({"volumes"})
+            if isinstance(find_cgroups(node_id), NoCgroups):
+                pytest.skip("this host lets us make no cgroups")
+
+            async def open_runtime() -> Runtime:
+                return await ProcessRuntime.open(home, node, inherited=os.environ, cgroups=find_cgroups(node_id))
+        case _:
+            from services.executor.runtime import RuntimeUnavailableError
+            from services.executor.runtime.container import ContainerSettings
+            from services.executor.runtime.docker import DockerRuntime
+
+            async def open_runtime() -> Runtime:
+                return await DockerRuntime.open(home, node, ContainerSettings(cluster=node_id, pull=False))
+
+            try:
+                await reopen()
+            except RuntimeUnavailableError as error:
+                if os.environ.get("WEFT_CI_DOCKER") == "1":
+                    raise
+                pytest.skip(str(error))
+    runtime = opened[-1] if opened else await reopen()
+    built = Rig(name=request.param, runtime=runtime, reopen=reopen, node=node, lacks=lacks)
+    yield built
+    last = built.runtime = opened[-1]
+    for run in await last.runs():
+        await last.signal(run.key, kill=True)
+    for run in await last.runs():
+        await in_state(last, run.key, RunState.EXITED)
+        await last.remove(run.key)
+    await last.close()
+    if request.param == "docker":
+        _remove_network(f"{node_id}-alone")
+
+
+def _remove_network(name: str) -> None:
+    import docker
+
+    with_engine = docker.from_env()
+    for network in with_engine.networks.list(names=[name]):
+        network.remove()
+    with_engine.close()
+
+
+async def test_a_run_starts_ends_and_says_what_it_wrote(rig: Rig) -> None:
+    asked = rig.order("ends well")
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, key, RunState.EXITED)
+    assert (run.exit_code, run.reason) == (0, EndReason.EXIT)
+    assert sorted((await whole_log(rig.runtime, key)).split()) == [b"err", b"out"]
+
+
+async def test_an_exit_status_is_told_as_it_was(rig: Rig) -> None:
+    asked = rig.order("fails with 3")
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert (run.exit_code, run.reason) == (3, EndReason.EXIT)
+    assert run.started_at is not None
+    assert run.ended_at is not None
+    assert run.ended_at >= run.started_at
+
+
+async def test_a_log_is_whole_after_the_end_and_after_removal(rig: Rig) -> None:
+    asked = rig.order("writes much")
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    await in_state(rig.runtime, key, RunState.EXITED)
+    expected = BEHAVIOURS["writes much"][1].output
+    assert await whole_log(rig.runtime, key) == expected
+    await rig.runtime.remove(key)
+    assert await whole_log(rig.runtime, key) == expected
+
+
+async def test_a_log_is_whole_though_the_executor_restarts_while_it_is_written(rig: Rig) -> None:
+    rig.needs("commands")
+    lines, width = 400, 20_000  # longer than the pieces in which an engine keeps a line
+    script = f"""
+    i=0
+    while [ $i -lt {lines} ]; do
+      printf '%0{width}d\\n' $i
+      i=$((i+1))
+      [ $((i % 20)) -gt 0 ] || sleep 0.1
+    done
+    """
+    asked = rig.shell(("sh", "-c", script))
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    runtime = rig.runtime
+    for part in (b"10", b"100", b"200"):
+        await until_logged(runtime, key, int(part) * (width + 1))
+        runtime = await rig.reopen()
+    await in_state(runtime, key, RunState.EXITED)
+    expected = b"".join(b"%0*d\n" % (width, number) for number in range(lines))
+    assert await whole_log(runtime, key) == expected
+
+
+async def until_logged(runtime: Runtime, key: RunKey, size: int) -> None:
+    async with asyncio.timeout(30):
+        while not (await runtime.read_log(key, offset=size - 1, limit=1)).data:  # noqa: ASYNC110 - as a reader would
+            await asyncio.sleep(0.02)
+
+
+async def test_a_second_start_adopts(rig: Rig) -> None:
+    asked = rig.order("stays")
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    await rig.runtime.start(asked)
+    await logged(rig.runtime, key, b"up")
+    assert [run.key for run in await rig.runtime.runs()] == [key]
+    await rig.runtime.signal(key, kill=True)
+    await in_state(rig.runtime, key, RunState.EXITED)
+    assert await whole_log(rig.runtime, key) == b"up\n"
+
+
+async def test_the_next_executor_adopts_what_runs(rig: Rig) -> None:
+    asked = rig.order("finishes on SIGTERM", grace=7.0)
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    await logged(rig.runtime, key, b"up")
+    runtime = await rig.reopen()
+    run = await in_state(runtime, key, RunState.RUNNING)
+    assert run.grace == 7.0
+    await runtime.start(asked)
+    await runtime.signal(key, kill=False)
+    run = await in_state(runtime, key, RunState.EXITED)
+    assert (run.exit_code, run.reason) == (0, EndReason.EXIT)
+    assert (await whole_log(runtime, key)).startswith(b"up\n")
+
+
+async def test_the_next_executor_learns_of_an_end_it_did_not_see(rig: Rig) -> None:
+    asked = rig.order("fails with 3")
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    await in_state(rig.runtime, key, RunState.EXITED)
+    runtime = await rig.reopen()
+    run = await in_state(runtime, key, RunState.EXITED)
+    assert (run.exit_code, run.reason) == (3, EndReason.EXIT)
+    assert await whole_log(runtime, key) == b"so far\n"
+
+
+async def test_a_run_that_ignores_sigterm_is_killed(rig: Rig) -> None:
+    asked = rig.order("ignores SIGTERM")
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    await logged(rig.runtime, key, b"up")
+    await rig.runtime.signal(key, kill=False)
+    run = await find(rig.runtime, key)
+    assert run is not None
+    assert run.live
+    await rig.runtime.signal(key, kill=True)
+    run = await in_state(rig.runtime, key, RunState.EXITED)
+    assert run.exit_code == 137
+
+
+async def test_a_run_is_removed_only_after_its_end(rig: Rig) -> None:
+    asked = rig.order("stays")
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    await logged(rig.runtime, key, b"up")
+    await rig.runtime.remove(key)
+    assert await find(rig.runtime, key) is not None
+    await rig.runtime.signal(key, kill=True)
+    await in_state(rig.runtime, key, RunState.EXITED)
+    await rig.runtime.remove(key)
+    assert await find(rig.runtime, key) is None
+    assert (await rig.runtime.read_log(key, offset=0, limit=10)).data == b"up\n"
+
+
+async def test_nothing_starts_that_is_no_longer_permitted(rig: Rig) -> None:
+    asked = rig.order("stays")
+    await rig.runtime.start(asked, permitted=lambda: False)
+    assert await find(rig.runtime, RunKey.of(asked)) is None
+
+
+async def test_a_log_nobody_wrote_is_missing(rig: Rig) -> None:
+    assert (await rig.runtime.read_log(RunKey("job-never", 1, 0), offset=0, limit=10)).missing
+
+
+async def test_signals_to_a_run_that_is_not_there_are_left_alone(rig: Rig) -> None:
+    key = RunKey("job-never", 1, 0)
+    await rig.runtime.signal(key, kill=False)
+    await rig.runtime.signal(key, kill=True)
+    await rig.runtime.remove(key)
+    assert not await rig.runtime.resize(key, Limits(cpus=1.0))
+
+
+async def test_changed_returns_when_a_run_ends(rig: Rig) -> None:
+    asked = rig.order("ends well")
+    await rig.runtime.start(asked)
+    async with asyncio.timeout(30):
+        while (run := await find(rig.runtime, RunKey.of(asked))) is None or run.live:
+            await rig.runtime.changed()
+
+
+async def test_killing_takes_grandchildren_with_it(rig: Rig, tmp_path: Path) -> None:
+    rig.needs("commands")
+    script = "setsid sh -c 'echo deep; exec sleep 345' & (sleep 345 & sleep 345); wait"
+    asked = rig.shell(("sh", "-c", script))
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    await logged(rig.runtime, key, b"deep")
+    await until(lambda: len(_processes_of(asked)) >= 3)
+    await rig.runtime.signal(key, kill=True)
+    await in_state(rig.runtime, key, RunState.EXITED)
+    await until(lambda: not _processes_of(asked))
+
+
+async def test_what_a_run_leaves_behind_ends_with_it(rig: Rig) -> None:
+    rig.needs("commands")
+    asked = rig.shell(("sh", "-c", "sleep 345 & setsid sleep 345 & echo gone"))
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert run.exit_code == 0
+    await until(lambda: not _processes_of(asked))
+
+
+def _processes_of(asked: StartRun) -> list[int]:
+    """All processes that carry this run's environment, in whatever namespace."""
+    marker = f"WEFT_JOB_ID={asked.job_id}\0".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if not entry.name.isdecimal() or marker not in (entry / "environ").read_bytes():
+                continue
+            if (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+async def test_a_command_that_is_not_there_fails_to_start(rig: Rig) -> None:
+    rig.needs("refusals")
+    asked = rig.shell(("no-such-program", "--help"))
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert (run.reason, run.detail) == (EndReason.START_FAILED, "command not found: no-such-program")
+    await rig.runtime.remove(RunKey.of(asked))
+    assert await find(rig.runtime, RunKey.of(asked)) is None
+
+
+async def test_an_image_that_is_not_there_fails_to_start(rig: Rig) -> None:
+    rig.needs("refusals")
+    asked = rig.shell(("true",), image="no-such-image:ever")
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert run.reason is EndReason.START_FAILED
+    assert "no-such-image:ever" in run.detail
+
+
+async def test_a_gpu_that_is_not_there_fails_to_start(rig: Rig) -> None:
+    rig.needs("refusals")
+    asked = rig.shell(("true",), gpus=(9,))
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert (run.reason, run.detail) == (EndReason.START_FAILED, "this node has no GPU 9")
+
+
+async def test_a_volume_outside_the_allow_list_is_refused(rig: Rig, tmp_path: Path) -> None:
+    rig.needs("refusals")
+    (tmp_path / "allowed" / "way-out").symlink_to("/etc")
+    for source in ("/etc", str(tmp_path / "allowed" / "way-out")):
+        asked = rig.shell(("true",), volumes=(Volume(source=source, target=source),))
+        await rig.runtime.start(asked)
+        run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+        assert run.reason is EndReason.START_FAILED
+        assert "not in what this node's owner allows" in run.detail
+
+
+async def test_a_volume_is_mounted_where_it_was_asked_for(rig: Rig, tmp_path: Path) -> None:
+    rig.needs("refusals", "volumes")
+    source = tmp_path / "allowed" / "data"
+    source.mkdir()
+    (source / "greeting").write_text("hello")
+    volume = Volume(source=str(source), target="/data", read_only=True)
+    asked = rig.shell(("sh", "-c", "cat /data/greeting; touch /data/new 2>/dev/null || echo kept"), volumes=(volume,))
+    await rig.runtime.start(asked)
+    await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    log = await whole_log(rig.runtime, RunKey.of(asked))
+    assert log.startswith(b"hello")
+    assert b"kept" in log
+
+
+async def test_a_process_gets_a_volume_only_where_it_is(rig: Rig, tmp_path: Path) -> None:
+    if not rig.name.startswith("process"):
+        pytest.skip("the others mount")
+    source = str(tmp_path / "allowed")
+    here = rig.shell(("ls", source), volumes=(Volume(source=source, target=source),))
+    elsewhere = rig.shell(("true",), volumes=(Volume(source=source, target="/data"),))
+    for asked in (here, elsewhere):
+        await rig.runtime.start(asked)
+    assert (await in_state(rig.runtime, RunKey.of(here), RunState.EXITED)).exit_code == 0
+    run = await in_state(rig.runtime, RunKey.of(elsewhere), RunState.EXITED)
+    assert run.reason is EndReason.START_FAILED
+    assert "cannot mount" in run.detail
+
+
+async def test_a_taken_port_of_rank_0_fails_the_start(rig: Rig) -> None:
+    if not rig.name.startswith("process"):
+        pytest.skip("containers have ports of their own")
+    server = await asyncio.start_server(lambda *_: None, "0.0.0.0", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        asked = rig.shell(("true",), master_port=port)
+        await rig.runtime.start(asked)
+        run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert run.reason is EndReason.START_FAILED
+    assert run.detail.startswith(f"port taken: {port}")
+
+
+async def test_a_run_finds_the_contract_in_its_environment(rig: Rig) -> None:
+    rig.needs("commands")
+    os.environ["WEFT_NATS_PASSWORD"] = "of the executor"
+    asked = rig.shell(
+        ("env",),
+        rank=1,
+        world_size=2,
+        epoch=4,
+        gpus=(1,),
+        env={"MINE": "kept", "RANK": "lost"},
+        master_port=23456,
+        peers={"worker": ("127.0.0.1", "127.0.0.1")},
+    )
+    try:
+        await rig.runtime.start(asked)
+    finally:
+        del os.environ["WEFT_NATS_PASSWORD"]
+    await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    log = (await whole_log(rig.runtime, RunKey.of(asked))).decode()
+    env = dict(line.split("=", 1) for line in log.splitlines() if "=" in line)
+    assert env["WEFT_JOB_ID"] == asked.job_id
+    assert (env["WEFT_EPOCH"], env["RANK"], env["WORLD_SIZE"], env["MASTER_PORT"]) == ("4", "1", "2", "23456")
+    assert (env["MINE"], env["CUDA_VISIBLE_DEVICES"], env["WEFT_GPUS_EMULATED"]) == ("kept", "", "1")
+    assert "WEFT_NATS_PASSWORD" not in env
+
+
+async def test_a_run_can_write_its_progress_and_its_checkpoints(rig: Rig, tmp_path: Path) -> None:
+    rig.needs("commands")
+    script = 'echo step=5 >>"$WEFT_PROGRESS" && echo weights >"$WEFT_CHECKPOINT_DIR/last" && sleep 345'
+    asked = rig.shell(("sh", "-c", script))
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    told = Path(Home(tmp_path / "home").progress(key))
+    await until(lambda: told.exists() and told.read_text() == "step=5\n")
+    saved = Path(rig.node.checkpoints) / asked.job_id / "last"
+    await until(lambda: saved.exists() and saved.read_text() == "weights\n")
+
+
+async def test_memory_beyond_the_limit_ends_the_run_as_oom(rig: Rig) -> None:
+    rig.needs("oom", "memory")
+    asked = rig.order("uses too much memory", memory=48 * MEBIBYTE)
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert run.reason is EndReason.OOM
+    assert await whole_log(rig.runtime, RunKey.of(asked)) == b"up\n" or rig.name != "fake"
+
+
+async def test_limits_change_while_it_runs(rig: Rig) -> None:
+    rig.needs("resize", "cpus", "memory")
+    asked = rig.order("stays", cpus=1.0, memory=128 * MEBIBYTE)
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    await logged(rig.runtime, key, b"up")
+    assert await rig.runtime.resize(key, Limits(cpus=0.5))
+    assert await rig.runtime.resize(key, Limits(memory=256 * MEBIBYTE))
+    assert await rig.runtime.resize(key, Limits(memory=64 * MEBIBYTE))
+
+
+async def test_a_read_only_root_is_not_written_to(rig: Rig) -> None:
+    rig.needs("commands", "read_only")
+    asked = rig.shell(("sh", "-c", "touch /new || echo kept; touch /tmp/new && echo scratch"), read_only=True)
+    await rig.runtime.start(asked)
+    await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    log = await whole_log(rig.runtime, RunKey.of(asked))
+    assert b"kept" in log
+    assert b"scratch" in log
+
+
+async def test_a_gang_in_containers_meets_by_name(rig: Rig) -> None:
+    if rig.name != "docker":
+        pytest.skip("processes share their host's network")
+    peers = {"worker": (rig.node.address, rig.node.address)}
+    gang = {"job_id": f"job-{uuid.uuid4().hex[:8]}", "world_size": 2, "master_port": 2345, "peers": peers}
+    first = rig.shell(("sh", "-c", 'echo met | nc -l -p "$MASTER_PORT"'), **gang)
+    second = rig.shell(
+        (
+            "sh",
+            "-c",
+            'for i in 1 2 3 4 5 6 7 8 9; do nc "$MASTER_ADDR" "$MASTER_PORT" </dev/null && exit; sleep 0.3; done',
+        ),
+        rank=1,
+        **gang,
+    )
+    await rig.runtime.start(first)
+    await rig.runtime.start(second)
+    await in_state(rig.runtime, RunKey.of(second), RunState.EXITED)
+    assert await whole_log(rig.runtime, RunKey.of(second)) == b"met\n"
+
+
+async def test_a_container_has_no_privileges(rig: Rig) -> None:
+    if rig.name != "docker":
+        pytest.skip("processes have those of the executor")
+    asked = rig.shell(("cat", "/proc/self/status"))
+    await rig.runtime.start(asked)
+    await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    status = (await whole_log(rig.runtime, RunKey.of(asked))).decode()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert (int(fields["CapEff"], 16), int(fields["CapBnd"], 16), fields["NoNewPrivs"]) == (0, 0, "1")
+
+
+async def test_a_shell_killed_together_with_its_job_is_told_as_killed(rig: Rig) -> None:
+    if not rig.name.startswith("process"):
+        pytest.skip("only processes have that shell")
+    asked = rig.shell(("sh", "-c", "kill -9 0"))
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert (run.exit_code, run.reason) == (137, EndReason.EXIT)
+
+
+async def test_an_executor_killed_at_any_point_of_a_start_neither_loses_nor_doubles_the_run(
+    rig: Rig, tmp_path: Path
+) -> None:
+    """A helper starts runs as fast as it can and is killed in the middle; then we adopt, and start all of them."""
+    if not rig.name.startswith("process"):
+        pytest.skip("the engine keeps containers by name")
+    count = tmp_path / "count"
+    count.mkdir()
+    helper = Path(__file__).parent.parent / "support" / "start_many.py"
+    for attempt in range(6):
+        await rig.runtime.close()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(helper), str(tmp_path), rig.node.node_id, rig.name, str(attempt)
+        )
+        await until((count / f"job-{attempt}-3").exists, every=0.001)
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        rig.runtime = await rig.reopen()
+        script = f'mkdir "{count}/$WEFT_JOB_ID" || echo again >>"{count}/twice"'
+        for number in range(60):
+            asked = rig.shell(("sh", "-c", script), job_id=f"job-{attempt}-{number}")
+            await rig.runtime.start(asked)
+        for number in range(60):
+            key = RunKey(f"job-{attempt}-{number}", 1, 0)
+            run = await in_state(rig.runtime, key, RunState.EXITED)
+            assert (run.exit_code, run.reason) == (0, EndReason.EXIT)
+            assert (count / key.job_id).exists()
+            await rig.runtime.remove(key)
+    assert not (count / "twice").exists()

@@ -1,0 +1,301 @@
+"""`weft` as a person uses it, each command a process of its own, on a whole cluster."""
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import sys
+import termios
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from libs.domain.job import JobState
+from tests.support.cluster import Cluster, embedded_cluster
+
+SECONDS_MAX = 30.0
+WEFT = (sys.executable, "-m", "services.cli")
+
+
+class Ended(Struct, frozen=True):
+    status: int
+    out: str
+    err: str
+
+
+class Person(Struct, frozen=True):
+    """Types at a terminal whose output goes to a pipe."""
+
+    cluster: Cluster
+    token: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "WEFT_URL": self.cluster.local.url, "WEFT_TOKEN": self.token}
+
+    async def begins(self, *typed: str, stdin: bytes | None = None) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            *(*WEFT, *typed),
+            stdin=asyncio.subprocess.PIPE if stdin is not None else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self.environment,
+        )
+        if process.stdin is not None and stdin is not None:
+            process.stdin.write(stdin)
+            process.stdin.close()
+        return process
+
+    async def types(self, *typed: str, stdin: bytes | None = None) -> Ended:
+        return await ended(await self.begins(*typed, stdin=stdin))
+
+    async def runs(self, *typed: str) -> str:
+        """The id of a new job."""
+        submitted = await self.types("run", *typed)
+        assert (submitted.status, submitted.err) == (0, "")
+        return submitted.out.strip()
+
+
+async def ended(process: asyncio.subprocess.Process) -> Ended:
+    try:
+        async with asyncio.timeout(SECONDS_MAX):
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode is not None
+    return Ended(process.returncode, out.decode(), err.decode())
+
+
+@pytest.fixture(scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    async with embedded_cluster(tmp_path_factory.mktemp("cli"), nodes=2, gpus=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def alice(cluster: Cluster) -> Person:
+    """The administrator."""
+    return Person(cluster, cluster.local.token)
+
+
+async def test_a_job_is_run_seen_waited_for_and_its_log_read(alice: Person) -> None:
+    job = await alice.runs("--gpus", "1", "--name", "hello", "--", "sh", "-c", "echo hello; echo again >&2")
+    waited = await alice.types("wait", job)
+    assert waited.status == 0
+    assert waited.out.startswith(f"hello {job} succeeded after ")
+    assert (await alice.types("logs", job)).out == "hello\nagain\n"
+    assert (await alice.types("logs", "hello", "-n", "1")).out == "again\n"
+    listed = json.loads((await alice.types("ps", "-a", "--json")).out)
+    assert job in [each["id"] for each in listed["jobs"]]
+    described = (await alice.types("describe", job)).out
+    story = described.partition("what happened to it")[2]
+    order = [story.index(f" {event} ") for event in ("submitted", "placed", "starting", "started", "succeeded")]
+    assert order == sorted(order)
+    assert "emulated GPU" in described
+    told = [json.loads(line) for line in (await alice.types("events", job, "-f", "--json")).out.splitlines()]
+    assert [event["type"].rpartition(".")[2] for event in told][-1] == "succeeded"
+
+
+async def test_following_shows_the_log_and_the_story_and_exits_as_the_job_does(alice: Person) -> None:
+    good = await alice.types("run", "-f", "--", "sh", "-c", "echo out")
+    assert (good.status, good.out) == (0, "out\n")
+    bad = await alice.types(
+        "run", "--name", "bad", "--retries", "1", "-f", "--", "sh", "-c", "echo out; sleep 1; exit 3"
+    )
+    assert (bad.status, bad.out) == (1, "out\nout\n")
+    assert " requeued " in bad.err
+    assert " failed with exit status 3 after " in bad.err.splitlines()[-1]
+
+
+async def test_ctrl_c_leaves_the_followed_job_alone(alice: Person) -> None:
+    following = await alice.begins("run", "--name", "patient", "-f", "--", "sh", "-c", "echo ready; sleep 60")
+    assert following.stdout
+    async with asyncio.timeout(SECONDS_MAX):
+        assert await following.stdout.readline() == b"ready\n"
+    following.send_signal(signal.SIGINT)
+    left = await ended(following)
+    assert left.status == 130
+    assert "patient goes on: " in left.err
+    assert "Traceback" not in left.err
+    assert (await alice.cluster.client.job("patient")).state is JobState.RUNNING
+    assert (await alice.types("cancel", "patient")).status == 0
+    assert (await alice.types("wait", "patient")).status == 1
+
+
+async def test_a_job_that_waits_is_explained_with_who_holds_what_it_needs(alice: Person) -> None:
+    holders = [
+        await alice.runs("--name", f"hold-{n}", "--gpus", "2", "--no-preempt", "--", "sleep", "60") for n in "ab"
+    ]
+    for holder in holders:
+        await alice.cluster.state(holder, JobState.RUNNING)
+    waiter = await alice.runs("--name", "waiter", "--gpus", "1", "--", "true")
+    explained = (await alice.types("explain", "waiter")).out
+    assert explained.startswith(f"waiter  {waiter}  queued\nno-room: wants 1 GPU")
+    assert all(holder in explained for holder in holders)
+    assert "2 emulated" in explained
+    told = json.loads((await alice.types("explain", "waiter", "--json")).out)
+    assert (told["code"], {holder["job_id"] for holder in told["holders"]}) == ("no-room", set(holders))
+    nodes = (await alice.types("nodes")).out
+    assert nodes.count("Emulated GPU") >= 2
+    assert f"hold-a {holders[0]} rank 0" in nodes
+    top = (await alice.types("top")).out
+    assert "4 of 4 emulated GPUs held" in top
+    assert "no-room: wants 1 GPU" in top
+    assert (await alice.types("priority", "waiter", "7")).out == f"{waiter} has priority 7 (it is queued)\n"
+    await alice.cluster.until(waiter, lambda job: job.priority == 7)
+    assert (await alice.types("cancel", *holders)).status == 0
+    assert (await alice.types("wait", waiter, "--timeout", "20")).status == 0
+
+
+async def test_a_job_that_is_over_can_be_sent_back_to_the_queue(alice: Person) -> None:
+    job = await alice.runs("--name", "twice", "--", "sh", "-c", "echo epoch $WEFT_EPOCH")
+    assert (await alice.types("wait", job)).status == 0
+    assert (await alice.types("requeue", job)).status == 0
+    await alice.cluster.until(job, lambda view: view.epoch == 1 and view.state.final)
+    assert (await alice.types("logs", job)).out == "epoch 1\n"
+    assert (await alice.types("logs", job, "--epoch", "0")).out == "epoch 0\n"
+
+
+async def test_a_drained_node_takes_nothing_until_it_is_resumed(alice: Person) -> None:
+    assert (await alice.types("drain", "node-1", "node-2")).status == 0
+    job = await alice.runs("--name", "later", "--", "true")
+    assert (await alice.types("wait", job, "--timeout", "1")).status == 124
+    assert "drained" in (await alice.types("nodes")).out
+    assert (await alice.types("resume", "node-1", "node-2")).status == 0
+    assert (await alice.types("wait", job, "--timeout", "20")).status == 0
+
+
+async def test_the_ranks_of_a_gang_have_logs_of_their_own(alice: Person) -> None:
+    job = await alice.runs("--replicas", "2", "--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE")
+    assert (await alice.types("wait", job)).status == 0
+    assert (await alice.types("logs", job, "--rank", "1")).out == "rank 1 of 2\n"
+    everything = (await alice.types("logs", job, "-f", "--rank", "all")).out
+    assert sorted(everything.splitlines()) == ["[0] rank 0 of 2", "[1] rank 1 of 2"]
+
+
+async def test_a_file_is_submitted_once_per_key(alice: Person, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: filed\ncommand: [echo, filed]\n")
+    first = await alice.types("submit", str(tmp_path / "job.yaml"), "--key", "only-once")
+    again = await alice.types(
+        "submit", "-", "--key", "only-once", stdin=b'{"name": "filed", "command": ["echo", "filed"]}'
+    )
+    assert (first.status, again.status, again.out) == (0, 0, first.out)
+    other = await alice.types("submit", "-", "--key", "only-once", stdin=b"name: other\ncommand: [x]\n")
+    assert other.status == 1
+    assert other.err.startswith("weft: Idempotency-Key: ")
+
+
+@pytest.mark.parametrize(
+    ("typed", "complaint"),
+    [
+        (["run", "--gpus", "9", "--", "x"], "weft: --gpus: "),
+        (["run", "--pool", "nowhere", "--", "x"], "weft: --pool: no node is in pool nowhere"),
+        (["run", "--volume", "/etc:/x", "--", "x"], "weft: --volume: /etc is not below"),
+        (["describe", "nobody"], "weft: job: no job has the id or the name nobody"),
+        (["cancel", "nobody"], "weft: job: no job has the id or the name nobody"),
+        (["drain", "node-9"], "weft: node: there is no node node-9"),
+        (["logs", "a.b"], "weft: job: not an id or a name"),
+    ],
+)
+async def test_what_is_refused_is_one_line_and_stores_nothing(alice: Person, typed: list[str], complaint: str) -> None:
+    before = (await alice.cluster.client.jobs(limit=1)).jobs
+    refused = await alice.types(*typed)
+    assert (refused.status, refused.out, refused.err.count("\n")) == (1, "", 1)
+    assert refused.err.startswith(complaint)
+    assert (await alice.cluster.client.jobs(limit=1)).jobs == before
+
+
+async def test_a_tenant_sees_and_touches_only_its_own_jobs_until_its_token_is_revoked(alice: Person) -> None:
+    bob = Person(alice.cluster, (await alice.types("token", "make", "bob", "--label", "laptop")).out.strip())
+    job = await alice.runs("--name", "private", "--gpus", "1", "--", "sleep", "60")
+    await alice.cluster.state(job, JobState.RUNNING)
+    assert (await bob.types("ps", "-a")).out == ""
+    assert "private" not in (await bob.types("nodes")).out
+    assert (await bob.types("cancel", job)).status == 1
+    assert (await bob.types("token", "make", "bob")).status == 1
+    own = await bob.runs("--name", "own", "--", "true")
+    assert own in (await bob.types("ps", "-a")).out
+    assert (await alice.types("cancel", job)).status == 0
+    assert (await alice.types("token", "revoke", "bob", "--label", "laptop")).out == "1 token revoked\n"
+
+    async def refused() -> bool:
+        return (await bob.types("ps")).status == 1
+
+    async with asyncio.timeout(SECONDS_MAX):
+        while not await refused():
+            pass
+    assert "(the token is from WEFT_TOKEN)" in (await bob.types("ps")).err
+
+
+async def test_a_reader_that_stops_reading_is_no_error(alice: Person) -> None:
+    job = await alice.runs("--name", "wordy", "--", "sh", "-c", "yes | head -c 3000000")
+    assert (await alice.types("wait", job)).status == 0
+    logs = await alice.begins("logs", job)
+    assert logs.stdout
+    await logs.stdout.readexactly(2)
+    logs.stdout._transport.close()  # type: ignore[attr-defined]  # as `head` does
+    assert logs.stderr
+    assert await logs.stderr.read() == b""
+    assert await logs.wait() == 141
+
+
+class Terminal:
+    """A terminal with `weft` on it."""
+
+    def __init__(self, person: Person, *typed: str) -> None:
+        self.ours, self._theirs = pty.openpty()
+        termios.tcsetwinsize(self._theirs, (30, 120))
+        self.before = termios.tcgetattr(self._theirs)
+        self._begun = (person, typed)
+        self.seen = b""
+
+    async def begin(self) -> None:
+        person, typed = self._begun
+        environment = {**person.environment, "TERM": "xterm-256color"}
+        self.process = await asyncio.create_subprocess_exec(
+            *(*WEFT, *typed), stdin=self._theirs, stdout=self._theirs, stderr=self._theirs, env=environment
+        )
+        asyncio.get_running_loop().add_reader(self.ours, self._read)
+
+    def _read(self) -> None:
+        self.seen += os.read(self.ours, 65536)
+
+    async def shows(self, text: bytes) -> None:
+        async with asyncio.timeout(SECONDS_MAX):
+            while text not in self.seen:  # noqa: ASYNC110 -- a screen is no event
+                await asyncio.sleep(0.02)
+
+    async def ends(self, *, key: bytes = b"", sent: signal.Signals | None = None) -> int:
+        os.write(self.ours, key)
+        if sent is not None:
+            self.process.send_signal(sent)
+        async with asyncio.timeout(SECONDS_MAX):
+            status = await self.process.wait()
+        assert termios.tcgetattr(self._theirs) == self.before
+        asyncio.get_running_loop().remove_reader(self.ours)
+        os.close(self.ours)
+        os.close(self._theirs)
+        return status
+
+
+@pytest.mark.parametrize("ending", ["q", "Ctrl-C", "hang-up"])
+async def test_top_is_live_on_a_terminal_and_leaves_it_as_it_was(alice: Person, ending: str) -> None:
+    terminal = Terminal(alice, "top", "--interval", "0.2")
+    await terminal.begin()
+    await terminal.shows(b"4 emulated GPUs held")
+    job = await alice.runs("--name", f"live-{ending.lower()}", "--gpus", "2", "--", "sleep", "60")
+    await terminal.shows(f"live-{ending.lower()}".encode())
+    await alice.types("cancel", job)
+    match ending:
+        case "q":
+            assert await terminal.ends(key=b"q") == 0
+        case "Ctrl-C":
+            assert await terminal.ends(sent=signal.SIGINT) == 0
+        case _:
+            assert await terminal.ends(sent=signal.SIGHUP) == 0
+    assert terminal.seen.count(b"\x1b[?1049h") == 1  # a screen of its own
+    assert terminal.seen.rstrip().endswith(b"\x1b[?25h") or b"\x1b[?1049l" in terminal.seen[-64:]

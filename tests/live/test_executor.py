@@ -1,0 +1,145 @@
+"""The executor as a process, with a real NATS server: what is only true of the whole."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from libs.bus.nats import NatsBus
+from libs.messages.nodes import EndReason, LogRead, ReadLog
+from services.cli.local.leftovers import kill_runs
+from services.executor.runtime import RunKey
+from tests.support.control_plane import ControlPlane
+from tests.support.nats_server import NatsServer
+from tests.support.runs import order, until
+
+KEY = RunKey("job-1", 1, 0)
+TRAINING = "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NatsServer]:
+    (tmp_path / "nats").mkdir()
+    started = NatsServer(tmp_path / "nats")
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+async def control(server: NatsServer) -> AsyncIterator[ControlPlane]:
+    async with NatsBus.connect(server.url, name="control") as bus:
+        plane = ControlPlane(bus)
+        await plane.listen()
+        yield plane
+
+
+@asynccontextmanager
+async def executor(
+    server: NatsServer, home: Path, *, keeping: bool = False, **settings: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """One executor process; killed at the end, and its jobs with it unless they are for `keeping`."""
+    environ = {
+        "PATH": os.environ["PATH"],
+        "WEFT_NATS_URL": server.url,
+        "WEFT_EXIT_WITH_PARENT": "1",
+        "EXECUTOR_NODE_ID": "node-1",
+        "EXECUTOR_HOME": str(home),
+        "EXECUTOR_EMULATED_GPUS": "2",
+        "EXECUTOR_CGROUPS": "0",
+        **settings,
+    }
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.executor", env=environ)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGKILL)
+        await process.wait()
+        if not keeping:
+            kill_runs(home.parent)
+
+
+async def test_a_job_runs_and_its_log_is_read_over_the_bus(
+    server: NatsServer, control: ControlPlane, tmp_path: Path
+) -> None:
+    async with executor(server, tmp_path / "home"):
+        await control.want(order(command=("sh", "-c", "echo hello; exit 3"), gpus=(1,)))
+        seen = await control.hears(KEY, "exited")
+        assert (seen.exit_code, seen.reason) == (3, EndReason.EXIT)
+        ask = ReadLog(node_id="node-1", job_id="job-1", epoch=1, rank=0)
+        read = await control.bus.request(ask, LogRead, seconds_max=5)
+        assert read == LogRead(offset=0, data=b"hello\n", ended=True)
+        assert len(control.reports[-1].capacity.gpus) == 2
+
+
+async def test_a_killed_executor_neither_loses_nor_repeats_its_jobs(
+    server: NatsServer, control: ControlPlane, tmp_path: Path
+) -> None:
+    home, keys = tmp_path / "home", [RunKey(f"job-{number}", 1, 0) for number in range(40)]
+    script = f'mkdir "{tmp_path}/$WEFT_JOB_ID" || echo again >>"{tmp_path}/twice"; sleep 0.7; exit 5'
+    await control.want(*(order(key.job_id, command=("sh", "-c", script)) for key in keys))
+    for moment in (0.0, 0.02, 0.05, 0.1, 0.3):
+        async with executor(server, home, keeping=True) as process:
+            await until(lambda: (home / "runs").exists() and any((home / "runs").iterdir()), every=0.005)
+            await asyncio.sleep(moment)
+            process.kill()
+            await process.wait()
+    async with executor(server, home):
+        for key in keys:
+            seen = await control.hears(key, "exited")
+            assert (seen.exit_code, seen.reason) == (5, EndReason.EXIT)
+    assert not (tmp_path / "twice").exists()
+
+
+async def test_a_node_without_nats_fences_itself_though_its_executor_restarts(
+    server: NatsServer, control: ControlPlane, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    short = {"EXECUTOR_FENCE_SECONDS": "4", "EXECUTOR_FENCE_GRACE_MAX": "1", "EXECUTOR_SYNC_SECONDS": "0.5"}
+    saved = home / "logs" / "job-1-1-0.log"
+    async with executor(server, home, **short) as process:
+        await control.want(order(command=("sh", "-c", TRAINING)))
+        await control.hears(KEY, "running")
+        server.kill()
+        process.terminate()
+        assert await process.wait() == 0
+    assert "saved" not in saved.read_text()
+
+
+async def test_an_executor_without_nats_ends_what_it_adopted(
+    server: NatsServer, control: ControlPlane, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    short = {"EXECUTOR_FENCE_SECONDS": "4", "EXECUTOR_FENCE_GRACE_MAX": "1", "EXECUTOR_SYNC_SECONDS": "0.5"}
+    log = home / "logs" / "job-1-1-0.log"
+    async with executor(server, home, **short) as first:
+        await control.want(order(command=("sh", "-c", TRAINING)))
+        await control.hears(KEY, "running")
+        server.kill()
+        began = time.monotonic()
+        first.send_signal(signal.SIGTERM)
+        assert await first.wait() == 0
+        assert "saved" not in log.read_text()
+        async with executor(server, home, **short):
+            await until(lambda: "saved" in log.read_text())
+            assert 3 < time.monotonic() - began < 12
+
+
+async def test_a_second_executor_in_one_home_is_turned_away(
+    server: NatsServer, control: ControlPlane, tmp_path: Path
+) -> None:
+    async with executor(server, tmp_path / "home"):
+        await until(lambda: control.reports)
+        async with executor(server, tmp_path / "home") as second:
+            assert await second.wait() == 1
+
+
+async def test_settings_that_would_let_a_job_run_twice_are_refused(server: NatsServer, tmp_path: Path) -> None:
+    async with executor(server, tmp_path / "home", EXECUTOR_FENCE_SECONDS="140") as process:
+        assert await process.wait() == 2

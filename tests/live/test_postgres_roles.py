@@ -1,0 +1,312 @@
+"""What Postgres itself holds: each role's rights, migrations that run once, and a store that outlasts its server."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import asyncpg
+import pytest
+from msgspec import Struct
+
+from libs.credentials import Credentials, provision
+from libs.servers import erase, up
+from libs.store import Lease, StoreUnavailableError
+from libs.store.migrate import ROLES, MigrationError, migrate
+from libs.store.postgres import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, CONNECT_SECONDS_MAX, PostgresStore
+from tests.support import postgres
+from tests.support.builders import node, spec
+from tests.support.postgres import Server, Stores
+
+AT = 1_700_000_000.0
+ANSWER_SECONDS_MAX = ACQUIRE_SECONDS_MAX + COMMAND_SECONDS_MAX + CONNECT_SECONDS_MAX
+
+# Who may write what; everything else is refused. `table.column` where only that column may be changed.
+MAY_WRITE = {
+    "gateway": {
+        "INSERT": {"tenants", "tokens", "submissions", "asks", "events", "outbox"},
+        "UPDATE": {"tokens.revoked_at"},
+    },
+    "scheduler": {
+        "INSERT": {"leases", "jobs", "gpu_slots", "nodes", "events", "outbox"},
+        "UPDATE": {"leases", "jobs", "nodes", "outbox"},
+        "DELETE": {"asks", "gpu_slots", "outbox"},
+    },
+    "scorer": {"INSERT": {"gpu_scores"}, "UPDATE": {"gpu_scores"}},
+    "reallocator": {},
+}
+MAY_NOT_READ = {
+    "gateway": {"leases", "job_steps", "outbox", "migrations"},
+    "scheduler": {"tenants", "tokens", "migrations"},
+    "scorer": {
+        *{"tenants", "tokens", "asks", "leases", "job_steps", "gpu_slots", "events", "outbox", "migrations"},
+    },
+    "reallocator": {"tenants", "tokens", "asks", "leases", "job_steps", "outbox", "migrations"},
+}
+MAY_NOT_DO = (
+    "CREATE TABLE mine (id int)",
+    "CREATE FUNCTION mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    "CREATE OR REPLACE FUNCTION job_step_is_legal() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+    "ALTER TABLE jobs DISABLE TRIGGER ALL",
+    "DROP TABLE jobs",
+    "SET session_replication_role = replica",
+    "SET ROLE weft_owner",
+    "CREATE ROLE mine",
+    "COPY (SELECT 1) TO PROGRAM 'true'",
+)
+
+
+@pytest.fixture(scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
+    async with postgres.embedded(tmp_path_factory.mktemp("roles")) as server:
+        await server.migrate()
+        yield server
+
+
+async def columns(server: Server) -> dict[str, list[str]]:
+    """The columns of every table."""
+    connection = await server.connect()
+    rows = await connection.fetch(
+        "SELECT table_name, column_name FROM information_schema.columns JOIN information_schema.tables"
+        " USING (table_schema, table_name) WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
+    )
+    await connection.close()
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(row["table_name"], []).append(row["column_name"])
+    return found
+
+
+async def refused(connection: asyncpg.Connection, statement: str) -> bool:
+    """Whether the role may not do it; whatever it may do is undone."""
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        await connection.execute(statement)
+    except asyncpg.InsufficientPrivilegeError:
+        return True
+    except asyncpg.IntegrityConstraintViolationError:
+        return False
+    finally:
+        await transaction.rollback()
+    return False
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
+    may = MAY_WRITE[role]
+    tables = await columns(server)
+    assert len(tables) == 13
+    connection = await server.connect(role)
+    wrong: list[str] = []
+    for table, of_table in tables.items():
+        checks = [
+            (f"INSERT INTO {table} DEFAULT VALUES", table in may.get("INSERT", ())),
+            (f"DELETE FROM {table} WHERE false", table in may.get("DELETE", ())),
+            (f"TRUNCATE {table}", False),
+            (f"SELECT FROM {table} WHERE false", table not in MAY_NOT_READ[role]),
+        ]
+        for column in of_table:
+            allowed = {table, f"{table}.{column}"} & may.get("UPDATE", set())
+            checks.append((f"UPDATE {table} SET {column} = DEFAULT WHERE false", bool(allowed)))
+        wrong += [statement for statement, allowed in checks if await refused(connection, statement) == allowed]
+    await connection.close()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_no_role_changes_the_law(server: Server, role: str) -> None:
+    connection = await server.connect(role)
+    allowed = [statement for statement in MAY_NOT_DO if not await refused(connection, statement)]
+    await connection.close()
+    assert allowed == []
+
+
+async def test_every_table_has_one_writer_but_for_the_queues_and_the_story() -> None:
+    writers: dict[str, set[str]] = {}
+    for role, may in MAY_WRITE.items():
+        for tables in may.values():
+            for table in tables:
+                writers.setdefault(table.partition(".")[0], set()).add(role)
+    assert {table for table, roles in writers.items() if len(roles) > 1} == {"asks", "events", "outbox"}
+
+
+async def test_a_store_of_one_role_cannot_write_for_another(server: Server) -> None:
+    async with postgres.stores(server) as stores:
+        lease = Lease(name="default", holder="me", epoch=1, seq=0)
+        for forbidden in (
+            stores.gateway.take_lease("default", holder="me", seen=None),
+            stores.gateway.save_node(lease, node(), event="joined", cause=""),
+            stores.gateway.admit(lease, pool="default", limit=1, at=AT),
+            stores.gateway.sent([1]),
+            stores.scheduler.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT),
+            stores.scheduler.access(bytes(32)),
+            stores.scheduler.add_token(bytes(32), tenant="alice", admin=True, label="", at=AT),
+            stores.scorer.drop_asks(lease, [1]),
+            stores.reallocator.save_scores([], at=AT),
+        ):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await forbidden
+
+
+# migrations
+
+
+async def migrations(server: Server) -> dict[str, str]:
+    connection = await server.connect()
+    rows = await connection.fetch("SELECT name, sha256 FROM migrations")
+    await connection.close()
+    return {row["name"]: row["sha256"] for row in rows}
+
+
+async def test_migrations_run_once_however_often_and_at_once_they_are_asked_for(server: Server) -> None:
+    fresh = await server.make("migrated")
+    ran = await asyncio.gather(*(fresh.migrate() for _ in range(6)))
+    assert sorted(ran) == [[], [], [], [], [], ["0001_first"]]
+    before = await migrations(fresh)
+    assert await fresh.migrate() == []
+    assert await migrations(fresh) == before
+
+
+async def test_a_migration_that_changed_after_it_ran_stops_everything(server: Server) -> None:
+    fresh = await server.make("changed")
+    await fresh.migrate()
+    connection = await fresh.connect()
+    await connection.execute("UPDATE migrations SET sha256 = 'other' WHERE name = '0001_first'")
+    await connection.close()
+    before = await migrations(fresh)
+    with pytest.raises(MigrationError, match="0001_first was changed"):
+        await fresh.migrate()
+    assert await migrations(fresh) == before
+
+
+async def test_a_migration_that_this_version_does_not_know_stops_everything(server: Server) -> None:
+    fresh = await server.make("newer")
+    connection = await fresh.connect()
+    await connection.execute("CREATE TABLE migrations (name text PRIMARY KEY, sha256 text, at timestamptz)")
+    await connection.execute("INSERT INTO migrations VALUES ('9999_later', 'x', now())")
+    await connection.close()
+    with pytest.raises(MigrationError, match="9999_later"):
+        await fresh.migrate()
+    assert (await columns(fresh)).keys() == {"migrations"}
+
+
+async def test_a_role_gets_its_password_anew(server: Server) -> None:
+    changed = {role: f"{server.passwords[role]}-new" for role in ROLES}
+    await migrate(server.dsn, user=None, password=server.passwords["owner"], role_passwords=changed)
+    try:
+        with pytest.raises(asyncpg.InvalidPasswordError):
+            await server.connect("scorer")
+        await (await Server(dsn=server.dsn, passwords=changed).connect("scorer")).close()
+    finally:
+        await server.migrate()
+
+
+# a server that fails
+
+
+class Failing(Struct):
+    """A server that the test may kill, hang and start again."""
+
+    home: Path
+    credentials: Credentials
+    stores: Stores
+    pid: int
+
+    async def start(self) -> None:
+        started = await up(self.home, credentials=self.credentials, nats_url="nats://not-wanted")
+        assert started.pg_pid is not None
+        assert started.pg_dsn == self.stores.server.dsn
+        self.pid = started.pg_pid
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the postmaster, and with SIGSTOP and SIGCONT to its children too."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        for pid in [str(self.pid), *(children if number is not signal.SIGKILL else ())]:
+            os.kill(int(pid), number)
+
+
+@pytest.fixture
+async def failing(tmp_path: Path) -> AsyncIterator[Failing]:
+    credentials = provision(tmp_path / "credentials", nodes=[])
+    home = tmp_path / "home"
+    try:
+        started = await up(home, credentials=credentials, nats_url="nats://not-wanted")
+        passwords = {role: credentials.postgres_password(role) for role in ("owner", *ROLES)}
+        assert started.pg_pid is not None
+        async with postgres.stores(Server(dsn=started.pg_dsn, passwords=passwords)) as stores:
+            yield Failing(home, credentials, stores, started.pg_pid)
+    finally:
+        await erase(home)
+
+
+def calls(stores: Stores) -> list[Callable[[], Awaitable[object]]]:
+    lease = Lease(name="default", holder="me", epoch=1, seq=0)
+    return [
+        lambda: stores.gateway.jobs(tenant=None),
+        lambda: stores.gateway.submit(spec(), job_id="j-never", tenant="alice", key=None, at=AT),
+        lambda: stores.scheduler.renew_lease(lease),
+        lambda: stores.scheduler.touch_nodes(lease, [], at=AT),
+        lambda: stores.scorer.save_scores([], at=AT),
+        lambda: stores.reallocator.open_jobs(pool="default"),
+    ]
+
+
+async def fails_in_time(call: Callable[[], Awaitable[object]]) -> None:
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailableError):
+        await call()
+    assert time.monotonic() - began < ANSWER_SECONDS_MAX
+
+
+async def test_a_store_outlasts_its_server_and_what_was_acknowledged_is_there(failing: Failing) -> None:
+    gateway = failing.stores.gateway
+    acknowledged: set[str] = set()
+    lease = await failing.stores.scheduler.take_lease("default", holder="me", seen=None)
+    assert lease is not None
+    written = asyncio.Event()
+
+    async def submit_until_it_fails(number: int) -> None:
+        for count in range(100_000):
+            job_id = f"j-{number}-{count}"
+            await gateway.submit(spec(), job_id=job_id, tenant="alice", key=None, at=AT)
+            acknowledged.add(job_id)
+            if len(acknowledged) >= 40:
+                written.set()
+
+    writers = [asyncio.ensure_future(submit_until_it_fails(number)) for number in range(8)]
+    await written.wait()
+    failing.signal(signal.SIGKILL)
+    async with asyncio.timeout(ANSWER_SECONDS_MAX):
+        ended = await asyncio.gather(*writers, return_exceptions=True)
+    assert {type(how) for how in ended} == {StoreUnavailableError}
+    for _ in range(2):
+        await asyncio.gather(*(fails_in_time(call) for call in calls(failing.stores)))
+    await failing.start()
+    jobs = await gateway.jobs(tenant="alice", limit=100_000)
+    assert acknowledged <= {job.id for job in jobs}
+    assert await failing.stores.scheduler.renew_lease(lease) is not None
+    assert len(await gateway.events(limit=100_000)) == len(jobs)
+    for call in calls(failing.stores):
+        await call()
+
+
+async def test_a_server_that_hangs_is_unavailable_and_is_used_again_once_it_goes_on(failing: Failing) -> None:
+    lease = await failing.stores.scheduler.take_lease("default", holder="me", seen=None)
+    assert lease is not None
+    failing.signal(signal.SIGSTOP)
+    try:
+        await asyncio.gather(*(fails_in_time(call) for call in calls(failing.stores)))
+    finally:
+        failing.signal(signal.SIGCONT)
+    assert await failing.stores.scheduler.renew_lease(lease) is not None
+    for call in calls(failing.stores)[2:]:
+        await call()
+
+
+async def test_a_server_that_is_not_there_is_unavailable_from_the_start() -> None:
+    with pytest.raises(StoreUnavailableError):
+        async with PostgresStore.connect("postgresql://weft_gateway@127.0.0.1:1/weft", password="x"):
+            pass

@@ -1,0 +1,57 @@
+"""A whole cluster for tests and benchmarks: real servers, the six services as processes, emulated GPUs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from libs.client import Client
+from libs.domain.job import FINAL, JobState
+from libs.messages.http import JobView
+from services.cli.local import LocalCluster, Options, running
+
+SECONDS_MAX = 60.0
+LOOK_SECONDS = 0.05
+
+
+class Cluster(Struct, frozen=True):
+    local: LocalCluster
+    client: Client
+
+    async def until(self, job: str, so: Callable[[JobView], bool], *, seconds_max: float = SECONDS_MAX) -> JobView:
+        """The job when it is so. Raises TimeoutError with what it is instead."""
+        return await until(self.client, job, so, seconds_max=seconds_max)
+
+    async def ended(self, job: str, *, seconds_max: float = SECONDS_MAX) -> JobView:
+        return await self.until(job, lambda view: view.state in FINAL, seconds_max=seconds_max)
+
+    async def state(self, job: str, *states: JobState, seconds_max: float = SECONDS_MAX) -> JobView:
+        return await self.until(job, lambda view: view.state in states, seconds_max=seconds_max)
+
+
+async def until(
+    client: Client, job: str, so: Callable[[JobView], bool], *, seconds_max: float = SECONDS_MAX
+) -> JobView:
+    view = None
+    try:
+        async with asyncio.timeout(seconds_max):
+            while not so(view := await client.job(job)):  # noqa: ASYNC110 -- progress is no event
+                await asyncio.sleep(LOOK_SECONDS)
+    except TimeoutError as error:
+        raise TimeoutError(f"{job} after {seconds_max:g} s: {view}") from error
+    return view
+
+
+@asynccontextmanager
+async def embedded_cluster(
+    home: Path, *, nodes: int = 2, gpus: int = 4, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[Cluster]:
+    """A cluster in this folder for as long as the block lasts; of its processes and its servers' data nothing stays."""
+    options = Options(nodes=nodes, emulated_gpus=gpus, port=0, settings=settings or {})
+    async with (
+        running(home, options, erase=True) as local,
+        Client(local.url, local.token) as client,
+    ):
+        yield Cluster(local, client)

@@ -1,0 +1,198 @@
+"""A gateway within the test, over a real Postgres and a real NATS, each with the rights that a cluster gives it."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Struct
+
+from libs.bus.nats import NatsBus
+from libs.client import Client
+from libs.credentials import Credentials, provision
+from libs.domain.cluster import Node
+from libs.domain.job import Job
+from libs.messages.nodes import LogRead, ReadLog
+from libs.servers import temporary
+from libs.store import GatewayStore, Lease, StoreUnavailableError
+from libs.store.migrate import ROLES
+from services.gateway import service
+from services.gateway.gateway import Limits
+from tests.support.builders import node
+from tests.support.postgres import Server, Stores, stores
+
+ADMIN_TOKEN = "weft_the-token-of-the-administrator"
+WAIT_SECONDS_MAX = 20.0
+LEASE = "scheduler/default"
+LIMITS = Limits(heartbeat_seconds=0.2)
+
+
+class Place(Struct, frozen=True):
+    """The servers that a gateway needs, and who may speak with them."""
+
+    credentials: Credentials
+    nats_url: str
+    stores: Stores
+
+    @asynccontextmanager
+    async def bus(self, user: str) -> AsyncIterator[NatsBus]:
+        async with NatsBus.connect(
+            self.nats_url, name=user, user=user, password=self.credentials.nats_password(user)
+        ) as bus:
+            yield bus
+
+
+@asynccontextmanager
+async def place(folder: Path) -> AsyncIterator[Place]:
+    credentials = provision(folder / "credentials", nodes=["node-1", "node-2"])
+    async with temporary(folder / "home", credentials=credentials) as servers:
+        passwords = {role: credentials.postgres_password(role) for role in ("owner", *ROLES)}
+        async with stores(Server(dsn=servers.pg_dsn, passwords=passwords)) as opened:
+            yield Place(credentials, servers.nats_url, opened)
+
+
+class Outage:
+    """A store that can be made to be away, or to make a mistake."""
+
+    def __init__(self, store: GatewayStore) -> None:
+        self.away = False
+        self.broken = False
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        async def ask(*arguments: Any, **named: Any) -> Any:
+            if self.away:
+                raise StoreUnavailableError("connection refused")
+            if self.broken:
+                raise ZeroDivisionError("a mistake: division by zero")
+            return await getattr(self._store, name)(*arguments, **named)
+
+        return ask
+
+
+class RunningGateway:
+    """One gateway, that can be stopped and started again on its port."""
+
+    def __init__(self, place: Place, *, volumes_allowed: tuple[str, ...] = (), limits: Limits = LIMITS) -> None:
+        self.store = Outage(place.stores.gateway)
+        self._place = place
+        self._volumes_allowed = volumes_allowed
+        self._limits = limits
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, token: str = ADMIN_TOKEN, *, retry_seconds: float = 20.0) -> Client:
+        return Client(self.url, token, retry_seconds=retry_seconds)
+
+    async def start(self) -> None:
+        self._stop = asyncio.Event()
+        listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._task = running = asyncio.create_task(self._run(listening))
+        await until(lambda: listening.done() or running.done())
+        if running.done():
+            await running
+        self.port = await listening
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._stop.set()
+            await self._task
+            self._task = None
+
+    async def _run(self, listening: "asyncio.Future[int]") -> None:
+        async with self._place.bus("gateway") as bus:
+            await service.run(
+                bus=bus,
+                store=cast(GatewayStore, self.store),
+                stop=self._stop,
+                now=time.time,
+                clock=time.monotonic,
+                characters=lambda count: secrets.token_hex(count)[:count],
+                port=self.port,
+                volumes_allowed=self._volumes_allowed,
+                admin_token=ADMIN_TOKEN,
+                limits=self._limits,
+                listens_on=listening.set_result,
+            )
+
+
+class FakeExecutor:
+    """Answers for the logs of one node, as an executor would. `logs` is by (job, epoch, rank)."""
+
+    def __init__(self, bus: NatsBus, node_id: str) -> None:
+        self.node_id = node_id
+        self.logs: dict[tuple[str, int, int], bytes] = {}
+        self.ended: set[tuple[str, int, int]] = set()
+        self.asked = 0
+        self._bus = bus
+        self._more = asyncio.Condition()
+
+    async def write(self, job_id: str, data: bytes, *, epoch: int = 0, rank: int = 0, end: bool = False) -> None:
+        key = (job_id, epoch, rank)
+        async with self._more:
+            self.logs[key] = self.logs.get(key, b"") + data
+            if end:
+                self.ended.add(key)
+            self._more.notify_all()
+
+    async def _read(self, ask: ReadLog) -> LogRead:
+        self.asked += 1
+        key = (ask.job_id, ask.epoch, ask.rank)
+        if key not in self.logs:
+            return LogRead(offset=ask.offset, data=b"", missing=True)
+        try:
+            async with asyncio.timeout(ask.wait), self._more:
+                await self._more.wait_for(lambda: len(self.logs[key]) > ask.offset or key in self.ended)
+        except TimeoutError:
+            pass
+        data = self.logs[key][ask.offset : ask.offset + ask.limit]
+        ended = key in self.ended and ask.offset + len(data) >= len(self.logs[key])
+        return LogRead(offset=ask.offset, data=data, ended=ended)
+
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator["FakeExecutor"]:
+        subscription = await self._bus.answer(ReadLog, self._read, node_id=self.node_id)
+        yield self
+        await subscription.drain()
+
+
+async def until(true: Callable[[], object], *, seconds_max: float = WAIT_SECONDS_MAX) -> None:
+    """Wait until it is true; fail loudly when it does not become so."""
+    async with asyncio.timeout(seconds_max):
+        while not true():  # noqa: ASYNC110 - what is waited for comes from afar, and has no event
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def executors(place: Place, *node_ids: str) -> AsyncIterator[dict[str, FakeExecutor]]:
+    async with AsyncExitStack() as stack:
+        made = {}
+        for node_id in node_ids:
+            bus = await stack.enter_async_context(place.bus(f"executor-{node_id}"))
+            made[node_id] = await stack.enter_async_context(FakeExecutor(bus, node_id).answering())
+        yield made
+
+
+async def add_nodes(place: Place, *nodes: Node) -> Lease:
+    """Nodes as the scheduler stores them; returns the lease to take steps with."""
+    lease = await place.stores.scheduler.take_lease(LEASE, holder="test", seen=None)
+    assert lease is not None
+    for each in nodes or (node("node-1"), node("node-2")):
+        await place.stores.scheduler.save_node(lease, each, event="joined", cause="it reported")
+    return lease
+
+
+async def admitted(place: Place, lease: Lease, job_id: str) -> Job:
+    """The job once the scheduler has taken it."""
+    await place.stores.scheduler.admit(lease, pool="default", limit=1000, at=time.time())
+    job = await place.stores.scheduler.job(job_id)
+    assert job is not None
+    return job

@@ -1,0 +1,75 @@
+"""Orders for runs, and waiting for what becomes of them."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from libs.messages.nodes import RunState, StartRun
+from services.executor.runtime import Run, RunKey, Runtime
+
+WAIT_SECONDS_MAX = 30.0
+
+
+def order(job_id: str = "job-1", *, epoch: int = 1, rank: int = 0, **fields: Any) -> StartRun:
+    return StartRun(
+        **{
+            "job_id": job_id,
+            "name": "train",
+            "tenant": "alice",
+            "epoch": epoch,
+            "rank": rank,
+            "role": "worker",
+            "role_rank": rank,
+            "world_size": 1,
+            "command": ("true",),
+            "cpus": 1.0,
+            "memory": 256 << 20,
+            "shm": 0,
+            "grace": 10.0,
+            "master_address": "127.0.0.1",
+            "master_port": 0,
+            **fields,
+        }
+    )
+
+
+async def until(true: Callable[[], Any], *, seconds_max: float = WAIT_SECONDS_MAX, every: float = 0.02) -> None:
+    """Wait until it is true; fail loudly when it does not become so."""
+    async with asyncio.timeout(seconds_max):
+        while not true():  # noqa: ASYNC110 - what is waited for is of another process
+            await asyncio.sleep(every)
+
+
+async def find(runtime: Runtime, key: RunKey) -> Run | None:
+    return next((run for run in await runtime.runs() if run.key == key), None)
+
+
+async def in_state(runtime: Runtime, key: RunKey, state: RunState) -> Run:
+    async with asyncio.timeout(WAIT_SECONDS_MAX):
+        while True:
+            run = await find(runtime, key)
+            if run is not None and run.state is state:
+                return run
+            await asyncio.sleep(0.02)
+
+
+async def whole_log(runtime: Runtime, key: RunKey) -> bytes:
+    """All that it wrote, read until the runtime says that there is no more."""
+    async with asyncio.timeout(WAIT_SECONDS_MAX):
+        data = b""
+        while True:
+            chunk = await runtime.read_log(key, offset=len(data), limit=65536)
+            data += chunk.data
+            if chunk.ended or chunk.missing:
+                return data
+            await asyncio.sleep(0.02)
+
+
+async def logged(runtime: Runtime, key: RunKey, text: bytes) -> bytes:
+    """The log once `text` is in it."""
+    async with asyncio.timeout(WAIT_SECONDS_MAX):
+        while True:
+            chunk = await runtime.read_log(key, offset=0, limit=1 << 20)
+            if text in chunk.data:
+                return chunk.data
+            await asyncio.sleep(0.02)

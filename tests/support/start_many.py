@@ -1,0 +1,29 @@
+"""Starts runs of the process runtime as fast as it can, to be killed while it does. A test runs it."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from services.executor.home import Home
+from services.executor.node import NodeFacts
+from services.executor.runtime.cgroup import NoCgroups, find_cgroups
+from services.executor.runtime.process import ProcessRuntime
+from tests.support.runs import order
+
+
+async def main(folder: Path, node_id: str, kind: str, attempt: str) -> None:
+    runtime = await ProcessRuntime.open(
+        Home(folder / "home"),
+        NodeFacts(node_id=node_id, checkpoints=str(folder / "checkpoints")),
+        inherited=os.environ,
+        cgroups=find_cgroups(node_id) if kind == "process-cgroups" else NoCgroups(),
+    )
+    count = folder / "count"
+    script = f'mkdir "{count}/$WEFT_JOB_ID" || echo again >>"{count}/twice"'
+    for number in range(60):
+        await runtime.start(order(f"job-{attempt}-{number}", command=("sh", "-c", script)))
+    await asyncio.sleep(60)
+
+
+asyncio.run(main(Path(sys.argv[1]), *sys.argv[2:]))

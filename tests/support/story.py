@@ -1,0 +1,124 @@
+"""One history in which everything happens once: every event that Weft can tell, with realistic contents.
+
+docs/events.md shows what this history records; the conformance suite holds that every store records the same.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+
+from libs.domain.cluster import Capacity, Gpu, Node
+from libs.domain.job import Cause, CauseCode, JobEvent
+from libs.messages.asks import AskKind
+from libs.messages.events import Event, cloud_event
+from libs.store import GatewayStore, SchedulerStore
+from tests.support.builders import spec
+from tests.support.steps import GIB, go, placement
+
+BEGAN = 1767225600.0  # 2026-01-01T00:00:00Z
+_E, _C = JobEvent, CauseCode
+
+
+async def tell_everything(gateway: GatewayStore, scheduler: SchedulerStore) -> list[Event]:
+    """Live through it in an empty store, and return its events in order."""
+    await _a_job_that_is_preempted(gateway, scheduler)
+    await _a_job_that_fails(gateway, scheduler)
+    await _a_job_that_is_cancelled(gateway, scheduler)
+    await _a_node_with_a_past(scheduler)
+    return await gateway.events(limit=1000)
+
+
+def documents(events: list[Event]) -> dict[str, Any]:
+    """The first of each kind by its subject, as it is published."""
+    found: dict[str, Any] = {}
+    for event in events:
+        found.setdefault(event.subject, json.loads(msgspec.json.encode(cloud_event(event))))
+    return found
+
+
+async def _a_job_that_is_preempted(gateway: GatewayStore, scheduler: SchedulerStore) -> None:
+    wanted = spec("resnet", gpus=1, replicas=2, command=["python", "train.py"])
+    await gateway.submit(wanted, job_id="j-7k2m", tenant="vision", key="8d0f", at=BEGAN)
+    lease = await scheduler.take_lease("default", holder="scheduler-1", seen=None)
+    assert lease is not None
+    (job,) = await scheduler.admit(lease, pool="default", limit=10, at=BEGAN + 0.01)
+
+    numbers = {"gpus_wanted": 2.0, "gpus_free": 1.0}
+    cause = Cause(code=_C.NO_ROOM, sentence="wants 2 GPUs; 1 is free", numbers=numbers)
+    job = await go(scheduler, lease, job, _E.WAITING, at=BEGAN + 0.02, cause=cause)
+
+    await gateway.ask(
+        AskKind.PRIORITISE, subject_id=job.id, pool="default", tenant="vision", at=BEGAN + 60, priority=10
+    )
+    (ask,) = await scheduler.asks(pool="default", limit=10)
+    cause = Cause(code=_C.PRIORITY_ASKED, sentence="priority 0 → 10 by vision", by="vision")
+    job = await go(scheduler, lease, job, _E.REPRIORITISED, at=BEGAN + 60.1, cause=cause, priority=10, ask=ask.id)
+
+    where = placement(
+        ("node-1", 0), ("node-1", 1), why="node-1 is the fullest node that still had 2 GPUs free together"
+    )
+    cause = Cause(code=_C.FITS, sentence=where.why)
+    job = await go(scheduler, lease, job, _E.PLACED, at=BEGAN + 90, cause=cause, placement=where)
+    cause = Cause(code=_C.NODE_REPORTED, sentence="node node-1 prepares it", by="node-1")
+    job = await go(scheduler, lease, job, _E.STARTING, at=BEGAN + 90.2, cause=cause)
+    cause = Cause(code=_C.NODE_REPORTED, sentence="all 2 ranks run", by="node-1")
+    job = await go(scheduler, lease, job, _E.STARTED, at=BEGAN + 92.5, cause=cause)
+
+    sentence = "pre-empted by serve (j-9q4x): priority 50 over 10"
+    cause = Cause(code=_C.PREEMPTED, sentence=sentence, by="j-9q4x")
+    job = await go(scheduler, lease, job, _E.STOPPING, at=BEGAN + 600, cause=cause)
+    ended = {"exit_code": 143, "progress": {"step": 1200.0, "loss": 0.31}}
+    job = await go(scheduler, lease, job, _E.REQUEUED, at=BEGAN + 604, cause=cause, not_before=BEGAN + 604, **ended)
+
+    job = await go(scheduler, lease, job, _E.PLACED, at=BEGAN + 900, placement=where)
+    job = await go(scheduler, lease, job, _E.STARTING, at=BEGAN + 900.2)
+    job = await go(scheduler, lease, job, _E.STARTED, at=BEGAN + 902)
+    cause = Cause(code=_C.EXITED, sentence="every rank ended with status 0")
+    ended = {"exit_code": 0, "progress": {"step": 4000.0, "loss": 0.08}}
+    await go(scheduler, lease, job, _E.SUCCEEDED, at=BEGAN + 3600, cause=cause, **ended)
+
+
+async def _a_job_that_fails(gateway: GatewayStore, scheduler: SchedulerStore) -> None:
+    wanted = spec("typo", command=["pyhton", "train.py"])
+    await gateway.submit(wanted, job_id="j-3c8w", tenant="vision", key=None, at=BEGAN + 3700)
+    lease = await scheduler.lease("default")
+    assert lease is not None
+    (job,) = await scheduler.admit(lease, pool="default", limit=10, at=BEGAN + 3700)
+    job = await go(scheduler, lease, job, _E.PLACED, at=BEGAN + 3700.1, placement=placement(("node-1", 0)))
+    cause = Cause(code=_C.START_FAILED, sentence="could not start: no such command: pyhton")
+    await go(scheduler, lease, job, _E.FAILED, at=BEGAN + 3701, cause=cause, attempts=1)
+
+
+async def _a_job_that_is_cancelled(gateway: GatewayStore, scheduler: SchedulerStore) -> None:
+    wanted = spec("mistake", command=["sleep", "1000000"])
+    await gateway.submit(wanted, job_id="j-5t1z", tenant="speech", key=None, at=BEGAN + 3800)
+    lease = await scheduler.lease("default")
+    assert lease is not None
+    (job,) = await scheduler.admit(lease, pool="default", limit=10, at=BEGAN + 3800)
+    cause = Cause(code=_C.CANCEL_ASKED, sentence="cancelled by speech", by="speech")
+    await go(scheduler, lease, job, _E.CANCELLED, at=BEGAN + 3810, cause=cause)
+
+
+async def _a_node_with_a_past(scheduler: SchedulerStore) -> None:
+    lease = await scheduler.lease("default")
+    assert lease is not None
+    gpus = tuple(
+        Gpu(index=index, uuid=f"EMULATED-{index}", model="Emulated GPU", memory=16 * GIB, emulated=True)
+        for index in range(2)
+    )
+    capacity = Capacity(cpus=16.0, memory=64 * GIB, gpus=gpus)
+    past = (
+        ("joined", "joined with 2 emulated GPUs", {}),
+        ("changed", "has other capacity, address or runtime than before", {"runtime": "docker"}),
+        ("drained", "drained by admin", {"drained": True}),
+        ("resumed", "resumed by admin", {}),
+        ("lost", "not heard of for 2m31s", {"ready": False}),
+        ("returned", "is heard of again", {}),
+    )
+    for number, (event, sentence, fields) in enumerate(past):
+        known: dict[str, Any] = {"runtime": "process", **fields}
+        node = Node(
+            id="node-1", pool="default", address="10.0.0.11", capacity=capacity, seen_at=BEGAN + 4000 + number, **known
+        )
+        await scheduler.save_node(lease, node, event=event, cause=sentence)

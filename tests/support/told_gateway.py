@@ -1,0 +1,49 @@
+"""A gateway that answers what a test tells it to, over real HTTP, and remembers what it was asked."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from libs.messages.http import ErrorDetail, ErrorView
+
+
+class ToldGateway:
+    """`answers` by `METHOD /path`: a view, bytes, or a refusal. What is not told is a 404."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, object] = {}
+        self.asked: list[str] = []
+        self.bodies: list[bytes] = []
+        self.url = ""
+
+    def refuse(self, what: str, status: int, field: str, reason: str) -> None:
+        body = msgspec.json.encode(ErrorView(error=ErrorDetail(field=field, reason=reason, status=status)))
+        self.answers[what] = web.Response(status=status, body=body)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        what = f"{request.method} {request.path}"
+        self.asked.append(f"{request.method} {request.path_qs}")
+        self.bodies.append(await request.read())
+        match self.answers.get(what):
+            case None:
+                told = msgspec.json.encode(ErrorView(error=ErrorDetail(field="", reason=f"nothing at {what}")))
+                return web.Response(status=404, body=told)
+            case web.Response() as response:
+                return web.Response(status=response.status, body=response.body)
+            case bytes() as told:
+                return web.Response(body=told, headers={"X-Weft-Epoch": "0"})
+            case view:
+                return web.Response(body=msgspec.json.encode(view))
+
+
+@asynccontextmanager
+async def told_gateway() -> AsyncIterator[ToldGateway]:
+    gateway = ToldGateway()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", gateway.answer)
+    async with TestServer(app) as server:
+        gateway.url = str(server.make_url("")).rstrip("/")
+        yield gateway

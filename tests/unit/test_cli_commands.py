@@ -1,0 +1,430 @@
+"""Each command, from what is typed to what is printed and its exit status; the gateway is told what to answer."""
+
+import argparse
+import asyncio
+import importlib
+import io
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from libs.domain.job import JobState
+from libs.messages.asks import AskKind
+from libs.messages.http import Accepted, JobsView, NodesView, Submitted, TokenMade, TokensRevoked
+from libs.planning.explain import Explanation
+from services.cli import page
+from services.cli.__main__ import main
+from services.cli.commands import COMMANDS, FAMILIES
+from services.cli.complaint import Complaint
+from services.cli.connection import find_place
+from services.cli.logs import LineWriter, last_lines
+from services.cli.top import ended_lately
+from services.cli.wait import seconds
+from tests.support.told_gateway import ToldGateway, told_gateway
+from tests.support.views import NO_ROOM, NOW, cluster_view, event_view, gpu_view, job_view, node_view
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[ToldGateway]:
+    async with told_gateway() as gateway:
+        yield gateway
+
+
+Said = pytest.CaptureFixture[str]
+
+
+async def weft(gateway: ToldGateway, *typed: str) -> int:
+    """The exit status; a thread of its own, since `weft` makes its own event loop."""
+    name, *rest = typed
+    words = rest.index("--") if "--" in rest else len(rest)
+    place = ["--url", gateway.url, "--token", "t"]
+    words = 0 if name == "run" else words  # its command takes all that follows
+    arguments = [name, *rest[:words], *place, *rest[words:]]
+    return await asyncio.to_thread(main, arguments)
+
+
+# seeing
+
+
+async def test_ps_asks_for_open_jobs_and_lists_them(gateway: ToldGateway, capsys: Said) -> None:
+    job = job_view(gpus=1)
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job,))
+    gateway.answers["GET /v1/nodes"] = NodesView(nodes=(node_view("node-1", gpu_view(0, held_by=job)),))
+    assert await weft(gateway, "ps") == 0
+    assert "state=queued,placed,starting,running,stopping" in gateway.asked[0].replace("%2C", ",")
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].split() == ["ID", "NAME", "STATE", "FOR", "GPUS", "PRIO", "WHAT", "NOW"]
+    assert "1 emulated" in out[1]
+    assert "\x1b" not in "".join(out)
+
+
+async def test_ps_all_asks_for_every_state_and_for_more_pages_as_far_as_the_limit(gateway: ToldGateway) -> None:
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=tuple(job_view(seq=seq) for seq in range(100)), before=7)
+    gateway.answers["GET /v1/nodes"] = NodesView(nodes=())
+    assert await weft(gateway, "ps", "-a", "--limit", "150") == 0
+    assert gateway.asked[:2] == ["GET /v1/jobs?limit=100", "GET /v1/jobs?limit=50&before=7"]
+
+
+async def test_json_is_what_the_api_answers(gateway: ToldGateway, capsys: Said) -> None:
+    view = JobsView(jobs=(job_view(state=JobState.QUEUED, waiting_for=NO_ROOM),))
+    gateway.answers["GET /v1/jobs"] = view
+    assert await weft(gateway, "ps", "--json") == 0
+    assert capsys.readouterr().out == msgspec.json.encode(view).decode() + "\n"
+
+
+async def test_every_seeing_command_prints_json_where_it_is_asked_to(gateway: ToldGateway, capsys: Said) -> None:
+    job, event = job_view(), event_view("started")
+    told = Explanation(job_id=job.id, name="train", state=JobState.RUNNING, code="fits", sentence="it is on node-1")
+    gateway.answers |= {
+        "GET /v1/nodes": NodesView(nodes=(node_view(),)),
+        "GET /v1/cluster": cluster_view(node_view()),
+        "GET /v1/jobs/train": job,
+        f"GET /v1/jobs/{job.id}/events": [event],
+        "GET /v1/jobs/train/explain": told,
+        "GET /v1/events": [event],
+    }
+    wanted: dict[tuple[str, ...], object] = {
+        ("nodes",): gateway.answers["GET /v1/nodes"],
+        ("top",): gateway.answers["GET /v1/cluster"],
+        ("describe", "train"): {"job": job, "events": [event]},
+        ("explain", "train"): told,
+        ("events",): event,
+    }
+    for typed, answer in wanted.items():
+        assert await weft(gateway, *typed, "--json") == 0
+        assert capsys.readouterr().out == msgspec.json.encode(answer).decode() + "\n"
+
+
+async def test_describe_tells_the_job_and_its_story(gateway: ToldGateway, capsys: Said) -> None:
+    job = job_view()
+    gateway.answers |= {
+        "GET /v1/jobs/train": job,
+        f"GET /v1/jobs/{job.id}/events": [event_view("submitted"), event_view("waiting", cause=NO_ROOM)],
+    }
+    assert await weft(gateway, "describe", "train") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("train  j-aaaaaaaaaa  running for ")
+    assert "no-room: wants 4 GPUs on one node; the most free is 2, on node-2" in out
+
+
+async def test_top_without_a_terminal_prints_once(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["GET /v1/cluster"] = cluster_view(node_view("node-1", gpu_view(0)), running=(job_view(),))
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=())
+    assert await weft(gateway, "top") == 0
+    out = capsys.readouterr().out
+    assert "0 of 1 emulated GPU held" in out
+    assert "train" in out
+    assert "\x1b" not in out
+
+
+async def test_nodes_of_another_name_are_refused(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["GET /v1/nodes"] = NodesView(nodes=(node_view(),))
+    assert await weft(gateway, "nodes", "node-7") == 1
+    assert capsys.readouterr().err == "weft: node: there is no node node-7\n"
+
+
+async def test_logs_are_the_bytes_as_they_are(gateway: ToldGateway, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    gateway.answers |= {"GET /v1/jobs/train": job_view(), "GET /v1/jobs/j-aaaaaaaaaa/logs": b"one\n\xff\x1b[1mtwo"}
+    assert await weft(gateway, "logs", "train") == 0
+    assert capfdbinary.readouterr().out == b"one\n\xff\x1b[1mtwo"
+
+
+async def test_logs_of_all_ranks_are_told_apart(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers |= {"GET /v1/jobs/train": job_view(replicas=2), "GET /v1/jobs/j-aaaaaaaaaa/logs": b"one\ntwo"}
+    assert await weft(gateway, "logs", "train", "--rank", "all") == 0
+    assert capsys.readouterr().out.splitlines() == ["[0] one", "[0] two", "[1] one", "[1] two"]
+
+
+async def test_logs_as_json_have_a_line_per_line(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers |= {"GET /v1/jobs/train": job_view(), "GET /v1/jobs/j-aaaaaaaaaa/logs": b"one\ntwo\n"}
+    assert await weft(gateway, "logs", "train", "--json") == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert told == [{"rank": 0, "line": "one"}, {"rank": 0, "line": "two"}]
+
+
+async def test_the_last_lines_of_a_log_can_be_asked_for(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers |= {"GET /v1/jobs/train": job_view(), "GET /v1/jobs/j-aaaaaaaaaa/logs": b"one\ntwo\nthree\n"}
+    assert await weft(gateway, "logs", "train", "-n", "2") == 0
+    assert capsys.readouterr().out == "two\nthree\n"
+    assert last_lines(b"one\ntwo", 1) == b"two"
+    assert last_lines(b"one\ntwo", 0) == b""
+
+
+def test_a_line_is_told_whole_however_it_came() -> None:
+    said: list[bytes] = []
+    writer = LineWriter(said.append, lambda line: b"> " + line)
+    for chunk in (b"on", b"e\ntw", b"o", b"\nthree"):
+        writer.write(chunk)
+    writer.close()
+    assert b"".join(said) == b"> one\n> two\n> three\n"
+
+
+# submitting and acting
+
+
+async def test_run_prints_the_id_and_nothing_else(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["POST /v1/jobs"] = Submitted(id="j-1", name="train", created=True)
+    assert await weft(gateway, "run", "--gpus", "1", "--", "python", "train.py", "--json") == 0
+    assert capsys.readouterr() == ("j-1\n", "")
+    assert json.loads(gateway.bodies[0])["command"] == ["python", "train.py", "--json"]
+
+
+async def test_what_the_gateway_refuses_of_a_run_is_told_by_option(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.refuse("POST /v1/jobs", 422, "roles.worker.gpus", "wants 9, the largest node has 8")
+    assert await weft(gateway, "run", "--gpus", "9", "--", "x") == 1
+    assert capsys.readouterr().err == "weft: --gpus: wants 9, the largest node has 8\n"
+
+
+async def test_a_file_is_sent_as_it_is(gateway: ToldGateway, capsys: Said, tmp_path: Path) -> None:
+    gateway.answers["POST /v1/jobs"] = Submitted(id="j-1", name="train", created=True)
+    (tmp_path / "job.yaml").write_bytes(b"name: train\ncommand: [x]\n")
+    assert await weft(gateway, "submit", str(tmp_path / "job.yaml"), "--json") == 0
+    assert gateway.bodies == [b"name: train\ncommand: [x]\n"]
+    assert json.loads(capsys.readouterr().out) == {"id": "j-1", "name": "train", "created": True}
+
+
+async def test_a_file_that_is_not_there_or_too_large_is_refused_here(
+    gateway: ToldGateway, capsys: Said, tmp_path: Path
+) -> None:
+    assert await weft(gateway, "submit", str(tmp_path / "none.yaml")) == 1
+    assert "none.yaml: No such file or directory" in capsys.readouterr().err
+    (tmp_path / "big.json").write_bytes(b"x" * (1 << 20) + b"x")
+    assert await weft(gateway, "submit", str(tmp_path / "big.json")) == 1
+    assert "big.json is larger than 1048576 bytes" in capsys.readouterr().err
+    assert gateway.asked == []
+
+
+async def test_jobs_are_cancelled_by_id_without_asking_first(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["POST /v1/jobs/j-1/cancel"] = Accepted(id="j-1", ask=AskKind.CANCEL, state="running")
+    assert await weft(gateway, "cancel", "j-1") == 0
+    assert gateway.asked == ["POST /v1/jobs/j-1/cancel"]
+    assert capsys.readouterr().out == "j-1 will end (it is running)\n"
+
+
+async def test_a_name_acts_on_the_one_open_job_that_has_it(gateway: ToldGateway) -> None:
+    old = job_view("j-old", JobState.SUCCEEDED)
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=(old, job_view("j-open")))
+    gateway.answers["POST /v1/jobs/j-open/priority"] = Accepted(id="j-open", ask=AskKind.PRIORITISE, state="queued")
+    assert await weft(gateway, "priority", "train", "5") == 0
+    assert (gateway.asked[1], gateway.bodies[1]) == ("POST /v1/jobs/j-open/priority", b'{"priority":5}')
+
+
+async def test_a_name_that_several_open_jobs_have_hits_none_of_them(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job_view("j-one"), job_view("j-two")))
+    assert await weft(gateway, "cancel", "train") == 1
+    assert capsys.readouterr().err == "weft: job: 2 open jobs have the name train: j-one, j-two\n"
+    assert len(gateway.asked) == 1
+
+
+async def test_one_that_is_refused_does_not_keep_the_others_from_being_asked(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    gateway.refuse("POST /v1/jobs/j-1/cancel", 409, "job", "j-1 is over already: failed")
+    gateway.answers["POST /v1/jobs/j-2/cancel"] = Accepted(id="j-2", ask=AskKind.CANCEL, state="queued")
+    assert await weft(gateway, "cancel", "j-1", "j-2") == 1
+    said = capsys.readouterr()
+    assert said.err == "weft: j-1: j-1 is over already: failed\n"
+    assert said.out == "j-2 will end (it is queued)\n"
+
+
+async def test_nodes_are_drained_and_resumed(gateway: ToldGateway, capsys: Said) -> None:
+    for verb, ask in (("drain", AskKind.DRAIN), ("resume", AskKind.RESUME)):
+        gateway.answers[f"POST /v1/nodes/node-1/{verb}"] = Accepted(id="node-1", ask=ask, state="ready")
+        assert await weft(gateway, verb, "node-1") == 0
+    assert capsys.readouterr().out == "node-1 takes no new jobs\nnode-1 takes jobs again\n"
+
+
+async def test_a_token_is_made_and_printed_alone(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["POST /v1/tokens"] = TokenMade(token="weft_x", tenant="bob", label="ci")
+    assert await weft(gateway, "token", "make", "bob", "--label", "ci") == 0
+    assert capsys.readouterr().out == "weft_x\n"
+    gateway.answers["DELETE /v1/tokens/bob/ci"] = TokensRevoked(revoked=1)
+    assert await weft(gateway, "token", "revoke", "bob", "--label", "ci") == 0
+    assert capsys.readouterr().out == "1 token revoked\n"
+
+
+@pytest.mark.parametrize(("state", "status"), [(JobState.SUCCEEDED, 0), (JobState.FAILED, 1), (JobState.CANCELLED, 1)])
+async def test_wait_exits_as_the_job_ended(gateway: ToldGateway, capsys: Said, state: JobState, status: int) -> None:
+    gateway.answers["GET /v1/jobs/train"] = gateway.answers["GET /v1/jobs/j-aaaaaaaaaa"] = job_view(state=state)
+    assert await weft(gateway, "wait", "train") == status
+    assert capsys.readouterr().out == f"train j-aaaaaaaaaa {state}\n"
+
+
+async def test_wait_ends_in_time_and_names_who_is_late(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["GET /v1/jobs/train"] = gateway.answers["GET /v1/jobs/j-aaaaaaaaaa"] = job_view()
+    gateway.refuse("GET /v1/jobs/j-aaaaaaaaaa/events", 503, "", "the store is away for a moment")
+    assert await weft(gateway, "wait", "train", "--timeout", "0.2") == 124
+    assert capsys.readouterr().err == "weft: not over after 0.2 s: train\n"
+
+
+def test_a_timeout_is_seconds_or_a_duration() -> None:
+    assert (seconds("90"), seconds("1h30m"), seconds("0.5")) == (90.0, 5400.0, 0.5)
+    with pytest.raises(argparse.ArgumentTypeError, match="expected a duration"):
+        seconds("soon")
+
+
+def test_what_ended_lately_is_shown_the_newest_end_first() -> None:
+    jobs = (
+        job_view("j-1", JobState.SUCCEEDED, ended_at=NOW - 50),
+        job_view("j-2", JobState.FAILED, ended_at=NOW - 5),
+        job_view("j-3", JobState.FAILED, ended_at=NOW - 5000),
+    )
+    assert [job.id for job in ended_lately(jobs, now=NOW)] == ["j-2", "j-1"]
+
+
+# what goes wrong
+
+
+async def test_a_refusal_is_one_line_with_its_field(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.refuse("GET /v1/jobs/nope", 404, "job", "no job has the id or the name nope")
+    assert await weft(gateway, "describe", "nope") == 1
+    assert capsys.readouterr() == ("", "weft: job: no job has the id or the name nope\n")
+
+
+async def test_a_token_that_is_refused_is_told_with_where_it_is_from(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.refuse("GET /v1/nodes", 401, "Authorization", "this token is not known or was revoked")
+    assert await weft(gateway, "nodes") == 1
+    assert capsys.readouterr().err == "weft: this token is not known or was revoked (the token is from --token)\n"
+
+
+async def test_who_answers_and_is_no_gateway_is_told_so(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["GET /v1/nodes"] = b"<html>"
+    assert await weft(gateway, "nodes") == 1
+    assert "did not answer as a Weft gateway does" in capsys.readouterr().err
+
+
+def test_a_gateway_that_is_not_there_is_told_soon(capsys: Said) -> None:
+    assert main(["ps", "--url", "http://127.0.0.1:9", "--token", "t"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("weft: no answer from http://127.0.0.1:9: ")
+    assert error.endswith("is the cluster up? `weft up` starts one here\n")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "error"),
+    [
+        (["pss"], "weft: no such command: pss; did you mean `weft ps`?\n"),
+        (["xyzzy"], "weft: no such command: xyzzy; `weft --help` lists them\n"),
+        (["--bogus"], "weft: no such option: --bogus; `weft --help` lists them\n"),
+        (["run"], "weft: what to run is missing: weft run [options] -- command, or --image\n"),
+        (["run", "-f", "--json", "--", "x"], "weft: a log is no JSON: say --json or --follow\n"),
+        (["logs", "-f", "-n", "3", "x"], "weft: --tail and --follow do not go together\n"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_exits_with_2(typed: list[str], error: str, capsys: Said) -> None:
+    assert main(typed) == 2
+    assert capsys.readouterr() == ("", error)
+
+
+@pytest.mark.parametrize(
+    ("typed", "error"),
+    [
+        (["ps", "--bogus"], "weft: unrecognized arguments: --bogus\n"),
+        (["ps", "--", "x"], "weft: ps takes no command after --\n"),
+        (["run", "--gpus", "two", "--", "x"], "weft: argument --gpus: invalid int value: 'two'\n"),
+        (["describe"], "weft: the following arguments are required: JOB\n"),
+    ],
+)
+def test_an_option_that_makes_no_sense_exits_with_2_after_the_usage(typed: list[str], error: str, capsys: Said) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(typed)
+    said = capsys.readouterr()
+    assert ended.value.code == 2
+    assert said.err.startswith("usage: weft")
+    assert said.err.endswith(error)
+
+
+@pytest.mark.parametrize("typed", [[], ["--help"], ["help"]])
+def test_help_lists_every_command(typed: list[str], capsys: Said) -> None:
+    assert main(typed) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out and command.summary in out for name, command in COMMANDS.items())
+
+
+def test_every_command_is_added_by_the_module_that_is_said_to_add_it() -> None:
+    assert set(COMMANDS) == {name for names in FAMILIES.values() for name in names}
+    for module in {command.module for command in COMMANDS.values()}:
+        parser = argparse.ArgumentParser()
+        commands = parser.add_subparsers()
+        importlib.import_module(module).add(commands)
+        assert set(commands.choices) == {name for name, command in COMMANDS.items() if command.module == module}
+
+
+# which cluster
+
+
+def place(environment: dict[str, str], *, url: str = "", token: str = "") -> tuple[str, str]:
+    found = find_place(argparse.Namespace(url=url, token=token), environment)
+    return found.url, found.token
+
+
+def test_the_options_go_before_the_environment_and_that_before_what_up_left(tmp_path: Path) -> None:
+    (tmp_path / "client.json").write_text('{"url": "http://left:1", "token": "left"}')
+    left = {"WEFT_HOME": str(tmp_path)}
+    told = {**left, "WEFT_URL": "http://told:1", "WEFT_TOKEN": "told"}
+    assert place(left) == ("http://left:1", "left")
+    assert place(told) == ("http://told:1", "told")
+    assert place(told, url="http://said:1", token="said") == ("http://said:1", "said")
+    assert place(left, token="said") == ("http://left:1", "said")
+    assert place(left, url="http://left:1/") == ("http://left:1", "left")
+
+
+def test_a_token_is_told_to_no_other_cluster_than_its_own(tmp_path: Path) -> None:
+    (tmp_path / "client.json").write_text('{"url": "http://left:1", "token": "left"}')
+    with pytest.raises(Complaint, match="no token for http://elsewhere:1"):
+        place({"WEFT_HOME": str(tmp_path)}, url="http://elsewhere:1")
+
+
+def test_the_home_is_where_the_system_wants_data(tmp_path: Path) -> None:
+    (tmp_path / "weft").mkdir()
+    (tmp_path / "weft" / "client.json").write_text('{"url": "http://left:1", "token": "left"}')
+    assert place({"XDG_DATA_HOME": str(tmp_path)}) == ("http://left:1", "left")
+
+
+@pytest.mark.parametrize(
+    ("environment", "complaint"),
+    [
+        ({}, "no cluster is known: start one with `weft up`, or set WEFT_URL and WEFT_TOKEN"),
+        ({"WEFT_URL": "http://x:1"}, "no token: give --token, or set WEFT_TOKEN"),
+        ({"WEFT_TOKEN": "t"}, "no address: give --url, or set WEFT_URL"),
+        ({"WEFT_URL": "x:1", "WEFT_TOKEN": "t"}, "url: expected an address such as"),
+        ({"WEFT_URL": "http://x:1", "WEFT_TOKEN": "t\r\nX: y"}, "token: what WEFT_TOKEN has is not a token"),
+    ],
+)
+def test_what_is_missing_is_told_with_what_to_do(environment: dict[str, str], complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(Complaint) as missing:
+        place({"WEFT_HOME": str(tmp_path), **environment})
+    assert str(missing.value).startswith(complaint)
+
+
+def test_a_file_that_weft_did_not_write_is_named(tmp_path: Path) -> None:
+    (tmp_path / "client.json").write_text("{}")
+    with pytest.raises(Complaint, match=r"client\.json is not what `weft up` wrote"):
+        place({"WEFT_HOME": str(tmp_path)})
+
+
+# what a command costs and where it can be read
+
+
+def test_what_a_user_types_loads_nothing_that_only_a_service_needs() -> None:
+    """`weft ps` must answer in the blink of an eye: what is slow to import is imported by `weft up` and its like."""
+    users = sorted({COMMANDS[name].module for family in ("Run", "See", "Act") for name in FAMILIES[family]})
+    slow = {"asyncpg", "docker", "nats", "prometheus_client", "pynvml", "uvloop", "aiohttp.web", "numpy"}
+    program = f"import sys, {', '.join(users)}; print(*({slow!r} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == ""
+
+
+def test_a_terminal_that_cannot_spell_a_bar_gets_one_in_ascii() -> None:
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, encoding="ascii")
+    screen = page.console(stream)
+    screen.print("━━╸── · ▐train▌ größer")
+    stream.flush()
+    assert written.getvalue() == b"##=-- . [train] gr??er\n"

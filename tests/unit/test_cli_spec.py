@@ -1,0 +1,158 @@
+"""What `weft run` asks for, from what was typed."""
+
+import pytest
+
+from libs.domain.spec import JobSpec, Kind, Volume
+from services.cli.__main__ import parse
+from services.cli.complaint import Complaint
+from services.cli.spec import job_name, option_of, spec_of
+from services.cli.submit import content_of
+
+
+def spec(*typed: str, cwd: str = "/home/alice", environment: dict[str, str] | None = None) -> JobSpec:
+    return spec_of(parse("run", ["run", *typed]), cwd=cwd, environment=environment or {})
+
+
+def test_what_stands_after_the_dashes_is_the_command_as_it_is() -> None:
+    made = spec("--gpus", "1", "--", "python", "train.py", "--gpus", "7", "--json")
+    assert made.command == ("python", "train.py", "--gpus", "7", "--json")
+    assert made.roles["worker"].gpus == 1
+
+
+def test_without_dashes_the_command_begins_at_the_first_word() -> None:
+    assert spec("--gpus", "2", "python", "train.py", "--gpus", "7").command == ("python", "train.py", "--gpus", "7")
+
+
+def test_dashes_within_the_command_belong_to_it() -> None:
+    assert spec("sh", "-c", "x", "--", "y").command == ("sh", "-c", "x", "--", "y")
+    assert spec("--", "env", "--", "y").command == ("env", "--", "y")
+
+
+def test_every_option_reaches_the_specification() -> None:
+    made = spec(
+        *(
+            "--gpus",
+            "2",
+            "--gpu-model",
+            "H200",
+            "--replicas",
+            "3",
+            "--cpus",
+            "1.5",
+            "--memory",
+            "8GiB",
+            "--shm",
+            "1GiB",
+        ),
+        *("--name", "mine", "--kind", "batch", "--image", "base:1", "--workdir", "/w", "--pool", "big"),
+        *("--priority", "7", "--no-preempt", "--grace", "5s", "--time-limit", "1h30m", "--retries", "4"),
+        *("--env", "A=1=2", "--label", "team=vision", "--volume", "/data:/d:ro", "--volume", "/out:/o"),
+        *("--", "go"),
+    )
+    role = made.roles["worker"]
+    assert (role.gpus, role.replicas.want, role.cpus, role.memory, role.shm) == (2, 3, 1.5, "8GiB", "1GiB")
+    assert (made.name, made.kind, made.image, made.workdir, made.pool) == ("mine", Kind.BATCH, "base:1", "/w", "big")
+    assert (made.priority, made.preemptible, made.grace, made.time_limit) == (7, False, "5s", "1h30m")
+    assert (made.retries.max, made.gpu_model) == (4, "H200")
+    assert (made.env, made.labels) == ({"A": "1=2"}, {"team": "vision"})
+    assert made.volumes == (
+        Volume(source="/data", target="/d", read_only=True),
+        Volume(source="/out", target="/o", read_only=False),
+    )
+
+
+def test_what_is_not_said_is_left_to_the_specification() -> None:
+    assert spec("--", "true") == JobSpec(name="true", command=("true",), workdir="/home/alice")
+
+
+def test_a_process_runs_where_the_user_stands_and_an_image_where_it_says() -> None:
+    assert spec("--", "true").workdir == "/home/alice"
+    assert spec("--image", "base", "--", "true").workdir is None
+
+
+def test_an_image_may_bring_its_own_command() -> None:
+    made = spec("--image", "registry.local/team/trainer:1.2")
+    assert (made.command, made.name) == (None, "trainer")
+
+
+def test_a_volume_may_be_named_from_where_the_user_stands() -> None:
+    assert spec("--volume", "sets:/d", "--", "true").volumes[0].source == "/home/alice/sets"
+
+
+def test_a_variable_without_a_value_is_taken_from_here() -> None:
+    assert spec("--env", "HERE", "--", "true", environment={"HERE": "yes"}).env == {"HERE": "yes"}
+
+
+@pytest.mark.parametrize(
+    ("command", "image", "name"),
+    [
+        (["python", "train.py", "--lr", "1"], None, "train"),
+        (["torchrun", "--nproc", "2", "src/fine_tune.py"], None, "fine-tune"),
+        (["python", "-m", "vision.Train_Big"], None, "vision-train-big"),
+        (["/usr/bin/jupyter", "lab"], None, "jupyter"),
+        (["sh", "-c", "sleep 1; python x.py"], None, "sh"),
+        (["./run.sh"], None, "run"),
+        (["___"], None, "job"),
+        (["x" * 80], None, "x" * 63),
+        ([], "local/base@sha256:abc", "base"),
+    ],
+)
+def test_a_job_without_a_name_is_called_after_what_it_runs(command: list[str], image: str | None, name: str) -> None:
+    assert job_name(command, image) == name
+
+
+@pytest.mark.parametrize(
+    ("typed", "complaint"),
+    [
+        (["--memory", "lots", "--", "x"], "--memory: expected a size such as 512MiB or 16GiB"),
+        (["--gpus", "-1", "--", "x"], "--gpus: Expected `int` >= 0"),
+        (["--replicas", "0", "--", "x"], "--replicas: Expected `int` >= 1"),
+        (["--grace", "2h", "--", "x"], "--grace: 2h is longer than 1h"),
+        (["--name", "a.b", "--", "x"], "--name: expected lower-case letters, digits and '-', at most 63, no dots"),
+        (["--env", "NOT_HERE", "--", "x"], "--env: NOT_HERE is not set here: say NOT_HERE=VALUE"),
+        (["--volume", "/a", "--", "x"], "--volume: expected SOURCE:TARGET or SOURCE:TARGET:ro, got '/a'"),
+        (["--volume", "/a:/b:no", "--", "x"], "--volume: expected SOURCE:TARGET or SOURCE:TARGET:ro, got '/a:/b:no'"),
+        (["--volume", "../a:/b", "--", "x"], "--volume: /home/alice/../a must not contain '..'"),
+        (["--shm", "2GiB", "--", "x"], "shm 2GiB is more than memory 1GiB"),
+    ],
+)
+def test_a_mistake_is_told_with_the_option_that_has_it(typed: list[str], complaint: str) -> None:
+    with pytest.raises(Complaint) as refused:
+        spec(*typed)
+    assert (str(refused.value), refused.value.status) == (complaint, 1)
+
+
+def test_nothing_to_run_is_a_mistake_of_the_command_line() -> None:
+    with pytest.raises(Complaint, match="what to run is missing") as refused:
+        spec("--gpus", "1")
+    assert refused.value.status == 2
+
+
+@pytest.mark.parametrize(
+    ("field", "option"),
+    [
+        ("roles.worker.gpus", "--gpus"),
+        ("roles.worker.replicas", "--replicas"),
+        ("volumes[0].source", "--volume"),
+        ("gpu_model", "--gpu-model"),
+        ("roles.worker", ""),
+        ("Idempotency-Key", "Idempotency-Key"),
+    ],
+)
+def test_what_the_gateway_refuses_is_told_with_the_option_too(field: str, option: str) -> None:
+    assert option_of(field) == option
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "content"),
+    [
+        ("job.yaml", b"{}", "yaml"),
+        ("job.YML", b"{}", "yaml"),
+        ("job.json", b"name: x", "json"),
+        ("-", b' \n {"name": "x"}', "json"),
+        ("-", b"name: x", "yaml"),
+        ("job", b"name: x", "yaml"),
+    ],
+)
+def test_a_file_is_read_as_its_name_says_else_as_it_begins(name: str, body: bytes, content: str) -> None:
+    assert content_of(name, body) == content

@@ -1,0 +1,81 @@
+"""The demo is not content with a job's state: it wants what the job should have shown to be in its story and log."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from libs.domain.job import Cause, CauseCode, JobEvent, JobState
+from libs.domain.spec import Kind
+from libs.messages.http import EventData, EventView, JobView
+from libs.planning.explain import Explanation
+from services.cli.demo.checks import Evidence, judge, spent
+
+FELL = "loss fell from 0.882811 to 0.049556"
+
+
+def job(**changes: Any) -> JobView:
+    made = JobView(
+        id="j", name="n", tenant="t", kind=Kind.TRAINING, pool="default", state=JobState.SUCCEEDED, epoch=0, version=1,
+        priority=0, preemptible=True, gpus=1, replicas=1, seq=1, submitted_at=0.0, since=0.0,
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def event(kind: JobEvent, code: CauseCode, *, state: JobState = JobState.QUEUED, second: int = 0) -> EventView:
+    return EventView(
+        specversion="1.0", id="e", source="/weft", type=f"weft.jobs.{kind}", subject="j",
+        time=f"2026-01-01T00:00:{second:02}.000Z", datacontenttype="application/json",
+        data=EventData(version=1, pool="default", state=state, cause=Cause(code=code, sentence="because")),
+    )  # fmt: skip
+
+
+PREEMPTED = event(JobEvent.REQUEUED, CauseCode.PREEMPTED)
+FAILED_ONCE = event(JobEvent.REQUEUED, CauseCode.EXITED)
+EXPLAINED = Explanation(job_id="j", name="n", state=JobState.QUEUED, code="no-room", sentence="wants 2 GPUs")
+
+
+@pytest.mark.parametrize(
+    ("name", "evidence"),
+    [
+        ("trainer", Evidence(job=job(), story=(PREEMPTED,), logs=(f"resumed at step 70\n{FELL}",))),
+        ("gang", Evidence(job=job(), story=(), logs=(f"{FELL}; all ranks have the same weights: True",))),
+        ("flaky", Evidence(job=job(), story=(FAILED_ONCE,), logs=("try 2: 9592 primes",))),
+        ("patient", Evidence(job=job(), story=(), explained=EXPLAINED)),
+        ("doomed", Evidence(job=job(state=JobState.CANCELLED), story=())),
+        ("urgent", Evidence(job=job(), story=())),
+    ],
+)
+def test_a_job_that_showed_what_it_should_is_good(name: str, evidence: Evidence) -> None:
+    assert judge(name, evidence).good
+
+
+@pytest.mark.parametrize(
+    ("name", "evidence", "why"),
+    [
+        ("trainer", Evidence(job=job(), story=(), logs=(f"resumed at step 70\n{FELL}",)), "never pre-empted"),
+        ("trainer", Evidence(job=job(), story=(PREEMPTED,), logs=(f"starting from nothing\n{FELL}",)), "not resume"),
+        ("trainer", Evidence(job=job(), story=(PREEMPTED,), logs=("resumed at step 70",)), "loss fell"),
+        ("gang", Evidence(job=job(replicas=2), story=(), logs=("weights: True", "weights: False")), "0 of 2 ranks"),
+        ("flaky", Evidence(job=job(), story=(), logs=("try 1: 9592 primes",)), "0 times"),
+        ("patient", Evidence(job=job(), story=()), "nobody could say why"),
+        ("doomed", Evidence(job=job(), story=()), "should be cancelled"),
+        ("urgent", Evidence(job=job(state=JobState.FAILED), story=(FAILED_ONCE,)), "should be succeeded: because"),
+    ],
+)
+def test_a_job_that_did_not_is_not_and_it_is_said_why(name: str, evidence: Evidence, why: str) -> None:
+    verdict = judge(name, evidence)
+    assert not verdict.good
+    assert why in verdict.why
+
+
+def test_time_spent_in_a_state_is_told_by_the_story() -> None:
+    story = (
+        event(JobEvent.SUBMITTED, CauseCode.SUBMITTED, second=0),
+        event(JobEvent.PLACED, CauseCode.FITS, state=JobState.PLACED, second=3),
+        event(JobEvent.STARTED, CauseCode.NODE_REPORTED, state=JobState.RUNNING, second=4),
+        event(JobEvent.REQUEUED, CauseCode.PREEMPTED, second=10),
+        event(JobEvent.PLACED, CauseCode.FITS, state=JobState.PLACED, second=12),
+    )
+    assert spent(story, JobState.QUEUED) == 5
+    assert spent(story, JobState.RUNNING) == 6

@@ -1,0 +1,239 @@
+"""What a node knows of itself and keeps: capacity, cgroups, its home, and how a container is made from an order."""
+
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from libs.domain.cluster import Gpu
+from libs.domain.spec import Volume
+from services.executor.capacity import capacity, host_cpus, host_memory
+from services.executor.core import Memory, Stop
+from services.executor.home import Home
+from services.executor.keeper import FileKeeper, HomeTakenError
+from services.executor.node import NodeFacts, Refusal, volume_source
+from services.executor.runtime import Limits, RunKey
+from services.executor.runtime.cgroup import CgroupsV1, CgroupsV2, NoCgroups, find_cgroups
+from services.executor.runtime.container import ContainerSettings, Joined, container_arguments, injection_for
+from tests.support.runs import order
+
+GIB = 1 << 30
+
+
+def files(folder: Path, **content: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in content.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+def test_a_declared_capacity_wins(tmp_path: Path) -> None:
+    found = capacity(gpus=(), cpus=64.0, memory=512 * GIB, root=tmp_path)
+    assert (found.cpus, found.memory) == (64.0, 512 * GIB)
+
+
+def test_a_node_offers_no_more_than_its_own_cgroup_has(tmp_path: Path) -> None:
+    files(tmp_path, cpu__max="50000 100000", memory__max=str(GIB))
+    assert (host_cpus(tmp_path), host_memory(tmp_path)) == (0.5, GIB)
+    files(tmp_path, cpu__max="max 100000", memory__max="max")
+    assert host_cpus(tmp_path) >= 1
+    assert host_memory(tmp_path) > GIB // 8
+
+
+def test_version_1_limits_are_written_to_both_controllers(tmp_path: Path) -> None:
+    for controller in ("cpu", "memory"):
+        files(tmp_path / controller, cgroup__procs="")
+    found = find_cgroups("node-1", root=tmp_path)
+    assert isinstance(found, CgroupsV1)
+    groups = {name: str(tmp_path / name / "weft" / "node-1" / "run") for name in ("cpu", "memory")}
+    files(Path(groups["cpu"]), cpu__cfs_period_us="", cpu__cfs_quota_us="")
+    files(Path(groups["memory"]), memory__limit_in_bytes="", memory__oom_control="oom_kill_disable 0\noom_kill 2\n")
+    assert found.create("run", Limits(cpus=1.5, memory=GIB)) == groups
+    assert (Path(groups["cpu"]) / "cpu.cfs_quota_us").read_text() == "150000"
+    assert (Path(groups["memory"]) / "memory.limit_in_bytes").read_text() == str(GIB)
+    assert found.oom_killed(groups)
+    assert found.names() == {"run": groups}
+
+
+def v2(tmp_path: Path, *, controllers: str = "cpu memory pids", own: str = "/service") -> Any:
+    files(tmp_path, cgroup__controllers="cpu memory pids")
+    for folder in ("service", "service/weft-executor", "service/weft", "service/weft/node-1"):
+        files(tmp_path / folder, cgroup__controllers=controllers, cgroup__subtree_control="", cgroup__procs="")
+    return find_cgroups("node-1", root=tmp_path, own=f"0::{own}\n")
+
+
+def test_version_2_is_used_where_it_was_delegated(tmp_path: Path) -> None:
+    found = v2(tmp_path)
+    assert isinstance(found, CgroupsV2)
+    assert (tmp_path / "service/weft-executor/cgroup.procs").read_text() == "0"
+    assert (tmp_path / "service/weft/node-1/cgroup.subtree_control").read_text() == "+cpu +memory"
+    group = tmp_path / "service/weft/node-1/run"
+    files(group, cpu__max="", memory__max="", memory__events="low 0\noom_kill 1\n", memory__current=str(GIB))
+    groups = found.create("run", Limits(cpus=0.5, memory=2 * GIB))
+    assert groups == {"unified": str(group)}
+    assert (group / "cpu.max").read_text() == "50000 100000"
+    assert found.oom_killed(groups)
+    assert not found.limit(groups, Limits(memory=GIB))
+    assert found.limit(groups, Limits(memory=2 * GIB))
+
+
+def test_version_2_without_its_controllers_is_not_used(tmp_path: Path) -> None:
+    assert isinstance(v2(tmp_path, controllers="pids"), NoCgroups)
+    assert v2(tmp_path, controllers="pids").not_enforced == ("cpus", "memory")
+
+
+def test_incarnations_grow_and_memory_is_of_one_boot(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    memory = Memory(synced_at=5.0, stops=(Stop(key=RunKey("job-1", 1, 0), kill_at=9.0),))
+    first = FileKeeper(home, boot_id="a", now=100.0)
+    first.save(memory)
+    first.close()
+    second = FileKeeper(home, boot_id="a", now=50.0)
+    assert (second.incarnation, second.memory) == (first.incarnation + 1, memory)
+    second.close()
+    third = FileKeeper(home, boot_id="b", now=50.0)
+    assert (third.incarnation, third.memory) == (first.incarnation + 2, Memory())
+    third.close()
+
+
+def test_incarnations_grow_also_where_the_home_was_lost(tmp_path: Path) -> None:
+    first = FileKeeper(Home(tmp_path / "a"), boot_id="a", now=100.0)
+    second = FileKeeper(Home(tmp_path / "b"), boot_id="a", now=200.0)
+    assert second.incarnation > first.incarnation
+    first.close()
+    second.close()
+
+
+def test_a_home_has_one_executor_at_a_time(tmp_path: Path) -> None:
+    first = FileKeeper(Home(tmp_path), boot_id="a", now=1.0)
+    with pytest.raises(HomeTakenError):
+        FileKeeper(Home(tmp_path), boot_id="a", now=1.0)
+    first.close()
+    FileKeeper(Home(tmp_path), boot_id="a", now=1.0).close()
+
+
+def test_memory_that_cannot_be_kept_stays_old(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    keeper = FileKeeper(home, boot_id="a", now=1.0)
+    (tmp_path / "state.json.new").mkdir()
+    keeper.save(Memory(synced_at=5.0))
+    assert keeper.memory == Memory()
+    keeper.close()
+
+
+@pytest.mark.parametrize("text", ["job-1-2-0", "a-b-c-10-3"])
+def test_a_run_is_known_by_the_name_of_its_folder(text: str) -> None:
+    assert str(RunKey.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "job", "job-1", "-1-2", "job-x-1", "job-1-", "1-2"])
+def test_other_folders_are_no_runs(text: str) -> None:
+    assert RunKey.parse(text) is None
+
+
+def test_no_path_comes_out_of_a_jobs_id(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert Path(home.log(RunKey("../../etc/passwd", 1, 0))).parent == home.logs
+
+
+def test_a_volume_lies_within_an_allowed_folder_once_its_links_are_followed(tmp_path: Path) -> None:
+    allowed, other = tmp_path / "allowed", tmp_path / "allowed-not"
+    for folder in (allowed, other):
+        folder.mkdir()
+    (allowed / "out").symlink_to(other)
+    (tmp_path / "in").symlink_to(allowed)
+
+    def source(path: Path) -> str:
+        return volume_source(Volume(source=str(path), target="/data"), [str(allowed), ""])
+
+    assert source(allowed) == source(tmp_path / "in") == str(allowed.resolve())
+    for path in (allowed / "out", other, tmp_path, allowed / "missing"):
+        with pytest.raises(Refusal):
+            source(path)
+
+
+NODE = NodeFacts(
+    node_id="node-1",
+    address="10.0.0.1",
+    checkpoints="/checkpoints",
+    gpus=(
+        Gpu(index=0, uuid="GPU-a", model="H200", memory=1),
+        Gpu(index=1, uuid="EMULATED-1", model="Emulated GPU", memory=1, emulated=True),
+    ),
+)
+
+
+def container(
+    *, network: str = "weft-job-1-1", named: bool = True, injection: str = "cdi", **fields: Any
+) -> dict[str, Any]:
+    client = docker.APIClient(base_url="tcp://127.0.0.1:1", version="1.41")  # never called
+    try:
+        return container_arguments(
+            client,
+            order(**{"image": "img", **fields}),
+            node=NODE,
+            settings=ContainerSettings(),
+            joined=Joined(network=network, named=named),
+            run_folder="/home/runs/job-1-1-0",
+            injection=injection,
+        )
+    finally:
+        client.close()
+
+
+def test_a_container_can_do_little_and_use_only_its_share() -> None:
+    config = container(cpus=1.5, memory=GIB, read_only=True)["host_config"]
+    assert (config["CpuPeriod"], config["CpuQuota"]) == (100_000, 150_000)
+    assert (config["Memory"], config["MemorySwap"]) == (GIB, GIB)
+    assert (config["CapDrop"], config["SecurityOpt"]) == (["ALL"], ["no-new-privileges:true"])
+    assert (config["ReadonlyRootfs"], config["Init"]) == (True, True)
+    assert "/tmp" in config["Tmpfs"]
+    assert "NanoCpus" not in config
+    assert not config.get("Privileged")
+
+
+def test_a_real_gpu_is_injected_as_the_engine_can() -> None:
+    cdi = container(gpus=(0,))["host_config"]["DeviceRequests"][0]
+    assert (cdi["Driver"], cdi["DeviceIDs"]) == ("cdi", ["nvidia.com/gpu=GPU-a"])
+    hook = container(gpus=(0,), injection="nvidia")["host_config"]["DeviceRequests"][0]
+    assert (hook["Driver"], hook["DeviceIDs"], hook["Capabilities"]) == ("nvidia", ["GPU-a"], [["gpu"]])
+    nodes = container(gpus=(0,), injection="devices")["host_config"]["Devices"]
+    assert [node["PathOnHost"] for node in nodes][:2] == ["/dev/nvidia0", "/dev/nvidiactl"]
+
+
+def test_an_emulated_gpu_injects_nothing() -> None:
+    made = container(gpus=(1,))
+    assert "DeviceRequests" not in made["host_config"]
+    assert "Devices" not in made["host_config"]
+    assert (made["environment"]["NVIDIA_VISIBLE_DEVICES"], made["environment"]["WEFT_GPUS_EMULATED"]) == ("void", "1")
+
+
+def test_ranks_of_one_network_meet_by_name_and_others_at_the_hosts_port() -> None:
+    peers = {"chief": ("10.0.0.1",), "worker": ("10.0.0.1",)}
+    gang = {"world_size": 2, "peers": peers, "master_port": 2345}
+    named = container(**gang)
+    assert named["environment"]["MASTER_ADDR"] == "weft-job-1-1-0"
+    assert '"worker":["weft-job-1-1-1:2345"]' in named["environment"]["TF_CONFIG"]
+    assert named["ports"] is None
+    apart = container(network="weft-alone", named=False, master_address="10.0.0.1", **gang)
+    assert apart["environment"]["MASTER_ADDR"] == "10.0.0.1"
+    assert apart["host_config"]["PortBindings"] == {"2345/tcp": [{"HostIp": "", "HostPort": "2345"}]}
+    on_host = container(network="host", named=False, **gang)
+    assert "PortBindings" not in on_host["host_config"]
+
+
+def test_a_job_without_an_image_is_refused_by_a_node_of_containers() -> None:
+    with pytest.raises(Refusal, match="names no image"):
+        container(image=None)
+
+
+@pytest.mark.parametrize(
+    ("info", "way"),
+    [
+        ({"CDISpecDirs": ["/etc/cdi"], "Runtimes": {"nvidia": {}}}, "cdi"),
+        ({"Runtimes": {"runc": {}, "nvidia": {}}}, "nvidia"),
+        ({"Runtimes": {"runc": {}}}, "devices"),
+    ],
+)
+def test_gpus_are_injected_by_the_best_way_the_engine_knows(info: dict[str, Any], way: str) -> None:
+    assert injection_for(info) == way

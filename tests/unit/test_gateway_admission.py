@@ -1,0 +1,136 @@
+"""What the gateway refuses before it stores anything."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libs.domain.cluster import Node
+from libs.domain.spec import JobSpec
+from services.gateway.admission import Admission, check_storable
+from services.gateway.errors import RejectedError
+from tests.support.builders import node, spec
+
+
+def refusal(asked: JobSpec, *nodes: Node, allowed: tuple[str, ...] = ()) -> tuple[int, str, str] | None:
+    admission = Admission(nodes or (node(gpus=4),), default_pool="default", volumes_allowed=allowed)
+    try:
+        admission.check(asked)
+    except RejectedError as error:
+        return error.status, error.field, error.reason
+    return None
+
+
+def volume(source: str) -> dict[str, Any]:
+    return {"volumes": [{"source": source, "target": "/data"}]}
+
+
+def test_what_fits_some_node_is_taken() -> None:
+    assert refusal(spec(gpus=4)) is None
+
+
+def test_more_gpus_than_any_node_has_names_the_role_and_the_numbers() -> None:
+    status, field, reason = refusal(spec(gpus=5)) or (0, "", "")
+    assert (status, field) == (422, "roles.worker.gpus")
+    assert "5 GPUs" in reason
+    assert "has 4" in reason
+
+
+def test_a_gang_larger_than_the_pool_names_its_replicas() -> None:
+    status, field, _ = refusal(spec(gpus=4, replicas=3), node("node-1"), node("node-2")) or (0, "", "")
+    assert (status, field) == (422, "roles.worker.replicas")
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        (spec(role={"cpus": 65}), "roles.worker.cpus"),
+        (spec(role={"memory": "257GiB"}), "roles.worker.memory"),
+        (spec(gpu_model="H300"), "gpu_model"),
+    ],
+)
+def test_what_no_node_has_is_named(asked: JobSpec, field: str) -> None:
+    status, found, _ = refusal(asked) or (0, "", "")
+    assert (status, found) == (422, field)
+
+
+def test_roles_that_fit_one_by_one_and_not_together_are_refused_together() -> None:
+    asked = spec()
+    both = JobSpec(name="two", command=("true",), roles={"a": spec(gpus=4).roles["worker"], "b": asked.roles["worker"]})
+    assert (refusal(both) or (0, "", ""))[:2] == (422, "roles")
+
+
+def test_a_drained_or_silent_node_counts_for_what_is_possible() -> None:
+    assert refusal(spec(gpus=4), node(gpus=4, ready=False)) is None
+    assert refusal(spec(gpus=4), node(gpus=4, drained=True)) is None
+
+
+def test_the_default_pool_may_be_empty_and_others_must_have_a_node() -> None:
+    empty = Admission((), default_pool="default", volumes_allowed=())
+    empty.check(spec(gpus=8))
+    with pytest.raises(RejectedError) as caught:
+        empty.check(spec(pool="other"))
+    assert (caught.value.status, caught.value.field) == (422, "pool")
+    assert "default" in caught.value.reason
+
+
+def test_a_share_is_refused_until_sharing_exists() -> None:
+    asked = spec(gpus=0, role={"share": {"request": 0.5, "memory": "4GiB"}})
+    assert refusal(asked) == (422, "roles.worker.share", "sharing a GPU is not available yet; ask for whole gpus")
+
+
+def test_without_an_allow_list_no_volume_is_taken() -> None:
+    assert (refusal(spec(**volume("/data"))) or (0, "", ""))[:2] == (422, "volumes[0].source")
+
+
+@pytest.mark.parametrize("source", ["/srv", "/srv/data", "/srv/./data", "//srv//data/", "/home/me"])
+def test_a_volume_below_the_allow_list_is_taken(source: str) -> None:
+    assert refusal(spec(**volume(source)), allowed=("/srv/", "/home/me")) is None
+
+
+@pytest.mark.parametrize("source", ["/", "/srvx", "/home", "/home/mean", "/etc/passwd", "//etc"])
+def test_a_volume_outside_the_allow_list_is_refused(source: str) -> None:
+    assert (refusal(spec(**volume(source)), allowed=("/srv", "/home/me")) or (0, "", ""))[:2] == (
+        422,
+        "volumes[0].source",
+    )
+
+
+def test_an_allow_list_with_the_root_allows_everything() -> None:
+    assert refusal(spec(**volume("/any/where")), allowed=("/",)) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        (JobSpec(name="a", command=("x\0",)), "command[0]"),
+        (JobSpec(name="a", command=("x",), env={"A": "\0"}), "env.A"),
+        (JobSpec(name="a", command=("x",), gpu_model="\0"), "gpu_model"),
+    ],
+)
+def test_text_that_postgres_cannot_hold_is_refused_by_name(asked: JobSpec, field: str) -> None:
+    with pytest.raises(RejectedError) as caught:
+        check_storable(asked)
+    assert (caught.value.status, caught.value.field) == (400, field)
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    with pytest.raises(RejectedError) as caught:
+        check_storable(JobSpec(name="a", command=("\ud800",)))
+    assert caught.value.status == 400
+
+
+def test_a_backslash_before_u0000_is_no_nul() -> None:
+    check_storable(JobSpec(name="a", command=("\\u0000",)))
+
+
+@given(st.text(max_size=20))
+def test_what_is_called_storable_has_neither_nul_nor_surrogates(text: str) -> None:
+    try:
+        check_storable(JobSpec(name="a", command=(text,)))
+    except RejectedError:
+        assert "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text)
+    else:
+        assert "\0" not in text
+        text.encode()

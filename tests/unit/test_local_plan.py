@@ -1,0 +1,69 @@
+"""Each process of a local cluster is given its own settings and nobody else's secrets."""
+
+from pathlib import Path
+
+import pytest
+
+from libs.credentials import Credentials
+from services.cli.local import Home, Options
+from services.cli.local.plan import Addresses, Service, Stage, role_dsn, services
+from services.cli.local.process import environment
+
+HOME = Home(Path("/home"))
+ADDRESSES = Addresses(nats_url="nats://127.0.0.1:1", pg_dsn="postgresql://weft_owner@127.0.0.1:2/weft", port=3)
+
+
+def planned(options: Options) -> dict[str, Service]:
+    return {service.name: service for service in services(options, HOME, Credentials(HOME.credentials), ADDRESSES)}
+
+
+def test_every_node_has_an_executor_and_a_telemetry_with_users_of_its_own() -> None:
+    found = planned(Options(nodes=2, emulated_gpus=4))
+    assert set(found) == {
+        *("gateway", "scheduler", "scorer", "reallocator"),
+        *("executor-node-1", "telemetry-node-1", "executor-node-2", "telemetry-node-2"),
+    }
+    for name, service in found.items():
+        assert service.settings["WEFT_NATS_USER"] == name
+        assert service.settings["WEFT_NATS_PASSWORD_FILE"] == f"/home/credentials/nats/{name}"
+
+
+def test_only_the_control_plane_is_told_of_postgres() -> None:
+    told = {name for name, service in planned(Options()).items() if "WEFT_PG_DSN" in service.settings}
+    assert told == {"gateway", "scheduler", "scorer", "reallocator"}
+
+
+def test_the_executors_are_the_last_services_to_end() -> None:
+    last = {name for name, service in planned(Options()).items() if service.stage is max(Stage)}
+    assert last == {"executor-node-1", "executor-node-2"}
+
+
+def test_a_service_is_not_told_what_we_were_told_of_weft() -> None:
+    ours = {"PATH": "/bin", "WEFT_TOKEN": "secret", "WEFT_HOME": "/elsewhere", "SCHEDULER_TICK_SECONDS": "1"}
+    found = environment(ours, planned(Options())["scheduler"], 9)
+    assert "WEFT_TOKEN" not in found
+    assert "WEFT_HOME" not in found
+    assert (found["PATH"], found["SCHEDULER_TICK_SECONDS"], found["SCHEDULER_ADMIN_PORT"]) == ("/bin", "1", "9")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("postgresql://weft_owner@127.0.0.1:5/weft", "postgresql://weft_scorer@127.0.0.1:5/weft"),
+        ("postgresql://a:secret@h/weft?sslmode=require", "postgresql://weft_scorer@h/weft?sslmode=require"),
+        ("postgresql:///weft?host=/run", "postgresql://weft_scorer@/weft?host=/run"),
+    ],
+)
+def test_a_role_reaches_the_same_database_without_the_owners_password(given: str, wanted: str) -> None:
+    assert role_dsn(given, "scorer") == wanted
+
+
+def test_two_nodes_cannot_both_have_the_real_gpus_of_one_machine() -> None:
+    with pytest.raises(ValueError, match="belong to one node"):
+        Options(nodes=2, emulated_gpus=0)
+
+
+def test_what_is_emulated_is_said() -> None:
+    assert "8 emulated GPUs" in Options().in_words()
+    assert "no hardware" in Options().pretended()
+    assert "emulated" not in Options(nodes=1, emulated_gpus=0).in_words()

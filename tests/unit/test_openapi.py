@@ -1,0 +1,137 @@
+"""The OpenAPI document says what the gateway does, and its page shows it."""
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+import pytest
+
+from libs.domain.spec import JobSpec
+from services.gateway.openapi import document
+from services.gateway.operations import OPERATIONS
+from services.gateway.page import SCRIPT, SECURITY, STYLE, render
+from services.gateway.route import Who
+
+DOCUMENT = document(OPERATIONS)
+SCHEMAS = DOCUMENT["components"]["schemas"]
+
+
+def parts(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object in it."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from parts(each)
+
+
+def operation(method: str, path: str) -> dict[str, Any]:
+    found: dict[str, Any] = DOCUMENT["paths"][path][method.lower()]
+    return found
+
+
+def test_it_is_json() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(DOCUMENT)) == DOCUMENT
+
+
+def test_every_operation_is_there_and_no_other() -> None:
+    described = {(method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods}
+    assert described == {(route.method, route.path) for route in OPERATIONS}
+
+
+def test_every_reference_resolves() -> None:
+    references = {part["$ref"] for part in parts(DOCUMENT) if "$ref" in part}
+    assert references
+    assert references == {f"#/components/schemas/{name}" for name in SCHEMAS}
+
+
+def test_operation_ids_are_unique() -> None:
+    ids = [each["operationId"] for methods in DOCUMENT["paths"].values() for each in methods.values()]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("route", OPERATIONS, ids=lambda route: f"{route.method} {route.path}")
+def test_every_parameter_of_an_operation_is_described(route: Any) -> None:
+    described = {(each["in"], each["name"]) for each in operation(route.method, route.path)["parameters"]}
+    assert {("path", name) for name in re.findall(r"{(\w+)}", route.path)} <= described
+    assert {("query", name) for name in route.query.__struct_fields__} <= described
+    assert {("header", each.name) for each in route.headers if not each.of_answer} <= described
+
+
+@pytest.mark.parametrize("route", OPERATIONS, ids=lambda route: f"{route.method} {route.path}")
+def test_who_may_call_it_is_described(route: Any) -> None:
+    described = operation(route.method, route.path)
+    assert (described.get("security") == []) == (route.who is Who.ANYONE)
+    assert ("administrator's token" in described.get("description", "")) == (route.who is Who.ADMIN)
+    assert ("401" in described["responses"]) == (route.who is not Who.ANYONE)
+
+
+def test_a_submission_is_described_by_the_type_it_is_decoded_with() -> None:
+    body = operation("POST", "/v1/jobs")["requestBody"]["content"]
+    assert set(body) == {"application/json", "application/yaml", "text/yaml", "application/x-yaml"}
+    assert all(each["schema"] == {"$ref": "#/components/schemas/JobSpec"} for each in body.values())
+    assert set(SCHEMAS["JobSpec"]["properties"]) == set(JobSpec.__struct_fields__)
+    assert SCHEMAS["JobSpec"]["additionalProperties"] is False
+
+
+def test_every_error_has_the_one_shape() -> None:
+    for route in OPERATIONS:
+        responses = operation(route.method, route.path)["responses"]
+        for status, response in responses.items():
+            if status >= "400" and int(status) not in route.answers:
+                schema = response["content"]["application/json"]["schema"]
+                assert schema == {"$ref": "#/components/schemas/ErrorView"}, (route.path, status)
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.sources: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if given.get("id"):
+            self.ids.append(given["id"] or "")
+        if given.get("href"):
+            self.links.append(given["href"] or "")
+        if given.get("src"):
+            self.sources.append(given["src"] or "")
+        assert "style" not in given, "the content security policy forbids it"
+        assert not any(name.startswith("on") for name in given), "the content security policy forbids it"
+        if tag not in ("meta", "input", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_needs_nothing_from_elsewhere() -> None:
+    page = _Page()
+    page.feed(render(DOCUMENT))
+    assert not page.open
+    assert not page.sources
+    assert len(set(page.ids)) == len(page.ids)
+    assert {link for link in page.links if not link.startswith("#")} == {"/v1/openapi.json"}
+    assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
+
+
+def test_the_page_shows_every_operation_with_an_example() -> None:
+    html = render(DOCUMENT)
+    for methods in DOCUMENT["paths"].values():
+        for each in methods.values():
+            assert f'<article id="{each["operationId"]}">' in html
+            assert each["x-curl"].startswith("curl")
+
+
+def test_the_policy_allows_only_the_pages_own_style_and_script() -> None:
+    html = render(DOCUMENT)
+    assert f"<style>{STYLE}</style>" in html
+    assert f"<script>{SCRIPT}</script>" in html
+    assert "unsafe" not in SECURITY["Content-Security-Policy"]
+    assert "'sha256-" in SECURITY["Content-Security-Policy"]
