@@ -1,9 +1,12 @@
 """Sizes and durations as people write them: `16GiB`, `1h30m`."""
 
 import re
+from functools import lru_cache
 
-SIZE_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,3})?(B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)$"
-DURATION_PATTERN = r"^([0-9]{1,7}(\.[0-9]{1,3})?(ms|s|m|h|d))+$"
+# `$` alone would let a line break stand behind it.
+# `$` alone would let a line break stand behind it.
+SIZE_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,3})?(B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)$(?!\n)"
+DURATION_PATTERN = r"^([0-9]{1,7}(\.[0-9]{1,3})?(ms|s|m|h|d))+$(?!\n)"
 
 _BYTES = {
     "B": 1,
@@ -19,6 +22,7 @@ _BYTES = {
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+@lru_cache(maxsize=4096)
 def size_bytes(text: str) -> int:
     """`16GiB` → 17179869184. Raises ValueError for anything that is not a size."""
     found = re.match(SIZE_PATTERN, text)

@@ -4,8 +4,9 @@ Every way in (HTTP, NATS, the command line) decodes with `decode_spec`, so one s
 """
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import yaml
@@ -14,24 +15,25 @@ from msgspec import Meta, Struct
 from libs.domain.quantity import DURATION_PATTERN, SIZE_PATTERN, duration_seconds, size_bytes
 
 SPEC_BYTES_MAX = 1 << 20
+YAML_DEPTH_MAX = 32
 GPUS_PER_REPLICA_MAX = 64
 REPLICAS_MAX = 4096
 MEMORY_BYTES_MAX = 64 << 40
 
-TOKEN_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+TOKEN_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$(?!\n)"
 
 Token = Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Lower-case letters, digits and `-`; no dots.")]
 Size = Annotated[str, Meta(pattern=SIZE_PATTERN, description="A size in bytes with its unit, such as `16GiB`.")]
 Duration = Annotated[str, Meta(pattern=DURATION_PATTERN, description="A duration such as `30s` or `1h30m`.")]
 Argument = Annotated[str, Meta(max_length=131072)]
-EnvName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
+EnvName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$(?!\n)")]
 EnvValue = Annotated[str, Meta(max_length=32768)]
-LabelName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$")]
+LabelName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$(?!\n)")]
 LabelValue = Annotated[str, Meta(max_length=253)]
-Path = Annotated[str, Meta(pattern=r"^/[^\x00]{0,4095}$", description="An absolute path.")]
+Path = Annotated[str, Meta(pattern=r"^/[^\x00]{0,4095}$(?!\n)", description="An absolute path.")]
 Command = Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=1024)]
 Env = Annotated[dict[EnvName, EnvValue], Meta(max_length=1024)]
-Image = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$", description="A container image.")]
+Image = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$(?!\n)", description="A container image.")]
 
 
 class SpecError(Exception):
@@ -195,6 +197,7 @@ def decode_spec(body: bytes, *, content: str = "json") -> JobSpec:
     except RecursionError as error:
         raise SpecError("", "nested too deeply") from error
     _check(spec)
+    _check_text(spec)
     return spec
 
 
@@ -218,6 +221,29 @@ def _check(spec: JobSpec) -> None:
             raise SpecError("progress.pattern", f"not a regular expression: {error}") from error
         if not groups:
             raise SpecError("progress.pattern", "needs a named group, such as (?P<step>[0-9]+)")
+
+
+def _check_text(spec: JobSpec) -> None:
+    """Text that no store can hold: YAML can write it, and JSON some of it."""
+    try:
+        encoded = msgspec.json.encode(spec)
+    except UnicodeEncodeError:
+        raise SpecError("", "has text that is not Unicode (half of a surrogate pair)") from None
+    if b"\\u0000" in encoded and (field := _field_with_nul(msgspec.to_builtins(spec), "")):
+        raise SpecError(field, "has a NUL character")
+
+
+def _field_with_nul(value: object, path: str) -> str:
+    if isinstance(value, str):
+        return path if "\0" in value else ""
+    items: Iterable[tuple[str, object]] = ()
+    if isinstance(value, dict):
+        if any("\0" in name for name in value):
+            return path
+        items = ((f"{path}.{name}".removeprefix("."), part) for name, part in value.items())
+    elif isinstance(value, list | tuple):
+        items = ((f"{path}[{number}]", part) for number, part in enumerate(value))
+    return next((found for name, part in items if (found := _field_with_nul(part, name))), "")
 
 
 def _spec_error(error: Exception, body: bytes, content: str) -> SpecError:
@@ -257,18 +283,18 @@ _PATTERN_WORDS = {
 }
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """YAML without aliases: with them a small document can be unboundedly large."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise SpecError("", "YAML aliases are not accepted")
-        return super().compose_node(parent, index)
-
-
 def _yaml(body: bytes) -> object:
+    """Read by libyaml, once its events have shown that it is neither deep (it would recurse) nor has aliases (with them
+    a small document can be unboundedly large)."""
     try:
-        return yaml.load(body, Loader=_PlainLoader)
+        depth = 0
+        for event in yaml.parse(body, Loader=yaml.CSafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise SpecError("", "YAML aliases are not accepted")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > YAML_DEPTH_MAX:
+                raise SpecError("", "nested too deeply")
+        return yaml.load(body, Loader=yaml.CSafeLoader)
     except yaml.YAMLError as error:
         raise SpecError("", f"not YAML: {' '.join(str(error).split())}") from error
     except ValueError as error:  # an impossible date, which the loader builds by itself

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from libs.domain.cluster import Node
-from libs.domain.job import CauseCode, Job, JobState
+from libs.domain.job import Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
 from libs.planning.queue import order_of
 from libs.planning.room import NoRoom, Room, Shape, never_fits, shape_of
@@ -45,9 +45,20 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def explain(
-    job: Job, *, nodes: Sequence[Node], holding: Sequence[Job], queued: Sequence[Job], now: float
+    job: Job,
+    *,
+    nodes: Sequence[Node],
+    holding: Sequence[Job],
+    queued: Sequence[Job],
+    now: float,
+    ended_for: Cause | None = None,
 ) -> Explanation:
-    """`nodes`, `holding` (jobs that hold GPUs) and `queued` are the pool's, of one moment."""
+    """`nodes`, `holding` (jobs that hold GPUs) and `queued` are the pool's, of one moment.
+
+    `ended_for` is the cause of a final job's last event.
+    """
+    if job.state.final:
+        return _of_ended(job, ended_for)
     if job.state is not JobState.QUEUED:
         return _of_placed(job)
     order = order_of(job)
@@ -87,11 +98,21 @@ def room_of(nodes: Sequence[Node], holding: Sequence[Job]) -> Room:
     return room
 
 
+def _of_ended(job: Job, cause: Cause | None) -> Explanation:
+    verb = {JobState.CANCELLED: "was cancelled"}.get(job.state, f"has {job.state}")
+    if cause is None:
+        return Explanation(job_id=job.id, name=job.name, state=job.state, code=str(job.state), sentence=f"it {verb}")
+    return Explanation(
+        job_id=job.id,
+        name=job.name,
+        state=job.state,
+        code=str(cause.code),
+        sentence=f"it {verb}: {cause.sentence}",
+        numbers=cause.numbers,
+    )
+
+
 def _of_placed(job: Job) -> Explanation:
-    if job.state.final:
-        cause = job.waiting_for
-        sentence = f"it has {job.state}" if cause is None else cause.sentence
-        return Explanation(job_id=job.id, name=job.name, state=job.state, code=job.state, sentence=sentence)
     assert job.placement is not None, f"{job.id} is {job.state} without a placement"
     nodes = sorted({allocation.node_id for allocation in job.placement.allocations})
     if job.stopping_for is not None:

@@ -131,7 +131,7 @@ class Agent:
         if runs is None:  # A node that knows nothing of its runs must not say that it has none.
             return False
         await self._progress.settle([run for run in runs if not run.live])
-        seen = self._core.report(runs, self._progress.latest)
+        seen = self._core.report(runs, self._progress.latest, beginning=self.hands.beginning)
         self._seq += 1
         sent_at = self._clock()
         try:

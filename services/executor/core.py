@@ -69,6 +69,7 @@ class Reconciler:
         self._stops = {stop.key: stop for stop in memory.stops}
         self._desired: dict[RunKey, StartRun] | None = None  # None: not heard since this executor began
         self._graces: dict[RunKey, float] = {}
+        self._gpus: dict[RunKey, frozenset[int]] = {}
         self._closing = False
         self._told: set[RunKey] = set()  # runs whose end was in a report that was answered
 
@@ -104,6 +105,7 @@ class Reconciler:
                 newest[rank] = order
         self._desired = {RunKey.of(order): order for order in newest.values()}
         self._graces.update({key: order.grace for key, order in self._desired.items()})
+        self._gpus.update({key: frozenset(order.gpus) for key, order in self._desired.items()})
         self._synced_at = sent_at if self._synced_at is None else max(sent_at, self._synced_at)
         self._told.update(RunKey(run.job_id, run.epoch, run.rank) for run in reported if run.state is RunState.EXITED)
 
@@ -131,9 +133,17 @@ class Reconciler:
             case _:
                 pass  # Starts and removals are decided from what is seen, so they come again by themselves.
 
-    def report(self, runs: Iterable[Run], progress: Mapping[RunKey, dict[str, float]]) -> tuple[RunSeen, ...]:
-        """What to tell the control plane: the runs, with why they ended and how far they are."""
-        return tuple(self._seen(run, progress.get(run.key, {})) for run in runs)
+    def report(
+        self, runs: Iterable[Run], progress: Mapping[RunKey, dict[str, float]], *, beginning: Iterable[RunKey] = ()
+    ) -> tuple[RunSeen, ...]:
+        """What to tell the control plane: the runs, with why they ended and how far they are.
+
+        `beginning` are those whose start is in hand. They are told of too: what a report leaves out may count as gone.
+        """
+        told = {run.key: self._seen(run, progress.get(run.key, {})) for run in runs}
+        for key in beginning:
+            told.setdefault(key, RunSeen(job_id=key.job_id, epoch=key.epoch, rank=key.rank, state=RunState.STARTING))
+        return tuple(told.values())
 
     def _starting(self, now: float) -> bool:
         return not self._closing and not self.fenced(now)
@@ -145,6 +155,7 @@ class Reconciler:
         self._stops = {key: stop for key, stop in self._stops.items() if key in kept}
         kept |= (self._desired or {}).keys()
         self._graces = {key: grace for key, grace in self._graces.items() if key in kept}
+        self._gpus = {key: gpus for key, gpus in self._gpus.items() if key in kept}
 
     def _removable(self, key: RunKey) -> bool:
         """Only once the control plane knows its end and no longer wants it, so that no exit status is lost."""
@@ -168,15 +179,16 @@ class Reconciler:
         return [Kill(key)] if due else []
 
     def _starts(self, found: Mapping[RunKey, Run], busy: frozenset[RunKey], now: float) -> list[Action]:
-        """Start what is desired and not there; a new epoch waits until the old one has ended here."""
+        """Start what is desired and not there; not before an old epoch, and whoever has its GPUs, have ended here."""
         if self._desired is None or not self._starting(now):
             return []
-        taken = {(key.job_id, key.rank) for key, run in found.items() if run.live}
-        taken |= {(key.job_id, key.rank) for key in busy}
+        here = busy | {key for key, run in found.items() if run.live}
+        ranks = {(key.job_id, key.rank) for key in here}
+        held = frozenset[int]().union(*(self._gpus.get(key, frozenset()) for key in here))
         return [
             Start(order)
             for key, order in sorted(self._desired.items())
-            if key not in found and (key.job_id, key.rank) not in taken
+            if key not in found and (key.job_id, key.rank) not in ranks and held.isdisjoint(order.gpus)
         ]
 
     def _seen(self, run: Run, progress: dict[str, float]) -> RunSeen:

@@ -30,6 +30,7 @@ class Hands:
         self._done = done
         self._failed = failed
         self._in_hand: dict[RunKey, asyncio.Task[None]] = {}
+        self._beginning: set[RunKey] = set()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._ends = asyncio.Semaphore(ENDS_AT_ONCE)
 
@@ -37,9 +38,16 @@ class Hands:
     def busy(self) -> frozenset[RunKey]:
         return frozenset(self._in_hand)
 
+    @property
+    def beginning(self) -> frozenset[RunKey]:
+        """Runs whose start is in hand."""
+        return frozenset(self._beginning)
+
     def take(self, actions: Iterable[Action]) -> None:
         for action in actions:
             if action.key not in self._in_hand:
+                if isinstance(action, Start):
+                    self._beginning.add(action.key)
                 self._in_hand[action.key] = self._tasks.create_task(self._carry_out(action))
 
     def drop(self) -> None:
@@ -57,6 +65,7 @@ class Hands:
             await asyncio.sleep(RETRY_SECONDS)
         finally:
             self._in_hand.pop(action.key, None)
+            self._beginning.discard(action.key)
             self._done()
 
     async def _do(self, action: Action) -> None:

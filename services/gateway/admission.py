@@ -1,7 +1,7 @@
 """What is refused before it is stored, beyond what the specification's own types say. Pure."""
 
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -64,29 +64,6 @@ class Admission:
         sentence = self._verdicts[key]
         if sentence is not None:
             raise RejectedError(422, _too_big(spec, nodes), sentence)
-
-
-def check_storable(spec: JobSpec) -> None:
-    """Text that Postgres cannot hold: YAML can write it, and JSON some of it."""
-    try:
-        encoded = msgspec.json.encode(spec)
-    except UnicodeEncodeError:
-        raise RejectedError(400, "", "has text that is not Unicode (half of a surrogate pair)") from None
-    if b"\\u0000" in encoded and (field := _field_with_nul(msgspec.to_builtins(spec), "")):
-        raise RejectedError(400, field, "has a NUL character")
-
-
-def _field_with_nul(value: object, path: str) -> str:
-    if isinstance(value, str):
-        return path if "\0" in value else ""
-    items: Iterable[tuple[str, object]] = ()
-    if isinstance(value, dict):
-        if any("\0" in name for name in value):
-            return path
-        items = ((f"{path}.{name}".removeprefix("."), part) for name, part in value.items())
-    elif isinstance(value, list | tuple):
-        items = ((f"{path}[{number}]", part) for number, part in enumerate(value))
-    return next((found for name, part in items if (found := _field_with_nul(part, name))), "")
 
 
 def _too_big(spec: JobSpec, nodes: Sequence[Node]) -> str:

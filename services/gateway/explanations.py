@@ -4,14 +4,24 @@ import asyncio
 
 import msgspec
 
-from libs.domain.job import Job, JobState
+from libs.domain.job import Cause, Job, JobState
 from libs.planning.explain import Explanation, HolderSeen, explain
-from libs.store import Access
+from libs.store import Access, GatewayStore
 from services.gateway.snapshots import Snapshots
 from services.gateway.views import may_see
 
 
-async def explanation(snapshots: Snapshots, job: Job, who: Access, *, now: float) -> Explanation:
+class _Told(msgspec.Struct, frozen=True):
+    """What of a job's last event is needed here."""
+
+    cause: Cause
+
+
+async def explanation(store: GatewayStore, snapshots: Snapshots, job: Job, who: Access, *, now: float) -> Explanation:
+    if job.state.final:
+        last = (await store.story(job.id, after=job.version - 1))[-1:]
+        cause = msgspec.json.decode(last[0].data, type=_Told).cause if last else None
+        return explain(job, nodes=(), holding=(), queued=(), now=now, ended_for=cause)
     nodes, holding, queued = await snapshots.nodes.get(), list[Job](), list[Job]()
     if job.state is JobState.QUEUED:
         holding, queued = await asyncio.gather(snapshots.holding(job.pool), snapshots.queued(job.pool))

@@ -57,7 +57,9 @@ async def job(call: Call[NoQuery]) -> web.StreamResponse:
 
 async def explain(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.job(call.who, call.path("job"))
-    return answer(await explanation(call.gateway.snapshots, found, call.who, now=call.gateway.now()))
+    return answer(
+        await explanation(call.gateway.store, call.gateway.snapshots, found, call.who, now=call.gateway.now())
+    )
 
 
 async def cancel(call: Call[NoQuery]) -> web.StreamResponse:

@@ -11,7 +11,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from libs.bus import BusError, NoAnswerError
-from libs.domain.job import Job, Placement
+from libs.domain.job import Job
 from libs.domain.spec import TOKEN_PATTERN
 from libs.store import StoreUnavailableError
 from services.gateway import runs
@@ -122,11 +122,17 @@ async def _follow(
             await asyncio.sleep(PLACED_POLL_SECONDS)
         fresh = await gateway.store.job(job.id)
         over = fresh is None or fresh.epoch > run.epoch or fresh.state.final
-        if run.node_id is None and fresh is not None and fresh.epoch == run.epoch and fresh.placement is not None:
-            run = _placed(run, fresh.placement)
+        if run.node_id is None and fresh is not None:
+            run = await _placed(gateway, fresh, run)
 
 
-def _placed(run: Run, placement: Placement) -> Run:
+async def _placed(gateway: Gateway, fresh: Job, run: Run) -> Run:
+    """`run` with its node, if it has been placed by now; the story knows it, too, of an epoch that came and went."""
+    placement = fresh.placement if fresh.epoch == run.epoch else None
+    if placement is None and (fresh.epoch > run.epoch or fresh.state.final):
+        placement = runs.placements(fresh, await gateway.store.story(run.job_id)).get(run.epoch)
+    if placement is None:
+        return run
     node_id = next((each.node_id for each in placement.allocations if each.rank == run.rank), None)
     return msgspec.structs.replace(run, node_id=node_id)
 

@@ -14,6 +14,7 @@ from services.gateway.admission import Admission
 T = TypeVar("T")
 
 SECONDS = 1.0
+QUICK_TIMES = 4
 
 
 class Nodes(Struct, frozen=True):
@@ -27,11 +28,16 @@ class Nodes(Struct, frozen=True):
 
 
 class Fresh(Generic[T]):
-    """One value, read again when it is asked for and older than SECONDS; those who ask at once share one reading."""
+    """One value, read again when it is asked for and too old; those who ask at once share one reading.
 
-    def __init__(self, read: Callable[[], Awaitable[T]], *, clock: Callable[[], float]) -> None:
+    Too old: SECONDS, or with `quick` already a few times what reading it took, so that what is cheap is fresh.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[T]], *, clock: Callable[[], float], quick: bool = False) -> None:
         self._read = read
         self._clock = clock
+        self._quick = quick
+        self._seconds = SECONDS
         self._value: tuple[float, T] | None = None
         self._reading: asyncio.Task[T] | None = None
 
@@ -41,7 +47,7 @@ class Fresh(Generic[T]):
         return self._value[0] if self._value is not None else float("-inf")
 
     async def get(self) -> T:
-        if self._value is not None and self._clock() - self._value[0] < SECONDS:
+        if self._value is not None and self._clock() - self._value[0] < self._seconds:
             return self._value[1]
         if self._reading is None:
             self._reading = asyncio.create_task(self._read_now())
@@ -54,6 +60,8 @@ class Fresh(Generic[T]):
     async def _read_now(self) -> T:
         at = self._clock()  # Before, so that it is never older than it seems.
         value = await self._read()
+        if self._quick:
+            self._seconds = min(SECONDS, QUICK_TIMES * (self._clock() - at))
         self._value = (at, value)
         return value
 
@@ -83,13 +91,13 @@ class Snapshots:
     async def holding(self, pool: str) -> list[Job]:
         """The jobs that hold resources. Only for the name of a pool that is known: each is kept."""
         if pool not in self._holding:
-            self._holding[pool] = Fresh(lambda: self._store.holding_jobs(pool=pool), clock=self._clock)
+            self._holding[pool] = Fresh(lambda: self._store.holding_jobs(pool=pool), clock=self._clock, quick=True)
         return await self._holding[pool].get()
 
     async def queued(self, pool: str) -> list[Job]:
         """The jobs that wait, as they were submitted. Only for the name of a pool that is known: each is kept."""
         if pool not in self._queued:
-            self._queued[pool] = Fresh(lambda: self._store.queued_jobs(pool=pool), clock=self._clock)
+            self._queued[pool] = Fresh(lambda: self._store.queued_jobs(pool=pool), clock=self._clock, quick=True)
         return await self._queued[pool].get()
 
     async def pools(self) -> list[str]:

@@ -1,23 +1,19 @@
 """One way in for a job, whether it came over HTTP or NATS."""
 
-import asyncio
 from collections.abc import Callable
 
 from libs.bus import Asked
-from libs.domain.spec import JobSpec, SpecError, decode_spec
+from libs.domain.spec import SpecError, decode_spec
 from libs.messages import http
 from libs.messages.asks import SubmitAnswered
 from libs.store import Access, GatewayStore, KeyReusedError, StoreUnavailableError
 from services.gateway.access import AccessCache
-from services.gateway.admission import check_storable
 from services.gateway.errors import RejectedError, unavailable
 from services.gateway.nudges import Nudges
 from services.gateway.snapshots import Snapshots
 
 KEY_CHARACTERS_MAX = 255
 ID_CHARACTERS = 10
-YAML_BYTES_MAX = 256 << 10  # its parser reads about 100 kB a second
-INLINE_YAML_BYTES = 4 << 10  # more is parsed aside, so that others need not wait for it
 
 # What curl sends when it is told nothing (the form type) is taken for JSON.
 CONTENTS = {
@@ -46,13 +42,14 @@ class Submissions:
         self._nudges = nudges
         self._now = now
         self._characters = characters
-        self._parsing = asyncio.Semaphore(2)
 
     async def submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> http.Submitted:
         """Check it, store it, return when it is durable. Raises RejectedError."""
         _check_key(key)
-        spec = await self._decode(body, _content(content_type))
-        check_storable(spec)
+        try:
+            spec = decode_spec(body, content=_content(content_type))
+        except SpecError as error:
+            raise RejectedError(400, error.field, error.reason) from None
         (await self._snapshots.nodes.get()).admission.check(spec)
         job_id = f"j-{self._characters(ID_CHARACTERS)}"
         try:
@@ -62,17 +59,6 @@ class Submissions:
         if stored.created:
             self._nudges.asked(spec.pool, told=True)
         return http.Submitted(id=stored.job_id, name=spec.name, created=stored.created)
-
-    async def _decode(self, body: bytes, content: str) -> JobSpec:
-        if content == "yaml" and len(body) > YAML_BYTES_MAX:
-            raise RejectedError(413, "", f"as YAML at most {YAML_BYTES_MAX} bytes are read; send it as JSON")
-        try:
-            if content == "yaml" and len(body) > INLINE_YAML_BYTES:
-                async with self._parsing:
-                    return await asyncio.to_thread(decode_spec, body, content=content)
-            return decode_spec(body, content=content)
-        except SpecError as error:
-            raise RejectedError(400, error.field, error.reason) from None
 
 
 async def answer_submit(submissions: Submissions, access: AccessCache, asked: Asked) -> SubmitAnswered:

@@ -313,3 +313,15 @@ def test_deciding_twice_about_the_same_asks_for_the_same_starts(
     first = [action for action in decide(reconciler, *runs, now=1.0) if isinstance(action, Start)]
     again = [action for action in decide(reconciler, *runs, now=1.0) if isinstance(action, Start)]
     assert first == again
+
+
+def test_a_run_waits_until_whoever_has_its_gpus_has_ended() -> None:
+    core = Reconciler(Policy())
+    first, second = order("job-a", gpus=(0, 1)), order("job-b", gpus=(1, 2))
+    core.observe(NodeDesired(seq=1, runs=(first,)), reported=(), sent_at=0.0)
+    assert core.decide([], busy=frozenset(), now=0.0) == [Start(first)]
+    core.observe(NodeDesired(seq=2, runs=(second,)), reported=(), sent_at=1.0)
+    running = Run(key=RunKey.of(first), state=RunState.RUNNING, grace=5.0)
+    assert core.decide([running], busy=frozenset(), now=1.0) == [Terminate(RunKey.of(first))]
+    ended = Run(key=RunKey.of(first), state=RunState.EXITED, grace=5.0, exit_code=143, reason=EndReason.EXIT)
+    assert Start(second) in core.decide([ended], busy=frozenset(), now=2.0)

@@ -123,7 +123,7 @@ def test_a_slow_start_holds_up_neither_other_starts_nor_ends() -> None:
             await world.control.want(slow)
             seen = await world.control.hears(KEY, "exited")
             assert seen.reason is EndReason.STOPPED
-            assert RunKey("job-slow", 1, 0) not in world.control.seen
+            assert world.control.seen[RunKey("job-slow", 1, 0)].state == "starting"
 
     async def told() -> None:
         world = World(lambda asked: Program(start_seconds=600.0 if asked.job_id == "job-slow" else 0.0))
