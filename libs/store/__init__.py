@@ -115,7 +115,19 @@ class GatewayStore(Protocol):
     async def queued_jobs(self, *, pool: str) -> list[Job]: ...
 
 
-class SchedulerStore(Protocol):
+class RelayStore(Protocol):
+    """What the relay may do: take events out of the outbox once they are published."""
+
+    async def unsent(self, *, limit: int) -> list[Event]:
+        """Events to publish, oldest first."""
+
+    async def sent(self, event_ids: Sequence[int]) -> None: ...
+
+    async def resend(self, *, since: float) -> int:
+        """Put every event since then into the outbox again; how many."""
+
+
+class SchedulerStore(RelayStore, Protocol):
     """What a scheduler may do: it alone writes jobs, allocations and nodes. Every write carries its lease."""
 
     async def lease(self, name: str) -> Lease | None: ...
@@ -155,18 +167,6 @@ class SchedulerStore(Protocol):
         """These nodes were heard of at `at`."""
 
     async def scores(self, *, pool: str) -> list[GpuScore]: ...
-
-
-class RelayStore(Protocol):
-    """What the relay may do: take events out of the outbox once they are published."""
-
-    async def unsent(self, *, limit: int) -> list[Event]:
-        """Events to publish, oldest first."""
-
-    async def sent(self, event_ids: Sequence[int]) -> None: ...
-
-    async def resend(self, *, since: float) -> int:
-        """Put every event since then into the outbox again; how many."""
 
 
 class ScorerStore(Protocol):

@@ -48,13 +48,14 @@ async def _make_roles(connection: "asyncpg.Connection[asyncpg.Record]", password
 
 
 async def _migrate(connection: "asyncpg.Connection[asyncpg.Record]") -> list[str]:
-    await connection.execute(
-        "CREATE TABLE IF NOT EXISTS migrations (name text PRIMARY KEY, sha256 text NOT NULL, at timestamptz NOT NULL)"
-    )
     ran: list[str] = []
     ours = _migrations()
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        await connection.execute(
+            "CREATE TABLE IF NOT EXISTS migrations"
+            " (name text PRIMARY KEY, sha256 text NOT NULL, at timestamptz NOT NULL)"
+        )
         theirs = {row["name"]: row["sha256"] for row in await connection.fetch("SELECT name, sha256 FROM migrations")}
         if unknown := sorted(theirs.keys() - ours.keys()):
             raise MigrationError(f"the database has migrations that this version does not know: {', '.join(unknown)}")

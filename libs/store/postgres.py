@@ -5,6 +5,7 @@ Driver traps and their work-arounds are in docs/decisions/0003-postgres-is-truth
 
 import hashlib
 import logging
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -40,13 +41,16 @@ UNREACHABLE = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
     asyncpg.exceptions._base.InternalClientError,  # raised when the server dies in mid-answer
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.QueryCanceledError,
+    asyncpg.OperatorInterventionError,  # it shuts down, starts up, or cancelled the query
+    asyncpg.InsufficientResourcesError,  # connections, disk, memory
+    asyncpg.PostgresSystemError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.TransactionRollbackError,  # deadlocks among them
+    asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.ReadOnlySQLTransactionError,
 )
+
+_ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 _Row = asyncpg.Record
 
@@ -188,8 +192,7 @@ class PostgresStore:
     async def take(self, lease: Lease, steps: Sequence[Step]) -> list[bool]:
         if not steps:
             return []
-        encoded = msgspec.json.encode(steps).decode()
-        rows = await self._rows("take", lease.name, lease.holder, lease.epoch, encoded)
+        rows = await self._rows("take", lease.name, lease.holder, lease.epoch, _json(steps))
         taken = {row["ordinal"] for row in rows}
         return [ordinal in taken for ordinal in range(1, len(steps) + 1)]
 
@@ -201,15 +204,15 @@ class PostgresStore:
             lease.epoch,
             node.id,
             node.pool,
-            node.address,
-            msgspec.json.encode(node.capacity).decode(),
-            node.runtime,
-            msgspec.json.encode(node.not_enforced).decode(),
+            _text(node.address),
+            _json(node.capacity),
+            _text(node.runtime),
+            _json(node.not_enforced),
             node.ready,
             node.drained,
             node.seen_at,
             event,
-            cause,
+            _text(cause),
             ask,
         )
 
@@ -248,7 +251,11 @@ class PostgresStore:
     async def _rows(self, query: str, *arguments: Any) -> list[_Row]:
         try:
             async with self._pool.acquire(timeout=ACQUIRE_SECONDS_MAX) as connection:
-                return await connection.fetch(QUERIES[query], *arguments)
+                try:
+                    return await connection.fetch(QUERIES[query], *arguments)
+                except asyncpg.DataError:
+                    connection.terminate()  # where an argument fits no column it stays between two steps, with locks
+                    raise
         except asyncpg.UniqueViolationError as error:
             if error.table_name == "gpu_slots":
                 raise DoubleAllocationError(str(error)) from error
@@ -274,6 +281,15 @@ class PostgresStore:
 
 async def _no_reset(connection: object) -> None:
     """Connections carry no session state here, so nothing needs a round trip to be reset."""
+
+
+def _json(value: object) -> str:
+    """As JSON that Postgres takes: what a node says may hold a zero byte, which no text there can."""
+    return _ZERO_BYTE.sub(r"\1\\ufffd", msgspec.json.encode(value).decode())
+
+
+def _text(value: str) -> str:
+    return value.replace("\0", "\ufffd")
 
 
 def _job(row: _Row) -> Job:

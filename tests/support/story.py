@@ -108,7 +108,7 @@ async def _a_node_with_a_past(scheduler: SchedulerStore) -> None:
         for index in range(2)
     )
     capacity = Capacity(cpus=16.0, memory=64 * GIB, gpus=gpus)
-    past = (
+    past: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("joined", "joined with 2 emulated GPUs", {}),
         ("changed", "has other capacity, address or runtime than before", {"runtime": "docker"}),
         ("drained", "drained by admin", {"drained": True}),

@@ -26,6 +26,7 @@ from services.cli.local.process import ServiceProcess
 
 START_SECONDS_MAX = 120.0  # a first start on a slow disk; the usual one takes seconds
 JOIN_LOOK_SECONDS = 0.05
+SERVER_LOOK_SECONDS = 1.0
 PATIENCE_SECONDS = {Stage.CONTROL: 15.0, Stage.NODE: 75.0}  # an executor gives its jobs their grace, up to 60 s
 
 
@@ -40,6 +41,7 @@ class LocalCluster:
         self._port = 0
         self._phase: Literal["starting", "ready", "stopping", "stopped"] = "stopped"
         self._processes: list[ServiceProcess] = []
+        self._keeper: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -73,6 +75,9 @@ class LocalCluster:
         """Stop taking work, end the jobs, then the services and servers. The data stay."""
         hurry = hurry or asyncio.Event()
         self._enter("stopping")
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
         for stage in Stage:
             async with asyncio.TaskGroup() as tasks:
                 for process in self._processes:
@@ -100,6 +105,22 @@ class LocalCluster:
         stopwatch.lap(f"{self.options.nodes} nodes have joined")
         self.home.write_client(ClientFile(url=self.url, token=self.token))
         self._enter("ready")
+        self._keeper = asyncio.create_task(self._keep_servers())
+
+    async def _keep_servers(self) -> None:
+        """Start a server of ours again that died, on its old port and data; the services wait for it."""
+        while True:
+            await asyncio.sleep(SERVER_LOOK_SECONDS)
+            state = await servers.status(self.home.root)
+            ours = [("NATS", self.options.nats_url, state.nats), ("Postgres", self.options.pg_dsn, state.postgres)]
+            died = [name for name, given, server in ours if given is None and (server is None or server.pid is None)]
+            if not died:
+                continue
+            self._tell(f"{' and '.join(died)} died, starting again")
+            try:
+                await self._servers()
+            except StartFailedError as error:
+                self._tell(f"{error}; trying again")
 
     async def _servers(self) -> Addresses:
         options = self.options

@@ -23,7 +23,7 @@ CREATE TABLE submissions (
     key          text,
     pool         text NOT NULL,
     name         text NOT NULL,
-    spec         jsonb NOT NULL,
+    spec         json NOT NULL,   -- not jsonb, which would forget the order of its roles
     spec_hash    bytea NOT NULL,
     submitted_at timestamptz NOT NULL,
     UNIQUE (tenant, key)
@@ -192,6 +192,16 @@ BEGIN
 END $$;
 
 CREATE TRIGGER job_step_is_legal BEFORE UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION job_step_is_legal();
+
+CREATE FUNCTION job_begins_queued() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'job %: begins as % in version % and epoch %', NEW.id, NEW.state, NEW.version, NEW.epoch
+        USING ERRCODE = 'check_violation';
+END $$;
+
+CREATE TRIGGER job_begins_queued BEFORE INSERT ON jobs FOR EACH ROW
+    WHEN (NEW.state <> 'queued' OR NEW.last_event <> 'submitted' OR NEW.version <> 1 OR NEW.epoch <> 0)
+    EXECUTE FUNCTION job_begins_queued();
 
 -- Raises unless `holder` owns the lease in this epoch; held until the transaction ends.
 CREATE FUNCTION must_hold(lease_name text, lease_holder text, lease_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$

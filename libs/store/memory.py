@@ -1,0 +1,362 @@
+"""The store in one process: what the real one promises, without a server. Nothing outlasts it.
+
+It has no clock and no randomness: the same calls in the same order leave the same state, event for event.
+"""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct, structs
+
+from libs.domain.cluster import Node
+from libs.domain.job import HOLDING, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step, after
+from libs.domain.spec import JobSpec
+from libs.messages.asks import Ask, AskKind
+from libs.messages.events import Event
+from libs.messages.signals import GpuScore
+from libs.store import Access, DoubleAllocationError, KeyReusedError, Lease, LeaseLostError, Submitted
+
+_Gpu = tuple[str, int]
+
+
+class _Token(Struct):
+    access: Access
+    label: str
+    revoked: bool = False
+
+
+class MemoryStore:
+    """Every store Protocol of `libs.store`. A call runs to its end before the next begins, so each is atomic."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[bytes, _Token] = {}
+        self._submitted: dict[str, Job] = {}  # as it was submitted, in that order
+        self._keys: dict[tuple[str, str], tuple[str, bytes]] = {}
+        self._asks: dict[int, tuple[str, Ask]] = {}  # with its pool
+        self._ask_id = 0
+        self._leases: dict[str, Lease] = {}
+        self._jobs: dict[str, Job] = {}  # admitted
+        self._slots: dict[_Gpu, str] = {}
+        self._nodes: dict[str, tuple[Node, int]] = {}  # with its version
+        self._events: list[Event] = []
+        self._stories: dict[str, list[Event]] = {}
+        self._xid = 0
+        self._outbox: set[int] = set()
+        self._scores: dict[tuple[str, int, str], tuple[float, float]] = {}  # score, at
+
+    # gateway
+
+    async def submit(self, spec: JobSpec, *, job_id: str, tenant: str, key: str | None, at: float) -> Submitted:
+        spec_hash = hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).digest()
+        before = None if key is None else self._keys.get((tenant, key))
+        if before is not None:
+            if before[1] != spec_hash:
+                raise KeyReusedError(f"this key was used for job {before[0]}, which has another specification")
+            return Submitted(job_id=before[0], created=False)
+        assert job_id not in self._submitted, f"two jobs with the id {job_id}"
+        at, seq = _micro(at), len(self._submitted) + 1
+        job = Job(id=job_id, tenant=tenant, spec=spec, seq=seq, submitted_at=at, since=at, priority=spec.priority)
+        self._submitted[job_id] = job
+        if key is not None:
+            self._keys[tenant, key] = (job_id, spec_hash)
+        self._add_ask(AskKind.SUBMIT, subject_id=job_id, pool=spec.pool, tenant=tenant, at=at)
+        cause = Cause(code=CauseCode.SUBMITTED, sentence=f"submitted by {tenant}", by=tenant)
+        self._tell("jobs", JobEvent.SUBMITTED, job_id, 1, at, {**_facts(job), "cause": cause}, tenant=tenant)
+        return Submitted(job_id=job_id, created=True)
+
+    async def ask(
+        self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0
+    ) -> None:
+        self._add_ask(kind, subject_id=subject_id, pool=pool, tenant=tenant, at=_micro(at), priority=priority)
+
+    async def access(self, token_hash: bytes) -> Access | None:
+        token = self._tokens.get(token_hash)
+        return None if token is None or token.revoked else token.access
+
+    async def add_token(self, token_hash: bytes, *, tenant: str, admin: bool, label: str, at: float) -> None:
+        assert len(token_hash) == 32, "the SHA-256 of a token has 32 bytes"
+        self._tokens.setdefault(token_hash, _Token(Access(tenant=tenant, admin=admin), label))
+
+    async def revoke_tokens(self, *, tenant: str, label: str, at: float) -> int:
+        found = [
+            token
+            for token in self._tokens.values()
+            if (token.access.tenant, token.label, token.revoked) == (tenant, label, False)
+        ]
+        for token in found:
+            token.revoked = True
+        return len(found)
+
+    async def job(self, job_id: str) -> Job | None:
+        return self._jobs.get(job_id) or self._submitted.get(job_id)
+
+    async def jobs(
+        self, *, tenant: str | None, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
+    ) -> list[Job]:
+        newest_first = (self._jobs.get(job.id, job) for job in reversed(self._submitted.values()))
+        found = [
+            job
+            for job in newest_first
+            if tenant in (None, job.tenant)
+            and (not states or job.state in states)
+            and name in ("", job.name)
+            and (not before or job.seq < before)
+        ]
+        return found[:limit]
+
+    async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
+        return [event for event in self._stories.get(job_id, []) if event.version > after]
+
+    async def events(
+        self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
+    ) -> list[Event]:
+        xid, _, event_id = (after or "0-0").partition("-")
+        begin = bisect_right(self._events, (int(xid), int(event_id)), key=lambda event: (event.xid, event.id))
+        found = [event for event in self._events[begin:] if tenant in (None, event.tenant)]
+        return found[max(0, len(found) - limit) :] if newest else found[:limit]
+
+    async def nodes(self, *, pool: str | None = None) -> list[Node]:
+        return [node for _, (node, _) in sorted(self._nodes.items()) if pool in (None, node.pool)]
+
+    async def holding_jobs(self, *, pool: str) -> list[Job]:
+        return self._jobs_in(pool, HOLDING)
+
+    async def queued_jobs(self, *, pool: str) -> list[Job]:
+        return self._jobs_in(pool, {JobState.QUEUED})
+
+    # scheduler
+
+    async def lease(self, name: str) -> Lease | None:
+        return self._leases.get(name)
+
+    async def take_lease(self, name: str, *, holder: str, seen: Lease | None) -> Lease | None:
+        held = self._leases.get(name)
+        free = held is None or not held.holder
+        unchanged = held is not None and seen is not None and (held.epoch, held.seq) == (seen.epoch, seen.seq)
+        if not (free or unchanged):
+            return None
+        return self._keep_lease(Lease(name=name, holder=holder, epoch=held.epoch + 1 if held else 1, seq=0))
+
+    async def renew_lease(self, lease: Lease) -> Lease | None:
+        held = self._held(lease)
+        return None if held is None else self._keep_lease(structs.replace(held, seq=held.seq + 1))
+
+    async def release_lease(self, lease: Lease) -> None:
+        if (held := self._held(lease)) is not None:
+            self._keep_lease(structs.replace(held, holder=""))
+
+    async def admit(self, lease: Lease, *, pool: str, limit: int, at: float) -> list[Job]:
+        self._must_hold(lease)
+        waiting = [ask for of_pool, ask in self._asks.values() if of_pool == pool and ask.kind is AskKind.SUBMIT]
+        born = [self._submitted[ask.subject_id] for ask in waiting[:limit]]
+        for ask in waiting[:limit]:
+            del self._asks[ask.id]
+        self._jobs.update({job.id: job for job in born})
+        return sorted(born, key=lambda job: job.seq)
+
+    async def asks(self, *, pool: str, limit: int) -> list[Ask]:
+        found = [ask for of_pool, ask in self._asks.values() if of_pool == pool and ask.kind is not AskKind.SUBMIT]
+        return found[:limit]
+
+    async def drop_asks(self, lease: Lease, ask_ids: Sequence[int]) -> None:
+        self._must_hold(lease)
+        for ask_id in ask_ids:
+            self._asks.pop(ask_id, None)
+
+    async def open_jobs(self, *, pool: str) -> list[Job]:
+        return self._jobs_in(pool, {state for state in JobState if not state.final})
+
+    async def take(self, lease: Lease, steps: Sequence[Step]) -> list[bool]:
+        if not steps:
+            return []
+        self._must_hold(lease)
+        # Worked out aside first: where one step cannot be, none is.
+        moved: dict[str, Job] = {}
+        slots = dict(self._slots)
+        taken: list[tuple[Step, Job] | None] = []
+        for asked in steps:
+            before = moved.get(asked.job_id) or self._jobs.get(asked.job_id)
+            if before is None or before.version != asked.version:
+                taken.append(None)
+                continue
+            step = _exact(asked)
+            job = moved[before.id] = after(before, step)
+            assert job.placement is not None or not job.state.holding, f"{job.id} is {job.state} nowhere"
+            _move_slots(slots, before, job, step)
+            taken.append((step, job))
+        self._slots = slots
+        self._jobs.update(moved)
+        self._xid += 1
+        for step, job in filter(None, taken):
+            self._asks.pop(step.ask, None)
+            self._tell(
+                "jobs", step.event, job.id, job.version, step.at, _told(job, step), tenant=job.tenant, alone=False
+            )
+        return [one is not None for one in taken]
+
+    async def save_node(self, lease: Lease, node: Node, *, event: str, cause: str, ask: int = 0) -> None:
+        self._must_hold(lease)
+        node = structs.replace(node, seen_at=_micro(node.seen_at))
+        version = self._nodes[node.id][1] + 1 if node.id in self._nodes else 1
+        self._nodes[node.id] = (node, version)
+        self._asks.pop(ask, None)
+        if event:
+            data = {
+                "node_id": node.id,
+                "pool": node.pool,
+                "address": node.address,
+                "ready": node.ready,
+                "drained": node.drained,
+                "runtime": node.runtime,
+                "capacity": node.capacity,
+                "version": version,
+                "sentence": cause,
+            }
+            self._tell("nodes", event, node.id, version, node.seen_at, data)
+
+    async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:
+        self._must_hold(lease)
+        for node_id in set(node_ids) & self._nodes.keys():
+            node, version = self._nodes[node_id]
+            self._nodes[node_id] = (structs.replace(node, seen_at=_micro(at)), version)
+
+    async def scores(self, *, pool: str) -> list[GpuScore]:
+        known = {node.id for node in await self.nodes(pool=pool)}
+        return [
+            GpuScore(node_id=node_id, gpu_index=gpu_index, job_class=job_class, score=score)
+            for (node_id, gpu_index, job_class), (score, _) in sorted(self._scores.items())
+            if node_id in known
+        ]
+
+    # relay
+
+    async def unsent(self, *, limit: int) -> list[Event]:
+        return [self._events[event_id - 1] for event_id in sorted(self._outbox)[:limit]]
+
+    async def sent(self, event_ids: Sequence[int]) -> None:
+        self._outbox.difference_update(event_ids)
+
+    async def resend(self, *, since: float) -> int:
+        again = {event.id for event in self._events if event.at >= _micro(since)} - self._outbox
+        self._outbox |= again
+        return len(again)
+
+    # scorer
+
+    async def save_scores(self, scores: Sequence[GpuScore], *, at: float) -> None:
+        for score in scores:
+            key = (score.node_id, score.gpu_index, score.job_class)
+            if key not in self._scores or self._scores[key][1] <= _micro(at):
+                self._scores[key] = (score.score, _micro(at))
+
+    # how it keeps
+
+    def _add_ask(self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0) -> None:
+        self._ask_id += 1
+        ask = Ask(id=self._ask_id, kind=kind, subject_id=subject_id, tenant=tenant, at=at, priority=priority)
+        self._asks[ask.id] = (pool, ask)
+
+    def _jobs_in(self, pool: str, states: Iterable[JobState]) -> list[Job]:
+        wanted = frozenset(states)
+        found = [job for job in self._jobs.values() if job.pool == pool and job.state in wanted]
+        return sorted(found, key=lambda job: job.seq)
+
+    def _keep_lease(self, lease: Lease) -> Lease:
+        self._leases[lease.name] = lease
+        return lease
+
+    def _held(self, lease: Lease) -> Lease | None:
+        """The lease as it is now, if it is still the same owner's."""
+        held = self._leases.get(lease.name)
+        return held if held is not None and (held.holder, held.epoch) == (lease.holder, lease.epoch) else None
+
+    def _must_hold(self, lease: Lease) -> None:
+        if self._held(lease) is None:
+            raise LeaseLostError(f"lease {lease.name} is no longer held by {lease.holder} in epoch {lease.epoch}")
+
+    def _tell(
+        self,
+        topic: str,
+        what: str,
+        subject_id: str,
+        version: int,
+        at: float,
+        data: dict[str, Any],
+        *,
+        tenant: str = "",
+        alone: bool = True,
+    ) -> None:
+        """Record an event. `alone`: it is a transaction of its own."""
+        self._xid += alone
+        event = Event(
+            id=len(self._events) + 1,
+            xid=self._xid,
+            topic=topic,
+            event=str(what),
+            subject_id=subject_id,
+            version=version,
+            at=at,
+            tenant=tenant,
+            data=msgspec.Raw(msgspec.json.encode({name: value for name, value in data.items() if value is not None})),
+        )
+        self._events.append(event)
+        self._outbox.add(event.id)
+        if topic == "jobs":
+            self._stories.setdefault(subject_id, []).append(event)
+
+
+def _micro(at: float) -> float:
+    """Times are kept to the microsecond."""
+    return round(at, 6)
+
+
+def _exact(step: Step) -> Step:
+    """The step with its times as they are kept."""
+    not_before = None if step.not_before is None else _micro(step.not_before)
+    return structs.replace(step, at=_micro(step.at), not_before=not_before)
+
+
+def _move_slots(slots: dict[_Gpu, str], before: Job, job: Job, step: Step) -> None:
+    """Free or give the job's GPUs as the step does."""
+    if before.state.holding and not job.state.holding:
+        for gpu in _gpus(before.placement):
+            del slots[gpu]
+    if step.event is JobEvent.PLACED:
+        for gpu in _gpus(job.placement):
+            if gpu in slots:
+                raise DoubleAllocationError(f"GPU {gpu[1]} of {gpu[0]} for {job.id} is held by {slots[gpu]}")
+            slots[gpu] = job.id
+
+
+def _gpus(placement: Placement | None) -> list[_Gpu]:
+    assert placement is not None
+    return [(allocation.node_id, index) for allocation in placement.allocations for index in allocation.gpus]
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    """What every event of a job says of it."""
+    return {
+        "job_id": job.id,
+        "name": job.name,
+        "tenant": job.tenant,
+        "pool": job.pool,
+        "state": job.state,
+        "epoch": job.epoch,
+        "version": job.version,
+        "priority": job.priority,
+    }
+
+
+def _told(job: Job, step: Step) -> dict[str, Any]:
+    return {
+        **_facts(job),
+        "cause": step.cause,
+        "placement": step.placement,
+        "exit_code": step.exit_code,
+        "progress": step.progress,
+        "attempts": step.attempts,
+        "not_before": step.not_before,
+    }

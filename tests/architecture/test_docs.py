@@ -1,0 +1,197 @@
+"""The pages that state facts of the code are held against it: states and steps, events, messages."""
+
+import ast
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from libs.credentials.permissions import SERVICE_PERMISSIONS, Permissions, node_permissions
+from libs.domain.job import STEPS, JobEvent, JobState
+from libs.messages.events import NODE_EVENTS
+from libs.store.memory import MemoryStore
+from tests.support.story import documents, tell_everything
+
+ROOT = Path(__file__).parents[2]
+Steps = set[tuple[str, str, str]]
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def rows(text: str, *, under: str) -> list[list[str]]:
+    """The cells of the first table behind a line."""
+    lines = text[text.index(under) :].splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith("|---"))
+    found: list[list[str]] = []
+    for line in lines[begin + 1 :]:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip("|").split("|")])
+    return found
+
+
+def names(cell: str) -> list[str]:
+    """What a cell has in backticks."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+# states
+
+
+CODE: Steps = {(state.value, event.value, to.value) for (state, event), to in STEPS.items()}
+
+
+def test_the_diagram_has_exactly_the_legal_steps() -> None:
+    diagram = page("job-states.md").split("```mermaid")[1].split("```")[0]
+    edges = re.findall(r"^ +(\S+) --> (\w+): (\w+)$", diagram, flags=re.MULTILINE)
+    assert len(edges) == diagram.count("-->") == len(set(edges))
+    assert ("[*]", "queued", "submitted") in edges
+    assert {(begin, event, end) for begin, end, event in edges if begin != "[*]"} == CODE
+
+
+def test_the_table_of_steps_has_exactly_the_legal_steps_and_says_when() -> None:
+    table = rows(page("job-states.md"), under="## Steps")
+    assert {tuple(names(cell)[0] for cell in row[:3]) for row in table} == CODE
+    assert len(table) == len(CODE)
+    assert all(row[3] for row in table)
+
+
+def test_the_database_has_exactly_the_legal_steps() -> None:
+    migration = (ROOT / "libs/store/sql/migrations/0001_first.sql").read_text()
+    statement = migration.split("INSERT INTO job_steps (from_state, event, to_state) VALUES")[1].split(";")[0]
+    found = re.findall(r"\('(\w+)', +'(\w+)', +'(\w+)'\)", statement)
+    assert len(found) == statement.count("(") == len(set(found))
+    assert set(found) == CODE
+
+
+def test_every_state_has_a_line_with_owner_and_deadline() -> None:
+    table = {names(row[0])[0]: row[1:] for row in rows(page("job-states.md"), under="## States")}
+    assert table.keys() == {state.value for state in JobState}
+    for state in JobState:
+        holds, owner, meaning, deadline = table[state.value]
+        assert holds == ("yes" if state.holding else "no")
+        assert meaning
+        assert (owner == "nobody") == (deadline == "final") == state.final
+
+
+# events
+
+SUBJECTS = [f"weft.events.jobs.{event}" for event in JobEvent] + [f"weft.events.nodes.{event}" for event in NODE_EVENTS]
+
+
+def examples() -> dict[str, Any]:
+    found = re.findall(r"^### `(\S+)`\n\n[^#]+?```json\n(.+?)```$", page("events.md"), flags=re.MULTILINE | re.DOTALL)
+    assert len(found) == len(dict(found))
+    return {subject: json.loads(example) for subject, example in found}
+
+
+@pytest.fixture(scope="module")
+async def told() -> dict[str, Any]:
+    """What is really told; the conformance suite holds that Postgres tells the same."""
+    store = MemoryStore()
+    return documents(await tell_everything(store, store))
+
+
+def test_every_event_has_an_example_and_no_other_has() -> None:
+    assert sorted(examples()) == sorted(SUBJECTS)
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_an_example_is_what_is_really_told(told: dict[str, Any], subject: str) -> None:
+    example = examples()[subject]
+    assert example == told[subject]
+    assert example["type"] == subject.replace(".events", "")
+
+
+@pytest.mark.parametrize(("heading", "topic"), [("## Events of jobs", "jobs"), ("## Events of nodes", "nodes")])
+def test_every_field_of_an_event_is_described_and_where_it_is(told: dict[str, Any], heading: str, topic: str) -> None:
+    documented = {names(row[0])[0]: row[1] for row in rows(page("events.md"), under=heading)}
+    found: dict[str, set[str]] = {}
+    for subject, example in told.items():
+        if subject.startswith(f"weft.events.{topic}."):
+            for field in example["data"]:
+                found.setdefault(field, set()).add(subject.rpartition(".")[2])
+    every = {subject.rpartition(".")[2] for subject in SUBJECTS if f".{topic}." in subject}
+    assert documented.keys() == found.keys()
+    for field, events in found.items():
+        if documented[field] == "every event":
+            assert events == every, field
+        else:
+            assert events <= set(names(documented[field])) < every, field
+
+
+def test_every_field_of_the_envelope_is_described(told: dict[str, Any]) -> None:
+    documented = [names(row[0])[0] for row in rows(page("events.md"), under="## The envelope")]
+    for example in told.values():
+        assert list(example) == documented
+
+
+# messages
+
+
+def messages() -> dict[str, str]:
+    """Every message of the house and its subject, read from the source."""
+    found: dict[str, str] = {}
+    for path in [*ROOT.glob("libs/**/*.py"), *ROOT.glob("services/**/*.py")]:
+        for kind in ast.walk(ast.parse(path.read_text())):
+            if isinstance(kind, ast.ClassDef) and any(ast.unparse(base) == "Message" for base in kind.bases):
+                subjects = [
+                    ast.literal_eval(line.value)
+                    for line in kind.body
+                    if isinstance(line, ast.AnnAssign) and line.value and ast.unparse(line.target) == "subject"
+                ]
+                assert len(subjects) == 1, f"{kind.name} has {len(subjects)} subjects"
+                assert kind.name not in found, f"two messages are called {kind.name}"
+                found[kind.name] = subjects[0]
+    return found
+
+
+def table_of_messages() -> dict[str, list[str]]:
+    """By subject."""
+    return {names(row[0])[0]: row[1:] for row in rows(page("messages.md"), under="# What is said")}
+
+
+def test_every_message_is_listed_with_its_subject_and_no_other_is() -> None:
+    listed = {names(cells[0])[0]: subject for subject, cells in table_of_messages().items() if subject != "weft.submit"}
+    assert listed == messages()
+    assert all(all(cells) for cells in table_of_messages().values())
+
+
+USERS: dict[str, Permissions] = {
+    **{user: may for user, may in SERVICE_PERMISSIONS.items() if user != "operator"},  # it hears everything
+    **{user.removesuffix("-x"): may for user, may in node_permissions("x").items()},
+}
+
+
+def allows(patterns: tuple[str, ...], subject: str) -> bool:
+    """Does one of a user's permissions let every such subject through? A node's user has its own `x` for {node_id}."""
+    plain = re.sub(r"\{\w+\}", "x", subject)
+    matches = (re.escape(pattern).replace(r"\*", "[^.]+").replace(">", ".+") for pattern in patterns)
+    return any(re.fullmatch(match, plain) for match in matches)
+
+
+@pytest.mark.parametrize("subject", table_of_messages())
+def test_who_says_and_hears_a_message_may_do_so(subject: str) -> None:
+    _, says, hears, _ = table_of_messages()[subject]
+    assert set(says.split(", ")) == {user for user, may in USERS.items() if allows(may.publish, subject)}
+    assert set(hears.split(", ")) <= {user for user, may in USERS.items() if allows(may.subscribe, subject)}
+
+
+def listeners() -> dict[str, set[str]]:
+    """Which services hear each message, by what their `service.py` listens to or answers."""
+    found: dict[str, set[str]] = {}
+    for path in ROOT.glob("services/*/service.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Listen", "Answer"):
+                found.setdefault(ast.unparse(call.args[0]), set()).add(path.parent.name)
+    return found
+
+
+def test_who_is_said_to_hear_a_message_is_who_listens() -> None:
+    said = {names(cells[0])[0]: set(cells[2].split(", ")) - {"integrator"} for cells in table_of_messages().values()}
+    said.pop("SubmitAnswered")
+    assert said == listeners()

@@ -1,0 +1,290 @@
+"""The rules of the house that no tool of ours checks otherwise. What breaks one is shown as file:line."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import libs.messages.asks
+import libs.messages.events
+import libs.messages.nodes
+import libs.messages.signals  # noqa: F401 - so that every message is defined
+from libs.messages import Message
+from libs.messages.events import JOB_SUBJECT, NODE_SUBJECT
+
+ROOT = Path(__file__).parents[2]
+SERVICES = ("cli", "executor", "gateway", "reallocator", "scheduler", "scorer", "telemetry")
+
+PURE = ("libs/domain/*.py", "libs/planning/*.py", "services/*/core.py")
+IMPURE_MODULES = {
+    *{"time", "random", "secrets", "uuid", "os", "io", "pathlib", "shutil", "tempfile", "glob", "sys", "logging"},
+    *{"asyncio", "threading", "concurrent", "multiprocessing", "subprocess", "signal", "select", "selectors", "socket"},
+    *{"nats", "asyncpg", "aiohttp", "docker", "pynvml", "prometheus_client", "urllib", "http", "requests", "uvloop"},
+}
+IMPURE_LIBS = {"bus", "store", "service", "servers", "client", "credentials", "gpus"}
+IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint", "globals", "vars"}
+IMPURE_METHODS = {"now", "utcnow", "today"}  # of datetime and date
+REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "types", "models", "interfaces", "misc"}
+MAY_CATCH_ALL = {"libs/service/run.py"}
+
+# Written in two parts, so that this file does not hold what it forbids.
+REGISTRIES = re.compile(
+    "|".join(
+        re.escape("".join(parts))
+        for parts in (
+            ("pypi", ".org"),
+            ("pythonhosted", ".org"),
+            ("test.", "pypi"),
+            ("registry-1.", "docker.io"),
+            ("registry.", "npmjs"),
+            ("proxy.", "golang.org"),
+            ("deb.", "debian.org"),
+            ("index-", "url"),
+            ("conda.", "anaconda"),
+        )
+    )
+)
+
+
+def sources(*patterns: str) -> list[Path]:
+    found = sorted({path for pattern in patterns for path in ROOT.glob(pattern)})
+    assert found, patterns
+    return found
+
+
+def where(path: Path, node: ast.AST, what: str = "") -> str:
+    name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
+    return f"{name}:{getattr(node, 'lineno', 1)} {what}".strip()
+
+
+def walk(path: Path) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse(path.read_text()))
+
+
+def tracked() -> list[Path]:
+    """What git has or would take in."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout
+    paths = (ROOT / name for name in listed.decode().split("\0") if name)
+    return [path for path in paths if path.is_file()]
+
+
+# thinking is pure
+
+
+def impurities(path: Path) -> Iterator[str]:
+    for node in walk(path):
+        match node:
+            case ast.Import(names=names):
+                yield from (where(path, node, f"imports {name.name}") for name in names if is_impure(name.name))
+            case ast.ImportFrom(module=module) if module is None or is_impure(module):
+                yield where(path, node, f"imports from {module or 'its folder'}")
+            case ast.AsyncFunctionDef() | ast.Await() | ast.AsyncFor() | ast.AsyncWith():
+                yield where(path, node, "is async")
+            case ast.Call(func=ast.Name(id=name)) if name in IMPURE_CALLS:
+                yield where(path, node, f"calls {name}")
+            case ast.Call(func=ast.Attribute(attr=name)) if name in IMPURE_METHODS:
+                yield where(path, node, f"calls {name}")
+            case ast.Global():
+                yield where(path, node, "changes a global")
+            case _:
+                pass
+
+
+def is_impure(module: str) -> bool:
+    first, second, *_ = [*module.split("."), ""]
+    return first in IMPURE_MODULES or (first == "libs" and second in IMPURE_LIBS)
+
+
+@pytest.mark.parametrize("path", sources(*PURE), ids=lambda path: str(path.relative_to(ROOT)))
+def test_thinking_has_no_clock_no_randomness_and_no_io(path: Path) -> None:
+    assert list(impurities(path)) == []
+
+
+@pytest.mark.parametrize(
+    "impure",
+    [
+        "import time",
+        "from random import shuffle",
+        "from libs.bus import Bus",
+        "from libs.store.memory import MemoryStore",
+        "from . import desk",
+        "async def decide(): ...",
+        "open('x')",
+        "datetime.now(UTC)",
+    ],
+)
+def test_a_core_that_is_not_pure_would_be_seen(tmp_path: Path, impure: str) -> None:
+    (tmp_path / "core.py").write_text(impure)
+    assert len(list(impurities(tmp_path / "core.py"))) == 1
+
+
+# errors
+
+
+def catches_all(path: Path) -> Iterator[str]:
+    """Handlers of every exception that do not raise it again."""
+    for node in walk(path):
+        if isinstance(node, ast.ExceptHandler):
+            kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+            goes_on = not (isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None)
+            if goes_on and any(kind is None or ast.unparse(kind) in ("Exception", "BaseException") for kind in kinds):
+                yield where(path, node)
+
+
+def test_only_the_loop_of_a_service_catches_everything() -> None:
+    paths = sources("libs/**/*.py", "services/**/*.py")
+    found = [line for path in paths for line in catches_all(path)]
+    assert [line for line in found if line.partition(":")[0] not in MAY_CATCH_ALL] == []
+
+
+# names
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_says_what_it_hears_says_and_owns(service: str) -> None:
+    tree = ast.parse((ROOT / "services" / service / "__init__.py").read_text())
+    words = ast.get_docstring(tree) or ""
+    sentence, *rest = words.splitlines()
+    assert sentence.endswith((".", ":"))
+    found = re.findall(r"^(Hears|Says|Owns)[: ]", "\n".join(rest), flags=re.MULTILINE)
+    assert found == ["Hears", "Says", "Owns"]
+    assert len(tree.body) == 1, "nothing but the docstring"
+
+
+def test_every_service_is_known_to_these_rules() -> None:
+    found = {path.parent.name for path in ROOT.glob("services/*/__init__.py")}
+    assert found == set(SERVICES)
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    paths = [path.relative_to(ROOT) for path in tracked() if path.suffix == ".py"]
+    assert [str(path) for path in paths if {path.stem, *path.parent.parts} & REFUSED_NAMES] == []
+
+
+def test_a_module_opens_by_saying_what_it_is() -> None:
+    paths = [path for path in sources("libs/**/*.py", "services/**/*.py") if path.read_text()]
+    assert [str(path.relative_to(ROOT)) for path in paths if not ast.get_docstring(ast.parse(path.read_text()))] == []
+
+
+# messages
+
+
+def every_message() -> list[type[Message]]:
+    return sorted((kind for kind in Message.__subclasses__() if kind.__module__.startswith("libs.")), key=str)
+
+
+@pytest.mark.parametrize("kind", every_message())
+def test_a_message_is_frozen_and_named(kind: type[Message]) -> None:
+    assert kind.__struct_config__.frozen
+    info = msgspec.inspect.type_info(kind)
+    assert isinstance(info, msgspec.inspect.StructType)
+    if info.fields:
+        with pytest.raises(TypeError):
+            kind(*(None for _ in info.fields))  # by position
+
+
+def test_what_crosses_a_boundary_is_frozen_and_named_where_it_is_written() -> None:
+    """`kw_only` is not inherited, and type checkers do not see `frozen` inherited: each class says both."""
+    found: list[str] = []
+    for path in sources("libs/messages/*.py"):
+        for node in walk(path):
+            if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} & {"Message", "Struct"}:
+                said = {word.arg for word in node.keywords if ast.unparse(word.value) == "True"}
+                if not said >= {"frozen", "kw_only"}:
+                    found.append(where(path, node, node.name))
+    assert found == []
+
+
+@pytest.mark.parametrize("kind", every_message())
+def test_a_subject_is_legal_and_filled_from_the_message(kind: type[Message]) -> None:
+    tokens = kind.subject.split(".")
+    assert tokens[0] == "weft"
+    assert len(tokens) >= 2
+    for token in tokens:
+        assert re.fullmatch(r"[a-z][a-z0-9-]*|\{[a-z_]+\}", token), token
+    of_subject = {token[1:-1] for token in tokens if token.startswith("{")}
+    assert of_subject <= set(kind.__struct_fields__)
+
+
+def test_no_two_messages_share_a_subject() -> None:
+    subjects = [re.sub(r"\{\w+\}", "*", kind.subject) for kind in every_message()]
+    assert len(subjects) == len(set(subjects))
+    assert not [subject for subject in subjects if subject.startswith((JOB_SUBJECT, NODE_SUBJECT))]
+
+
+# tests
+
+
+SKIPS = {"pytest.skip", "pytest.xfail", "pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail"}
+
+
+def excuses(path: Path) -> Iterator[str]:
+    """Patches, and skips that do not say why."""
+    for node in walk(path):
+        match node:
+            case ast.Import(names=names):
+                imported = {name.name for name in names}
+            case ast.ImportFrom(module=module, names=names):
+                imported = {f"{module}.{name.name}" for name in names} | {str(module)}
+            case ast.Call(func=func, args=args, keywords=keywords) if (called := ast.unparse(func)) in SKIPS:
+                imported = set()
+                says_why = any(word.arg == "reason" for word in keywords) or (args and ".mark." not in called)
+                if not says_why:
+                    yield where(path, node, f"{called} without a reason")
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                imported = set()
+                for decorator in node.decorator_list:
+                    if ast.unparse(decorator) in SKIPS:
+                        yield where(path, node, f"{ast.unparse(decorator)} without a reason")
+            case _:
+                continue
+        if any(module == "mock" or module.startswith(("mock.", "unittest.mock")) for module in imported):
+            yield where(path, node, "imports mock")
+
+
+@pytest.mark.parametrize(
+    "excuse",
+    [
+        "from unittest.mock import patch",
+        "from unittest import mock",
+        "import unittest.mock",
+        "pytest.skip()",
+        "@pytest.mark.skip\ndef test(): ...",
+        "@pytest.mark.skipif(True)\ndef test(): ...",
+        "@pytest.mark.xfail(strict=True)\ndef test(): ...",
+    ],
+)
+def test_an_excuse_would_be_seen(tmp_path: Path, excuse: str) -> None:
+    (tmp_path / "test_it.py").write_text(excuse)
+    assert len(list(excuses(tmp_path / "test_it.py"))) == 1
+
+
+def test_no_test_patches_or_skips_without_a_reason() -> None:
+    assert [line for path in sources("tests/**/*.py") for line in excuses(path)] == []
+
+
+# the tree
+
+
+def test_no_file_names_a_package_registry() -> None:
+    found: list[str] = []
+    for path in tracked():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        found += [
+            f"{path.relative_to(ROOT)}:{number}"
+            for number, line in enumerate(text.splitlines(), 1)
+            if REGISTRIES.search(line)
+        ]
+    assert found == []

@@ -1,0 +1,908 @@
+"""What every store promises, whether it is in one process or in a Postgres, each role with its own rights there."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import Struct, structs
+
+from libs.domain.job import STEPS, Cause, CauseCode, Job, JobEvent, JobState, Step
+from libs.messages.asks import AskKind
+from libs.messages.events import Event
+from libs.messages.signals import GpuScore
+from libs.store import (
+    Access,
+    DoubleAllocationError,
+    GatewayStore,
+    KeyReusedError,
+    Lease,
+    LeaseLostError,
+    RelayStore,
+    ReviewStore,
+    SchedulerStore,
+    ScorerStore,
+    StoreUnavailableError,
+)
+from libs.store.memory import MemoryStore
+from libs.store.postgres import PostgresStore
+from tests.support import postgres
+from tests.support.builders import node, spec
+from tests.support.steps import go, placement, step
+from tests.support.story import documents, tell_everything
+
+AT = 1_700_000_000.0
+_E, _S = JobEvent, JobState
+
+REAL = ("embedded", pytest.param("container", marks=pytest.mark.docker))
+
+
+class World(Struct):
+    """One empty store, as each of those who use it sees it."""
+
+    gateway: GatewayStore
+    scheduler: SchedulerStore
+    relay: RelayStore
+    scorer: ScorerStore
+    reallocator: ReviewStore
+
+    async def lead(self, pool: str = "default", *, holder: str = "me") -> Lease:
+        lease = await self.scheduler.take_lease(pool, holder=holder, seen=await self.scheduler.lease(pool))
+        assert lease is not None
+        return lease
+
+    async def admitted(self, lease: Lease, *job_ids: str, **fields: Any) -> list[Job]:
+        for job_id in job_ids:
+            await self.gateway.submit(spec(**fields), job_id=job_id, tenant="alice", key=None, at=AT)
+        born = await self.scheduler.admit(lease, pool=lease.name, limit=1000, at=AT)
+        assert [job.id for job in born] == list(job_ids)
+        return born
+
+    async def take(self, lease: Lease, *steps: Step) -> list[bool]:
+        return await self.scheduler.take(lease, steps)
+
+    async def known(self, job_id: str) -> Job:
+        job = await self.gateway.job(job_id)
+        assert job is not None
+        return job
+
+
+class Servers:
+    """Starts each server when it is first asked for; all end with the session."""
+
+    def __init__(self, tmp_path_factory: pytest.TempPathFactory, stack: AsyncExitStack) -> None:
+        self._folders = tmp_path_factory
+        self._stack = stack
+        self._known: dict[str, postgres.Stores] = {}
+        self._missing: dict[str, str] = {}
+
+    async def empty(self, kind: str) -> postgres.Stores:
+        if kind in self._missing:
+            pytest.skip(self._missing[kind])
+        try:
+            return await self._emptied(kind)
+        except pytest.skip.Exception as skipped:
+            self._missing[kind] = str(skipped)
+            raise
+
+    async def _emptied(self, kind: str) -> postgres.Stores:
+        if kind not in self._known:
+            making = postgres.container() if kind == "container" else postgres.embedded(self._folders.mktemp(kind))
+            server = await self._stack.enter_async_context(making)
+            self._known[kind] = await self._stack.enter_async_context(postgres.stores(server))
+        await self._known[kind].clear()
+        return self._known[kind]
+
+
+@pytest.fixture(scope="module")
+async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Servers]:
+    async with AsyncExitStack() as stack:
+        yield Servers(tmp_path_factory, stack)
+
+
+@pytest.fixture(params=["memory", *REAL])
+async def world(request: pytest.FixtureRequest, servers: Servers) -> World:
+    if request.param == "memory":
+        memory = MemoryStore()
+        return World(memory, memory, memory, memory, memory)
+    stores = await servers.empty(request.param)
+    return World(stores.gateway, stores.scheduler, stores.scheduler, stores.scorer, stores.reallocator)
+
+
+@pytest.fixture(params=REAL)
+async def real(request: pytest.FixtureRequest, servers: Servers) -> postgres.Stores:
+    return await servers.empty(request.param)
+
+
+def told(event: Event) -> dict[str, Any]:
+    """What an event says, with its numbers as numbers."""
+    found: dict[str, Any] = json.loads(bytes(event.data))
+    return found
+
+
+def names(events: list[Event]) -> list[str]:
+    return [event.event for event in events]
+
+
+# submissions
+
+
+async def test_a_submission_is_queued_and_told_before_any_scheduler_saw_it(world: World) -> None:
+    asked = spec(priority=7, roles={"ps": {}, "worker": {"gpus": 2}})
+    submitted = await world.gateway.submit(asked, job_id="j-1", tenant="alice", key=None, at=AT)
+    assert (submitted.job_id, submitted.created) == ("j-1", True)
+    job = await world.known("j-1")
+    assert job == Job(
+        id="j-1", tenant="alice", spec=asked, seq=job.seq, submitted_at=AT, since=AT, priority=7, version=1
+    )
+    assert await world.gateway.jobs(tenant="alice", states=[_S.QUEUED]) == [job]
+    assert await world.scheduler.open_jobs(pool="default") == []  # admitting it is how a scheduler gets it
+    (event,) = await world.gateway.story("j-1")
+    assert (event.subject, event.version, event.tenant, event.at) == ("weft.events.jobs.submitted", 1, "alice", AT)
+    assert told(event)["cause"] == {"code": "submitted", "sentence": "submitted by alice", "by": "alice"}
+    assert await world.relay.unsent(limit=10) == [event]
+
+
+async def test_the_order_of_roles_is_the_users(world: World) -> None:
+    asked = spec(roles={"worker": {}, "ps": {}, "chief": {}}, env={"ZZ": "1", "A": "2"})
+    await world.gateway.submit(asked, job_id="j-1", tenant="alice", key=None, at=AT)
+    stored = (await world.known("j-1")).spec
+    assert list(stored.roles) == ["worker", "ps", "chief"]
+    assert list(stored.env) == ["ZZ", "A"]
+
+
+async def test_one_key_submitted_by_twenty_at_once_makes_one_job(world: World) -> None:
+    found = await asyncio.gather(
+        *(world.gateway.submit(spec(), job_id=f"j-{number}", tenant="alice", key="same", at=AT) for number in range(20))
+    )
+    assert len({submitted.job_id for submitted in found}) == 1
+    assert [submitted.created for submitted in found].count(True) == 1
+    assert len(await world.gateway.jobs(tenant=None)) == 1
+    assert len(await world.gateway.events()) == 1
+    assert len(await world.scheduler.admit(await world.lead(), pool="default", limit=100, at=AT)) == 1
+
+
+async def test_a_key_belongs_to_its_tenant_and_to_one_specification(world: World) -> None:
+    async def submit(job_id: str, tenant: str, name: str) -> str:
+        submitted = await world.gateway.submit(spec(name), job_id=job_id, tenant=tenant, key="k", at=AT)
+        return submitted.job_id
+
+    assert await submit("j-1", "alice", "train") == "j-1"
+    assert await submit("j-2", "bob", "other") == "j-2"
+    assert await submit("j-3", "alice", "train") == "j-1"
+    with pytest.raises(KeyReusedError, match="j-1"):
+        await submit("j-4", "alice", "other")
+    assert {job.id for job in await world.gateway.jobs(tenant=None)} == {"j-1", "j-2"}
+
+
+async def test_the_order_in_which_env_is_written_makes_no_other_specification(world: World) -> None:
+    for number, env in enumerate(({"A": "1", "B": "2"}, {"B": "2", "A": "1"})):
+        submitted = await world.gateway.submit(spec(env=env), job_id=f"j-{number}", tenant="alice", key="k", at=AT)
+        assert submitted.job_id == "j-0"
+
+
+async def test_without_a_key_every_submission_is_a_job(world: World) -> None:
+    for number in range(3):
+        await world.gateway.submit(spec(), job_id=f"j-{number}", tenant="alice", key=None, at=AT)
+    assert [job.id for job in await world.gateway.jobs(tenant="alice")] == ["j-2", "j-1", "j-0"]
+
+
+async def test_admitting_takes_the_oldest_of_its_pool_each_once(world: World) -> None:
+    for number in range(5):
+        asked = spec(pool="other" if number == 1 else "default", priority=number)
+        await world.gateway.submit(asked, job_id=f"j-{number}", tenant="alice", key=None, at=AT + number)
+    lease = await world.lead()
+    first = await world.scheduler.admit(lease, pool="default", limit=2, at=AT)
+    second = await world.scheduler.admit(lease, pool="default", limit=10, at=AT)
+    assert [job.id for job in first + second] == ["j-0", "j-2", "j-3", "j-4"]
+    assert await world.scheduler.admit(lease, pool="default", limit=10, at=AT) == []
+    assert [(job.priority, job.since, job.version) for job in first] == [(0, AT, 1), (2, AT + 2, 1)]
+    assert await world.scheduler.open_jobs(pool="default") == first + second
+    assert await world.gateway.queued_jobs(pool="default") == first + second
+    assert await world.reallocator.open_jobs(pool="default") == first + second
+    assert await world.scheduler.job("j-1") == await world.known("j-1")
+    assert len(await world.gateway.events()) == 5  # admitting is no event: it was told as submitted
+
+
+# jobs
+
+
+async def test_jobs_are_listed_newest_first_by_tenant_state_and_name_in_pages(world: World) -> None:
+    lease = await world.lead()
+    for number in range(6):
+        asked = spec("even" if number % 2 == 0 else "odd")
+        tenant = "alice" if number < 4 else "bob"
+        await world.gateway.submit(asked, job_id=f"j-{number}", tenant=tenant, key=None, at=AT)
+    born = await world.scheduler.admit(lease, pool="default", limit=5, at=AT)  # j-5 is not admitted
+    await go(world.scheduler, lease, born[0], _E.CANCELLED, at=AT)
+    where = placement(("node-1", 0))
+    await go(world.scheduler, lease, born[1], _E.PLACED, at=AT, placement=where)
+
+    async def listed(tenant: str | None = None, **filters: Any) -> list[int]:
+        return [int(job.id[2:]) for job in await world.gateway.jobs(tenant=tenant, **filters)]
+
+    assert await listed() == [5, 4, 3, 2, 1, 0]
+    assert await listed("alice") == [3, 2, 1, 0]
+    assert await listed("bob") == [5, 4]
+    assert await listed("carol") == []
+    assert await listed(name="odd") == [5, 3, 1]
+    assert await listed("alice", name="even") == [2, 0]
+    assert await listed(states=[_S.QUEUED]) == [5, 4, 3, 2]
+    assert await listed(states=[_S.QUEUED, _S.PLACED], name="odd") == [5, 3, 1]
+    assert await listed(states=[_S.CANCELLED]) == [0]
+    assert await listed("alice", states=[_S.CANCELLED, _S.QUEUED]) == [3, 2, 0]
+    assert await listed(limit=0) == []
+
+    seen: list[int] = []
+    before = 0
+    while page := await world.gateway.jobs(tenant=None, limit=4, before=before):
+        seen += [int(job.id[2:]) for job in page]
+        before = page[-1].seq
+    assert seen == [5, 4, 3, 2, 1, 0]
+    opened = await world.gateway.jobs(tenant=None, states=[_S.QUEUED], limit=2)
+    assert await listed(states=[_S.QUEUED], before=opened[-1].seq) == [3, 2]
+
+
+async def test_jobs_are_found_by_what_they_do_in_their_pool(world: World) -> None:
+    lease, other = await world.lead(), await world.lead("other")
+    waits, holds, ended = await world.admitted(lease, "j-1", "j-2", "j-3")
+    (elsewhere,) = await world.admitted(other, "j-4", pool="other")
+    holds = await go(world.scheduler, lease, holds, _E.PLACED, at=AT, placement=placement(("n", 0)))
+    await go(world.scheduler, lease, ended, _E.CANCELLED, at=AT)
+    assert await world.gateway.queued_jobs(pool="default") == [waits]
+    assert await world.gateway.holding_jobs(pool="default") == [holds]
+    assert await world.scheduler.open_jobs(pool="default") == [waits, holds]
+    assert await world.scheduler.open_jobs(pool="other") == [elsewhere]
+    assert await world.gateway.job("j-5") is None
+
+
+# steps
+
+
+async def test_a_job_goes_from_step_to_step_and_its_story_says_so(world: World) -> None:
+    lease = await world.lead()
+    (job,) = await world.admitted(lease, "j-1", gpus=1)
+    where = placement(("node-1", 0), why="there was room")
+    cause = Cause(code=CauseCode.NO_ROOM, sentence="no room", by="x", numbers={"free": 0.5})
+    job = await go(world.scheduler, lease, job, _E.WAITING, at=AT + 1, cause=cause)
+    assert (job.state, job.version, job.since, job.waiting_for) == (_S.QUEUED, 2, AT, cause)
+    job = await go(world.scheduler, lease, job, _E.REPRIORITISED, at=AT + 2, priority=-5)
+    assert (job.priority, job.waiting_for, job.since) == (-5, cause, AT)
+    job = await go(world.scheduler, lease, job, _E.PLACED, at=AT + 3, placement=where)
+    assert (job.state, job.placement, job.since, job.waiting_for) == (_S.PLACED, where, AT + 3, None)
+    job = await go(world.scheduler, lease, job, _E.STARTING, at=AT + 4)
+    job = await go(world.scheduler, lease, job, _E.STARTED, at=AT + 5.123456)
+    assert (job.state, job.started_at) == (_S.RUNNING, AT + 5.123456)
+    job = await go(world.scheduler, lease, job, _E.STOPPING, at=AT + 6, cause=cause)
+    assert (job.state, job.stopping_for, job.placement) == (_S.STOPPING, cause, where)
+    done = {"exit_code": 1, "progress": {"step": 12.5}, "attempts": 1, "not_before": AT + 60}
+    job = await go(world.scheduler, lease, job, _E.REQUEUED, at=AT + 7, **done)
+    assert (job.epoch, job.placement, job.stopping_for, job.started_at) == (1, None, None, None)
+    assert (job.attempts, job.not_before, job.exit_code, job.progress) == (1, AT + 60, 1, {"step": 12.5})
+    job = await go(world.scheduler, lease, job, _E.PLACED, at=AT + 8, placement=where)
+    assert job.exit_code is None
+    job = await go(world.scheduler, lease, job, _E.STARTING, at=AT + 9)
+    job = await go(world.scheduler, lease, job, _E.STARTED, at=AT + 10)
+    job = await go(world.scheduler, lease, job, _E.SUCCEEDED, at=AT + 11, exit_code=0)
+    assert (job.state, job.ended_at, job.exit_code, job.placement) == (_S.SUCCEEDED, AT + 11, 0, where)
+    assert job.progress == {"step": 12.5}
+
+    story = await world.gateway.story("j-1")
+    assert [event.version for event in story] == list(range(1, 13))
+    assert story == await world.gateway.events() == await world.relay.unsent(limit=100)
+    assert await world.gateway.story("j-1", after=10) == story[10:]
+    assert await world.gateway.story("j-2") == []
+    requeued = told(story[7])
+    assert requeued == {
+        "job_id": "j-1",
+        "name": "train",
+        "tenant": "alice",
+        "pool": "default",
+        "state": "queued",
+        "epoch": 1,
+        "version": 8,
+        "priority": -5,
+        "cause": {"code": "preempted", "sentence": "because of requeued"},
+        "exit_code": 1,
+        "progress": {"step": 12.5},
+        "attempts": 1,
+        "not_before": AT + 60,
+    }
+    assert told(story[3])["placement"] == json.loads(msgspec.json.encode(where))
+
+
+async def test_of_twenty_movers_at_once_one_moves_the_job(world: World) -> None:
+    lease = await world.lead()
+    (job,) = await world.admitted(lease, "j-1")
+    moves = [step(job, _E.PLACED, at=AT, placement=placement(("n", gpu))) for gpu in range(20)]
+    found = await asyncio.gather(*(world.take(lease, move) for move in moves))
+    assert sorted(found) == [[False]] * 19 + [[True]]
+    job = await world.known("j-1")
+    assert job.version == 2
+    assert job.placement == moves[found.index([True])].placement
+    assert names(await world.gateway.story("j-1")) == ["submitted", "placed"]
+
+
+async def test_a_job_takes_several_steps_in_one_call_and_stale_ones_are_left_out(world: World) -> None:
+    lease = await world.lead()
+    one, two = await world.admitted(lease, "j-1", "j-2")
+    placed = step(one, _E.PLACED, at=AT, placement=placement(("n", 0)))
+    stale = step(two, _E.WAITING, at=AT, version=7)
+    unknown = structs.replace(stale, job_id="j-9")
+    at_two = structs.replace(one, state=_S.PLACED, version=2)
+    starting = step(at_two, _E.STARTING, at=AT)
+    again = step(at_two, _E.STARTING, at=AT)
+    started = step(structs.replace(at_two, state=_S.STARTING, version=3), _E.STARTED, at=AT)
+    taken = await world.take(lease, placed, stale, starting, unknown, again, started)
+    assert taken == [True, False, True, False, False, True]
+    assert (await world.known("j-1")).state is _S.RUNNING
+    assert await world.known("j-2") == two
+    assert names(await world.gateway.events()) == ["submitted", "submitted", "placed", "starting", "started"]
+    assert await world.take(lease) == []
+
+
+async def test_a_gpu_given_back_in_a_call_can_be_given_again_in_it(world: World) -> None:
+    lease = await world.lead()
+    one, two = await world.admitted(lease, "j-1", "j-2")
+    one = await go(world.scheduler, lease, one, _E.PLACED, at=AT, placement=placement(("n", 0)))
+    leaves = step(one, _E.REQUEUED, at=AT)
+    comes = step(two, _E.PLACED, at=AT, placement=placement(("n", 0)))
+    assert await world.take(lease, leaves, comes) == [True, True]
+
+
+@pytest.mark.parametrize("second", [(("n", 0),), (("m", 0), ("n", 0)), (("m", 1), ("m", 1))])
+async def test_a_gpu_given_twice_is_refused_and_the_whole_call_with_it(world: World, second: Any) -> None:
+    lease = await world.lead()
+    one, two, three = await world.admitted(lease, "j-1", "j-2", "j-3")
+    await go(world.scheduler, lease, one, _E.PLACED, at=AT, placement=placement(("n", 0)))
+    before = await world.gateway.events()
+    waits = step(three, _E.WAITING, at=AT)
+    double = step(two, _E.PLACED, at=AT, placement=placement(*second))
+    with pytest.raises(DoubleAllocationError):
+        await world.take(lease, waits, double)
+    assert await world.known("j-2") == two
+    assert await world.known("j-3") == three
+    assert await world.gateway.events() == before
+    assert await world.take(lease, step(two, _E.PLACED, at=AT, placement=placement(("m", 0), ("m", 1)))) == [True]
+
+
+@pytest.mark.parametrize("end", [_E.REQUEUED, _E.FAILED])
+async def test_gpus_are_free_once_a_job_holds_them_no_longer_and_not_before(world: World, end: JobEvent) -> None:
+    lease = await world.lead()
+    one, two = await world.admitted(lease, "j-1", "j-2")
+    one = await go(world.scheduler, lease, one, _E.PLACED, at=AT, placement=placement(("n", 0)))
+    for event in (_E.STARTING, _E.STARTED, _E.STOPPING):
+        one = await go(world.scheduler, lease, one, event, at=AT)
+        with pytest.raises(DoubleAllocationError):
+            await world.take(lease, step(two, _E.PLACED, at=AT, placement=placement(("n", 0))))
+    one = await go(world.scheduler, lease, one, end, at=AT)
+    await go(world.scheduler, lease, two, _E.PLACED, at=AT, placement=placement(("n", 0)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"event": _E.STARTED, "to": _S.RUNNING},
+        {"event": _E.WAITING, "to": _S.SUCCEEDED},
+        {"event": _E.WAITING, "to": _S.QUEUED, "epoch": 1},
+        {"event": _E.PLACED, "to": _S.PLACED},  # nowhere
+    ],
+)
+async def test_a_step_that_is_not_legal_is_refused_and_the_whole_call_with_it(
+    world: World, wrong: dict[str, Any]
+) -> None:
+    lease = await world.lead()
+    one, two = await world.admitted(lease, "j-1", "j-2")
+    illegal = structs.replace(step(one, _E.WAITING, at=AT), **wrong)
+    with pytest.raises((AssertionError, asyncpg.CheckViolationError)):
+        await world.take(lease, step(two, _E.WAITING, at=AT), illegal)
+    assert await world.scheduler.open_jobs(pool="default") == [one, two]
+    assert names(await world.gateway.events()) == ["submitted", "submitted"]
+
+
+async def test_a_zero_byte_in_what_a_node_says_stops_nobody(world: World) -> None:
+    lease = await world.lead()
+    (job,) = await world.admitted(lease, "j-1")
+    cause = Cause(code=CauseCode.START_FAILED, sentence="could not start: \0 and \\u0000 and \\\0")
+    job = await go(world.scheduler, lease, job, _E.WAITING, at=AT, cause=cause)
+    assert job.waiting_for is not None
+    assert "and \\u0000 and" in job.waiting_for.sentence
+    await world.scheduler.save_node(lease, node(not_enforced=("a\0b",)), event="joined", cause="\0")
+    assert len(await world.scheduler.nodes()) == 1
+
+
+# asks
+
+
+async def test_an_ask_stays_until_its_step_is_taken(world: World) -> None:
+    lease = await world.lead()
+    (job,) = await world.admitted(lease, "j-1")
+    gateway = world.gateway
+    await gateway.ask(AskKind.PRIORITISE, subject_id="j-1", pool="default", tenant="bob", at=AT, priority=9)
+    await gateway.ask(AskKind.CANCEL, subject_id="j-1", pool="default", tenant="bob", at=AT + 1)
+    await gateway.ask(AskKind.CANCEL, subject_id="j-2", pool="other", tenant="bob", at=AT)
+    first, second = await world.scheduler.asks(pool="default", limit=10)
+    assert (first.kind, first.subject_id, first.tenant, first.priority, first.at) == ("prioritise", "j-1", "bob", 9, AT)
+    assert (second.kind, second.priority) == (AskKind.CANCEL, 0)
+    assert await world.scheduler.asks(pool="default", limit=1) == [first]
+
+    stale = step(job, _E.REPRIORITISED, at=AT, priority=9, ask=first.id, version=5)
+    assert await world.take(lease, stale) == [False]
+    assert await world.scheduler.asks(pool="default", limit=10) == [first, second]
+    await go(world.scheduler, lease, job, _E.REPRIORITISED, at=AT, priority=9, ask=first.id)
+    assert await world.scheduler.asks(pool="default", limit=10) == [second]
+    await world.scheduler.drop_asks(lease, [second.id])
+    assert await world.scheduler.asks(pool="default", limit=10) == []
+    assert len(await world.scheduler.asks(pool="other", limit=10)) == 1
+
+
+async def test_a_submission_is_no_ask_to_be_done(world: World) -> None:
+    await world.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT)
+    assert await world.scheduler.asks(pool="default", limit=10) == []
+
+
+# leases
+
+
+async def test_of_two_who_take_a_lease_one_has_it(world: World) -> None:
+    assert await world.scheduler.lease("default") is None
+    taken = await asyncio.gather(
+        *(world.scheduler.take_lease("default", holder=f"s-{number}", seen=None) for number in range(10))
+    )
+    (lease,) = filter(None, taken)
+    assert (lease.name, lease.epoch, lease.seq) == ("default", 1, 0)
+    assert await world.scheduler.lease("default") == lease
+
+
+async def test_an_abandoned_lease_is_taken_only_if_it_did_not_change(world: World) -> None:
+    seen = await world.lead(holder="old")
+    renewed = await world.scheduler.renew_lease(seen)
+    assert renewed is not None
+    assert (renewed.holder, renewed.epoch, renewed.seq) == ("old", 1, 1)
+    assert await world.scheduler.take_lease("default", holder="new", seen=seen) is None
+    taken = await world.scheduler.take_lease("default", holder="new", seen=renewed)
+    assert taken is not None
+    assert (taken.holder, taken.epoch, taken.seq) == ("new", 2, 0)
+    assert await world.scheduler.renew_lease(renewed) is None
+
+
+async def test_a_released_lease_is_free_and_only_its_owner_releases_it(world: World) -> None:
+    old = await world.lead(holder="old")
+    new = await world.scheduler.take_lease("default", holder="new", seen=old)
+    assert new is not None
+    await world.scheduler.release_lease(old)
+    assert await world.scheduler.lease("default") == new
+    await world.scheduler.release_lease(new)
+    free = await world.scheduler.lease("default")
+    assert free is not None
+    assert (free.holder, free.epoch) == ("", 2)
+    with pytest.raises(LeaseLostError):
+        await world.scheduler.admit(new, pool="default", limit=1, at=AT)
+    third = await world.scheduler.take_lease("default", holder="third", seen=None)
+    assert third is not None
+    assert third.epoch == 3
+
+
+async def test_what_a_former_leader_writes_is_refused_whole(world: World) -> None:
+    stale = await world.lead(holder="old")
+    (job,) = await world.admitted(stale, "j-1")
+    await world.scheduler.save_node(stale, node(), event="joined", cause="")
+    await world.gateway.submit(spec(), job_id="j-2", tenant="alice", key=None, at=AT)
+    await world.gateway.ask(AskKind.CANCEL, subject_id="j-1", pool="default", tenant="alice", at=AT)
+    asks = await world.scheduler.asks(pool="default", limit=10)
+    nodes, events = await world.scheduler.nodes(), await world.gateway.events()
+    lease = await world.scheduler.take_lease("default", holder="new", seen=stale)
+    assert lease is not None
+    forged = structs.replace(lease, holder="old")
+    store = world.scheduler
+    for former in (stale, forged, Lease(name="nobodys", holder="old", epoch=1, seq=0)):
+        for writing in (
+            store.take(former, [step(job, _E.WAITING, at=AT)]),
+            store.admit(former, pool="default", limit=1, at=AT),
+            store.drop_asks(former, [asks[0].id]),
+            store.save_node(former, node(drained=True), event="drained", cause=""),
+            store.save_node(former, node("node-2"), event="", cause=""),
+            store.touch_nodes(former, ["node-1"], at=AT + 100),
+        ):
+            with pytest.raises(LeaseLostError):
+                await writing
+    assert await store.open_jobs(pool="default") == [job]
+    assert await store.asks(pool="default", limit=10) == asks
+    assert (await store.nodes(), await world.gateway.events()) == (nodes, events)
+    assert await world.take(lease, step(job, _E.WAITING, at=AT)) == [True]
+
+
+# nodes
+
+
+async def test_a_node_is_kept_as_it_was_saved_and_told_when_there_is_an_event(world: World) -> None:
+    lease = await world.lead()
+    first = node("node-2", seen_at=AT, not_enforced=("memory",))
+    await world.scheduler.save_node(lease, first, event="joined", cause="joined with 4 emulated GPUs")
+    await world.scheduler.save_node(lease, node("node-1", seen_at=AT + 1), event="", cause="")
+    changed = structs.replace(first, address="10.0.0.9", ready=False, seen_at=AT + 2)
+    await world.scheduler.save_node(lease, changed, event="lost", cause="silent")
+    other = structs.replace(node("node-3"), pool="other")
+    await world.scheduler.save_node(await world.lead("other"), other, event="", cause="")
+    expected = [node("node-1", seen_at=AT + 1), changed]
+    for store in (world.scheduler, world.gateway, world.scorer, world.reallocator):
+        assert await store.nodes(pool="default") == expected
+        assert await store.nodes() == [*expected, other]
+    joined, lost = await world.gateway.events()
+    assert (joined.subject, joined.subject_id, joined.version, joined.tenant) == (
+        "weft.events.nodes.joined",
+        "node-2",
+        1,
+        "",
+    )
+    assert (lost.version, lost.at, told(lost)["sentence"], told(lost)["ready"]) == (2, AT + 2, "silent", False)
+    assert told(lost)["capacity"] == json.loads(msgspec.json.encode(changed.capacity))
+    assert await world.relay.unsent(limit=10) == [joined, lost]
+
+
+async def test_a_node_is_drained_with_the_ask_for_it(world: World) -> None:
+    lease = await world.lead()
+    await world.scheduler.save_node(lease, node(), event="joined", cause="")
+    await world.gateway.ask(AskKind.DRAIN, subject_id="node-1", pool="default", tenant="admin", at=AT)
+    (ask,) = await world.scheduler.asks(pool="default", limit=10)
+    assert (ask.kind, ask.subject_id) == (AskKind.DRAIN, "node-1")
+    await world.scheduler.save_node(lease, node(drained=True), event="drained", cause="by admin", ask=ask.id)
+    assert await world.scheduler.asks(pool="default", limit=10) == []
+    assert (await world.gateway.nodes())[0].drained
+
+
+async def test_touching_a_node_changes_when_it_was_seen_and_nothing_else(world: World) -> None:
+    lease = await world.lead()
+    for node_id in ("node-1", "node-2"):
+        await world.scheduler.save_node(lease, node(node_id, seen_at=AT), event="", cause="")
+    await world.scheduler.touch_nodes(lease, ["node-2", "node-9"], at=AT + 5)
+    assert await world.gateway.nodes() == [node("node-1", seen_at=AT), node("node-2", seen_at=AT + 5)]
+    assert await world.gateway.events() == []
+
+
+# events
+
+
+async def test_events_are_read_on_from_where_one_was(world: World) -> None:
+    lease = await world.lead()
+    for number in range(5):
+        tenant = "alice" if number % 2 == 0 else "bob"
+        await world.gateway.submit(spec(), job_id=f"j-{number}", tenant=tenant, key=None, at=AT)
+    await world.scheduler.save_node(lease, node(), event="joined", cause="")
+    every = await world.gateway.events()
+    assert [event.subject_id for event in every] == ["j-0", "j-1", "j-2", "j-3", "j-4", "node-1"]
+    for number, event in enumerate(every):
+        assert await world.gateway.events(after=event.cursor) == every[number + 1 :]
+    assert await world.gateway.events(limit=2) == every[:2]
+    assert await world.gateway.events(newest=True, limit=2) == every[-2:]
+    assert await world.gateway.events(newest=True, limit=9, after=every[3].cursor) == every[4:]
+    assert await world.gateway.events(tenant="bob") == [every[1], every[3]]
+    assert await world.gateway.events(tenant="alice", newest=True, limit=2) == [every[2], every[4]]
+    assert await world.gateway.events(tenant="alice", after=every[0].cursor, limit=1) == [every[2]]
+
+
+async def test_a_reader_among_many_writers_misses_nothing_and_reads_nothing_twice(world: World) -> None:
+    lease = await world.lead()
+    born = await world.admitted(lease, *(f"j-{number}" for number in range(4)))
+    done = asyncio.Event()
+
+    async def write(job: Job) -> None:
+        for number in range(12):
+            cause = Cause(code=CauseCode.NO_ROOM, numbers={"number": float(number)})
+            job = await go(world.scheduler, lease, job, _E.WAITING, at=AT, cause=cause)
+
+    async def submit() -> None:
+        for number in range(25):
+            await world.gateway.submit(spec(), job_id=f"k-{number}", tenant="bob", key=None, at=AT)
+
+    async def read() -> list[Event]:
+        seen: list[Event] = []
+        while True:
+            last = done.is_set()
+            seen += await world.gateway.events(after=seen[-1].cursor if seen else "", limit=7)
+            if last and not await world.gateway.events(after=seen[-1].cursor, limit=1):
+                return seen
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        readers = [tasks.create_task(read()) for _ in range(3)]
+        async with asyncio.TaskGroup() as writers:
+            for job in born:
+                writers.create_task(write(job))
+            writers.create_task(submit())
+        done.set()
+    every = await world.gateway.events()
+    assert len(every) == 4 + 4 * 12 + 25
+    for reader in readers:
+        assert reader.result() == every
+
+
+async def test_the_documented_history_is_told_alike_by_every_store(world: World) -> None:
+    memory = MemoryStore()
+    expected = await tell_everything(memory, memory)
+    found = await tell_everything(world.gateway, world.scheduler)
+    assert [event.message_id for event in found] == [event.message_id for event in expected]
+    assert [(event.at, event.tenant, told(event)) for event in found] == [
+        (event.at, event.tenant, told(event)) for event in expected
+    ]
+    assert documents(found) == documents(expected)
+    assert await world.gateway.jobs(tenant=None) == await memory.jobs(tenant=None)
+
+
+# the outbox
+
+
+async def test_what_was_sent_leaves_the_outbox_and_comes_back_when_asked(world: World) -> None:
+    for number in range(4):
+        await world.gateway.submit(spec(), job_id=f"j-{number}", tenant="alice", key=None, at=AT + number)
+    every = await world.relay.unsent(limit=10)
+    assert every == await world.gateway.events()
+    assert await world.relay.unsent(limit=2) == every[:2]
+    await world.relay.sent([every[0].id, every[2].id, 999])
+    assert await world.relay.unsent(limit=10) == [every[1], every[3]]
+    await world.relay.sent([event.id for event in every])
+    assert await world.relay.unsent(limit=10) == []
+    assert await world.relay.resend(since=AT + 2) == 2
+    assert await world.relay.resend(since=AT + 1) == 1  # two are there already
+    assert await world.relay.unsent(limit=10) == every[1:]
+
+
+# tokens
+
+
+async def test_a_token_gives_access_until_it_is_revoked(world: World) -> None:
+    mine, admins, others = (bytes([number]) * 32 for number in (1, 2, 3))
+    assert await world.gateway.access(mine) is None
+    await world.gateway.add_token(mine, tenant="alice", admin=False, label="laptop", at=AT)
+    await world.gateway.add_token(others, tenant="alice", admin=False, label="desk", at=AT)
+    await world.gateway.add_token(admins, tenant="admin", admin=True, label="laptop", at=AT)
+    assert await world.gateway.access(mine) == Access(tenant="alice")
+    assert await world.gateway.access(admins) == Access(tenant="admin", admin=True)
+    assert await world.gateway.revoke_tokens(tenant="alice", label="laptop", at=AT) == 1
+    assert await world.gateway.revoke_tokens(tenant="alice", label="laptop", at=AT) == 0
+    assert await world.gateway.access(mine) is None
+    assert await world.gateway.access(others) == Access(tenant="alice")
+    assert await world.gateway.access(admins) is not None
+
+
+async def test_the_same_token_again_changes_nothing(world: World) -> None:
+    token = bytes(32)
+    await world.gateway.add_token(token, tenant="alice", admin=False, label="a", at=AT)
+    await world.gateway.add_token(token, tenant="bob", admin=True, label="b", at=AT)
+    assert await world.gateway.access(token) == Access(tenant="alice")
+    assert await world.gateway.revoke_tokens(tenant="alice", label="a", at=AT) == 1
+    await world.gateway.add_token(token, tenant="alice", admin=False, label="a", at=AT)
+    assert await world.gateway.access(token) is None
+
+
+# scores
+
+
+async def test_the_newest_score_of_a_gpu_and_class_wins(world: World) -> None:
+    lease = await world.lead()
+    await world.scheduler.save_node(lease, node(), event="", cause="")
+
+    def score(value: float, *, node_id: str = "node-1", gpu: int = 0, job_class: str = "a") -> GpuScore:
+        return GpuScore(node_id=node_id, gpu_index=gpu, job_class=job_class, score=value)
+
+    await world.scorer.save_scores([score(1.5, gpu=1), score(1.0), score(2.0, job_class="b")], at=AT + 10)
+    await world.scorer.save_scores([score(9.0), score(1.1, node_id="node-9")], at=AT)
+    assert await world.scheduler.scores(pool="default") == [score(1.0), score(2.0, job_class="b"), score(1.5, gpu=1)]
+    await world.scorer.save_scores([score(1.25)], at=AT + 10)
+    assert (await world.scheduler.scores(pool="default"))[0] == score(1.25)
+    assert await world.scheduler.scores(pool="other") == []
+    await world.scorer.save_scores([], at=AT)
+
+
+# only where there are transactions
+
+
+async def test_a_number_that_no_column_holds_is_a_mistake_and_leaves_no_lock_behind(real: postgres.Stores) -> None:
+    with pytest.raises(asyncpg.DataError, match="out of int64 range"):
+        await real.gateway.jobs(tenant=None, before=2**63)
+    await real.clear()  # needs every table alone
+    assert await real.gateway.jobs(tenant=None) == []
+
+
+async def test_a_write_that_waits_too_long_for_a_lock_is_not_known_to_have_happened(real: postgres.Stores) -> None:
+    lease = await real.scheduler.take_lease("default", holder="me", seen=None)
+    assert lease is not None
+    connection = await real.server.connect("scheduler")
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT must_hold('default', 'me', 1)")
+            with pytest.raises(StoreUnavailableError, match="lock"):
+                await real.scheduler.renew_lease(lease)
+        assert await real.scheduler.renew_lease(lease) is not None
+    finally:
+        await connection.close()
+
+
+async def test_the_database_itself_refuses_what_is_no_step(real: postgres.Stores) -> None:
+    world = World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator)
+    await world.admitted(await world.lead(), "j-1")
+    await real.gateway.submit(spec(), job_id="j-2", tenant="alice", key=None, at=AT)
+    connection = await real.server.connect("scheduler")
+    try:
+        for statement in (
+            "UPDATE jobs SET state = 'running', last_event = 'started', version = 2",
+            "UPDATE jobs SET state = 'cancelled', version = 2",  # not by `submitted`
+            "UPDATE jobs SET last_event = 'waiting'",
+            "UPDATE jobs SET last_event = 'waiting', version = 3",
+            "UPDATE jobs SET last_event = 'waiting', version = 2, epoch = 1",
+            "UPDATE jobs SET last_event = 'placed', state = 'placed', version = 2",
+            "UPDATE jobs SET last_event = 'lost', state = 'nowhere', version = 2",
+            "INSERT INTO jobs (id, tenant, pool, state, last_event, epoch, version, priority, since, placement)"
+            " VALUES ('j-2', 'alice', 'default', 'running', 'started', 0, 1, 0, now(), '{}')",
+            "INSERT INTO jobs (id, tenant, pool, state, last_event, epoch, version, priority, since)"
+            " VALUES ('j-2', 'alice', 'default', 'queued', 'submitted', 5, 1, 0, now())",
+        ):
+            with pytest.raises(asyncpg.CheckViolationError):
+                await connection.execute(statement)
+        await connection.execute("UPDATE jobs SET last_event = 'waiting', version = 2")
+    finally:
+        await connection.close()
+
+
+class Writers:
+    """Transactions that each record one event when they are told to, and end when they are told to."""
+
+    def __init__(self, real: postgres.Stores, stack: AsyncExitStack) -> None:
+        self._real = real
+        self._stack = stack
+        self._count = 0
+        self._open: dict[int, tuple[asyncpg.Connection[Any], Any]] = {}
+        self._pool: list[asyncpg.Connection[Any]] = []
+        self.committed: set[str] = set()
+        self._told: dict[int, list[str]] = {}
+
+    async def write(self, number: int) -> None:
+        if number not in self._open:
+            connection = self._pool.pop() if self._pool else await self._real.server.connect("scheduler")
+            self._stack.push_async_callback(connection.close)
+            transaction = connection.transaction()
+            await transaction.start()
+            self._open[number], self._told[number] = (connection, transaction), []
+        self._count += 1
+        subject = f"n-{self._count}"
+        await self._open[number][0].execute(
+            "INSERT INTO events (topic, event, subject_id, version, at, data)"
+            " VALUES ('nodes', 'changed', $1, 1, now(), '{}')",
+            subject,
+        )
+        self._told[number].append(subject)
+
+    async def end(self, number: int, *, commit: bool) -> None:
+        if number in self._open:
+            connection, transaction = self._open.pop(number)
+            await (transaction.commit() if commit else transaction.rollback())
+            self.committed.update(self._told.pop(number) if commit else ())
+            self._pool.append(connection)
+
+
+acts = st.one_of(
+    st.tuples(st.just("write"), st.integers(0, 3)),
+    st.tuples(st.sampled_from(["commit", "commit", "rollback"]), st.integers(0, 3)),
+    st.tuples(st.just("read"), st.integers(1, 3)),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(script=st.lists(acts, max_size=30))
+async def test_no_event_is_skipped_however_transactions_interleave(
+    real: postgres.Stores, script: list[tuple[str, int]]
+) -> None:
+    await real.clear()
+    seen: list[Event] = []
+
+    async def read(limit: int) -> int:
+        found = await real.gateway.events(after=seen[-1].cursor if seen else "", limit=limit)
+        seen.extend(found)
+        return len(found)
+
+    async with AsyncExitStack() as stack:
+        writers = Writers(real, stack)
+        for act, number in script:
+            if act == "write":
+                await writers.write(number)
+            elif act == "read":
+                await read(number)
+            else:
+                await writers.end(number, commit=act == "commit")
+        for number in range(4):
+            await writers.end(number, commit=True)
+    while await read(100):
+        pass
+    assert sorted(event.subject_id for event in seen) == sorted(writers.committed)
+    assert seen == await real.gateway.events()
+
+
+# after() against the database's own statement
+
+numbers = st.dictionaries(st.sampled_from(["step", "loss"]), st.floats(-1e6, 1e6), max_size=2)
+causes = st.builds(
+    Cause,
+    code=st.sampled_from(CauseCode),
+    sentence=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8),
+    by=st.sampled_from(["", "node-1"]),
+    numbers=numbers,
+)
+moments = st.integers(0, 10**9).map(lambda micros: AT + micros / 1e6)
+fields = st.fixed_dictionaries(
+    {"at": moments, "cause": causes},
+    optional={
+        "priority": st.integers(-1000, 1000),
+        "attempts": st.integers(0, 5),
+        "not_before": moments | st.just(0.0),
+        "exit_code": st.integers(0, 255),
+        "progress": numbers,
+    },
+)
+tries = st.tuples(
+    st.sampled_from([event for event in _E if event is not _E.SUBMITTED]),
+    fields,
+    st.integers(0, 3),  # which GPU, or how the step is spoilt
+    st.sampled_from(["legal", "legal", "legal", "legal", "stale", "to", "epoch"]),
+)
+
+
+def attempt(job: Job, drawn: tuple[JobEvent, dict[str, Any], int, str]) -> Step:
+    """A step from `drawn`: legal where it can be, or wrong in the way that was drawn."""
+    event, with_fields, number, way = drawn
+    legal = sorted(known for state, known in STEPS if state is job.state)
+    if way != "to" and event not in legal:
+        event = legal[number % len(legal)]
+    where: dict[str, Any] = {"placement": placement(("n", number))} if event is _E.PLACED else {}
+    return Step(
+        job_id=job.id,
+        version=job.version - (way == "stale"),
+        event=event,
+        to=list(_S)[number] if way == "to" else STEPS[job.state, event],
+        epoch=job.epoch + (event is _E.REQUEUED) + (way == "epoch"),
+        **with_fields,
+        **where,
+    )
+
+
+async def outcome(store: MemoryStore | PostgresStore, lease: Lease, made: Step) -> Any:
+    try:
+        return await store.take(lease, [made])
+    except (AssertionError, asyncpg.CheckViolationError):
+        return "illegal"
+    except DoubleAllocationError:
+        return "double"
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(script=st.lists(tries, max_size=25))
+async def test_any_steps_make_the_same_job_in_memory_and_in_postgres(
+    real: postgres.Stores, script: list[tuple[JobEvent, dict[str, Any], int, str]]
+) -> None:
+    await real.clear()
+    memory = MemoryStore()
+    stores: tuple[MemoryStore | PostgresStore, ...] = (memory, real.scheduler)
+    for gateway in (memory, real.gateway):
+        for job_id in ("j-0", "j-1"):
+            await gateway.submit(spec(), job_id=job_id, tenant="alice", key=None, at=AT)
+    leases: list[Lease] = []
+    for store in stores:
+        lease = await store.take_lease("default", holder="me", seen=None)
+        assert lease is not None
+        await store.admit(lease, pool="default", limit=10, at=AT)
+        leases.append(lease)
+    for number, drawn in enumerate(script):
+        job = await memory.job(f"j-{number % 2}")
+        assert job is not None
+        made = attempt(job, drawn)
+        found = [await outcome(store, lease, made) for store, lease in zip(stores, leases, strict=True)]
+        assert found[0] == found[1], made
+        assert await memory.jobs(tenant=None) == await real.gateway.jobs(tenant=None)
+    for job_id in ("j-0", "j-1"):
+        in_memory, in_postgres = await memory.story(job_id), await real.gateway.story(job_id)
+        assert [told(event) for event in in_memory] == [told(event) for event in in_postgres]
