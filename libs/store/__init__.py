@@ -64,18 +64,14 @@ class Lease(Struct, frozen=True, kw_only=True):
     seq: int
 
 
-class GpuHolder(Struct, frozen=True, kw_only=True):
-    node_id: str
-    gpu_index: int
-    job_id: str
-    epoch: int
-
-
 class GatewayStore(Protocol):
     """What the gateway may do: it alone writes tenants, tokens and submissions; what it asks, the scheduler does."""
 
     async def submit(self, spec: JobSpec, *, job_id: str, tenant: str, key: str | None, at: float) -> Submitted:
         """Store one submission, its event, and the ask to admit it, in one statement. Raises KeyReusedError."""
+
+    async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> Submitted | None:
+        """What `key` submitted before, if anything. Raises KeyReusedError if that was another specification."""
 
     async def ask(
         self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0
@@ -139,7 +135,7 @@ class SchedulerStore(RelayStore, Protocol):
 
     async def release_lease(self, lease: Lease) -> None: ...
 
-    async def admit(self, lease: Lease, *, pool: str, limit: int, at: float) -> list[Job]:
+    async def admit(self, lease: Lease, *, pool: str, limit: int) -> list[Job]:
         """Make jobs of what was submitted; each is returned once, here or by `open_jobs` after a restart."""
 
     async def asks(self, *, pool: str, limit: int) -> list[Ask]:
@@ -160,8 +156,13 @@ class SchedulerStore(RelayStore, Protocol):
 
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
 
-    async def save_node(self, lease: Lease, node: Node, *, event: str, cause: str, ask: int = 0) -> None:
-        """Store a node as it is now; with an `event` (joined, changed, lost, returned, drained, resumed), tell it."""
+    async def save_node(
+        self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
+    ) -> None:
+        """Store a node as it is now; with an `event` (joined, changed, lost, returned, drained, resumed), tell it.
+
+        `at` is when that happened; None: when the node was last seen.
+        """
 
     async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:
         """These nodes were heard of at `at`."""

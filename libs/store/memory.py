@@ -50,12 +50,10 @@ class MemoryStore:
     # gateway
 
     async def submit(self, spec: JobSpec, *, job_id: str, tenant: str, key: str | None, at: float) -> Submitted:
-        spec_hash = hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).digest()
+        spec_hash = _hash(spec)
         before = None if key is None else self._keys.get((tenant, key))
         if before is not None:
-            if before[1] != spec_hash:
-                raise KeyReusedError(f"this key was used for job {before[0]}, which has another specification")
-            return Submitted(job_id=before[0], created=False)
+            return _the_same(before, spec_hash)
         assert job_id not in self._submitted, f"two jobs with the id {job_id}"
         at, seq = _micro(at), len(self._submitted) + 1
         job = Job(id=job_id, tenant=tenant, spec=spec, seq=seq, submitted_at=at, since=at, priority=spec.priority)
@@ -66,6 +64,12 @@ class MemoryStore:
         cause = Cause(code=CauseCode.SUBMITTED, sentence=f"submitted by {tenant}", by=tenant)
         self._tell("jobs", JobEvent.SUBMITTED, job_id, 1, at, {**_facts(job), "cause": cause}, tenant=tenant)
         return Submitted(job_id=job_id, created=True)
+
+    async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> Submitted | None:
+        before = self._keys.get((tenant, key))
+        if before is None:
+            return None
+        return _the_same(before, _hash(spec))
 
     async def ask(
         self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0
@@ -148,7 +152,7 @@ class MemoryStore:
         if (held := self._held(lease)) is not None:
             self._keep_lease(structs.replace(held, holder=""))
 
-    async def admit(self, lease: Lease, *, pool: str, limit: int, at: float) -> list[Job]:
+    async def admit(self, lease: Lease, *, pool: str, limit: int) -> list[Job]:
         self._must_hold(lease)
         waiting = [ask for of_pool, ask in self._asks.values() if of_pool == pool and ask.kind is AskKind.SUBMIT]
         born = [self._submitted[ask.subject_id] for ask in waiting[:limit]]
@@ -197,7 +201,9 @@ class MemoryStore:
             )
         return [one is not None for one in taken]
 
-    async def save_node(self, lease: Lease, node: Node, *, event: str, cause: str, ask: int = 0) -> None:
+    async def save_node(
+        self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
+    ) -> None:
         self._must_hold(lease)
         node = structs.replace(node, seen_at=_micro(node.seen_at))
         version = self._nodes[node.id][1] + 1 if node.id in self._nodes else 1
@@ -215,7 +221,7 @@ class MemoryStore:
                 "version": version,
                 "sentence": cause,
             }
-            self._tell("nodes", event, node.id, version, node.seen_at, data)
+            self._tell("nodes", event, node.id, version, _micro(node.seen_at if at is None else at), data)
 
     async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:
         self._must_hold(lease)
@@ -360,3 +366,14 @@ def _told(job: Job, step: Step) -> dict[str, Any]:
         "attempts": step.attempts,
         "not_before": step.not_before,
     }
+
+
+def _hash(spec: JobSpec) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).digest()
+
+
+def _the_same(before: tuple[str, bytes], spec_hash: bytes) -> Submitted:
+    job_id, known_hash = before
+    if known_hash != spec_hash:
+        raise KeyReusedError(f"this key was used for job {job_id}, which has another specification")
+    return Submitted(job_id=job_id, created=False)

@@ -94,14 +94,20 @@ class PostgresStore:
     # gateway
 
     async def submit(self, spec: JobSpec, *, job_id: str, tenant: str, key: str | None, at: float) -> Submitted:
-        encoded = msgspec.json.encode(spec)
-        spec_hash = hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).digest()
-        row = await self._row("submit", job_id, tenant, key, spec.pool, spec.name, encoded.decode(), spec_hash, at)
+        encoded = msgspec.json.encode(spec).decode()
+        row = await self._row("submit", job_id, tenant, key, spec.pool, spec.name, encoded, _hash(spec), at)
         if row is not None:
             return Submitted(job_id=job_id, created=True)
-        before = await self._row("submitted_before", tenant, key)
+        assert key is not None, "only a key conflicts"
+        before = await self.submitted(spec, tenant=tenant, key=key)
         assert before is not None, "a submission conflicts with one that is not there"
-        if before["spec_hash"] != spec_hash:
+        return before
+
+    async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> Submitted | None:
+        before = await self._row("submitted_before", tenant, key)
+        if before is None:
+            return None
+        if before["spec_hash"] != _hash(spec):
             raise KeyReusedError(f"this key was used for job {before['id']}, which has another specification")
         return Submitted(job_id=before["id"], created=False)
 
@@ -170,8 +176,8 @@ class PostgresStore:
     async def release_lease(self, lease: Lease) -> None:
         await self._row("release_lease", lease.name, lease.holder, lease.epoch)
 
-    async def admit(self, lease: Lease, *, pool: str, limit: int, at: float) -> list[Job]:
-        rows = await self._rows("admit", lease.name, lease.holder, lease.epoch, pool, limit, at)
+    async def admit(self, lease: Lease, *, pool: str, limit: int) -> list[Job]:
+        rows = await self._rows("admit", lease.name, lease.holder, lease.epoch, pool, limit)
         if not rows:
             return []
         born = await self._rows("jobs_of", [row["id"] for row in rows])
@@ -196,7 +202,9 @@ class PostgresStore:
         taken = {row["ordinal"] for row in rows}
         return [ordinal in taken for ordinal in range(1, len(steps) + 1)]
 
-    async def save_node(self, lease: Lease, node: Node, *, event: str, cause: str, ask: int = 0) -> None:
+    async def save_node(
+        self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
+    ) -> None:
         await self._row(
             "save_node",
             lease.name,
@@ -214,6 +222,7 @@ class PostgresStore:
             event,
             _text(cause),
             ask,
+            node.seen_at if at is None else at,
         )
 
     async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:
@@ -290,6 +299,10 @@ def _json(value: object) -> str:
 
 def _text(value: str) -> str:
     return value.replace("\0", "\ufffd")
+
+
+def _hash(spec: JobSpec) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).digest()
 
 
 def _job(row: _Row) -> Job:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from libs.bus import Asked
-from libs.domain.spec import SpecError, decode_spec
+from libs.domain.spec import JobSpec, SpecError, decode_spec
 from libs.messages import http
 from libs.messages.asks import SubmitAnswered
 from libs.store import Access, GatewayStore, KeyReusedError, StoreUnavailableError
@@ -50,7 +50,13 @@ class Submissions:
             spec = decode_spec(body, content=_content(content_type))
         except SpecError as error:
             raise RejectedError(400, error.field, error.reason) from None
-        (await self._snapshots.nodes.get()).admission.check(spec)
+        try:
+            (await self._snapshots.nodes.get()).admission.check(spec)
+        except RejectedError:
+            # What was accepted once is not refused when it is sent again, whatever became of the nodes.
+            if key is None or (before := await self._before(spec, who, key)) is None:
+                raise
+            return before
         job_id = f"j-{self._characters(ID_CHARACTERS)}"
         try:
             stored = await self._store.submit(spec, job_id=job_id, tenant=who.tenant, key=key, at=self._now())
@@ -59,6 +65,13 @@ class Submissions:
         if stored.created:
             self._nudges.asked(spec.pool, told=True)
         return http.Submitted(id=stored.job_id, name=spec.name, created=stored.created)
+
+    async def _before(self, spec: JobSpec, who: Access, key: str) -> http.Submitted | None:
+        try:
+            before = await self._store.submitted(spec, tenant=who.tenant, key=key)
+        except KeyReusedError:
+            return None
+        return None if before is None else http.Submitted(id=before.job_id, name=spec.name, created=False)
 
 
 async def answer_submit(submissions: Submissions, access: AccessCache, asked: Asked) -> SubmitAnswered:

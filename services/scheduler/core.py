@@ -38,6 +38,7 @@ class NodeChange(Struct, frozen=True):
     node: Node
     event: str
     sentence: str
+    at: float
     ask: int = 0
 
 
@@ -72,13 +73,20 @@ class Scheduler:
     def load(self, *, jobs: Iterable[Job], nodes: Iterable[Node], scores: Iterable[GpuScore] = (), now: float) -> None:
         """Begin from the store. Every node counts as heard of now: silence before we listened means nothing."""
         self.clear()
-        self.room = Room({(score.node_id, score.gpu_index): score.score for score in scores})
+        self.room = Room(_by_gpu(scores))
         for node in nodes:
             self.nodes[node.id] = node
             self.heard[node.id] = now
             self.room.add(node)
         for job in jobs:
             self._keep(job)
+
+    def rescore(self, scores: Iterable[GpuScore]) -> None:
+        """Other scores for some GPUs: what is placed from now on goes by them."""
+        new = {gpu: score for gpu, score in _by_gpu(scores).items() if self.room.scores.get(gpu, 1.0) != score}
+        self.room.scores.update(new)
+        for node_id in sorted({node_id for node_id, _ in new} & self.nodes.keys()):
+            self._put_in_room(self.nodes[node_id])
 
     def admit(self, jobs: Iterable[Job]) -> None:
         """Jobs that are new in the queue."""
@@ -118,14 +126,18 @@ class Scheduler:
         if known is None:
             gpus = len(node.capacity.gpus)
             emulated = " emulated" if any(gpu.emulated for gpu in node.capacity.gpus) else ""
-            self._change_node(node, "joined", f"joined with {gpus}{emulated} GPUs")
+            self._change_node(node, "joined", f"joined with {gpus}{emulated} GPUs", at=now)
         elif not known.ready:
-            self._change_node(node, "returned", "is heard of again")
+            self._change_node(node, "returned", "is heard of again", at=now)
         elif structs.replace(known, seen_at=now) != node:
-            self._change_node(node, "changed", "has other capacity, address or runtime than before")
+            self._change_node(node, "changed", "has other capacity, address or runtime than before", at=now)
 
-    def _change_node(self, node: Node, event: str, sentence: str, *, ask: int = 0) -> None:
+    def _change_node(self, node: Node, event: str, sentence: str, *, at: float, ask: int = 0) -> None:
         self.nodes[node.id] = node
+        self._put_in_room(node)
+        self.node_changes.append(NodeChange(node, event, sentence, at, ask))
+
+    def _put_in_room(self, node: Node) -> None:
         held = [
             allocation
             for job in self.jobs.values()
@@ -135,7 +147,6 @@ class Scheduler:
         ]
         self.room.add(node, held)
         self.room.grown += 1
-        self.node_changes.append(NodeChange(node, event, sentence, ask))
 
     def ask(self, ask: Ask, now: float, *, job: Job | None = None) -> list[Step]:
         """What follows from what a user asks; nothing if it is done already. `job`: a final one; we keep none."""
@@ -171,8 +182,8 @@ class Scheduler:
         if node is None or node.drained == drained:
             return
         event = "drained" if drained else "resumed"
-        node = structs.replace(node, drained=drained, seen_at=now)
-        self._change_node(node, event, f"{event} by {ask.tenant}", ask=ask.id)
+        node = structs.replace(node, drained=drained)
+        self._change_node(node, event, f"{event} by {ask.tenant}", at=now, ask=ask.id)
 
     # what follows
 
@@ -320,7 +331,7 @@ class Scheduler:
             if silent <= self.settings.lease_seconds:
                 continue
             sentence = f"not heard of for {duration_text(silent)}"
-            self._change_node(structs.replace(node, ready=False), "lost", sentence)
+            self._change_node(structs.replace(node, ready=False), "lost", sentence, at=now)
             cause = Cause(code=_C.NODE_LOST, sentence=f"node {node.id} was {sentence}", by=node.id)
             for job_id in sorted(self.runs.jobs_on(node.id)):
                 job = self.jobs.get(job_id)
@@ -594,6 +605,11 @@ class Scheduler:
 
 
 _NOT_ITS_FAULT = frozenset({_C.PREEMPTED, _C.NODE_LOST, _C.NODE_DRAINED, _C.REQUEUE_ASKED, _C.RUN_LOST})
+
+
+def _by_gpu(scores: Iterable[GpuScore]) -> dict[tuple[str, int], float]:
+    """Of each GPU the score that placement goes by: as long as jobs have no class, that of the mixed one."""
+    return {(score.node_id, score.gpu_index): score.score for score in scores if score.job_class == "mixed"}
 
 
 def _reported(node_id: str, sentence: str = "") -> Cause:

@@ -12,6 +12,7 @@ from libs.bus import Bus
 from libs.domain.job import JobEvent, Step
 from libs.messages.asks import OutboxFilled
 from libs.messages.nodes import NodeDesired, NodeHinted, NodeReported
+from libs.messages.signals import GpusScored
 from libs.store import DoubleAllocationError, Lease, LeaseLostError, SchedulerStore, StoreUnavailableError
 from services.scheduler.core import Scheduler
 from services.scheduler.leadership import Leadership
@@ -67,6 +68,10 @@ class Desk:
     def asked(self) -> None:
         self._asked = True
         self.wake.set()
+
+    def scored(self, scored: GpusScored) -> None:
+        if self._leadership.lease is not None:
+            self.core.rescore(scored.scores)
 
     async def report(self, report: NodeReported) -> NodeDesired | None:
         """Answer a node's report; None leaves it to whoever leads."""
@@ -147,7 +152,7 @@ class Desk:
         if not self._asked and now < self._polled_at + POLL_SECONDS:
             return []
         self._asked, self._polled_at = False, now
-        born = await self._store.admit(lease, pool=self.core.pool, limit=ADMITTED_MAX, at=now)
+        born = await self._store.admit(lease, pool=self.core.pool, limit=ADMITTED_MAX)
         self.core.admit(born)
         if len(born) == ADMITTED_MAX:
             self.asked()
@@ -183,7 +188,9 @@ class Desk:
 
     async def _commit(self, lease: Lease, steps: Sequence[Step], now: float) -> None:
         for change in self.core.take_node_changes():
-            await self._store.save_node(lease, change.node, event=change.event, cause=change.sentence, ask=change.ask)
+            await self._store.save_node(
+                lease, change.node, event=change.event, cause=change.sentence, at=change.at, ask=change.ask
+            )
             logger.info("node", extra={"node": change.node.id, "event": change.event, "why": change.sentence})
             self.outbox_filled.set()
         for begin in range(0, len(steps), STEPS_IN_ONE_COMMIT):

@@ -7,6 +7,7 @@ from contextlib import suppress
 from libs.bus import Bus, NoAnswerError
 from libs.messages.asks import AskStored, OutboxFilled
 from libs.messages.nodes import NodeReported
+from libs.messages.signals import GpusScored
 from libs.service.run import Answer, Every, Listen, serve
 from libs.store import SchedulerStore, StoreUnavailableError
 from services.scheduler.core import Scheduler, Settings
@@ -48,6 +49,9 @@ async def run(
     async def hear_outbox(_: OutboxFilled) -> None:
         desk.outbox_filled.set()
 
+    async def hear_scores(scored: GpusScored) -> None:
+        desk.scored(scored)
+
     async def lead() -> None:
         led = leadership.lease is not None
         await leadership.beat()
@@ -68,6 +72,7 @@ async def run(
             listens=[
                 Listen(AskStored, hear_ask, group="", tokens={"pool": pool}),
                 Listen(OutboxFilled, hear_outbox, group=""),
+                Listen(GpusScored, hear_scores, group="", tokens={"pool": pool}),
             ],
             answers=[Answer(NodeReported, desk.report, group="", at_once=4096, tokens={"pool": pool})],
             loops=[

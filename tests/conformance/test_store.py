@@ -60,7 +60,7 @@ class World(Struct):
     async def admitted(self, lease: Lease, *job_ids: str, **fields: Any) -> list[Job]:
         for job_id in job_ids:
             await self.gateway.submit(spec(**fields), job_id=job_id, tenant="alice", key=None, at=AT)
-        born = await self.scheduler.admit(lease, pool=lease.name, limit=1000, at=AT)
+        born = await self.scheduler.admit(lease, pool=lease.name, limit=1000)
         assert [job.id for job in born] == list(job_ids)
         return born
 
@@ -165,7 +165,7 @@ async def test_one_key_submitted_by_twenty_at_once_makes_one_job(world: World) -
     assert [submitted.created for submitted in found].count(True) == 1
     assert len(await world.gateway.jobs(tenant=None)) == 1
     assert len(await world.gateway.events()) == 1
-    assert len(await world.scheduler.admit(await world.lead(), pool="default", limit=100, at=AT)) == 1
+    assert len(await world.scheduler.admit(await world.lead(), pool="default", limit=100)) == 1
 
 
 async def test_a_key_belongs_to_its_tenant_and_to_one_specification(world: World) -> None:
@@ -198,10 +198,10 @@ async def test_admitting_takes_the_oldest_of_its_pool_each_once(world: World) ->
         asked = spec(pool="other" if number == 1 else "default", priority=number)
         await world.gateway.submit(asked, job_id=f"j-{number}", tenant="alice", key=None, at=AT + number)
     lease = await world.lead()
-    first = await world.scheduler.admit(lease, pool="default", limit=2, at=AT)
-    second = await world.scheduler.admit(lease, pool="default", limit=10, at=AT)
+    first = await world.scheduler.admit(lease, pool="default", limit=2)
+    second = await world.scheduler.admit(lease, pool="default", limit=10)
     assert [job.id for job in first + second] == ["j-0", "j-2", "j-3", "j-4"]
-    assert await world.scheduler.admit(lease, pool="default", limit=10, at=AT) == []
+    assert await world.scheduler.admit(lease, pool="default", limit=10) == []
     assert [(job.priority, job.since, job.version) for job in first] == [(0, AT, 1), (2, AT + 2, 1)]
     assert await world.scheduler.open_jobs(pool="default") == first + second
     assert await world.gateway.queued_jobs(pool="default") == first + second
@@ -219,7 +219,7 @@ async def test_jobs_are_listed_newest_first_by_tenant_state_and_name_in_pages(wo
         asked = spec("even" if number % 2 == 0 else "odd")
         tenant = "alice" if number < 4 else "bob"
         await world.gateway.submit(asked, job_id=f"j-{number}", tenant=tenant, key=None, at=AT)
-    born = await world.scheduler.admit(lease, pool="default", limit=5, at=AT)  # j-5 is not admitted
+    born = await world.scheduler.admit(lease, pool="default", limit=5)  # j-5 is not admitted
     await go(world.scheduler, lease, born[0], _E.CANCELLED, at=AT)
     where = placement(("node-1", 0))
     await go(world.scheduler, lease, born[1], _E.PLACED, at=AT, placement=where)
@@ -483,7 +483,7 @@ async def test_a_released_lease_is_free_and_only_its_owner_releases_it(world: Wo
     assert free is not None
     assert (free.holder, free.epoch) == ("", 2)
     with pytest.raises(LeaseLostError):
-        await world.scheduler.admit(new, pool="default", limit=1, at=AT)
+        await world.scheduler.admit(new, pool="default", limit=1)
     third = await world.scheduler.take_lease("default", holder="third", seen=None)
     assert third is not None
     assert third.epoch == 3
@@ -504,7 +504,7 @@ async def test_what_a_former_leader_writes_is_refused_whole(world: World) -> Non
     for former in (stale, forged, Lease(name="nobodys", holder="old", epoch=1, seq=0)):
         for writing in (
             store.take(former, [step(job, _E.WAITING, at=AT)]),
-            store.admit(former, pool="default", limit=1, at=AT),
+            store.admit(former, pool="default", limit=1),
             store.drop_asks(former, [asks[0].id]),
             store.save_node(former, node(drained=True), event="drained", cause=""),
             store.save_node(former, node("node-2"), event="", cause=""),
@@ -894,7 +894,7 @@ async def test_any_steps_make_the_same_job_in_memory_and_in_postgres(
     for store in stores:
         lease = await store.take_lease("default", holder="me", seen=None)
         assert lease is not None
-        await store.admit(lease, pool="default", limit=10, at=AT)
+        await store.admit(lease, pool="default", limit=10)
         leases.append(lease)
     for number, drawn in enumerate(script):
         job = await memory.job(f"j-{number % 2}")

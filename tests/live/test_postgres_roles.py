@@ -139,7 +139,7 @@ async def test_a_store_of_one_role_cannot_write_for_another(server: Server) -> N
         for forbidden in (
             stores.gateway.take_lease("default", holder="me", seen=None),
             stores.gateway.save_node(lease, node(), event="joined", cause=""),
-            stores.gateway.admit(lease, pool="default", limit=1, at=AT),
+            stores.gateway.admit(lease, pool="default", limit=1),
             stores.gateway.sent([1]),
             stores.scheduler.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT),
             stores.scheduler.access(bytes(32)),

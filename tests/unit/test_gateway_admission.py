@@ -3,12 +3,10 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from libs.domain.cluster import Node
 from libs.domain.spec import JobSpec
-from services.gateway.admission import Admission, check_storable
+from services.gateway.admission import Admission
 from services.gateway.errors import RejectedError
 from tests.support.builders import node, spec
 
@@ -99,38 +97,3 @@ def test_a_volume_outside_the_allow_list_is_refused(source: str) -> None:
 
 def test_an_allow_list_with_the_root_allows_everything() -> None:
     assert refusal(spec(**volume("/any/where")), allowed=("/",)) is None
-
-
-@pytest.mark.parametrize(
-    ("asked", "field"),
-    [
-        (JobSpec(name="a", command=("x\0",)), "command[0]"),
-        (JobSpec(name="a", command=("x",), env={"A": "\0"}), "env.A"),
-        (JobSpec(name="a", command=("x",), gpu_model="\0"), "gpu_model"),
-    ],
-)
-def test_text_that_postgres_cannot_hold_is_refused_by_name(asked: JobSpec, field: str) -> None:
-    with pytest.raises(RejectedError) as caught:
-        check_storable(asked)
-    assert (caught.value.status, caught.value.field) == (400, field)
-
-
-def test_half_a_surrogate_pair_is_refused() -> None:
-    with pytest.raises(RejectedError) as caught:
-        check_storable(JobSpec(name="a", command=("\ud800",)))
-    assert caught.value.status == 400
-
-
-def test_a_backslash_before_u0000_is_no_nul() -> None:
-    check_storable(JobSpec(name="a", command=("\\u0000",)))
-
-
-@given(st.text(max_size=20))
-def test_what_is_called_storable_has_neither_nul_nor_surrogates(text: str) -> None:
-    try:
-        check_storable(JobSpec(name="a", command=(text,)))
-    except RejectedError:
-        assert "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text)
-    else:
-        assert "\0" not in text
-        text.encode()

@@ -68,9 +68,7 @@ class World:
 
 
 def world(*, nodes: int = 1, gpus: int = 4, settings: Settings | None = None) -> World:
-    made = World(
-        *(ScriptedNode(f"node-{n}", capacity(gpus=gpus)) for n in range(1, nodes + 1)), settings=settings
-    )
+    made = World(*(ScriptedNode(f"node-{n}", capacity(gpus=gpus)) for n in range(1, nodes + 1)), settings=settings)
     for node_id in made.nodes:
         made.sync(node_id)
     return made

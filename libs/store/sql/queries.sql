@@ -127,7 +127,7 @@ UPDATE leases SET seq = seq + 1 WHERE name = $1 AND holder = $2 AND epoch = $3 R
 UPDATE leases SET holder = '' WHERE name = $1 AND holder = $2 AND epoch = $3;
 
 -- name: admit
-SELECT id FROM admit_jobs($1, $2, $3, $4, $5, to_timestamp($6::float8)) AS id;
+SELECT id FROM admit_jobs($1, $2, $3, $4, $5) AS id;
 
 -- name: jobs_of
 SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
@@ -162,7 +162,7 @@ WITH held AS (
     DELETE FROM asks USING saved WHERE asks.id = $15::bigint
 ), told AS (
     INSERT INTO events (topic, event, subject_id, version, at, data)
-    SELECT 'nodes', $13::text, id, version, seen_at, jsonb_build_object(
+    SELECT 'nodes', $13::text, id, version, to_timestamp($16::float8), jsonb_build_object(
                'node_id', id, 'pool', pool, 'address', address, 'ready', ready, 'drained', drained,
                'runtime', runtime, 'capacity', capacity, 'version', version, 'sentence', $14::text)
       FROM saved WHERE $13::text <> ''

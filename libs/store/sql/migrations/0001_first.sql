@@ -284,7 +284,7 @@ END $$;
 
 -- Makes jobs of what was submitted. The event `submitted` was told with the submission, as version 1.
 CREATE FUNCTION admit_jobs(
-    lease_name text, lease_holder text, lease_epoch bigint, of_pool text, at_most integer, now_at timestamptz
+    lease_name text, lease_holder text, lease_epoch bigint, of_pool text, at_most integer
 ) RETURNS SETOF text LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM must_hold(lease_name, lease_holder, lease_epoch);

@@ -1,0 +1,153 @@
+"""The one validation of a job: what is accepted, and what one error says of what is not."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libs.domain.quantity import duration_seconds, duration_text, size_bytes, size_text
+from libs.domain.spec import SPEC_BYTES_MAX, Kind, SpecError, decode_spec
+
+
+def refusal(body: bytes | dict[str, object], *, content: str = "json") -> tuple[str, str]:
+    with pytest.raises(SpecError) as caught:
+        decode_spec(body if isinstance(body, bytes) else msgspec.json.encode(body), content=content)
+    return caught.value.field, caught.value.reason
+
+
+def job(**fields: object) -> dict[str, object]:
+    return {"name": "a", "command": ["true"], **fields}
+
+
+def worker(**fields: object) -> dict[str, object]:
+    return job(roles={"worker": {}, "odd": fields})
+
+
+def test_a_name_and_a_command_are_enough() -> None:
+    spec = decode_spec(b'{"name": "a", "command": ["true"]}')
+    assert (spec.kind, spec.pool, spec.preemptible) == (Kind.TRAINING, "default", True)
+    assert [(name, role.gpus, role.replicas.want) for name, role in spec.roles.items()] == [("worker", 0, 1)]
+
+
+def test_yaml_and_json_mean_the_same() -> None:
+    yaml = b"name: a\ncommand: [python3, train.py]\nroles:\n  worker: {gpus: 2, memory: 16GiB}\ntime_limit: 1h30m\n"
+    json = msgspec.json.encode(
+        {
+            "name": "a",
+            "command": ["python3", "train.py"],
+            "roles": {"worker": {"gpus": 2, "memory": "16GiB"}},
+            "time_limit": "1h30m",
+        }
+    )
+    assert decode_spec(yaml, content="yaml") == decode_spec(json)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (job(gpu=1), "gpu"),
+        (worker(gpu=1), "roles.odd.gpu"),
+        ({"command": ["true"]}, "name"),
+        (job(name="a.b"), "name"),
+        (job(name="a\n"), "name"),
+        (job(name="A"), "name"),
+        (job(name="x" * 64), "name"),
+        (job(pool="a.b"), "pool"),
+        (job(kind="gaming"), "kind"),
+        (job(command="true"), "command"),
+        (job(command=[]), "command"),
+        (job(command=[1]), "command[0]"),
+        (job(command=["a\0b"]), "command[0]"),
+        (job(command=None, image=None), "command"),
+        (job(priority=1001), "priority"),
+        (job(priority=10**30), "priority"),
+        (job(priority="1"), "priority"),
+        (job(grace="30"), "grace"),
+        (job(grace="2h"), "grace"),
+        (job(time_limit="0s"), "time_limit"),
+        (job(retries={"max": -1}), "retries.max"),
+        (job(volumes=[{"source": "data", "target": "/data"}]), "volumes[0].source"),
+        (job(volumes=[{"source": "/a/../etc", "target": "/data"}]), "volumes[0]"),
+        (job(progress={"pattern": "(?P<step>["}), "progress.pattern"),
+        (job(progress={"pattern": "step"}), "progress.pattern"),
+        (job(objective={"latency": "50ms", "rate": 10}), "objective"),
+        (job(roles={}), "roles"),
+        (job(roles={"a.b": {}}), "roles"),
+        (worker(gpus=-1), "roles.odd.gpus"),
+        (worker(gpus=65), "roles.odd.gpus"),
+        (worker(gpus=1.5), "roles.odd.gpus"),
+        (worker(cpus=0), "roles.odd.cpus"),
+        (worker(memory="16XB"), "roles.odd.memory"),
+        (worker(memory="999999TiB"), "roles.odd"),
+        (worker(memory="1GiB", shm="2GiB"), "roles.odd"),
+        (worker(replicas={"want": 0}), "roles.odd.replicas.want"),
+        (worker(replicas={"want": 2, "min": 3}), "roles.odd.replicas"),
+        (worker(gpus=1, share={"request": 0.5, "memory": "1GiB"}), "roles.odd"),
+        (worker(share={"request": 0.5, "limit": 0.2, "memory": "1GiB"}), "roles.odd.share"),
+        (worker(replicas={"want": 4096}), "roles"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_field(body: dict[str, object], field: str) -> None:
+    found, reason = refusal(body)
+    assert found == field
+    assert reason
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"{", "not YAML"),
+        (b"a: &x [1]\nb: *x", "aliases"),
+        (b"- " * 100_000, "deep"),
+        (b"[" * 100_000, "deep"),
+        (b"--- a\n--- b", "single document"),
+        (b"!!python/object:os.system x", "not YAML"),
+        (b"a: 2020-99-99", "not YAML"),
+        (b"a: \xff", "not YAML"),
+        (b"hello", "object"),
+        (b"", "object"),
+        (b"x" * (SPEC_BYTES_MAX + 1), "at most"),
+    ],
+)
+def test_bad_yaml_is_refused_with_one_reason(body: bytes, reason: str) -> None:
+    field, found = refusal(body, content="yaml")
+    assert field == ""
+    assert reason in found
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"[" * 100_000, b"\xff", b'{"name": "a"', b"null"])
+def test_bad_json_is_refused(body: bytes) -> None:
+    assert refusal(body)[1]
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    assert refusal(b'{"name": "a", "command": ["\\ud800"]}')
+
+
+def test_a_backslash_before_u0000_is_no_nul() -> None:
+    assert decode_spec(b'{"name": "a", "command": ["\\\\u0000"]}').command == ("\\u0000",)
+
+
+@given(st.binary(max_size=200), st.sampled_from(["json", "yaml"]))
+def test_whatever_comes_in_is_a_job_or_one_error(body: bytes, content: str) -> None:
+    try:
+        decode_spec(body, content=content)
+    except SpecError as error:
+        assert error.reason
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), lambda inner: st.lists(inner), max_leaves=9))
+def test_whatever_stands_in_a_field_is_a_job_or_one_error(value: object) -> None:
+    for field in ("name", "command", "env", "roles", "priority", "volumes", "labels", "retries"):
+        try:
+            decode_spec(msgspec.json.encode(job(**{field: value})))
+        except SpecError as error:
+            assert error.reason
+
+
+def test_sizes_and_durations_are_read_as_people_write_them() -> None:
+    assert (size_bytes("16GiB"), size_bytes("1.5KB")) == (16 << 30, 1500)
+    assert (duration_seconds("1h30m"), duration_seconds("250ms")) == (5400.0, 0.25)
+    assert (size_text(16 << 30), duration_text(5400)) == ("16GiB", "1h30m")
+    with pytest.raises(ValueError, match="expected a size"):
+        size_bytes("16GiB\n")
