@@ -185,3 +185,20 @@ async def test_a_port_that_is_taken_is_said_in_one_line(weft_up: Ups) -> None:
     assert (
         up.lines[-1].splitlines()[-1] == f"weft: port {port} is taken; choose another with --port, or any with --port 0"
     )
+
+
+async def test_servers_that_die_are_started_again_under_a_running_job_and_nothing_is_lost(weft_up: Ups) -> None:
+    up = await weft_up()
+    await up.says("Weft is up")
+    async with up.client() as client:
+        job = await training(client)
+        before = await processes(weft_up.home)
+        for server in ("nats", "postgres"):
+            os.kill(before[server], signal.SIGKILL)
+        await up.says("NATS and Postgres died, starting again")
+        other = await client.submit(JobSpec(name="other", command=("true",)))
+        assert (await until(client, other.id, lambda view: view.state in FINAL)).state is JobState.SUCCEEDED
+        unharmed = await client.job(job.id)
+        assert (unharmed.state, unharmed.epoch) == (JobState.RUNNING, job.epoch)
+        await client.cancel(job.id)
+        assert (await until(client, job.id, lambda view: view.state in FINAL)).state is JobState.CANCELLED
