@@ -71,7 +71,7 @@ class Desk:
 
     def scored(self, scored: GpusScored) -> None:
         if self._leadership.lease is not None:
-            self.core.rescore(scored.scores)
+            self.core.picture.rescore(scored.scores)
 
     async def report(self, report: NodeReported) -> NodeDesired | None:
         """Answer a node's report; None leaves it to whoever leads."""
@@ -161,12 +161,12 @@ class Desk:
         asks = await self._store.asks(pool=self.core.pool, limit=ASKS_MAX)
         for ask in asks:
             job = None
-            if ask.kind not in ("drain", "resume") and ask.subject_id not in self.core.jobs:
+            if ask.kind not in ("drain", "resume") and ask.subject_id not in self.core.picture.jobs:
                 job = await self._store.job(ask.subject_id)
-            changes = len(self.core.node_changes)
+            changes = len(self.core.picture.node_changes)
             made = self.core.ask(ask, now, job=job)
             steps += made
-            if not made and len(self.core.node_changes) == changes:
+            if not made and len(self.core.picture.node_changes) == changes:
                 done.append(ask.id)  # what it asks is so already
         if done:
             await self._store.drop_asks(lease, done)
@@ -209,5 +209,5 @@ class Desk:
                 logger.info(step.event, extra={"job": step.job_id, "epoch": step.epoch, "why": step.cause.sentence})
         if now >= self._touched_at + TOUCH_SECONDS:
             self._touched_at = now
-            recent = [node_id for node_id, at in self.core.heard.items() if at > now - TOUCH_SECONDS]
+            recent = [node_id for node_id, at in self.core.picture.heard.items() if at > now - TOUCH_SECONDS]
             await self._store.touch_nodes(lease, recent, at=now)

@@ -34,7 +34,7 @@ class Tally:
             self._steps.labels(step.event).inc()
 
     def show(self, core: Scheduler) -> None:
-        holding = len(core.runs.holding)
+        holding = len(core.picture.runs.holding)
         self._jobs.labels("holding").set(holding)
-        self._jobs.labels("waiting").set(len(core.jobs) - holding)
-        self._nodes.set(sum(node.ready for node in core.nodes.values()))
+        self._jobs.labels("waiting").set(len(core.picture.jobs) - holding)
+        self._nodes.set(sum(node.ready for node in core.picture.nodes.values()))

@@ -84,8 +84,8 @@ class _Size:
 
     async def _blocked(self) -> None:
         """Fill what is left, then queue 5,000 that do not fit: what does one decision cost, and one "no, because…"?"""
-        while any(room.free for room in self.core.room.nodes.values()):
-            free = sum(len(room.free) for room in self.core.room.nodes.values())
+        while any(room.free for room in self.core.picture.room.nodes.values()):
+            free = sum(len(room.free) for room in self.core.picture.room.nodes.values())
             await self._submit([spec(gpus=1) for _ in range(min(free, 1000))])
             await self._settle()
         began = time.perf_counter()
@@ -100,7 +100,7 @@ class _Size:
         decisions = []
         for _ in range(50):
             began = time.perf_counter()
-            self.core.room.grown += 1  # as if something had been given back: every shape is tried anew
+            self.core.picture.room.grown += 1  # as if something had been given back: every shape is tried anew
             self.core.decide(time.time())
             decisions.append(time.perf_counter() - began)
         self.figures.add("one decision over 5,000 waiting jobs, nothing fits", milliseconds(decisions))
@@ -127,7 +127,7 @@ class _Size:
             seconds = []
             for _ in range(10):
                 core = Scheduler(pool="default", settings=Settings())
-                core.load(jobs=[], nodes=list(self.core.nodes.values()), now=time.time())
+                core.load(jobs=[], nodes=list(self.core.picture.nodes.values()), now=time.time())
                 core.admit(
                     [
                         _job(
@@ -161,11 +161,11 @@ class _Size:
         """Turns until nothing new comes of them."""
         self.desk.asked()
         await self.desk.turn()
-        while self.core.unexplained or self.desk.wake.is_set():
+        while self.core.picture.unexplained or self.desk.wake.is_set():
             await self.desk.turn()
 
     def _placed(self) -> int:
-        return len(self.core.runs.holding)
+        return len(self.core.picture.runs.holding)
 
 
 def _job(job_id: str, wanted: JobSpec) -> Job:

@@ -34,7 +34,7 @@ class World:
 
     def keep(self, steps: list[Step]) -> list[Step]:
         self.steps += steps
-        self.core.check()
+        self.core.picture.check()
         return steps
 
     def tick(self, seconds: float = 1.0) -> list[Step]:
@@ -63,7 +63,7 @@ class World:
         return [step.event for step in self.steps if step.job_id == job_id]
 
     def state(self, job_id: str) -> JobState:
-        kept: Job | None = self.core.jobs.get(job_id)
+        kept: Job | None = self.core.picture.jobs.get(job_id)
         return kept.state if kept else [step.to for step in self.steps if step.job_id == job_id][-1]
 
 
@@ -98,7 +98,7 @@ def test_what_does_not_fit_waits_and_says_why() -> None:
     w.submit("j-1", gpus=3)
     w.submit("j-2", gpus=2)
     w.round()
-    waiting = w.core.jobs["j-2"].waiting_for
+    waiting = w.core.picture.jobs["j-2"].waiting_for
     assert waiting is not None
     assert waiting.code is CauseCode.NO_ROOM
     assert waiting.numbers["gpus_free_max"] == 1
@@ -124,7 +124,7 @@ def test_a_failed_job_is_retried_after_its_backoff_in_another_epoch() -> None:
     assert w.state("j-1") is S.QUEUED
     w.tick(11)
     w.round()
-    assert w.core.jobs["j-1"].epoch == 1
+    assert w.core.picture.jobs["j-1"].epoch == 1
     assert w.state("j-1") is S.RUNNING
     w.nodes["node-1"].end(("j-1", 1, 0), 7)
     w.round()
@@ -186,13 +186,13 @@ def test_a_more_important_job_pre_empts_and_the_victim_comes_back() -> None:
     w.submit("j-high", gpus=2, spec={"priority": 10})
     w.tick()
     assert w.state("j-low") is S.STOPPING
-    waiting = w.core.jobs["j-high"].waiting_for
+    waiting = w.core.picture.jobs["j-high"].waiting_for
     assert waiting is not None
     assert waiting.code is CauseCode.MAKING_ROOM
     w.round()
     assert w.state("j-high") is S.RUNNING
     assert w.state("j-low") is S.QUEUED
-    assert w.core.jobs["j-low"].epoch == 1
+    assert w.core.picture.jobs["j-low"].epoch == 1
     w.nodes["node-1"].end(("j-high", 0, 0), 0)
     w.round()
     assert w.state("j-low") is S.RUNNING
@@ -240,11 +240,11 @@ def test_a_silent_node_is_lost_and_its_jobs_are_given_away() -> None:
     for _ in range(11):
         w.now += 10
         w.sync(other)
-    assert not w.core.nodes[home].ready
+    assert not w.core.picture.nodes[home].ready
     w.sync(other)
     w.sync(other)
     assert w.state("j-1") is S.RUNNING
-    assert w.core.jobs["j-1"].epoch == 1
+    assert w.core.picture.jobs["j-1"].epoch == 1
     assert w.nodes[other].live == [("j-1", 1, 0)]
     w.sync(home)
     assert w.nodes[home].live == []
@@ -260,12 +260,12 @@ def test_a_gang_with_one_lost_node_starts_again_only_when_its_other_ranks_are_go
         w.now += 10
         for node_id in (homes[1], spare):
             w.sync(node_id)
-    assert w.core.nodes[homes[0]].ready is False
+    assert w.core.picture.nodes[homes[0]].ready is False
     for node_id in (spare, homes[1], spare, homes[1], spare, homes[1]):
         w.sync(node_id)
         live = [key for n in (homes[1], spare) for key in w.nodes[n].live]
         assert len({epoch for _, epoch, _ in live}) <= 1
-    assert w.core.jobs["j-1"].epoch == 1
+    assert w.core.picture.jobs["j-1"].epoch == 1
     assert w.state("j-1") is S.RUNNING
 
 
@@ -297,7 +297,7 @@ def test_a_drained_node_takes_nothing_new_and_keeps_what_it_has() -> None:
     w.submit("j-2")
     w.round()
     assert (w.state("j-1"), w.state("j-2")) == (S.RUNNING, S.QUEUED)
-    assert w.core.jobs["j-2"].waiting_for.code is CauseCode.NO_NODES  # type: ignore[union-attr]
+    assert w.core.picture.jobs["j-2"].waiting_for.code is CauseCode.NO_NODES  # type: ignore[union-attr]
     w.ask(AskKind.RESUME, "node-1")
     w.round()
     assert w.state("j-2") is S.RUNNING
@@ -313,7 +313,7 @@ def test_an_older_job_that_waited_long_is_not_overtaken_for_ever() -> None:
     w.submit("j-small", gpus=1)
     w.round()
     assert w.state("j-small") is S.QUEUED
-    assert w.core.jobs["j-small"].waiting_for.code is CauseCode.HELD_BACK  # type: ignore[union-attr]
+    assert w.core.picture.jobs["j-small"].waiting_for.code is CauseCode.HELD_BACK  # type: ignore[union-attr]
     w.nodes["node-1"].end(("j-0", 0, 0), 0)
     w.round()
     assert w.state("j-big") is S.RUNNING
@@ -336,7 +336,7 @@ def test_a_new_leader_goes_on_where_the_old_one_stopped() -> None:
     w = world()
     w.submit("j-1")
     w.round()
-    jobs, nodes = list(w.core.jobs.values()), list(w.core.nodes.values())
+    jobs, nodes = list(w.core.picture.jobs.values()), list(w.core.picture.nodes.values())
     w.core = Scheduler(pool="default", settings=Settings())
     w.core.load(jobs=jobs, nodes=nodes, now=w.now)
     w.round()
@@ -388,13 +388,13 @@ def test_whatever_happens_no_gpu_is_given_twice_and_no_rank_runs_in_two_epochs(
                 if live:
                     one, key = live[a % len(live)]
                     one.end(key, b, reason=EndReason.EXIT)
-            case "cancel" | "requeue" if w.core.jobs:
-                job_id = sorted(w.core.jobs)[a % len(w.core.jobs)]
+            case "cancel" | "requeue" if w.core.picture.jobs:
+                job_id = sorted(w.core.picture.jobs)[a % len(w.core.picture.jobs)]
                 w.ask(AskKind.CANCEL if kind == "cancel" else AskKind.REQUEUE, job_id)
             case "tick":
                 w.tick(float(a))
             case "leader":
-                jobs, nodes = list(w.core.jobs.values()), list(w.core.nodes.values())
+                jobs, nodes = list(w.core.picture.jobs.values()), list(w.core.picture.nodes.values())
                 w.core = Scheduler(pool="default", settings=Settings())
                 w.core.load(jobs=jobs, nodes=nodes, now=w.now)
             case "forget":
@@ -409,7 +409,7 @@ def test_whatever_happens_no_gpu_is_given_twice_and_no_rank_runs_in_two_epochs(
         w.now += 10
         w.round()
         _nothing_overlaps(w)
-    assert not w.core.jobs, {job_id: kept.state for job_id, kept in w.core.jobs.items()}
+    assert not w.core.picture.jobs, {job_id: kept.state for job_id, kept in w.core.picture.jobs.items()}
 
 
 def _nothing_overlaps(w: World) -> None:
@@ -430,5 +430,5 @@ def test_a_node_that_comes_back_smaller_keeps_what_runs() -> None:
     w.nodes["node-1"].capacity = capacity(gpus=3)
     w.round()
     assert w.state("j-1") is S.RUNNING
-    w.core.load(jobs=list(w.core.jobs.values()), nodes=[node("node-1", gpus=3)], now=w.now)
-    w.core.check()
+    w.core.load(jobs=list(w.core.picture.jobs.values()), nodes=[node("node-1", gpus=3)], now=w.now)
+    w.core.picture.check()

@@ -1,0 +1,207 @@
+"""What a scheduler knows of its pool: jobs, nodes, what is free, who waits, what each node should run.
+
+Every change of a job goes through `go`, which makes the step and draws it into the picture at once.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from libs.domain.cluster import Node
+from libs.domain.job import STEPS, Allocation, Cause, Job, JobEvent, JobState, Placement, Step, after
+from libs.messages.nodes import StartRun
+from libs.messages.signals import GpuScore
+from libs.planning.queue import Queue
+from libs.planning.room import Room
+from services.scheduler.orders import run_orders
+from services.scheduler.runs import Runs
+
+_S, _E = JobState, JobEvent
+
+
+class NodeChange(Struct, frozen=True):
+    """A node to store as it now is, and the event that tells it."""
+
+    node: Node
+    event: str
+    sentence: str
+    at: float
+    ask: int = 0
+
+
+class Picture:
+    """Begins empty; `load` fills it from the store."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.nodes: dict[str, Node] = {}
+        self.heard: dict[str, float] = {}  # when each node last reported
+        self.runs = Runs()
+        self.room = Room()
+        self.queue = Queue()
+        self.backing_off: set[str] = set()
+        self.unexplained: set[str] = set()  # jobs that wait, and nobody has said why yet
+        self.ports: dict[str, set[int]] = {}  # by address, where gangs meet
+        self.desired: dict[str, dict[str, list[StartRun]]] = {}  # by node and job
+        self.hinted: set[str] = set()
+        self.node_changes: list[NodeChange] = []
+
+    def load(self, *, jobs: Iterable[Job], nodes: Iterable[Node], scores: Iterable[GpuScore] = (), now: float) -> None:
+        """Begin from the store. Every node counts as heard of now: silence before we listened means nothing."""
+        self.room = Room(_by_gpu(scores))
+        for node in nodes:
+            self.nodes[node.id] = node
+            self.heard[node.id] = now
+            self.room.add(node)
+        for job in jobs:
+            self.keep(job)
+
+    def rescore(self, scores: Iterable[GpuScore]) -> None:
+        """Other scores for some GPUs: what is placed from now on goes by them."""
+        new = {gpu: score for gpu, score in _by_gpu(scores).items() if self.room.scores.get(gpu, 1.0) != score}
+        self.room.scores.update(new)
+        for node_id in sorted({node_id for node_id, _ in new} & self.nodes.keys()):
+            self._put_in_room(self.nodes[node_id])
+
+    def keep(self, job: Job) -> None:
+        """A job that is new here."""
+        self.jobs[job.id] = job
+        if job.state is _S.QUEUED:
+            self._enqueue(job)
+        elif job.state.holding:
+            self._give(job, loaded=True)
+
+    def change_node(self, node: Node, event: str, sentence: str, *, at: float, ask: int = 0) -> None:
+        self.nodes[node.id] = node
+        self._put_in_room(node)
+        self.node_changes.append(NodeChange(node, event, sentence, at, ask))
+
+    def _put_in_room(self, node: Node) -> None:
+        held = [
+            allocation
+            for job in self.jobs.values()
+            if job.placement is not None
+            for allocation in job.placement.allocations
+            if allocation.node_id == node.id
+        ]
+        self.room.add(node, held)
+        self.room.grown += 1
+
+    def all_gone(self, job: Job) -> bool:
+        assert job.placement is not None
+        return all(self._gone(job, allocation) for allocation in job.placement.allocations)
+
+    def _gone(self, job: Job, allocation: Allocation) -> bool:
+        node = self.nodes.get(allocation.node_id)
+        return node is None or not node.ready or self.runs.gone(job, allocation)
+
+    def go(
+        self,
+        job: Job,
+        event: JobEvent,
+        cause: Cause,
+        now: float,
+        *,
+        ask: int = 0,
+        priority: int | None = None,
+        attempts: int | None = None,
+        not_before: float | None = None,
+        placement: Placement | None = None,
+        exit_code: int | None = None,
+        progress: dict[str, float] | None = None,
+    ) -> list[Step]:
+        step = Step(
+            job_id=job.id,
+            version=job.version,
+            event=event,
+            to=STEPS[job.state, event],
+            at=now,
+            cause=cause,
+            epoch=job.epoch + (event is _E.REQUEUED),
+            ask=ask,
+            priority=priority,
+            attempts=attempts,
+            not_before=not_before,
+            placement=placement,
+            exit_code=exit_code,
+            progress=progress,
+        )
+        self._apply(job, after(job, step), now)
+        return [step]
+
+    def _apply(self, before: Job, job: Job, now: float) -> None:
+        if before.state.holding and not job.state.holding:
+            self._release(before)
+        elif job.state is _S.STOPPING and before.state is not _S.STOPPING:
+            self._undesire(before)
+        self.queue.remove(job.id)
+        self.backing_off.discard(job.id)
+        if job.state.final:
+            self.jobs.pop(job.id, None)
+            self.unexplained.discard(job.id)
+            return
+        self.jobs[job.id] = job
+        if job.state is _S.QUEUED:
+            if before.state is not _S.QUEUED or job.priority != before.priority:
+                self.unexplained.add(job.id)
+            if job.not_before > now:
+                self.backing_off.add(job.id)
+            else:
+                self.queue.add(job)
+        elif before.state is _S.QUEUED:
+            self._give(job, loaded=False)
+
+    def _enqueue(self, job: Job) -> None:
+        self.unexplained.add(job.id)
+        self.queue.add(job)  # one that must back off is put aside by its first look, in `decide`
+        if job.not_before > 0:
+            self.queue.remove(job.id)
+            self.backing_off.add(job.id)
+
+    def _give(self, job: Job, *, loaded: bool) -> None:
+        """A job came to hold what its placement says."""
+        assert job.placement is not None
+        self.unexplained.discard(job.id)
+        self.runs.hold(job, loaded=loaded)
+        self.ports.setdefault(job.placement.master_address, set()).add(job.placement.master_port)
+        for allocation in job.placement.allocations:
+            self.room.take(allocation)
+        if job.state is not _S.STOPPING:
+            for node_id, orders in run_orders(job, self.nodes).items():
+                self.desired.setdefault(node_id, {})[job.id] = orders
+                self.hinted.add(node_id)
+
+    def _undesire(self, job: Job) -> None:
+        assert job.placement is not None
+        for allocation in job.placement.allocations:
+            if self.desired.get(allocation.node_id, {}).pop(job.id, None) is not None:
+                self.hinted.add(allocation.node_id)
+
+    def _release(self, job: Job) -> None:
+        assert job.placement is not None
+        self._undesire(job)
+        self.runs.let_go(job)
+        self.ports.get(job.placement.master_address, set()).discard(job.placement.master_port)
+        for allocation in job.placement.allocations:
+            self.room.give_back(allocation)
+
+    def check(self) -> None:
+        """Assert what must always hold."""
+        held: dict[tuple[str, int], str] = {}
+        for job in self.jobs.values():
+            assert not job.state.final, f"{job.id} is final and still kept"
+            assert (job.placement is not None) == job.state.holding, f"{job.id}: {job.state}, {job.placement}"
+            waits = job.id in self.queue or job.id in self.backing_off
+            assert waits == (job.state is _S.QUEUED), f"{job.id}: {job.state} but waits is {waits}"
+            for allocation in job.placement.allocations if job.placement else ():
+                for gpu in allocation.gpus:
+                    other = held.setdefault((allocation.node_id, gpu), job.id)
+                    assert other == job.id, f"GPU {gpu} of {allocation.node_id}: {other} and {job.id}"
+        for node_id, room in self.room.nodes.items():
+            for gpu in room.free:
+                assert (node_id, gpu) not in held, f"GPU {gpu} of {node_id} is free and held by {held[node_id, gpu]}"
+
+
+def _by_gpu(scores: Iterable[GpuScore]) -> dict[tuple[str, int], float]:
+    """Of each GPU the score that placement goes by: as long as jobs have no class, that of the mixed one."""
+    return {(score.node_id, score.gpu_index): score.score for score in scores if score.job_class == "mixed"}
