@@ -91,7 +91,8 @@ class CauseCode(StrEnum):
     FITS = "fits"  # there was room
     NODE_REPORTED = "node-reported"  # a node saw it happen
     EXITED = "exited"  # every rank ended with status 0, or one with another
-    START_FAILED = "start-failed"  # image missing, command not found, port taken, …
+    START_FAILED = "start-failed"  # image missing, command not found, …
+    PORT_TAKEN = "port-taken"  # something else listens where the gang should meet
     START_TIMEOUT = "start-timeout"
     RUN_LOST = "run-lost"  # the node no longer knows the run
     RANK_ENDED = "rank-ended"  # one rank of a gang failed, so the others must stop

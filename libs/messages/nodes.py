@@ -24,7 +24,11 @@ class EndReason(StrEnum):
     OOM = "oom"  # killed for memory
     FENCED = "fenced"  # the node ended it, because it could not reach the control plane
     START_FAILED = "start-failed"  # never ran: `detail` says why
+    PORT_TAKEN = "port-taken"  # never ran: something else listens where rank 0 should; another epoch has another port
     LOST = "lost"  # it is gone and left no exit status
+
+
+NEVER_RAN = frozenset({EndReason.START_FAILED, EndReason.PORT_TAKEN})
 
 
 class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):

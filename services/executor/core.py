@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from libs.messages.nodes import EndReason, NodeDesired, RunSeen, RunState, StartRun
+from libs.messages.nodes import NEVER_RAN, EndReason, NodeDesired, RunSeen, RunState, StartRun
 from services.executor.runtime import Run, RunKey
 
 
@@ -194,7 +194,7 @@ class Reconciler:
     def _seen(self, run: Run, progress: dict[str, float]) -> RunSeen:
         reason, exit_code = run.reason, run.exit_code
         stop = self._stops.get(run.key)
-        if stop is not None and not run.live and reason is not EndReason.START_FAILED:
+        if stop is not None and not run.live and reason not in NEVER_RAN:
             if stop.fenced:
                 reason = EndReason.FENCED
             elif exit_code != 0:  # with 0 it finished within its grace

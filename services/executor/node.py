@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from libs.domain.cluster import Gpu
 from libs.domain.spec import Volume
-from libs.messages.nodes import StartRun
+from libs.messages.nodes import EndReason, StartRun
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
@@ -20,6 +20,15 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
 
 class Refusal(Exception):  # noqa: N818 - not an error of the node: this order can never be carried out here
     """Why an order cannot start, in words for its user."""
+
+    def __init__(self, why: str, reason: EndReason = EndReason.START_FAILED) -> None:
+        super().__init__(why)
+        self.reason = reason
+
+
+def port_taken(order: StartRun) -> Refusal:
+    why = f"port taken: {order.master_port}, which the other ranks would meet at"
+    return Refusal(why, EndReason.PORT_TAKEN)
 
 
 def gpus_of(order: StartRun, node: NodeFacts) -> tuple[Gpu, ...]:

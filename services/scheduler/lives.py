@@ -8,7 +8,7 @@ from services.scheduler.picture import Picture
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
-_NOT_ITS_FAULT = frozenset({_C.PREEMPTED, _C.NODE_LOST, _C.NODE_DRAINED, _C.REQUEUE_ASKED, _C.RUN_LOST})
+_NOT_ITS_FAULT = frozenset({_C.PREEMPTED, _C.NODE_LOST, _C.NODE_DRAINED, _C.REQUEUE_ASKED, _C.RUN_LOST, _C.PORT_TAKEN})
 
 
 def follow(picture: Picture, job: Job, now: float) -> list[Step]:

@@ -1,23 +1,34 @@
 """From a placed job to what each of its nodes is told to run."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.domain.quantity import size_bytes
 from libs.messages.nodes import StartRun
 
-PORT_FIRST, PORT_COUNT = 20000, 10000  # below the range that Linux gives to outgoing connections
+PORT_FIRST, PORT_COUNT = 10000, 22000  # below the range that Linux gives to outgoing connections
 
 
-def master_port(job: Job, taken: set[int]) -> int:
-    """Where rank 0 listens: another port for every epoch, so that one found busy is not tried again."""
+def master_port(job: Job, *, ranks: int, taken: Container[int]) -> int:
+    """Where rank 0 listens, with a port behind it for each other rank (TensorFlow wants one for every task).
+
+    Another one for every epoch, so that a port found busy is not tried again. Where all are taken, some are shared:
+    then the node finds out, and the next epoch is luckier.
+    """
     start = (job.seq * 7919 + job.epoch * 104729) % PORT_COUNT
-    for step in range(PORT_COUNT):
-        port = PORT_FIRST + (start + step) % PORT_COUNT
-        if port not in taken:
+    for step in range(PORT_COUNT - ranks):
+        port = PORT_FIRST + (start + step) % (PORT_COUNT - ranks + 1)
+        if not any(port + rank in taken for rank in range(ranks)):
             return port
-    raise AssertionError(f"{PORT_COUNT} gangs on one address")
+    return PORT_FIRST + start % (PORT_COUNT - ranks + 1)
+
+
+def ports_of(job: Job) -> range:
+    """The ports that a placed job may use at its master's address."""
+    assert job.placement is not None
+    first = job.placement.master_port
+    return range(first, first + len(job.placement.allocations))
 
 
 def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]:

@@ -13,7 +13,7 @@ from libs.messages.nodes import StartRun
 from libs.messages.signals import GpuScore
 from libs.planning.queue import Queue
 from libs.planning.room import Room
-from services.scheduler.orders import run_orders
+from services.scheduler.orders import ports_of, run_orders
 from services.scheduler.runs import Runs
 
 _S, _E = JobState, JobEvent
@@ -153,17 +153,17 @@ class Picture:
 
     def _enqueue(self, job: Job) -> None:
         self.unexplained.add(job.id)
-        self.queue.add(job)  # one that must back off is put aside by its first look, in `decide`
         if job.not_before > 0:
-            self.queue.remove(job.id)
-            self.backing_off.add(job.id)
+            self.backing_off.add(job.id)  # or did once: the next look will tell
+        else:
+            self.queue.add(job)
 
     def _give(self, job: Job, *, loaded: bool) -> None:
         """A job came to hold what its placement says."""
         assert job.placement is not None
         self.unexplained.discard(job.id)
         self.runs.hold(job, loaded=loaded)
-        self.ports.setdefault(job.placement.master_address, set()).add(job.placement.master_port)
+        self.ports.setdefault(job.placement.master_address, set()).update(ports_of(job))
         for allocation in job.placement.allocations:
             self.room.take(allocation)
         if job.state is not _S.STOPPING:
@@ -181,7 +181,7 @@ class Picture:
         assert job.placement is not None
         self._undesire(job)
         self.runs.let_go(job)
-        self.ports.get(job.placement.master_address, set()).discard(job.placement.master_port)
+        self.ports[job.placement.master_address].difference_update(ports_of(job))
         for allocation in job.placement.allocations:
             self.room.give_back(allocation)
 

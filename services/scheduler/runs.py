@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
-from libs.messages.nodes import EndReason, NodeReported, RunSeen, RunState, StartRun
+from libs.messages.nodes import NEVER_RAN, EndReason, NodeReported, RunSeen, RunState, StartRun
 
 _Key = tuple[str, int, int]
 
@@ -141,7 +141,7 @@ class Runs:
 
 def _began(run: RunSeen) -> bool:
     if run.state is RunState.EXITED:
-        return run.reason is not EndReason.START_FAILED
+        return run.reason not in NEVER_RAN
     return run.state is RunState.RUNNING
 
 
@@ -155,6 +155,8 @@ def _cause(run: RunSeen, *, of: int) -> Cause:
     match run.reason:
         case EndReason.START_FAILED:
             return Cause(code=CauseCode.START_FAILED, sentence=f"{rank}could not start: {run.detail}")
+        case EndReason.PORT_TAKEN:
+            return Cause(code=CauseCode.PORT_TAKEN, sentence=f"{rank}could not start: {run.detail}")
         case EndReason.OOM:
             sentence = f"{rank}was killed: it used more memory than it asked for"
             return Cause(code=CauseCode.EXITED, sentence=sentence, numbers=numbers)

@@ -81,7 +81,7 @@ class Waiting:
 
     def _place(self, job: Job, allocations: tuple[Allocation, ...], now: float) -> list[Step]:
         address = self._picture.nodes[allocations[0].node_id].address
-        port = master_port(job, self._picture.ports.setdefault(address, set()))
+        port = master_port(job, ranks=len(allocations), taken=self._picture.ports.get(address, ()))
         why = _why_there(allocations)
         placement = Placement(allocations=allocations, master_address=address, master_port=port, why=why)
         return self._picture.go(job, _E.PLACED, Cause(code=_C.FITS, sentence=why), now, placement=placement)

@@ -19,7 +19,12 @@ from libs.messages.events import JOB_SUBJECT, NODE_SUBJECT
 ROOT = Path(__file__).parents[2]
 SERVICES = ("cli", "executor", "gateway", "reallocator", "scheduler", "scorer", "telemetry")
 
-PURE = ("libs/domain/*.py", "libs/planning/*.py", "services/*/core.py")
+PURE = (
+    "libs/domain/*.py",
+    "libs/planning/*.py",
+    "services/*/core.py",
+    *(f"services/scheduler/{part}.py" for part in ("picture", "lives", "waiting", "runs", "orders")),
+)
 IMPURE_MODULES = {
     *{"time", "random", "secrets", "uuid", "os", "io", "pathlib", "shutil", "tempfile", "glob", "sys", "logging"},
     *{"asyncio", "threading", "concurrent", "multiprocessing", "subprocess", "signal", "select", "selectors", "socket"},

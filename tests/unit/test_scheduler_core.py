@@ -432,3 +432,32 @@ def test_a_node_that_comes_back_smaller_keeps_what_runs() -> None:
     assert w.state("j-1") is S.RUNNING
     w.core.load(jobs=list(w.core.picture.jobs.values()), nodes=[node("node-1", gpus=3)], now=w.now)
     w.core.picture.check()
+
+
+def test_a_gang_whose_port_is_taken_tries_another_one_and_it_costs_no_retry() -> None:
+    w = world()
+    w.submit("j-1", gpus=1, replicas=2)
+    w.sync("node-1")
+    first = w.core.picture.jobs["j-1"].placement
+    w.nodes["node-1"].end(("j-1", 0, 0), 0, reason=EndReason.PORT_TAKEN, detail="port taken")
+    w.round()
+    w.round()
+    again = w.core.picture.jobs["j-1"]
+    assert (again.epoch, again.attempts, again.state) == (1, 0, S.RUNNING)
+    assert first is not None
+    assert again.placement is not None
+    assert first.master_port != again.placement.master_port
+
+
+def test_gangs_that_meet_at_one_address_have_ports_of_their_own() -> None:
+    w = world(nodes=4, gpus=8)
+    for n in range(8):
+        w.submit(f"j-{n}", gpus=1, replicas=4)
+    w.round()
+    ports = [
+        placement.master_port + rank
+        for job in w.core.picture.jobs.values()
+        if (placement := job.placement) is not None
+        for rank in range(len(placement.allocations))
+    ]
+    assert len(ports) == len(set(ports)) == 32

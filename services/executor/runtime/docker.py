@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.home import Home
-from services.executor.node import NodeFacts, Refusal
+from services.executor.node import NodeFacts, Refusal, port_taken
 from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.container import (
     HOST_NETWORK,
@@ -108,7 +108,7 @@ class DockerRuntime:
                 key=key,
                 state=RunState.EXITED,
                 ended_at=time.time(),
-                reason=EndReason.START_FAILED,
+                reason=refusal.reason,
                 detail=str(refusal),
             )
         finally:
@@ -209,7 +209,7 @@ class DockerRuntime:
             await self._engine.call(self._engine.client.start, made)
         except APIError as error:
             await self._remove_container(made)
-            raise Refusal(_start_refused(explanation(error), order)) from error
+            raise _start_refused(explanation(error), order) from error
 
     async def _create(self, arguments: Mapping[str, Any], key: RunKey, permitted: Callable[[], bool]) -> str | None:
         """The new container's id; None where the run is there already, or may not start any more. Raises Refusal."""
@@ -458,10 +458,11 @@ def _seconds(text: str) -> float | None:
     return None if text.startswith("0001") else datetime.fromisoformat(text).timestamp()
 
 
-def _start_refused(why: str, order: StartRun) -> str:
+def _start_refused(why: str, order: StartRun) -> Refusal:
     """The engine's words, made short where the cause is common."""
     if "executable file not found" in why or ("no such file or directory" in why and "exec" in why):
-        return f"command not found: {order.command[0] if order.command else 'the command of the image'}"
+        program = order.command[0] if order.command else "the command of the image"
+        return Refusal(f"command not found: {program}")
     if "port is already allocated" in why or "address already in use" in why:
-        return f"port taken: {order.master_port}, which the other ranks would meet at"
-    return why
+        return port_taken(order)
+    return Refusal(why)

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.environment import RunFacts, environment
 from services.executor.home import Home
-from services.executor.node import NodeFacts, Refusal, gpus_of, volume_source
+from services.executor.node import NodeFacts, Refusal, gpus_of, port_taken, volume_source
 from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always, cgroup, records
 from services.executor.runtime.shim import CGROUP_REFUSED_STATUS, find_command, spawn
 from services.executor.runtime.stragglers import kill_stragglers
@@ -98,7 +98,7 @@ class ProcessRuntime:
         try:
             command, env, workdir = self._prepare(order, key)
         except Refusal as refusal:
-            self._fail(key, str(refusal))
+            self._fail(key, str(refusal), refusal.reason)
             return
         folder = self._home.run(key)
         try:
@@ -183,7 +183,7 @@ class ProcessRuntime:
         if program is None:
             raise Refusal(f"command not found: {order.command[0]}")
         if order.rank == 0 and order.master_port and _port_taken(order.master_port):
-            raise Refusal(f"port taken: {order.master_port}, which the other ranks would meet at")
+            raise port_taken(order)
         return (program, *order.command[1:]), env, workdir
 
     def _spawn(
@@ -219,10 +219,10 @@ class ProcessRuntime:
         self._watch(_Live(record, run, child=True))
         records.write(folder, record)
 
-    def _fail(self, key: RunKey, detail: str) -> None:
+    def _fail(self, key: RunKey, detail: str, reason: EndReason = EndReason.START_FAILED) -> None:
         """Kept in memory only: after a restart the same order fails the same way again."""
         now = time.time()
-        self._end(Run(key=key, state=RunState.EXITED, ended_at=now, reason=EndReason.START_FAILED, detail=detail))
+        self._end(Run(key=key, state=RunState.EXITED, ended_at=now, reason=reason, detail=detail))
 
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
