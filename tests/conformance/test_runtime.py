@@ -431,7 +431,7 @@ async def test_a_taken_port_of_rank_0_fails_the_start(rig: Rig) -> None:
         asked = rig.shell(("true",), master_port=port)
         await rig.runtime.start(asked)
         run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
-    assert run.reason is EndReason.START_FAILED
+    assert run.reason is EndReason.PORT_TAKEN
     assert run.detail.startswith(f"port taken: {port}")
 
 
