@@ -63,6 +63,7 @@ class NodeReported(Message, frozen=True, kw_only=True):
     runs: tuple[RunSeen, ...] = ()
     runtime: str = "process"
     not_enforced: tuple[str, ...] = ()
+    leaving: bool = False  # the executor is going: it starts nothing more, and its runs are being ended
 
 
 class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -66,6 +66,7 @@ class Agent:
         self.gauges = ExecutorGauges()
         self._hinted = asyncio.Event()
         self._reconciling = asyncio.Lock()
+        self._leaving = False
         self._seq = 0
         self._tried = False
         self._failures = 0
@@ -120,9 +121,17 @@ class Agent:
 
     async def stop_all(self) -> None:
         """End every run, as if it were no longer desired, and return when all are gone or killed."""
+        self._leaving = True
         self._core.close()
         while (runs := await self.runs()) is None or any(run.live for run in runs):
             await self.reconcile()
+            await asyncio.sleep(STOP_LOOK_SECONDS)
+
+    async def leave(self) -> None:
+        """Return when the control plane knows how every run ended, so that nothing of them need be kept."""
+        self.touch()
+        while (runs := await self.runs()) is None or runs:
+            self.woken.set()
             await asyncio.sleep(STOP_LOOK_SECONDS)
 
     async def _sync(self) -> bool:
@@ -147,6 +156,7 @@ class Agent:
                     runs=seen,
                     runtime=self._runtime.name,
                     not_enforced=self._runtime.not_enforced,
+                    leaving=self._leaving,
                 ),
                 NodeDesired,
                 seconds_max=self._node.answer_seconds_max,

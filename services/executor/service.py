@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from libs.bus import Bus
 from libs.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog, RunProgressed
@@ -22,6 +23,7 @@ LOG_LOOK_SECONDS = 0.1
 LOG_BYTES_MAX = 512 * 1024  # as JSON it still fits into one message
 LOG_READERS_MAX = 512
 STOP_SECONDS_MAX = 40.0
+LEAVE_SECONDS_MAX = 5.0
 
 
 async def run(
@@ -117,3 +119,7 @@ async def _stop_jobs(agent: Agent) -> None:
             await agent.stop_all()
     except (TimeoutError, RuntimeUnavailableError):
         logger.warning("left while some runs had not ended; the next executor finds them")
+        return
+    with suppress(TimeoutError, RuntimeUnavailableError):  # Then the next executor tells of them.
+        async with asyncio.timeout(LEAVE_SECONDS_MAX):
+            await agent.leave()

@@ -12,7 +12,7 @@ from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.messages.asks import Ask, AskKind
-from libs.messages.nodes import NodeReported, StartRun
+from libs.messages.nodes import NodeReported, RunState, StartRun
 from libs.messages.signals import GpuScore
 from services.scheduler import lives
 from services.scheduler.picture import NodeChange, Picture
@@ -64,7 +64,10 @@ class Scheduler:
         if refused := self.picture.runs.refuses(report):
             return refused
         self.picture.heard[report.node_id] = now
-        self._know_node(report, now)
+        if not report.leaving or report.node_id not in self.picture.nodes:
+            self._know_node(report, now)
+        if not report.leaving:
+            self.picture.reopen(report.node_id)  # it may have been closed while an executor before this one was leaving
         self.picture.runs.see(report)
         return ""
 
@@ -133,7 +136,15 @@ class Scheduler:
         steps: list[Step] = []
         for job_id in sorted(self.picture.runs.jobs_on(report.node_id)):
             steps += lives.follow(self.picture, self.picture.jobs[job_id], now)
-        return steps
+        return steps + (self._let_leave(report, now) if report.leaving else [])
+
+    def _let_leave(self, report: NodeReported, now: float) -> list[Step]:
+        """A node that goes takes nothing new; once nothing runs there it is lost, without waiting for its lease."""
+        node = self.picture.nodes[report.node_id]
+        self.picture.room.close([node.id])
+        if not node.ready or any(run.state is not RunState.EXITED for run in report.runs):
+            return []
+        return self._lose(node, "left: its executor was stopped", now)
 
     def decide(self, now: float) -> list[Step]:
         """Lost nodes, passed deadlines, then places for waiting jobs, and why the others go on waiting."""
@@ -147,19 +158,19 @@ class Scheduler:
         steps: list[Step] = []
         for node in [node for node in self.picture.nodes.values() if node.ready]:
             silent = now - self.picture.heard[node.id]
-            if silent <= self.settings.lease_seconds:
-                continue
-            sentence = f"not heard of for {duration_text(silent)}"
-            self.picture.change_node(structs.replace(node, ready=False), "lost", sentence, at=now)
-            cause = Cause(code=_C.NODE_LOST, sentence=f"node {node.id} was {sentence}", by=node.id)
-            for job_id in sorted(self.picture.runs.jobs_on(node.id)):
-                job = self.picture.jobs.get(job_id)
-                if job is None:
-                    continue
-                if job.state is _S.STOPPING:
-                    steps += lives.stopped(self.picture, job, now) if self.picture.all_gone(job) else []
-                else:
-                    steps += lives.stop(self.picture, job, cause, now)
+            if silent > self.settings.lease_seconds:
+                steps += self._lose(node, f"was not heard of for {duration_text(silent)}", now)
+        return steps
+
+    def _lose(self, node: Node, sentence: str, now: float) -> list[Step]:
+        self.picture.change_node(structs.replace(node, ready=False), "lost", sentence, at=now)
+        cause = Cause(code=_C.NODE_LOST, sentence=f"node {node.id} {sentence}", by=node.id)
+        steps: list[Step] = []
+        for job in [self.picture.jobs[job_id] for job_id in sorted(self.picture.runs.jobs_on(node.id))]:
+            if job.state is not _S.STOPPING:
+                steps += lives.stop(self.picture, job, cause, now)
+            elif self.picture.all_gone(job):
+                steps += lives.stopped(self.picture, job, now)
         return steps
 
     def _deadlines(self, now: float) -> list[Step]:

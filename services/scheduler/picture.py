@@ -76,6 +76,12 @@ class Picture:
         self._put_in_room(node)
         self.node_changes.append(NodeChange(node, event, sentence, at, ask))
 
+    def reopen(self, node_id: str) -> None:
+        """Let a node take work again, unless it is drained or lost."""
+        node = self.nodes[node_id]
+        if node.ready and not node.drained and not self.room.is_open(node_id):
+            self.room.reopen([node_id])
+
     def _put_in_room(self, node: Node) -> None:
         held = [
             allocation

@@ -143,7 +143,7 @@ async def test_a_job_submitted_by_http_runs_in_its_container_and_tells_its_event
     assert of_first == [f"weft.jobs.{name}" for name in ("submitted", "placed", "starting", "started", "succeeded")]
 
 
-async def test_nothing_is_left_after_down(tmp_path: Path) -> None:
+async def test_nothing_is_left_after_down_not_even_of_a_job_that_ran(tmp_path: Path) -> None:
     need_engine()
     compose = Compose(tmp_path)
     try:
@@ -151,8 +151,6 @@ async def test_nothing_is_left_after_down(tmp_path: Path) -> None:
         async with Client(f"http://127.0.0.1:{compose.port}", await compose.secret("admin-token")) as client:
             running = await client.submit(_spec("endless", "sleep 1000"))
             await until(client, running.id, lambda job: job.state is JobState.RUNNING, seconds_max=60)
-            await client.cancel(running.id)
-            await until(client, running.id, lambda job: job.state is JobState.CANCELLED, seconds_max=60)
     finally:
         await compose.run("--profile", "tools", "down", "--volumes", "--timeout", "30")
     assert await compose.left() == []

@@ -15,6 +15,7 @@ class ScriptedNode:
         self.seq = 0
         self.runs: dict[Key, RunSeen] = {}
         self.orders: dict[Key, StartRun] = {}
+        self.leaving = False
         self._told: set[Key] = set()
 
     def report(self) -> NodeReported:
@@ -29,6 +30,7 @@ class ScriptedNode:
             seq=self.seq,
             capacity=self.capacity,
             runs=tuple(self.runs.values()),
+            leaving=self.leaving,
         )
 
     def hear(self, desired: tuple[StartRun, ...], *, now: float = 0.0) -> None:

@@ -461,3 +461,25 @@ def test_gangs_that_meet_at_one_address_have_ports_of_their_own() -> None:
         for rank in range(len(placement.allocations))
     ]
     assert len(ports) == len(set(ports)) == 32
+
+
+def test_a_node_that_leaves_takes_nothing_new_and_is_lost_once_nothing_runs_there() -> None:
+    w = world(nodes=2, gpus=4)
+    w.submit("j-1", gpus=4)
+    w.round()
+    (home,) = [n for n, one in w.nodes.items() if one.live]
+    (other,) = [n for n in w.nodes if n != home]
+    w.nodes[home].leaving = True
+    w.submit("j-2", gpus=4)
+    w.submit("j-3", gpus=4)
+    w.sync(home)
+    w.sync(other)
+    assert (w.state("j-1"), w.state("j-2"), w.state("j-3")) == (S.RUNNING, S.PLACED, S.QUEUED)
+    w.nodes[home].end(("j-1", 0, 0), 143, reason=EndReason.STOPPED)
+    w.sync(home)
+    assert not w.core.picture.nodes[home].ready
+    assert w.state("j-1") is S.QUEUED
+    w.nodes[home].leaving = False
+    w.round()
+    assert w.core.picture.nodes[home].ready
+    assert w.state("j-1") is S.RUNNING

@@ -41,6 +41,7 @@ from services.executor.runtime.records import forget
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
+NETWORK_LOOKS = 20
 FOLLOWERS_STOP_SECONDS_MAX = 2.0
 SHRINK_ROOM = 1.1  # memory is not shrunk below this many times what is in use
 CONFLICT, MISSING = 409, 404
@@ -266,30 +267,46 @@ class DockerRuntime:
             return Joined(network=chosen, named=chosen != HOST_NETWORK)
         here = {address for addresses in order.peers.values() for address in addresses} <= {self._node.address}
         if order.world_size > 1 and here:
-            await self._make_network(gang_network(key), {"weft.job": key.job_id}, {})
-            return Joined(network=gang_network(key), named=True)
+            return Joined(network=await self._gang_network(order, key), named=True)
         # One for all that need nobody: out of it, but not to one another.
         alone = f"{self._settings.cluster}-alone"
-        await self._make_network(alone, {}, {"com.docker.network.bridge.enable_icc": "false"})
-        return Joined(network=alone, named=order.world_size == 1)
+        made = await self._make_network(alone, {}, {"com.docker.network.bridge.enable_icc": "false"})
+        return Joined(network=made, named=order.world_size == 1)
 
-    async def _make_network(self, name: str, labels: dict[str, str], options: dict[str, str]) -> None:
-        client = self._engine.client
+    async def _gang_network(self, order: StartRun, key: RunKey) -> str:
+        """Made where rank 0 is, and waited for elsewhere: two nodes of one engine would make two of one name."""
+        name = gang_network(key)
+        if order.rank == 0:
+            return await self._make_network(name, {"weft.job": key.job_id}, {})
+        for _ in range(NETWORK_LOOKS):
+            if found := await self._find_network(name):
+                return found
+            await asyncio.sleep(POLL_SECONDS)
+        raise RuntimeUnavailableError(f"{key}: rank 0 has not made the network {name} yet")
+
+    async def _find_network(self, name: str) -> str | None:
+        found = await self._engine.call(self._engine.client.networks, names=[f"^{name}$"])
+        return cast(str, found[0]["Id"]) if found else None
+
+    async def _make_network(self, name: str, labels: dict[str, str], options: dict[str, str]) -> str:
+        """Its id; the one that is there, if there is one."""
         async with self._networking:
-            if await self._engine.call(client.networks, names=[f"^{name}$"]):
-                return
+            if found := await self._find_network(name):
+                return found
             try:
-                await self._engine.call(
-                    client.create_network,
+                made = await self._engine.call(
+                    self._engine.client.create_network,
                     name,
                     driver="bridge",
                     options=options,
                     labels={**labels, "weft.cluster": self._settings.cluster},
                     check_duplicate=True,
                 )
+                return made["Id"]
             except APIError as error:
-                if error.status_code != CONFLICT:
-                    raise Refusal(f"no network for the job: {explanation(error)}") from error
+                if error.status_code == CONFLICT and (found := await self._find_network(name)):
+                    return found
+                raise Refusal(f"no network for the job: {explanation(error)}") from error
 
     async def _remove_network(self, key: RunKey) -> None:
         """The gang's, once no container of it is left, on whichever node of this engine."""
@@ -297,11 +314,12 @@ class DockerRuntime:
         name = gang_network(key)
         async with self._networking:
             try:
-                if not await self._engine.call(client.networks, names=[f"^{name}$"]):
+                found = await self._find_network(name)
+                if found is None:
                     return
                 filters = {"label": [f"weft.job={key.job_id}", f"weft.epoch={key.epoch}"]}
                 if not await self._engine.call(client.containers, all=True, filters=filters):
-                    await self._engine.call(client.remove_network, name)
+                    await self._engine.call(client.remove_network, found)
             except APIError as error:
                 logger.debug("the network of %s stays for now: %s", key, explanation(error))
 
