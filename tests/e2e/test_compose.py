@@ -82,6 +82,16 @@ async def _docker(*arguments: str, environ: Mapping[str, str] | None = None, sec
     return out.decode()
 
 
+async def _built(project: Compose) -> None:
+    """The image of this tree. An engine that gets no base images skips the test, but not in CI."""
+    try:
+        await project.run("build", "--quiet", "setup", seconds_max=500)
+    except AssertionError as error:
+        if os.environ.get("WEFT_CI_DOCKER") == "1":
+            raise
+        pytest.skip(f"no base images (deploy/local-images makes some): {str(error)[-200:]}")
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -92,8 +102,8 @@ def _free_port() -> int:
 async def compose(tmp_path: Path) -> AsyncIterator[Compose]:
     need_engine()
     project = Compose(tmp_path)
+    await _built(project)
     try:
-        await project.run("build", "--quiet", "setup", seconds_max=500)
         await project.run("--profile", "two-nodes", "up", "--detach", "--wait", "--no-build")
         yield project
     finally:
@@ -146,6 +156,7 @@ async def test_a_job_submitted_by_http_runs_in_its_container_and_tells_its_event
 async def test_nothing_is_left_after_down_not_even_of_a_job_that_ran(tmp_path: Path) -> None:
     need_engine()
     compose = Compose(tmp_path)
+    await _built(compose)
     try:
         await compose.run("up", "--detach", "--wait", "--no-build")
         async with Client(f"http://127.0.0.1:{compose.port}", await compose.secret("admin-token")) as client:
