@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from libs.bus import Asked
-from libs.bus.wire import decode, encode
+from libs.bus.wire import decode, encode, subject_of
 from libs.messages import Message
 
 M = TypeVar("M", bound=Message)
@@ -31,16 +31,32 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 Work = Callable[[Heard], Awaitable[None]]
 
 
+class NotItsSubjectError(Exception):
+    """The message speaks for somebody else than the subject it came on allows."""
+
+
+def _taken(kind: type[M], heard: Heard) -> M:
+    """The message, if it says of itself what its subject says: only the subject is held to who may speak."""
+    message = decode(kind, heard.payload)
+    try:
+        named = subject_of(message)
+    except ValueError as error:
+        raise NotItsSubjectError(str(error)) from error
+    if named != heard.subject:
+        raise NotItsSubjectError(f"it says {named}")
+    return message
+
+
 def hearing(kind: type[M], handler: Callable[[M], Awaitable[None]]) -> Work:
     async def work(heard: Heard) -> None:
-        await handler(decode(kind, heard.payload))
+        await handler(_taken(kind, heard))
 
     return work
 
 
 def answering(kind: type[M], handler: Callable[[M], Awaitable[msgspec.Struct | None]]) -> Work:
     async def work(heard: Heard) -> None:
-        answer = await handler(decode(kind, heard.payload))
+        answer = await handler(_taken(kind, heard))
         if answer is not None and heard.respond:
             await heard.respond(encode(answer))
 
@@ -107,6 +123,8 @@ class Hands:
             await self._work(heard)
         except msgspec.DecodeError as error:
             count_loss(self._counts, "undecodable", f"{heard.subject}: not understood: {error}")
+        except NotItsSubjectError as error:
+            count_loss(self._counts, "misplaced", f"{heard.subject}: dropped: {error}")
         except Exception:
             self._counts["failed"] += 1
             logger.exception("%s: the handler failed", heard.subject)

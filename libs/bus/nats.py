@@ -58,6 +58,9 @@ class NatsSubscription:
         self._among.discard(self)
 
 
+INBOXES = "_INBOX"
+
+
 class NatsBus:
     """One connection. `counts` of: dropped, overrun, undecodable, failed, forbidden, refused, reconnects."""
 
@@ -195,7 +198,8 @@ class NatsBus:
             subject=message.subject,
             payload=message.data,
             headers=message.headers or {},
-            respond=respond if message.reply else None,
+            # An answer goes to an inbox: whoever asks could else have us speak on any subject of ours.
+            respond=respond if message.reply.startswith(INBOXES) else None,
         )
 
     async def _listen(self, subject: str, work: Work, group: str, at_once: int) -> NatsSubscription:

@@ -94,12 +94,12 @@ class CauseCode(StrEnum):
     START_FAILED = "start-failed"  # image missing, command not found, …
     PORT_TAKEN = "port-taken"  # something else listens where the gang should meet
     START_TIMEOUT = "start-timeout"
-    RUN_LOST = "run-lost"  # the node no longer knows the run
+    RUN_LOST = "run-lost"  # the node no longer knows the run, or how it ended
+    NODE_STOPPED = "node-stopped"  # the node itself ended the run: it was cut off, or shut down
     RANK_ENDED = "rank-ended"  # one rank of a gang failed, so the others must stop
     TIME_LIMIT = "time-limit"
     PREEMPTED = "preempted"
     NODE_LOST = "node-lost"
-    NODE_DRAINED = "node-drained"
     CANCEL_ASKED = "cancel-asked"
     REQUEUE_ASKED = "requeue-asked"
     PRIORITY_ASKED = "priority-asked"

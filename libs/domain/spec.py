@@ -16,6 +16,7 @@ from libs.domain.quantity import DURATION_PATTERN, SIZE_PATTERN, duration_second
 
 SPEC_BYTES_MAX = 1 << 20
 YAML_DEPTH_MAX = 32
+DURATION_SECONDS_MAX = 366 * 86400
 GPUS_PER_REPLICA_MAX = 64
 REPLICAS_MAX = 4096
 MEMORY_BYTES_MAX = 64 << 40
@@ -92,7 +93,7 @@ class Role(_Strict, frozen=True, kw_only=True):
     replicas: Replicas = Replicas()
     gpus: Annotated[int, Meta(ge=0, le=GPUS_PER_REPLICA_MAX, description="Whole GPUs per replica.")] = 0
     share: GpuShare | None = None
-    cpus: Annotated[float, Meta(gt=0, le=4096, description="CPU cores per replica.")] = 1.0
+    cpus: Annotated[float, Meta(ge=0.001, le=4096, description="CPU cores per replica.")] = 1.0
     memory: Size = "1GiB"
     shm: Size = "64MiB"
     image: Image | None = None
@@ -203,6 +204,9 @@ def decode_spec(body: bytes, *, content: str = "json") -> JobSpec:
 
 def _check(spec: JobSpec) -> None:
     """What one field's type cannot say."""
+    for field, text in _durations(spec):
+        if duration_seconds(text) > DURATION_SECONDS_MAX:
+            raise SpecError(field, f"{text} is longer than {DURATION_SECONDS_MAX // 86400} days")
     if spec.grace_seconds > 3600:
         raise SpecError("grace", f"{spec.grace} is longer than 1h")
     if spec.time_limit_seconds == 0:
@@ -217,10 +221,20 @@ def _check(spec: JobSpec) -> None:
     if spec.progress is not None:
         try:
             groups = re.compile(spec.progress.pattern).groupindex
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise SpecError("progress.pattern", f"not a regular expression: {error}") from error
         if not groups:
             raise SpecError("progress.pattern", "needs a named group, such as (?P<step>[0-9]+)")
+
+
+def _durations(spec: JobSpec) -> Iterable[tuple[str, str]]:
+    yield "grace", spec.grace
+    yield "retries.backoff", spec.retries.backoff
+    yield "retries.backoff_max", spec.retries.backoff_max
+    if spec.time_limit is not None:
+        yield "time_limit", spec.time_limit
+    if spec.objective is not None:
+        yield "objective.latency", spec.objective.latency
 
 
 def _check_text(spec: JobSpec) -> None:

@@ -17,8 +17,15 @@ class Holder(Struct, frozen=True, kw_only=True):
     allocations: tuple[Allocation, ...]
 
 
-def victims_for(shape: Shape, *, priority: int, room: Room, holders: Sequence[Holder]) -> list[Holder]:
-    """The holders of lower priority without which `shape` fits; none if it would not fit without all of them.
+class Clearing(Struct, frozen=True):
+    """Who must go, and the nodes that are then needed, those that are free already among them."""
+
+    victims: tuple[Holder, ...]
+    nodes: tuple[str, ...]
+
+
+def clearing_for(shape: Shape, *, priority: int, room: Room, holders: Sequence[Holder]) -> Clearing | None:
+    """The holders of lower priority without which `shape` fits; None if it would not fit without all of them.
 
     `room` is left as it was found.
     """
@@ -33,7 +40,7 @@ def victims_for(shape: Shape, *, priority: int, room: Room, holders: Sequence[Ho
         if not willing:
             _take(given_up, room)
             room.grown = grown
-            return []
+            return None
         leaving, willing = willing[:chunk], willing[chunk:]
         _give_back(leaving, room)
         given_up += leaving
@@ -44,9 +51,14 @@ def victims_for(shape: Shape, *, priority: int, room: Room, holders: Sequence[Ho
         if not _fits(shape, room):
             _give_back([holder], room)
             needed.append(holder)
+    placed = room.place(shape)
+    assert not isinstance(placed, NoRoom), "it fitted a moment ago"
     _take(needed, room)
     room.grown = grown
-    return sorted(needed, key=lambda holder: holder.job_id)
+    return Clearing(
+        tuple(sorted(needed, key=lambda holder: holder.job_id)),
+        tuple(sorted({allocation.node_id for allocation in placed})),
+    )
 
 
 def _fits(shape: Shape, room: Room) -> bool:

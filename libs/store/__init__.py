@@ -6,6 +6,7 @@ both. Every write is one guarded statement that records its event with it; a gua
 Errors: StoreError
         ├── StoreUnavailableError   cannot be reached, or did not answer in time: whether a write happened is unknown
         ├── LeaseLostError          another owner has taken the lease: nothing was written
+        ├── UnlawfulError           no such step, or no column holds it: nothing was written, and this is a bug
         ├── DoubleAllocationError   a GPU given twice: nothing was written, the caller's picture is wrong
         └── KeyReusedError          the idempotency key was used before, for another specification
 """
@@ -37,6 +38,10 @@ class LeaseLostError(StoreError):
 
 class DoubleAllocationError(StoreError):
     """A GPU would have been given to two runs."""
+
+
+class UnlawfulError(StoreError):
+    """The store's own law forbids it: no such step, or a value that no column holds."""
 
 
 class KeyReusedError(StoreError):
@@ -151,7 +156,8 @@ class SchedulerStore(RelayStore, Protocol):
     async def take(self, lease: Lease, steps: Sequence[Step]) -> list[bool]:
         """Take each step in order, if its guard holds; True where it did. A job may take several in one call.
 
-        A step with an `ask` removes that ask with it. Raises LeaseLostError, DoubleAllocationError (nothing taken).
+        A step with an `ask` removes that ask with it. Raises LeaseLostError, DoubleAllocationError, UnlawfulError: then
+        nothing is taken.
         """
 
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...

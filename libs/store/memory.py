@@ -17,7 +17,7 @@ from libs.domain.spec import JobSpec
 from libs.messages.asks import Ask, AskKind
 from libs.messages.events import Event
 from libs.messages.signals import GpuScore
-from libs.store import Access, DoubleAllocationError, KeyReusedError, Lease, LeaseLostError, Submitted
+from libs.store import Access, DoubleAllocationError, KeyReusedError, Lease, LeaseLostError, Submitted, UnlawfulError
 
 _Gpu = tuple[str, int]
 
@@ -187,8 +187,12 @@ class MemoryStore:
                 taken.append(None)
                 continue
             step = _exact(asked)
-            job = moved[before.id] = after(before, step)
-            assert job.placement is not None or not job.state.holding, f"{job.id} is {job.state} nowhere"
+            try:
+                job = moved[before.id] = after(before, step)
+            except AssertionError as error:
+                raise UnlawfulError(str(error)) from error
+            if job.placement is None and job.state.holding:
+                raise UnlawfulError(f"{job.id} is {job.state} nowhere")
             _move_slots(slots, before, job, step)
             taken.append((step, job))
         self._slots = slots

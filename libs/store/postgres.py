@@ -27,6 +27,7 @@ from libs.store import (
     LeaseLostError,
     StoreUnavailableError,
     Submitted,
+    UnlawfulError,
 )
 from libs.store.sql import QUERIES
 
@@ -269,6 +270,8 @@ class PostgresStore:
             if error.table_name == "gpu_slots":
                 raise DoubleAllocationError(str(error)) from error
             raise
+        except (asyncpg.CheckViolationError, asyncpg.DataError) as error:
+            raise UnlawfulError(f"{query}: {error}") from error
         except asyncpg.PostgresError as error:
             if error.sqlstate == "WL001":
                 raise LeaseLostError(str(error)) from error

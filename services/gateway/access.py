@@ -22,7 +22,7 @@ def bearer(header: str | None) -> str:
     token = token.strip()
     if scheme.lower() != "bearer" or not token:
         raise RejectedError(401, "Authorization", "expected 'Authorization: Bearer TOKEN'")
-    if len(token) > TOKEN_CHARACTERS_MAX:
+    if len(token) > TOKEN_CHARACTERS_MAX or not token.isascii():
         raise _unknown()
     return token
 

@@ -30,6 +30,7 @@ class Admission:
         self._check_volumes(spec)
         self._check_pool(spec)
         self._check_size(spec)
+        self._check_runtime(spec)
 
     def _check_roles(self, spec: JobSpec) -> None:
         for name, role in spec.roles.items():
@@ -50,6 +51,19 @@ class Admission:
         if spec.pool not in self._nodes and spec.pool != self._default_pool:
             known = _or_list(sorted({*self._nodes, self._default_pool}))
             raise RejectedError(422, "pool", f"no node is in pool {spec.pool}; there is {known}")
+
+    def _check_runtime(self, spec: JobSpec) -> None:
+        """Where every node of the pool is of one kind, what that kind could never start is refused at once."""
+        nodes = self._nodes.get(spec.pool, ())
+        kinds = {node.runtime for node in nodes}
+        uses_images = kinds == {"docker"} or any("image" in node.not_enforced for node in nodes)
+        for name, role in spec.roles.items():
+            image = role.image or spec.image
+            if image and kinds == {"process"} and not uses_images:
+                why = f"the nodes of pool {spec.pool} run jobs as processes and use no images"
+                raise RejectedError(422, f"roles.{name}.image" if role.image else "image", why)
+            if not image and kinds == {"docker"}:
+                raise RejectedError(422, "image", f"the nodes of pool {spec.pool} run jobs in containers, so name one")
 
     def _check_size(self, spec: JobSpec) -> None:
         nodes = self._nodes.get(spec.pool)

@@ -29,7 +29,8 @@ class RejectedError(Exception):
 
 
 def error_body(status: int, field: str, reason: str) -> bytes:
-    return msgspec.json.encode(ErrorView(error=ErrorDetail(field=field, reason=reason, status=status)))
+    shown = reason.encode(errors="backslashreplace").decode()  # it may quote what is not Unicode
+    return msgspec.json.encode(ErrorView(error=ErrorDetail(field=field, reason=shown, status=status)))
 
 
 def unavailable() -> RejectedError:

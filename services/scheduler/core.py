@@ -46,10 +46,12 @@ class Scheduler:
             self.picture, patience_seconds=self.settings.patience_seconds, steps_max=self.settings.steps_max
         )
         self._deadlines_at = 0.0
+        self._loaded_at = 0.0
 
     def load(self, *, jobs: Iterable[Job], nodes: Iterable[Node], scores: Iterable[GpuScore] = (), now: float) -> None:
         """Begin from the store. Every node counts as heard of now: silence before we listened means nothing."""
         self._begin()
+        self._loaded_at = now
         self.picture.load(jobs=jobs, nodes=nodes, scores=scores, now=now)
 
     # what happened
@@ -178,7 +180,8 @@ class Scheduler:
         for job_id in sorted(self.picture.runs.holding):
             job = self.picture.jobs[job_id]
             limit = job.spec.time_limit_seconds
-            if job.state in (_S.PLACED, _S.STARTING) and now - job.since > self.settings.start_seconds:
+            since = max(job.since, self._loaded_at)  # what a node did while nobody led is not known yet
+            if job.state in (_S.PLACED, _S.STARTING) and now - since > self.settings.start_seconds:
                 sentence = f"not running {duration_text(now - job.since)} after it was {job.state}"
                 steps += lives.stop(self.picture, job, Cause(code=_C.START_TIMEOUT, sentence=sentence), now)
             elif job.state is _S.RUNNING and limit is not None and now - (job.started_at or now) > limit:

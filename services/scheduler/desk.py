@@ -13,7 +13,14 @@ from libs.domain.job import JobEvent, Step
 from libs.messages.asks import OutboxFilled
 from libs.messages.nodes import NodeDesired, NodeHinted, NodeReported
 from libs.messages.signals import GpusScored
-from libs.store import DoubleAllocationError, Lease, LeaseLostError, SchedulerStore, StoreUnavailableError
+from libs.store import (
+    DoubleAllocationError,
+    Lease,
+    LeaseLostError,
+    SchedulerStore,
+    StoreUnavailableError,
+    UnlawfulError,
+)
 from services.scheduler.core import Scheduler
 from services.scheduler.leadership import Leadership
 from services.scheduler.orders import run_orders
@@ -26,6 +33,10 @@ TOUCH_SECONDS = 10.0
 ADMITTED_MAX = 1000
 ASKS_MAX = 500
 STEPS_IN_ONE_COMMIT = 1000
+
+
+class WrongPictureError(Exception):
+    """The store did not take what the core decided: the core must load anew."""
 
 
 class _Waiting:
@@ -105,7 +116,7 @@ class Desk:
             lease = self._leadership.lease
             if lease is not None:
                 await self._lead(lease, waiting)
-        except (LeaseLostError, DoubleAllocationError) as error:
+        except (LeaseLostError, DoubleAllocationError, WrongPictureError) as error:
             logger.warning("the picture was wrong and is loaded anew", extra={"error": str(error)})
             self._loaded_for = 0
             if isinstance(error, LeaseLostError):
@@ -158,8 +169,13 @@ class Desk:
             self.asked()
         steps: list[Step] = []
         done: list[int] = []
+        decided: set[str] = set()
         asks = await self._store.asks(pool=self.core.pool, limit=ASKS_MAX)
         for ask in asks:
+            if ask.subject_id in decided:
+                self.asked()  # what was decided on it is not stored yet, so the store's picture of it is old
+                continue
+            decided.add(ask.subject_id)
             job = None
             if ask.kind not in ("drain", "resume") and ask.subject_id not in self.core.picture.jobs:
                 job = await self._store.job(ask.subject_id)
@@ -186,6 +202,18 @@ class Desk:
             answers[one.report.node_id] = one
         return list(answers.values())
 
+    async def _take(self, lease: Lease, steps: Sequence[Step]) -> list[bool]:
+        """Take them together; if the store calls one of them unlawful, each by itself: it harms no other job."""
+        try:
+            return await self._store.take(lease, steps)
+        except UnlawfulError as error:
+            if len(steps) == 1:
+                logger.critical(
+                    "a step is unlawful", extra={"job": steps[0].job_id, "step": steps[0].event, "error": str(error)}
+                )
+                return [False]
+        return [(await self._take(lease, [step]))[0] for step in steps]
+
     async def _commit(self, lease: Lease, steps: Sequence[Step], now: float) -> None:
         for change in self.core.take_node_changes():
             await self._store.save_node(
@@ -195,11 +223,11 @@ class Desk:
             self.outbox_filled.set()
         for begin in range(0, len(steps), STEPS_IN_ONE_COMMIT):
             part = steps[begin : begin + STEPS_IN_ONE_COMMIT]
-            taken = await self._store.take(lease, part)
+            taken = await self._take(lease, part)
             refused = [step for step, was_taken in zip(part, taken, strict=True) if not was_taken]
             if refused:
                 first = refused[0]
-                raise LeaseLostError(f"{len(refused)} steps were refused, first {first.event} of {first.job_id}")
+                raise WrongPictureError(f"{len(refused)} steps were refused, first {first.event} of {first.job_id}")
         if steps:
             self._tally.count(steps)
             self.outbox_filled.set()

@@ -8,7 +8,7 @@ from services.scheduler.picture import Picture
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
-_NOT_ITS_FAULT = frozenset({_C.PREEMPTED, _C.NODE_LOST, _C.NODE_DRAINED, _C.REQUEUE_ASKED, _C.RUN_LOST, _C.PORT_TAKEN})
+_NOT_ITS_FAULT = frozenset({_C.PREEMPTED, _C.NODE_LOST, _C.REQUEUE_ASKED, _C.NODE_STOPPED, _C.RUN_LOST, _C.PORT_TAKEN})
 
 
 def follow(picture: Picture, job: Job, now: float) -> list[Step]:
@@ -81,9 +81,11 @@ def _over(
     picture: Picture, job: Job, cause: Cause, now: float, *, exit_code: int | None, progress: dict[str, float] | None
 ) -> list[Step]:
     """This epoch is over without success: back to the queue, or failed."""
-    if cause.code in _NOT_ITS_FAULT:
-        return picture.go(job, _E.REQUEUED, cause, now, exit_code=exit_code, progress=progress, not_before=now)
     retries = job.spec.retries
+    if cause.code in _NOT_ITS_FAULT:
+        # One that vanishes again and again must not spin, whoever's fault it is.
+        wait = retries.wait_seconds(job.epoch + 1) if cause.code is _C.RUN_LOST else 0.0
+        return picture.go(job, _E.REQUEUED, cause, now, exit_code=exit_code, progress=progress, not_before=now + wait)
     if cause.code is _C.TIME_LIMIT or job.attempts >= retries.max:
         attempts = job.attempts + (cause.code is not _C.TIME_LIMIT)
         return picture.go(job, _E.FAILED, cause, now, exit_code=exit_code, progress=progress, attempts=attempts)

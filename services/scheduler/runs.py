@@ -161,9 +161,9 @@ def _cause(run: RunSeen, *, of: int) -> Cause:
             sentence = f"{rank}was killed: it used more memory than it asked for"
             return Cause(code=CauseCode.EXITED, sentence=sentence, numbers=numbers)
         case EndReason.FENCED:
-            return Cause(code=CauseCode.RUN_LOST, sentence=f"{rank}was stopped by its node, which was cut off")
+            return Cause(code=CauseCode.NODE_STOPPED, sentence=f"{rank}was stopped by its node, which was cut off")
         case EndReason.STOPPED:
-            return Cause(code=CauseCode.RUN_LOST, sentence=f"{rank}was stopped by its node, which was shut down")
+            return Cause(code=CauseCode.NODE_STOPPED, sentence=f"{rank}was stopped by its node, which was shut down")
         case EndReason.LOST:
             return Cause(code=CauseCode.RUN_LOST, sentence=f"{rank}vanished from its node. {run.detail}".strip())
         case _:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step
 from libs.domain.quantity import duration_text
-from libs.planning.preemption import Holder, victims_for
+from libs.planning.preemption import Clearing, Holder, clearing_for
 from libs.planning.room import NoRoom, Shape, gpus_of
 from services.scheduler import lives
 from services.scheduler.orders import master_port
@@ -27,7 +27,7 @@ class Waiting:
         self._patience_seconds = patience_seconds
         self._steps_max = steps_max
         self._unfit: dict[Shape, tuple[int, Cause]] = {}  # what did not fit, and how often room had grown by then
-        self._making_room: dict[str, set[str]] = {}  # who gives way for whom
+        self._making_room: dict[str, Clearing] = {}  # what is being cleared for whom
         self._looked_at: dict[str, float] = {}
 
     def decide(self, now: float) -> list[Step]:
@@ -88,28 +88,32 @@ class Waiting:
 
     def _make_room(self, job: Job, shape: Shape, now: float) -> list[Step]:
         """Pre-empt for a job that does not fit. While those who give way are stopping, no others are asked."""
-        if (
-            self._making_room.get(job.id, set()) & self._picture.runs.holding
-            or now < self._looked_at.get(job.id, 0.0) + LOOK_AGAIN_SECONDS
-        ):
+        if self._leaving_for(job) or now < self._looked_at.get(job.id, 0.0) + LOOK_AGAIN_SECONDS:
             return []
         self._making_room.pop(job.id, None)
         self._looked_at[job.id] = now
         holders = self._who_may_leave(job)
-        victims = victims_for(shape, priority=job.priority, room=self._picture.room, holders=holders) if holders else []
-        if not victims:
+        room = self._picture.room
+        clearing = clearing_for(shape, priority=job.priority, room=room, holders=holders) if holders else None
+        if clearing is None:
             return []
-        self._making_room[job.id] = {victim.job_id for victim in victims}
+        self._making_room[job.id] = clearing
         steps: list[Step] = []
         names: list[str] = []
-        for held in (self._picture.jobs[victim.job_id] for victim in victims):
-            names.append(f"{held.name} ({held.id})")
-            sentence = f"pre-empted by {job.name} ({job.id}): priority {job.priority} over {held.priority}"
+        for held in [self._picture.jobs[victim.job_id] for victim in clearing.victims]:
+            names.append(held.id)
+            sentence = f"pre-empted by {job.id}: priority {job.priority} over {held.priority}"
             steps += lives.stop(self._picture, held, Cause(code=_C.PREEMPTED, sentence=sentence, by=job.id), now)
         sentence = f"room is being made: {', '.join(names)} must stop first"
-        cause = Cause(code=_C.MAKING_ROOM, sentence=sentence, numbers={"stopping": float(len(victims))})
+        cause = Cause(code=_C.MAKING_ROOM, sentence=sentence, numbers={"stopping": float(len(clearing.victims))})
         self._picture.unexplained.discard(job.id)
         return steps + self._picture.go(job, _E.WAITING, cause, now)
+
+    def _leaving_for(self, job: Job) -> list[Job]:
+        """Who gives way for `job` and has not gone yet. One that came back meanwhile is no longer leaving."""
+        clearing = self._making_room.get(job.id)
+        asked = [self._picture.jobs.get(victim.job_id) for victim in clearing.victims] if clearing else []
+        return [held for held in asked if held is not None and held.state is _S.STOPPING]
 
     def _who_may_leave(self, job: Job) -> list[Holder]:
         """Whoever is stopping anyhow, before all others; then those that `job` may pre-empt."""
@@ -129,16 +133,8 @@ class Waiting:
 
     def _claim(self, job: Job, shape: Shape, now: float) -> list[str]:
         """Nodes kept from the jobs behind it: those being cleared for it or, once it waited long, the emptiest."""
-        clearing = self._making_room.get(job.id)
-        if clearing:
-            return sorted(
-                {
-                    allocation.node_id
-                    for job_id in clearing
-                    if (held := self._picture.jobs.get(job_id)) is not None and held.placement is not None
-                    for allocation in held.placement.allocations
-                }
-            )
+        if self._leaving_for(job):
+            return list(self._making_room[job.id].nodes)
         if now - job.since < self._patience_seconds:
             return []
         return self._emptiest(shape)

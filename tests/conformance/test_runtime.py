@@ -573,3 +573,15 @@ async def test_an_executor_killed_at_any_point_of_a_start_neither_loses_nor_doub
             assert (count / key.job_id).exists()
             await rig.runtime.remove(key)
     assert not (count / "twice").exists()
+
+
+async def test_a_job_that_forges_its_own_end_harms_nobody_else(rig: Rig) -> None:
+    if not rig.name.startswith("process"):
+        pytest.skip("only processes have that shell")
+    forger = rig.shell(("sh", "-c", 'echo garbage > "$(dirname "$WEFT_PROGRESS")/exit"; kill -9 $PPID; sleep 60'))
+    await rig.runtime.start(forger)
+    run = await in_state(rig.runtime, RunKey.of(forger), RunState.EXITED)
+    assert run.exit_code != 0
+    other = rig.shell(("true",), job_id="job-other")
+    await rig.runtime.start(other)
+    assert (await in_state(rig.runtime, RunKey.of(other), RunState.EXITED)).exit_code == 0

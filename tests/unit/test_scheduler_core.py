@@ -483,3 +483,34 @@ def test_a_node_that_leaves_takes_nothing_new_and_is_lost_once_nothing_runs_ther
     w.round()
     assert w.core.picture.nodes[home].ready
     assert w.state("j-1") is S.RUNNING
+
+
+def test_a_victim_that_came_back_is_no_longer_leaving_and_is_asked_again() -> None:
+    w = world(nodes=2, gpus=4)
+    w.submit("j-a", gpus=4)
+    w.submit("j-b", gpus=4)
+    w.round()
+    w.submit("j-high", gpus=4, replicas=2, spec={"priority": 10})
+    w.tick()
+    w.ask(AskKind.DRAIN, "node-1")
+    w.round()
+    w.ask(AskKind.RESUME, "node-1")
+    for _ in range(4):
+        w.round()
+    assert w.state("j-high") is S.RUNNING
+
+
+def test_a_run_that_vanishes_again_and_again_is_started_ever_more_rarely() -> None:
+    w = world()
+    w.submit("j-1", spec={"retries": {"backoff": "10s", "backoff_max": "1m"}})
+    waits = []
+    for _ in range(4):
+        w.round()
+        key = ("j-1", w.core.picture.jobs["j-1"].epoch, 0)
+        w.nodes["node-1"].end(key, 0, reason=EndReason.LOST)
+        w.sync("node-1")
+        job = w.core.picture.jobs["j-1"]
+        waits.append(job.not_before - w.now)
+        w.now = job.not_before
+    assert waits == [10, 20, 40, 60]
+    assert w.core.picture.jobs["j-1"].attempts == 0

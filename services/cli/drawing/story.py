@@ -110,4 +110,4 @@ def _exit(data: EventData) -> str:
 
 def _after(seconds: float) -> str:
     seconds = max(0.0, seconds)
-    return f"+{seconds:.1f}s" if seconds < 60 else f"+{int(seconds // 60)}m{int(seconds % 60):02d}s"
+    return f"+{max(seconds, 0.0):.1f}s" if seconds < 60 else f"+{int(seconds // 60)}m{int(seconds % 60):02d}s"

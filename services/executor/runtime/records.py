@@ -91,7 +91,7 @@ def shim_pid(folder: str) -> int | None:
             text = file.read()
     except FileNotFoundError:
         return None
-    return int(text) if text.endswith(b"\n") else None
+    return _number(text)
 
 
 def started_at(folder: str) -> float | None:
@@ -109,7 +109,13 @@ def exit_status(folder: str) -> Status | None:
             ended_at = os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
         return None
-    return Status(int(text), ended_at) if text.endswith(b"\n") else None
+    exit_code = _number(text)
+    return None if exit_code is None else Status(exit_code, ended_at)
+
+
+def _number(text: bytes) -> int | None:
+    """What the shim wrote; None for half a line, and for what the job itself may have put there."""
+    return int(text) if text.endswith(b"\n") and text.strip().isdigit() and len(text) < 12 else None
 
 
 def forget(folder: str) -> None:

@@ -1,0 +1,159 @@
+"""The scheduler's turns: what comes in is decided, stored, and only then said; nothing given to it stops it."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from libs.bus.memory import MemoryBus
+from libs.domain.job import JobState, Step
+from libs.messages.asks import AskKind
+from libs.messages.nodes import NodeDesired
+from libs.store import Lease, StoreUnavailableError, UnlawfulError
+from libs.store.memory import MemoryStore
+from services.scheduler.core import Scheduler, Settings
+from services.scheduler.desk import Desk
+from services.scheduler.leadership import Leadership
+from services.scheduler.tally import Tally
+from tests.support.builders import capacity, spec
+from tests.support.nodes import ScriptedNode
+
+
+class FailingStore(MemoryStore):
+    """Refuses the next writes as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = 0
+        self.unlawful = ""  # a job of which every step is refused
+
+    async def take(self, lease: Lease, steps: Sequence[Step]) -> list[bool]:
+        if self.away:
+            self.away -= 1
+            raise StoreUnavailableError("on purpose")
+        if any(step.job_id == self.unlawful for step in steps):
+            raise UnlawfulError("on purpose")
+        return await super().take(lease, steps)
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.store = FailingStore()
+        leadership = Leadership(
+            name="default", holder="me", store=self.store, clock=lambda: self.now, leader_seconds=1e9
+        )
+        self.leadership = leadership
+        self.desk = Desk(
+            core=Scheduler(pool="default", settings=Settings()),
+            store=self.store,
+            bus=MemoryBus(),
+            leadership=leadership,
+            clock=lambda: self.now,
+            tally=Tally(),
+        )
+        self.node = ScriptedNode("node-1", capacity(gpus=4))
+
+    async def submit(self, job_id: str, *, gpus: int = 1) -> None:
+        await self.store.submit(spec(gpus=gpus), job_id=job_id, tenant="alice", key=None, at=self.now)
+
+    async def ask(self, kind: AskKind, job_id: str, priority: int = 0) -> None:
+        await self.store.ask(kind, subject_id=job_id, pool="default", tenant="alice", at=self.now, priority=priority)
+
+    async def turns(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.now += 1.0
+            await self.leadership.beat()
+            self.desk.asked()
+            await self.desk.turn()
+
+    async def sync(self) -> NodeDesired | None:
+        answer = asyncio.ensure_future(self.desk.report(self.node.report()))
+        await asyncio.sleep(0)
+        await self.turns()
+        answered = await answer
+        if answered is not None:
+            self.node.hear(answered.runs)
+        return answered
+
+    async def state(self, job_id: str) -> JobState:
+        job = await self.store.job(job_id)
+        assert job is not None
+        return job.state
+
+
+async def test_a_job_goes_all_its_way_through_turns() -> None:
+    w = World()
+    await w.submit("j-1")
+    for _ in range(4):
+        await w.sync()
+    assert await w.state("j-1") is JobState.RUNNING
+    w.node.end(("j-1", 0, 0), 0)
+    await w.sync()
+    assert await w.state("j-1") is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [AskKind.CANCEL, AskKind.CANCEL],
+        [AskKind.CANCEL, AskKind.PRIORITISE, AskKind.CANCEL, AskKind.PRIORITISE],
+        [AskKind.PRIORITISE, AskKind.CANCEL],
+        [AskKind.CANCEL, AskKind.CANCEL, AskKind.PRIORITISE],
+    ],
+)
+async def test_many_asks_about_one_queued_job_at_once_cancel_it_once(asked: list[AskKind]) -> None:
+    w = World()
+    await w.sync()
+    await w.submit("j-big", gpus=8)
+    await w.turns(2)
+    for kind in asked:
+        await w.ask(kind, "j-big", priority=3)
+    lease = w.leadership.lease
+    await w.turns(6)
+    assert await w.state("j-big") is JobState.CANCELLED
+    assert await w.store.asks(pool="default", limit=10) == []
+    assert w.leadership.lease is not None
+    assert lease is not None
+    assert w.leadership.lease.epoch == lease.epoch
+
+
+async def test_a_cancel_and_a_requeue_asked_together_both_happen() -> None:
+    w = World()
+    await w.sync()
+    await w.submit("j-big", gpus=8)
+    await w.turns(2)
+    await w.ask(AskKind.CANCEL, "j-big")
+    await w.ask(AskKind.REQUEUE, "j-big")
+    await w.turns(4)
+    job = await w.store.job("j-big")
+    assert job is not None
+    assert (job.state, job.epoch) == (JobState.QUEUED, 1)
+
+
+async def test_nothing_is_said_that_could_not_be_stored_and_it_is_decided_again() -> None:
+    w = World()
+    await w.sync()
+    await w.submit("j-1")
+    w.store.away = 1
+    answer = asyncio.ensure_future(w.desk.report(w.node.report()))
+    await asyncio.sleep(0)
+    with pytest.raises(StoreUnavailableError):
+        await w.turns()
+    assert await answer is None
+    assert await w.state("j-1") is JobState.QUEUED
+    answered = await w.sync()
+    assert answered is not None
+    assert [run.job_id for run in answered.runs] == ["j-1"]
+
+
+async def test_a_step_that_the_store_calls_unlawful_stops_no_other_job() -> None:
+    w = World()
+    await w.sync()
+    w.store.unlawful = "j-1"
+    await w.submit("j-1")
+    await w.submit("j-2")
+    for _ in range(3):
+        await w.sync()
+    assert await w.state("j-1") is JobState.QUEUED
+    assert await w.state("j-2") in (JobState.PLACED, JobState.STARTING, JobState.RUNNING)
