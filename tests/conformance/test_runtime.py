@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 from libs.domain.cluster import Gpu
 from libs.domain.spec import Volume
@@ -449,6 +450,7 @@ async def test_a_run_finds_the_contract_in_its_environment(rig: Rig) -> None:
         peers={"worker": ("127.0.0.1", "127.0.0.1")},
     )
     try:
+        await rig.runtime.start(replace(asked, rank=0, gpus=(0,)))  # who makes what the others meet by
         await rig.runtime.start(asked)
     finally:
         del os.environ["WEFT_NATS_PASSWORD"]

@@ -33,9 +33,9 @@ def test_only_the_control_plane_is_told_of_postgres() -> None:
     assert told == {"gateway", "scheduler", "scorer", "reallocator"}
 
 
-def test_the_executors_are_the_last_services_to_end() -> None:
-    last = {name for name, service in planned(Options()).items() if service.stage is max(Stage)}
-    assert last == {"executor-node-1", "executor-node-2"}
+def test_the_executors_end_after_whoever_brings_work_and_before_the_scheduler_that_hears_of_it() -> None:
+    stages = {name: service.stage for name, service in planned(Options()).items()}
+    assert stages["gateway"] < stages["executor-node-1"] == stages["executor-node-2"] < stages["scheduler"]
 
 
 def test_a_service_is_not_told_what_we_were_told_of_weft() -> None:

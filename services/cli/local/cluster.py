@@ -27,7 +27,8 @@ from services.cli.local.process import ServiceProcess
 START_SECONDS_MAX = 120.0  # a first start on a slow disk; the usual one takes seconds
 JOIN_LOOK_SECONDS = 0.05
 SERVER_LOOK_SECONDS = 1.0
-PATIENCE_SECONDS = {Stage.CONTROL: 15.0, Stage.NODE: 75.0}  # an executor gives its jobs their grace, up to 60 s
+# An executor gives its jobs their grace, up to 60 s.
+PATIENCE_SECONDS = {Stage.CONTROL: 15.0, Stage.NODE: 75.0, Stage.SCHEDULER: 15.0}
 
 
 class LocalCluster:

@@ -13,10 +13,11 @@ from services.cli.local.options import Options
 
 
 class Stage(IntEnum):
-    """The order of stopping: who gives work first, who does it last."""
+    """The order of stopping."""
 
-    CONTROL = 1  # no new job, no new decision
-    NODE = 2  # each ends what it runs
+    CONTROL = 1  # no new job comes in
+    NODE = 2  # each ends what it runs, and says so
+    SCHEDULER = 3  # which has to hear of it
 
 
 class Service(Struct, frozen=True, kw_only=True):
@@ -75,7 +76,8 @@ def _control(
         **own,
         **options.settings,
     }
-    return Service(name=name, module=f"services.{name}", stage=Stage.CONTROL, settings=settings, log=home.log(name))
+    stage = Stage.SCHEDULER if name == "scheduler" else Stage.CONTROL
+    return Service(name=name, module=f"services.{name}", stage=stage, settings=settings, log=home.log(name))
 
 
 def _gateway(options: Options, credentials: Credentials, addresses: Addresses) -> dict[str, str]:
