@@ -6,7 +6,7 @@ import pytest
 
 from libs.credentials import Credentials
 from services.cli.local import Home, Options
-from services.cli.local.plan import Addresses, Service, Stage, role_dsn, services
+from services.cli.local.plan import Addresses, Service, role_dsn, services
 from services.cli.local.process import environment
 
 HOME = Home(Path("/home"))
