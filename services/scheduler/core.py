@@ -128,7 +128,7 @@ class Scheduler:
         if node is None or node.drained == drained:
             return
         event = "drained" if drained else "resumed"
-        node = structs.replace(node, drained=drained)
+        node = structs.replace(node, drained=drained, seen_at=self.picture.heard[node.id])
         self.picture.change_node(node, event, f"{event} by {ask.tenant}", at=now, ask=ask.id)
 
     # what follows

@@ -22,6 +22,7 @@ from services.executor.runtime import Limits, RunKey, Runtime
 from services.executor.runtime.cgroup import NoCgroups, find_cgroups
 from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from services.executor.runtime.process import ProcessRuntime
+from tests.support.engine import need_engine
 from tests.support.runs import find, in_state, logged, order, until, whole_log
 
 IMAGE = "weft-job-busybox:local"
@@ -133,6 +134,7 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
             async def open_runtime() -> Runtime:
                 return await ProcessRuntime.open(home, node, inherited=os.environ, cgroups=find_cgroups(node_id))
         case _:
+            need_engine()
             from services.executor.runtime import RuntimeUnavailableError
             from services.executor.runtime.container import ContainerSettings
             from services.executor.runtime.docker import DockerRuntime

@@ -112,12 +112,16 @@ def test_it_ends_with_its_parent_however_that_went(tmp_path: Path) -> None:
 
 
 async def test_probes_tell_how_it_is_from_first_to_last(unused_tcp_port: int) -> None:
-    stop, may_end = asyncio.Event(), asyncio.Event()
+    stop, beating_on, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    first = True
     url = f"http://127.0.0.1:{unused_tcp_port}"
 
     async def beat() -> None:
-        if stop.is_set():
+        nonlocal first
+        if not first:
+            beating_on.set()
             await may_end.wait()
+        first = False
 
     wake = asyncio.Event()
     running = asyncio.create_task(
@@ -138,8 +142,9 @@ async def test_probes_tell_how_it_is_from_first_to_last(unused_tcp_port: int) ->
             assert 'weft_fake_beat_seconds_count{loop="beat",outcome="ok"} 1.0' in text
             assert "weft_fake_ready 1.0" in text
             assert "process_resident_memory_bytes" in text
-        stop.set()
         wake.set()
+        await beating_on.wait()
+        stop.set()
         await until(client, f"{url}/readyz", 503)
         may_end.set()
         await running

@@ -23,6 +23,7 @@ from libs.gpus import GpuWatch, inventory
 from libs.messages.signals import NodeSampled, RunSample
 from services.telemetry.runs import ProcessRuns, docker_runs
 from services.telemetry.service import Telemetry, run
+from tests.support.engine import need_engine
 
 BUSY = """
 import os
@@ -238,6 +239,7 @@ IMAGE = "weft-telemetry-test"
 @pytest.fixture
 def container() -> Iterator[Callable[[str], str]]:
     """Start a shell loop in a labelled container as the docker runtime would; the image is one static program."""
+    need_engine()
     busybox = shutil.which("busybox")
     try:
         engine = docker.from_env(timeout=30)

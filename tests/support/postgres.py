@@ -15,6 +15,7 @@ from libs.credentials import provision
 from libs.servers import erase, up
 from libs.store.migrate import ROLES, migrate
 from libs.store.postgres import PostgresStore
+from tests.support.engine import need_engine
 
 START_SECONDS_MAX = 60
 KEPT = {"job_steps", "migrations"}  # what a migration filled
@@ -81,6 +82,7 @@ async def container() -> AsyncIterator[Server]:
     from testcontainers.core.config import testcontainers_config
     from testcontainers.core.container import DockerContainer
 
+    need_engine()
     testcontainers_config.ryuk_disabled = True  # We remove what we start; its helper would be one more image.
     postgres = None
     try:

@@ -148,12 +148,15 @@ class LocalCluster:
             process.start()
 
     async def _all_ready(self) -> None:
+        failure: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 for process in self._processes:
                     tasks.create_task(process.ready())
         except* LocalError as failed:
-            raise failed.exceptions[0] from None
+            failure = failed.exceptions[0]
+        if failure is not None:  # Raised in there it would be wrapped again by Python 3.11.2.
+            raise failure
 
     async def _all_joined(self) -> None:
         wanted = set(self.options.node_ids)
