@@ -44,7 +44,7 @@ async def _steady(cluster: Cluster, figures: Figures) -> None:
     placed, started = await _delays(cluster.client, ids)
     figures.add(f"submit (HTTP, durable) at {STEADY_RATE}/s", milliseconds(took))
     figures.add(f"submit → placed at {STEADY_RATE}/s, by the stamps in the story", milliseconds(placed))
-    figures.add(f"submit → started at {STEADY_RATE}/s, as its node stamped it", milliseconds(started))
+    figures.add(f"submit → started at {STEADY_RATE}/s, by the stamps in the story", milliseconds(started))
 
 
 async def _no_ops(cluster: Cluster, figures: Figures) -> None:
