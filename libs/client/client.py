@@ -38,8 +38,15 @@ MEDIA = {"json": "application/json", "yaml": "application/yaml"}
 class Client:
     """Asks one gateway, as the tenant of one token. A `job` argument is a job's id, or a name: then its newest job."""
 
-    def __init__(self, url: str, token: str, *, retry_seconds: float = RETRY_SECONDS_MAX) -> None:
-        self._wire = Wire(url, token, retry_seconds=retry_seconds, clock=time.monotonic)
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        retry_seconds: float = RETRY_SECONDS_MAX,
+        first_seconds: float = RETRY_SECONDS_MAX,
+    ) -> None:
+        self._wire = Wire(url, token, retry_seconds=retry_seconds, first_seconds=first_seconds, clock=time.monotonic)
 
     async def __aenter__(self) -> Self:
         await self._wire.open()

@@ -27,11 +27,15 @@ BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 class Wire:
-    """One session. `retry_seconds` is how long it goes on asking while the gateway is away."""
+    """One session. `retry_seconds` is how long it goes on asking while the gateway is away, `first_seconds` the same
+    for one that has not answered yet."""
 
-    def __init__(self, url: str, token: str, *, retry_seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, url: str, token: str, *, retry_seconds: float, first_seconds: float, clock: Callable[[], float]
+    ) -> None:
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"}
+        self._seconds = min(first_seconds, retry_seconds)
         self._retry_seconds = retry_seconds
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
@@ -88,6 +92,7 @@ class Wire:
                     allow_redirects=False,
                     expect100=body is not None and len(body) > ASKED_FIRST_BYTES,
                 ) as response:
+                    self._seconds = self._retry_seconds
                     answer = await response.read()
                     if response.status < 300:
                         return answer
@@ -109,12 +114,13 @@ class Wire:
         async with self._open.get(
             f"{self._url}{path}", params=query, headers=headers, timeout=timeout, allow_redirects=False
         ) as response:
+            self._seconds = self._retry_seconds
             if response.status >= 300:
                 raise _refused(response.status, await response.read())
             yield response
 
     def retrying(self) -> "Retrying":
-        return Retrying(self._url, self._retry_seconds, self._clock)
+        return Retrying(self._url, lambda: self._seconds, self._clock)
 
     @property
     def _open(self) -> aiohttp.ClientSession:
@@ -125,7 +131,7 @@ class Wire:
 class Retrying:
     """Pauses that grow, for so many seconds in all since things began to fail."""
 
-    def __init__(self, url: str, seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(self, url: str, seconds: Callable[[], float], clock: Callable[[], float]) -> None:
         self._url = url
         self._seconds = seconds
         self._clock = clock
@@ -148,7 +154,7 @@ class Retrying:
         self._connected_at = None
         if self._failing_since is None:
             self._failing_since = now
-        if now + self._pause - self._failing_since > self._seconds:
+        if now + self._pause - self._failing_since > self._seconds():
             if isinstance(error, RefusedError):
                 raise error
             raise UnreachableError(f"{self._url}: {_words(error)}") from error

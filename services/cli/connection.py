@@ -67,10 +67,14 @@ def weft_home(environment: Mapping[str, str]) -> Path:
 
 @asynccontextmanager
 async def connected(args: argparse.Namespace, *, patience: float | None = None) -> AsyncIterator[Client]:
-    """A client of the cluster that is meant; what goes wrong with it becomes a complaint."""
+    """A client of the cluster that is meant; what goes wrong with it becomes a complaint.
+
+    `patience` is for a gateway that goes away in between; one that is not there to begin with is told of soon.
+    """
     place = find_place(args, os.environ)
+    seconds = patience or QUICK_SECONDS
     try:
-        async with Client(place.url, place.token, retry_seconds=patience or QUICK_SECONDS) as client:
+        async with Client(place.url, place.token, retry_seconds=seconds, first_seconds=QUICK_SECONDS) as client:
             yield client
     except ClientError as error:
         raise complaint_of(error, place) from error
