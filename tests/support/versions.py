@@ -1,0 +1,117 @@
+"""The services of an earlier commit beside those of this one: their code, and how they would be started.
+
+The earlier commit is the one before the newest migration came, so that the two always differ in the schema they know;
+WEFT_UPGRADE_FROM names another.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from services.cli.local.plan import Service
+
+HERE = Path(__file__).parents[2]
+MIGRATIONS = "libs/store/sql/migrations"
+SNIPPET_SECONDS_MAX = 60
+
+_PROVISION = """
+from libs.credentials import provision
+provision(Path(asked["credentials"]), nodes=asked["nodes"])
+"""
+_MIGRATE = """
+import asyncio
+from libs.credentials import Credentials
+from libs.store.migrate import ROLES, migrate
+credentials = Credentials(Path(asked["credentials"]))
+passwords = {role: credentials.postgres_password(role) for role in ROLES}
+owner = credentials.postgres_password("owner")
+said = asyncio.run(migrate(asked["pg_dsn"], user=None, password=owner, role_passwords=passwords))
+"""
+_PLAN = """
+import msgspec
+from libs.credentials import Credentials
+from services.cli.local.home import Home
+from services.cli.local.options import Options
+from services.cli.local.plan import Addresses, services
+home = Home(Path(asked["home"]))
+home.make()
+addresses = Addresses(nats_url=asked["nats_url"], pg_dsn=asked["pg_dsn"], port=asked["port"])
+options = Options(nodes=len(asked["nodes"]), emulated_gpus=4, settings=asked["settings"])
+said = msgspec.to_builtins(services(options, home, Credentials(home.credentials), addresses), enc_hook=str)
+"""
+
+
+class NoEarlierVersionError(Exception):
+    """There is no history here to take one from."""
+
+
+class Version:
+    """The code in one folder. What it is asked is said by its own code, in a process of its own."""
+
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
+
+    async def provision(self, asked: Mapping[str, Any]) -> None:
+        await self._run(_PROVISION, asked)
+
+    async def migrate(self, asked: Mapping[str, Any]) -> list[str]:
+        """The names of the migrations that ran."""
+        return msgspec.convert(await self._run(_MIGRATE, asked), list[str])
+
+    async def services(self, asked: Mapping[str, Any]) -> dict[str, Service]:
+        """Every process of the cluster, by name, that runs this code."""
+        planned = msgspec.convert(
+            await self._run(_PLAN, asked), list[Service], dec_hook=lambda kind, value: kind(value)
+        )
+        path = {"PYTHONPATH": str(self.tree)}
+        return {one.name: msgspec.structs.replace(one, settings={**one.settings, **path}) for one in planned}
+
+    async def _run(self, snippet: str, asked: Mapping[str, Any]) -> Any:
+        before = (
+            "import json, sys\nfrom pathlib import Path\nimport libs.store\nasked, said = json.load(sys.stdin), None\n"
+            f"assert libs.store.__file__.startswith({str(self.tree)!r}), libs.store.__file__\n"
+        )
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-c", f"{before}{snippet}\nprint(json.dumps(said))"),
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(self.tree)},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(SNIPPET_SECONDS_MAX):
+            said, _ = await process.communicate(msgspec.json.encode(asked))
+        assert process.returncode == 0, f"the code in {self.tree} failed"
+        return msgspec.json.decode(said)
+
+
+def this_version() -> Version:
+    return Version(HERE)
+
+
+def earlier_version(folder: Path) -> Version:
+    """Unpacked into `folder`. Raises NoEarlierVersionError."""
+    commit = os.environ.get("WEFT_UPGRADE_FROM") or _before_the_newest_migration()
+    packed = _git("archive", commit, "libs", "services")
+    with tarfile.open(fileobj=BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="data")
+    return Version(folder)
+
+
+def _before_the_newest_migration() -> str:
+    newest = max(path.name for path in (HERE / MIGRATIONS).glob("*.sql"))
+    commit = _git("log", "-1", "--format=%H", "--diff-filter=A", "--", f"{MIGRATIONS}/{newest}").decode().strip()
+    return f"{commit}^" if commit else "HEAD"
+
+
+def _git(*arguments: str) -> bytes:
+    try:
+        return subprocess.run(["git", *arguments], cwd=HERE, check=True, capture_output=True, timeout=60).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise NoEarlierVersionError(f"git {arguments[0]}: {getattr(error, 'stderr', b'') or error!r}") from error
