@@ -20,6 +20,7 @@ DURATION_SECONDS_MAX = 366 * 86400
 GPUS_PER_REPLICA_MAX = 64
 REPLICAS_MAX = 4096
 MEMORY_BYTES_MAX = 64 << 40
+OF_THE_CONTAINER = ("/proc", "/sys", "/dev", "/weft")
 
 TOKEN_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$(?!\n)"
 
@@ -137,6 +138,9 @@ class Volume(_Strict, frozen=True, kw_only=True):
         for path in (self.source, self.target):
             if ".." in path.split("/"):
                 raise ValueError(f"{path} must not contain '..'")
+        covered = "/" + "/".join(part for part in self.target.split("/") if part not in ("", "."))
+        if covered == "/" or covered.startswith(OF_THE_CONTAINER) or covered in OF_THE_CONTAINER:
+            raise ValueError(f"{self.target} is the container's own")
 
 
 class Progress(_Strict, frozen=True, kw_only=True):

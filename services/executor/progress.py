@@ -10,8 +10,9 @@ import math
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from services.executor.home import Home
@@ -52,29 +53,37 @@ class Tail:
     def news(self, *, last: bool = False) -> list[str]:
         """The new lines. A last line that has no newline counts once the file has come to rest, or is `last`."""
         try:
-            stat = os.stat(self._path)
+            found = os.lstat(self._path)
         except OSError:
             return []
-        now = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if not stat.S_ISREG(found.st_mode):  # a FIFO would hold us for ever, a link would lead out of the folder
+            return []
+        now = (found.st_ino, found.st_size, found.st_mtime_ns)
         at_rest = now == self._was
         if at_rest and not self._unended:
             return []
-        if self._was is not None and (now[0] != self._was[0] or stat.st_size < self._offset):
+        if self._was is not None and (now[0] != self._was[0] or found.st_size < self._offset):
             self._offset = 0
-        elif not at_rest and self._was is not None and stat.st_size == self._was[1]:
+        elif not at_rest and self._was is not None and found.st_size == self._was[1]:
             self._offset = 0  # as long as before and yet newer: it was written anew
         self._was = now
-        return self._read(stat.st_size, whole=at_rest or last)
+        return self._read(found.st_size, whole=at_rest or last)
 
     def _read(self, size: int, *, whole: bool) -> list[str]:
         skipped = size - self._offset > READ_BYTES_MAX
         start = size - READ_BYTES_MAX if skipped else self._offset
         try:
-            with open(self._path, "rb") as file:
-                file.seek(start)
-                data = file.read(READ_BYTES_MAX)
+            fd = os.open(
+                self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            )  # it may be another now
         except OSError:
             return []
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return []
+            data = os.pread(fd, READ_BYTES_MAX, start)
+        finally:
+            os.close(fd)
         if skipped:
             cut = data.find(b"\n") + 1
             start, data = start + cut, data[cut:]
@@ -82,6 +91,16 @@ class Tail:
         self._offset = start + end
         self._unended = end < len(data)
         return [line[:LINE_BYTES_MAX].decode(errors="replace") for line in data[:end].splitlines()]
+
+
+@contextmanager
+def _for_everybody() -> Iterator[None]:
+    """What is made here may be written by all. A chmod afterwards could be led elsewhere: the folder is the job's."""
+    before = os.umask(0o111)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 class Progress(Protocol):
@@ -170,8 +189,8 @@ class ProgressReader:
         try:
             with suppress(FileNotFoundError):
                 os.unlink(path)
-            listening.bind(path)
-            os.chmod(path, 0o666)  # a container's user is not ours; the folder above is closed to others
+            with _for_everybody():  # a container's user is not ours; the folder above is closed to others
+                listening.bind(path)
         except OSError as error:
             logger.debug("no progress socket for %s: %s", key, error)
             listening.close()

@@ -97,3 +97,11 @@ def test_a_volume_outside_the_allow_list_is_refused(source: str) -> None:
 
 def test_an_allow_list_with_the_root_allows_everything() -> None:
     assert refusal(spec(**volume("/any/where")), allowed=("/",)) is None
+
+
+@pytest.mark.parametrize(
+    "source", ["/", "/etc", "/proc", "/srv/database", "/srv", "//", "/srv//database", "/srv/./", "/srv/data2/x"]
+)
+def test_a_folder_of_the_host_that_nobody_offers_is_refused(source: str) -> None:
+    found = refusal(spec(**volume(source)), allowed=("/srv/data",))
+    assert (found or (0, "", ""))[:2] == (422, "volumes[0].source")

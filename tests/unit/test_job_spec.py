@@ -1,8 +1,11 @@
 """The one validation of a job: what is accepted, and what one error says of what is not."""
 
+import json
+from typing import Any
+
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libs.domain.quantity import duration_seconds, duration_text, size_bytes, size_text
@@ -31,7 +34,7 @@ def test_a_name_and_a_command_are_enough() -> None:
 
 def test_yaml_and_json_mean_the_same() -> None:
     yaml = b"name: a\ncommand: [python3, train.py]\nroles:\n  worker: {gpus: 2, memory: 16GiB}\ntime_limit: 1h30m\n"
-    json = msgspec.json.encode(
+    as_json = msgspec.json.encode(
         {
             "name": "a",
             "command": ["python3", "train.py"],
@@ -39,7 +42,7 @@ def test_yaml_and_json_mean_the_same() -> None:
             "time_limit": "1h30m",
         }
     )
-    assert decode_spec(yaml, content="yaml") == decode_spec(json)
+    assert decode_spec(yaml, content="yaml") == decode_spec(as_json)
 
 
 @pytest.mark.parametrize(
@@ -157,3 +160,94 @@ def test_sizes_and_durations_are_read_as_people_write_them() -> None:
     assert (size_text(16 << 30), duration_text(5400)) == ("16GiB", "1h30m")
     with pytest.raises(ValueError, match="expected a size"):
         size_bytes("16GiB\n")
+
+
+ESCAPES = {
+    "privileged": True,
+    "host_network": True,
+    "network": "host",
+    "network_mode": "host",
+    "pid": "host",
+    "ipc": "host",
+    "user": "0:0",
+    "cap_add": ["SYS_ADMIN"],
+    "security_opt": ["seccomp=unconfined"],
+    "devices": ["/dev/mem"],
+    "device_requests": [{"count": -1}],
+    "runtime": "nvidia",
+    "cgroup_parent": "/",
+    "sysctls": {"kernel.msgmax": "1"},
+    "mounts": [{"source": "/", "target": "/host"}],
+    "entrypoint": ["/bin/sh"],
+    "docker": {"privileged": True},
+    "node": "node-1",
+    "tenant": "somebody",
+    "epoch": 7,
+}
+
+
+@pytest.mark.parametrize("field", ESCAPES)
+def test_there_is_no_field_by_which_a_job_gets_out_of_its_container(field: str) -> None:
+    assert refusal(job(**{field: ESCAPES[field]})) == (field, "no such field")
+    assert refusal(worker(**{field: ESCAPES[field]})) == (f"roles.odd.{field}", "no such field")
+
+
+@pytest.mark.parametrize("target", ["/", "/proc", "/sys", "/dev", "/proc/sys/kernel", "/dev/shm"])
+def test_a_volume_does_not_cover_what_the_container_stands_on(target: str) -> None:
+    field, reason = refusal(job(volumes=[{"source": "/srv/data", "target": target}]))
+    assert (field, reason) == ("volumes[0]", f"{target} is the container's own")
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD=x", "A B", "A\n", "1A", "", "A=B", "Ä"])
+def test_a_name_that_is_none_of_an_environment_is_refused(name: str) -> None:
+    assert refusal(job(env={name: "x"}))[0].startswith("env")
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+WHOLE = job(
+    kind="training",
+    env={"A": "b"},
+    volumes=[{"source": "/srv/data", "target": "/data"}],
+    retries={"max": 1, "backoff": "1s"},
+    progress={"pattern": "(?P<step>[0-9]+)"},
+    roles={"worker": {"replicas": {"want": 2}, "gpus": 1, "memory": "1GiB", "env": {"B": "c"}}},
+)
+
+
+def places(value: object, at: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+    """Every place in a document, the whole of it included."""
+    found = [at]
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in items:
+        found += places(part, (*at, name))
+    return found
+
+
+def with_another(value: Any, at: tuple[Any, ...], put: object) -> Any:
+    if not at:
+        return put
+    changed = dict(value) if isinstance(value, dict) else list(value)
+    changed[at[0]] = with_another(changed[at[0]], at[1:], put)
+    return changed
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(places(WHOLE)), JSON_VALUES, st.sampled_from(["json", "yaml"]))
+def test_whatever_stands_anywhere_is_a_job_or_one_error_that_names_a_field(
+    at: tuple[object, ...], put: object, content: str
+) -> None:
+    body = with_another(WHOLE, at, put)
+    try:
+        decoded = decode_spec(json.dumps(body).encode(), content=content)
+    except SpecError as error:
+        said = error.reason
+    else:
+        # What is taken says the same when it is written and read again.
+        assert decode_spec(msgspec.json.encode(decoded)) == decoded
+        said = "taken"
+    assert said
+    assert "\n" not in said

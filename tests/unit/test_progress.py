@@ -170,3 +170,30 @@ async def test_a_pattern_that_takes_for_ever_is_given_up_and_others_go_on() -> N
 
 def test_a_path_too_long_for_a_socket_is_not_offered(tmp_path: Path) -> None:
     assert Home(tmp_path / ("d" * 100)).progress_socket(KEY) == ""
+
+
+@pytest.mark.timeout(20)
+async def test_a_job_that_makes_its_progress_a_pipe_holds_up_nobody(home: Home) -> None:
+    os.mkfifo(home.progress(KEY))
+    reader = ProgressReader(home)
+    assert await reader.look([LIVE]) == {}
+    await reader.settle([ENDED])
+    await reader.close()
+
+
+async def test_a_job_that_makes_its_progress_a_link_is_not_followed(home: Home, tmp_path: Path) -> None:
+    write(str(tmp_path / "secret"), "pin=1234\n")
+    os.symlink(tmp_path / "secret", home.progress(KEY))
+    reader = ProgressReader(home)
+    assert await reader.look([LIVE]) == {}
+    await reader.close()
+
+
+async def test_a_link_where_the_socket_will_be_changes_nobody_elses_rights(home: Home, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.touch(mode=0o600)
+    os.symlink(secret, home.progress_socket(KEY))
+    reader = ProgressReader(home)
+    await reader.look([LIVE])
+    assert (secret.stat().st_mode & 0o777, os.stat(home.progress_socket(KEY)).st_mode & 0o777) == (0o600, 0o666)
+    await reader.close()
