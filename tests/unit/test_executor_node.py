@@ -208,6 +208,16 @@ def test_an_emulated_gpu_injects_nothing() -> None:
     assert (made["environment"]["NVIDIA_VISIBLE_DEVICES"], made["environment"]["WEFT_GPUS_EMULATED"]) == ("void", "1")
 
 
+@pytest.mark.parametrize("injection", ["cdi", "nvidia", "devices"])
+def test_a_job_gets_no_gpu_by_naming_it_to_the_hook(injection: str) -> None:
+    env = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_MIG_CONFIG_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+    made = container(gpus=(0,), injection=injection, env=env)["environment"]
+    assert made["NVIDIA_VISIBLE_DEVICES"] == ("GPU-a" if injection == "nvidia" else "void")
+    assert "NVIDIA_MIG_CONFIG_DEVICES" not in made
+    assert made["CUDA_VISIBLE_DEVICES"] == "GPU-a"
+    assert container(injection=injection, env=env)["environment"]["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
 def test_ranks_of_one_network_meet_by_name_and_others_at_the_hosts_port() -> None:
     peers = {"chief": ("10.0.0.1",), "worker": ("10.0.0.1",)}
     gang = {"world_size": 2, "peers": peers, "master_port": 2345}

@@ -13,6 +13,7 @@ from libs.messages.nodes import StartRun
 from services.executor.environment import RunFacts, environment
 from services.executor.node import NodeFacts, Refusal, gpus_of, volume_source
 from services.executor.runtime import RunKey
+from services.executor.runtime.labels import labels
 
 CPU_PERIOD_MICROSECONDS = 100_000
 CPU_QUOTA_MICROSECONDS_MIN = 1_000
@@ -23,6 +24,7 @@ LOG_SIZE_MAX = "1000000g"  # never rotate, whatever the engine's own default: th
 HOST_NETWORK = "host"
 CHECKPOINTS_INSIDE = "/weft/checkpoints"
 RUN_INSIDE = "/weft/run"
+READ_BY_THE_HOOK = frozenset({"NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_IMEX_CHANNELS"})
 
 
 class ContainerSettings(Struct, frozen=True, kw_only=True):
@@ -50,25 +52,6 @@ def container_name(key: RunKey) -> str:
 
 def gang_network(key: RunKey) -> str:
     return f"weft-{key.job_id}-{key.epoch}"
-
-
-def labels(key: RunKey, node: NodeFacts, settings: ContainerSettings, *, grace: float) -> dict[str, str]:
-    return {
-        "weft.job": key.job_id,
-        "weft.epoch": str(key.epoch),
-        "weft.rank": str(key.rank),
-        "weft.node": node.node_id,
-        "weft.cluster": settings.cluster,
-        "weft.grace": str(grace),
-    }
-
-
-def key_of(found: Mapping[str, str]) -> RunKey | None:
-    """The run that a container's labels tell of."""
-    try:
-        return RunKey(found["weft.job"], int(found["weft.epoch"]), int(found["weft.rank"]))
-    except (KeyError, ValueError):
-        return None
 
 
 def container_arguments(
@@ -127,7 +110,7 @@ def container_arguments(
         "user": settings.user or None,
         "working_dir": order.workdir,
         "environment": _environment(order, gpus, joined, injection),
-        "labels": labels(key, node, settings, grace=order.grace),
+        "labels": labels(key, node_id=node.node_id, cluster=settings.cluster, grace=order.grace),
         "ports": list(published) if published else None,
         "host_config": host_config,
     }
@@ -168,10 +151,10 @@ def _environment(order: StartRun, gpus: tuple[Gpu, ...], joined: Joined, injecti
         peers=peers,
         task_ports_differ=not joined.named,
     )
-    env = environment(order, facts)
-    # Where NVIDIA's hook is the engine's default it gives every GPU to whoever does not say otherwise.
-    if not any(not gpu.emulated for gpu in gpus) or injection != "nvidia":
-        env["NVIDIA_VISIBLE_DEVICES"] = "void"
+    env = {name: value for name, value in environment(order, facts).items() if name not in READ_BY_THE_HOOK}
+    # Where NVIDIA's hook is the engine's default it gives what this names, whoever set it: the image, or the job.
+    real = [gpu.uuid for gpu in gpus if not gpu.emulated]
+    env["NVIDIA_VISIBLE_DEVICES"] = ",".join(real) if real and injection == "nvidia" else "void"
     return env
 
 
