@@ -98,6 +98,7 @@ class CauseCode(StrEnum):
     NODE_STOPPED = "node-stopped"  # the node itself ended the run: it was cut off, or shut down
     RANK_ENDED = "rank-ended"  # one rank of a gang failed, so the others must stop
     TIME_LIMIT = "time-limit"
+    STOP_TIMEOUT = "stop-timeout"  # a node could not end it in time: what still runs there keeps its GPUs
     PREEMPTED = "preempted"
     NODE_LOST = "node-lost"
     CANCEL_ASKED = "cancel-asked"
@@ -109,6 +110,13 @@ class CauseCode(StrEnum):
     BACKOFF = "backoff"  # waits before its next try
     MAKING_ROOM = "making-room"  # jobs it pre-empts are stopping
     HELD_BACK = "held-back"  # would fit, but an older job ahead of it needs the room
+    STILL_RUNS = "still-runs"  # a node still has a run of an earlier epoch, and two never run at once
+    STORE_RESTORED = "store-restored"  # the store went back in time: what ran since must have ended first
+    OTHER = "other"  # told by a later version, with a code that this one does not know
+
+    @classmethod
+    def _missing_(cls, value: object) -> "CauseCode":
+        return cls.OTHER
 
 
 class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -31,6 +31,15 @@ class EndReason(StrEnum):
 NEVER_RAN = frozenset({EndReason.START_FAILED, EndReason.PORT_TAKEN})
 
 
+class Leader(Struct, frozen=True, kw_only=True):
+    """Who answered, and how far its lease was renewed by then: (`epoch`, `seq`) grows, unless the store goes back."""
+
+    pool: str
+    epoch: int
+    holder: str
+    seq: int
+
+
 class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run (one rank of one epoch of a job) as its node sees it. Times are seconds since the epoch, UTC."""
 
@@ -44,6 +53,7 @@ class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: EndReason | None = None  # with `exited`
     detail: str = ""
     progress: dict[str, float] = {}
+    gpus: tuple[int, ...] | None = None  # what a live run holds; None: the node does not say
 
 
 class NodeReported(Message, frozen=True, kw_only=True):
@@ -64,6 +74,7 @@ class NodeReported(Message, frozen=True, kw_only=True):
     runtime: str = "process"
     not_enforced: tuple[str, ...] = ()
     leaving: bool = False  # the executor is going: it starts nothing more, and its runs are being ended
+    leader: Leader | None = None  # the latest that ever answered this node
 
 
 class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -106,6 +117,7 @@ class NodeDesired(Struct, frozen=True, kw_only=True):
     seq: int
     runs: tuple[StartRun, ...] = ()
     refused: str = ""
+    leader: Leader | None = None  # None: nobody leads, and the answer is what the store says
 
 
 class NodeHinted(Message, frozen=True, kw_only=True):
@@ -132,12 +144,18 @@ class ReadLog(Message, frozen=True, kw_only=True):
 
 
 class LogRead(Struct, frozen=True, kw_only=True):
-    """`data` begins at `offset`; `ended` when the run is over and this is the last of it; `missing` if never seen."""
+    """`data` begins at `offset`; `ended` when the run is over and this is the last of it; `missing` if never seen.
+
+    The first `begins` bytes were dropped by the node's limits: an `offset` asked for among them is moved there.
+    `size` is how long the log was, dropped bytes and all; -1: an executor of an earlier version does not tell.
+    """
 
     offset: int
     data: bytes
     ended: bool = False
     missing: bool = False
+    begins: int = 0
+    size: int = -1
 
 
 class RunProgressed(Struct, frozen=True, kw_only=True, omit_defaults=True):

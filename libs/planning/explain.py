@@ -15,6 +15,8 @@ from libs.planning.room import NoRoom, Room, Shape, never_fits, shape_of
 
 HOLDERS_MAX = 10
 
+_ONLY_THE_SCHEDULER_SEES = frozenset({CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED})  # by what its nodes report
+
 
 class HolderSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job that holds what another waits for. `ends_at`: by its time limit at the latest, if it has one."""
@@ -67,6 +69,8 @@ def explain(
         sentence = f"waits {duration_text(job.not_before - now)} before it is tried again (try {job.attempts + 1})"
         numbers = {"not_before": job.not_before, "attempts": float(job.attempts)}
         return _waiting(job, CauseCode.BACKOFF, sentence, numbers, ahead=ahead, estimate_at=job.not_before)
+    if (cause := job.waiting_for) is not None and cause.code in _ONLY_THE_SCHEDULER_SEES:
+        return _waiting(job, cause.code, cause.sentence, cause.numbers, ahead=ahead)
     too_big = never_fits(job.spec, nodes) if nodes else None
     if too_big is not None:
         return _waiting(job, too_big.code, too_big.sentence, too_big.numbers, ahead=ahead)
@@ -74,6 +78,8 @@ def explain(
     shape = shape_of(job.spec)
     found = room.place(shape)
     if not isinstance(found, NoRoom):
+        if cause is not None and "gpus_occupied" in cause.numbers:
+            return _waiting(job, cause.code, cause.sentence, cause.numbers, ahead=ahead)
         sentence = "it fits, and is placed in the next tick"
         if ahead:
             sentence = f"it would fit now, but {ahead} jobs are served before it"

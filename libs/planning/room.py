@@ -14,18 +14,21 @@ _CPU_GRAIN = 1e-6  # floating-point dust of adding and subtracting cores
 
 
 class NodeRoom:
-    """One node's free GPUs (best first), CPU cores and memory."""
+    """One node's free GPUs (best first), CPU cores and memory. `occupied` GPUs are held by what no job has there."""
 
-    __slots__ = ("cpus", "free", "memory", "models", "node", "ranking")
+    __slots__ = ("cpus", "free", "memory", "models", "node", "occupied", "ranking")
 
-    def __init__(self, node: Node, scores: Mapping[tuple[str, int], float]) -> None:
+    def __init__(
+        self, node: Node, scores: Mapping[tuple[str, int], float], *, occupied: frozenset[int] = frozenset()
+    ) -> None:
         self.node = node
+        self.occupied = occupied
         self.cpus = node.capacity.cpus
         self.memory = node.capacity.memory
         self.models = {gpu.index: gpu.model for gpu in node.capacity.gpus}
         best_first = sorted(self.models, key=lambda index: (scores.get((node.id, index), 1.0), index))
         self.ranking = {index: rank for rank, index in enumerate(best_first)}
-        self.free = best_first
+        self.free = [index for index in best_first if index not in occupied]
 
     def gpus_for(self, request: Request) -> list[int]:
         """Free GPUs that `request` may take, best first."""
@@ -80,18 +83,22 @@ class Room:
         self.grown = 0  # counts every moment at which something that did not fit might
         self._buckets: dict[int, list[str]] = {}
         self._open: set[str] = set()
+        self._occupied: set[str] = set()  # nodes some of whose GPUs are
 
-    def add(self, node: Node, held: Iterable[Allocation] = ()) -> None:
-        """Put a node in, or in its new form; `held` is what runs there."""
+    def add(self, node: Node, held: Iterable[Allocation] = (), *, occupied: frozenset[int] = frozenset()) -> None:
+        """Put a node in, or in its new form; `held` is what jobs have there, `occupied` GPUs are nobody's to give."""
         self.remove(node.id)
-        room = self.nodes[node.id] = NodeRoom(node, self.scores)
+        room = self.nodes[node.id] = NodeRoom(node, self.scores, occupied=occupied)
         for allocation in held:
             self._deduct(room, allocation)
+        if occupied:
+            self._occupied.add(node.id)
         if node.ready and not node.drained:
             self._open_one(room)
 
     def remove(self, node_id: str) -> None:
         self.close([node_id])
+        self._occupied.discard(node_id)
         self.nodes.pop(node_id, None)
 
     def close(self, node_ids: Iterable[str]) -> None:
@@ -204,7 +211,11 @@ class Room:
             "gpus_free_max": float(max(free, default=0)),
             "replicas_that_fit": float(sum(room.count(request, want.least) for room in fitting)),
         }
-        return Cause(code=CauseCode.NO_ROOM, sentence=_no_room_sentence(want, numbers, self), numbers=numbers)
+        sentence = _no_room_sentence(want, numbers, self)
+        if request.gpus and (occupied := sum(len(self.nodes[node_id].occupied) for node_id in self._occupied)):
+            numbers["gpus_occupied"] = float(occupied)
+            sentence += f"; {occupied} more are held by runs that should have ended"
+        return Cause(code=CauseCode.NO_ROOM, sentence=sentence, numbers=numbers)
 
     def _open_one(self, room: NodeRoom) -> None:
         self._open.add(room.node.id)
@@ -236,7 +247,7 @@ class Room:
     def _restore(room: NodeRoom, allocation: Allocation) -> None:
         room.cpus += allocation.cpus
         room.memory += allocation.memory
-        back = [index for index in allocation.gpus if index in room.ranking]
+        back = [index for index in allocation.gpus if index in room.ranking and index not in room.occupied]
         if back:
             room.free = sorted({*room.free, *back}, key=room.ranking.__getitem__)
 

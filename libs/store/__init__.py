@@ -11,6 +11,7 @@ Errors: StoreError
         └── KeyReusedError          the idempotency key was used before, for another specification
 """
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -21,7 +22,10 @@ from libs.domain.job import Job, JobState, Step
 from libs.domain.spec import JobSpec
 from libs.messages.asks import Ask, AskKind
 from libs.messages.events import Event
+from libs.messages.history import Record
 from libs.messages.signals import GpuScore
+
+_LAST = (2**62, 2**62)
 
 
 class StoreError(Exception):
@@ -55,18 +59,53 @@ class Access(Struct, frozen=True, kw_only=True):
     admin: bool = False
 
 
+class TokenKept(Struct, frozen=True, kw_only=True):
+    """What is stored of a token, the token itself aside; times in seconds since 1970, None where it has none."""
+
+    tenant: str
+    label: str
+    admin: bool
+    created_at: float
+    expires_at: float | None = None
+    used_at: float | None = None
+    revoked_at: float | None = None
+
+
 class Submitted(Struct, frozen=True, kw_only=True):
     job_id: str
     created: bool  # False: this key was submitted before, and this is that job
 
 
+class Moment(Struct, frozen=True, kw_only=True):
+    """A point in the past: everything told until `at`, seconds since the epoch, or until the event with this cursor."""
+
+    at: float = math.inf
+    cursor: str = ""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The transaction and the id of the last event."""
+        if not self.cursor:
+            return _LAST
+        xid, _, event_id = self.cursor.partition("-")
+        return int(xid), int(event_id)
+
+    def holds(self, event: Event) -> bool:
+        """Had it been told by then?"""
+        return event.at <= self.at and (event.xid, event.id) <= self.place
+
+
 class Lease(Struct, frozen=True, kw_only=True):
-    """The right to write for `name`. `epoch` grows with every owner; `seq` with every renewal."""
+    """The right to write for `name`. `epoch` grows with every owner; `seq` with every renewal.
+
+    `went_back`: the store was restored from a backup, and what ran in the time that it lost may run still.
+    """
 
     name: str
     holder: str
     epoch: int
     seq: int
+    went_back: bool = False
 
 
 class GatewayStore(Protocol):
@@ -83,10 +122,19 @@ class GatewayStore(Protocol):
     ) -> None:
         """Store one ask for the scheduler of `pool`."""
 
-    async def access(self, token_hash: bytes) -> Access | None: ...
+    async def access(self, token_hash: bytes, *, at: float) -> Access | None:
+        """Who it speaks for, if it is in force at that time."""
 
-    async def add_token(self, token_hash: bytes, *, tenant: str, admin: bool, label: str, at: float) -> None:
+    async def add_token(
+        self, token_hash: bytes, *, tenant: str, admin: bool, label: str, at: float, expires_at: float | None = None
+    ) -> None:
         """Store a token's hash, and its tenant if new. The same hash again changes nothing."""
+
+    async def token_used(self, token_hash: bytes, *, at: float, not_within: float) -> None:
+        """Note that it was used, unless that was noted in the last `not_within` seconds."""
+
+    async def tokens(self, *, tenant: str | None = None, limit: int = 1000) -> list[TokenKept]:
+        """The newest first; of one tenant or of all; those that were revoked or have expired, too."""
 
     async def revoke_tokens(self, *, tenant: str, label: str, at: float) -> int:
         """How many were revoked."""
@@ -115,12 +163,26 @@ class GatewayStore(Protocol):
 
     async def queued_jobs(self, *, pool: str) -> list[Job]: ...
 
+    async def history(
+        self, *, pool: str, after: tuple[int, int] = (0, 0), limit: int = 100, bytes_max: int = 1 << 20
+    ) -> list[Record]:
+        """Records of a pool behind an epoch and number, in that order, as many as `bytes_max` hold; one at least."""
+
+    async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]: ...
+
+    async def told_until(self, moment: Moment) -> list[Event]:
+        """What is needed to say how all was at a moment: of each job that may have been open then, its events until
+        then, in order; of each node, the last.
+        """
+
 
 class RelayStore(Protocol):
     """What the relay may do: take events out of the outbox once they are published."""
 
     async def unsent(self, *, limit: int) -> list[Event]:
         """Events to publish, oldest first."""
+
+    async def unsent_count(self) -> int: ...
 
     async def sent(self, event_ids: Sequence[int]) -> None: ...
 
@@ -140,6 +202,15 @@ class SchedulerStore(RelayStore, Protocol):
 
     async def release_lease(self, lease: Lease) -> None: ...
 
+    async def raise_lease(self, lease: Lease, *, above: int) -> Lease | None:
+        """The store went back in time: lift the lease above every epoch heard of, and forget how earlier ones ended."""
+
+    async def settle_lease(self, lease: Lease) -> Lease | None:
+        """What ran in the time that the store lost has ended."""
+
+    async def leaderships(self, name: str) -> list[Lease]:
+        """How the earlier leaderships ended, as far as they are known, the oldest first."""
+
     async def admit(self, lease: Lease, *, pool: str, limit: int) -> list[Job]:
         """Make jobs of what was submitted; each is returned once, here or by `open_jobs` after a restart."""
 
@@ -153,11 +224,20 @@ class SchedulerStore(RelayStore, Protocol):
 
     async def job(self, job_id: str) -> Job | None: ...
 
-    async def take(self, lease: Lease, steps: Sequence[Step]) -> list[bool]:
+    async def take(self, lease: Lease, steps: Sequence[Step], *, record: Record | None = None) -> list[bool]:
         """Take each step in order, if its guard holds; True where it did. A job may take several in one call.
 
-        A step with an `ask` removes that ask with it. Raises LeaseLostError, DoubleAllocationError, UnlawfulError: then
-        nothing is taken.
+        A step with an `ask` removes that ask with it. `record` says what they were decided from: no step is taken
+        without it. Raises LeaseLostError, DoubleAllocationError, UnlawfulError: then nothing is taken.
+        """
+
+    async def record(self, lease: Lease, record: Record) -> None:
+        """Add one record to the history of the lease's pool. Raises LeaseLostError."""
+
+    async def trim_history(self, lease: Lease, *, before: float, bytes_max: int) -> int:
+        """Drop records from before `before`, and the oldest of more than `bytes_max`; how many were dropped.
+
+        What is left opens with a record that `begins`; the newest of those stays, and all behind it.
         """
 
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...

@@ -9,35 +9,41 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import HOLDING, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step, after
 from libs.domain.spec import JobSpec
 from libs.messages.asks import Ask, AskKind
 from libs.messages.events import Event
+from libs.messages.history import Record
 from libs.messages.signals import GpuScore
-from libs.store import Access, DoubleAllocationError, KeyReusedError, Lease, LeaseLostError, Submitted, UnlawfulError
+from libs.store import (
+    Access,
+    DoubleAllocationError,
+    KeyReusedError,
+    Lease,
+    LeaseLostError,
+    Moment,
+    Submitted,
+    TokenKept,
+    UnlawfulError,
+)
 
 _Gpu = tuple[str, int]
-
-
-class _Token(Struct):
-    access: Access
-    label: str
-    revoked: bool = False
 
 
 class MemoryStore:
     """Every store Protocol of `libs.store`. A call runs to its end before the next begins, so each is atomic."""
 
     def __init__(self) -> None:
-        self._tokens: dict[bytes, _Token] = {}
+        self._tokens: dict[bytes, TokenKept] = {}
         self._submitted: dict[str, Job] = {}  # as it was submitted, in that order
         self._keys: dict[tuple[str, str], tuple[str, bytes]] = {}
         self._asks: dict[int, tuple[str, Ask]] = {}  # with its pool
         self._ask_id = 0
         self._leases: dict[str, Lease] = {}
+        self._leaderships: dict[str, dict[int, Lease]] = {}  # how each ended, by epoch
         self._jobs: dict[str, Job] = {}  # admitted
         self._slots: dict[_Gpu, str] = {}
         self._nodes: dict[str, tuple[Node, int]] = {}  # with its version
@@ -46,6 +52,7 @@ class MemoryStore:
         self._xid = 0
         self._outbox: set[int] = set()
         self._scores: dict[tuple[str, int, str], tuple[float, float]] = {}  # score, at
+        self._records: dict[str, dict[tuple[int, int], Record]] = {}  # by pool, epoch and number
 
     # gateway
 
@@ -76,22 +83,39 @@ class MemoryStore:
     ) -> None:
         self._add_ask(kind, subject_id=subject_id, pool=pool, tenant=tenant, at=_micro(at), priority=priority)
 
-    async def access(self, token_hash: bytes) -> Access | None:
+    async def access(self, token_hash: bytes, *, at: float) -> Access | None:
         token = self._tokens.get(token_hash)
-        return None if token is None or token.revoked else token.access
+        if token is None or token.revoked_at is not None:
+            return None
+        if token.expires_at is not None and token.expires_at <= _micro(at):
+            return None
+        return Access(tenant=token.tenant, admin=token.admin)
 
-    async def add_token(self, token_hash: bytes, *, tenant: str, admin: bool, label: str, at: float) -> None:
+    async def add_token(
+        self, token_hash: bytes, *, tenant: str, admin: bool, label: str, at: float, expires_at: float | None = None
+    ) -> None:
         assert len(token_hash) == 32, "the SHA-256 of a token has 32 bytes"
-        self._tokens.setdefault(token_hash, _Token(Access(tenant=tenant, admin=admin), label))
+        ends = None if expires_at is None else _micro(expires_at)
+        new = TokenKept(tenant=tenant, label=label, admin=admin, created_at=_micro(at), expires_at=ends)
+        self._tokens.setdefault(token_hash, new)
+
+    async def token_used(self, token_hash: bytes, *, at: float, not_within: float) -> None:
+        token = self._tokens.get(token_hash)
+        if token is not None and (token.used_at is None or token.used_at < _micro(at - not_within)):
+            self._tokens[token_hash] = structs.replace(token, used_at=_micro(at))
+
+    async def tokens(self, *, tenant: str | None = None, limit: int = 1000) -> list[TokenKept]:
+        found = [token for token in self._tokens.values() if tenant in (None, token.tenant)]
+        return sorted(found, key=lambda token: (-token.created_at, token.label))[:limit]
 
     async def revoke_tokens(self, *, tenant: str, label: str, at: float) -> int:
         found = [
-            token
-            for token in self._tokens.values()
-            if (token.access.tenant, token.label, token.revoked) == (tenant, label, False)
+            (token_hash, token)
+            for token_hash, token in self._tokens.items()
+            if (token.tenant, token.label, token.revoked_at) == (tenant, label, None)
         ]
-        for token in found:
-            token.revoked = True
+        for token_hash, token in found:
+            self._tokens[token_hash] = structs.replace(token, revoked_at=_micro(at))
         return len(found)
 
     async def job(self, job_id: str) -> Job | None:
@@ -131,6 +155,32 @@ class MemoryStore:
     async def queued_jobs(self, *, pool: str) -> list[Job]:
         return self._jobs_in(pool, {JobState.QUEUED})
 
+    async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]:
+        found = [self._jobs.get(job_id) or self._submitted.get(job_id) for job_id in job_ids]
+        return sorted((job for job in found if job is not None), key=lambda job: job.seq)
+
+    async def told_until(self, moment: Moment) -> list[Event]:
+        found: list[Event] = []
+        for job_id, story in sorted(self._stories.items()):
+            told = [event.version for event in story if moment.holds(event)]
+            job = self._jobs.get(job_id)
+            if told and (len(told) < len(story) or job is None or not job.state.final):
+                found += [event for event in story if event.version <= told[-1]]
+        nodes = {event.subject_id: event for event in self._events if event.topic == "nodes" and moment.holds(event)}
+        return found + [event for _, event in sorted(nodes.items())]
+
+    async def history(
+        self, *, pool: str, after: tuple[int, int] = (0, 0), limit: int = 100, bytes_max: int = 1 << 20
+    ) -> list[Record]:
+        found: list[Record] = []
+        for place, record in sorted(self._records.get(pool, {}).items()):
+            if place <= after:
+                continue
+            if len(found) == limit or (found and sum(len(one.body) for one in found) >= bytes_max):
+                break
+            found.append(record)
+        return found
+
     # scheduler
 
     async def lease(self, name: str) -> Lease | None:
@@ -142,7 +192,10 @@ class MemoryStore:
         unchanged = held is not None and seen is not None and (held.epoch, held.seq) == (seen.epoch, seen.seq)
         if not (free or unchanged):
             return None
-        return self._keep_lease(Lease(name=name, holder=holder, epoch=held.epoch + 1 if held else 1, seq=0))
+        if held is None:
+            return self._keep_lease(Lease(name=name, holder=holder, epoch=1, seq=0))
+        self._end_leadership(held)
+        return self._keep_lease(structs.replace(held, holder=holder, epoch=held.epoch + 1, seq=0))
 
     async def renew_lease(self, lease: Lease) -> Lease | None:
         held = self._held(lease)
@@ -150,7 +203,22 @@ class MemoryStore:
 
     async def release_lease(self, lease: Lease) -> None:
         if (held := self._held(lease)) is not None:
+            self._end_leadership(held)
             self._keep_lease(structs.replace(held, holder=""))
+
+    async def raise_lease(self, lease: Lease, *, above: int) -> Lease | None:
+        held = self._held(lease)
+        if held is None:
+            return None
+        self._leaderships.pop(lease.name, None)
+        return self._keep_lease(structs.replace(held, epoch=max(held.epoch, above) + 1, seq=0, went_back=True))
+
+    async def settle_lease(self, lease: Lease) -> Lease | None:
+        held = self._held(lease)
+        return None if held is None else self._keep_lease(structs.replace(held, went_back=False))
+
+    async def leaderships(self, name: str) -> list[Lease]:
+        return [ended for _, ended in sorted(self._leaderships.get(name, {}).items())]
 
     async def admit(self, lease: Lease, *, pool: str, limit: int) -> list[Job]:
         self._must_hold(lease)
@@ -173,7 +241,7 @@ class MemoryStore:
     async def open_jobs(self, *, pool: str) -> list[Job]:
         return self._jobs_in(pool, {state for state in JobState if not state.final})
 
-    async def take(self, lease: Lease, steps: Sequence[Step]) -> list[bool]:
+    async def take(self, lease: Lease, steps: Sequence[Step], *, record: Record | None = None) -> list[bool]:
         if not steps:
             return []
         self._must_hold(lease)
@@ -197,6 +265,8 @@ class MemoryStore:
             taken.append((step, job))
         self._slots = slots
         self._jobs.update(moved)
+        if record is not None:
+            await self.record(lease, record)
         self._xid += 1
         for step, job in filter(None, taken):
             self._asks.pop(step.ask, None)
@@ -241,10 +311,30 @@ class MemoryStore:
             if node_id in known
         ]
 
+    async def record(self, lease: Lease, record: Record) -> None:
+        self._must_hold(lease)
+        place, records = (record.epoch, record.number), self._records.setdefault(lease.name, {})
+        assert place not in records, f"record {place} is written twice"
+        records[place] = structs.replace(record, at=_micro(record.at), until=_micro(record.until))
+
+    async def trim_history(self, lease: Lease, *, before: float, bytes_max: int) -> int:
+        self._must_hold(lease)
+        records = self._records.get(lease.name, {})
+        begins = sorted(place for place, record in records.items() if record.begins)
+        behind = {place: sum(len(records[each].body) for each in records if each >= place) for place in begins}
+        too_old = [place for place in begins if records[place].at <= before]
+        too_much = [place for place in begins if behind[place] <= bytes_max] or begins[-1:]
+        cut = max([*too_old[-1:], *too_much[:1]], default=(0, 0))
+        self._records[lease.name] = {place: record for place, record in records.items() if place >= cut}
+        return len(records) - len(self._records[lease.name])
+
     # relay
 
     async def unsent(self, *, limit: int) -> list[Event]:
         return [self._events[event_id - 1] for event_id in sorted(self._outbox)[:limit]]
+
+    async def unsent_count(self) -> int:
+        return len(self._outbox)
 
     async def sent(self, event_ids: Sequence[int]) -> None:
         self._outbox.difference_update(event_ids)
@@ -277,6 +367,11 @@ class MemoryStore:
     def _keep_lease(self, lease: Lease) -> Lease:
         self._leases[lease.name] = lease
         return lease
+
+    def _end_leadership(self, lease: Lease) -> None:
+        if lease.holder:
+            ended = self._leaderships.setdefault(lease.name, {})
+            ended[lease.epoch] = structs.replace(lease, went_back=False)
 
     def _held(self, lease: Lease) -> Lease | None:
         """The lease as it is now, if it is still the same owner's."""

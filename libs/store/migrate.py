@@ -5,6 +5,7 @@ stops everything: guessing is how data is lost.
 """
 
 import hashlib
+import ssl
 from collections.abc import Mapping
 from importlib.resources import files
 
@@ -20,12 +21,19 @@ class MigrationError(StoreError):
     """The database and this version do not fit together."""
 
 
-async def migrate(dsn: str, *, user: str | None, password: str | None, role_passwords: Mapping[str, str]) -> list[str]:
+async def migrate(
+    dsn: str,
+    *,
+    user: str | None,
+    password: str | None,
+    role_passwords: Mapping[str, str],
+    tls: ssl.SSLContext | None = None,
+) -> list[str]:
     """Run what has not been run; returns the names of the migrations that ran now. Needs the owner's rights.
 
     `role_passwords` has one for each of ROLES; a role that exists gets the password anew.
     """
-    connection = await asyncpg.connect(dsn, user=user, password=password, timeout=5, command_timeout=60)
+    connection = await asyncpg.connect(dsn, user=user, password=password, ssl=tls, timeout=5, command_timeout=60)
     try:
         async with connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)

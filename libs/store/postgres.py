@@ -3,10 +3,12 @@
 Driver traps and their work-arounds are in docs/decisions/0003-postgres-is-truth.md.
 """
 
+import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import AsyncIterator, Sequence
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,15 +20,19 @@ from libs.domain.job import FINAL, HOLDING, Cause, Job, JobState, Placement, Ste
 from libs.domain.spec import JobSpec
 from libs.messages.asks import Ask, AskKind
 from libs.messages.events import Event
+from libs.messages.history import Record
 from libs.messages.signals import GpuScore
+from libs.service.sockets import notice_death
 from libs.store import (
     Access,
     DoubleAllocationError,
     KeyReusedError,
     Lease,
     LeaseLostError,
+    Moment,
     StoreUnavailableError,
     Submitted,
+    TokenKept,
     UnlawfulError,
 )
 from libs.store.sql import QUERIES
@@ -34,6 +40,22 @@ from libs.store.sql import QUERIES
 CONNECT_SECONDS_MAX = 2.0
 COMMAND_SECONDS_MAX = 5.0
 ACQUIRE_SECONDS_MAX = 3.0
+UNHEARD_SECONDS_MAX = 4  # bytes sent and not acknowledged for so long: the link is dead
+NO_PLACE_SECONDS = 0.05
+WAITING_MAX = 1024  # who waits for a connection; more are refused at once
+
+# So that the server, too, gives up whoever has vanished: what he had locked is free about 10 s later.
+SESSION: Mapping[str, str] = {
+    "application_name": "weft",
+    "timezone": "UTC",
+    "lock_timeout": "2s",
+    "statement_timeout": "4500ms",  # below our own bound, so that it is the server that ends it
+    "idle_in_transaction_session_timeout": "10s",
+    "tcp_keepalives_idle": "4",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
 
 # A write that failed in one of these ways may or may not have happened.
 UNREACHABLE = (
@@ -48,6 +70,7 @@ UNREACHABLE = (
     asyncpg.LockNotAvailableError,
     asyncpg.TransactionRollbackError,  # deadlocks among them
     asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.InvalidAuthorizationSpecificationError,  # a password that is being changed: the new one comes in its file
     asyncpg.ReadOnlySQLTransactionError,
 )
 
@@ -57,16 +80,39 @@ _Row = asyncpg.Record
 
 
 class PostgresStore:
-    """Every store Protocol of `libs.store`, over one pool of connections. Every wait is bounded."""
+    """Every store Protocol of `libs.store`, over one pool of connections. Every wait is bounded.
 
-    def __init__(self, pool: "asyncpg.Pool[_Row]") -> None:
+    While Postgres does not answer only as many ask as there are connections; all others are told so at once.
+    """
+
+    def __init__(self, pool: "asyncpg.Pool[_Row]", *, connections: int) -> None:
         self._pool = pool
+        self._connections = connections
+        self._asking = 0
+        self._failing = False
 
     @classmethod
     @asynccontextmanager
     async def connect(
-        cls, dsn: str, *, user: str | None = None, password: str | None = None, connections: int = 8
+        cls,
+        dsn: str,
+        *,
+        user: str | None = None,
+        password: str | Callable[[], str] | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        connections: int = 8,
     ) -> AsyncIterator["PostgresStore"]:
+        """Connect, or raise StoreUnavailableError. With `tls` a server that offers none is refused; without, the DSN's
+        `sslmode` says. It and a `password` that is a function are asked for each connection: what was renewed counts.
+        """
+
+        async def connect(*arguments: Any, **named: Any) -> "asyncpg.Connection[_Row]":
+            if tls is not None:
+                named["ssl"] = tls()
+            made: asyncpg.Connection[_Row] = await asyncpg.connect(*arguments, **named)
+            notice_death(getattr(made, "_transport", None), seconds=UNHEARD_SECONDS_MAX)
+            return made
+
         logging.getLogger("asyncpg").setLevel(logging.CRITICAL)  # it prints tracebacks while the server restarts
         try:
             pool = await asyncpg.create_pool(
@@ -75,20 +121,16 @@ class PostgresStore:
                 password=password,
                 min_size=1,
                 max_size=connections,
+                connect=connect,
                 timeout=CONNECT_SECONDS_MAX,
                 command_timeout=COMMAND_SECONDS_MAX,
                 reset=_no_reset,
-                server_settings={
-                    "application_name": "weft",
-                    "idle_in_transaction_session_timeout": "10s",
-                    "lock_timeout": "2s",
-                    "timezone": "UTC",
-                },
+                server_settings=dict(SESSION),
             )
         except (*UNREACHABLE, asyncpg.InvalidCatalogNameError) as error:
             raise StoreUnavailableError(f"connecting to Postgres: {error}") from error
         try:
-            yield cls(pool)
+            yield cls(pool, connections=connections)
         finally:
             pool.terminate()
 
@@ -117,12 +159,20 @@ class PostgresStore:
     ) -> None:
         await self._row("ask", kind, pool, subject_id, tenant, priority, at)
 
-    async def access(self, token_hash: bytes) -> Access | None:
-        row = await self._row("access", token_hash)
+    async def access(self, token_hash: bytes, *, at: float) -> Access | None:
+        row = await self._row("access", token_hash, at)
         return None if row is None else Access(tenant=row["tenant"], admin=row["admin"])
 
-    async def add_token(self, token_hash: bytes, *, tenant: str, admin: bool, label: str, at: float) -> None:
-        await self._row("add_token", token_hash, tenant, admin, label, at)
+    async def add_token(
+        self, token_hash: bytes, *, tenant: str, admin: bool, label: str, at: float, expires_at: float | None = None
+    ) -> None:
+        await self._row("add_token", token_hash, tenant, admin, label, at, expires_at)
+
+    async def token_used(self, token_hash: bytes, *, at: float, not_within: float) -> None:
+        await self._row("token_used", token_hash, at, at - not_within)
+
+    async def tokens(self, *, tenant: str | None = None, limit: int = 1000) -> list[TokenKept]:
+        return [TokenKept(**row) for row in await self._rows("tokens", tenant, limit)]
 
     async def revoke_tokens(self, *, tenant: str, label: str, at: float) -> int:
         return len(await self._rows("revoke_tokens", tenant, label, at))
@@ -159,6 +209,17 @@ class PostgresStore:
     async def queued_jobs(self, *, pool: str) -> list[Job]:
         return [_job(row) for row in await self._rows("jobs_in", pool, [JobState.QUEUED.value])]
 
+    async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]:
+        return [_job(row) for row in await self._rows("jobs_of", list(job_ids))]
+
+    async def told_until(self, moment: Moment) -> list[Event]:
+        return [_event(row) for row in await self._rows("told_until", moment.at, *moment.place)]
+
+    async def history(
+        self, *, pool: str, after: tuple[int, int] = (0, 0), limit: int = 100, bytes_max: int = 1 << 20
+    ) -> list[Record]:
+        return [Record(**row) for row in await self._rows("history", pool, *after, limit, bytes_max)]
+
     # scheduler
 
     async def lease(self, name: str) -> Lease | None:
@@ -176,6 +237,17 @@ class PostgresStore:
 
     async def release_lease(self, lease: Lease) -> None:
         await self._row("release_lease", lease.name, lease.holder, lease.epoch)
+
+    async def raise_lease(self, lease: Lease, *, above: int) -> Lease | None:
+        row = await self._row("raise_lease", lease.name, lease.holder, lease.epoch, above)
+        return None if row is None else Lease(**row)
+
+    async def settle_lease(self, lease: Lease) -> Lease | None:
+        row = await self._row("settle_lease", lease.name, lease.holder, lease.epoch)
+        return None if row is None else Lease(**row)
+
+    async def leaderships(self, name: str) -> list[Lease]:
+        return [Lease(**row) for row in await self._rows("leaderships", name)]
 
     async def admit(self, lease: Lease, *, pool: str, limit: int) -> list[Job]:
         rows = await self._rows("admit", lease.name, lease.holder, lease.epoch, pool, limit)
@@ -196,10 +268,14 @@ class PostgresStore:
         states = [str(state) for state in JobState if not state.final]
         return [_job(row) for row in await self._rows("jobs_in", pool, states)]
 
-    async def take(self, lease: Lease, steps: Sequence[Step]) -> list[bool]:
+    async def take(self, lease: Lease, steps: Sequence[Step], *, record: Record | None = None) -> list[bool]:
         if not steps:
             return []
-        rows = await self._rows("take", lease.name, lease.holder, lease.epoch, _json(steps))
+        held = (lease.name, lease.holder, lease.epoch)
+        if record is None:
+            rows = await self._rows("take", *held, _json(steps))
+        else:
+            rows = await self._rows("take_recorded", *held, _json(steps), *_columns(record))
         taken = {row["ordinal"] for row in rows}
         return [ordinal in taken for ordinal in range(1, len(steps) + 1)]
 
@@ -232,10 +308,21 @@ class PostgresStore:
     async def scores(self, *, pool: str) -> list[GpuScore]:
         return [GpuScore(**row) for row in await self._rows("scores", pool)]
 
+    async def record(self, lease: Lease, record: Record) -> None:
+        await self._row("record", lease.name, lease.holder, lease.epoch, *_columns(record))
+
+    async def trim_history(self, lease: Lease, *, before: float, bytes_max: int) -> int:
+        row = await self._row("trim_history", lease.name, lease.holder, lease.epoch, before, bytes_max)
+        return int(row["count"]) if row is not None else 0
+
     # relay
 
     async def unsent(self, *, limit: int) -> list[Event]:
         return [_event(row) for row in await self._rows("unsent", limit)]
+
+    async def unsent_count(self) -> int:
+        row = await self._row("unsent_count")
+        return int(row["count"]) if row is not None else 0
 
     async def sent(self, event_ids: Sequence[int]) -> None:
         await self._row("sent", list(event_ids))
@@ -259,12 +346,29 @@ class PostgresStore:
     # how it asks
 
     async def _rows(self, query: str, *arguments: Any) -> list[_Row]:
+        if self._asking >= self._connections + (0 if self._failing else WAITING_MAX):
+            reason = "Postgres does not answer" if self._failing else "too many wait for Postgres"
+            raise StoreUnavailableError(f"{query}: {reason}")
+        self._asking += 1
         try:
-            async with self._pool.acquire(timeout=ACQUIRE_SECONDS_MAX) as connection:
+            rows = await self._ask(query, *arguments)
+        except StoreUnavailableError:
+            self._failing = True
+            raise
+        finally:
+            self._asking -= 1
+        self._failing = False
+        return rows
+
+    async def _ask(self, query: str, *arguments: Any) -> list[_Row]:
+        try:
+            async with self._acquired() as connection:
                 try:
                     return await connection.fetch(QUERIES[query], *arguments)
-                except asyncpg.DataError:
-                    connection.terminate()  # where an argument fits no column it stays between two steps, with locks
+                except (asyncpg.DataError, TimeoutError):
+                    # Where an argument fits no column it stays between two steps, with locks; where there was no answer
+                    # it would be waited for again.
+                    connection.terminate()
                     raise
         except asyncpg.UniqueViolationError as error:
             if error.table_name == "gpu_slots":
@@ -281,6 +385,26 @@ class PostgresStore:
             raise
         except UNREACHABLE as error:
             raise StoreUnavailableError(f"{query}: {type(error).__name__} {error}") from error
+
+    @asynccontextmanager
+    async def _acquired(self) -> AsyncIterator["asyncpg.pool.PoolConnectionProxy[_Row]"]:
+        connection = await self._acquire()
+        try:
+            yield connection
+        finally:
+            await self._pool.release(connection, timeout=ACQUIRE_SECONDS_MAX)
+
+    async def _acquire(self) -> "asyncpg.pool.PoolConnectionProxy[_Row]":
+        """A connection. Where Postgres has no place for one more, it is one of those that we have."""
+        now = asyncio.get_running_loop().time
+        until = now() + ACQUIRE_SECONDS_MAX
+        while True:
+            try:
+                return await self._pool.acquire(timeout=until - now())
+            except asyncpg.TooManyConnectionsError:
+                if not self._pool.get_size() or now() + NO_PLACE_SECONDS > until:
+                    raise
+                await asyncio.sleep(NO_PLACE_SECONDS)
 
     async def _row(self, query: str, *arguments: Any) -> _Row | None:
         rows = await self._rows(query, *arguments)
@@ -302,6 +426,20 @@ def _json(value: object) -> str:
 
 def _text(value: str) -> str:
     return value.replace("\0", "\ufffd")
+
+
+def _columns(record: Record) -> tuple[Any, ...]:
+    return (
+        record.epoch,
+        record.number,
+        record.format,
+        record.begins,
+        record.at,
+        record.until,
+        record.turns,
+        record.steps,
+        record.body,
+    )
 
 
 def _hash(spec: JobSpec) -> bytes:

@@ -12,11 +12,13 @@ from libs.bus import BusError
 from libs.bus.nats import NatsBus
 from libs.service.clock import steady
 from libs.service.config import Connections, load
+from libs.service.keys import nats_keys, pg_keys
 from libs.service.start import main
 from libs.store import StoreUnavailableError
 from libs.store.postgres import PostgresStore
 from services.scheduler import service
 from services.scheduler.core import Settings
+from services.scheduler.history import Retention
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,18 +28,29 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = "default"
     lease_seconds: float = 150.0
     start_seconds: float = 900.0
+    stop_seconds: float = 300.0
+    settle_seconds: float = 10.0
     patience_seconds: float = 300.0
     leader_seconds: float = 6.0
+    history_seconds: float = 7 * 86400.0
+    history_bytes: int = 1 << 30
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        if self.stop_seconds <= self.lease_seconds:
+            raise ValueError(
+                f"stop_seconds {self.stop_seconds:g} must be more than lease_seconds {self.lease_seconds:g}: a silent"
+                " node is lost first, and then nothing of its runs is waited for"
+            )
 
 
 async def run(stop: asyncio.Event) -> None:
     config = load(Config, prefix="SCHEDULER_", environ=os.environ)
     to = config.connections
     async with (
-        NatsBus.connect(to.nats_url, name="scheduler", user=to.nats_user, password=to.nats_password()) as bus,
-        PostgresStore.connect(to.pg_dsn, password=to.pg_password() or None) as store,
+        NatsBus.connect(to.nats_url, name="scheduler", **nats_keys(to)) as bus,
+        PostgresStore.connect(to.pg_dsn, **pg_keys(to)) as store,
     ):
         await service.run(
             bus=bus,
@@ -49,9 +62,12 @@ async def run(stop: asyncio.Event) -> None:
             settings=Settings(
                 lease_seconds=config.lease_seconds,
                 start_seconds=config.start_seconds,
+                stop_seconds=config.stop_seconds,
+                settle_seconds=config.settle_seconds,
                 patience_seconds=config.patience_seconds,
             ),
             leader_seconds=config.leader_seconds,
+            retention=Retention(seconds=config.history_seconds, bytes=config.history_bytes),
             admin_port=config.admin_port,
             admin_host=config.admin_host,
         )

@@ -16,11 +16,14 @@ from libs.messages.nodes import NodeReported, RunState, StartRun
 from libs.messages.signals import GpuScore
 from services.scheduler import lives
 from services.scheduler.picture import NodeChange, Picture
+from services.scheduler.reaper import Reaper
+from services.scheduler.settling import Settling
 from services.scheduler.waiting import Waiting
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
 DEADLINES_SECONDS = 1.0  # between two looks at who is past its time
+ANSWER_BYTES_MAX = 6 << 20  # of 8 MiB that the bus carries: a node that cannot be answered would end all its runs
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -28,6 +31,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     lease_seconds: float = 150.0  # a node silent for this long is lost, and its jobs are given away
     start_seconds: float = 900.0  # from placed to running, image pull included
+    stop_seconds: float = 300.0  # from stopping to gone, besides its grace
+    settle_seconds: float = 10.0  # how long a new leader waits for its nodes to report before it places anything
     patience_seconds: float = 300.0  # a job that waited this long holds back the smaller ones behind it
     steps_max: int = 500  # decided in one tick; the rest in the next
 
@@ -45,13 +50,36 @@ class Scheduler:
         self._waiting = Waiting(
             self.picture, patience_seconds=self.settings.patience_seconds, steps_max=self.settings.steps_max
         )
+        self.reaper = Reaper(lease_seconds=self.settings.lease_seconds)
+        self._settling = self._settle(0.0, None)
+        self._not_yet: Cause | None = None  # why nothing is placed or started now
+        self._withheld: set[str] = set()  # nodes that were therefore not told to start something
+        self._asked_again: set[str] = set()
         self._deadlines_at = 0.0
-        self._loaded_at = 0.0
 
-    def load(self, *, jobs: Iterable[Job], nodes: Iterable[Node], scores: Iterable[GpuScore] = (), now: float) -> None:
-        """Begin from the store. Every node counts as heard of now: silence before we listened means nothing."""
+    def _settle(self, now: float, went_back_at: float | None) -> Settling:
+        return Settling(
+            now=now,
+            settle_seconds=self.settings.settle_seconds,
+            lease_seconds=self.settings.lease_seconds,
+            went_back_at=went_back_at,
+        )
+
+    def load(
+        self,
+        *,
+        jobs: Iterable[Job],
+        nodes: Iterable[Node],
+        scores: Iterable[GpuScore] = (),
+        now: float,
+        went_back_at: float | None = None,
+    ) -> None:
+        """Begin from the store. Every node counts as heard of now: silence before we listened means nothing.
+
+        `went_back_at`: the store was restored from a backup, and this is when that was found out.
+        """
         self._begin()
-        self._loaded_at = now
+        self._settling = self._settle(now, went_back_at)
         self.picture.load(jobs=jobs, nodes=nodes, scores=scores, now=now)
 
     # what happened
@@ -62,15 +90,16 @@ class Scheduler:
             self.picture.keep(job)
 
     def report(self, report: NodeReported, now: float) -> str:
-        """Take in what a node sees; returns why the report is refused, or nothing."""
+        """Take in what a node sees; returns why the report is refused, or nothing.
+
+        A report that names a leader was sent after this one answered. One that does not may be late: a scheduler that
+        hung finds what it should have heard before, and what such a report leaves out may have been started since.
+        """
         if refused := self.picture.runs.refuses(report):
             return refused
-        self.picture.heard[report.node_id] = now
         if not report.leaving or report.node_id not in self.picture.nodes:
             self._know_node(report, now)
-        if not report.leaving:
-            self.picture.reopen(report.node_id)  # it may have been closed while an executor before this one was leaving
-        self.picture.runs.see(report)
+        self.picture.see(report, now, sure=report.leader is not None or self._settling.past(now))
         return ""
 
     def _know_node(self, report: NodeReported, now: float) -> None:
@@ -143,7 +172,6 @@ class Scheduler:
     def _let_leave(self, report: NodeReported, now: float) -> list[Step]:
         """A node that goes takes nothing new; once nothing runs there it is lost, without waiting for its lease."""
         node = self.picture.nodes[report.node_id]
-        self.picture.room.close([node.id])
         if not node.ready or any(run.state is not RunState.EXITED for run in report.runs):
             return []
         return self._lose(node, "left: its executor was stopped", now)
@@ -154,17 +182,25 @@ class Scheduler:
         if now >= self._deadlines_at + DEADLINES_SECONDS:
             self._deadlines_at = now
             steps += self._deadlines(now)
-        return steps + self._waiting.decide(now)
+        self._not_yet = self._settling.why_not_yet(now, unheard=len(self.picture.unheard))
+        if self._not_yet is None and self._withheld:
+            self.picture.hinted |= self._withheld
+            self._withheld.clear()
+        return steps + self._waiting.decide(now, why_not_yet=self._not_yet)
 
     def _lose_nodes(self, now: float) -> list[Step]:
+        heard = self.picture.heard
+        if unseen := self.reaper.not_listening(now):
+            heard.update({node_id: min(now, at + unseen) for node_id, at in heard.items()})
+        ready = {node.id: heard[node.id] for node in self.picture.nodes.values() if node.ready}
         steps: list[Step] = []
-        for node in [node for node in self.picture.nodes.values() if node.ready]:
-            silent = now - self.picture.heard[node.id]
-            if silent > self.settings.lease_seconds:
-                steps += self._lose(node, f"was not heard of for {duration_text(silent)}", now)
+        for node_id in self.reaper.lost(ready, now, leaving=self.picture.leaving):
+            sentence = f"was not heard of for {duration_text(now - heard[node_id])}"
+            steps += self._lose(self.picture.nodes[node_id], sentence, now)
         return steps
 
     def _lose(self, node: Node, sentence: str, now: float) -> list[Step]:
+        self.picture.forget(node.id)
         self.picture.change_node(structs.replace(node, ready=False), "lost", sentence, at=now)
         cause = Cause(code=_C.NODE_LOST, sentence=f"node {node.id} {sentence}", by=node.id)
         steps: list[Step] = []
@@ -180,23 +216,55 @@ class Scheduler:
         for job_id in sorted(self.picture.runs.holding):
             job = self.picture.jobs[job_id]
             limit = job.spec.time_limit_seconds
-            since = max(job.since, self._loaded_at)  # what a node did while nobody led is not known yet
+            since = max(job.since, self._settling.begins_at)  # before that nobody led, or nothing was started
             if job.state in (_S.PLACED, _S.STARTING) and now - since > self.settings.start_seconds:
                 sentence = f"not running {duration_text(now - job.since)} after it was {job.state}"
                 steps += lives.stop(self.picture, job, Cause(code=_C.START_TIMEOUT, sentence=sentence), now)
             elif job.state is _S.RUNNING and limit is not None and now - (job.started_at or now) > limit:
                 sentence = f"ran longer than its time limit of {job.spec.time_limit}"
                 steps += lives.stop(self.picture, job, Cause(code=_C.TIME_LIMIT, sentence=sentence), now)
+            elif job.state is _S.STOPPING and now - since > job.spec.grace_seconds + self.settings.stop_seconds:
+                steps += lives.give_up(self.picture, job, now)
         return steps
+
+    @property
+    def holding_back(self) -> bool:
+        """Was nothing to be placed when it was decided last?"""
+        return self._not_yet is not None
 
     # what is said
 
     def answer(self, node_id: str) -> tuple[StartRun, ...]:
         """All that the node should be running, as the answer to its newest report."""
-        runs = tuple(run for of_job in self.picture.desired.get(node_id, {}).values() for run in of_job)
+        wanted = [run for of_job in self.picture.desired.get(node_id, {}).values() for run in of_job]
+        runs = self._carried(node_id, [run for run in wanted if self._may_run(node_id, run)])
+        if self._not_yet is not None and len(runs) < len(wanted):
+            self._withheld.add(node_id)
         self.picture.runs.offered(node_id, runs)
         self.picture.hinted.discard(node_id)
+        if node_id in self.picture.unheard and node_id not in self._asked_again:
+            self._asked_again.add(node_id)
+            self.picture.hinted.add(node_id)  # its next report will be a sure one: the sooner the better
         return runs
+
+    def _carried(self, node_id: str, runs: list[StartRun]) -> tuple[StartRun, ...]:
+        """As many as one answer carries: all that the node has, then what is left room for; the others begin later."""
+        left = ANSWER_BYTES_MAX - sum(self.picture.order_bytes[run.job_id] for run in runs)
+        if left >= 0:
+            return tuple(runs)
+        carried: list[StartRun] = []
+        left = ANSWER_BYTES_MAX
+        for run in sorted(runs, key=lambda run: not self.picture.runs.knows(node_id, run)):
+            left -= self.picture.order_bytes[run.job_id]
+            if left >= 0 or self.picture.runs.knows(node_id, run):
+                carried.append(run)
+        return tuple(carried)
+
+    def _may_run(self, node_id: str, run: StartRun) -> bool:
+        """A node may go on with what it has; it starts nothing while the leader settles or a stray of the job lives."""
+        if self.picture.runs.knows(node_id, run):
+            return True
+        return self._not_yet is None and not self.picture.has_living_stray(run.job_id)
 
     def take_hinted(self) -> set[str]:
         """Nodes whose desired runs changed since the last call."""

@@ -1,17 +1,21 @@
 """Where reports and asks come in, are decided on together, and go out as steps, answers and hints.
 
 One turn: gather what came in → decide → commit all steps in one statement → answer. What was decided is said only after
-it is stored; where storing fails, nothing is said, and the core's picture is loaded anew from the store.
+it is stored; where storing fails, nothing is said, and the core's picture is loaded anew from the store. The journal
+stands between desk and core: what the core was told is stored with the first of the steps that follow from it.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from msgspec import structs
+
 from libs.bus import Bus
 from libs.domain.job import JobEvent, Step
 from libs.messages.asks import OutboxFilled
-from libs.messages.nodes import NodeDesired, NodeHinted, NodeReported
+from libs.messages.history import Record
+from libs.messages.nodes import Leader, NodeDesired, NodeHinted, NodeReported
 from libs.messages.signals import GpusScored
 from libs.store import (
     DoubleAllocationError,
@@ -22,8 +26,10 @@ from libs.store import (
     UnlawfulError,
 )
 from services.scheduler.core import Scheduler
+from services.scheduler.history import Journal, Pace, Retention
 from services.scheduler.leadership import Leadership
-from services.scheduler.orders import run_orders
+from services.scheduler.picture import NodeChange
+from services.scheduler.standin import StandIn
 from services.scheduler.tally import Tally
 
 logger = logging.getLogger(__name__)
@@ -40,12 +46,14 @@ class WrongPictureError(Exception):
 
 
 class _Waiting:
-    """A report whose node waits for its answer."""
+    """A report whose node waits for its answer. The core is told no more of who answered the node last than whether it
+    was we: the report then names us, and always in the same words."""
 
-    __slots__ = ("answer", "report")
+    __slots__ = ("answer", "leader", "report")
 
     def __init__(self, report: NodeReported) -> None:
-        self.report = report
+        self.report = structs.replace(report, leader=None)
+        self.leader = report.leader
         self.answer: asyncio.Future[NodeDesired | None] = asyncio.get_running_loop().create_future()
 
 
@@ -59,8 +67,11 @@ class Desk:
         leadership: Leadership,
         clock: Callable[[], float],
         tally: Tally,
+        retention: Retention | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self.core = core
+        self._journal = Journal(core, pace=pace)
         self.wake = asyncio.Event()
         self.outbox_filled = asyncio.Event()
         self._store = store
@@ -68,7 +79,10 @@ class Desk:
         self._leadership = leadership
         self._clock = clock
         self._tally = tally
+        self.retention = retention or Retention()
+        self._stand_in = StandIn(pool=core.pool, store=store, clock=clock)
         self._loaded_for = 0
+        self._went_back_at: float | None = None  # when we found out that the store did, until that is settled
         self._reports: list[_Waiting] = []
         self._asked = True
         self._polled_at = 0.0
@@ -82,29 +96,18 @@ class Desk:
 
     def scored(self, scored: GpusScored) -> None:
         if self._leadership.lease is not None:
-            self.core.picture.rescore(scored.scores)
+            self._journal.rescore(scored.scores)
 
     async def report(self, report: NodeReported) -> NodeDesired | None:
         """Answer a node's report; None leaves it to whoever leads."""
         if report.pool != self.core.pool:
             return None
         if self._leadership.lease is None:
-            return await self._stand_in(report) if self._leadership.abandoned else None
+            return await self._stand_in.answer(report) if self._leadership.abandoned else None
         waiting = _Waiting(report)
         self._reports.append(waiting)
         self.wake.set()
         return await waiting.answer
-
-    async def _stand_in(self, report: NodeReported) -> NodeDesired:
-        """Nobody leads: say what the store says, so that no node is cut off while leadership moves."""
-        nodes = {node.id: node for node in await self._store.nodes(pool=self.core.pool)}
-        runs = [
-            order
-            for job in await self._store.open_jobs(pool=self.core.pool)
-            if job.placement is not None and job.stopping_for is None
-            for order in run_orders(job, nodes).get(report.node_id, [])
-        ]
-        return NodeDesired(seq=report.seq, runs=tuple(runs))
 
     # one turn
 
@@ -131,30 +134,70 @@ class Desk:
 
     async def _lead(self, lease: Lease, waiting: Sequence[_Waiting]) -> None:
         if self._loaded_for != lease.epoch:
+            await self._leadership.beat()  # a store that was away may have come back as an older one
+            lease = self._leadership.require()
+        lease = await self._mind_the_past(lease, waiting)
+        if self._loaded_for != lease.epoch:
             await self._load(lease)
         now = self._clock()
+        self._journal.begin(now)
         steps: list[Step] = []
         steps += await self._take_in_asks(lease, now)
         answers = self._take_in_reports(waiting, steps, now)
         with self._tally.deciding():
-            steps += self.core.decide(now)
-        await self._commit(lease, steps, now)
+            decided, changes = self._journal.decide(now)
+        steps += decided
+        await self._commit(lease, steps, changes, now)
         self._leadership.require()
         for one in answers:
-            runs = self.core.answer(one.report.node_id)
-            one.answer.set_result(NodeDesired(seq=one.report.seq, runs=runs))
+            runs = self._journal.answer(one.report.node_id)
+            leader = self._leadership.leader
+            one.answer.set_result(NodeDesired(seq=one.report.seq, runs=runs, leader=leader))
         for node_id in sorted(self.core.take_hinted()):
             await self._bus.publish(NodeHinted(node_id=node_id))
         if len(steps) >= self.core.settings.steps_max:
             self.wake.set()  # there is more to decide
+        for notice in self.core.reaper.take_notices():
+            logger.warning(notice, extra={"pool": self.core.pool})
         self._tally.show(self.core)
+
+    async def _mind_the_past(self, lease: Lease, waiting: Sequence[_Waiting]) -> Lease:
+        """If the store went back in time, lead above what it lost, and wait until nothing of that time runs."""
+        for one in waiting:
+            self._leadership.hear(one.leader, of=one.report.node_id)
+        if self._leadership.store_went_back:
+            lease = await self._leadership.overtake()
+            self._went_back_at = None
+            self._tally.store_went_back()
+        if not lease.went_back:
+            self._went_back_at = None
+        elif self._went_back_at is None:
+            self._went_back_at = self._clock()
+        elif self._clock() >= self._went_back_at + self.core.settings.lease_seconds:
+            await self._leadership.settle()
+            # What bore the same id as an event of the lost time was taken for a repeat of it, and thrown away.
+            await self._store.resend(since=self._went_back_at - self.core.settings.lease_seconds)
+            self.outbox_filled.set()
+            self._went_back_at = None
+        return lease
+
+    async def trim(self) -> None:
+        """Throw away what is too old of the history, or too much."""
+        lease = self._leadership.lease
+        if lease is not None:
+            at = self._clock() - self.retention.seconds
+            trimmed = await self._store.trim_history(lease, before=at, bytes_max=self.retention.bytes)
+            if trimmed:
+                logger.info("history trimmed", extra={"pool": self.core.pool, "records": trimmed})
 
     async def _load(self, lease: Lease) -> None:
         pool = self.core.pool
         nodes, jobs, scores = await asyncio.gather(
             self._store.nodes(pool=pool), self._store.open_jobs(pool=pool), self._store.scores(pool=pool)
         )
-        self.core.load(jobs=jobs, nodes=nodes, scores=scores, now=self._clock())
+        self._journal.load(
+            jobs=jobs, nodes=nodes, scores=scores, now=self._clock(), epoch=lease.epoch, went_back_at=self._went_back_at
+        )
         self._loaded_for = lease.epoch
         self._asked = True
         logger.info("loaded", extra={"pool": pool, "jobs": len(jobs), "nodes": len(nodes)})
@@ -164,7 +207,7 @@ class Desk:
             return []
         self._asked, self._polled_at = False, now
         born = await self._store.admit(lease, pool=self.core.pool, limit=ADMITTED_MAX)
-        self.core.admit(born)
+        self._journal.admit(born)
         if len(born) == ADMITTED_MAX:
             self.asked()
         steps: list[Step] = []
@@ -180,7 +223,7 @@ class Desk:
             if ask.kind not in ("drain", "resume") and ask.subject_id not in self.core.picture.jobs:
                 job = await self._store.job(ask.subject_id)
             changes = len(self.core.picture.node_changes)
-            made = self.core.ask(ask, now, job=job)
+            made = self._journal.ask(ask, now, job=job)
             steps += made
             if not made and len(self.core.picture.node_changes) == changes:
                 done.append(ask.id)  # what it asks is so already
@@ -194,19 +237,22 @@ class Desk:
         """Those to be answered: the newest of each node."""
         answers: dict[str, _Waiting] = {}
         for one in waiting:
-            refused = self.core.report(one.report, now)
+            one.report = structs.replace(one.report, leader=_if_us(one.leader, self._leadership.leader))
+            refused = self._journal.report(one.report, now)
             if refused:
                 one.answer.set_result(NodeDesired(seq=one.report.seq, refused=refused))
                 continue
-            steps += self.core.follow(one.report, now)
+            steps += self._journal.follow(one.report, now)
             answers[one.report.node_id] = one
         return list(answers.values())
 
-    async def _take(self, lease: Lease, steps: Sequence[Step]) -> list[bool]:
+    async def _take(self, lease: Lease, steps: Sequence[Step], record: Record | None = None) -> list[bool]:
         """Take them together; if the store calls one of them unlawful, each by itself: it harms no other job."""
         try:
-            return await self._store.take(lease, steps)
+            return await self._store.take(lease, steps, record=record)
         except UnlawfulError as error:
+            if record is not None:  # it was not stored either; alone it harms nothing
+                await self._store.record(lease, record)
             if len(steps) == 1:
                 logger.critical(
                     "a step is unlawful", extra={"job": steps[0].job_id, "step": steps[0].event, "error": str(error)}
@@ -214,8 +260,17 @@ class Desk:
                 return [False]
         return [(await self._take(lease, [step]))[0] for step in steps]
 
-    async def _commit(self, lease: Lease, steps: Sequence[Step], now: float) -> None:
-        for change in self.core.take_node_changes():
+    def _recorded(self, record: Record) -> None:
+        self._journal.stored(record)
+        self._tally.recorded(record)
+
+    async def _commit(self, lease: Lease, steps: Sequence[Step], changes: Sequence[NodeChange], now: float) -> None:
+        record = self._journal.record() if steps or changes or self._journal.due(now) else None
+        if record is not None and (changes or not steps):
+            await self._store.record(lease, record)
+            self._recorded(record)
+            record = None
+        for change in changes:
             await self._store.save_node(
                 lease, change.node, event=change.event, cause=change.sentence, at=change.at, ask=change.ask
             )
@@ -223,7 +278,10 @@ class Desk:
             self.outbox_filled.set()
         for begin in range(0, len(steps), STEPS_IN_ONE_COMMIT):
             part = steps[begin : begin + STEPS_IN_ONE_COMMIT]
-            taken = await self._take(lease, part)
+            taken = await self._take(lease, part, record)
+            if record is not None:
+                self._recorded(record)
+                record = None
             refused = [step for step, was_taken in zip(part, taken, strict=True) if not was_taken]
             if refused:
                 first = refused[0]
@@ -239,3 +297,10 @@ class Desk:
             self._touched_at = now
             recent = [node_id for node_id, at in self.core.picture.heard.items() if at > now - TOUCH_SECONDS]
             await self._store.touch_nodes(lease, recent, at=now)
+
+
+def _if_us(heard: Leader | None, us: Leader | None) -> Leader | None:
+    """The same for every report that one leader hears, however often its lease was renewed."""
+    if heard is None or us is None or (heard.pool, heard.epoch, heard.holder) != (us.pool, us.epoch, us.holder):
+        return None
+    return structs.replace(us, seq=0)

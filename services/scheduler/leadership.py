@@ -2,14 +2,33 @@
 
 Wall clocks are never compared: a lease whose `seq` has not moved for `leader_seconds` of our own time is abandoned.
 Safety does not hang on this: every write carries the lease's epoch, and the store refuses a stale one.
+
+A lease that somebody was answered by and that the store does not know is of a time that the store has lost: it was
+restored from a backup (docs/decisions/0006-a-store-that-went-back.md).
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from libs.store import Lease, LeaseLostError, SchedulerStore
+from libs.messages.nodes import Leader
+from libs.store import Lease, LeaseLostError, SchedulerStore, StoreUnavailableError
 
 logger = logging.getLogger(__name__)
+
+BELIEVED_AHEAD = 1_000_000  # leaders change seldom: who tells of an epoch further ahead than this is not believed
+BELIEVED_AGAIN_SECONDS = 3600.0  # one node alone must not hold up its pool for ever
+
+
+def is_lost(heard: Leader, lease: Lease, ended: Mapping[int, Lease]) -> bool:
+    """Does `heard` tell of a time that the store has lost? `ended` are the leaderships before `lease`, by epoch.
+
+    Of an epoch of which nothing is known any more, nothing is concluded.
+    """
+    if heard.epoch > lease.epoch:
+        return heard.epoch - lease.epoch <= BELIEVED_AHEAD
+    known = lease if heard.epoch == lease.epoch else ended.get(heard.epoch)
+    return known is not None and (heard.holder != known.holder or heard.seq > known.seq)
 
 
 class Leadership:
@@ -24,7 +43,13 @@ class Leadership:
         self._lease: Lease | None = None
         self._sure_until = 0.0
         self._seen: Lease | None = None
-        self._seen_at = clock()
+        self._seen_at = 0.0  # when it was first answered
+        self._looked_at: float | None = None  # when the latest look that was answered was sent
+        self._ended: dict[int, Lease] = {}
+        self._latest: Leader | None = None  # the latest lease that we saw ourselves, whoever held it
+        self._above: int | None = None  # the store went back: our lease must be raised above this epoch
+        self._believed: dict[str, float] = {}
+        self._turn = asyncio.Lock()  # one call about the lease at a time, so that none hears an older answer last
 
     @property
     def lease(self) -> Lease | None:
@@ -32,31 +57,101 @@ class Leadership:
         return self._lease if self._clock() < self._sure_until else None
 
     @property
+    def leader(self) -> Leader | None:
+        """How we name ourselves to those whom we answer."""
+        return None if self._lease is None else _named(self._lease)
+
+    @property
     def abandoned(self) -> bool:
-        """Nobody leads, as far as we saw."""
+        """Nobody leads, as far as we saw: between two looks that were answered, and not while we see nothing."""
+        if self._looked_at is None or self._clock() - self._looked_at > self.leader_seconds:
+            return False
         free = self._seen is None or self._seen.holder == ""
-        return free or self._clock() - self._seen_at > self.leader_seconds
+        return free or self._looked_at - self._seen_at > self.leader_seconds
+
+    @property
+    def store_went_back(self) -> bool:
+        """The store does not know all that we know of: `overtake` before anything else."""
+        return self._above is not None
 
     def lost(self) -> None:
         self._lease, self._sure_until = None, 0.0
 
+    def hear(self, heard: Leader | None, *, of: str) -> None:
+        """Who answered a node last; `of` is the node that says so."""
+        lease, now = self._lease, self._clock()
+        if heard is None or lease is None or heard.pool != self.name or not is_lost(heard, lease, self._ended):
+            return
+        if of != self.holder and now - self._believed.get(of, -BELIEVED_AGAIN_SECONDS) < BELIEVED_AGAIN_SECONDS:
+            return
+        self._believed[of] = now
+        if self._above is None:
+            logger.critical(
+                "the store went back in time",
+                extra={"pool": self.name, "told_by": of, "epoch": lease.epoch, "heard": heard.epoch, "seq": heard.seq},
+            )
+        self._above = max(self._above or 0, heard.epoch, lease.epoch)
+
+    async def overtake(self) -> Lease:
+        """Raise our lease above all that was heard of. Raises LeaseLostError."""
+        async with self._turn:
+            lease, asked_at = self.require(), self._clock()
+            assert self._above is not None, "nothing is ahead of the store"
+            raised = await self._store.raise_lease(lease, above=self._above)
+            if raised is None:
+                raise LeaseLostError(f"{self.holder} lost {self.name} while raising it")
+            self._above, self._latest, self._ended = None, None, {}
+            self._hold(raised, asked_at)
+        logger.warning("leads on above what was lost", extra={"pool": self.name, "epoch": raised.epoch})
+        return raised
+
+    async def settle(self) -> None:
+        """The time after the store went back is over. Raises LeaseLostError."""
+        async with self._turn:
+            lease, asked_at = self.require(), self._clock()
+            settled = await self._store.settle_lease(lease)
+            if settled is None:
+                raise LeaseLostError(f"{self.holder} lost {self.name} while settling it")
+            self._hold(settled, asked_at)
+
     async def beat(self) -> None:
         """Renew it if it is ours, take it if it is abandoned, else watch it."""
-        asked_at = self._clock()
-        if self._lease is not None:
-            renewed = await self._store.renew_lease(self._lease)
-            if renewed is None:
-                logger.warning("lost the lease", extra={"pool": self.name, "epoch": self._lease.epoch})
-                self.lost()
+        async with self._turn:
+            if self._lease is not None:
+                await self._renew(self._lease)
             else:
-                self._hold(renewed, asked_at)
-            return
+                await self._watch()
+
+    async def _renew(self, lease: Lease) -> None:
+        asked_at = self._clock()
+        try:
+            renewed = await self._store.renew_lease(lease)
+        except StoreUnavailableError:
+            await self._look()  # a store that cannot be written may still say whether somebody leads
+            raise
+        if renewed is None:
+            logger.warning("lost the lease", extra={"pool": self.name, "epoch": lease.epoch})
+            self.lost()
+        else:
+            self._hold(renewed, asked_at)
+
+    async def _look(self) -> Lease | None:
+        asked_at = self._clock()
         seen = await self._store.lease(self.name)
-        if seen != self._seen:
-            self._seen, self._seen_at = seen, asked_at
+        if seen != self._seen or self._looked_at is None:
+            self._seen, self._seen_at = seen, self._clock()
+            self._note(seen)
+        self._looked_at = asked_at
+        return seen
+
+    async def _watch(self) -> None:
+        asked_at = self._clock()
+        seen = await self._look()
         if self.abandoned:
             taken = await self._store.take_lease(self.name, holder=self.holder, seen=seen)
             if taken is not None:
+                self._ended = {ended.epoch: ended for ended in await self._store.leaderships(self.name)}
+                self._above = None
                 logger.info("leads", extra={"pool": self.name, "epoch": taken.epoch})
                 self._hold(taken, asked_at)
 
@@ -73,3 +168,15 @@ class Leadership:
     def _hold(self, lease: Lease, asked_at: float) -> None:
         # Counted from before we asked, and shorter than what others wait for: we stop first.
         self._lease, self._sure_until = lease, asked_at + 0.8 * self.leader_seconds
+        self.hear(self._latest, of=self.holder)
+        self._note(lease)
+
+    def _note(self, lease: Lease | None) -> None:
+        if lease is not None and lease.holder:
+            named, latest = _named(lease), self._latest
+            if latest is None or (latest.epoch, latest.seq) < (named.epoch, named.seq):
+                self._latest = named
+
+
+def _named(lease: Lease) -> Leader:
+    return Leader(pool=lease.name, epoch=lease.epoch, holder=lease.holder, seq=lease.seq)

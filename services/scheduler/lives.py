@@ -69,6 +69,34 @@ def stopped(picture: Picture, job: Job, now: float) -> list[Step]:
     return _over(picture, job, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
 
 
+def give_up(picture: Picture, job: Job, now: float) -> list[Step]:
+    """It was told to stop, and its time for that is over: the job ends, and what still runs keeps its GPUs as a stray.
+
+    It does not go back to the queue by itself, because the old run and a new one must not run at once.
+    """
+    assert job.stopping_for is not None
+    left = picture.not_stopped(job)
+    if not left:
+        return []  # a node has yet to report, or to be lost
+    ranks = picture.runs.of(job)
+    first = left[0]
+    others = f" and {len(left) - 1} more" if len(left) > 1 else ""
+    sentence = (
+        f"rank {first.rank} on node {first.node_id}{others} still ran {duration_text(now - job.since)} after it was"
+        " told to stop, and keeps its GPUs until it ends"
+    )
+    if job.stopping_for.code is _C.CANCEL_ASKED:
+        cause = structs.replace(job.stopping_for, sentence=f"{job.stopping_for.sentence}; {sentence}")
+        return picture.go(job, _E.CANCELLED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
+    cause = Cause(
+        code=_C.STOP_TIMEOUT,
+        sentence=f"{sentence}; it was stopped because: {job.stopping_for.sentence}",
+        by=first.node_id,
+        numbers={"ranks_left": float(len(left))},
+    )
+    return picture.go(job, _E.FAILED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
+
+
 def _ended_badly(
     picture: Picture, job: Job, cause: Cause, now: float, *, exit_code: int | None, progress: dict[str, float] | None
 ) -> list[Step]:

@@ -2,11 +2,14 @@
 
 from collections.abc import Container, Mapping
 
+import msgspec
+
 from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.domain.quantity import size_bytes
 from libs.messages.nodes import StartRun
 
+ORDER_BYTES, PEER_BYTES = 2048, 64  # besides its command and environment; for each other rank
 PORT_FIRST, PORT_COUNT = 10000, 22000  # below the range that Linux gives to outgoing connections
 
 
@@ -29,6 +32,12 @@ def ports_of(job: Job) -> range:
     assert job.placement is not None
     first = job.placement.master_port
     return range(first, first + len(job.placement.allocations))
+
+
+def order_bytes_max(job: Job) -> int:
+    """What one order of a placed job takes as JSON, at most: its part of the specification, and who the others are."""
+    assert job.placement is not None
+    return len(msgspec.json.encode(job.spec)) + ORDER_BYTES + PEER_BYTES * len(job.placement.allocations)
 
 
 def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]:

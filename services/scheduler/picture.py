@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from libs.domain.cluster import Node
 from libs.domain.job import STEPS, Allocation, Cause, Job, JobEvent, JobState, Placement, Step, after
-from libs.messages.nodes import StartRun
+from libs.messages.nodes import NodeReported, RunSeen, RunState, StartRun
 from libs.messages.signals import GpuScore
 from libs.planning.queue import Queue
 from libs.planning.room import Room
-from services.scheduler.orders import ports_of, run_orders
+from services.scheduler.orders import order_bytes_max, ports_of, run_orders
 from services.scheduler.runs import Runs
 
 _S, _E = JobState, JobEvent
@@ -39,20 +39,31 @@ class Picture:
         self.runs = Runs()
         self.room = Room()
         self.queue = Queue()
+        self.unheard: set[str] = set()  # ready nodes that have not surely reported since the load
+        self.leaving: set[str] = set()
+        self.strays: dict[str, tuple[RunSeen, ...]] = {}  # by node: what it reports and no job has there
+        self.kept_out: set[str] = set()  # jobs that wait for a stray of theirs to end
         self.backing_off: set[str] = set()
         self.unexplained: set[str] = set()  # jobs that wait, and nobody has said why yet
         self.ports: dict[str, set[int]] = {}  # by address, where gangs meet
         self.desired: dict[str, dict[str, list[StartRun]]] = {}  # by node and job
+        self.order_bytes: dict[str, int] = {}  # by job: what one order of it takes on the wire, at most
         self.hinted: set[str] = set()
         self.node_changes: list[NodeChange] = []
 
     def load(self, *, jobs: Iterable[Job], nodes: Iterable[Node], scores: Iterable[GpuScore] = (), now: float) -> None:
-        """Begin from the store. Every node counts as heard of now: silence before we listened means nothing."""
+        """Begin from the store. Every node counts as heard of now: silence before we listened means nothing.
+
+        None is given anything before it has reported: what runs there is not known.
+        """
         self.room = Room(_by_gpu(scores))
         for node in nodes:
             self.nodes[node.id] = node
             self.heard[node.id] = now
             self.room.add(node)
+            if node.ready:
+                self.unheard.add(node.id)
+                self.room.close([node.id])
         for job in jobs:
             self.keep(job)
 
@@ -71,6 +82,64 @@ class Picture:
         elif job.state.holding:
             self._give(job, loaded=True)
 
+    def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
+        """A report that is taken, of a node that is known; `sure`: it was sent under this leader."""
+        self.heard[report.node_id] = now
+        if sure:
+            self.unheard.discard(report.node_id)
+        if report.leaving:
+            self.leaving.add(report.node_id)
+            self.room.close([report.node_id])
+        else:
+            self.leaving.discard(report.node_id)
+            self.reopen(report.node_id)
+        self.runs.see(report, sure=sure)
+        self.look_for_strays(report.node_id)
+
+    def forget(self, node_id: str) -> None:
+        """A node that is lost: what it reported last is no longer so."""
+        self.unheard.discard(node_id)
+        self.leaving.discard(node_id)
+        self.strays.pop(node_id, None)
+
+    def look_for_strays(self, node_id: str) -> None:
+        """What runs on a ready node and is no job's there keeps its GPUs from others."""
+        before = self.occupied(node_id)
+        found = self.runs.strays(node_id, self.jobs) if self.nodes[node_id].ready else ()
+        if found:
+            self.strays[node_id] = found
+        else:
+            self.strays.pop(node_id, None)
+        if self.occupied(node_id) != before:
+            self._put_in_room(self.nodes[node_id])
+
+    def occupied(self, node_id: str) -> frozenset[int]:
+        """The GPUs that strays have; all of a node that does not say which."""
+        found: set[int] = set()
+        for run in self.strays.get(node_id, ()):
+            if run.state is not RunState.EXITED:
+                everything = (gpu.index for gpu in self.nodes[node_id].capacity.gpus)
+                found.update(everything if run.gpus is None else run.gpus)
+        return frozenset(found)
+
+    @property
+    def living_strays(self) -> int:
+        return sum(run.state is not RunState.EXITED for runs in self.strays.values() for run in runs)
+
+    def has_living_stray(self, job_id: str) -> bool:
+        runs = (run for of_node in self.strays.values() for run in of_node)
+        return any(run.job_id == job_id and run.state is not RunState.EXITED for run in runs)
+
+    def strays_by_job(self) -> dict[str, tuple[str, RunSeen]]:
+        """Of each job that has strays one, with its node: one that lives before one that ended."""
+        found: dict[str, tuple[str, RunSeen]] = {}
+        for node_id, runs in sorted(self.strays.items()):
+            for run in runs:
+                known = found.get(run.job_id)
+                if known is None or (known[1].state is RunState.EXITED and run.state is not RunState.EXITED):
+                    found[run.job_id] = (node_id, run)
+        return found
+
     def change_node(self, node: Node, event: str, sentence: str, *, at: float, ask: int = 0) -> None:
         self.nodes[node.id] = node
         self._put_in_room(node)
@@ -82,6 +151,12 @@ class Picture:
         if node.ready and not node.drained and not self.room.is_open(node_id):
             self.room.reopen([node_id])
 
+    def not_stopped(self, job: Job) -> list[Allocation]:
+        """The ranks that their nodes report as alive; none as long as one is neither gone nor reported."""
+        assert job.placement is not None
+        left = [allocation for allocation in job.placement.allocations if not self._gone(job, allocation)]
+        return left if all(self.runs.alive(job, allocation) for allocation in left) else []
+
     def _put_in_room(self, node: Node) -> None:
         held = [
             allocation
@@ -90,7 +165,9 @@ class Picture:
             for allocation in job.placement.allocations
             if allocation.node_id == node.id
         ]
-        self.room.add(node, held)
+        self.room.add(node, held, occupied=self.occupied(node.id))
+        if node.id in self.unheard or node.id in self.leaving:
+            self.room.close([node.id])
         self.room.grown += 1
 
     def all_gone(self, job: Job) -> bool:
@@ -142,6 +219,7 @@ class Picture:
             self._undesire(before)
         self.queue.remove(job.id)
         self.backing_off.discard(job.id)
+        self.kept_out.discard(job.id)
         if job.state.final:
             self.jobs.pop(job.id, None)
             self.unexplained.discard(job.id)
@@ -173,6 +251,7 @@ class Picture:
         for allocation in job.placement.allocations:
             self.room.take(allocation)
         if job.state is not _S.STOPPING:
+            self.order_bytes[job.id] = order_bytes_max(job)
             for node_id, orders in run_orders(job, self.nodes).items():
                 self.desired.setdefault(node_id, {})[job.id] = orders
                 self.hinted.add(node_id)
@@ -186,10 +265,13 @@ class Picture:
     def _release(self, job: Job) -> None:
         assert job.placement is not None
         self._undesire(job)
+        self.order_bytes.pop(job.id, None)
         self.runs.let_go(job)
         self.ports[job.placement.master_address].difference_update(ports_of(job))
         for allocation in job.placement.allocations:
             self.room.give_back(allocation)
+            if self.runs.alive(job, allocation):
+                self.look_for_strays(allocation.node_id)
 
     def check(self) -> None:
         """Assert what must always hold."""
@@ -197,7 +279,7 @@ class Picture:
         for job in self.jobs.values():
             assert not job.state.final, f"{job.id} is final and still kept"
             assert (job.placement is not None) == job.state.holding, f"{job.id}: {job.state}, {job.placement}"
-            waits = job.id in self.queue or job.id in self.backing_off
+            waits = job.id in self.queue or job.id in self.backing_off or job.id in self.kept_out
             assert waits == (job.state is _S.QUEUED), f"{job.id}: {job.state} but waits is {waits}"
             for allocation in job.placement.allocations if job.placement else ():
                 for gpu in allocation.gpus:
@@ -206,6 +288,7 @@ class Picture:
         for node_id, room in self.room.nodes.items():
             for gpu in room.free:
                 assert (node_id, gpu) not in held, f"GPU {gpu} of {node_id} is free and held by {held[node_id, gpu]}"
+                assert gpu not in self.occupied(node_id), f"GPU {gpu} of {node_id} is free and occupied"
 
 
 def _by_gpu(scores: Iterable[GpuScore]) -> dict[tuple[str, int], float]:

@@ -17,32 +17,49 @@ KEPT_SECONDS = 24 * 3600.0  # as long as the stream keeps events
 
 
 class Relay:
+    """`waiting` is how many events could not be published when that was last tried."""
+
     def __init__(self, *, store: RelayStore, bus: Bus, clock: Callable[[], float]) -> None:
         self._store = store
         self._bus = bus
         self._clock = clock
         self._stream_known = False
+        self._batch = BATCH
+        self.waiting = 0
 
     async def turn(self) -> None:
-        """Publish what waits, oldest first. Raises NoAnswerError while the stream cannot be reached."""
+        """Publish what waits, oldest first. Raises NoAnswerError while the stream takes nothing: events wait then."""
+        try:
+            await self._carry()
+        except NoAnswerError:
+            self.waiting = await self._store.unsent_count()
+            raise
+        self.waiting = 0
+
+    async def _carry(self) -> None:
         if not self._stream_known:
             await self._find_stream()
-        while events := await self._store.unsent(limit=BATCH):
+        while events := await self._store.unsent(limit=self._batch):
             try:
                 await self._bus.emit([_told(event) for event in events])
             except NoAnswerError:
                 self._stream_known = False  # it may be gone, and then what it had is published again
+                self._batch = max(1, len(events) // 2)  # or it is so slow that fewer are done in time
                 raise
             await self._store.sent([event.id for event in events])
-            if len(events) < BATCH:
+            is_last = len(events) < self._batch
+            self._batch = min(BATCH, self._batch * 2)
+            if is_last:
                 return
 
     async def _find_stream(self) -> None:
-        if await self._bus.ensure_stream():
-            again = await self._store.resend(since=self._clock() - KEPT_SECONDS)
-            if again:
-                logger.warning("the stream of events was empty: publishing them again", extra={"events": again})
+        await self._bus.ensure_stream(before=self._tell_again)  # once made, an empty stream looks like a whole one
         self._stream_known = True
+
+    async def _tell_again(self) -> None:
+        again = await self._store.resend(since=self._clock() - KEPT_SECONDS)
+        if again:
+            logger.warning("the stream of events is gone: publishing them again", extra={"events": again})
 
 
 def _told(event: Event) -> Told:

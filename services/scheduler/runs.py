@@ -1,6 +1,6 @@
 """What the nodes see of the runs that jobs have on them, and when a run counts as gone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -56,24 +56,30 @@ class Runs:
 
     def __init__(self) -> None:
         self.holding: set[str] = set()
+        self._held: dict[_Key, str] = {}  # every run that a job has, with its node
         self._jobs_on: dict[str, set[str]] = {}
         self._reports: dict[str, tuple[str, int, int]] = {}  # boot id, incarnation, seq
         self._seen: dict[str, dict[_Key, RunSeen]] = {}
         self._offered: dict[_Key, tuple[int, int]] = {}  # incarnation and seq of the report it was the answer to
         self._ever_seen: set[_Key] = set()
+        self._loaded: set[_Key] = set()  # an earlier leader may have offered these
+        self._sure: set[str] = set()  # nodes whose newest report was surely sent under this leader
 
     def jobs_on(self, node_id: str) -> set[str]:
         return self._jobs_on.get(node_id, set())
 
     def hold(self, job: Job, *, loaded: bool) -> None:
-        """`loaded` from the store: an earlier leader may have offered it, so only a report can say it is gone."""
+        """`loaded` from the store: an earlier leader may have offered it, so only a report that is surely younger
+        can say it is gone."""
         assert job.placement is not None
         self.holding.add(job.id)
         for allocation in job.placement.allocations:
             key = (job.id, job.epoch, allocation.rank)
+            self._held[key] = allocation.node_id
             self._jobs_on.setdefault(allocation.node_id, set()).add(job.id)
             if loaded:
                 self._offered[key] = (-1, 0)
+                self._loaded.add(key)
             if job.state is JobState.RUNNING:
                 self._ever_seen.add(key)
 
@@ -82,8 +88,10 @@ class Runs:
         self.holding.discard(job.id)
         for allocation in job.placement.allocations:
             key = (job.id, job.epoch, allocation.rank)
+            self._held.pop(key, None)
             self._jobs_on.get(allocation.node_id, set()).discard(job.id)
             self._offered.pop(key, None)
+            self._loaded.discard(key)
             self._ever_seen.discard(key)
 
     def refuses(self, report: NodeReported) -> str:
@@ -95,7 +103,10 @@ class Runs:
             return f"a newer report of {report.node_id} was heard: another executor may speak for this node"
         return ""
 
-    def see(self, report: NodeReported) -> None:
+    def see(self, report: NodeReported, *, sure: bool) -> None:
+        """`sure`: it was sent under this leader. One that is not may be late, and what it leaves out proves nothing."""
+        if sure:
+            self._sure.add(report.node_id)
         self._reports[report.node_id] = (report.boot_id, report.incarnation, report.seq)
         seen = self._seen[report.node_id] = {(run.job_id, run.epoch, run.rank): run for run in report.runs}
         self._ever_seen.update(key for key in seen if key[0] in self.holding)
@@ -122,18 +133,43 @@ class Runs:
         offered = self._offered.get(key)
         if offered is None:
             return True  # no node was ever told of it
+        if not self._can_tell(allocation.node_id, key):
+            return False
         report = self._reports.get(allocation.node_id)
         return report is not None and report[1:] > offered
+
+    def alive(self, job: Job, allocation: Allocation) -> bool:
+        """Does the node's newest report have this rank, not ended?"""
+        run = self._run(job, allocation)
+        return run is not None and run.state is not RunState.EXITED
+
+    def knows(self, node_id: str, run: StartRun) -> bool:
+        """Does the node's newest report have this run, ended or not?"""
+        return (run.job_id, run.epoch, run.rank) in self._seen.get(node_id, {})
+
+    def strays(self, node_id: str, jobs: Mapping[str, Job]) -> tuple[RunSeen, ...]:
+        """What the node reports and no job has there: what lives, and what ended in an epoch that is still to come."""
+        return tuple(
+            run
+            for key, run in self._seen.get(node_id, {}).items()
+            if self._held.get(key) != node_id
+            and (run.state is not RunState.EXITED or (run.job_id in jobs and run.epoch >= jobs[run.job_id].epoch))
+        )
 
     def first_lost(self, job: Job) -> Cause | None:
         """A rank that its node saw before and does not see any more, although nobody told it to stop."""
         assert job.placement is not None
         for allocation in job.placement.allocations:
             key = (job.id, job.epoch, allocation.rank)
-            if key in self._ever_seen and allocation.node_id in self._seen and self._run(job, allocation) is None:
+            missing = allocation.node_id in self._seen and self._run(job, allocation) is None
+            if missing and key in self._ever_seen and self._can_tell(allocation.node_id, key):
                 sentence = f"node {allocation.node_id} no longer has rank {allocation.rank}"
                 return Cause(code=CauseCode.RUN_LOST, sentence=sentence, by=allocation.node_id)
         return None
+
+    def _can_tell(self, node_id: str, key: _Key) -> bool:
+        """Does it mean something that the node's newest report leaves this run out?"""
+        return key not in self._loaded or node_id in self._sure
 
     def _run(self, job: Job, allocation: Allocation) -> RunSeen | None:
         return self._seen.get(allocation.node_id, {}).get((job.id, job.epoch, allocation.rank))

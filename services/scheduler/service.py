@@ -12,9 +12,12 @@ from libs.service.run import Answer, Every, Listen, serve
 from libs.store import SchedulerStore, StoreUnavailableError
 from services.scheduler.core import Scheduler, Settings
 from services.scheduler.desk import POLL_SECONDS, Desk
+from services.scheduler.history import Retention
 from services.scheduler.leadership import Leadership
 from services.scheduler.relay import Relay
 from services.scheduler.tally import Tally
+
+TRIM_SECONDS = 60.0
 
 
 async def run(
@@ -27,6 +30,7 @@ async def run(
     clock: Callable[[], float],
     settings: Settings,
     leader_seconds: float = 6.0,
+    retention: Retention | None = None,
     admin_port: int | None = None,
     admin_host: str = "127.0.0.1",
 ) -> None:
@@ -40,8 +44,10 @@ async def run(
         leadership=leadership,
         clock=clock,
         tally=tally,
+        retention=retention,
     )
     relay = Relay(store=store, bus=bus, clock=clock)
+    tally.watch_outbox(lambda: relay.waiting)
 
     async def hear_ask(_: AskStored) -> None:
         desk.asked()
@@ -60,8 +66,10 @@ async def run(
 
     async def relay_turn() -> None:
         desk.outbox_filled.clear()
-        if leadership.lease is not None:
-            await relay.turn()
+        if leadership.lease is None:
+            relay.waiting = 0  # whoever leads knows
+            return
+        await relay.turn()
 
     unavailable = (StoreUnavailableError, NoAnswerError)
     try:
@@ -79,6 +87,7 @@ async def run(
                 Every(leader_seconds / 4, lead, retry_on=unavailable, name="lead"),
                 Every(POLL_SECONDS, desk.turn, wake=desk.wake, retry_on=unavailable, name="desk"),
                 Every(POLL_SECONDS, relay_turn, wake=desk.outbox_filled, retry_on=unavailable, name="relay"),
+                Every(TRIM_SECONDS, desk.trim, retry_on=unavailable, name="trim"),
             ],
             registry=tally.registry,
             admin_port=admin_port,

@@ -1,12 +1,13 @@
 """What a scheduler counts and times, for /metrics."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from libs.domain.job import Step
+from libs.messages.history import Record
 from services.scheduler.core import Scheduler
 
 
@@ -22,6 +23,27 @@ class Tally:
         )
         self._jobs = Gauge("weft_scheduler_jobs", "Open jobs that the leader knows.", ["held"], registry=self.registry)
         self._nodes = Gauge("weft_scheduler_nodes", "Nodes that are heard of.", registry=self.registry)
+        self._recorded = Counter(
+            "weft_scheduler_history_bytes", "Bytes added to the history of decisions.", registry=self.registry
+        )
+        self._doubted = Gauge(
+            "weft_scheduler_nodes_doubted",
+            "Nodes silent for longer than their lease, not given up because many fell silent together.",
+            registry=self.registry,
+        )
+        self._strays = Gauge(
+            "weft_scheduler_strays", "Runs that nodes report as alive and no job has.", registry=self.registry
+        )
+        self._holding_back = Gauge(
+            "weft_scheduler_holding_back",
+            "1 while nothing is placed: nodes have yet to report, or the store went back in time.",
+            registry=self.registry,
+        )
+        self._went_back = Counter(
+            "weft_scheduler_store_went_back",
+            "How often the store was found to have gone back in time.",
+            registry=self.registry,
+        )
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
@@ -29,12 +51,26 @@ class Tally:
         yield
         self._deciding.observe(time.perf_counter() - began)
 
+    def watch_outbox(self, waiting: Callable[[], int]) -> None:
+        Gauge(
+            "weft_scheduler_outbox_waiting", "Events that the stream does not take at present.", registry=self.registry
+        ).set_function(waiting)
+
     def count(self, steps: Sequence[Step]) -> None:
         for step in steps:
             self._steps.labels(step.event).inc()
+
+    def recorded(self, record: Record) -> None:
+        self._recorded.inc(len(record.body))
+
+    def store_went_back(self) -> None:
+        self._went_back.inc()
 
     def show(self, core: Scheduler) -> None:
         holding = len(core.picture.runs.holding)
         self._jobs.labels("holding").set(holding)
         self._jobs.labels("waiting").set(len(core.picture.jobs) - holding)
         self._nodes.set(sum(node.ready for node in core.picture.nodes.values()))
+        self._doubted.set(core.reaper.held_back)
+        self._strays.set(core.picture.living_strays)
+        self._holding_back.set(core.holding_back)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step
 from libs.domain.quantity import duration_text
+from libs.messages.nodes import RunSeen, RunState
 from libs.planning.preemption import Clearing, Holder, clearing_for
 from libs.planning.room import NoRoom, Shape, gpus_of
 from services.scheduler import lives
@@ -30,17 +31,47 @@ class Waiting:
         self._making_room: dict[str, Clearing] = {}  # what is being cleared for whom
         self._looked_at: dict[str, float] = {}
 
-    def decide(self, now: float) -> list[Step]:
+    def decide(self, now: float, *, why_not_yet: Cause | None = None) -> list[Step]:
+        """Steps for those who wait. `why_not_yet`: nothing is placed now, and this is why."""
         picture = self._picture
         for job_id in sorted(one for one in picture.backing_off if picture.jobs[one].not_before <= now):
             picture.backing_off.remove(job_id)
             picture.queue.add(picture.jobs[job_id])
             picture.unexplained.add(job_id)
+        self._mind_strays()
         for of_waiting in (self._making_room, self._looked_at):
             for job_id in [job_id for job_id in of_waiting if job_id not in picture.queue]:
                 del of_waiting[job_id]
+        if why_not_yet is not None:
+            return self._put_off(why_not_yet, now)
         steps, causes = self._place_waiting(now)
         return steps + self._explain_waiting(causes, now)
+
+    def _mind_strays(self) -> None:
+        """A job that a node still runs, though nobody placed it there, is not placed before that has ended."""
+        picture = self._picture
+        strays = picture.strays_by_job()
+        for job_id in sorted(picture.kept_out - strays.keys()):
+            picture.kept_out.remove(job_id)
+            picture.queue.add(picture.jobs[job_id])
+            picture.unexplained.add(job_id)
+        for job_id in strays:
+            if job_id in picture.queue:
+                picture.queue.remove(job_id)
+                picture.kept_out.add(job_id)
+                picture.unexplained.add(job_id)
+
+    def _put_off(self, cause: Cause, now: float) -> list[Step]:
+        """Say why nothing is placed, to whom nothing was said yet; to all where it is for long. All are told again."""
+        steps: list[Step] = []
+        for job_id in sorted(self._picture.unexplained):
+            job = self._picture.jobs.get(job_id)
+            if len(steps) >= self._steps_max or job is None or job.state is not _S.QUEUED:
+                continue
+            known = job.waiting_for
+            if known is None or (cause.code is _C.STORE_RESTORED and known.code is not cause.code):
+                steps += self._picture.go(job, _E.WAITING, cause, now)
+        return steps
 
     def _place_waiting(self, now: float) -> tuple[list[Step], dict[Shape, Cause]]:
         """Places for those who fit, in order; and for each shape that does not, why."""
@@ -155,6 +186,7 @@ class Waiting:
     def _explain_waiting(self, causes: dict[Shape, Cause], now: float) -> list[Step]:
         """Say once why each job waits that was not placed; `weft explain` says it anew whenever asked."""
         steps: list[Step] = []
+        strays = self._picture.strays_by_job()
         for job_id in sorted(self._picture.unexplained):
             if len(steps) >= self._steps_max:
                 break
@@ -165,6 +197,8 @@ class Waiting:
             if job_id in self._picture.backing_off:
                 sentence = f"tries again in {duration_text(job.not_before - now)}"
                 cause = Cause(code=_C.BACKOFF, sentence=sentence, numbers={"not_before": job.not_before})
+            elif job_id in self._picture.kept_out:
+                cause = _still_runs(*strays[job_id])
             elif (known := causes.get(self._picture.queue.shape(job_id))) is not None:
                 cause = known
             else:
@@ -173,6 +207,12 @@ class Waiting:
             if job.waiting_for is None or job.waiting_for.code is not cause.code:
                 steps += self._picture.go(job, _E.WAITING, cause, now)
         return steps
+
+
+def _still_runs(node_id: str, run: RunSeen) -> Cause:
+    what = "has ended, which must be taken note of first" if run.state is RunState.EXITED else "still runs"
+    sentence = f"rank {run.rank} of epoch {run.epoch} {what} on node {node_id}: two epochs never run at once"
+    return Cause(code=_C.STILL_RUNS, sentence=sentence, by=node_id, numbers={"epoch": float(run.epoch)})
 
 
 def _held_back(cause: Cause) -> Cause:

@@ -1,7 +1,9 @@
 """A node as the scheduler's core sees one: it reports, is answered, and runs what it is told, at the test's pace."""
 
+from msgspec import structs
+
 from libs.domain.cluster import Capacity
-from libs.messages.nodes import EndReason, NodeReported, RunSeen, RunState, StartRun
+from libs.messages.nodes import EndReason, Leader, NodeReported, RunSeen, RunState, StartRun
 
 Key = tuple[str, int, int]
 
@@ -16,6 +18,10 @@ class ScriptedNode:
         self.runs: dict[Key, RunSeen] = {}
         self.orders: dict[Key, StartRun] = {}
         self.leaving = False
+        self.unkillable: set[Key] = set()  # go on, whatever they are told
+        self.tells_gpus = True
+        self.leader: Leader | None = None  # who answered last
+        self._preparing: set[Key] = set()
         self._told: set[Key] = set()
 
     def report(self) -> NodeReported:
@@ -29,23 +35,42 @@ class ScriptedNode:
             incarnation=1,
             seq=self.seq,
             capacity=self.capacity,
-            runs=tuple(self.runs.values()),
+            runs=tuple(self._seen(key, run) for key, run in self.runs.items()),
             leaving=self.leaving,
+            leader=self.leader,
         )
 
-    def hear(self, desired: tuple[StartRun, ...], *, now: float = 0.0) -> None:
+    def _seen(self, key: Key, run: RunSeen) -> RunSeen:
+        if run.state is RunState.EXITED:
+            return run
+        state = RunState.STARTING if key in self._preparing else run.state
+        return structs.replace(run, state=state, gpus=self.orders[key].gpus if self.tells_gpus else None)
+
+    def prepares(self, key: Key) -> None:
+        """It is seen to be there, and never comes to run."""
+        self._preparing.add(key)
+
+    def hear(self, desired: tuple[StartRun, ...], *, now: float = 0.0, leader: Leader | None = None) -> None:
+        self.leader = leader or self.leader
         wanted = {(order.job_id, order.epoch, order.rank): order for order in desired}
         for key in [key for key in self._told if key not in wanted]:
             self.runs.pop(key, None)
         for key, run in list(self.runs.items()):
-            if key not in wanted and run.state is not RunState.EXITED:
+            if key not in wanted and run.state is not RunState.EXITED and key not in self.unkillable:
                 self.end(key, 143, reason=EndReason.STOPPED)
         for key, order in wanted.items():
-            if key not in self.runs:
+            if key not in self.runs and not self._in_the_way(order):
                 self.orders[key] = order
                 self.runs[key] = RunSeen(
                     job_id=key[0], epoch=key[1], rank=key[2], state=RunState.RUNNING, started_at=now
                 )
+
+    def _in_the_way(self, order: StartRun) -> bool:
+        """An executor starts nothing beside an older epoch of the same rank, or on a GPU that is in use."""
+        return any(
+            (key[0], key[2]) == (order.job_id, order.rank) or not set(self.orders[key].gpus).isdisjoint(order.gpus)
+            for key in self.live
+        )
 
     def end(self, key: Key, exit_code: int, *, reason: EndReason = EndReason.EXIT, detail: str = "") -> None:
         self.runs[key] = RunSeen(

@@ -1,77 +1,17 @@
 """The scheduler's core: given what it heard, these steps."""
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.domain.job import CauseCode, Job, JobEvent, JobState, Step
-from libs.messages.asks import Ask, AskKind
+from libs.domain.job import CauseCode, JobEvent, JobState, Step
+from libs.messages.asks import AskKind
 from libs.messages.nodes import EndReason
-from services.scheduler.core import Scheduler, Settings
-from tests.support.builders import capacity, job, node
-from tests.support.nodes import ScriptedNode
+from services.scheduler.core import ANSWER_BYTES_MAX, Settings
+from tests.support.builders import capacity, node
+from tests.support.scheduler import World, world
 
 S, E = JobState, JobEvent
-
-
-class World:
-    """A core and the nodes that report to it. Every step is also kept, as a store would keep it."""
-
-    def __init__(self, *nodes: ScriptedNode, settings: Settings | None = None) -> None:
-        self.core = Scheduler(pool="default", settings=settings or Settings())
-        self.nodes = {one.node_id: one for one in nodes}
-        self.core.load(jobs=[], nodes=[], now=0.0)
-        self.now = 0.0
-        self.steps: list[Step] = []
-        self.seq = 0
-
-    def submit(self, job_id: str, **fields: object) -> None:
-        self.seq += 1
-        self.core.admit([job(job_id, seq=self.seq, since=self.now, **fields)])  # type: ignore[arg-type]
-
-    def ask(self, kind: AskKind, subject_id: str, priority: int = 0) -> list[Step]:
-        ask = Ask(id=1, kind=kind, subject_id=subject_id, tenant="alice", at=self.now, priority=priority)
-        return self.keep(self.core.ask(ask, self.now))
-
-    def keep(self, steps: list[Step]) -> list[Step]:
-        self.steps += steps
-        self.core.picture.check()
-        return steps
-
-    def tick(self, seconds: float = 1.0) -> list[Step]:
-        self.now += seconds
-        return self.keep(self.core.decide(self.now))
-
-    def sync(self, node_id: str, *, answered: bool = True) -> list[Step]:
-        one = self.nodes[node_id]
-        report = one.report()
-        assert not self.core.report(report, self.now)
-        steps = self.keep(self.core.follow(report, self.now))
-        steps += self.keep(self.core.decide(self.now))
-        desired = self.core.answer(node_id)
-        if answered:
-            one.hear(desired, now=self.now)
-        return steps
-
-    def round(self) -> None:
-        """Every node syncs often enough that what was decided is done and seen."""
-        self.tick()
-        for _ in range(3):
-            for node_id in self.nodes:
-                self.sync(node_id)
-
-    def told(self, job_id: str) -> list[JobEvent]:
-        return [step.event for step in self.steps if step.job_id == job_id]
-
-    def state(self, job_id: str) -> JobState:
-        kept: Job | None = self.core.picture.jobs.get(job_id)
-        return kept.state if kept else [step.to for step in self.steps if step.job_id == job_id][-1]
-
-
-def world(*, nodes: int = 1, gpus: int = 4, settings: Settings | None = None) -> World:
-    made = World(*(ScriptedNode(f"node-{n}", capacity(gpus=gpus)) for n in range(1, nodes + 1)), settings=settings)
-    for node_id in made.nodes:
-        made.sync(node_id)
-    return made
 
 
 def test_a_job_goes_from_the_queue_to_its_end() -> None:
@@ -337,8 +277,7 @@ def test_a_new_leader_goes_on_where_the_old_one_stopped() -> None:
     w.submit("j-1")
     w.round()
     jobs, nodes = list(w.core.picture.jobs.values()), list(w.core.picture.nodes.values())
-    w.core = Scheduler(pool="default", settings=Settings())
-    w.core.load(jobs=jobs, nodes=nodes, now=w.now)
+    w.lead_anew(jobs, nodes)
     w.round()
     assert w.state("j-1") is S.RUNNING
     assert w.nodes["node-1"].live == [("j-1", 0, 0)]
@@ -395,8 +334,7 @@ def test_whatever_happens_no_gpu_is_given_twice_and_no_rank_runs_in_two_epochs(
                 w.tick(float(a))
             case "leader":
                 jobs, nodes = list(w.core.picture.jobs.values()), list(w.core.picture.nodes.values())
-                w.core = Scheduler(pool="default", settings=Settings())
-                w.core.load(jobs=jobs, nodes=nodes, now=w.now)
+                w.lead_anew(jobs, nodes)
             case "forget":
                 w.nodes[f"node-{a}"].runs.clear()
             case _:
@@ -514,3 +452,25 @@ def test_a_run_that_vanishes_again_and_again_is_started_ever_more_rarely() -> No
         w.now = job.not_before
     assert waits == [10, 20, 40, 60]
     assert w.core.picture.jobs["j-1"].attempts == 0
+
+
+def test_a_node_is_told_no_more_than_the_bus_carries_and_goes_on_with_all_it_has() -> None:
+    """Or one user with large environments would leave a node unanswered, and its fence would end everybody's runs."""
+    w = world(gpus=0)
+    w.submit("j-0", gpus=0)
+    w.round()
+    large = {"env": {f"V{n}": "x" * 32_000 for n in range(30)}}
+    for n in range(1, 13):
+        w.submit(f"j-{n}", gpus=0, spec=large)
+    w.round()
+    node = w.nodes["node-1"]
+    assert 1 < len(node.live) < 13
+    answered = w.core.answer("node-1")
+    assert len(msgspec.json.encode(answered)) <= ANSWER_BYTES_MAX
+    assert {run.job_id for run in answered} == {key[0] for key in node.live}
+    for key in [key for key in node.live if key[0] != "j-0"]:
+        node.end(key, 0)
+    w.round()
+    w.round()
+    assert w.state("j-0") is JobState.RUNNING
+    assert w.state("j-12") is not JobState.QUEUED

@@ -8,6 +8,7 @@ import pytest
 from libs.bus.memory import MemoryBus
 from libs.domain.job import JobState, Step
 from libs.messages.asks import AskKind
+from libs.messages.history import Record
 from libs.messages.nodes import NodeDesired
 from libs.store import Lease, StoreUnavailableError, UnlawfulError
 from libs.store.memory import MemoryStore
@@ -27,13 +28,13 @@ class FailingStore(MemoryStore):
         self.away = 0
         self.unlawful = ""  # a job of which every step is refused
 
-    async def take(self, lease: Lease, steps: Sequence[Step]) -> list[bool]:
+    async def take(self, lease: Lease, steps: Sequence[Step], *, record: Record | None = None) -> list[bool]:
         if self.away:
             self.away -= 1
             raise StoreUnavailableError("on purpose")
         if any(step.job_id == self.unlawful for step in steps):
             raise UnlawfulError("on purpose")
-        return await super().take(lease, steps)
+        return await super().take(lease, steps, record=record)
 
 
 class World:
@@ -73,7 +74,7 @@ class World:
         await self.turns()
         answered = await answer
         if answered is not None:
-            self.node.hear(answered.runs)
+            self.node.hear(answered.runs, leader=answered.leader)
         return answered
 
     async def state(self, job_id: str) -> JobState:
@@ -142,6 +143,7 @@ async def test_nothing_is_said_that_could_not_be_stored_and_it_is_decided_again(
         await w.turns()
     assert await answer is None
     assert await w.state("j-1") is JobState.QUEUED
+    await w.sync()  # loaded anew: the next report is surely not one from before
     answered = await w.sync()
     assert answered is not None
     assert [run.job_id for run in answered.runs] == ["j-1"]

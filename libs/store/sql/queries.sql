@@ -30,14 +30,27 @@ SELECT id, spec_hash FROM submissions WHERE tenant = $1 AND key = $2;
 INSERT INTO asks (kind, pool, subject_id, tenant, priority, at) VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8));
 
 -- name: access
-SELECT tenant, admin FROM tokens WHERE hash = $1 AND revoked_at IS NULL;
+SELECT tenant, admin FROM tokens
+ WHERE hash = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > to_timestamp($2::float8));
 
 -- name: add_token
 WITH born AS (
     INSERT INTO tenants (id, created_at) VALUES ($2, to_timestamp($5::float8)) ON CONFLICT DO NOTHING
 )
-INSERT INTO tokens (hash, tenant, admin, label, created_at) VALUES ($1, $2, $3, $4, to_timestamp($5::float8))
+INSERT INTO tokens (hash, tenant, admin, label, created_at, expires_at)
+VALUES ($1, $2, $3, $4, to_timestamp($5::float8), to_timestamp($6::float8))
 ON CONFLICT DO NOTHING;
+
+-- name: token_used
+UPDATE tokens SET used_at = to_timestamp($2::float8)
+ WHERE hash = $1 AND (used_at IS NULL OR used_at < to_timestamp($3::float8));
+
+-- name: tokens
+SELECT tenant, label, admin, extract(epoch FROM created_at)::float8 AS created_at,
+       extract(epoch FROM expires_at)::float8 AS expires_at, extract(epoch FROM used_at)::float8 AS used_at,
+       extract(epoch FROM revoked_at)::float8 AS revoked_at
+  FROM tokens WHERE $1::text IS NULL OR tenant = $1
+ ORDER BY tokens.created_at DESC, label LIMIT $2;
 
 -- name: revoke_tokens
 UPDATE tokens SET revoked_at = to_timestamp($3::float8)
@@ -109,22 +122,62 @@ SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submit
    AND state = ANY ($2::text[])
  ORDER BY seq;
 
+-- name: told_until
+-- A job that is over, and of which nothing was told since, was over then. Until then: up to the last event that was told.
+WITH open_then AS (
+    SELECT subject_id FROM events
+     WHERE topic = 'jobs' AND (at > to_timestamp($1::float8) OR (xid, id) > ($2::bigint::text::xid8, $3::bigint))
+     UNION SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
+     UNION SELECT subject_id FROM asks WHERE kind = 'submit'
+), last AS (
+    SELECT subject_id, max(version) AS version FROM events JOIN open_then USING (subject_id)
+     WHERE topic = 'jobs' AND at <= to_timestamp($1::float8) AND (xid, id) <= ($2::bigint::text::xid8, $3::bigint)
+     GROUP BY subject_id
+), told AS (
+    SELECT events.* FROM events JOIN last USING (subject_id) WHERE topic = 'jobs' AND events.version <= last.version
+     UNION ALL
+    (SELECT DISTINCT ON (subject_id) * FROM events
+      WHERE topic = 'nodes' AND at <= to_timestamp($1::float8) AND (xid, id) <= ($2::bigint::text::xid8, $3::bigint)
+      ORDER BY subject_id, version DESC)
+)
+SELECT id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data
+  FROM told ORDER BY topic, subject_id, version;
+
+-- name: history
+SELECT epoch, number, format, begins, extract(epoch FROM at)::float8 AS at, extract(epoch FROM until)::float8 AS until,
+       turns, steps, body
+  FROM (SELECT *, sum(octet_length(body)) OVER (ORDER BY epoch, number) - octet_length(body) AS before
+          FROM (SELECT * FROM decisions WHERE pool = $1 AND (epoch, number) > ($2::bigint, $3::int)
+                 ORDER BY epoch, number LIMIT $4) page) page
+ WHERE before < $5 ORDER BY epoch, number;
+
 -- scheduler
 
 -- name: lease
-SELECT name, holder, epoch, seq FROM leases WHERE name = $1;
+SELECT name, holder, epoch, seq, went_back FROM leases WHERE name = $1;
 
 -- name: take_lease
 INSERT INTO leases AS held (name, holder, epoch, seq) VALUES ($1, $2, 1, 0)
 ON CONFLICT (name) DO UPDATE SET holder = $2, epoch = held.epoch + 1, seq = 0
  WHERE held.holder = '' OR (held.epoch = $3 AND held.seq = $4)
-RETURNING name, holder, epoch, seq;
+RETURNING name, holder, epoch, seq, went_back;
 
 -- name: renew_lease
-UPDATE leases SET seq = seq + 1 WHERE name = $1 AND holder = $2 AND epoch = $3 RETURNING name, holder, epoch, seq;
+UPDATE leases SET seq = seq + 1 WHERE name = $1 AND holder = $2 AND epoch = $3
+RETURNING name, holder, epoch, seq, went_back;
 
 -- name: release_lease
 UPDATE leases SET holder = '' WHERE name = $1 AND holder = $2 AND epoch = $3;
+
+-- name: raise_lease
+SELECT name, holder, epoch, seq, went_back FROM raise_lease($1, $2, $3, $4);
+
+-- name: settle_lease
+UPDATE leases SET went_back = false WHERE name = $1 AND holder = $2 AND epoch = $3
+RETURNING name, holder, epoch, seq, went_back;
+
+-- name: leaderships
+SELECT name, holder, epoch, seq FROM leaderships WHERE name = $1 ORDER BY epoch;
 
 -- name: admit
 SELECT id FROM admit_jobs($1, $2, $3, $4, $5) AS id;
@@ -146,6 +199,45 @@ DELETE FROM asks USING held WHERE id = ANY ($4::bigint[]);
 
 -- name: take
 SELECT ordinal FROM take_steps($1, $2, $3, $4::jsonb) AS ordinal;
+
+-- name: take_recorded
+-- The same, with what the steps were decided from: one statement, so neither is there without the other.
+WITH recorded AS (
+    INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body)
+    VALUES ($1, $5, $6, $7, $8, to_timestamp($9::float8), to_timestamp($10::float8), $11, $12, $13)
+)
+SELECT ordinal FROM take_steps($1, $2, $3, $4::jsonb) AS ordinal;
+
+-- name: record
+WITH held AS (SELECT must_hold($1, $2, $3))
+INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body)
+SELECT $1::text, $4::bigint, $5::int, $6::int, $7::boolean, to_timestamp($8::float8), to_timestamp($9::float8), $10::int, $11::int,
+       $12::bytea
+  FROM held;
+
+-- name: trim_history
+-- Cut at a beginning: the last one that is too old itself, or the first behind which there is not too much.
+WITH held AS (
+    SELECT must_hold($1, $2, $3)
+), beginnings AS (
+    SELECT epoch, number, at, behind
+      FROM (SELECT epoch, number, at, begins,
+                   sum(octet_length(body)) OVER (ORDER BY epoch DESC, number DESC) AS behind
+              FROM decisions WHERE pool = $1) every
+     WHERE begins
+), cut AS (
+    (SELECT epoch, number FROM beginnings WHERE at <= to_timestamp($4::float8) ORDER BY epoch DESC, number DESC LIMIT 1)
+     UNION ALL
+    (SELECT epoch, number FROM beginnings WHERE behind <= $5::bigint ORDER BY epoch, number LIMIT 1)
+     UNION ALL
+    (SELECT epoch, number FROM beginnings WHERE NOT EXISTS (SELECT FROM beginnings WHERE behind <= $5::bigint)
+      ORDER BY epoch DESC, number DESC LIMIT 1)
+), gone AS (
+    DELETE FROM decisions USING held
+     WHERE pool = $1 AND (epoch, number) < (SELECT epoch, number FROM cut ORDER BY epoch DESC, number DESC LIMIT 1)
+ RETURNING 1
+)
+SELECT count(*) AS count FROM gone;
 
 -- name: save_node
 WITH held AS (
@@ -183,6 +275,9 @@ SELECT node_id, gpu_index, job_class, score
 -- name: unsent
 SELECT id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data
   FROM events JOIN outbox ON outbox.event_id = events.id ORDER BY events.id LIMIT $1;
+
+-- name: unsent_count
+SELECT count(*) AS count FROM outbox;
 
 -- name: sent
 DELETE FROM outbox WHERE event_id = ANY ($1::bigint[]);

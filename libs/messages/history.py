@@ -1,0 +1,22 @@
+"""The history of a pool: what its leaders were told and what they decided, record by record."""
+
+from msgspec import Struct
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """One part of a history. Times are seconds since the epoch, UTC.
+
+    `number` counts the records of one leader from 1; where one is missing, the next `begins`. `begins`: it opens with
+    all that the leader knew, so a replay can begin here. `body` is compressed; `services.scheduler.history` alone reads
+    it.
+    """
+
+    epoch: int  # of the leader's lease
+    number: int
+    format: int
+    begins: bool
+    at: float  # of its first turn
+    until: float  # of its last
+    turns: int
+    steps: int  # decided in them
+    body: bytes

@@ -1,0 +1,143 @@
+"""How a job or the cluster was at a moment: every event until then, folded by the law of steps. Pure."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from libs.domain.cluster import Node
+from libs.domain.job import Job, JobEvent, JobState, Step, after
+from libs.messages.events import Event
+from libs.messages.http import EventData
+from libs.store import Moment
+from services.gateway.errors import RejectedError
+
+_CURSOR = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
+_AHEAD_SECONDS = 60.0  # a clock may be so much before ours
+
+At = Annotated[
+    str,
+    Meta(
+        description="As it was then: seconds since 1970, a time such as 2026-01-31T12:00:00Z, or the cursor of an"
+        " event, which is the last that had been told."
+    ),
+]
+
+
+class PastQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    at: At = ""
+
+
+class Past(Struct, frozen=True, kw_only=True):
+    """All that was not over, and every node."""
+
+    at: float
+    nodes: tuple[Node, ...]
+    jobs: tuple[Job, ...]
+
+
+def moment_of(text: str, *, now: float) -> Moment:
+    """Raises RejectedError where it is no moment, or has not come."""
+    if _CURSOR.fullmatch(text):
+        return Moment(cursor=text)
+    try:
+        at = float(text)
+    except ValueError:
+        at = _iso(text)
+    if not math.isfinite(at) or not 0 <= at <= now + _AHEAD_SECONDS:
+        raise RejectedError(400, "at", "expected a time that has passed")
+    return Moment(at=at)
+
+
+def _iso(text: str) -> float:
+    try:
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        raise RejectedError(
+            400, "at", "expected seconds since 1970, a time such as 2026-01-31T12:00:00Z, or the cursor of an event"
+        ) from None
+
+
+def job_then(job: Job, told: Sequence[Event]) -> Job:
+    """A job after these of its events, from its first on. Of how it is now only what never changes is taken."""
+    then = Job(
+        id=job.id,
+        tenant=job.tenant,
+        spec=job.spec,
+        seq=job.seq,
+        submitted_at=job.submitted_at,
+        since=job.submitted_at,
+        priority=job.spec.priority,
+    )
+    for event in told:
+        if event.event != JobEvent.SUBMITTED:
+            then = after(then, _step(event))
+    return then
+
+
+def told_by(story: Sequence[Event], moment: Moment) -> Sequence[Event]:
+    """The events of one job up to the last that had been told at a moment."""
+    count = max((place for place, event in enumerate(story, 1) if moment.holds(event)), default=0)
+    return story[:count]
+
+
+def past_of(told: Iterable[Event], jobs: Iterable[Job], moment: Moment) -> Past:
+    """How all was, from what `told_until` gives and the jobs that it tells of."""
+    known = {job.id: job for job in jobs}
+    nodes: list[Node] = []
+    then: list[Job] = []
+    last = 0.0
+    for (topic, subject_id), events in groupby(told, key=lambda event: (event.topic, event.subject_id)):
+        story = list(events)
+        last = max(last, story[-1].at)
+        if topic == "nodes":
+            nodes.append(_node(story[-1]))
+        elif not (job := job_then(known[subject_id], story)).state.final:
+            then.append(job)
+    at = moment.at if math.isfinite(moment.at) else last
+    return Past(at=at, nodes=tuple(nodes), jobs=tuple(sorted(then, key=lambda job: job.seq)))
+
+
+def _step(event: Event) -> Step:
+    """The step that an event tells."""
+    data = _DATA.decode(event.data)
+    assert data.cause is not None, f"{event.message_id} has no cause"
+    return Step(
+        job_id=event.subject_id,
+        version=event.version - 1,
+        event=JobEvent(event.event),
+        to=JobState(data.state),
+        at=event.at,
+        cause=data.cause,
+        epoch=data.epoch,
+        priority=data.priority,
+        attempts=data.attempts,
+        not_before=data.not_before,
+        placement=data.placement,
+        exit_code=data.exit_code,
+        progress=data.progress or None,
+    )
+
+
+def _node(event: Event) -> Node:
+    data = _DATA.decode(event.data)
+    assert data.capacity is not None, f"{event.message_id} has no capacity"
+    return Node(
+        id=event.subject_id,
+        pool=data.pool,
+        address=data.address,
+        capacity=data.capacity,
+        runtime=data.runtime,
+        ready=bool(data.ready),
+        drained=bool(data.drained),
+        seen_at=event.at,
+    )
+
+
+_DATA = msgspec.json.Decoder(EventData)

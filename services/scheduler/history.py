@@ -1,0 +1,329 @@
+"""What a leader is told and what it decides, in the order in which it happens, so that it can be derived again.
+
+The desk speaks to the core through a `Journal`, which passes on every word and keeps it. What it kept becomes a
+`Record`, stored with the steps that follow from it. `replay.py` reads it.
+"""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct, structs
+
+from libs.domain.cluster import Node
+from libs.domain.job import Job, Step
+from libs.messages.asks import Ask
+from libs.messages.history import Record
+from libs.messages.nodes import NodeReported, RunSeen, StartRun
+from libs.messages.signals import GpuScore
+from services.scheduler.core import Scheduler, Settings
+from services.scheduler.keeping import pickled
+from services.scheduler.picture import NodeChange
+
+FORMAT = 1  # of a record's body: another number, another reader
+LEVEL = 1  # zlib's quickest: it runs between deciding and storing
+
+
+class Loaded(Struct, frozen=True, array_like=True, tag=0):
+    """All that the store had when the leader began, or began anew."""
+
+    pool: str
+    settings: Settings
+    jobs: tuple[Job, ...]
+    nodes: tuple[Node, ...]
+    scores: tuple[GpuScore, ...]
+    now: float
+    went_back_at: float | None = None
+
+
+class Began(Struct, frozen=True, array_like=True, tag=2):
+    at: float
+
+
+class Admitted(Struct, frozen=True, array_like=True, tag=3):
+    jobs: tuple[Job, ...]
+
+
+class Asked(Struct, frozen=True, array_like=True, tag=4):
+    ask: Ask
+    job: Job | None
+
+
+class Reported(Struct, frozen=True, array_like=True, tag=5):
+    """A node's first report here. From now on its number is how many were heard of before it."""
+
+    report: NodeReported
+
+
+Ticked: TypeAlias = tuple[int, dict[str, float]]
+"""The run with this index in the report before, with other progress."""
+
+
+class Changed(Struct, frozen=True, array_like=True, tag=6):
+    """A report like the one before but for these. A number among the runs: the one that the report before had there."""
+
+    node: int
+    seq: int  # how much higher
+    leaving: bool
+    runs: tuple[int | Ticked | RunSeen, ...]
+
+
+class Repeated(Struct, frozen=True, array_like=True, tag=7):
+    node: int
+    seq: int  # how much higher
+
+
+class Followed(Struct, frozen=True, array_like=True, tag=8):
+    node: int
+
+
+class Rescored(Struct, frozen=True, array_like=True, tag=9):
+    scores: tuple[GpuScore, ...]
+
+
+class Decided(Struct, frozen=True, array_like=True, tag=10):
+    """Looked at the queue, and with that the turn was over: all steps and all changes of nodes that came of it."""
+
+    steps: msgspec.Raw = msgspec.Raw(b"\x90")
+    changes: msgspec.Raw = msgspec.Raw(b"\x90")
+
+
+class Answered(Struct, frozen=True, array_like=True, tag=11):
+    """Nodes were told what to run: `digest` is of all that they were told."""
+
+    nodes: tuple[int, ...]
+    digest: int
+
+
+class Kept(Struct, frozen=True, array_like=True, tag=1):
+    """All that the core knew in the middle of its life, as `keeping.py` keeps it. From here on nodes are numbered anew.
+
+    `before` is what the core had been told by then and no record has: for who comes from further back, without `core`.
+    """
+
+    core: bytes
+    before: tuple[Answered | Rescored, ...]
+
+
+Entry: TypeAlias = (
+    Loaded | Kept | Began | Admitted | Asked | Reported | Changed | Repeated | Followed | Rescored | Decided | Answered
+)
+
+encode = msgspec.msgpack.Encoder().encode
+_ENTRIES = msgspec.msgpack.Decoder(list[Entry])
+
+
+class Pace(Struct, frozen=True, kw_only=True):
+    """How long the journal may keep what led to no step, and after how much it says anew all that is known."""
+
+    quiet_seconds: float = 10.0
+    entries_max: int = 20_000
+    begin_bytes: int = 16 << 20
+    begin_seconds: float = 3600.0
+
+
+class Retention(Struct, frozen=True, kw_only=True):
+    """How old the history of a pool becomes, and how large; what is left opens with all that was known by then."""
+
+    seconds: float = 7 * 86400.0
+    bytes: int = 1 << 30
+
+
+class Journal:
+    """Says to the core what it is told, and keeps it until it is stored.
+
+    One turn: `begin`, then whatever comes in, `decide`, `record` to be stored with what was decided, `stored` when it
+    is; then `answer`.
+    """
+
+    def __init__(self, core: Scheduler, *, pace: Pace | None = None) -> None:
+        self.core = core
+        self._pace = pace or Pace()
+        self._entries: list[Entry] = []
+        self._known: dict[str, int] = {}
+        self._reports: list[NodeReported] = []
+        self._steps: list[Step] = []
+        self._answered: list[int] = []
+        self._digest = 0
+        self._epoch, self._number = 0, 1
+        self._at = self._until = 0.0
+        self._turns = self._decided = 0
+        self._begun_at, self._bytes = 0.0, 0
+
+    # what is told
+
+    def load(
+        self,
+        *,
+        jobs: Sequence[Job],
+        nodes: Sequence[Node],
+        scores: Sequence[GpuScore],
+        now: float,
+        epoch: int,
+        went_back_at: float | None = None,
+    ) -> None:
+        """Begin from the store, as leader of this epoch. What was not stored before led to nothing that was."""
+        self.core.load(jobs=jobs, nodes=nodes, scores=scores, now=now, went_back_at=went_back_at)
+        # Whether the record before this was stored may be unknown: its number is not given again.
+        self._epoch, self._number = epoch, self._number + 1 if epoch == self._epoch else 1
+        loaded = Loaded(self.core.pool, self.core.settings, tuple(jobs), tuple(nodes), tuple(scores), now, went_back_at)
+        self._open(loaded, now)
+
+    def begin(self, now: float) -> None:
+        if self._bytes >= self._pace.begin_bytes or now - self._begun_at >= self._pace.begin_seconds:
+            self._keep(now)
+        self._flush_answers()
+        if not self._turns:
+            self._at = now
+        self._until = now
+        self._turns += 1
+        self._steps = []
+        self._entries.append(Began(now))
+
+    def admit(self, jobs: Sequence[Job]) -> None:
+        self.core.admit(jobs)
+        if jobs:
+            self._entries.append(Admitted(tuple(jobs)))
+
+    def ask(self, ask: Ask, now: float, *, job: Job | None) -> list[Step]:
+        self._entries.append(Asked(ask, job))
+        return self._made(self.core.ask(ask, now, job=job))
+
+    def report(self, report: NodeReported, now: float) -> str:
+        self._entries.append(self._reported(report))
+        return self.core.report(report, now)
+
+    def follow(self, report: NodeReported, now: float) -> list[Step]:
+        self._entries.append(Followed(self._known[report.node_id]))
+        return self._made(self.core.follow(report, now))
+
+    def rescore(self, scores: Sequence[GpuScore]) -> None:
+        self.core.picture.rescore(scores)
+        self._flush_answers()
+        self._entries.append(Rescored(tuple(scores)))
+
+    def decide(self, now: float) -> tuple[list[Step], list[NodeChange]]:
+        """What follows now, and every change of a node in this turn."""
+        steps = self._made(self.core.decide(now))
+        changes = self.core.take_node_changes()
+        if self._steps or changes:
+            self._entries.append(Decided(msgspec.Raw(encode(self._steps)), msgspec.Raw(encode(changes))))
+        else:
+            self._entries.append(Decided())
+        self._decided += len(self._steps)
+        return steps, changes
+
+    def answer(self, node_id: str) -> tuple[StartRun, ...]:
+        runs = self.core.answer(node_id)
+        self._answered.append(self._known[node_id])
+        self._digest = digest_of(runs, self._digest)
+        return runs
+
+    # what is stored
+
+    def due(self, now: float) -> bool:
+        """Is it time to store what led to nothing?"""
+        return len(self._entries) >= self._pace.entries_max or now - self._at >= self._pace.quiet_seconds
+
+    def record(self) -> Record:
+        """All that was told and decided since the last one."""
+        self._flush_answers()
+        return Record(
+            epoch=self._epoch,
+            number=self._number,
+            format=FORMAT,
+            begins=isinstance(self._entries[0], Loaded | Kept),
+            at=self._at,
+            until=self._until,
+            turns=self._turns,
+            steps=self._decided,
+            body=zlib.compress(encode(self._entries), LEVEL),
+        )
+
+    def stored(self, record: Record) -> None:
+        """`record` is safe: go on behind it."""
+        self._number += 1
+        self._bytes += len(record.body)
+        self._clear([], record.until)
+
+    def _keep(self, now: float) -> None:
+        """Begin with all that is known, so that what is older can be thrown away."""
+        if not self._turns:
+            self._flush_answers()
+            before = tuple(entry for entry in self._entries if isinstance(entry, Answered | Rescored))
+            assert len(before) == len(self._entries), "more was told between two turns than can be"
+            self._open(Kept(pickled(self.core), before), now)
+
+    def _open(self, first: Loaded | Kept, now: float) -> None:
+        self._known, self._reports = {}, []
+        self._begun_at, self._bytes = now, 0
+        self._clear([first], now)
+
+    def _clear(self, entries: list[Entry], now: float) -> None:
+        self._entries, self._answered, self._digest = entries, [], 0
+        self._at = self._until = now
+        self._turns = self._decided = 0
+
+    def _made(self, steps: list[Step]) -> list[Step]:
+        self._steps += steps
+        return steps
+
+    def _flush_answers(self) -> None:
+        if self._answered:
+            self._entries.append(Answered(tuple(self._answered), self._digest))
+            self._answered, self._digest = [], 0
+
+    def _reported(self, report: NodeReported) -> Entry:
+        number = self._known.setdefault(report.node_id, len(self._reports))
+        if number == len(self._reports):
+            self._reports.append(report)
+            return Reported(report)
+        before, self._reports[number] = self._reports[number], report
+        rest = structs.replace(report, seq=before.seq, runs=before.runs, leaving=before.leaving)
+        if rest != before:
+            del self._known[report.node_id]  # another executor, or another machine: begin again with a new number
+            return self._reported(report)
+        ahead = report.seq - before.seq
+        if report.runs == before.runs and report.leaving == before.leaving:
+            return Repeated(number, ahead)
+        runs = tuple(_told(run, index, before.runs) for index, run in enumerate(report.runs))
+        return Changed(number, ahead, report.leaving, runs)
+
+
+def _told(run: RunSeen, index: int, before: Sequence[RunSeen]) -> int | Ticked | RunSeen:
+    if index >= len(before):
+        return run
+    if run == before[index]:
+        return index
+    if structs.replace(run, progress=before[index].progress) == before[index]:
+        return (index, run.progress)
+    return run
+
+
+def report_of(changed: Changed | Repeated, before: NodeReported) -> NodeReported:
+    """The report that was kept as what differs from the one before."""
+    if isinstance(changed, Repeated):
+        return structs.replace(before, seq=before.seq + changed.seq)
+    runs = tuple(_run_of(run, before.runs) for run in changed.runs)
+    return structs.replace(before, seq=before.seq + changed.seq, leaving=changed.leaving, runs=runs)
+
+
+def _run_of(told: int | Ticked | RunSeen, before: Sequence[RunSeen]) -> RunSeen:
+    match told:
+        case RunSeen():
+            return told
+        case int():
+            return before[told]
+        case (index, progress):
+            return structs.replace(before[index], progress=progress)
+
+
+def digest_of(runs: Iterable[StartRun], before: int = 0) -> int:
+    """Of what a node is told: which runs on which GPUs. All else of a run follows from its job."""
+    return zlib.crc32(encode([(run.job_id, run.epoch, run.rank, run.gpus) for run in runs]), before)
+
+
+def entries_of(record: Record) -> list[Entry]:
+    """Raises zlib.error or msgspec.DecodeError where it is not what a journal wrote."""
+    return _ENTRIES.decode(zlib.decompress(record.body))

@@ -1,0 +1,85 @@
+"""A Postgres that is restored from an older copy under a running cluster: nothing runs twice, and all goes on."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from libs.client import Client, ClientError
+from libs.credentials import Credentials, provision
+from libs.domain.job import JobState
+from services.cli.local import Home, Options, running
+from tests.chaos.stores import Stores
+from tests.support.builders import spec
+from tests.support.cluster import until
+
+LEASE_SECONDS = 30.0  # and a fence that outlasts what a restore takes on a slow machine
+TIMES = {
+    "EXECUTOR_FENCE_SECONDS": "25",
+    "EXECUTOR_FENCE_GRACE_MAX": "1",
+    "EXECUTOR_DRIFT_SECONDS": "2",
+    "EXECUTOR_LEASE_SECONDS": f"{LEASE_SECONDS:g}",
+    "EXECUTOR_SYNC_SECONDS": "0.5",
+    "SCHEDULER_LEASE_SECONDS": f"{LEASE_SECONDS:g}",
+    "SCHEDULER_LEADER_SECONDS": "3",
+}
+ANSWERS_SECONDS_MAX = 90.0
+
+
+async def submitted(client: Client, name: str, gpus: int) -> str:
+    wanted = spec(name, gpus=gpus, command=["sleep", "600"], role={"cpus": 1, "memory": "64MiB"})
+    async with asyncio.timeout(ANSWERS_SECONDS_MAX):
+        while True:
+            try:
+                return (await client.submit(wanted, key=name)).id
+            except ClientError:  # the store is away still
+                await asyncio.sleep(0.2)
+
+
+async def is_in(client: Client, job: str, *states: JobState) -> None:
+    await until(client, job, lambda view: view.state in states, seconds_max=ANSWERS_SECONDS_MAX)
+
+
+@pytest.mark.timeout(300)
+async def test_a_restored_store_starts_nothing_beside_what_it_has_forgotten(tmp_path: Path) -> None:
+    home = Home(tmp_path / "cluster")
+    home.make()
+    options = Options(nodes=1, emulated_gpus=2, port=0, settings=TIMES)
+    provision(home.credentials, nodes=options.node_ids)
+    stores = Stores(tmp_path / "servers", Credentials(home.credentials))
+    up = await stores.start()
+    try:
+        options = Options(nodes=1, emulated_gpus=2, port=0, settings=TIMES, nats_url=up.nats_url, pg_dsn=up.pg_dsn)
+        async with running(home.root, options) as local, Client(local.url, local.token) as client:
+            kept = await submitted(client, "kept", 1)
+            await is_in(client, kept, JobState.RUNNING)
+            stores.hold("postgres")
+            await stores.back_up()
+            await stores.release("postgres")
+
+            forgotten = await submitted(client, "forgotten", 1)
+            await is_in(client, forgotten, JobState.RUNNING)
+            stores.hold("postgres")
+            await stores.end("postgres", signal.SIGKILL)
+            assert await stores.restore()
+            await stores.release("postgres")
+
+            after = await submitted(client, "after", 1)
+            waits = await until(
+                client, after, lambda view: view.waiting_for is not None, seconds_max=ANSWERS_SECONDS_MAX
+            )
+            assert waits.waiting_for is not None
+            assert waits.waiting_for.code == "store-restored"
+            with pytest.raises(ClientError, match=forgotten):
+                await client.job(forgotten)
+            began = await until(
+                client, after, lambda view: view.state is JobState.RUNNING, seconds_max=ANSWERS_SECONDS_MAX
+            )
+            assert began.since - waits.submitted_at > LEASE_SECONDS / 2
+            stays = await client.job(kept)
+            assert (stays.state, stays.epoch) == (JobState.RUNNING, 0)
+            log = local.home.log("scheduler").read_text()
+            assert log.count("the store went back in time") == 1
+    finally:
+        await stores.stop()

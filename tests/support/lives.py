@@ -1,0 +1,190 @@
+"""A random life of a small cluster at one desk, from a seed: jobs, nodes, users, new leaders, a store that fails."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+
+from libs.bus.memory import MemoryBus
+from libs.domain.job import JobState, Step
+from libs.messages.asks import AskKind
+from libs.messages.history import Record
+from libs.messages.nodes import RunSeen, RunState
+from libs.messages.signals import GpuScore, GpusScored
+from libs.store import Lease, StoreUnavailableError, UnlawfulError
+from libs.store.memory import MemoryStore
+from services.scheduler.core import Scheduler, Settings
+from services.scheduler.desk import Desk
+from services.scheduler.history import Pace
+from services.scheduler.leadership import Leadership
+from services.scheduler.tally import Tally
+from tests.support.builders import capacity, spec
+from tests.support.nodes import ScriptedNode
+
+SETTINGS = Settings(lease_seconds=30.0, start_seconds=60.0, patience_seconds=20.0)
+
+
+class _Store(MemoryStore):
+    """Loses the next writes, or finds the next steps unlawful, as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = 0
+        self.unlawful = 0
+
+    async def take(self, lease: Lease, steps: Sequence[Step], *, record: Record | None = None) -> list[bool]:
+        if self.away:
+            self.away -= 1
+            raise StoreUnavailableError("on purpose")
+        if self.unlawful and steps:
+            self.unlawful -= 1
+            raise UnlawfulError("on purpose")
+        return await super().take(lease, steps, record=record)
+
+
+class Life:
+    """`live` does so many things by chance; what is stored then is in `store`."""
+
+    def __init__(self, seed: int, *, nodes: int = 3, gpus: int = 4, pace: Pace | None = None) -> None:
+        self.chance = random.Random(seed)
+        self.now = 1_700_000_000.0
+        self.store = _Store()
+        self.pace = pace
+        self.leaders = 0
+        self.jobs: list[str] = []
+        self.nodes = [ScriptedNode(f"node-{n}", capacity(gpus=gpus, cpus=64.0)) for n in range(nodes)]
+        self.leadership, self.desk = self._lead()
+
+    def _lead(self) -> tuple[Leadership, Desk]:
+        self.leaders += 1
+        leadership = Leadership(
+            name="default",
+            holder=f"leader-{self.leaders}",
+            store=self.store,
+            clock=lambda: self.now,
+            leader_seconds=1e9,
+        )
+        desk = Desk(
+            core=Scheduler(pool="default", settings=SETTINGS),
+            store=self.store,
+            bus=MemoryBus(),
+            leadership=leadership,
+            clock=lambda: self.now,
+            tally=Tally(),
+            pace=self.pace,
+        )
+        return leadership, desk
+
+    async def live(self, things: int) -> None:
+        happenings: list[tuple[int, Callable[[], object]]] = [
+            (12, self._submit),
+            (30, self._sync),
+            (8, self._end),
+            (8, self._progress),
+            (4, self._ask),
+            (2, self._drain),
+            (2, self._rescore),
+            (2, self._come_or_go),
+            (2, self._wait_long),
+            (1, self._fail),
+            (1, self._break),
+            (1, self._take_over),
+        ]
+        weights = [weight for weight, _ in happenings]
+        for _ in range(things):
+            self.now += round(self.chance.uniform(0.01, 2.0), 3)
+            (_, happens) = self.chance.choices(happenings, weights)[0]
+            done = happens()
+            if asyncio.iscoroutine(done):
+                await done
+            await self.turn()
+
+    async def turn(self) -> None:
+        await self.leadership.beat()
+        self.desk.asked()
+        try:
+            await self.desk.turn()
+        except StoreUnavailableError:
+            await self.turn()
+
+    async def settle(self) -> None:
+        """Turns that do nothing new, until what was told is stored."""
+        self.store.unlawful = 0
+        for _ in range(3):
+            self.now += 60.0
+            await self.turn()
+
+    async def _submit(self) -> None:
+        job_id = f"j-{len(self.jobs)}"
+        self.jobs.append(job_id)
+        wanted = spec(
+            f"job-{len(self.jobs)}",
+            gpus=self.chance.choice([0, 1, 1, 2, 4, 5]),
+            replicas=self.chance.choice([1, 1, 1, 2, 3]),
+            priority=self.chance.choice([0, 0, 0, 5, 10]),
+            preemptible=self.chance.random() < 0.7,
+            retries={"max": self.chance.choice([0, 1, 3]), "backoff": "3s"},
+        )
+        await self.store.submit(wanted, job_id=job_id, tenant=self.chance.choice("ab"), key=None, at=self.now)
+
+    async def _sync(self) -> None:
+        told = self.chance.sample(self.nodes, self.chance.randint(1, len(self.nodes)))
+        answers = [asyncio.ensure_future(self.desk.report(one.report())) for one in told]
+        await asyncio.sleep(0)
+        await self.turn()
+        for one, answered in zip(told, await asyncio.gather(*answers), strict=True):
+            if answered is not None and not answered.refused and self.chance.random() < 0.9:  # else it is lost
+                one.hear(answered.runs, now=self.now, leader=answered.leader)
+
+    def _end(self) -> None:
+        one = self.chance.choice(self.nodes)
+        if one.live:
+            one.end(self.chance.choice(one.live), self.chance.choice([0, 0, 0, 1, 137]))
+
+    def _progress(self) -> None:
+        one = self.chance.choice(self.nodes)
+        for key in one.live:
+            one.runs[key] = RunSeen(
+                job_id=key[0],
+                epoch=key[1],
+                rank=key[2],
+                state=RunState.RUNNING,
+                progress={"step": self.now - 1.7e9, "loss": self.chance.random()},
+            )
+
+    async def _ask(self) -> None:
+        if self.jobs:
+            kind = self.chance.choice([AskKind.CANCEL, AskKind.REQUEUE, AskKind.PRIORITISE])
+            job_id = self.chance.choice(self.jobs)
+            await self.store.ask(kind, subject_id=job_id, pool="default", tenant="a", at=self.now, priority=3)
+
+    async def _drain(self) -> None:
+        kind = self.chance.choice([AskKind.DRAIN, AskKind.RESUME, AskKind.RESUME])
+        node_id = self.chance.choice(self.nodes).node_id
+        await self.store.ask(kind, subject_id=node_id, pool="default", tenant="a", at=self.now)
+
+    def _rescore(self) -> None:
+        scores = tuple(
+            GpuScore(node_id=one.node_id, gpu_index=0, job_class="mixed", score=self.chance.choice([1.0, 1.2]))
+            for one in self.nodes
+        )
+        self.desk.scored(GpusScored(pool="default", scores=scores))
+
+    def _come_or_go(self) -> None:
+        one = self.chance.choice(self.nodes)
+        one.leaving = not one.leaving
+
+    def _wait_long(self) -> None:
+        self.now += self.chance.choice([5.0, 12.0, 40.0])
+
+    def _fail(self) -> None:
+        self.store.away = 1
+
+    def _break(self) -> None:
+        self.store.unlawful = 2  # all together, then the first by itself
+
+    async def _take_over(self) -> None:
+        await self.leadership.resign()
+        self.leadership, self.desk = self._lead()
+
+    async def open_jobs(self) -> int:
+        return len(await self.store.jobs(tenant=None, states=[state for state in JobState if not state.final]))

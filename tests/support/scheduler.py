@@ -1,0 +1,97 @@
+"""A scheduler's core and the nodes that report to it, in a time that the test moves."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import structs
+
+from libs.domain.cluster import Node
+from libs.domain.job import Job, JobEvent, JobState, Step, after
+from libs.messages.asks import Ask, AskKind
+from libs.messages.nodes import Leader
+from services.scheduler.core import Scheduler, Settings
+from tests.support.builders import capacity, job
+from tests.support.nodes import ScriptedNode
+
+
+class World:
+    """A core and the nodes that report to it. Every step is also kept, as a store would keep it."""
+
+    def __init__(self, *nodes: ScriptedNode, settings: Settings | None = None) -> None:
+        self.core = Scheduler(pool="default", settings=settings or Settings())
+        self.nodes = {one.node_id: one for one in nodes}
+        self.core.load(jobs=[], nodes=[], now=0.0)
+        self.leader = Leader(pool="default", epoch=1, holder="test", seq=0)
+        self.now = 0.0
+        self.steps: list[Step] = []
+        self.seq = 0
+        self.stored: dict[str, Job] = {}  # every job as a store has it, the ended ones too
+
+    def submit(self, job_id: str, **fields: Any) -> None:
+        self.seq += 1
+        made = self.stored[job_id] = job(job_id, seq=self.seq, since=self.now, **fields)
+        self.core.admit([made])
+
+    def ask(self, kind: AskKind, subject_id: str, priority: int = 0, *, job: Job | None = None) -> list[Step]:
+        ask = Ask(id=1, kind=kind, subject_id=subject_id, tenant="alice", at=self.now, priority=priority)
+        return self.keep(self.core.ask(ask, self.now, job=job))
+
+    def keep(self, steps: list[Step]) -> list[Step]:
+        self.steps += steps
+        for step in steps:
+            self.stored[step.job_id] = after(self.stored[step.job_id], step)
+        self.core.picture.check()
+        return steps
+
+    def ended(self, job_id: str) -> Job:
+        found = self.stored[job_id]
+        assert found.state.final
+        return found
+
+    def open_jobs(self) -> list[Job]:
+        return [job for job in self.stored.values() if not job.state.final]
+
+    def lead_anew(self, jobs: Iterable[Job], nodes: Iterable[Node], *, went_back_at: float | None = None) -> None:
+        """Another leader begins from what the store says."""
+        self.core = Scheduler(pool="default", settings=self.core.settings)
+        self.leader = structs.replace(self.leader, epoch=self.leader.epoch + 1)
+        self.stored.update({one.id: one for one in jobs})
+        self.core.load(jobs=jobs, nodes=nodes, now=self.now, went_back_at=went_back_at)
+
+    def tick(self, seconds: float = 1.0) -> list[Step]:
+        self.now += seconds
+        return self.keep(self.core.decide(self.now))
+
+    def sync(self, node_id: str, *, answered: bool = True) -> list[Step]:
+        one = self.nodes[node_id]
+        report = one.report()
+        if report.leader != self.leader:
+            report = structs.replace(report, leader=None)  # as the desk hands it on
+        assert not self.core.report(report, self.now)
+        steps = self.keep(self.core.follow(report, self.now))
+        steps += self.keep(self.core.decide(self.now))
+        desired = self.core.answer(node_id)
+        if answered:
+            one.hear(desired, now=self.now, leader=self.leader)
+        return steps
+
+    def round(self) -> None:
+        """Every node syncs often enough that what was decided is done and seen."""
+        self.tick()
+        for _ in range(3):
+            for node_id in self.nodes:
+                self.sync(node_id)
+
+    def told(self, job_id: str) -> list[JobEvent]:
+        return [step.event for step in self.steps if step.job_id == job_id]
+
+    def state(self, job_id: str) -> JobState:
+        kept: Job | None = self.core.picture.jobs.get(job_id)
+        return kept.state if kept else [step.to for step in self.steps if step.job_id == job_id][-1]
+
+
+def world(*, nodes: int = 1, gpus: int = 4, settings: Settings | None = None) -> World:
+    made = World(*(ScriptedNode(f"node-{n}", capacity(gpus=gpus)) for n in range(1, nodes + 1)), settings=settings)
+    for node_id in made.nodes:
+        made.sync(node_id)
+    return made

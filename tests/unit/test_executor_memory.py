@@ -1,0 +1,61 @@
+"""What an executor remembers for others: who answered it last, and which GPUs its runs hold."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libs.messages.nodes import Leader, NodeDesired, RunState
+from services.executor.core import Memory, Policy, Reconciler, Start
+from services.executor.runtime import Run, RunKey
+from tests.support.runs import order
+
+KEY = RunKey("job-1", 1, 0)
+
+
+def leader(epoch: int, seq: int = 0, *, holder: str = "a", pool: str = "default") -> Leader:
+    return Leader(pool=pool, epoch=epoch, holder=holder, seq=seq)
+
+
+def answered(*leaders: Leader | None) -> Leader | None:
+    core = Reconciler(Policy())
+    for at, one in enumerate(leaders):
+        core.observe(NodeDesired(seq=at, leader=one), reported=(), sent_at=float(at))
+    return core.leader
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), min_size=1))
+def test_the_latest_leader_is_remembered_in_whatever_order_they_answer(told: list[tuple[int, int]]) -> None:
+    assert answered(*(leader(epoch, seq) for epoch, seq in told)) == leader(*max(told))
+
+
+def test_a_leader_that_is_no_later_does_not_make_a_node_forget() -> None:
+    assert answered(leader(5, 9), leader(5, 9, holder="b"), None) == leader(5, 9)
+    core = Reconciler(Policy())
+    core.observe(NodeDesired(seq=1, leader=leader(7), refused="another speaks for this node"), reported=(), sent_at=1.0)
+    assert core.leader is None
+
+
+def test_a_node_that_goes_to_another_pool_follows_its_leaders() -> None:
+    assert answered(leader(900), leader(3, pool="other")) == leader(3, pool="other")
+
+
+def test_an_executor_that_comes_back_knows_what_its_runs_hold_and_who_led() -> None:
+    before = Reconciler(Policy())
+    before.observe(NodeDesired(seq=1, runs=(order(gpus=(2, 3)),), leader=leader(4)), reported=(), sent_at=0.0)
+    kept = msgspec.json.decode(msgspec.json.encode(before.memory), type=Memory)
+    after = Reconciler(Policy(), kept)
+    assert after.leader == leader(4)
+    (seen,) = after.report([Run(key=KEY, state=RunState.RUNNING)], {})
+    assert seen.gpus == (2, 3)
+    # The run is not wanted any more, and what is to come after it waits for its GPU.
+    after.observe(NodeDesired(seq=2, runs=(order("job-2", gpus=(3,)),)), reported=(), sent_at=1.0)
+    actions = after.decide([Run(key=KEY, state=RunState.RUNNING)], busy=frozenset(), now=1.0)
+    assert actions
+    assert not any(isinstance(action, Start) for action in actions)
+    (ended,) = after.report([Run(key=KEY, state=RunState.EXITED)], {})
+    assert ended.gpus is None
+
+
+def test_of_a_run_that_another_began_it_is_not_said_what_it_holds() -> None:
+    (seen,) = Reconciler(Policy()).report([Run(key=KEY, state=RunState.RUNNING)], {})
+    assert seen.gpus is None

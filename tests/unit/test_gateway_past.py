@@ -1,0 +1,92 @@
+"""How things were is folded from what was told: it is what is stored, and at any moment what was stored then."""
+
+import math
+
+import pytest
+
+from libs.domain.cluster import Node
+from libs.domain.job import Job
+from libs.store import Moment
+from services.gateway.errors import RejectedError
+from services.gateway.past import Past, job_then, moment_of, past_of, told_by
+from tests.support.lives import Life
+
+NOW = 1_800_000_000.0
+
+
+async def everything(life: Life) -> tuple[list[Job], list[Node]]:
+    return await life.store.jobs(tenant=None, limit=100_000), await life.store.nodes()
+
+
+async def looked_back(life: Life, moment: Moment) -> Past:
+    told = await life.store.told_until(moment)
+    ids = dict.fromkeys(event.subject_id for event in told if event.topic == "jobs")
+    return past_of(told, await life.store.jobs_of(list(ids)), moment)
+
+
+def facts(node: Node) -> tuple[object, ...]:
+    """What events tell of a node; when it was heard of last they do not."""
+    return node.id, node.pool, node.address, node.capacity, node.runtime, node.ready, node.drained
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_all_events_of_a_job_together_are_the_job_as_it_is(seed: int) -> None:
+    life = Life(seed)
+    await life.live(150)
+    jobs, _ = await everything(life)
+    assert jobs
+    for job in jobs:
+        assert job_then(job, await life.store.story(job.id)) == job
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_was_at_a_moment_is_what_was_stored_then(seed: int) -> None:
+    life = Life(100 + seed)
+    seen: list[tuple[Moment, list[Job], list[Node]]] = []
+    for _ in range(12):
+        await life.live(12)
+        jobs, nodes = await everything(life)
+        newest = await life.store.events(newest=True, limit=1)
+        if newest:
+            seen += [
+                (moment, jobs, nodes) for moment in (Moment(at=life.now + 0.001), Moment(cursor=newest[-1].cursor))
+            ]
+        life.now += 1.0
+    assert len(seen) > 10
+    for moment, jobs, nodes in seen:
+        past = await looked_back(life, moment)
+        assert list(past.jobs) == [job for job in reversed(jobs) if not job.state.final]
+        assert [facts(node) for node in past.nodes] == [facts(node) for node in nodes]
+        for job in jobs:
+            assert job_then(job, told_by(await life.store.story(job.id), moment)) == job
+
+
+async def test_before_anything_was_told_there_was_nothing() -> None:
+    life = Life(1)
+    await life.live(30)
+    assert await looked_back(life, Moment(at=1.0)) == Past(at=1.0, nodes=(), jobs=())
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("1700000000.5", Moment(at=1_700_000_000.5)),
+        ("2023-11-14T22:13:20Z", Moment(at=1_700_000_000.0)),
+        ("2023-11-14T23:13:20+01:00", Moment(at=1_700_000_000.0)),
+        ("2023-11-14 22:13:20", Moment(at=1_700_000_000.0)),
+        ("12-34", Moment(cursor="12-34")),
+    ],
+)
+def test_a_moment_is_a_time_or_a_cursor(text: str, moment: Moment) -> None:
+    assert moment_of(text, now=NOW) == moment
+
+
+@pytest.mark.parametrize("text", ["yesterday", "", "nan", "inf", "-5", "1e30", f"{NOW + 3600}", "9999-12-31", "1-"])
+def test_what_is_no_moment_or_has_not_come_is_refused(text: str) -> None:
+    with pytest.raises(RejectedError) as refused:
+        moment_of(text, now=NOW)
+    assert (refused.value.status, refused.value.field) == (400, "at")
+
+
+def test_a_cursor_has_no_time_of_its_own() -> None:
+    assert moment_of("1-2", now=NOW).at == math.inf

@@ -1,0 +1,195 @@
+"""What was recorded is derived again, byte for byte, and whatever is not as it was is found and named."""
+
+import pickle
+import zlib
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from libs.domain.job import Step
+from libs.messages.history import Record
+from libs.messages.nodes import RunSeen
+from services.scheduler.core import Scheduler, Settings
+from services.scheduler.history import FORMAT, Changed, Decided, Entry, Kept, Pace, Retention, encode, entries_of
+from services.scheduler.keeping import pickled, unpickled
+from services.scheduler.replay import Replay
+from tests.support.lives import Life
+
+EAGER = Pace(quiet_seconds=1.0, begin_bytes=4000)  # begins anew every few records
+
+
+async def lived(seed: int, *, things: int = 150, pace: Pace | None = None) -> list[Record]:
+    life = Life(seed, pace=pace)
+    await life.live(things)
+    await life.settle()
+    return await life.store.history(pool="default", limit=100_000, bytes_max=1 << 40)
+
+
+def replayed(records: Iterable[Record]) -> Replay:
+    replay = Replay()
+    for record in records:
+        replay.feed(record)
+    return replay
+
+
+def rewritten(record: Record, entries: list[Entry]) -> Record:
+    return structs.replace(record, body=zlib.compress(encode(entries)))
+
+
+def with_steps(decided: Decided, steps: list[Step]) -> Decided:
+    return structs.replace(decided, steps=msgspec.Raw(encode(steps)))
+
+
+def steps_of(entry: Entry) -> list[Step]:
+    return msgspec.msgpack.decode(entry.steps, type=list[Step]) if isinstance(entry, Decided) else []
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_a_history_is_derived_again_as_it_was(seed: int) -> None:
+    records = await lived(seed)
+    replay = replayed(records)
+    assert replay.difference is None
+    assert replay.skipped == 0
+    assert replay.steps == sum(record.steps for record in records) > 0
+    assert replay.turns == sum(record.turns for record in records)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_it_can_be_begun_in_the_middle(seed: int) -> None:
+    records = await lived(seed, pace=EAGER)
+    kept = [place for place, record in enumerate(records) if isinstance(entries_of(record)[0], Kept)]
+    assert len(kept) >= 2
+    for place in kept:
+        assert replayed(records[place:]).difference is None
+    behind = replayed(records[kept[0] + 1 :])
+    assert behind.difference is None
+    assert behind.skipped == next(n for n, record in enumerate(records[kept[0] + 1 :]) if record.begins)
+
+
+async def test_every_stored_step_is_in_the_history() -> None:
+    life = Life(7)
+    await life.live(200)
+    await life.settle()
+    told = {
+        (step.job_id, step.version)
+        for record in await life.store.history(pool="default", limit=10_000)
+        for entry in entries_of(record)
+        for step in steps_of(entry)
+    }
+    events = await life.store.events(limit=100_000)
+    stored = {(event.subject_id, event.version - 1) for event in events if event.topic == "jobs" and event.version > 1}
+    assert stored
+    assert stored <= told
+
+
+async def test_a_step_that_was_altered_is_found_and_named() -> None:
+    records = await lived(3)
+    place, entries, at = next(
+        (place, entries, at)
+        for place, record in enumerate(records)
+        if place > 20
+        for entries in [entries_of(record)]
+        for at, entry in enumerate(entries)
+        if steps_of(entry)
+    )
+    altered, *rest = steps_of(entries[at])
+    cause = structs.replace(altered.cause, sentence="because")
+    decided = entries[at]
+    assert isinstance(decided, Decided)
+    entries[at] = with_steps(decided, [structs.replace(altered, cause=cause), *rest])
+    replay = replayed([*records[:place], rewritten(records[place], entries), *records[place + 1 :]])
+    found = replay.difference
+    assert found is not None
+    assert found.what == "step"
+    assert (found.epoch, found.record) == (records[place].epoch, records[place].number)
+    assert isinstance(found.recorded, Step)
+    assert found.derived == altered
+    assert found.recorded.cause.sentence == "because"
+
+
+async def test_a_turn_that_is_left_out_is_found() -> None:
+    records = await lived(5)
+    found = replayed([*records[:4], *records[5:]]).difference
+    assert found is not None
+    assert found.what == "unreadable"
+    assert "records are missing" in found.sentence
+
+
+async def test_a_report_that_was_altered_leads_to_other_steps() -> None:
+    """A run that ended with a status is told to have ended well."""
+    records = await lived(3)
+    altered = []
+    for record in records:
+        entries = entries_of(record)
+        for place, entry in enumerate(entries):
+            if isinstance(entry, Changed):
+                runs = tuple(structs.replace(one, exit_code=0) if is_failure(one) else one for one in entry.runs)
+                entries[place] = structs.replace(entry, runs=runs)
+        altered.append(rewritten(record, entries))
+    found = replayed(altered).difference
+    assert found is not None
+    assert found.what == "step"
+    assert found.recorded != found.derived
+
+
+def is_failure(told: object) -> bool:
+    return isinstance(told, RunSeen) and bool(told.exit_code)
+
+
+async def test_what_cannot_be_read_is_said() -> None:
+    records = await lived(1, things=20)
+    newer = replayed([structs.replace(records[0], format=FORMAT + 1)]).difference
+    assert newer is not None
+    assert newer.sentence == f"is of format {FORMAT + 1}; this version reads {FORMAT}"
+    broken = replayed([structs.replace(records[0], body=b"nonsense")]).difference
+    assert broken is not None
+    assert broken.what == "unreadable"
+
+
+class Planted:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (pickle.loads, (b"",))
+
+
+def test_what_was_planted_in_a_history_is_not_called() -> None:
+    with pytest.raises(pickle.UnpicklingError, match="nothing that a core is made of"):
+        unpickled(pickle.dumps(Planted()))
+    with pytest.raises(pickle.UnpicklingError, match="no scheduler's core"):
+        unpickled(pickle.dumps(7))
+    with pytest.raises(pickle.UnpicklingError, match="EOFError"):
+        unpickled(b"")
+
+
+def test_a_core_of_another_version_is_known_by_its_parts() -> None:
+    core = Scheduler(pool="default", settings=Settings())
+    vars(core.picture)["invented"] = 1
+    with pytest.raises(pickle.UnpicklingError, match="another version, whose Picture has other parts: invented"):
+        unpickled(pickled(core))
+
+
+async def test_a_history_whose_core_cannot_be_read_goes_on_for_who_comes_from_before() -> None:
+    records = await lived(2, pace=EAGER)
+    place, entries = next(
+        (place, entries) for place, record in enumerate(records) if isinstance((entries := entries_of(record))[0], Kept)
+    )
+    kept = entries[0]
+    assert isinstance(kept, Kept)
+    records[place] = rewritten(records[place], [structs.replace(kept, core=b"of another version"), *entries[1:]])
+    assert replayed(records).difference is None
+    found = replayed(records[place:]).difference
+    assert found is not None
+    assert found.what == "unreadable"
+
+
+async def test_what_is_left_after_trimming_is_derived_again() -> None:
+    life = Life(4, pace=EAGER)
+    await life.live(150)
+    before = len(await life.store.history(pool="default", limit=10_000, bytes_max=1 << 40))
+    life.desk.retention = Retention(seconds=60.0, bytes=20_000)
+    await life.desk.trim()
+    left = await life.store.history(pool="default", limit=10_000, bytes_max=1 << 40)
+    assert 0 < len(left) < before
+    replay = replayed(left)
+    assert (replay.difference, replay.skipped) == (None, 0)

@@ -1,0 +1,87 @@
+"""Who leads, as one scheduler sees it: by what the store said to it, and never by what it failed to hear."""
+
+import pytest
+
+from libs.store import Lease, StoreUnavailableError
+from libs.store.memory import MemoryStore
+from services.scheduler.leadership import Leadership
+
+LEADER_SECONDS = 6.0
+
+
+class Flaky(MemoryStore):
+    readable = True
+    writable = True
+
+    async def lease(self, name: str) -> Lease | None:
+        if not self.readable:
+            raise StoreUnavailableError("cannot be read")
+        return await super().lease(name)
+
+    async def renew_lease(self, lease: Lease) -> Lease | None:
+        if not self.writable:
+            raise StoreUnavailableError("cannot be written")
+        return await super().renew_lease(lease)
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.store = Flaky()
+
+    def join(self, holder: str) -> Leadership:
+        return Leadership(
+            name="default", holder=holder, store=self.store, clock=lambda: self.now, leader_seconds=LEADER_SECONDS
+        )
+
+
+async def test_nothing_is_abandoned_before_the_first_look() -> None:
+    world = World()
+    leader, standby = world.join("leader"), world.join("standby")
+    await leader.beat()
+    world.now += 100.0
+    assert not standby.abandoned
+
+
+async def test_a_lease_is_not_abandoned_because_we_could_not_look() -> None:
+    """A standby that could not read the store for a while answered nodes in place of a leader in good health."""
+    world = World()
+    leader, standby = world.join("leader"), world.join("standby")
+    await leader.beat()
+    await standby.beat()
+    world.store.readable = False
+    for _ in range(10):
+        world.now += 1.0
+        await leader.beat()
+        with pytest.raises(StoreUnavailableError):
+            await standby.beat()
+        assert not standby.abandoned
+    world.store.readable = True
+    await standby.beat()
+    assert not standby.abandoned
+    assert leader.lease is not None
+
+
+async def test_a_lease_that_is_not_renewed_between_two_looks_is_taken() -> None:
+    world = World()
+    leader, standby = world.join("leader"), world.join("standby")
+    await leader.beat()
+    await standby.beat()
+    world.now += LEADER_SECONDS + 0.1
+    assert not standby.abandoned
+    await standby.beat()
+    assert standby.lease is not None
+    assert leader.lease is None
+
+
+async def test_a_leader_whose_store_takes_no_writes_sees_that_nobody_leads() -> None:
+    world = World()
+    leader = world.join("leader")
+    await leader.beat()
+    world.store.writable = False
+    for _ in range(8):
+        world.now += 1.0
+        with pytest.raises(StoreUnavailableError):
+            await leader.beat()
+    assert leader.lease is None
+    assert leader.abandoned
