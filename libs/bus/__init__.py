@@ -37,6 +37,10 @@ class Asked(Struct, frozen=True, kw_only=True):
     headers: dict[str, str]
 
 
+async def nothing() -> None:
+    """What is done where nothing is to be done."""
+
+
 class Subscription(Protocol):
     async def drain(self) -> None:
         """Take nothing more, finish what is in hand, then return."""
@@ -87,8 +91,12 @@ class Bus(Protocol):
     ) -> Subscription:
         """Answer requests whose payload is not one of our messages."""
 
-    async def ensure_stream(self) -> bool:
-        """Make the stream of events if it is not there. True: it was not, and is empty."""
+    async def ensure_stream(self, *, before: Callable[[], Awaitable[None]] = nothing) -> bool:
+        """Make the stream of events if it is not there; `before` is done before that. True: it was not, and is empty.
+
+        Where `before` fails, or we end in it, there is still no stream, and whoever comes next finds that again.
+        Raises NoAnswerError while it cannot be made.
+        """
 
     async def emit(self, events: "list[Event]") -> None:
         """Store events in the stream, in order; return when all are stored. One `id` twice is stored once.

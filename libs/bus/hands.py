@@ -17,6 +17,7 @@ M = TypeVar("M", bound=Message)
 logger = logging.getLogger(__name__)
 
 WAITING_MAX = 16_384
+WAITING_BYTES_MAX = 64 << 20
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,15 +86,18 @@ class Hands:
         self._at_once = at_once
         self._counts = counts
         self._waiting: deque[Heard] = deque()
+        self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
     def give(self, heard: Heard) -> None:
-        if len(self._waiting) >= WAITING_MAX:
+        size = len(heard.payload)
+        if len(self._waiting) >= WAITING_MAX or self._waiting_bytes + size > WAITING_BYTES_MAX:
             count_loss(self._counts, "overrun", f"{heard.subject}: handlers are too slow")
             return
         self._waiting.append(heard)
+        self._waiting_bytes += size
         self._idle.clear()
         self._start()
 
@@ -103,12 +107,15 @@ class Hands:
 
     def cancel(self) -> None:
         self._waiting.clear()
+        self._waiting_bytes = 0
         for task in self._tasks:
             task.cancel()
 
     def _start(self) -> None:
         while self._waiting and len(self._tasks) < self._at_once:
-            task = asyncio.get_running_loop().create_task(self._do(self._waiting.popleft()))
+            heard = self._waiting.popleft()
+            self._waiting_bytes -= len(heard.payload)
+            task = asyncio.get_running_loop().create_task(self._do(heard))
             self._tasks.add(task)
             task.add_done_callback(self._done)
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from libs.bus import Asked, BusClosedError, Event, NoAnswerError
+from libs.bus import Asked, BusClosedError, Event, NoAnswerError, nothing
 from libs.bus.hands import Hands, Heard, Work, answering, answering_raw, hearing
 from libs.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
 from libs.messages import Message
@@ -99,8 +99,10 @@ class MemoryBus:
     ) -> MemorySubscription:
         return self._listen(subject, answering_raw(handler), group, at_once)
 
-    async def ensure_stream(self) -> bool:
+    async def ensure_stream(self, *, before: Callable[[], Awaitable[None]] = nothing) -> bool:
         self._check_open()
+        if self.events is None:
+            await before()
         made = self.events is None
         if self.events is None:
             self.events = []

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import re
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -15,7 +16,7 @@ from nats import errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from libs.bus import Asked, BusClosedError, BusError, Event, NoAnswerError
+from libs.bus import Asked, BusClosedError, BusError, Event, NoAnswerError, nothing
 from libs.bus.hands import Hands, Heard, Work, answering, answering_raw, count_loss, hearing
 from libs.bus.nats_client import FLUSH_SECONDS_MAX, SteadyClient
 from libs.bus.nats_stream import emit, ensure_stream
@@ -34,6 +35,7 @@ RECONNECT_SECONDS = (0.4, 1.0)  # each client its own, so that they do not all c
 ATTEMPT_SECONDS_MAX = 2
 DRAIN_SECONDS_MAX = 5.0
 CLOSE_SECONDS_MAX = 2.0
+UNSENT_BYTES_MAX = 2 << 20  # said, and not yet taken by a server that is slow
 FORBIDDEN = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.IGNORECASE)
 
 
@@ -83,17 +85,21 @@ class NatsBus:
         *,
         name: str,
         user: str = "",
-        password: str = "",
+        password: str | Callable[[], str] = "",
+        tls: Callable[[], ssl.SSLContext] | None = None,
         connect_seconds_max: float = 10.0,
         on_closed: Callable[[], None] | None = None,
         replicas: int = 1,
     ) -> "AsyncIterator[NatsBus]":
         """Connect, or raise BusError after `connect_seconds_max`. Leaving drains, then closes, within bounds.
 
-        `url` may name several servers, with commas. When a server closes us for good, as it does when we break its
-        rules, `on_closed` is called, and leaving then raises BusClosedError.
+        `url` may name several servers, with commas. With `tls` nothing is said to a server that offers none. It and a
+        `password` that is a function are asked for each connection, so that what was renewed counts.
+
+        When a server closes us for good, as it does when we break its rules, `on_closed` is called, and leaving then
+        raises BusClosedError.
         """
-        client = SteadyClient()
+        client = SteadyClient(tls)
         bus = cls(client, on_closed=on_closed, replicas=replicas)
         try:
             await bus._connect(url, name, user, password, connect_seconds_max)
@@ -122,9 +128,12 @@ class NatsBus:
 
         While disconnected it waits, within the same bound, and sends nothing that nobody waits for any more.
         """
+        cancels = _cancels()
         try:
             async with asyncio.timeout(seconds_max):
                 await self._until_connected()
+                if self._is_full(payload):
+                    raise NoAnswerError(f"{subject}: not asked, too much is waiting to be sent")
                 answer = await self._client.request(
                     subject, payload, timeout=seconds_max, headers=dict(headers) if headers else None
                 )
@@ -138,6 +147,8 @@ class NatsBus:
             raise BusClosedError("this bus is closed") from error
         except errors.Error as error:
             raise NoAnswerError(f"no answer on {subject}: {error}") from error
+        if _cancels() > cancels:  # Python's `wait_for` before 3.12 forgets it when the answer comes at that moment.
+            raise asyncio.CancelledError
         return answer.data
 
     async def subscribe(
@@ -167,8 +178,8 @@ class NatsBus:
     ) -> NatsSubscription:
         return await self._listen(subject, answering_raw(handler), group, at_once)
 
-    async def ensure_stream(self) -> bool:
-        return await ensure_stream(self.request_raw, replicas=self._replicas)
+    async def ensure_stream(self, *, before: Callable[[], Awaitable[None]] = nothing) -> bool:
+        return await ensure_stream(self.request_raw, replicas=self._replicas, before=before)
 
     async def emit(self, events: list[Event]) -> None:
         for event in events:
@@ -181,14 +192,21 @@ class NatsBus:
             # Theirs would keep it, and say it later when it is no longer true.
             count_loss(self.counts, "dropped", f"{subject}: dropped, NATS is away")
             return
+        if self._is_full(payload):
+            # Theirs would have the speaker wait, and keep it all the same.
+            count_loss(self.counts, "dropped", f"{subject}: dropped, too much is waiting to be sent")
+            return
         try:
             await self._client.publish(subject, payload, headers=dict(headers) if headers else None)
         except errors.OutboundBufferLimitError:
-            count_loss(self.counts, "dropped", f"{subject}: dropped, too much is waiting to be sent")
+            count_loss(self.counts, "dropped", f"{subject}: dropped, NATS went away")
         except errors.MaxPayloadError as error:
             raise BusError(f"{subject}: {len(payload)} bytes are more than NATS takes") from error
         except errors.ConnectionClosedError as error:
             raise BusClosedError("this bus is closed") from error
+
+    def _is_full(self, payload: bytes) -> bool:
+        return self._client.pending_data_size + len(payload) > UNSENT_BYTES_MAX
 
     def _heard(self, message: Msg) -> Heard:
         async def respond(answer: bytes) -> None:
@@ -223,7 +241,9 @@ class NatsBus:
             raise BusError(f"cannot listen on {subject}{self._why(subject)}")
         return subscription
 
-    async def _connect(self, url: str, name: str, user: str, password: str, seconds_max: float) -> None:
+    async def _connect(
+        self, url: str, name: str, user: str, password: str | Callable[[], str], seconds_max: float
+    ) -> None:
         servers = url.split(",")
         said_by = user or urlsplit(servers[0]).username
         try:
@@ -240,6 +260,7 @@ class NatsBus:
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=random.uniform(*RECONNECT_SECONDS),  # type: ignore[arg-type]  # theirs is wrong
                     flush_timeout=FLUSH_SECONDS_MAX,
+                    pending_size=2 * UNSENT_BYTES_MAX,  # never reached: it would have us wait
                     error_cb=self._on_error,
                     disconnected_cb=self._on_disconnected,
                     reconnected_cb=self._on_reconnected,
@@ -322,3 +343,9 @@ class NatsBus:
 
 def _without_password(url: str) -> str:
     return re.sub(r"//[^/@,]*@", "//", url)
+
+
+def _cancels() -> int:
+    """How often the task that calls was asked to end."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -66,8 +66,11 @@ class Ask(Protocol):
     ) -> bytes: ...
 
 
-async def ensure_stream(ask: Ask, *, replicas: int) -> bool:
-    """Make the stream, or bring the one that is there up to date. True: it was not there."""
+async def ensure_stream(ask: Ask, *, replicas: int, before: Callable[[], Awaitable[None]]) -> bool:
+    """Make the stream, once `before` is done, or bring the one that is there up to date. True: it was not there.
+
+    Raises NoAnswerError while it cannot be made: JetStream does not answer, or has no room for it.
+    """
     wanted = {**CONFIG, "num_replicas": replicas}
     found = await _api(ask, "INFO")
     if found.error is None:
@@ -77,6 +80,7 @@ async def ensure_stream(ask: Ask, *, replicas: int) -> bool:
         return False
     if found.error.err_code != NOT_FOUND:
         _check("find", found)
+    await before()
     _check("make", await _api(ask, "CREATE", wanted))
     logger.info("the stream %s was made", STREAM)
     return True
@@ -150,7 +154,7 @@ async def _api(ask: Ask, verb: str, body: Mapping[str, Any] | None = None) -> St
 
 def _check(what: str, reply: StreamReply) -> None:
     if reply.error:
-        raise BusError(f"cannot {what} the stream {STREAM}: {reply.error.description} ({reply.error.err_code})")
+        raise NoAnswerError(f"cannot {what} the stream {STREAM}: {reply.error.description} ({reply.error.err_code})")
 
 
 def _decoded(answer: bytes, kind: type[T]) -> T:

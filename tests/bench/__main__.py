@@ -5,10 +5,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import deciding, running
+from tests.bench import deciding, network, running
 from tests.bench.figures import Figures
 
-PARTS = {"deciding": deciding.measure, "running": running.measure}
+PARTS = {"deciding": deciding.measure, "running": running.measure, "network": network.measure}
 
 
 async def bench(names: list[str]) -> None:

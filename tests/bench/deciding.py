@@ -4,6 +4,8 @@ import asyncio
 import time
 from pathlib import Path
 
+from msgspec import structs
+
 from libs.bus.memory import MemoryBus
 from libs.credentials import provision
 from libs.domain.job import Job, JobState
@@ -18,6 +20,7 @@ from services.scheduler.leadership import Leadership
 from services.scheduler.tally import Tally
 from tests.bench.figures import Figures, milliseconds, quantile
 from tests.support.builders import node, spec
+from tests.support.nodes import ScriptedNode
 
 NODES, GPUS, QUEUED = 1000, 8, 5000
 
@@ -65,6 +68,8 @@ class _Size:
                 await self.store.save_node(lease, node(f"node-{index:04d}", gpus=GPUS), event="joined", cause="bench")
 
         await asyncio.gather(*(join(index) for index in range(NODES)))
+        await self.desk.turn()
+        _report_all(self.core)
         await self._placements()
         await self._blocked()
         await self._gang()
@@ -128,6 +133,7 @@ class _Size:
             for _ in range(10):
                 core = Scheduler(pool="default", settings=Settings())
                 core.load(jobs=[], nodes=list(self.core.picture.nodes.values()), now=time.time())
+                _report_all(core)
                 core.admit(
                     [
                         _job(
@@ -166,6 +172,13 @@ class _Size:
 
     def _placed(self) -> int:
         return len(self.core.picture.runs.holding)
+
+
+def _report_all(core: Scheduler) -> None:
+    """Every node has spoken, so that it is given work."""
+    for known in list(core.picture.nodes.values()):
+        report = ScriptedNode(known.id, known.capacity).report()
+        assert not core.report(structs.replace(report, runtime=known.runtime), time.time())
 
 
 def _job(job_id: str, wanted: JobSpec) -> Job:

@@ -1,5 +1,6 @@
 """The relay on a real NATS: every event of the store is in the stream, also after the stream was lost."""
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -8,10 +9,13 @@ import pytest
 
 from libs.bus import NoAnswerError
 from libs.bus.nats import NatsBus
+from libs.messages.asks import OutboxFilled
+from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
 from services.scheduler.relay import Relay
 from tests.support.builders import spec
 from tests.support.nats_server import NatsServer
+from tests.support.proxy import Proxy
 
 NOW = 1000.0
 
@@ -73,5 +77,94 @@ async def test_a_stream_that_was_lost_is_filled_again_from_the_store(tmp_path: P
             await submit(store, "j-2")
             await turn(relay)
             assert sorted(await stored(server.url)) == ["jobs/j-1/1", "jobs/j-2/1"]
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("full", ["before there is a stream", "when there is one"])
+async def test_while_the_stream_has_no_room_events_wait_in_the_outbox(tmp_path: Path, full: str) -> None:
+    """And nothing else suffers: the bus goes on, and they are published once there is room."""
+    server, store = NatsServer(tmp_path, file_store="" if full == "when there is one" else "1MB"), MemoryStore()
+    heard = asyncio.Event()
+
+    async def hear(_: OutboxFilled) -> None:
+        heard.set()
+
+    try:
+        async with NatsBus.connect(server.url, name="relay") as bus:
+            relay = Relay(store=store, bus=bus, clock=lambda: NOW)
+            if full == "when there is one":
+                await submit(store, "j-0")
+                await relay.turn()
+                server.kill()
+                server.start(file_store="1")
+            for number in range(1, 4):
+                await submit(store, f"j-{number}")
+                with pytest.raises(NoAnswerError):
+                    await relay.turn()
+                assert relay.waiting == await store.unsent_count() == number
+            await bus.subscribe(OutboxFilled, hear)
+            await bus.publish(OutboxFilled())
+            async with asyncio.timeout(5):
+                await heard.wait()
+            server.kill()
+            server.start()
+            await turn(relay)
+            assert relay.waiting == await store.unsent_count() == 0
+            assert len(await stored(server.url)) == (4 if full == "when there is one" else 3)
+    finally:
+        server.stop()
+
+
+async def test_a_stream_is_filled_again_although_that_failed_once(tmp_path: Path) -> None:
+    """The store was away between finding that the stream is gone and publishing again: found in virtual time."""
+
+    class Flaky(MemoryStore):
+        fails = True
+
+        async def resend(self, *, since: float) -> int:
+            if self.fails:
+                self.fails = False
+                raise StoreUnavailableError("the store is away")
+            return await super().resend(since=since)
+
+    server, store = NatsServer(tmp_path), Flaky()
+    try:
+        async with NatsBus.connect(server.url, name="relay") as bus:
+            await submit(store, "j-1")
+            await store.sent([event.id for event in await store.unsent(limit=10)])  # a stream had it, and is gone
+            with pytest.raises(StoreUnavailableError):
+                await Relay(store=store, bus=bus, clock=lambda: NOW).turn()
+            await Relay(store=store, bus=bus, clock=lambda: NOW).turn()
+            assert await stored(server.url) == ["jobs/j-1/1"]
+    finally:
+        server.stop()
+
+
+async def test_over_a_slow_link_events_get_through_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once would never be done within the time that one try has."""
+    monkeypatch.setattr("libs.bus.nats_stream.STORE_SECONDS_MAX", 0.5)
+    server, store, events, failed = NatsServer(tmp_path), MemoryStore(), 200, 0
+    try:
+        async with (
+            Proxy(server.port) as link,
+            NatsBus.connect(f"nats://127.0.0.1:{link.port}", name="relay") as bus,
+        ):
+            relay = Relay(store=store, bus=bus, clock=lambda: NOW)
+            await relay.turn()
+            for number in range(events):
+                await submit(store, f"j-{number}")
+            link.slow(bytes_per_second=100_000)
+            async with asyncio.timeout(60):
+                while await store.unsent_count():
+                    try:
+                        await relay.turn()
+                    except NoAnswerError:
+                        failed += 1
+            link.mend()
+            assert failed, "the link was not slow"
+            assert len(set(await stored(server.url))) == len(await stored(server.url)) == events
     finally:
         server.stop()

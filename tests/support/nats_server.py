@@ -1,5 +1,6 @@
 """A NATS server of the test's own, that it may kill and start again on the same port."""
 
+import signal
 import socket
 import subprocess
 import time
@@ -11,18 +12,21 @@ START_SECONDS_MAX = 10
 
 
 class NatsServer:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, file_store: str = "") -> None:
         self._folder = folder
         self._log = folder / "log"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.url = f"nats://127.0.0.1:{self.port}"
-        self.start()
+        self.start(file_store=file_store)
 
-    def start(self) -> None:
-        store = str(self._folder / "jetstream")
-        command = [str(find_nats().path), "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", store]
+    def start(self, *, file_store: str = "") -> None:
+        """`file_store`: how much its streams may take on the disk, as in "1MB"; all there is if it is not said."""
+        store = f'store_dir: "{self._folder / "jetstream"}"' + (f", max_file_store: {file_store}" if file_store else "")
+        config = self._folder / "nats.conf"
+        config.write_text(f"listen: 127.0.0.1:{self.port}\njetstream {{ {store} }}\n")
+        command = [str(find_nats().path), "-c", str(config)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         until = time.monotonic() + START_SECONDS_MAX
@@ -31,11 +35,23 @@ class NatsServer:
             assert time.monotonic() < until, self._log.read_text()
             time.sleep(0.005)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
 
+    def stand_still(self) -> None:
+        """Its connections stay, and nothing is answered."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         if self._process.poll() is None:
+            self.go_on()  # one that stands still would not hear the other
             self._process.terminate()
         self._process.wait()
