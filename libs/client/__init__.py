@@ -7,7 +7,7 @@ Errors: ClientError
         └── UnreachableError   no answer in time: what was asked may have been done nevertheless
 """
 
-from libs.client.client import Client
+from libs.client.client import Client, Gap
 from libs.client.errors import ClientError, RefusedError, UnreachableError
 
-__all__ = ["Client", "ClientError", "RefusedError", "UnreachableError"]
+__all__ = ["Client", "ClientError", "Gap", "RefusedError", "UnreachableError"]

@@ -3,13 +3,14 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct
 
 from libs.client.errors import RefusedError
 from libs.client.sse import data_of
@@ -20,12 +21,14 @@ from libs.messages.http import (
     Accepted,
     ClusterView,
     EventView,
+    HistoryView,
     JobsView,
     JobView,
     NodesView,
     Submitted,
     TokenMade,
     TokensRevoked,
+    TokensView,
 )
 from libs.planning.explain import Explanation
 
@@ -33,6 +36,22 @@ RETRY_SECONDS_MAX = 30.0
 LOOK_SECONDS = 0.5  # between two looks at a job whose log has ended and which has not
 FINAL_EVENTS = frozenset(f"weft.jobs.{state}" for state in FINAL)
 MEDIA = {"json": "application/json", "yaml": "application/yaml"}
+
+
+class Gap(Struct, frozen=True, kw_only=True):
+    """Bytes of one epoch's log that cannot be had, from `begins` to `ends` (None: to its end), and why."""
+
+    epoch: int
+    begins: int
+    ends: int | None
+    reason: str
+
+
+OnGap = Callable[[Gap], None]
+
+
+def unheard(_: Gap) -> None:
+    """For who does not ask."""
 
 
 class Client:
@@ -45,8 +64,17 @@ class Client:
         *,
         retry_seconds: float = RETRY_SECONDS_MAX,
         first_seconds: float = RETRY_SECONDS_MAX,
+        ca_file: str = "",
     ) -> None:
-        self._wire = Wire(url, token, retry_seconds=retry_seconds, first_seconds=first_seconds, clock=time.monotonic)
+        """`ca_file` has the authorities to believe over HTTPS; without, those that the system knows."""
+        self._wire = Wire(
+            url,
+            token,
+            retry_seconds=retry_seconds,
+            first_seconds=first_seconds,
+            clock=time.monotonic,
+            ca_file=ca_file,
+        )
 
     async def __aenter__(self) -> Self:
         await self._wire.open()
@@ -68,8 +96,9 @@ class Client:
         }
         return await self._wire.ask("POST", "/v1/jobs", Submitted, body=body, headers=headers)
 
-    async def job(self, job: str) -> JobView:
-        return await self._wire.ask("GET", _job(job), JobView)
+    async def job(self, job: str, *, at: str = "") -> JobView:
+        """As it is; or as it was `at` a time: seconds since 1970, ISO 8601, or the cursor of an event."""
+        return await self._wire.ask("GET", _job(job), JobView, query=_given({"at": at}))
 
     async def jobs(
         self, *, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
@@ -144,45 +173,76 @@ class Client:
         offset: int = 0,
         tail: int | None = None,
     ) -> bytes:
-        """What is there of one run's log from `offset`, or its last `tail` bytes.
+        """What is there of one run's log from `offset`, or its last `tail` bytes, at once; see `stream_log`."""
+        chunks = self.stream_log(job, rank=rank, epoch=epoch, role=role, offset=offset, tail=tail)
+        return b"".join([chunk async for chunk in chunks])
 
-        The newest epoch unless given; with a `role`, `rank` counts within it.
+    async def stream_log(
+        self,
+        job: str,
+        *,
+        rank: int = 0,
+        epoch: int | None = None,
+        role: str | None = None,
+        offset: int = 0,
+        tail: int | None = None,
+        gap: OnGap = unheard,
+    ) -> AsyncGenerator[bytes, None]:
+        """What is there now of one run's log from `offset`, or its last `tail` bytes.
+
+        The newest epoch unless given; with a `role`, `rank` counts within it. `gap` is told of bytes that its node has
+        dropped.
         """
-        found = b""
         query = _run(rank, epoch, role)
-        if tail is not None:
-            return await self._wire.read("GET", _job(job, "/logs"), query={**query, "tail": str(tail)})
         retrying = self._wire.retrying()
+        at = {"offset": str(offset)} if tail is None else {"tail": str(tail)}
+        reached, end = (offset if tail is None else None), 0
         while True:
             try:
-                at = {**query, "offset": str(offset + len(found))}
-                async with self._wire.stream(_job(job, "/logs"), query=at, headers={}) as response:
+                async with self._wire.stream(_job(job, "/logs"), query={**query, **at}, headers={}) as response:
                     query["epoch"] = response.headers["X-Weft-Epoch"]
+                    begin = _begin(response.headers, reached, gap)
+                    if not end and response.content_length is not None:
+                        end = begin + response.content_length  # what was there when it was first asked
+                    reached = begin
                     async for chunk in response.content.iter_any():
-                        found += chunk
+                        yield chunk
+                        reached += len(chunk)
                         retrying.succeeded()
-                return found
+                return
             except BROKEN as error:
+                if reached is not None:
+                    at = {"offset": str(reached)}
+                if end and reached is not None and reached >= end:
+                    return
                 await retrying.pause(error)
             except RefusedError as error:
                 await retrying.pause(worth_another(error))
 
     async def follow_log(
-        self, job: str, *, rank: int = 0, epoch: int | None = None, role: str | None = None, offset: int = 0
+        self,
+        job: str,
+        *,
+        rank: int = 0,
+        epoch: int | None = None,
+        role: str | None = None,
+        offset: int = 0,
+        gap: OnGap = unheard,
     ) -> AsyncGenerator[bytes, None]:
         """The log as it is written, from `offset`, until the run is over; without an `epoch`, through every later one
-        until the job is over. Survives a restart of the gateway without loss or repeat.
+        until the job is over. Survives a restart of the gateway without loss or repeat. `gap` is told of bytes that
+        cannot be had, because their node dropped them or is lost.
         """
         following = Following(epoch, offset)
         while True:
-            async with aclosing(self._follow_epoch(job, following, rank, role)) as chunks:
+            async with aclosing(self._follow_epoch(job, following, rank, role, gap)) as chunks:
                 async for chunk in chunks:
                     yield chunk
             if epoch is not None or not await self._next_epoch(job, following):
                 return
 
     async def _follow_epoch(
-        self, job: str, following: "Following", rank: int, role: str | None
+        self, job: str, following: "Following", rank: int, role: str | None, gap: OnGap
     ) -> AsyncGenerator[bytes, None]:
         """One epoch's log to its end."""
         retrying = self._wire.retrying()
@@ -194,6 +254,7 @@ class Client:
                     connected = True
                     retrying.connected()
                     following.epoch = int(response.headers["X-Weft-Epoch"])
+                    following.offset = _begin(response.headers, following.offset, gap)
                     async for chunk in response.content.iter_any():
                         following.offset += len(chunk)
                         retrying.succeeded()
@@ -205,7 +266,18 @@ class Client:
             except RefusedError as error:
                 if following.later and error.status == 404 and error.field == "epoch":
                     return  # That epoch ended before it was placed.
+                if error.status == 404 and error.field == "node" and not following.fixed:
+                    following.epoch = await self._lost_epoch(job, following.epoch)
+                    gap(Gap(epoch=following.epoch, begins=following.offset, ends=None, reason=error.reason))
+                    return
                 await retrying.pause(worth_another(error))
+
+    async def _lost_epoch(self, job: str, epoch: int | None) -> int:
+        """Whose log is on a node that is lost: the newest's that was placed, unless it is known."""
+        if epoch is not None:
+            return epoch
+        now = await self.job(job)
+        return now.epoch if now.placement is not None else max(0, now.epoch - 1)
 
     async def _next_epoch(self, job: str, following: "Following") -> bool:
         """After the end of one epoch's log: wait until there is another epoch. False: the job is over."""
@@ -229,14 +301,30 @@ class Client:
     async def resume(self, node: str) -> Accepted:
         return await self._wire.ask("POST", f"/v1/nodes/{_part(node)}/resume", Accepted)
 
-    async def cluster(self) -> ClusterView:
-        return await self._wire.ask("GET", "/v1/cluster", ClusterView)
+    async def cluster(self, *, at: str = "") -> ClusterView:
+        """As it is; or as it was `at` a time, as for `job`."""
+        return await self._wire.ask("GET", "/v1/cluster", ClusterView, query=_given({"at": at}))
+
+    async def history(self, *, pool: str = "default", after: str = "", limit: int = 1000) -> HistoryView:
+        """The records of a pool behind `after`, as many as come at once; for an administrator."""
+        query = _given({"pool": pool, "after": after, "limit": str(limit)})
+        return await self._wire.ask("GET", "/v1/history", HistoryView, query=query)
 
     # tokens and the API itself
 
-    async def make_token(self, tenant: str, label: str, *, admin: bool = False) -> TokenMade:
-        body = msgspec.json.encode({"tenant": tenant, "label": label, "admin": admin})
+    async def make_token(
+        self, tenant: str, label: str, *, admin: bool = False, expires_in: int | None = None
+    ) -> TokenMade:
+        """`expires_in` is in seconds; None: it is in force until it is revoked."""
+        wanted = {"tenant": tenant, "label": label, "admin": admin}
+        body = msgspec.json.encode(wanted if expires_in is None else {**wanted, "expires_in": expires_in})
         return await self._wire.ask("POST", "/v1/tokens", TokenMade, body=body, headers=_JSON, once=True)
+
+    async def tokens(self, *, tenant: str = "", every: bool = False) -> TokensView:
+        """Without their secret, the newest first: those in force, or with `every` also those that have ended."""
+        return await self._wire.ask(
+            "GET", "/v1/tokens", TokensView, query=_given({"tenant": tenant, "all": "1" if every else ""})
+        )
 
     async def revoke(self, tenant: str, label: str) -> TokensRevoked:
         path = f"/v1/tokens/{_part(tenant)}/{_part(label)}"
@@ -253,6 +341,7 @@ class Following:
     def __init__(self, epoch: int | None, offset: int) -> None:
         self.epoch = epoch
         self.offset = offset
+        self.fixed = epoch is not None
         self.later = False  # an epoch that was not there when it began
 
 
@@ -266,6 +355,16 @@ def _job(job: str, rest: str = "") -> str:
 def _part(text: str) -> str:
     """One part of a path, whatever is in it."""
     return quote(text, safe="") or "-"
+
+
+def _begin(headers: Mapping[str, str], asked: int | None, gap: OnGap) -> int:
+    """The byte that an answer begins with; `asked` None: the last ones were asked for."""
+    missed = asked if asked is not None else 0
+    begin, begins = int(headers.get("X-Weft-Offset", missed)), int(headers.get("X-Weft-Begins", "0"))
+    if begins == begin > missed:
+        reason = f"dropped by the limits of node {headers.get('X-Weft-Node', '')} (EXECUTOR_LOG_BYTES_MAX)"
+        gap(Gap(epoch=int(headers["X-Weft-Epoch"]), begins=missed, ends=begin, reason=reason))
+    return begin
 
 
 def _given(query: Mapping[str, str]) -> dict[str, str]:

@@ -8,11 +8,12 @@ class ClientError(Exception):
 class RefusedError(ClientError):
     """The gateway said no: `field` is where in what was sent (empty: all of it), `reason` is why."""
 
-    def __init__(self, status: int, field: str, reason: str) -> None:
+    def __init__(self, status: int, field: str, reason: str, *, retry_after: float = 0.0) -> None:
         super().__init__(f"{field}: {reason}" if field else reason)
         self.status = status
         self.field = field
         self.reason = reason
+        self.retry_after = retry_after  # seconds; 0 where the gateway named none
 
 
 class UnreachableError(ClientError):

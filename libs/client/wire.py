@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -21,7 +22,8 @@ PAUSE_SECONDS_MIN = 0.1
 ASKED_FIRST_BYTES = 65536  # before a larger body is sent, the gateway says whether it takes it
 PAUSE_SECONDS_MAX = 2.0
 LIVED_SECONDS_MIN = 5.0  # a stream that was open for longer had not failed
-AGAIN = (502, 503, 504)  # the gateway, or who stands before it, is away for a moment
+AGAIN = (429, 502, 503, 504)  # the gateway, or who stands before it, is away for a moment, or was asked too fast
+RETRY_AFTER_SECONDS_MAX = 60.0
 
 BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -31,17 +33,30 @@ class Wire:
     for one that has not answered yet."""
 
     def __init__(
-        self, url: str, token: str, *, retry_seconds: float, first_seconds: float, clock: Callable[[], float]
+        self,
+        url: str,
+        token: str,
+        *,
+        retry_seconds: float,
+        first_seconds: float,
+        clock: Callable[[], float],
+        ca_file: str = "",
     ) -> None:
         self._url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"}
         self._seconds = min(first_seconds, retry_seconds)
         self._retry_seconds = retry_seconds
         self._clock = clock
+        self._ca_file = ca_file
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
+        try:
+            tls = await asyncio.to_thread(ssl.create_default_context, cafile=self._ca_file) if self._ca_file else True
+        except (OSError, ValueError) as error:
+            raise ClientError(f"{self._ca_file} is not a file of certificates: {_words(error)}") from error
         self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=tls),
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX, sock_connect=CONNECT_SECONDS_MAX),
             auto_decompress=True,
@@ -96,9 +111,11 @@ class Wire:
                     answer = await response.read()
                     if response.status < 300:
                         return answer
-                    error: Exception = _refused(response.status, answer)
+                    error: Exception = _refused(response.status, answer, response.headers)
                     if response.status not in AGAIN:
                         raise error
+            except aiohttp.ClientConnectorCertificateError as untrusted:
+                raise self._untrusted(untrusted) from untrusted
             except BROKEN as broken:
                 error = broken
                 if once and not isinstance(broken, aiohttp.ClientConnectorError):
@@ -109,15 +126,22 @@ class Wire:
     async def stream(
         self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One answer that stays open; not asked again. Raises RefusedError, or one of BROKEN."""
+        """One answer that stays open; not asked again. Raises RefusedError, ClientError, or one of BROKEN."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS_MAX, sock_read=SILENCE_SECONDS_MAX)
-        async with self._open.get(
-            f"{self._url}{path}", params=query, headers=headers, timeout=timeout, allow_redirects=False
-        ) as response:
-            self._seconds = self._retry_seconds
-            if response.status >= 300:
-                raise _refused(response.status, await response.read())
-            yield response
+        try:
+            async with self._open.get(
+                f"{self._url}{path}", params=query, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                self._seconds = self._retry_seconds
+                if response.status >= 300:
+                    raise _refused(response.status, await response.read(), response.headers)
+                yield response
+        except aiohttp.ClientConnectorCertificateError as untrusted:
+            raise self._untrusted(untrusted) from untrusted
+
+    def _untrusted(self, error: aiohttp.ClientConnectorCertificateError) -> ClientError:
+        """This does not pass by waiting, and a token is told to nobody who cannot show who he is."""
+        return ClientError(f"{self._url}: its certificate is not to be believed: {error.certificate_error}")
 
     def retrying(self) -> "Retrying":
         return Retrying(self._url, lambda: self._seconds, self._clock)
@@ -154,11 +178,13 @@ class Retrying:
         self._connected_at = None
         if self._failing_since is None:
             self._failing_since = now
-        if now + self._pause - self._failing_since > self._seconds():
+        asked = error.retry_after if isinstance(error, RefusedError) else 0.0
+        pause = max(self._pause, min(asked, RETRY_AFTER_SECONDS_MAX))
+        if now + pause - self._failing_since > self._seconds():
             if isinstance(error, RefusedError):
                 raise error
             raise UnreachableError(f"{self._url}: {_words(error)}") from error
-        await asyncio.sleep(self._pause)
+        await asyncio.sleep(pause)
         self._pause = min(self._pause * 2, PAUSE_SECONDS_MAX)
 
 
@@ -173,9 +199,11 @@ def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _refused(status: int, answer: bytes) -> RefusedError:
+def _refused(status: int, answer: bytes, headers: Mapping[str, str]) -> RefusedError:
+    asked = headers.get("Retry-After", "")
+    later = float(asked) if asked.isascii() and asked.isdigit() else 0.0  # the other way to write it is a date
     try:
         error = msgspec.json.decode(answer, type=ErrorView).error
     except msgspec.DecodeError:
-        return RefusedError(status, "", f"status {status}, and not from a Weft gateway")
-    return RefusedError(status, error.field, error.reason)
+        return RefusedError(status, "", f"status {status}, and not from a Weft gateway", retry_after=later)
+    return RefusedError(status, error.field, error.reason, retry_after=later)

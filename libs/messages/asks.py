@@ -44,10 +44,12 @@ class OutboxFilled(Message, frozen=True, kw_only=True):
 class SubmitAnswered(Struct, frozen=True, kw_only=True):
     """The reply to a request on `weft.submit`, whose payload is the specification itself (JSON or YAML).
 
-    Headers: `Authorization: Bearer TOKEN`, `Idempotency-Key`, `Content-Type`.
+    Headers: `Authorization: Bearer TOKEN`, `Idempotency-Key`, `Content-Type`. Above 0, `retry_after` is in how many
+    seconds the same may be asked again.
     """
 
     job_id: str = ""
     created: bool = False
     error: str = ""
     field: str = ""
+    retry_after: float = 0.0

@@ -11,9 +11,11 @@ from libs.domain.cluster import Capacity
 from libs.domain.job import Cause, JobState, Placement
 from libs.domain.spec import JobSpec, Kind, Token
 from libs.messages.asks import AskKind
+from libs.messages.history import Record
 from libs.messages.signals import Finding, GpuSample, HostSample, RunSample
 
 PRIORITY_MAX = 1000
+EXPIRES_SECONDS_MAX = 10 * 366 * 86400
 
 Seconds = Annotated[float, Meta(description="Seconds since 1970-01-01 UTC.")]
 Bytes = Annotated[int, Meta(description="In bytes.")]
@@ -46,6 +48,10 @@ class TokenWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     tenant: Token
     label: Token
     admin: bool = False
+    expires_in: (
+        Annotated[int, Meta(ge=1, le=EXPIRES_SECONDS_MAX, description="In seconds. Without: until it is revoked.")]
+        | None
+    ) = None
 
 
 class TokenMade(Struct, frozen=True, kw_only=True):
@@ -55,6 +61,26 @@ class TokenMade(Struct, frozen=True, kw_only=True):
     tenant: str
     label: str
     admin: bool = False
+    expires_at: Seconds | None = None
+
+
+class TokenView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A token as it is known: never the token itself. `used_at` is exact to a minute."""
+
+    tenant: str
+    label: str
+    admin: bool
+    in_force: bool
+    created_at: Seconds
+    expires_at: Seconds | None = None
+    used_at: Seconds | None = None
+    revoked_at: Seconds | None = None
+
+
+class TokensView(Struct, frozen=True, kw_only=True):
+    """The newest first."""
+
+    tokens: tuple[TokenView, ...]
 
 
 class TokensRevoked(Struct, frozen=True, kw_only=True):
@@ -250,6 +276,14 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     running: tuple[JobView, ...]
     queued: tuple[JobView, ...]
     findings: tuple[Finding, ...] = ()
+
+
+class HistoryView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Part of a pool's history, in order. `after` is what to ask with for the next part; none: this was the last."""
+
+    pool: str
+    records: tuple[Record, ...]
+    after: str = ""
 
 
 class Health(Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ Struct holds settings shared by all services: its fields are read from WEFT_: `n
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
@@ -20,13 +21,23 @@ class SettingsError(Exception):
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the servers are, and who we are there."""
+    """Where the servers are, who we are there, and whom we believe to be them: a `…_ca_file` demands TLS."""
 
     nats_url: str = "nats://127.0.0.1:4222"
     nats_user: str = ""
     nats_password_file: str = ""
+    nats_ca_file: str = ""
+    nats_cert_file: str = ""
+    nats_key_file: str = ""
     pg_dsn: str = ""
     pg_password_file: str = ""
+    pg_ca_file: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.nats_cert_file) != bool(self.nats_key_file):
+            raise ValueError("WEFT_NATS_CERT_FILE and WEFT_NATS_KEY_FILE: a certificate and its key come together")
+        if self.pg_ca_file and _sslmode(self.pg_dsn) not in ("", "require", "verify-ca", "verify-full"):
+            raise ValueError(f"WEFT_PG_CA_FILE demands TLS, and WEFT_PG_DSN says sslmode={_sslmode(self.pg_dsn)}")
 
     def nats_password(self) -> str:
         return read_secret(self.nats_password_file)
@@ -57,6 +68,10 @@ def read_secret(path: str) -> str:
     if not secret:
         raise SettingsError(f"{path} is empty")
     return secret
+
+
+def _sslmode(dsn: str) -> str:
+    return dict(parse_qsl(urlsplit(dsn).query)).get("sslmode", "")
 
 
 def _filled(config: type[C], prefix: str, environ: Mapping[str, str], faults: list[str]) -> C | None:

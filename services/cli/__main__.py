@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NoReturn
 
 from services.cli.commands import COMMANDS, FAMILIES
@@ -67,12 +68,20 @@ def parse(name: str, arguments: list[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="subcommand", required=True, parser_class=_Parser)
     importlib.import_module(COMMANDS[name].module).add(commands)
     ours, tail = _split(arguments)
-    args = parser.parse_args(ours)
+    args = parser.parse_args(_joined(ours))
     if tail is not None:
         if not hasattr(args, "command"):
             parser.error(f"{name} takes no command after --")
         args.command = [*args.command, "--", *tail] if args.command else tail
     return args
+
+
+def _joined(arguments: list[str]) -> list[str]:
+    """`--at -10m` as `--at=-10m`: else it would look like an option."""
+    for place, (option, value) in enumerate(pairwise(arguments)):
+        if option == "--at" and value[:1] == "-" and value[1:2].isdigit():
+            return [*arguments[:place], f"--at={value}", *arguments[place + 2 :]]
+    return arguments
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:

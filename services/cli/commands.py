@@ -21,7 +21,7 @@ _SEE = {
     **_commands("ps", ps="the jobs that wait and run; -a for all"),
     **_commands("nodes", nodes="the nodes, their GPUs and who holds them"),
     **_commands("top", top="the cluster and its queue, live"),
-    **_commands("describe", describe="one job and its whole story"),
+    **_commands("describe", describe="one job and its whole story, or the cluster; --at TIME: as it was"),
     **_commands("explain", explain="why a job waits, or why it is where it is"),
     **_commands("logs", logs="what a job has written; -f to follow"),
     **_commands("events", events="what has happened; -f to follow"),
@@ -38,8 +38,9 @@ _CLUSTER = {
     **_commands("up", up="start a cluster on this machine, or attach to it"),
     **_commands("demo", demo="see real jobs share a cluster, in about two minutes"),
     **_commands("setup", setup="make the credentials of a cluster"),
+    **_commands("replay", replay="derive anew what the scheduler decided, and compare"),
     **_commands("migrate", migrate="bring the database to this version"),
-    **_commands("token", token="make and revoke access tokens"),
+    **_commands("token", token="create, list and revoke access tokens"),
 }
 
 FAMILIES = {"Run": list(_RUN), "See": list(_SEE), "Act": list(_ACT), "Cluster": list(_CLUSTER)}

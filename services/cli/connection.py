@@ -23,6 +23,7 @@ class Place(Struct, frozen=True, kw_only=True):
     url: str
     token: str
     token_from: str
+    ca_file: str = ""
 
 
 class _ClientFile(Struct, frozen=True, kw_only=True):
@@ -33,7 +34,11 @@ class _ClientFile(Struct, frozen=True, kw_only=True):
 def options(parser: argparse.ArgumentParser) -> None:
     """What every command takes that asks a cluster."""
     group = parser.add_argument_group("the cluster")
-    group.add_argument("--url", help="of the gateway (or WEFT_URL, or the cluster that `weft up` started)")
+    group.add_argument(
+        "--url",
+        help="of the gateway (or WEFT_URL, or the cluster that `weft up` started); over https, WEFT_CA_FILE has the"
+        " authorities to believe, if not those of the system",
+    )
     group.add_argument("--token", help="to speak with (or WEFT_TOKEN)")
     group.add_argument("--json", action="store_true", help="print what the API answers, as JSON")
 
@@ -48,14 +53,17 @@ def find_place(args: argparse.Namespace, environment: Mapping[str, str]) -> Plac
         raise Complaint(f"expected an address such as http://127.0.0.1:8470, got {url}", field="url")
     if token and not (token.isascii() and token.isprintable()):
         raise Complaint(f"what {token_from} has is not a token", field="token")
+    ca_file = environment.get("WEFT_CA_FILE", "")
     if url and token:
-        return Place(url=url, token=token, token_from=token_from)
+        return Place(url=url, token=token, token_from=token_from, ca_file=ca_file)
     left = _left_by_up(path)
     if left is None:
         raise Complaint(_what_to_do(url, token, path))
     if url and url.rstrip("/") != left.url.rstrip("/"):  # a token is told to nobody but its own cluster
         raise Complaint(f"no token for {url}: give --token, or set WEFT_TOKEN")
-    return Place(url=left.url, token=token or left.token, token_from=token_from if token else str(path))
+    return Place(
+        url=left.url, token=token or left.token, token_from=token_from if token else str(path), ca_file=ca_file
+    )
 
 
 def weft_home(environment: Mapping[str, str]) -> Path:
@@ -74,7 +82,9 @@ async def connected(args: argparse.Namespace, *, patience: float | None = None) 
     place = find_place(args, os.environ)
     seconds = patience or QUICK_SECONDS
     try:
-        async with Client(place.url, place.token, retry_seconds=seconds, first_seconds=QUICK_SECONDS) as client:
+        async with Client(
+            place.url, place.token, retry_seconds=seconds, first_seconds=QUICK_SECONDS, ca_file=place.ca_file
+        ) as client:
             yield client
     except ClientError as error:
         raise complaint_of(error, place) from error

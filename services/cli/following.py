@@ -10,6 +10,7 @@ from libs.messages.http import JobView, Submitted
 from services.cli import page
 from services.cli.drawing.jobs import ended_line
 from services.cli.drawing.story import event_line, happened
+from services.cli.logs import gap_text
 
 _FINAL_EVENTS = frozenset(state.value for state in FINAL)
 
@@ -56,6 +57,6 @@ async def _tell(client: Client, job_id: str) -> None:
 
 
 async def _copy_log(client: Client, job_id: str) -> None:
-    async with aclosing(client.follow_log(job_id)) as chunks:
+    async with aclosing(client.follow_log(job_id, gap=lambda gap: page.remark(gap_text(gap)))) as chunks:
         async for chunk in chunks:
             page.write(chunk)

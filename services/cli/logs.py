@@ -7,7 +7,10 @@ from contextlib import aclosing
 
 import msgspec
 
-from libs.client import Client
+from libs.client import Client, Gap
+from libs.domain.job import JobState
+from libs.domain.quantity import size_text
+from libs.messages.http import JobView
 from services.cli import connection, page
 from services.cli.complaint import Complaint
 
@@ -41,24 +44,60 @@ async def logs(args: argparse.Namespace) -> int:
                     tasks.create_task(_follow(client, job.id, rank, args))
         else:
             for rank in ranks:
-                writer = _writer(args, rank)
-                writer.write(await _read(client, job.id, rank, args))
-                writer.close()
+                if not await _copy(client, job.id, rank, args):
+                    page.remark(nothing(job, rank))
     return 0
+
+
+def nothing(job: JobView, rank: int) -> str:
+    """Why there is nothing to show."""
+    if job.state is JobState.QUEUED and not job.attempts and job.epoch == 0:
+        return f"{job.name} has written nothing: it has not started yet (`weft explain {job.id}` says why)"
+    if job.state.final:
+        return f"rank {rank} of {job.name} wrote nothing"
+    return f"rank {rank} of {job.name} has written nothing yet: it is {job.state}"
+
+
+def gap_text(gap: Gap) -> str:
+    """`bytes 0 to 1288490188 (1.2GiB) of epoch 0 are missing: …`."""
+    if gap.ends is None:
+        return f"the rest of epoch {gap.epoch} is missing, from byte {gap.begins}: {gap.reason}"
+    size = size_text(gap.ends - gap.begins)
+    return f"bytes {gap.begins} to {gap.ends} ({size}) of epoch {gap.epoch} are missing: {gap.reason}"
+
+
+def _tell_gap(gap: Gap) -> None:
+    page.remark(gap_text(gap))
 
 
 async def _follow(client: Client, job_id: str, rank: int, args: argparse.Namespace) -> None:
     writer = _writer(args, rank)
-    async with aclosing(client.follow_log(job_id, rank=rank, epoch=args.epoch, role=args.role)) as chunks:
+    following = client.follow_log(job_id, rank=rank, epoch=args.epoch, role=args.role, gap=_tell_gap)
+    async with aclosing(following) as chunks:
         async for chunk in chunks:
             writer.write(chunk)
     writer.close()
 
 
-async def _read(client: Client, job_id: str, rank: int, args: argparse.Namespace) -> bytes:
-    """All of it, or its last lines: more bytes are asked for until they hold enough of them."""
-    if args.tail is None:
-        return await client.read_log(job_id, rank=rank, epoch=args.epoch, role=args.role)
+async def _copy(client: Client, job_id: str, rank: int, args: argparse.Namespace) -> bool:
+    """All of it as it comes, or its last lines. False: there is nothing."""
+    writer, any_found = _writer(args, rank), False
+    if args.tail is not None:
+        found = await _last(client, job_id, rank, args)
+        writer.write(found)
+        any_found = bool(found) or not args.tail
+    else:
+        reading = client.stream_log(job_id, rank=rank, epoch=args.epoch, role=args.role, gap=_tell_gap)
+        async with aclosing(reading) as chunks:
+            async for chunk in chunks:
+                any_found = True
+                writer.write(chunk)
+    writer.close()
+    return any_found
+
+
+async def _last(client: Client, job_id: str, rank: int, args: argparse.Namespace) -> bytes:
+    """The last lines: more bytes are asked for until they hold enough of them."""
     asked = _TAIL_BYTES
     while True:
         found = await client.read_log(job_id, rank=rank, epoch=args.epoch, role=args.role, tail=asked)

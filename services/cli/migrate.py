@@ -1,17 +1,21 @@
 """`weft migrate`: wait for Postgres, then bring the database to this version.
 
 Settings: WEFT_PG_DSN (the owner's), WEFT_PG_PASSWORD_FILE (unless the DSN has the password), WEFT_CREDENTIALS (the
-folder that `weft setup` made, for the passwords of the services' roles).
+folder that `weft setup` made, for the passwords of the services' roles), WEFT_PG_CA_FILE (to demand TLS of a server
+that this authority vouches for).
 """
 
 import argparse
 import asyncio
 import os
+import ssl
 from pathlib import Path
 
 import asyncpg
 
 from libs.credentials import Credentials, CredentialsError
+from libs.service.config import SettingsError
+from libs.service.keys import client_tls
 from libs.store import StoreError
 from libs.store.migrate import ROLES, migrate
 from services.cli.complaint import Complaint
@@ -24,6 +28,7 @@ NOT_YET = (
     asyncpg.ConnectionDoesNotExistError,
     asyncpg.TooManyConnectionsError,
 )
+NEVER = (StoreError, CredentialsError, SettingsError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -40,7 +45,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 async def run(args: argparse.Namespace) -> int:
     try:
         ran = await _migrated(args.wait)
-    except (StoreError, CredentialsError, asyncpg.PostgresError, asyncpg.InterfaceError, *NOT_YET) as error:
+    except (*NEVER, *NOT_YET) as error:
         raise Complaint(f"{error}" or type(error).__name__) from error
     print(f"migrated: {', '.join(ran)}" if ran else "the database is up to date")
     return 0
@@ -54,11 +59,15 @@ async def _migrated(wait_seconds: float) -> list[str]:
     credentials = Credentials(Path(folder))
     passwords = {role: credentials.postgres_password(role) for role in ROLES}
     password = _secret(os.environ.get("WEFT_PG_PASSWORD_FILE", ""))
+    ca_file = os.environ.get("WEFT_PG_CA_FILE", "")
+    tls = client_tls(ca_file=ca_file) if ca_file else None
     until = asyncio.get_running_loop().time() + wait_seconds
     while True:
         try:
-            return await migrate(dsn, user=None, password=password, role_passwords=passwords)
+            return await migrate(dsn, user=None, password=password, role_passwords=passwords, tls=tls)
         except NOT_YET as error:
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise
             if asyncio.get_running_loop().time() >= until:
                 raise StoreError(f"Postgres did not answer within {wait_seconds:g} s: {error}") from error
             await asyncio.sleep(BETWEEN_TRIES_SECONDS)

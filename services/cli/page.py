@@ -48,6 +48,11 @@ def note(text: str) -> None:
         console(sys.stderr).print(text, style="dim")
 
 
+def remark(text: str) -> None:
+    """What must be known of the answer and is no part of it, for a script too: on stderr."""
+    print(text, file=sys.stderr)
+
+
 def json_line(value: object) -> None:
     """One JSON document: on a terminal indented, else on one line."""
     encoded = msgspec.json.encode(value)

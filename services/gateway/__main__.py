@@ -6,21 +6,32 @@ import secrets
 import string
 import sys
 import time
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from libs.bus import BusError
 from libs.bus.nats import NatsBus
 from libs.service import Connections, SettingsError, load, main
 from libs.service.config import read_secret
+from libs.service.keys import ServerCertificate, nats_keys, pg_keys
+from libs.store import StoreUnavailableError
 from libs.store.postgres import PostgresStore
 from services.gateway import service
 from services.gateway.gateway import Limits
+from services.gateway.rates import Rate
 
+Pace = Annotated[float, Meta(ge=0)]
+Burst = Annotated[float, Meta(ge=1)]
 CHARACTERS = string.ascii_lowercase + string.digits
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """GATEWAY_… in the environment, and WEFT_… for what all services share."""
+    """GATEWAY_… in the environment, and WEFT_… for what all services share.
+
+    `reads` (GET) and `changes` (all else) are counted for each tenant, `refusals` (unknown tokens) for each address;
+    0 a second: no bound. With `tls_cert_file` and `tls_key_file` it serves HTTPS alone.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8470
@@ -33,12 +44,22 @@ class Config(Struct, frozen=True, kw_only=True):
     connections_max: int = 4096
     streams_max: int = 1024
     streams_per_tenant_max: int = 256
+    reads_per_second: Pace = 2000.0
+    reads_burst: Burst = 10_000.0
+    changes_per_second: Pace = 2000.0
+    changes_burst: Burst = 10_000.0
+    refusals_per_second: Pace = 5.0
+    refusals_burst: Burst = 50.0
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
     connections: Connections = Connections()
 
     def __post_init__(self) -> None:
         relative = [path for path in self.volumes_allowed if not path.startswith("/")]
         if relative:
             raise ValueError(f"GATEWAY_VOLUMES_ALLOWED: {relative[0]} is not an absolute path")
+        if bool(self.tls_cert_file) != bool(self.tls_key_file):
+            raise ValueError("GATEWAY_TLS_CERT_FILE and GATEWAY_TLS_KEY_FILE: a certificate and its key come together")
 
 
 def characters(count: int) -> str:
@@ -50,17 +71,10 @@ async def run(stop: asyncio.Event) -> None:
     servers = config.connections
     if not servers.pg_dsn:
         raise SettingsError("WEFT_PG_DSN is not set")
+    certificate = ServerCertificate(config.tls_cert_file, config.tls_key_file) if config.tls_cert_file else None
     async with (
-        PostgresStore.connect(
-            servers.pg_dsn, password=servers.pg_password() or None, connections=config.pg_connections
-        ) as store,
-        NatsBus.connect(
-            servers.nats_url,
-            name="gateway",
-            user=servers.nats_user,
-            password=servers.nats_password(),
-            on_closed=stop.set,
-        ) as bus,
+        PostgresStore.connect(servers.pg_dsn, **pg_keys(servers), connections=config.pg_connections) as store,
+        NatsBus.connect(servers.nats_url, name="gateway", **nats_keys(servers), on_closed=stop.set) as bus,
     ):
         await service.run(
             bus=bus,
@@ -80,9 +94,13 @@ async def run(stop: asyncio.Event) -> None:
                 connections_max=config.connections_max,
                 streams_max=config.streams_max,
                 streams_per_tenant_max=config.streams_per_tenant_max,
+                reads=Rate(config.reads_per_second, config.reads_burst),
+                changes=Rate(config.changes_per_second, config.changes_burst),
+                refusals=Rate(config.refusals_per_second, config.refusals_burst),
             ),
+            certificate=certificate,
         )
 
 
 if __name__ == "__main__":
-    sys.exit(main("gateway", run))
+    sys.exit(main("gateway", run, environment_errors=(BusError, StoreUnavailableError, OSError)))

@@ -2,14 +2,24 @@
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
+from ipaddress import IPv6Address, ip_address
+from typing import TypeVar
 
-from libs.store import Access, GatewayStore
-from services.gateway.errors import RejectedError
+from msgspec import Struct
+
+from libs.store import Access, GatewayStore, StoreUnavailableError
+from services.gateway.errors import RejectedError, too_fast
+from services.gateway.rates import Rate, Rates
+
+T = TypeVar("T")
 
 REMEMBERED_SECONDS = 2.0
 REMEMBERED_MAX = 10_000
+TOLD_USED_SECONDS = 60.0
 TOKEN_PREFIX = "weft_"
 TOKEN_CHARACTERS_MAX = 512
+NETWORK_BITS = 64  # of an IPv6 address: whoever has one has all of its network
 
 
 def token_hash(token: str) -> bytes:
@@ -27,31 +37,98 @@ def bearer(header: str | None) -> str:
     return token
 
 
-class AccessCache:
-    """Looks tokens up. A token that was revoked is refused at the latest REMEMBERED_SECONDS later."""
+def source_of(remote: str | None) -> str:
+    """By what we count those who guess: an IPv4 address, or the network of an IPv6 one."""
+    try:
+        address = ip_address((remote or "").partition("%")[0])
+    except ValueError:
+        return remote or ""
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    return str(address.ipv4_mapped or IPv6Address(int(address) >> NETWORK_BITS << NETWORK_BITS))
 
-    def __init__(self, store: GatewayStore, *, clock: Callable[[], float]) -> None:
+
+class Remembered(Struct):
+    """A token that was in force when it was looked up, in seconds of the cache's clock."""
+
+    access: Access
+    until: float
+    told_used: float
+
+
+class AccessCache:
+    """Looks tokens up. One that was revoked, or has expired, is refused at the latest REMEMBERED_SECONDS later.
+
+    Unknown tokens from one source are looked up no faster than `refusals` says: beyond it nobody new from there is let
+    in, and those who were known before are.
+    """
+
+    def __init__(
+        self,
+        store: GatewayStore,
+        *,
+        clock: Callable[[], float],
+        now: Callable[[], float],
+        refusals: Rate,
+    ) -> None:
         self._store = store
         self._clock = clock
-        self._known: dict[str, tuple[float, Access | None]] = {}
+        self._now = now
+        self._refusals = Rates(refusals)
+        self._known: dict[str, Remembered] = {}
+        self._unknown: dict[str, float] = {}
 
-    async def of(self, header: str | None) -> Access:
-        """Who this header speaks for. Raises RejectedError 401."""
-        now = self._clock()
-        remembered = self._known.get(header or "")
-        if remembered is None or remembered[0] <= now:
-            remembered = (now + REMEMBERED_SECONDS, await self._store.access(token_hash(bearer(header))))
-            if len(self._known) >= REMEMBERED_MAX:
-                self._known.clear()
-            self._known[header or ""] = remembered
-        if remembered[1] is None:
+    async def of(self, header: str | None, *, source: str) -> Access:
+        """Who this header speaks for. Raises RejectedError 401, or 429 where `source` guesses too fast."""
+        key = header or ""
+        known = self._known.get(key)
+        if known is not None and known.until > self._clock():
+            return known.access
+        if self._unknown.get(key, 0.0) > self._clock():
             raise _unknown()
-        return remembered[1]
+        token = bearer(header)
+        access = await (self._looked_up(token) if known is not None else self._let_in(token, source))
+        if access is None:
+            self._known.pop(key, None)
+            _bounded(self._unknown)[key] = self._clock() + REMEMBERED_SECONDS
+            raise _unknown()
+        known = known or Remembered(access, 0.0, 0.0)
+        known.until = self._clock() + REMEMBERED_SECONDS
+        _bounded(self._known)[key] = known
+        await self._tell_used(known, token)
+        return access
 
     def forget(self) -> None:
         """Something about tokens has changed."""
-        self._known.clear()
+        self._unknown.clear()
+        for known in self._known.values():
+            known.until = 0.0
+
+    async def _let_in(self, token: str, source: str) -> Access | None:
+        if wait := self._refusals.wait(source, self._clock()):
+            raise too_fast("Authorization", f"too many unknown tokens come from {source}", wait)
+        access = await self._looked_up(token)
+        if access is None:
+            self._refusals.owe(source, self._clock())
+        return access
+
+    async def _looked_up(self, token: str) -> Access | None:
+        return await self._store.access(token_hash(token), at=self._now())
+
+    async def _tell_used(self, known: Remembered, token: str) -> None:
+        """Once in a while, and never in the way of who asks."""
+        if known.told_used and self._clock() - known.told_used < TOLD_USED_SECONDS:
+            return
+        known.told_used = self._clock()
+        with suppress(StoreUnavailableError):
+            await self._store.token_used(token_hash(token), at=self._now(), not_within=TOLD_USED_SECONDS)
+
+
+def _bounded(cache: dict[str, T]) -> dict[str, T]:
+    if len(cache) >= REMEMBERED_MAX:
+        del cache[next(iter(cache))]
+    return cache
 
 
 def _unknown() -> RejectedError:
-    return RejectedError(401, "Authorization", "this token is not known or was revoked")
+    return RejectedError(401, "Authorization", "this token is not known, was revoked, or has expired")

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from libs.domain.spec import SPEC_BYTES_MAX
 from libs.store import StoreUnavailableError
+from services.gateway.access import source_of
 from services.gateway.documents import DOCUMENT_KEY, PAGE_KEY
 from services.gateway.errors import RejectedError, unavailable
 from services.gateway.gateway import Gateway
@@ -27,11 +28,18 @@ REFERENCE_CHARACTERS = 8
 def application(gateway: Gateway, *, operations: Sequence[Route[Any]] = OPERATIONS) -> web.Application:
     described = document(operations)
     app = web.Application(client_max_size=SPEC_BYTES_MAX, middlewares=[_errors(gateway)])
+    app.on_response_prepare.append(_tell_little)
     app[DOCUMENT_KEY] = msgspec.json.encode(described)
     app[PAGE_KEY] = render(described).encode()
     for route in operations:
         app.router.add_route(route.method, route.path, _handler(gateway, route), expect_handler=_expected)
     return app
+
+
+async def _tell_little(request: web.Request, response: web.StreamResponse) -> None:
+    """Not which program of which version serves it; and nobody is to guess what an answer could be besides its type."""
+    response.headers["Server"] = "weft"
+    response.headers["X-Content-Type-Options"] = "nosniff"
 
 
 def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
@@ -41,7 +49,8 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
         with timed():
             who = NOBODY
             if route.who is not Who.ANYONE:
-                who = await gateway.access.of(request.headers.get("Authorization"))
+                who = await gateway.access.of(request.headers.get("Authorization"), source=source_of(request.remote))
+                gateway.count(who, changes=route.method != "GET")
                 if route.who is Who.ADMIN and not who.admin:
                     raise RejectedError(403, "Authorization", "needs an administrator's token")
             return await route.handler(Call(gateway, request, who, query_of(request, route.query)))
@@ -72,7 +81,7 @@ def _refusal_of(gateway: Gateway, request: web.Request, error: Exception) -> web
         case RejectedError():
             return _refusal(error)
         case StoreUnavailableError():
-            logger.warning("%s %s: the store is away: %s", request.method, request.path, error)
+            gateway.tell_away(f"{request.method} {request.path}: {error}")
             return _refusal(unavailable())
         case web.HTTPException():
             return _of_aiohttp(request, error)

@@ -6,12 +6,13 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from libs.domain.job import Job
 from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import Finding, NodeSampled, PoolReviewed, RunSample
 
 T = TypeVar("T")
 
-JOBS_MAX = 20_000
+JOBS_PER_NODE_MAX = 2_000
 NODES_MAX = 10_000
 POOLS_MAX = 100
 SAMPLE_SECONDS_MAX = 10.0  # a node's sample older than this says nothing about now
@@ -55,18 +56,21 @@ class Cluster:
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._progress: Newest[JobProgress] = Newest(JOBS_MAX)
+        self._progress: Newest[Newest[JobProgress]] = Newest(NODES_MAX)  # by node, then by job
         self._samples: Newest[_Heard[NodeSampled]] = Newest(NODES_MAX)
         self._reviews: Newest[_Heard[PoolReviewed]] = Newest(POOLS_MAX)
 
     async def hear_progress(self, seen: ProgressSeen) -> None:
+        """What a node tells is kept apart from what others tell: whose it is to tell is known by who asks."""
+        told = self._progress.get(seen.node_id) or Newest(JOBS_PER_NODE_MAX)
+        self._progress.put(seen.node_id, told)
         for run in seen.runs:
-            known = self._progress.get(run.job_id)
+            known = told.get(run.job_id)
             if known is None or run.epoch > known.epoch:
                 known = JobProgress(run.epoch, {})
             if run.epoch == known.epoch:
                 known.ranks[run.rank] = run.progress
-                self._progress.put(run.job_id, known)
+                told.put(run.job_id, known)
 
     async def hear_sample(self, sampled: NodeSampled) -> None:
         self._samples.put(sampled.node_id, _Heard(self._clock(), sampled))
@@ -74,10 +78,15 @@ class Cluster:
     async def hear_review(self, reviewed: PoolReviewed) -> None:
         self._reviews.put(reviewed.pool, _Heard(self._clock(), reviewed))
 
-    def progress(self, job_id: str, epoch: int) -> dict[int, dict[str, float]]:
-        """By rank."""
-        known = self._progress.get(job_id)
-        return known.ranks if known is not None and known.epoch == epoch else {}
+    def progress(self, job: Job) -> dict[int, dict[str, float]]:
+        """By rank, each as the node tells it where that rank is placed; no other node's word counts."""
+        found: dict[int, dict[str, float]] = {}
+        for allocation in job.placement.allocations if job.placement is not None else ():
+            told = self._progress.get(allocation.node_id)
+            known = told.get(job.id) if told is not None else None
+            if known is not None and known.epoch == job.epoch and allocation.rank in known.ranks:
+                found[allocation.rank] = known.ranks[allocation.rank]
+        return found
 
     def sample(self, node_id: str) -> NodeSampled | None:
         heard = self._samples.get(node_id)

@@ -1,5 +1,7 @@
 """The one way in which the gateway says no: a status, the field, and the reason."""
 
+import math
+
 import msgspec
 
 from libs.domain.spec import TOKEN_PATTERN
@@ -11,11 +13,12 @@ RETRY_AFTER_SECONDS = 1
 class RejectedError(Exception):
     """`field` is where in what was sent (empty: all of it), `reason` is why, for a person."""
 
-    def __init__(self, status: int, field: str, reason: str) -> None:
+    def __init__(self, status: int, field: str, reason: str, *, retry_after: float = RETRY_AFTER_SECONDS) -> None:
         super().__init__(reason)
         self.status = status
         self.field = field
         self.reason = reason
+        self.retry_after = retry_after  # seconds; told with a 429 and a 503
 
     @property
     def body(self) -> bytes:
@@ -25,12 +28,17 @@ class RejectedError(Exception):
     def headers(self) -> dict[str, str]:
         if self.status == 401:
             return {"WWW-Authenticate": "Bearer"}
-        return {"Retry-After": str(RETRY_AFTER_SECONDS)} if self.status == 503 else {}
+        return {"Retry-After": str(max(1, math.ceil(self.retry_after)))} if self.status in (429, 503) else {}
 
 
 def error_body(status: int, field: str, reason: str) -> bytes:
     shown = reason.encode(errors="backslashreplace").decode()  # it may quote what is not Unicode
     return msgspec.json.encode(ErrorView(error=ErrorDetail(field=field, reason=shown, status=status)))
+
+
+def too_fast(field: str, reason: str, wait: float) -> RejectedError:
+    """`wait` is how many seconds later one more is taken."""
+    return RejectedError(429, field, f"{reason}; ask again in {max(1, math.ceil(wait))} s", retry_after=wait)
 
 
 def unavailable() -> RejectedError:

@@ -16,6 +16,7 @@ from libs.store import GatewayStore, StoreUnavailableError
 logger = logging.getLogger(__name__)
 
 WAITING_MAX = 4096  # events that one reader may be behind before it must read the store itself
+TAKEN_MAX = 256
 PAGE = 1000
 POLL_SECONDS = 1.0  # hints may be lost
 GAP_SECONDS = 0.02  # between two readings, however many hints there are
@@ -26,6 +27,17 @@ class EventTold(Message, frozen=True, kw_only=True):
 
     subject: ClassVar[str] = "weft.events.{topic}.{event}"
     id: str
+    type: str  # weft.<topic>.<event>
+
+    @property
+    def topic(self) -> str:
+        _, topic, _ = self.type.split(".")
+        return topic
+
+    @property
+    def event(self) -> str:
+        _, _, event = self.type.split(".")
+        return event
 
 
 class ToldEvent(CloudEvent, frozen=True, kw_only=True):
@@ -69,6 +81,7 @@ class Reader:
         self.wants = wants
         self._waiting_max = waiting_max
         self.behind = False
+        self.back_to: tuple[int, int] | None = None  # the store went back in time: go on from where it is
         self._items: deque[Item] = deque()
         self._more = asyncio.Event()
 
@@ -83,8 +96,10 @@ class Reader:
         self._more.set()
 
     def take(self) -> list[Item]:
-        items, self._items = list(self._items), deque()
-        self._more.clear()
+        """The next of them: what is written at once is kept for a reader who takes nothing."""
+        items = [self._items.popleft() for _ in range(min(TAKEN_MAX, len(self._items)))]
+        if not self._items:
+            self._more.clear()
         return items
 
     async def wait(self, seconds: float) -> bool:
@@ -124,12 +139,14 @@ class Feed:
                 last = place(caught_up[-1].event) if caught_up else _place_of(after)
                 if caught_up:
                     yield caught_up
-            elif after:
+            elif after and not await self._is_ahead(after):
                 last = _place_of(after)
                 reader.behind = True
             else:
                 last = _place_of(self._at)
             while True:
+                if reader.back_to is not None:
+                    last, reader.back_to = reader.back_to, None
                 if reader.behind:
                     reader.behind = False
                     async for page in self._pages(last, tenant):
@@ -178,6 +195,8 @@ class Feed:
         while self._readers:
             self._hint.clear()
             try:
+                if failed:
+                    await self._look_back()
                 events = await self._store.events(after=self._at, limit=PAGE)
                 failed = False
             except StoreUnavailableError as error:
@@ -194,6 +213,19 @@ class Feed:
             if len(events) < PAGE:
                 await self._hinted()
 
+    async def _look_back(self) -> None:
+        """A store that was away may have come back as an older one: then what is new there is behind where we are."""
+        newest = await self._newest()
+        if _place_of(newest) < _place_of(self._at):
+            logger.warning("the store went back in time: the feed goes on from its newest event")
+            self._at = newest
+            for reader in self._readers:
+                reader.back_to = _place_of(newest)
+
+    async def _is_ahead(self, cursor: str) -> bool:
+        """Is it of a time that the store has lost?"""
+        return _place_of(cursor) > _place_of(self._at) and _place_of(cursor) > _place_of(await self._newest())
+
     async def _hinted(self) -> None:
         try:
             async with asyncio.timeout(POLL_SECONDS):
@@ -204,10 +236,10 @@ class Feed:
     async def _pages(self, last: tuple[int, int], tenant: str | None) -> AsyncGenerator[list[Event], None]:
         """What the store has behind `last`."""
         cursor = f"{last[0]}-{last[1]}"
-        while events := await self._store.events(after=cursor, tenant=tenant, limit=PAGE):
+        while events := await self._store.events(after=cursor, tenant=tenant, limit=TAKEN_MAX):
             yield events
             cursor = events[-1].cursor
-            if len(events) < PAGE:
+            if len(events) < TAKEN_MAX:
                 return
 
     async def _story(self, job_id: str, after: str) -> list[Item]:

@@ -1,8 +1,11 @@
 """All that the operations of one gateway share."""
 
+import asyncio
+import logging
 import re
 from collections.abc import Callable
 
+from aiohttp import web
 from msgspec import Struct
 
 from libs.bus import Bus
@@ -10,26 +13,36 @@ from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.domain.spec import TOKEN_PATTERN
 from libs.store import Access, GatewayStore
-from services.gateway.access import AccessCache
+from services.gateway.access import AccessCache, source_of
 from services.gateway.cluster import Cluster
-from services.gateway.errors import RejectedError
+from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
 from services.gateway.meters import Meters
 from services.gateway.nudges import Nudges
+from services.gateway.rates import Rate, Rates
 from services.gateway.snapshots import Snapshots
 from services.gateway.streams import Streams
 from services.gateway.submissions import Submissions
 from services.gateway.views import may_see
 
+logger = logging.getLogger(__name__)
+
+TOLD_AWAY_SECONDS = 1.0
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What one gateway holds open at most, and how often it shows that it is there."""
+    """What one gateway holds open at most, how fast it may be asked, and how often it shows that it is there.
+
+    `reads` and `changes` are of each tenant, `refusals` (unknown tokens) of each address.
+    """
 
     connections_max: int = 4096
     streams_max: int = 1024
     streams_per_tenant_max: int = 256
+    reads: Rate = Rate(2000, 10_000)
+    changes: Rate = Rate(2000, 10_000)
+    refusals: Rate = Rate(5, 50)
     heartbeat_seconds: float = 15.0
 
 
@@ -54,9 +67,14 @@ class Gateway:
         self.clock = clock
         self.characters = characters
         self.limits = limits or Limits()
-        self.access = AccessCache(store, clock=clock)
+        self.access = AccessCache(store, clock=clock, now=now, refusals=self.limits.refusals)
+        self._reads = Rates(self.limits.reads)
+        self._changes = Rates(self.limits.changes)
         self.snapshots = Snapshots(store, clock=clock, default_pool=default_pool, volumes_allowed=volumes_allowed)
         self.cluster = Cluster(clock=clock)
+        self.unheard = Cluster(clock=clock)  # for the past, of which nothing is heard any more
+        self.looking_back = asyncio.Lock()
+        self._told_away_at = -TOLD_AWAY_SECONDS
         self.feed = Feed(store)
         self.streams = Streams(self.limits.streams_max, self.limits.streams_per_tenant_max)
         self.nudges = Nudges(bus)
@@ -64,6 +82,31 @@ class Gateway:
         self.submissions = Submissions(
             store=store, snapshots=self.snapshots, nudges=self.nudges, now=now, characters=characters
         )
+
+    def tell_away(self, what: str) -> None:
+        """The store is away: for the log, once a second, however many are refused."""
+        if self.clock() - self._told_away_at >= TOLD_AWAY_SECONDS:
+            self._told_away_at = self.clock()
+            logger.warning("the store is away: %s", what)
+
+    def count(self, who: Access, *, changes: bool) -> None:
+        """Count one request of a tenant. Raises RejectedError 429 where it asks faster than it may."""
+        rates, what = (self._changes, "submissions and changes") if changes else (self._reads, "reads")
+        if wait := rates.take(who.tenant, self.clock()):
+            reason = f"tenant {who.tenant} may make {rates.rate.per_second:g} {what} a second here"
+            raise too_fast("", reason, wait)
+
+    async def end_refused_streams(self) -> None:
+        """Of tokens that were revoked or have expired since. Raises StoreUnavailableError: then all go on."""
+
+        async def may_go_on(request: web.Request) -> bool:
+            try:
+                await self.access.of(request.headers.get("Authorization"), source=source_of(request.remote))
+            except RejectedError as error:
+                return error.status != 401
+            return True
+
+        await self.streams.end_unless(may_go_on)
 
     async def job(self, who: Access, job: str) -> Job:
         """By its id, or the newest of that name. Another tenant's job is not there. Raises RejectedError."""

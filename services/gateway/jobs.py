@@ -11,6 +11,7 @@ from libs.messages.asks import AskKind
 from libs.messages.http import Accepted, JobsView, PriorityWanted
 from services.gateway.errors import RejectedError
 from services.gateway.explanations import explanation
+from services.gateway.past import PastQuery, job_then, moment_of, told_by
 from services.gateway.route import Call, NoQuery, answer, body_of, json_of
 from services.gateway.views import job_view
 
@@ -50,8 +51,15 @@ async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
     return answer(JobsView(jobs=views, before=found[-1].seq if len(found) == query.limit else None))
 
 
-async def job(call: Call[NoQuery]) -> web.StreamResponse:
+async def job(call: Call[PastQuery]) -> web.StreamResponse:
+    """As it is; or as it was, with nothing of what its nodes tell only now."""
     found = await call.gateway.job(call.who, call.path("job"))
+    if call.query.at:
+        moment = moment_of(call.query.at, now=call.gateway.now())
+        told = told_by(await call.gateway.store.story(found.id), moment)
+        if not told:
+            raise RejectedError(404, "at", f"{found.id} was not submitted yet")
+        return answer(job_view(job_then(found, told), call.gateway.unheard, whole=True))
     return answer(job_view(found, call.gateway.cluster, whole=True))
 
 

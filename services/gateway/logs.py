@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from libs.bus import BusError, NoAnswerError
 from libs.domain.job import Job
 from libs.domain.spec import TOKEN_PATTERN
+from libs.messages.nodes import LogRead
 from libs.store import StoreUnavailableError
 from services.gateway import runs
 from services.gateway.errors import RejectedError
@@ -25,6 +26,7 @@ OFFSET_MAX = 2**53
 WAIT_SECONDS = 10.0  # one request to a node waits this long for bytes
 PATIENCE_SECONDS = 60.0  # a node that is silent for longer ends the stream
 PLACED_POLL_SECONDS = 0.3
+AGAIN_SECONDS = 0.5  # before a node that does not answer is asked again
 RANGE = re.compile(r"bytes=([0-9]{0,16})-([0-9]{0,16})")
 
 Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
@@ -52,10 +54,11 @@ async def logs(call: Call[LogQuery]) -> web.StreamResponse:
                 return await _send_part(call, run, *part)
             offset = query.offset
             if query.tail is not None and run.node_id is not None:
-                offset = max(0, await runs.size(gateway.bus, run) - query.tail)
+                begins, size = await runs.extent(gateway.bus, run)
+                offset = max(begins, size - query.tail)
             return await _send(call, job, run, offset)
         except BusError:
-            raise RejectedError(503, "", f"node {run.node_id}, which has the log, does not answer") from None
+            raise await _unanswered(gateway, run) from None
 
 
 async def _run(gateway: Gateway, job: Job, query: LogQuery) -> Run:
@@ -67,50 +70,111 @@ async def _run(gateway: Gateway, job: Job, query: LogQuery) -> Run:
 
 
 async def _send(call: Call[LogQuery], job: Job, run: Run, offset: int) -> web.StreamResponse:
+    """Where it begins is told by a header. Were bytes dropped after that, under a slow reader, the answer is cut off:
+    the next one begins behind the gap and says so."""
     request = call.request
-    chunks = _follow(call.gateway, job, run, offset, request) if call.query.follow else _read(call, job, run, offset)
-    async with aclosing(chunks):
-        first = await anext(chunks, b"")  # What can be refused is refused before a status is sent.
-        response = web.StreamResponse(headers=_headers(run, offset))
+    pieces = _follow(call.gateway, job, run, offset, request) if call.query.follow else _read(call, job, run, offset)
+    async with aclosing(pieces):
+        # What can be refused is refused before a status is sent.
+        piece: LogRead | None = await anext(pieces, LogRead(offset=offset, data=b"", size=offset))
+        assert piece is not None, "the default is no None"
+        response = web.StreamResponse(headers=_headers(run, piece.offset, begins=piece.begins))
+        reached = piece.offset
+        end = max(piece.size, piece.offset + len(piece.data))
+        if not call.query.follow and piece.size >= 0:
+            response.content_length = end - piece.offset
         try:
             await response.prepare(request)
-            if first:
-                await write(response, first)
-            async for chunk in chunks:
-                await write(response, chunk)
+            while piece is not None:
+                if piece.offset != reached:
+                    raise ConnectionAbortedError(f"the log has a gap before {piece.offset}")
+                if piece.data:
+                    await write(response, piece.data)
+                    reached += len(piece.data)
+                piece = await anext(pieces, None)
+            if response.content_length is not None and reached != end:
+                raise ConnectionAbortedError("the log has become shorter")
         except (ConnectionError, BusError, StoreUnavailableError):
             if request.transport is not None:
                 request.transport.abort()  # Its reader must not take this for the end of the log.
     return response
 
 
-async def _read(call: Call[LogQuery], job: Job, run: Run, offset: int) -> AsyncGenerator[bytes, None]:
-    """What is there now."""
-    while run.node_id is not None:
-        got = await runs.read(call.gateway.bus, run, offset=offset)
-        if got.missing and (job.state.final or run.epoch < job.epoch):
-            raise RejectedError(404, "epoch", f"node {run.node_id} no longer has this log")
-        if got.data:
-            yield got.data
-            offset += len(got.data)
+async def _read(call: Call[LogQuery], job: Job, run: Run, offset: int) -> AsyncGenerator[LogRead, None]:
+    """What is there now, and not what comes while it is read."""
+    end: int | None = None
+    while run.node_id is not None and (end is None or offset < end):
+        limit = runs.CHUNK_BYTES if end is None else min(runs.CHUNK_BYTES, end - offset)
+        got = await runs.read(call.gateway.bus, run, offset=offset, limit=limit)
+        _refuse_missing(got, job, run)
+        yield got
+        offset = got.offset + len(got.data)
+        if end is None and got.size >= 0:
+            end = got.size
         if got.ended or not got.data:
             return
 
 
+def _refuse_missing(got: LogRead, job: Job, run: Run) -> None:
+    if got.missing and (job.state.final or run.epoch < job.epoch):
+        reason = (
+            f"node {run.node_id} has no log of epoch {run.epoch}: it never began there, or the node has dropped it,"
+            " as it does with old ones (EXECUTOR_LOGS_KEPT_DAYS, EXECUTOR_LOGS_BYTES_MAX)"
+        )
+        raise RejectedError(404, "epoch", reason)
+
+
+async def _unanswered(gateway: Gateway, run: Run) -> RejectedError:
+    """A node that is lost may never be back: its reader is not kept waiting."""
+    if await _lost(gateway, run):
+        reason = (
+            f"node {run.node_id}, which has the log of epoch {run.epoch}, is lost: the log is there when it is back"
+        )
+        return RejectedError(404, "node", reason)
+    return RejectedError(503, "", f"node {run.node_id}, which has the log, does not answer")
+
+
+async def _lost(gateway: Gateway, run: Run) -> bool:
+    try:
+        nodes = await gateway.store.nodes()
+    except StoreUnavailableError:
+        return False
+    return any(node.id == run.node_id and not node.ready for node in nodes)
+
+
+async def _first_look(gateway: Gateway, job: Job, run: Run, offset: int) -> LogRead:
+    """Where the log begins, if its node says so at once. Raises RejectedError where there is nothing to wait for."""
+    if run.node_id is None:
+        return LogRead(offset=offset, data=b"")
+    try:
+        got = await runs.read(gateway.bus, run, offset=offset)
+    except BusError:
+        refused = await _unanswered(gateway, run)
+        if refused.status == 404:
+            raise refused from None
+        return LogRead(offset=offset, data=b"")
+    _refuse_missing(got, job, run)
+    return got
+
+
 async def _follow(
     gateway: Gateway, job: Job, run: Run, offset: int, request: web.Request
-) -> AsyncGenerator[bytes, None]:
+) -> AsyncGenerator[LogRead, None]:
     """What is there and what comes, until the run is over."""
-    yield b""  # The status is sent at once, however long the first byte takes.
+    got = await _first_look(gateway, job, run, offset)
+    yield got  # With data or without: the status is sent, however long the first byte takes.
+    if got.ended:
+        return
+    offset = got.offset + len(got.data)
     over = False
     while not gone(request):
         missing = True
         if run.node_id is not None:
             wait = 0.0 if over else WAIT_SECONDS
-            got = await runs.read_patiently(gateway.bus, run, offset=offset, wait=wait, patience=PATIENCE_SECONDS)
+            got = await _read_patiently(gateway, run, offset=offset, wait=wait)
             if got.data:
-                yield got.data
-                offset += len(got.data)
+                yield got
+                offset = got.offset + len(got.data)
             if got.ended:
                 return
             if got.data:
@@ -126,6 +190,18 @@ async def _follow(
             run = await _placed(gateway, fresh, run)
 
 
+async def _read_patiently(gateway: Gateway, run: Run, *, offset: int, wait: float) -> LogRead:
+    """Asks again while the node does not answer (it may be restarting), unless it is lost. Raises NoAnswerError."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while True:
+        try:
+            return await runs.read(gateway.bus, run, offset=offset, wait=wait)
+        except NoAnswerError:
+            if asyncio.get_running_loop().time() > deadline or await _lost(gateway, run):
+                raise
+        await asyncio.sleep(AGAIN_SECONDS)
+
+
 async def _placed(gateway: Gateway, fresh: Job, run: Run) -> Run:
     """`run` with its node, if it has been placed by now; the story knows it, too, of an epoch that came and went."""
     placement = fresh.placement if fresh.epoch == run.epoch else None
@@ -138,28 +214,29 @@ async def _placed(gateway: Gateway, fresh: Job, run: Run) -> Run:
 
 
 async def _send_part(call: Call[LogQuery], run: Run, first: int | None, last: int | None) -> web.StreamResponse:
+    """Without what of it the node has dropped."""
     bus = call.gateway.bus
-    size = await runs.size(bus, run) if run.node_id is not None else 0
+    begins, size = await runs.extent(bus, run) if run.node_id is not None else (0, 0)
     if first is None:
-        begin, end = max(0, size - (last or 0)), size
+        begin, end = max(begins, size - (last or 0)), size
     else:
-        begin, end = first, size if last is None else min(last + 1, size)
+        begin, end = max(begins, first), size if last is None else min(last + 1, size)
     if begin >= end:
-        rejected = RejectedError(416, "Range", f"the log has {size} bytes")
+        rejected = RejectedError(416, "Range", f"the log has the bytes {begins} to {size}")
         return web.Response(
             body=rejected.body,
             status=416,
             content_type="application/json",
             headers={"Content-Range": f"bytes */{size}"},
         )
-    headers = {**_headers(run, begin), "Content-Range": f"bytes {begin}-{end - 1}/{size}"}
+    headers = {**_headers(run, begin, begins=begins), "Content-Range": f"bytes {begin}-{end - 1}/{size}"}
     response = web.StreamResponse(status=206, headers=headers)
     response.content_length = end - begin
     offset = begin
     try:
         while offset < end:
             got = await runs.read(bus, run, offset=offset, limit=min(runs.CHUNK_BYTES, end - offset))
-            if not got.data:
+            if not got.data or got.offset != offset:
                 raise NoAnswerError("the log has become shorter")
             if not response.prepared:
                 await response.prepare(call.request)
@@ -184,7 +261,7 @@ def _part(header: str) -> tuple[int | None, int | None] | None:
     return first, last
 
 
-def _headers(run: Run, offset: int) -> dict[str, str]:
+def _headers(run: Run, offset: int, *, begins: int) -> dict[str, str]:
     headers = {
         "Content-Type": "text/plain; charset=utf-8",
         "X-Content-Type-Options": "nosniff",
@@ -194,5 +271,6 @@ def _headers(run: Run, offset: int) -> dict[str, str]:
         "X-Weft-Epoch": str(run.epoch),
         "X-Weft-Rank": str(run.rank),
         "X-Weft-Offset": str(offset),
+        "X-Weft-Begins": str(begins),
     }
     return headers if run.node_id is None else {**headers, "X-Weft-Node": run.node_id}

@@ -5,7 +5,9 @@ from aiohttp import web
 from libs.domain.job import Job
 from libs.messages.asks import AskKind
 from libs.messages.http import Accepted, NodesView
+from libs.store import Moment
 from services.gateway.gateway import Gateway
+from services.gateway.past import Past, PastQuery, moment_of, past_of
 from services.gateway.route import Call, NoQuery, answer
 from services.gateway.views import cluster_view, node_views
 
@@ -16,12 +18,25 @@ async def nodes(call: Call[NoQuery]) -> web.StreamResponse:
     return answer(NodesView(nodes=node_views(found.all, holding, call.gateway.cluster, call.who)))
 
 
-async def cluster(call: Call[NoQuery]) -> web.StreamResponse:
+async def cluster(call: Call[PastQuery]) -> web.StreamResponse:
+    """As it is; or as it was, with nothing of what its nodes tell only now."""
     gateway = call.gateway
+    if call.query.at:
+        past = await _past(gateway, moment_of(call.query.at, now=gateway.now()))
+        holding = [job for job in past.jobs if job.state.holding]
+        queued = [job for job in past.jobs if not job.state.holding]
+        return answer(cluster_view(past.nodes, holding, queued, gateway.unheard, call.who, now=past.at))
     found = await gateway.snapshots.nodes.get()
     holding = await _holding(gateway)
     queued = [job for pool in await gateway.snapshots.pools() for job in await gateway.snapshots.queued(pool)]
     return answer(cluster_view(found.all, holding, queued, gateway.cluster, call.who, now=gateway.now()))
+
+
+async def _past(gateway: Gateway, moment: Moment) -> Past:
+    async with gateway.looking_back:  # it reads much: one at a time
+        told = await gateway.store.told_until(moment)
+        ids = dict.fromkeys(event.subject_id for event in told if event.topic == "jobs")
+        return past_of(told, await gateway.store.jobs_of(list(ids)), moment)
 
 
 async def drain(call: Call[NoQuery]) -> web.StreamResponse:

@@ -30,6 +30,7 @@ ERRORS = {
     415: "The body is of a type that is not taken.",
     416: "The log is shorter.",
     422: "Understood, and impossible on this cluster.",
+    429: "Faster than you may ask: again after `Retry-After` seconds. Nothing was done.",
     503: "Not now: ask again after `Retry-After` seconds.",
 }
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
@@ -199,4 +200,4 @@ def _errors(route: Route[Any]) -> Iterable[int]:
         yield 422
     if route.path.endswith("/logs"):
         yield 416
-    yield 503
+    yield from (429, 503)

@@ -8,6 +8,7 @@ from libs.messages.http import (
     ClusterView,
     EventView,
     Health,
+    HistoryView,
     JobsView,
     JobView,
     NodesView,
@@ -15,14 +16,18 @@ from libs.messages.http import (
     Submitted,
     TokenMade,
     TokensRevoked,
+    TokensView,
     TokenWanted,
 )
 from libs.planning.explain import Explanation
-from services.gateway import documents, events, jobs, logs, nodes, tokens
+from services.gateway import documents, events, history, jobs, logs, nodes, tokens
 from services.gateway.events import SSE, EventsQuery, StoryQuery
+from services.gateway.history import HistoryQuery
 from services.gateway.jobs import JobsQuery
 from services.gateway.logs import LogQuery
+from services.gateway.past import PastQuery
 from services.gateway.route import JSON, Answer, Header, NoQuery, Route, Who
+from services.gateway.tokens import TokensQuery
 
 SPEC_MEDIA = (JSON, "application/yaml", "text/yaml", "application/x-yaml")
 LAST_EVENT = Header(name="Last-Event-ID", description="The `id` of the last event received: go on behind it.")
@@ -32,6 +37,11 @@ LOG_HEADERS = (
     Header(name="X-Weft-Rank", description="The rank whose log this is.", of_answer=True),
     Header(name="X-Weft-Node", description="The node that has it, once it is placed.", of_answer=True),
     Header(name="X-Weft-Offset", description="The byte of the log that this begins with.", of_answer=True),
+    Header(
+        name="X-Weft-Begins",
+        description="How many bytes at the head of the log its node has dropped, by its limits.",
+        of_answer=True,
+    ),
 )
 ACCEPTED = {202: Answer(description="Stored; the scheduler does it.", type=Accepted)}
 EVENTS = {200: Answer(description="CloudEvents.", type=list[EventView], media=(JSON, SSE))}
@@ -75,8 +85,9 @@ OPERATIONS: tuple[Route[Any], ...] = (
         summary="Look at a job",
         description="With its specification, its placement, and what each rank is doing.",
         handler=jobs.job,
-        query=NoQuery,
+        query=PastQuery,
         answers={200: Answer(description="The job.", type=JobView)},
+        example="?at=2026-01-31T12:00:00Z",
     ),
     Route(
         method="GET",
@@ -198,28 +209,54 @@ OPERATIONS: tuple[Route[Any], ...] = (
         group="cluster",
         summary="The cluster and its queue at a glance",
         handler=nodes.cluster,
-        query=NoQuery,
+        query=PastQuery,
         answers={200: Answer(description="All of it at one time.", type=ClusterView)},
+    ),
+    Route(
+        method="GET",
+        path="/v1/history",
+        group="cluster",
+        summary="What the scheduler decided, and from what",
+        description="Every record that is kept of a pool, in order and in parts: `weft replay` derives them anew.",
+        handler=history.history,
+        query=HistoryQuery,
+        who=Who.ADMIN,
+        answers={200: Answer(description="A part of it.", type=HistoryView)},
+        example="?pool=default",
     ),
     Route(
         method="POST",
         path="/v1/tokens",
         group="tokens",
         summary="Make a token",
-        description="It is told this once. A tenant that is new is made.",
+        description="It is told this once. A tenant that is new is made, and may have several: to change one, make"
+        " another, use it, and revoke the first by its label.",
         handler=tokens.make,
         query=NoQuery,
         who=Who.ADMIN,
         body=TokenWanted,
         answers={201: Answer(description="The token.", type=TokenMade)},
-        example="""-d '{"tenant": "vision", "label": "ci"}'""",
+        example="""-d '{"tenant": "vision", "label": "ci", "expires_in": 2592000}'""",
+    ),
+    Route(
+        method="GET",
+        path="/v1/tokens",
+        group="tokens",
+        summary="List tokens",
+        description="The newest 1,000, without their secret; those in force alone, or `all`.",
+        handler=tokens.tokens,
+        query=TokensQuery,
+        who=Who.ADMIN,
+        answers={200: Answer(description="Whose they are, and when each was used last.", type=TokensView)},
+        example="?tenant=vision",
     ),
     Route(
         method="DELETE",
         path="/v1/tokens/{tenant}/{label}",
         group="tokens",
         summary="Revoke tokens",
-        description="All of this tenant with this label. They are refused everywhere within two seconds.",
+        description="All of this tenant with this label. They are refused everywhere within two seconds, and streams"
+        " that they opened end within five.",
         handler=tokens.revoke,
         query=NoQuery,
         who=Who.ADMIN,

@@ -1,11 +1,9 @@
 """Which run of a job is meant, on which node it is or was, and the bytes of its log as that node gives them."""
 
-import asyncio
-
 import msgspec
 from msgspec import Struct
 
-from libs.bus import Bus, NoAnswerError
+from libs.bus import Bus
 from libs.domain.job import Job, Placement
 from libs.messages.events import Event
 from libs.messages.nodes import LogRead, ReadLog
@@ -93,8 +91,16 @@ async def read(bus: Bus, run: Run, *, offset: int, limit: int = CHUNK_BYTES, wai
     return await bus.request(asked, LogRead, seconds_max=wait + ANSWER_SECONDS_MAX)
 
 
-async def size(bus: Bus, run: Run) -> int:
-    """How long the log is now: the node is asked for single bytes, twice as far each time, then halfway between."""
+async def extent(bus: Bus, run: Run) -> tuple[int, int]:
+    """The first byte of the log that the node still has, and how long the log is now. Raises NoAnswerError."""
+    first = await read(bus, run, offset=0, limit=1)
+    if first.size >= 0:
+        return first.begins, first.size
+    return 0, await _size(bus, run)
+
+
+async def _size(bus: Bus, run: Run) -> int:
+    """An executor of an earlier version is asked for single bytes, twice as far each time, then halfway between."""
     reached, beyond = 0, 1
     while (await read(bus, run, offset=beyond - 1, limit=1)).data:
         reached, beyond = beyond, beyond * 2
@@ -105,16 +111,3 @@ async def size(bus: Bus, run: Run) -> int:
         else:
             beyond = middle
     return reached
-
-
-async def read_patiently(bus: Bus, run: Run, *, offset: int, wait: float, patience: float) -> LogRead:
-    """The same, asking again for `patience` seconds while the node does not answer (it may be restarting)."""
-    try:
-        async with asyncio.timeout(patience):
-            while True:
-                try:
-                    return await read(bus, run, offset=offset, wait=wait)
-                except NoAnswerError:
-                    await asyncio.sleep(0.5)
-    except TimeoutError:
-        raise NoAnswerError(f"node {run.node_id} has not answered for {patience:g} s") from None

@@ -1,14 +1,16 @@
 """The gateway's shell: HTTP and requests come in, what is heard is kept, and all of it stops in order."""
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
 
 from libs.bus import Asked, Bus
 from libs.messages.asks import SubmitAnswered
 from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import NodeSampled, PoolReviewed
-from libs.service import AnswerRaw, Listen, serve
-from libs.store import GatewayStore
+from libs.service import AnswerRaw, Every, Listen, SettingsError, serve
+from libs.service.keys import ServerCertificate
+from libs.store import GatewayStore, StoreUnavailableError
 from services.gateway.app import application
 from services.gateway.feed import EventTold
 from services.gateway.gateway import Gateway, Limits
@@ -16,7 +18,19 @@ from services.gateway.listening import listening
 from services.gateway.submissions import answer_submit
 from services.gateway.tokens import keep_admin_token
 
+logger = logging.getLogger(__name__)
+
 SUBMIT_SUBJECT = "weft.submit"
+STREAMS_SECONDS = 1.0  # between two looks at whose streams are open
+RENEW_SECONDS = 5.0  # between two looks at the certificate's files
+
+
+def renewing(certificate: ServerCertificate) -> Callable[[], Awaitable[None]]:
+    async def renew() -> None:
+        if await asyncio.to_thread(certificate.renew):
+            logger.info("the certificate was renewed")
+
+    return renew
 
 
 async def run(
@@ -35,9 +49,10 @@ async def run(
     admin_host: str = "127.0.0.1",
     admin_port: int | None = None,
     limits: Limits | None = None,
+    certificate: ServerCertificate | None = None,
     listens_on: Callable[[int], None] | None = None,
 ) -> None:
-    """Run until `stop` is set. `listens_on` is called with the port once HTTP is served."""
+    """Run until `stop` is set. With a `certificate` it serves HTTPS. `listens_on` is called with the port."""
     gateway = Gateway(
         store=store,
         bus=bus,
@@ -52,10 +67,16 @@ async def run(
         await keep_admin_token(store, admin_token, at=now())
 
     async def submit(asked: Asked) -> SubmitAnswered:
-        return await answer_submit(gateway.submissions, gateway.access, asked)
+        return await answer_submit(
+            gateway.submissions, gateway.access, lambda who: gateway.count(who, changes=True), asked
+        )
 
-    app = application(gateway)
-    async with listening(app, host=host, port=port, connections_max=gateway.limits.connections_max) as served:
+    loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
+    if certificate is not None:
+        loops.append(Every(RENEW_SECONDS, renewing(certificate), retry_on=(SettingsError,), name="certificate"))
+    app, most = application(gateway), gateway.limits.connections_max
+    tls = None if certificate is None else certificate.context
+    async with listening(app, host=host, port=port, connections_max=most, tls=tls) as served:
         if listens_on is not None:
             listens_on(served)
         try:
@@ -70,6 +91,7 @@ async def run(
                     Listen(EventTold, gateway.feed.hear, group=""),
                 ],
                 answers=[AnswerRaw(SUBMIT_SUBJECT, submit)],
+                loops=loops,
                 registry=gateway.meters.registry,
                 admin_host=admin_host,
                 admin_port=admin_port,

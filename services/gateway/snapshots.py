@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job
-from libs.store import GatewayStore
+from libs.store import GatewayStore, StoreUnavailableError
 from services.gateway.admission import Admission
 
 T = TypeVar("T")
@@ -30,6 +30,8 @@ class Nodes(Struct, frozen=True):
 class Fresh(Generic[T]):
     """One value, read again when it is asked for and too old; those who ask at once share one reading.
 
+    While the store is away one who asks finds out whether it is back, and the others do not wait for that.
+
     Too old: SECONDS, or with `quick` already a few times what reading it took, so that what is cheap is fresh.
     """
 
@@ -40,6 +42,7 @@ class Fresh(Generic[T]):
         self._seconds = SECONDS
         self._value: tuple[float, T] | None = None
         self._reading: asyncio.Task[T] | None = None
+        self._failing = False
 
     @property
     def at(self) -> float:
@@ -52,6 +55,8 @@ class Fresh(Generic[T]):
         if self._reading is None:
             self._reading = asyncio.create_task(self._read_now())
             self._reading.add_done_callback(self._done)
+        elif self._failing:
+            raise StoreUnavailableError("the store did not answer, and is asked again already")
         return await asyncio.shield(self._reading)  # One who leaves does not take it from the others.
 
     def forget(self) -> None:
@@ -68,7 +73,8 @@ class Fresh(Generic[T]):
     def _done(self, task: "asyncio.Task[T]") -> None:
         self._reading = None
         if not task.cancelled():
-            task.exception()  # Everybody who waited has it; where all have left, nobody needs it.
+            # Everybody who waited has it; where all have left, nobody needs it.
+            self._failing = isinstance(task.exception(), StoreUnavailableError)
 
 
 class Snapshots:

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
 
 from services.gateway.errors import RejectedError
+from services.gateway.listening import Connection
 
 WRITE_SECONDS_MAX = 30.0
+CLOSE_AGAIN_SECONDS = 0.5
 
 
 class Streams:
@@ -17,7 +19,7 @@ class Streams:
         self._most = most
         self._most_per_tenant = most_per_tenant
         self._tenants: Counter[str] = Counter()
-        self._open: set[asyncio.Task[object]] = set()
+        self._open: dict[asyncio.Task[object], web.Request] = {}
         self._closing = False
 
     @property
@@ -33,8 +35,11 @@ class Streams:
             raise RejectedError(503, "", "too many streams are open; close some, or ask again later")
         task = asyncio.current_task()
         assert task is not None, "a stream is served by a task"
-        self._open.add(task)
+        self._open[task] = request
         self._tenants[tenant] += 1
+        connection = request.protocol
+        if isinstance(connection, Connection):
+            connection.stream = task
         try:
             yield
         except asyncio.CancelledError:
@@ -42,18 +47,26 @@ class Streams:
                 request.transport.abort()
             raise
         finally:
-            self._open.discard(task)
+            if isinstance(connection, Connection):
+                connection.stream = None
+            del self._open[task]
             self._tenants[tenant] -= 1
             if not self._tenants[tenant]:
                 del self._tenants[tenant]
 
+    async def end_unless(self, may_go_on: Callable[[web.Request], Awaitable[bool]]) -> None:
+        """Cut those whose request would no longer be let in."""
+        for task, request in list(self._open.items()):
+            if not await may_go_on(request):
+                task.cancel()
+
     async def close(self) -> None:
+        """Return when all have ended. One may have been about to take an answer, and is told again."""
         self._closing = True
-        serving = list(self._open)
-        for task in serving:
-            task.cancel()
-        if serving:
-            await asyncio.wait(serving)
+        while serving := list(self._open):
+            for task in serving:
+                task.cancel()
+            await asyncio.wait(serving, timeout=CLOSE_AGAIN_SECONDS)
 
 
 async def write(response: web.StreamResponse, data: bytes) -> None:

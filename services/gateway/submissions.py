@@ -14,6 +14,7 @@ from services.gateway.snapshots import Snapshots
 
 KEY_CHARACTERS_MAX = 255
 ID_CHARACTERS = 10
+NATS_SOURCE = "NATS"  # a request there does not say which address it comes from
 
 # What curl sends when it is told nothing (the form type) is taken for JSON.
 CONTENTS = {
@@ -74,19 +75,23 @@ class Submissions:
         return None if before is None else http.Submitted(id=before.job_id, name=spec.name, created=False)
 
 
-async def answer_submit(submissions: Submissions, access: AccessCache, asked: Asked) -> SubmitAnswered:
-    """A request on `weft.submit`: the same as `POST /v1/jobs`."""
+async def answer_submit(
+    submissions: Submissions, access: AccessCache, count: Callable[[Access], None], asked: Asked
+) -> SubmitAnswered:
+    """A request on `weft.submit`: the same as `POST /v1/jobs`. `count` refuses a tenant that asks too fast."""
     headers = {name.lower(): value for name, value in asked.headers.items()}
     try:
         try:
-            who = await access.of(headers.get("authorization"))
+            who = await access.of(headers.get("authorization"), source=NATS_SOURCE)
+            count(who)
             submitted = await submissions.submit(
                 who, asked.payload, content_type=headers.get("content-type", ""), key=headers.get("idempotency-key")
             )
         except StoreUnavailableError:
             raise unavailable() from None
     except RejectedError as error:
-        return SubmitAnswered(error=error.reason, field=error.field)
+        later = error.retry_after if error.status in (429, 503) else 0.0
+        return SubmitAnswered(error=error.reason, field=error.field, retry_after=later)
     return SubmitAnswered(job_id=submitted.id, created=submitted.created)
 
 

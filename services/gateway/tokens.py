@@ -1,29 +1,46 @@
-"""Tokens: made for a tenant, told once, revoked by their label."""
+"""Tokens: made for a tenant, told once, listed without their secret, revoked by their label."""
 
 import hashlib
 import re
+from typing import Annotated
 
 from aiohttp import web
+from msgspec import Meta, Struct
 
 from libs.domain.spec import TOKEN_PATTERN
-from libs.messages.http import TokenMade, TokensRevoked, TokenWanted
-from libs.store import GatewayStore
+from libs.messages.http import TokenMade, TokensRevoked, TokensView, TokenView, TokenWanted
+from libs.store import GatewayStore, TokenKept
 from services.gateway.access import TOKEN_PREFIX, token_hash
 from services.gateway.errors import RejectedError
 from services.gateway.route import Call, NoQuery, answer, json_of
 
 TOKEN_CHARACTERS = 40
 ADMIN_TENANT = "admin"
+LISTED_MAX = 1000
+
+
+class TokensQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN)] | None = None
+    all: Annotated[bool, Meta(description="Also those that were revoked or have expired.")] = False
+
+
+async def tokens(call: Call[TokensQuery]) -> web.StreamResponse:
+    now = call.gateway.now()
+    kept = await call.gateway.store.tokens(tenant=call.query.tenant, limit=LISTED_MAX)
+    views = (_view(token, now) for token in kept)
+    return answer(TokensView(tokens=tuple(view for view in views if call.query.all or view.in_force)))
 
 
 async def make(call: Call[NoQuery]) -> web.StreamResponse:
     wanted = await json_of(call.request, TokenWanted)
     gateway = call.gateway
     token = TOKEN_PREFIX + gateway.characters(TOKEN_CHARACTERS)
+    now = gateway.now()
+    ends = None if wanted.expires_in is None else now + wanted.expires_in
     await gateway.store.add_token(
-        token_hash(token), tenant=wanted.tenant, admin=wanted.admin, label=wanted.label, at=gateway.now()
+        token_hash(token), tenant=wanted.tenant, admin=wanted.admin, label=wanted.label, at=now, expires_at=ends
     )
-    made = TokenMade(token=token, tenant=wanted.tenant, label=wanted.label, admin=wanted.admin)
+    made = TokenMade(token=token, tenant=wanted.tenant, label=wanted.label, admin=wanted.admin, expires_at=ends)
     return answer(made, status=201, headers={"Cache-Control": "no-store"})
 
 
@@ -43,3 +60,17 @@ async def keep_admin_token(store: GatewayStore, token: str, *, at: float) -> Non
     """Let the operator's own token in. Its label is made from it, so that each can be revoked by itself."""
     label = f"file-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
     await store.add_token(token_hash(token), tenant=ADMIN_TENANT, admin=True, label=label, at=at)
+
+
+def _view(token: TokenKept, now: float) -> TokenView:
+    ended = token.revoked_at is not None or (token.expires_at is not None and token.expires_at <= now)
+    return TokenView(
+        tenant=token.tenant,
+        label=token.label,
+        admin=token.admin,
+        in_force=not ended,
+        created_at=token.created_at,
+        expires_at=token.expires_at,
+        used_at=token.used_at,
+        revoked_at=token.revoked_at,
+    )

@@ -29,7 +29,7 @@ def may_see(who: Access, tenant: str) -> bool:
 def job_view(job: Job, cluster: Cluster, *, whole: bool = False) -> JobView:
     """`whole`: with its specification, its placement and its runs."""
     allocations = job.placement.allocations if job.placement is not None else ()
-    spec, heard = job.spec, {} if job.state in FINAL else cluster.progress(job.id, job.epoch)
+    spec, heard = job.spec, {} if job.state in FINAL else cluster.progress(job)
     return JobView(
         id=job.id,
         name=spec.name,

@@ -10,6 +10,7 @@ from libs.bus import BusError
 from libs.bus.nats import NatsBus
 from libs.service.clock import steady
 from libs.service.config import Connections, load
+from libs.service.keys import nats_keys, pg_keys
 from libs.service.start import main
 from libs.store import StoreUnavailableError
 from libs.store.postgres import PostgresStore
@@ -28,8 +29,8 @@ async def run(stop: asyncio.Event) -> None:
     config = load(Config, prefix="SCORER_", environ=os.environ)
     to = config.connections
     async with (
-        NatsBus.connect(to.nats_url, name="scorer", user=to.nats_user, password=to.nats_password()) as bus,
-        PostgresStore.connect(to.pg_dsn, password=to.pg_password() or None, connections=2) as store,
+        NatsBus.connect(to.nats_url, name="scorer", **nats_keys(to)) as bus,
+        PostgresStore.connect(to.pg_dsn, **pg_keys(to), connections=2) as store,
     ):
         await service.run(
             bus=bus,

@@ -12,6 +12,7 @@ from msgspec import Meta
 from libs.bus.nats import NatsBus
 from libs.gpus import GpuWatch, inventory
 from libs.service import Connections, load, main
+from libs.service.keys import nats_keys
 from services.telemetry import service
 from services.telemetry.runs import Finder, ProcessRuns, docker_runs
 
@@ -39,9 +40,7 @@ async def run(stop: asyncio.Event) -> None:
         node_id=config.node_id, pool=config.pool, finder=finder, gpus=GpuWatch(gpus), disk=config.home
     )
     name = f"telemetry-{config.node_id}"
-    async with NatsBus.connect(
-        to.nats_url, name=name, user=to.nats_user, password=to.nats_password(), on_closed=stop.set
-    ) as bus:
+    async with NatsBus.connect(to.nats_url, name=name, **nats_keys(to), on_closed=stop.set) as bus:
         await service.run(
             telemetry,
             bus=bus,

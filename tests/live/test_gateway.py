@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from libs.client import Client, RefusedError, UnreachableError
+from libs.client import Client, Gap, RefusedError, UnreachableError
 from libs.domain.job import Job, JobEvent, JobState
 from libs.domain.spec import SPEC_BYTES_MAX
 from libs.messages.asks import AskKind, AskStored, OutboxFilled, SubmitAnswered
@@ -823,6 +823,99 @@ async def test_a_node_that_does_not_answer_is_a_503_and_a_lost_log_a_404(world: 
     over = await world.go(other, JobEvent.SUCCEEDED)
     found, answer, _ = await world.ask("GET", f"/v1/jobs/{over.id}/logs")
     assert (found, error_of(answer)[0]) == (404, "epoch")
+
+
+async def test_the_dropped_head_of_a_log_is_told_and_never_made_up(world: World) -> None:
+    job = await world.running()
+    text = b"".join(b"line %d\n" % number for number in range(100_000))
+    node_1 = world.nodes["node-1"]
+    await node_1.write(job.id, text)
+    node_1.begins[job.id, 0, 0] = 300_000
+    gaps: list[Gap] = []
+    chunks = world.alice.stream_log(job.id, gap=gaps.append)
+    assert b"".join([chunk async for chunk in chunks]) == text[300_000:]
+    assert [(gap.begins, gap.ends, gap.epoch) for gap in gaps] == [(0, 300_000, 0)]
+    assert "node-1" in gaps[0].reason
+    assert await world.alice.read_log(job.id, tail=100) == text[-100:]
+    assert await world.alice.read_log(job.id, tail=10**7) == text[300_000:]
+    found, body, headers = await world.ask("GET", f"/v1/jobs/{job.id}/logs?offset=7")
+    assert (found, body, headers["X-Weft-Offset"], headers["X-Weft-Begins"]) == (
+        200,
+        text[300_000:],
+        "300000",
+        "300000",
+    )
+    asked = {"Range": "bytes=299990-300009"}
+    found, body, headers = await world.ask("GET", f"/v1/jobs/{job.id}/logs", headers=asked)
+    assert (found, body) == (206, text[300_000:300_010])
+    assert headers["Content-Range"] == f"bytes 300000-300009/{len(text)}"
+    found, _, headers = await world.ask("GET", f"/v1/jobs/{job.id}/logs", headers={"Range": "bytes=0-9"})
+    assert (found, headers["Content-Range"]) == (416, f"bytes */{len(text)}")
+
+
+async def test_a_gap_that_comes_up_under_a_follower_is_told_and_the_rest_follows(world: World) -> None:
+    job = await world.running()
+    node_1 = world.nodes["node-1"]
+    heard, gaps = b"", list[Gap]()
+
+    async def listen() -> None:
+        nonlocal heard
+        async for chunk in world.alice.follow_log(job.id, epoch=0, gap=gaps.append):
+            heard += chunk
+
+    listening = asyncio.create_task(listen())
+    await node_1.write(job.id, b"a" * 100)
+    await until(lambda: len(heard) == 100)
+    node_1.begins[job.id, 0, 0] = 150
+    await node_1.write(job.id, b"b" * 100, end=True)
+    async with asyncio.timeout(SECONDS_MAX):
+        await listening
+    assert heard == b"a" * 100 + b"b" * 50
+    assert [(gap.begins, gap.ends) for gap in gaps] == [(100, 150)]
+
+
+async def test_an_executor_of_an_earlier_version_is_understood(world: World) -> None:
+    job = await world.running()
+    node_1 = world.nodes["node-1"]
+    node_1.older = True
+    text = b"".join(b"line %d\n" % number for number in range(50_000))
+    await node_1.write(job.id, text, end=True)
+    assert await world.alice.read_log(job.id) == text
+    assert await world.alice.read_log(job.id, tail=100) == text[-100:]
+    assert b"".join([chunk async for chunk in world.alice.follow_log(job.id, epoch=0)]) == text
+    found, body, _ = await world.ask("GET", f"/v1/jobs/{job.id}/logs", headers={"Range": "bytes=-7"})
+    assert (found, body) == (206, text[-7:])
+
+
+async def test_reading_what_is_there_ends_though_more_is_written_all_the_time(world: World) -> None:
+    job = await world.running()
+    node_1 = world.nodes["node-1"]
+    await node_1.write(job.id, b"x" * 1000)
+
+    async def write_on() -> None:
+        while True:
+            asked = node_1.asked
+            await node_1.write(job.id, b"x" * 300_000)
+            await until(lambda: node_1.asked > asked)  # noqa: B023 - it is called at once
+
+    writing = asyncio.create_task(write_on())
+    try:
+        async with asyncio.timeout(SECONDS_MAX):
+            assert len(await world.alice.read_log(job.id)) >= 1000
+    finally:
+        writing.cancel()
+        await asyncio.wait([writing])
+
+
+async def test_the_log_of_a_lost_node_is_told_to_be_there_not_to_be_asked_for_again(world: World) -> None:
+    job = await world.running(placement=placement(("node-9", 0)))
+    lost = node("node-9", ready=False)
+    await world.place.stores.scheduler.save_node(world.lease, lost, event="lost", cause="it was silent")
+    for query in ("", "?follow=1", "?tail=5"):
+        found, answer, headers = await world.ask("GET", f"/v1/jobs/{job.id}/logs{query}")
+        assert (found, error_of(answer)[0]) == (404, "node")
+        assert "Retry-After" not in headers
+        assert "node-9" in error_of(answer)[1]
 
 
 # when things go wrong

@@ -17,6 +17,7 @@ from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.messages.nodes import LogRead, ReadLog
 from libs.servers import temporary
+from libs.service.keys import ServerCertificate
 from libs.store import GatewayStore, Lease, StoreUnavailableError
 from libs.store.migrate import ROLES
 from services.gateway import service
@@ -76,21 +77,29 @@ class Outage:
 class RunningGateway:
     """One gateway, that can be stopped and started again on its port."""
 
-    def __init__(self, place: Place, *, volumes_allowed: tuple[str, ...] = (), limits: Limits = LIMITS) -> None:
+    def __init__(
+        self,
+        place: Place,
+        *,
+        volumes_allowed: tuple[str, ...] = (),
+        limits: Limits = LIMITS,
+        certificate: ServerCertificate | None = None,
+    ) -> None:
         self.store = Outage(place.stores.gateway)
         self._place = place
         self._volumes_allowed = volumes_allowed
         self._limits = limits
+        self._certificate = certificate
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.port = 0
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self._certificate else ''}://127.0.0.1:{self.port}"
 
-    def client(self, token: str = ADMIN_TOKEN, *, retry_seconds: float = 20.0) -> Client:
-        return Client(self.url, token, retry_seconds=retry_seconds)
+    def client(self, token: str = ADMIN_TOKEN, *, retry_seconds: float = 20.0, ca_file: str = "") -> Client:
+        return Client(self.url, token, retry_seconds=retry_seconds, ca_file=ca_file)
 
     async def start(self) -> None:
         self._stop = asyncio.Event()
@@ -120,6 +129,7 @@ class RunningGateway:
                 volumes_allowed=self._volumes_allowed,
                 admin_token=ADMIN_TOKEN,
                 limits=self._limits,
+                certificate=self._certificate,
                 listens_on=listening.set_result,
             )
 
@@ -131,6 +141,8 @@ class FakeExecutor:
         self.node_id = node_id
         self.logs: dict[tuple[str, int, int], bytes] = {}
         self.ended: set[tuple[str, int, int]] = set()
+        self.begins: dict[tuple[str, int, int], int] = {}  # how much of its head was dropped
+        self.older = False  # answers as earlier versions did
         self.asked = 0
         self._bus = bus
         self._more = asyncio.Condition()
@@ -153,9 +165,13 @@ class FakeExecutor:
                 await self._more.wait_for(lambda: len(self.logs[key]) > ask.offset or key in self.ended)
         except TimeoutError:
             pass
-        data = self.logs[key][ask.offset : ask.offset + ask.limit]
-        ended = key in self.ended and ask.offset + len(data) >= len(self.logs[key])
-        return LogRead(offset=ask.offset, data=data, ended=ended)
+        begins, size = self.begins.get(key, 0), len(self.logs[key])
+        offset = max(ask.offset, begins)
+        data = self.logs[key][offset : offset + ask.limit]
+        ended = key in self.ended and offset + len(data) >= size
+        if self.older:
+            return LogRead(offset=ask.offset, data=data, ended=ended)
+        return LogRead(offset=offset, data=data, ended=ended, begins=begins, size=size)
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator["FakeExecutor"]:

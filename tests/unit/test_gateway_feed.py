@@ -2,14 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import Any
 
+from libs.bus.memory import MemoryBus
 from libs.messages.events import Event
+from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
 from services.gateway.feed import EventTold, Feed
+from services.scheduler.relay import Relay
 from tests.support.builders import spec
 
 BEAT = 0.2
+SUBMITTED = "weft.jobs.submitted"
 
 
 async def submit(store: MemoryStore, *job_ids: str, tenant: str = "alice") -> None:
@@ -58,7 +63,7 @@ async def test_readers_from_now_hear_what_comes_and_nothing_before() -> None:
         await asyncio.sleep(0.05)
         await submit(store, "a")
         await submit(store, "b", tenant="bob")
-        await feed.hear(EventTold(id="jobs/a/1"))
+        await feed.hear(EventTold(id="jobs/a/1", type=SUBMITTED))
         assert await asyncio.gather(*reading) == [["a", "b"], ["b"]]
 
 
@@ -73,7 +78,7 @@ async def test_a_reader_that_is_too_slow_reads_the_store_and_misses_nothing() ->
             found: list[str] = []
             for name in names:
                 await submit(store, name)
-                await feed.hear(EventTold(id=name))
+                await feed.hear(EventTold(id=name, type=SUBMITTED))
                 if name.endswith("5"):
                     await asyncio.sleep(0.05)
             while len(found) < len(names):
@@ -88,5 +93,60 @@ async def test_the_feed_rests_while_nobody_reads_and_wakes_again() -> None:
             reading = asyncio.create_task(read(feed, 1))
             await asyncio.sleep(0.05)
             await submit(store, name)
-            await feed.hear(EventTold(id=name))
+            await feed.hear(EventTold(id=name, type=SUBMITTED))
             assert await reading == [name]
+
+
+async def test_what_the_relay_tells_is_heard() -> None:
+    bus, store = MemoryBus(), MemoryStore()
+    heard = asyncio.Event()
+
+    async def hear(_: EventTold) -> None:
+        heard.set()
+
+    await bus.subscribe(EventTold, hear)
+    await submit(store, "a")
+    await Relay(store=store, bus=bus, clock=lambda: 1.0).turn()
+    async with asyncio.timeout(10):
+        await heard.wait()
+    assert not bus.counts
+
+
+class AwayAndBack(MemoryStore):
+    """Fails once, and is an older store then."""
+
+    older: MemoryStore | None = None
+    away = False
+
+    async def events(self, **asked: Any) -> list[Event]:
+        if self.away:
+            self.away = False
+            raise StoreUnavailableError("on purpose")
+        return await (self.older or super()).events(**asked)
+
+
+async def test_a_reader_hears_what_is_new_in_a_store_that_went_back_in_time() -> None:
+    """One that stayed, and one that comes again with a cursor of the time that is lost."""
+    store, older = AwayAndBack(), MemoryStore()
+    await submit(store, "a", "b", "c", "d")
+    await submit(older, "a")
+    ahead = (await store.events())[-1].cursor
+    async with feeding(store) as feed, asyncio.timeout(10), AsyncExitStack() as stack:
+        readers = []
+        for after in ("", ahead):
+            batches = feed.follow(after=after, wants=lambda _: True, tenant=None, beat=BEAT)
+            readers.append(await stack.enter_async_context(aclosing(batches)))
+            assert await anext(readers[-1]) == []  # it is there
+            if not after:
+                store.older, store.away = older, True
+                while store.away:
+                    assert await anext(readers[0]) == []
+                await feed.hear(EventTold(id="jobs/d/1", type=SUBMITTED))
+                assert await anext(readers[0]) == []
+        await submit(older, "e")
+        await feed.hear(EventTold(id="jobs/e/1", type=SUBMITTED))
+        for reader in readers:
+            found: list[str] = []
+            while not found:
+                found = [item.event.subject_id for item in await anext(reader)]
+            assert found == ["e"]

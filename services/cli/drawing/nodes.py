@@ -7,10 +7,12 @@ from rich.text import Text
 
 from libs.domain.quantity import size_text
 from libs.messages.http import GpuView, NodeView
+from libs.messages.signals import HostSample
 from services.cli.drawing.look import Look, plain, table
 from services.cli.words import ago, clean, number, some
 
 _AWAY_SECONDS = 15.0
+_FREE_PART_MIN = 0.02
 
 
 def nodes_table(nodes: Sequence[NodeView], look: Look) -> Table:
@@ -91,6 +93,16 @@ def gpus_text(gpus: Sequence[GpuView]) -> str:
 def model_text(model: str, *, emulated: bool) -> str:
     model = clean(model)
     return f"emulated {model}" if emulated and "emulated" not in model.lower() else model
+
+
+def full_disks(nodes: Sequence[NodeView]) -> list[str]:
+    """Which nodes have almost nothing left on the disk of their runs and logs."""
+    full = [node.id for node in nodes if node.use and node.use.disk_total and _free_part(node.use) < _FREE_PART_MIN]
+    return [f"the disk of the runs is full on {some(full)}: jobs there cannot write, and none starts"] if full else []
+
+
+def _free_part(use: HostSample) -> float:
+    return 1.0 - use.disk_used / use.disk_total
 
 
 def not_enforced(nodes: Sequence[NodeView]) -> list[str]:

@@ -18,7 +18,7 @@ from libs.store import StoreError
 from libs.store.migrate import ROLES, migrate
 from services.cli.local.errors import LocalError, StartFailedError
 from services.cli.local.home import ClientFile, Home, State
-from services.cli.local.leftovers import kill_runs
+from services.cli.local.leftovers import end_guards, kill_runs
 from services.cli.local.options import Options
 from services.cli.local.plan import Addresses, Service, Stage, services
 from services.cli.local.ports import gateway_port
@@ -87,6 +87,7 @@ class LocalCluster:
         killed = await asyncio.to_thread(kill_runs, self.home.nodes)
         if killed:
             self._tell(f"killed what outlived its executor: {', '.join(killed)}")
+        await asyncio.to_thread(end_guards, self.home.nodes)
         await servers.down(self.home.root)
         self._enter("stopped")
         self.home.release()

@@ -1,0 +1,41 @@
+"""What the gateway hears of nodes and keeps: each node's word counts for what is its own."""
+
+from libs.domain.job import JobState
+from libs.messages.nodes import ProgressSeen, RunProgressed
+from services.gateway.cluster import JOBS_PER_NODE_MAX, Cluster
+from tests.support.builders import job
+from tests.support.steps import placement
+
+JOB = job("j-1", replicas=2, state=JobState.RUNNING, epoch=3, placement=placement(("node-1", 0), ("node-2", 0)))
+
+
+def told(node_id: str, *, rank: int = 0, epoch: int = 3, step: float = 1.0, job_id: str = "j-1") -> ProgressSeen:
+    run = RunProgressed(job_id=job_id, epoch=epoch, rank=rank, progress={"step": step})
+    return ProgressSeen(node_id=node_id, runs=(run,))
+
+
+async def test_progress_is_told_by_the_node_where_the_rank_is_placed() -> None:
+    cluster = Cluster(clock=lambda: 0.0)
+    await cluster.hear_progress(told("node-1", rank=0, step=10))
+    await cluster.hear_progress(told("node-2", rank=1, step=11))
+    assert cluster.progress(JOB) == {0: {"step": 10}, 1: {"step": 11}}
+
+
+async def test_what_another_node_tells_of_a_run_changes_nothing() -> None:
+    cluster = Cluster(clock=lambda: 0.0)
+    await cluster.hear_progress(told("node-1", rank=0, step=10))
+    await cluster.hear_progress(told("node-2", rank=0, step=99))
+    await cluster.hear_progress(told("node-3", rank=0, step=99))
+    await cluster.hear_progress(told("node-3", rank=0, epoch=1000, step=99))
+    for number in range(2 * JOBS_PER_NODE_MAX):
+        await cluster.hear_progress(told("node-3", job_id=f"j-{number + 2}"))
+    assert cluster.progress(JOB) == {0: {"step": 10}}
+
+
+async def test_progress_of_an_earlier_epoch_is_not_shown_for_this_one() -> None:
+    cluster = Cluster(clock=lambda: 0.0)
+    await cluster.hear_progress(told("node-1", epoch=2))
+    assert cluster.progress(JOB) == {}
+    await cluster.hear_progress(told("node-1", epoch=3, step=5))
+    await cluster.hear_progress(told("node-1", epoch=2, step=4))
+    assert cluster.progress(JOB) == {0: {"step": 5}}
