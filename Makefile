@@ -3,8 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+SEEDS ?= 200
+FROM ?= 1000
+
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo up fmt check test bench clean
+.PHONY: help setup lock demo up fmt check test sim bench chaos clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -39,8 +42,16 @@ check: setup ## formatting, lints, strict types, import walls
 test: check ## check, then every test this machine can run
 	$(BIN)/pytest
 
+sim: setup ## SEEDS=200 FROM=1000: whole clusters in virtual time, each seed with its own troubles
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FROM)
+
 bench: setup ## what Weft is for, measured on this machine
 	@$(BIN)/python -m tests.bench
+
+SECONDS ?= 60
+SEED ?= 7
+chaos: setup ## faults on real servers, then an audit: make chaos SECONDS=60 SEED=7
+	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
 
 clean: ## remove what setup made
 	rm -rf $(VENV)

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from libs.credentials.permissions import SERVICE_PERMISSIONS, Permissions, node_permissions
-from libs.domain.job import STEPS, JobEvent, JobState
+from libs.domain.job import STEPS, CauseCode, JobEvent, JobState
+from libs.messages.asks import AskKind
 from libs.messages.events import NODE_EVENTS
 from libs.store.memory import MemoryStore
+from services.scheduler.core import Settings
+from tests.support.scheduler import world
 from tests.support.story import documents, tell_everything
 
 ROOT = Path(__file__).parents[2]
@@ -72,10 +75,59 @@ def test_every_state_has_a_line_with_owner_and_deadline() -> None:
     table = {names(row[0])[0]: row[1:] for row in rows(page("job-states.md"), under="## States")}
     assert table.keys() == {state.value for state in JobState}
     for state in JobState:
-        holds, owner, meaning, deadline = table[state.value]
+        holds, owner, meaning, deadline, then = table[state.value]
         assert holds == ("yes" if state.holding else "no")
         assert meaning
+        assert then
         assert (owner == "nobody") == (deadline == "final") == state.final
+
+
+SETTINGS = {"start": "start_seconds", "stop": "stop_seconds", "lease": "lease_seconds"}
+JOBS_OWN = {"limit", "grace"}
+
+
+def test_deadlines_are_those_of_the_code() -> None:
+    """The settings and their defaults; that each ends its state is shown by tests/unit/test_scheduler_deadlines.py."""
+    text = page("job-states.md").split("## States")[1].split("## Steps")[0]
+    words = " ".join(text.split())
+    named = dict(re.findall(r"`(\w+_seconds)` \((\d+)\)", words))
+    assert named == {name: f"{getattr(Settings(), name):g}" for name in (*SETTINGS.values(), "settle_seconds")}
+    for row in rows(page("job-states.md"), under="## States"):
+        assert set(re.findall(r"\*(\w+)\*", row[4])) <= SETTINGS.keys() | JOBS_OWN
+
+
+# Where a job is taken to when the deadline of its state has passed, and why.
+AT_THE_DEADLINE = {
+    JobState.PLACED: (JobState.STOPPING, CauseCode.START_TIMEOUT),
+    JobState.STARTING: (JobState.STOPPING, CauseCode.START_TIMEOUT),
+    JobState.RUNNING: (JobState.STOPPING, CauseCode.TIME_LIMIT),
+    JobState.STOPPING: (JobState.FAILED, CauseCode.STOP_TIMEOUT),
+}
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_what_happens_at_a_deadline_is_what_the_page_says(state: JobState) -> None:
+    (row,) = [row for row in rows(page("job-states.md"), under="## States") if names(row[0]) == [state.value]]
+    if state not in AT_THE_DEADLINE:
+        assert row[4] in ("final", "none, by design")
+        return
+    to, code = AT_THE_DEADLINE[state]
+    assert {to.value, code.value} <= set(names(row[5]))
+    w = world(settings=Settings(lease_seconds=1e6))
+    w.submit("j-1", spec={"time_limit": "60s", "grace": "10s", "retries": {"max": 0}})
+    w.tick()
+    node = w.nodes["node-1"]
+    if state is not JobState.PLACED:
+        node.unkillable.add(("j-1", 0, 0))
+        w.sync("node-1")
+        if state is JobState.STARTING:
+            node.prepares(("j-1", 0, 0))
+        w.sync("node-1")
+    if state is JobState.STOPPING:
+        w.ask(AskKind.REQUEUE, "j-1")
+    assert w.state("j-1") is state
+    taken = w.tick(1000)
+    assert (taken[0].to, taken[0].cause.code) == (to, code)
 
 
 # events
@@ -195,3 +247,12 @@ def test_who_is_said_to_hear_a_message_is_who_listens() -> None:
     said = {names(cells[0])[0]: set(cells[2].split(", ")) - {"integrator"} for cells in table_of_messages().values()}
     said.pop("SubmitAnswered")
     assert said == listeners()
+
+
+@pytest.mark.parametrize("page", ["faults.md", "security.md"])
+def test_a_page_that_names_its_tests_names_tests_that_exist(page: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs" / page).read_text())
+    assert len(named) > 20
+    for path, test in named:
+        assert (ROOT / path).is_file(), path
+        assert not test or f"def {test}(" in (ROOT / path).read_text(), f"{path}::{test}"

@@ -1,0 +1,13 @@
+"""Chaos on real servers: a whole cluster under faults drawn from a seed, audited from the outside.
+
+    python -m tests.chaos --seconds 60 --seed 7
+
+| module | what it does |
+|---|---|
+| `program` | what every job runs: it traces itself and numbers its log |
+| `wishes`, `customers` | which jobs are wanted when, drawn from the seed; who submits them, and what was acknowledged |
+| `faults`, `deeds` | which faults come when, drawn from the seed; how each is done and undone |
+| `world`, `member`, `stores` | the cluster: its links, its processes, its servers |
+| `traces`, `evidence`, `audit` | what the jobs wrote; what the API says afterwards; what is wrong with it |
+| `story` | what one needs to debug a finding |
+"""

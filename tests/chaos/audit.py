@@ -1,0 +1,253 @@
+"""What is wrong with the evidence. Pure. Every count of `FAULTY` has to be zero."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import pairwise
+
+from msgspec import Struct
+
+from libs.domain.job import JobState
+from tests.chaos.evidence import Evidence, Said
+from tests.chaos.program import LINE_BYTES
+from tests.chaos.traces import Run, by_epoch, by_rank
+from tests.chaos.world import DRIFT, FENCE, GRACE, LEASE
+
+FAULTY = (
+    "lost",  # acknowledged, and the API does not know it
+    "stuck",  # not over long after all is mended, or never acknowledged
+    "untrue",  # said to have succeeded, and a rank did not end with status 0
+    "twice",  # a rank that was started twice in one epoch
+    "overlaps",  # two runs of one rank, or two epochs of one job, at one time
+    "half_placed",  # ranks that go on without their peers
+    "over_packed",  # two runs on one GPU at one time
+    "log_bytes_missing",
+    "orphans",  # processes of what is over
+    "two_jobs",  # for one key
+)
+EXCUSED = ("undone_by_restore", "again_by_restore", "log_bytes_lost_by_engine")  # counted, and not held against it
+ALONE_SECONDS_MAX = LEASE + FENCE + GRACE + DRIFT
+CONTROL = ("nats", "postgres", *(f"{part}scheduler-{n}" for n in (1, 2) for part in ("", "store-", "bus-")))
+DOOR = ("gateway", "store-gateway", "postgres")  # what a submission needs
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """Something that is wrong, or was undone by a restore: with which job, and when (boot seconds)."""
+
+    kind: str
+    job_id: str
+    sentence: str
+    at: float = 0.0
+    count: int = 1
+
+
+def audit(evidence: Evidence) -> list[Finding]:
+    return [
+        *_lost(evidence),
+        *_two_jobs(evidence),
+        *_untrue(evidence),
+        *_twice(evidence),
+        *_overlaps(evidence),
+        *_over_packed(evidence),
+        *_half_placed(evidence),
+        *_logs(evidence),
+        *_orphans(evidence),
+    ]
+
+
+def counts(findings: list[Finding]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for finding in findings:
+        found[finding.kind] += finding.count
+    return {kind: found[kind] for kind in (*FAULTY, *EXCUSED)}
+
+
+def beyond_faults(evidence: Evidence) -> float:
+    """The longest that a submission waited while nothing that it needs was troubled, in seconds."""
+    return max(
+        (_calm(evidence, one.asked_at, one.acked_at, DOOR) for one in evidence.submissions if one.acked_at), default=0.0
+    )
+
+
+def _lost(evidence: Evidence) -> Iterator[Finding]:
+    for one in evidence.submissions:
+        if one.refused or not one.ids:
+            yield Finding(kind="stuck", job_id=one.wish.key, sentence=one.refused or "was never acknowledged")
+            continue
+        job = evidence.jobs[one.id]
+        if job is None:
+            undone = _in_a_restore(evidence, one.acked_at or 0.0, one.acked_at or 0.0)
+            kind, sentence = ("undone_by_restore", "was undone") if undone else ("lost", "was acknowledged, is unknown")
+            yield Finding(kind=kind, job_id=one.id, sentence=f"{one.wish.key} {sentence}", at=one.acked_at or 0.0)
+        elif not job.state.final:
+            yield Finding(kind="stuck", job_id=one.id, sentence=f"{job.name} is {job.state} in epoch {job.epoch}")
+
+
+def _two_jobs(evidence: Evidence) -> Iterator[Finding]:
+    for one in evidence.submissions:
+        ids = set(one.ids) | evidence.ids_of_key.get(one.wish.key, set())
+        if len(ids) > 1 and not _in_a_restore(evidence, one.asked_at, one.acked_at or one.asked_at):
+            yield Finding(kind="two_jobs", job_id=one.id, sentence=f"{one.wish.key} is {', '.join(sorted(ids))}")
+
+
+def _untrue(evidence: Evidence) -> Iterator[Finding]:
+    """A job whose story was set back may have ended where nobody remembers it."""
+    ended = {(run.job_id, run.epoch, run.rank) for run in evidence.runs if run.status == 0}
+    for one in evidence.submissions:
+        job = evidence.jobs.get(one.id) if one.ids else None
+        if job is None or job.state is not JobState.SUCCEEDED:
+            continue
+        missing = [rank for rank in range(one.wish.ranks) if (job.id, job.epoch, rank) not in ended]
+        if missing:
+            sentence = f"{job.name} succeeded in epoch {job.epoch}, but its ranks {missing} never ended with 0"
+            yield Finding(kind="untrue", job_id=job.id, sentence=sentence)
+
+
+def _twice(evidence: Evidence) -> Iterator[Finding]:
+    for (job_id, rank), runs in by_rank(evidence.runs).items():
+        for before, after in pairwise(sorted(runs, key=lambda run: (run.epoch, run.began))):
+            if before.epoch == after.epoch:
+                undone = any(before.began < until <= after.began for _, until in evidence.restores)
+                yield Finding(
+                    kind="again_by_restore" if undone else "twice",
+                    job_id=job_id,
+                    sentence=f"rank {rank} was started twice in epoch {after.epoch}, on {before.node} and {after.node}",
+                    at=after.began,
+                )
+
+
+def _overlaps(evidence: Evidence) -> Iterator[Finding]:
+    """Ranks of one epoch belong together; any other two runs of a job do not."""
+    by_job: dict[str, list[Run]] = defaultdict(list)
+    for run in evidence.runs:
+        by_job[run.job_id].append(run)
+    for job_id, runs in by_job.items():
+        for before, after in _together(runs):
+            if (before.epoch, before.rank) == (after.epoch, after.rank) or before.epoch != after.epoch:
+                sentence = f"{_words(before)} and {_words(after)} for {before.overlaps(after):.2f} s"
+                yield Finding(kind="overlaps", job_id=job_id, sentence=sentence, at=after.began)
+
+
+def _over_packed(evidence: Evidence) -> Iterator[Finding]:
+    by_gpu: dict[tuple[str, int], list[Run]] = defaultdict(list)
+    for run in evidence.runs:
+        for gpu in run.gpus:
+            by_gpu[run.node, gpu].append(run)
+    for (node, gpu), runs in by_gpu.items():
+        for before, after in _together(runs):
+            sentence = f"GPU {gpu} of {node}: {before.job_id} {_words(before)} and {after.job_id} {_words(after)}"
+            yield Finding(kind="over_packed", job_id=after.job_id, sentence=sentence, at=after.began)
+
+
+def _half_placed(evidence: Evidence) -> Iterator[Finding]:
+    for (job_id, epoch), runs in by_epoch(evidence.runs).items():
+        if max(run.world for run in runs) < 2:
+            continue
+        yield from _never_came(evidence, job_id, epoch, runs)
+        yield from _left_alone(evidence, job_id, epoch, runs)
+
+
+def _never_came(evidence: Evidence, job_id: str, epoch: int, runs: list[Run]) -> Iterator[Finding]:
+    missing = set(range(max(run.world for run in runs))) - {run.rank for run in runs}
+    started = [
+        datetime.fromisoformat(event.time).timestamp() - evidence.boot_to_unix
+        for event in evidence.stories.get(job_id, ())
+        if event.type == "weft.jobs.started" and event.data.epoch == epoch
+    ]
+    lasted = max((run.last - max(run.began, *started) for run in runs), default=0.0) if started else 0.0
+    if missing and lasted > GRACE + DRIFT:
+        sentence = f"epoch {epoch} was said to run without its ranks {sorted(missing)} for {lasted:.1f} s"
+        yield Finding(kind="half_placed", job_id=job_id, sentence=sentence, at=runs[0].began)
+
+
+def _left_alone(evidence: Evidence, job_id: str, epoch: int, runs: list[Run]) -> Iterator[Finding]:
+    """Time in which the control plane, or a node of the gang, was troubled does not count."""
+    gone = min((run.last for run in runs if run.status != 0), default=None)
+    if gone is None:
+        return
+    for run in runs:
+        alone = _calm_seconds(evidence, {one.node for one in runs}, gone, run.last)
+        if alone > ALONE_SECONDS_MAX:
+            sentence = f"{_words(run)} went on for {run.last - gone:.1f} s without its peers, {alone:.1f} s in calm"
+            yield Finding(kind="half_placed", job_id=job_id, sentence=sentence, at=gone)
+
+
+def _logs(evidence: Evidence) -> Iterator[Finding]:
+    for said in evidence.said:
+        run = said.runs[0]
+        if evidence.jobs.get(run.job_id) is None or _in_a_restore(evidence, run.began, said.runs[-1].last):
+            continue
+        missing = _missing(said)
+        if missing:
+            why = said.why_not or f"the log has {len(said.log)} bytes"
+            sentence = f"{missing} of {sum(map(len, said.written))} bytes of {_words(run)} on {run.node}: {why}"
+            kind = "log_bytes_lost_by_engine" if _ended_without_engine(evidence, said) else "log_bytes_missing"
+            yield Finding(kind=kind, job_id=run.job_id, sentence=sentence, at=run.last, count=missing)
+
+
+def _missing(said: Said) -> int:
+    """How many bytes that were written are not where they should be. One line more, not yet noted, is no harm."""
+    if len(said.written) > 1:
+        return sum(len(written) for written in said.written if written not in said.log)
+    written = said.written[0]
+    if said.log.startswith(written) and len(said.log) - len(written) <= LINE_BYTES:
+        return 0
+    same = next((at for at, (one, other) in enumerate(zip(written, said.log, strict=False)) if one != other), None)
+    return len(written) - (min(len(written), len(said.log)) if same is None else same) or 1
+
+
+def _ended_without_engine(evidence: Evidence, said: Said) -> bool:
+    """What a container wrote when its engine was dead is in a pipe of the engine's, and lost if it ended before that
+    was back. What it wrote before has to be there, but for what was on its way."""
+    last = said.runs[-1]
+    killed = [fault for fault in evidence.faults if fault.target == "engine"]
+    return (
+        any(fault.began <= last.last <= fault.ended for fault in killed)
+        and last.node == "engine"
+        and not said.why_not
+        and said.written[-1].startswith(said.log)
+    )
+
+
+def _orphans(evidence: Evidence) -> Iterator[Finding]:
+    for one in evidence.living:
+        job = evidence.jobs.get(one.job_id)
+        if job is None or job.state.final or job.epoch != one.epoch:
+            state = f"{job.state} in epoch {job.epoch}" if job else "unknown"
+            sentence = f"pid {one.pid} of rank {one.rank} in epoch {one.epoch} lives, the job is {state}"
+            yield Finding(kind="orphans", job_id=one.job_id, sentence=sentence)
+
+
+def _together(runs: list[Run]) -> Iterator[tuple[Run, Run]]:
+    """Pairs of runs that were there at one time."""
+    there: list[Run] = []
+    for run in sorted(runs, key=lambda run: run.began):
+        there = [one for one in there if one.last > run.began]
+        for one in there:
+            yield one, run
+        there.append(run)
+
+
+def _in_a_restore(evidence: Evidence, began: float, ended: float) -> bool:
+    return any(began <= until and ended >= since for since, until in evidence.restores)
+
+
+def _calm_seconds(evidence: Evidence, nodes: set[str], began: float, ended: float) -> float:
+    """How much of that time nothing was, or had just been, wrong that a gang on these nodes depends on."""
+    involved = {fault.target for fault in evidence.faults if fault.target.partition("-")[2] in nodes}
+    return _calm(evidence, began, ended, (*CONTROL, *involved), after=LEASE)
+
+
+def _calm(evidence: Evidence, began: float, ended: float, targets: tuple[str, ...], *, after: float = 0.0) -> float:
+    """How many of those seconds none of these was troubled, nor had been `after` seconds before."""
+    of_these = [fault for fault in evidence.faults if fault.target in targets]
+    troubled = sorted((fault.began, fault.ended + after) for fault in of_these)
+    calm, at = 0.0, began
+    for since, until in troubled:
+        calm += max(0.0, min(since, ended) - at)
+        at = max(at, until)
+    return calm + max(0.0, ended - at)
+
+
+def _words(run: Run) -> str:
+    return f"rank {run.rank} of epoch {run.epoch} ({run.node}, from {run.began:.2f} to {run.last:.2f})"

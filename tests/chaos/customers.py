@@ -1,0 +1,144 @@
+"""Who uses the cluster meanwhile: they submit over HTTP, each job with its key until that is answered, and ask more."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from contextlib import suppress
+
+from msgspec import Struct
+
+from libs.client import Client, ClientError, RefusedError
+from libs.domain.job import FINAL
+from tests.chaos.deeds import boot_clock
+from tests.chaos.wishes import Asking, Wish
+
+ANSWER_SECONDS_MAX = 3.0
+PAUSE_SECONDS = 0.2
+
+
+class Submission(Struct, kw_only=True):
+    """What one customer knows of one job: times in boot seconds, every id that was answered for the key."""
+
+    wish: Wish
+    asked_at: float = 0.0
+    acked_at: float | None = None
+    ids: list[str] = []
+    tries: int = 0
+    refused: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.ids[0]
+
+
+class Customers:
+    """`asked` counts what was asked beside submissions and accepted."""
+
+    def __init__(self, client: Client, nodes: tuple[str, ...]) -> None:
+        self.submissions: list[Submission] = []
+        self.asked: Counter[str] = Counter()
+        self._client = client
+        self._nodes = nodes
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def come(self, wishes: list[Wish], askings: list[Asking]) -> None:
+        """Submit and ask, each at its time; returns when all was submitted or asked once."""
+        began = boot_clock()
+        coming: list[Wish | Asking] = [*wishes, *askings]
+        for one in sorted(coming, key=lambda one: one.at):
+            await asyncio.sleep(max(0.0, began + one.at - boot_clock()))
+            if isinstance(one, Wish):
+                self.submissions.append(Submission(wish=one, asked_at=boot_clock()))
+                self._go(self._submit(self.submissions[-1]))
+            else:
+                self._go(self._ask(one))
+
+    async def settle(self, seconds_max: float) -> None:
+        """Return when every submission was answered; those that were not by then never are."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds_max)
+        for task in self._tasks:
+            task.cancel()
+
+    async def resume_all(self) -> None:
+        for node in self._nodes:
+            await self._client.resume(node)
+
+    def _go(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _submit(self, submission: Submission) -> None:
+        """Until it is acknowledged. An error says nothing: it may be stored or not, so the same key is sent again."""
+        wish = submission.wish
+        while True:
+            submission.tries += 1
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                    answer = await self._client.submit(wish.spec, key=wish.key)
+            except RefusedError as error:
+                if error.status not in (429, 502, 503, 504):
+                    submission.refused = str(error)
+                    return
+            except (ClientError, TimeoutError):
+                pass
+            else:
+                if submission.acked_at is None:
+                    submission.acked_at = boot_clock()
+                if answer.id not in submission.ids:
+                    submission.ids = [*submission.ids, answer.id]
+                return
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _ask(self, asking: Asking) -> None:
+        """Once: whether it is answered or not, nothing may go wrong by it."""
+        with suppress(ClientError, TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                if asking.what == "drain":
+                    await self._drain(self._nodes[int(asking.luck * len(self._nodes))])
+                elif known := [one for one in self.submissions if one.ids]:
+                    await self._ask_of_job(asking, known)
+
+    async def _ask_of_job(self, asking: Asking, known: list[Submission]) -> None:
+        """Mostly of a young one, which is not over yet."""
+        chosen = known[max(0, len(known) - 1 - int(asking.luck**2 * 20))]
+        match asking.what:
+            case "cancel":
+                await self._client.cancel(chosen.id)
+            case "requeue":
+                await self._client.requeue(chosen.id)
+            case "prioritise":
+                await self._client.prioritise(chosen.id, int(asking.luck * 100))
+            case _:
+                await self._submit(chosen)
+        self.asked[asking.what] += 1
+
+    async def _drain(self, node: str) -> None:
+        await self._client.drain(node)
+        self.asked["drain"] += 1
+        await asyncio.sleep(2 * PAUSE_SECONDS)
+        await self._client.resume(node)
+
+
+async def all_over(client: Client, submissions: list[Submission], seconds_max: float) -> None:
+    """Return when no job of theirs is open, or when the time is up."""
+    left = {one.id for one in submissions if one.ids}
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds_max):
+            while left:
+                for job_id in sorted(left):
+                    with suppress(ClientError):
+                        if await _is_over(client, job_id):
+                            left.discard(job_id)
+                await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def _is_over(client: Client, job_id: str) -> bool:
+    """One that is not there is not open."""
+    try:
+        return (await client.job(job_id)).state in FINAL
+    except RefusedError as error:
+        if error.status == 404:
+            return True
+        raise

@@ -1,0 +1,193 @@
+"""How each fault is done and undone. What was done when is kept: the audit and the story need it."""
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from libs.servers import ServersError
+from tests.chaos import disk
+from tests.chaos.engine import EngineMissingError
+from tests.chaos.faults import BUSIEST, Fault
+from tests.chaos.traces import read_runs
+from tests.chaos.world import World
+
+LIVING_SECONDS = 1.0  # since its last word
+
+
+class Done(Struct, frozen=True, kw_only=True):
+    """One fault as it came true, from `began` to `ended` in boot seconds; `failed` says why it did not."""
+
+    what: str
+    target: str
+    began: float
+    ended: float
+    failed: str = ""
+
+
+def boot_clock() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Deeds:
+    """Does faults to a world. `backed_up_at` and `restored_at`: what was acknowledged between them is undone."""
+
+    def __init__(self, world: World, tell: Callable[[str], None]) -> None:
+        self.done: list[Done] = []
+        self.restores: list[tuple[float, float]] = []
+        self._backed_up_at: float | None = None
+        self._world = world
+        self._tell = tell
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def play(self, faults: list[Fault]) -> None:
+        """Do each at its time; return when the last is over. Everything is mended then."""
+        began = boot_clock()
+        for fault in faults:
+            await asyncio.sleep(max(0.0, began + fault.at - boot_clock()))
+            task = asyncio.create_task(self._do(fault))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def end(self) -> None:
+        """Leave nothing broken, also when it was interrupted."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _do(self, fault: Fault) -> None:
+        began, failed = boot_clock(), ""
+        if fault.target.endswith(BUSIEST):
+            fault = replace(fault, target=fault.target.replace(BUSIEST, self._busiest()))
+        self._tell(f"{fault.what} {fault.target} for {fault.seconds:.1f} s")
+        try:
+            await self._deed(fault)
+        except (OSError, TimeoutError, LookupError, ServersError, EngineMissingError) as error:
+            failed = f"{type(error).__name__}: {error}"
+            self._tell(f"could not {fault.what} {fault.target}: {failed}")
+        self.done.append(Done(what=fault.what, target=fault.target, began=began, ended=boot_clock(), failed=failed))
+
+    def _busiest(self) -> str:
+        living = [run.node for run in read_runs(self._world.folder) if run.last > boot_clock() - LIVING_SECONDS]
+        return Counter(living or self._world.nodes).most_common(1)[0][0]
+
+    def _deed(self, fault: Fault) -> Awaitable[None]:
+        kind = fault.target.partition("-")[0]
+        if kind in ("link", "store", "bus"):
+            return self._link(fault)
+        if kind == "disk":
+            return self._disk(fault)
+        if kind == "engine":
+            return self._engine(fault)
+        if kind == "guard":
+            return self._guard(fault)
+        if fault.target in ("nats", "postgres"):
+            return self._server(fault)
+        return self._member(fault)
+
+    async def _member(self, fault: Fault) -> None:
+        member = self._world.members[fault.target]
+        if fault.what == "freeze":
+            member.send(signal.SIGSTOP)
+            try:
+                await asyncio.sleep(fault.seconds)
+            finally:
+                member.send(signal.SIGCONT)
+            return
+        member.hold()
+        try:
+            member.send(signal.SIGKILL if fault.what == "kill" else signal.SIGTERM)
+            await asyncio.sleep(fault.seconds)
+        finally:
+            member.release()
+
+    async def _link(self, fault: Fault) -> None:
+        """`cut`: half open, nobody is told. `break`: every connection ends, and none is taken."""
+        link = self._world.links[fault.target]
+        if fault.what == "cut":
+            link.cut()
+        else:
+            link.refuse()
+            link.reset()
+        try:
+            await asyncio.sleep(fault.seconds)
+        finally:
+            link.mend()
+
+    async def _disk(self, fault: Fault) -> None:
+        filler = self._world.logs_of(self._world.small_disk) / ".filler"
+        try:
+            await asyncio.to_thread(disk.fill, filler)
+            await asyncio.sleep(fault.seconds)
+        finally:
+            filler.unlink(missing_ok=True)
+
+    async def _guard(self, fault: Fault) -> None:
+        """Its executor has to have it running again. One that has just ended by itself needs nothing done."""
+        pid = self._world.guard(fault.target.partition("-")[2])
+        if pid is None:
+            raise LookupError("this node has no guard")
+        try:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if fault.what == "kill" else signal.SIGSTOP)
+            await asyncio.sleep(fault.seconds)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    async def _engine(self, fault: Fault) -> None:
+        engine = self._world.engine
+        assert engine is not None, "only dealt where there is one"
+        await asyncio.to_thread(engine.send, signal.SIGKILL)
+        try:
+            await asyncio.sleep(fault.seconds)
+        finally:
+            await asyncio.to_thread(engine.start)
+
+    async def _server(self, fault: Fault) -> None:
+        stores, name = self._world.stores, fault.target
+        if fault.what == "freeze":
+            await stores.freeze(name)
+            try:
+                await asyncio.sleep(fault.seconds)
+            finally:
+                stores.thaw(name)
+            return
+        stores.hold(name)
+        try:
+            await self._while_down(fault)
+        finally:
+            await stores.release(name)
+        if fault.what == "restore" and self._backed_up_at is not None:
+            self.restores.append((self._backed_up_at, boot_clock()))
+
+    async def _while_down(self, fault: Fault) -> None:
+        stores, name = self._world.stores, fault.target
+        if fault.what == "back up":
+            self._backed_up_at = None
+            await stores.back_up()
+            self._backed_up_at = boot_clock()
+            return
+        await stores.end(name, signal.SIGTERM if (name, fault.what) == ("nats", "restart") else END[fault.what])
+        if fault.what == "lose stream":
+            await stores.lose_stream()
+        if fault.what == "restore" and not await stores.restore():
+            raise LookupError("no copy to restore")
+        await asyncio.sleep(fault.seconds)
+
+
+END = {
+    "kill": signal.SIGKILL,
+    "lose stream": signal.SIGKILL,
+    "restore": signal.SIGKILL,
+    "restart": signal.SIGINT,  # of Postgres: sessions end, data are written
+}

@@ -1,0 +1,120 @@
+"""Which faults come when. Pure: a seed gives the same faults.
+
+Faults are dealt from a deck that holds each of them, so that a long run meets all, and a short one no kind too often.
+No two faults that would hide each other are on at once: one at a time for each target.
+"""
+
+import random
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+BETWEEN_SECONDS = 1.2
+REST_SECONDS = 0.7  # of one target between two faults
+FIRST_AT = 4.0
+SHORT, LONG = (0.3, 2.5), (6.0, 14.0)  # beside a fence of 4 s and a lease of 9 s
+CONTROL = ("gateway", "scheduler-1", "scheduler-2", "scorer", "reallocator")
+BACKUP_AGE = (6.0, 15.0)
+BUSIEST = "busiest"  # stands for the node on which most runs live when the fault comes
+CUT_OFF_AT, CUT_OFF_SECONDS = 6.0, 13.0
+
+
+class Fault(Struct, frozen=True, kw_only=True):
+    """`what` is done `at` that time to `target`, for so many `seconds`."""
+
+    at: float
+    what: str
+    target: str
+    seconds: float
+
+    @property
+    def until(self) -> float:
+        return self.at + self.seconds
+
+
+class Card(Struct, frozen=True):
+    what: str
+    target: str
+    lasts: tuple[float, float] = SHORT
+
+
+class Means(Struct, frozen=True, kw_only=True):
+    """What can be done here."""
+
+    nodes: tuple[str, ...]
+    full_disk: str = ""  # the node whose log folder can be filled
+    engine: bool = False
+    guards: bool = False
+    restore: bool = True
+
+
+def faults(seed: int, seconds: float, means: Means) -> list[Fault]:
+    drawn = random.Random(f"faults {seed}")
+    cards = _dealt(drawn, means)
+    free_at: dict[str, float] = {}
+    made: list[Fault] = []
+    at = FIRST_AT
+    while at < seconds:
+        card = next(cards)
+        lasts = drawn.uniform(*card.lasts)
+        begin = max([at, *(free_at.get(part, 0.0) for part in touches(card.target))])
+        if card.what == "restore":
+            made.append(Fault(at=begin, what="back up", target=card.target, seconds=0.0))
+            begin += drawn.uniform(*BACKUP_AGE)
+        if begin + lasts < seconds:
+            made.append(Fault(at=begin, what=card.what, target=card.target, seconds=lasts))
+            for part in touches(card.target):
+                free_at[part] = begin + lasts + REST_SECONDS
+        at += drawn.expovariate(1 / BETWEEN_SECONDS)
+    return sorted(made, key=lambda fault: fault.at)
+
+
+def cut_offs(seed: int, seconds: float, means: Means) -> list[Fault]:
+    """Only what fences are for: a node that runs something is cut off, or hangs, for longer than the lease. One after
+    the other: of many that fall silent together the scheduler does not believe that they are gone."""
+    drawn = random.Random(f"cut-offs {seed}")
+    made: list[Fault] = []
+    at = CUT_OFF_AT
+    while at + CUT_OFF_SECONDS < seconds:
+        what, target = drawn.choice((("cut", f"link-{BUSIEST}"), ("freeze", f"executor-{BUSIEST}")))
+        made.append(Fault(at=at, what=what, target=target, seconds=CUT_OFF_SECONDS))
+        at += CUT_OFF_SECONDS + REST_SECONDS
+    return made
+
+
+def touches(target: str) -> tuple[str, ...]:
+    """An executor and its guard are what holds a node's fence: only one of them is troubled at a time."""
+    kind, _, node = target.partition("-")
+    return (node,) if kind in ("executor", "guard") else (target,)
+
+
+def _dealt(drawn: random.Random, means: Means) -> Iterator[Card]:
+    while True:
+        deck = _deck(drawn, means)
+        drawn.shuffle(deck)
+        yield from deck
+
+
+def _deck(drawn: random.Random, means: Means) -> list[Card]:
+    executors = [f"executor-{node}" for node in means.nodes]
+    minor = ["scorer", "reallocator", *(f"telemetry-{node}" for node in means.nodes)]
+    major = [name for name in CONTROL if name not in minor] + executors
+    cards = [Card(what, name) for name in major for what in ("kill", "freeze", "restart")]
+    cards += [Card(drawn.choice(("kill", "freeze", "restart")), name) for name in minor]
+    cards += [Card(what, name, LONG) for what in ("kill", "freeze") for name in drawn.sample(executors, 2)]
+    cards += [Card(what, server) for server in ("nats", "postgres") for what in ("kill", "freeze", "restart")]
+    cards += [Card("freeze", drawn.choice(("nats", "postgres")), (5.0, 9.0)), Card("lose stream", "nats")]
+    for node in means.nodes:
+        cards += [Card(drawn.choice(("cut", "break")), f"link-{node}", lasts) for lasts in (SHORT, (3.0, 6.0), LONG)]
+    for name in ("gateway", "scheduler-1", "scheduler-2"):
+        cards += [Card("break", f"store-{name}"), Card("cut", f"store-{name}", (2.0, 8.0))]
+        cards.append(Card(drawn.choice(("cut", "break")), f"bus-{name}", (1.0, 6.0)))
+    if means.full_disk:
+        cards.append(Card("fill", f"disk-{means.full_disk}", (2.0, 6.0)))
+    if means.engine:
+        cards += [Card("kill", "engine", lasts) for lasts in (SHORT, (3.0, 8.0))]
+    if means.guards:
+        cards += [Card(what, f"guard-{node}") for node in means.nodes for what in ("kill", "freeze")]
+    if means.restore:
+        cards.append(Card("restore", "postgres"))
+    return cards

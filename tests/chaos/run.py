@@ -1,0 +1,216 @@
+"""One run from its seed to its verdict."""
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from pathlib import Path
+
+from msgspec import Struct
+
+from libs.client import Client
+from tests.chaos import evidence as found
+from tests.chaos.audit import EXCUSED, FAULTY, Finding, audit, beyond_faults, counts
+from tests.chaos.customers import Customers, all_over
+from tests.chaos.deeds import Deeds, Done, boot_clock
+from tests.chaos.evidence import Evidence
+from tests.chaos.faults import Fault, Means, cut_offs, faults
+from tests.chaos.story import told
+from tests.chaos.traces import read_runs
+from tests.chaos.wishes import askings, wishes
+from tests.chaos.world import ENGINE_POOL, FENCE, GRACE, World, world
+
+READY_AGAIN_SECONDS_MAX = 60.0
+SUBMITTED_PART = 0.85  # of the time; what comes last still meets faults
+ENDED_SECONDS_MAX = 2 * (FENCE + GRACE) + 5.0
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    seconds: float
+    seed: int
+    settle: float = 90.0
+    fencing: bool = True
+    keep: Path | None = None
+    quiet: bool = False
+    markdown: bool = False
+    faults: tuple[Fault, ...] | None = None  # instead of those of the seed
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """`figures` is what is printed as JSON: the audit's counts first."""
+
+    figures: dict[str, object]
+    findings: list[Finding]
+
+    @property
+    def good(self) -> bool:
+        return not any(self.figures[kind] for kind in FAULTY)
+
+    def row(self) -> str:
+        """One line of the table in docs/measurements/chaos.md, whose head is `head()`."""
+        shown = {**self.figures, "kills": _listed(self.figures["kills"])}
+        return _line([str(shown[name]) for name in COLUMNS])
+
+
+COLUMNS = (
+    *("seed", "seconds", "faults_done", "kills", "jobs", "runs", "moves"),
+    *(*FAULTY, *EXCUSED, "longest_unavailable_seconds", "longest_unavailable_beyond_faults_seconds"),
+)
+
+
+def head() -> str:
+    """Of the table of rows."""
+    return "\n".join((_line([name.replace("_", " ") for name in COLUMNS]), _line(["---"] * len(COLUMNS))))
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _listed(kills: object) -> str:
+    assert isinstance(kills, dict)
+    return ", ".join(f"{kind} {count}" for kind, count in sorted(kills.items()))
+
+
+async def chaos(asked: Asked) -> Result:
+    began = time.monotonic()
+
+    def tell(line: str) -> None:
+        if not asked.quiet:
+            print(f"{time.monotonic() - began:6.1f} {line}", flush=True)
+
+    async with (
+        world(fencing=asked.fencing, keep=asked.keep) as made,
+        Client(made.url, made.token) as client,
+    ):
+        tell(f"seed {asked.seed}: the cluster is up, with {len(made.members)} services")
+        deeds = Deeds(made, tell)
+        try:
+            customers, run = await _trouble(asked, made, client, deeds)
+        finally:
+            await deeds.end()
+        tell("mended; settling")
+        evidence = await _settled(asked, made, client, deeds, customers, run)
+        tell(f"settled; {_longest_wait(customers)}")
+    findings = audit(evidence)
+    for line in told([finding for finding in findings if finding.kind in FAULTY], evidence):
+        print(line, flush=True)
+    return Result(figures=_figures(asked, made, findings, evidence, customers), findings=findings)
+
+
+async def _trouble(asked: Asked, made: World, client: Client, deeds: Deeds) -> tuple[Customers, str]:
+    """Faults and customers, together, for as long as was asked."""
+    run = f"chaos-{secrets.token_hex(3)}"
+    customers = Customers(client, made.nodes)
+    planned = asked.faults
+    if planned is None:
+        plan = faults if asked.fencing else cut_offs
+        planned = tuple(plan(asked.seed, asked.seconds, means(made)))
+    wanted = wishes(
+        asked.seed,
+        asked.seconds * SUBMITTED_PART,
+        folder=made.folder,
+        run=run,
+        lasting=not asked.fencing,
+        engine_pool=ENGINE_POOL if made.engine else "",
+    )
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(deeds.play(list(planned)))
+        tasks.create_task(customers.come(wanted, askings(asked.seed, asked.seconds)))
+    return customers, run
+
+
+def means(made: World) -> Means:
+    return Means(nodes=made.nodes, full_disk=made.small_disk, engine=made.engine is not None, guards=True)
+
+
+async def _settled(asked: Asked, made: World, client: Client, deeds: Deeds, customers: Customers, run: str) -> Evidence:
+    async with asyncio.TaskGroup() as tasks:
+        for member in made.members.values():
+            tasks.create_task(member.ready(READY_AGAIN_SECONDS_MAX))
+    await customers.settle(READY_AGAIN_SECONDS_MAX)
+    await customers.resume_all()
+    await all_over(client, customers.submissions, asked.settle)
+    living = await _nothing_lives(run, min(asked.settle, ENDED_SECONDS_MAX))
+    runs = read_runs(made.folder)
+    ids = sorted({job_id for one in customers.submissions for job_id in one.ids} | {run.job_id for run in runs})
+    jobs = await found.views(client, ids)
+    return Evidence(
+        submissions=customers.submissions,
+        runs=runs,
+        faults=deeds.done,
+        restores=deeds.restores,
+        jobs=jobs,
+        stories=await found.stories(client, [job_id for job_id, job in jobs.items() if job is not None]),
+        ids_of_key=await found.ids_by_name(client),
+        said=await found.what_was_said(client, made.folder, runs),
+        living=living,
+        boot_to_unix=time.time() - boot_clock(),
+    )
+
+
+def _longest_wait(customers: Customers) -> str:
+    worst = max(customers.submissions, key=lambda one: (one.acked_at or one.asked_at) - one.asked_at)
+    ago = boot_clock() - worst.asked_at
+    return f"{worst.wish.key}, asked {ago:.1f} s ago, waited longest for its acknowledgement"
+
+
+async def _nothing_lives(run: str, seconds_max: float) -> list[found.Living]:
+    """What still lives when all has had the time to end."""
+    until = boot_clock() + seconds_max
+    while (living := await asyncio.to_thread(found.living, run)) and boot_clock() < until:  # noqa: ASYNC110
+        await asyncio.sleep(0.2)
+    return living
+
+
+def _figures(
+    asked: Asked, made: World, findings: list[Finding], evidence: Evidence, customers: Customers
+) -> dict[str, object]:
+    submissions = evidence.submissions
+    acked = [one for one in submissions if one.acked_at is not None]
+    jobs = [job for job in evidence.jobs.values() if job is not None]
+    done = [fault for fault in evidence.faults if not fault.failed]
+    return {
+        **counts(findings),
+        "seed": asked.seed,
+        "seconds": asked.seconds,
+        "fencing": asked.fencing,
+        "jobs": len(submissions),
+        "acknowledged": len(acked),
+        "tries": sum(one.tries for one in submissions),
+        "outcomes": dict(Counter(str(job.state) for job in jobs)),
+        "failed_by": dict(_causes(evidence, "failed")),
+        "moved_by": dict(_causes(evidence, "requeued")),
+        "containers": sum(run.node == "engine" for run in evidence.runs),
+        "runs": len(evidence.runs),
+        "moves": sum(job.epoch for job in jobs),
+        "longest_unavailable_seconds": round(max((one.acked_at or 0) - one.asked_at for one in acked), 1),
+        "longest_unavailable_beyond_faults_seconds": round(beyond_faults(evidence), 1),
+        "asked": dict(customers.asked),
+        "faults_done": len(done),
+        "faults_failed": [f"{one.what} {one.target}: {one.failed}" for one in evidence.faults if one.failed],
+        "kills": dict(Counter(_kind(fault) for fault in done if fault.what in ("kill", "lose stream", "restore"))),
+        "freezes": dict(Counter(_kind(fault) for fault in done if fault.what == "freeze")),
+        "restarts": dict(Counter(_kind(fault) for fault in done if fault.what in ("restart", "back up"))),
+        "links": dict(Counter(f"{fault.what} {_kind(fault)}" for fault in done if fault.what in ("cut", "break"))),
+        "disks_filled": sum(fault.what == "fill" for fault in done),
+        "restores": len(evidence.restores),
+        "not_tried": not_tried(made),
+        "emulated_gpus": True,
+    }
+
+
+def _causes(evidence: Evidence, event: str) -> Counter[str]:
+    """What the stories say of why. Some jobs were made to fail: theirs is `exited`."""
+    told = [one for story in evidence.stories.values() for one in story if one.type == f"weft.jobs.{event}"]
+    return Counter(str(one.data.cause.code) for one in told if one.data.cause is not None)
+
+
+def not_tried(made: World) -> list[str]:
+    """What could not be done to this cluster, and why."""
+    no_disk = [] if made.small_disk else ["filling a log disk: mounting one needs root"]
+    return no_disk + ([] if made.engine else [f"killing the Docker daemon: {made.why_no_engine}"])
+
+
+def _kind(fault: Done) -> str:
+    return fault.target.partition("-")[0]

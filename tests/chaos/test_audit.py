@@ -1,0 +1,158 @@
+"""The audit finds what it is there to find, and nothing in evidence that is sound."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from libs.domain.job import JobState
+from libs.domain.spec import Kind
+from libs.messages.http import EventData, EventView, JobView
+from tests.chaos.audit import FAULTY, audit, counts
+from tests.chaos.customers import Submission
+from tests.chaos.deeds import Done
+from tests.chaos.evidence import Evidence, Living, Said
+from tests.chaos.faults import Means, cut_offs, faults, touches
+from tests.chaos.traces import Run
+from tests.chaos.wishes import Wish
+from tests.support.builders import spec
+
+MEANS = Means(nodes=("node-1", "node-2", "node-3"), full_disk="node-3", engine=True, guards=True)
+
+
+def run(rank: int = 0, *, epoch: int = 0, began: float = 10.0, last: float = 20.0, **fields: Any) -> Run:
+    usual: dict[str, Any] = {"key": "k", "job_id": "j", "instance": f"{rank}-{began}", "node": f"node-{rank}"}
+    return Run(rank=rank, epoch=epoch, began=began, last=last, **{**usual, "world": 2, "status": 0, **fields})
+
+
+def view(state: JobState = JobState.SUCCEEDED, **fields: Any) -> JobView:
+    usual: dict[str, Any] = {"id": "j", "name": "k", "tenant": "admin", "kind": Kind.TRAINING, "pool": "default"}
+    usual |= {"epoch": 0, "version": 1, "priority": 0, "preemptible": True, "gpus": 2, "replicas": 2, "seq": 1}
+    return JobView(state=state, submitted_at=0.0, since=0.0, **{**usual, **fields})
+
+
+def evidence(runs: list[Run] | None = None, **fields: Any) -> Evidence:
+    """A gang of two that ran and succeeded, unless told otherwise."""
+    wish = Wish(key="k", at=0.0, kind="gang", ranks=2, spec=spec("k", replicas=2))
+    usual: dict[str, Any] = {
+        "submissions": [Submission(wish=wish, asked_at=4.0, acked_at=5.0, ids=["j"], tries=1)],
+        "runs": [run(0), run(1)] if runs is None else runs,
+        "faults": [],
+        "restores": [],
+        "jobs": {"j": view()},
+        "stories": {},
+        "ids_of_key": {"k": {"j"}},
+        "said": [],
+        "living": [],
+        "boot_to_unix": 0.0,
+    }
+    return Evidence(**{**usual, **fields})
+
+
+def kinds(found: Evidence) -> dict[str, int]:
+    return {kind: count for kind, count in counts(audit(found)).items() if count}
+
+
+def started(epoch: int, at: str) -> dict[str, tuple[EventView, ...]]:
+    event = EventView(
+        specversion="1.0",
+        id="1",
+        source="weft",
+        type="weft.jobs.started",
+        subject="j",
+        time=at,
+        datacontenttype="application/json",
+        data=EventData(version=1, pool="default", epoch=epoch),
+    )
+    return {"j": (event,)}
+
+
+def said(*written: bytes, log: bytes) -> list[Said]:
+    runs = tuple(run(0, began=10.0 + number) for number in range(len(written)))
+    return [Said(runs=runs, written=written, log=log)]
+
+
+def test_nothing_is_found_where_nothing_is_wrong() -> None:
+    assert kinds(evidence()) == {}
+
+
+NO_RANK_1 = [run(0)]
+MOVED = [run(0, status=None), run(1, status=None), run(0, epoch=1, began=19.0, last=30.0), run(1, epoch=1, began=21.0)]
+AGAIN = [run(0, last=12.0), run(0, began=15.0), run(1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        ("lost", evidence(jobs={"j": None})),
+        ("stuck", evidence(jobs={"j": view(JobState.RUNNING)})),
+        ("stuck", evidence(submissions=[Submission(wish=evidence().submissions[0].wish, asked_at=4.0)])),
+        ("untrue", evidence(NO_RANK_1)),
+        ("untrue", evidence([run(0), run(1, status=1)])),
+        ("twice", evidence(AGAIN)),
+        ("overlaps", evidence(MOVED, jobs={"j": view(JobState.CANCELLED, epoch=1)})),
+        ("over_packed", evidence([run(0, node="n", gpus=(1, 2)), run(1, node="n", gpus=(2, 3))])),
+        ("half_placed", evidence([run(0, status=3, last=11.0), run(1, last=40.0)], jobs={"j": view(JobState.FAILED)})),
+        (
+            "half_placed",
+            evidence(NO_RANK_1, jobs={"j": view(JobState.FAILED)}, stories=started(0, "1970-01-01T00:00:10Z")),
+        ),
+        ("log_bytes_missing", evidence(said=said(b"one\ntwo\n", log=b"one\n"))),
+        ("log_bytes_missing", evidence(said=said(b"one\n", log=b"other\n"))),
+        ("log_bytes_missing", evidence(said=said(b"one\n", log=b"one\n" + b"x" * 200))),
+        ("orphans", evidence(living=[Living(pid=1, job_id="j", epoch=0, rank=0)])),
+        ("two_jobs", evidence(ids_of_key={"k": {"j", "i"}})),
+    ],
+)
+def test_what_is_wrong_is_found(kind: str, found: Evidence) -> None:
+    assert kind in FAULTY
+    assert set(kinds(found)) == {kind}
+
+
+def test_a_line_that_the_job_had_no_time_to_note_is_no_fault() -> None:
+    assert kinds(evidence(said=said(b"one\n", log=b"one\ntwo\n"))) == {}
+
+
+def test_what_a_restore_undid_is_counted_apart() -> None:
+    undone = evidence(jobs={"j": None}, restores=[(4.5, 30.0)])
+    assert kinds(undone) == {"undone_by_restore": 1}
+    assert kinds(evidence(AGAIN, restores=[(4.5, 13.0)])) == {"again_by_restore": 1}
+
+
+def test_who_is_alone_while_its_peers_node_is_in_trouble_is_no_fault_yet() -> None:
+    runs = [run(0, status=None, last=11.0), run(1, last=40.0)]
+    troubled = evidence(
+        runs,
+        jobs={"j": view(JobState.FAILED)},
+        faults=[Done(what="freeze", target="executor-node-0", began=10.0, ended=25.0)],
+    )
+    assert kinds(troubled) == {}
+    elsewhere = replace(troubled, faults=[Done(what="freeze", target="executor-node-9", began=10.0, ended=25.0)])
+    assert kinds(elsewhere) == {"half_placed": 1}
+
+
+def test_a_seed_gives_the_same_faults_and_another_seed_others() -> None:
+    assert faults(7, 600, MEANS) == faults(7, 600, MEANS)
+    assert faults(7, 600, MEANS) != faults(8, 600, MEANS)
+
+
+def test_no_target_has_two_faults_at_once() -> None:
+    busy: dict[str, float] = {}
+    for fault in faults(7, 600, MEANS):
+        for part in touches(fault.target):
+            assert busy.get(part, 0.0) <= fault.at
+            busy[part] = fault.until
+
+
+def test_a_long_run_meets_every_kind_of_fault() -> None:
+    met = {(fault.what, fault.target.partition("-")[0]) for fault in faults(7, 600, MEANS)}
+    services = ("gateway", "scheduler", "scorer", "reallocator", "executor", "telemetry", "nats", "postgres")
+    assert met >= {(what, name) for what in ("kill", "freeze", "restart") for name in services}
+    others = [("lose stream", "nats"), ("restore", "postgres"), ("fill", "disk"), ("kill", "engine"), ("kill", "guard")]
+    links = [(what, name) for what in ("cut", "break") for name in ("link", "store")]
+    assert met >= {*others, *links}
+
+
+def test_cut_offs_are_longer_than_the_lease() -> None:
+    assert all(fault.seconds > 9 for fault in cut_offs(1, 60, MEANS))
+    assert cut_offs(1, 21, MEANS)

@@ -1,0 +1,49 @@
+"""A minute of chaos, and the check of the check: without fencing the audit finds jobs that run twice at once."""
+
+import asyncio
+import json
+import signal
+import sys
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.chaos.audit import FAULTY
+
+SECONDS_MAX = 280.0
+
+
+async def chaos(*arguments: str) -> tuple[int, dict[str, Any], str]:
+    """Its status, its figures, all it said. It cleans up after itself also when we lose patience."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.chaos", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(SECONDS_MAX):
+            said = (await process.communicate())[0].decode()
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            await process.wait()
+    assert process.returncode is not None
+    return process.returncode, json.loads(said.splitlines()[-1]), said
+
+
+@pytest.mark.timeout(SECONDS_MAX + 20)
+async def test_nothing_is_lost_or_run_twice_in_a_minute_of_chaos() -> None:
+    status, figures, said = await chaos("--seconds", "60", "--seed", "7")
+    assert status == 0, said
+    assert {kind: figures[kind] for kind in FAULTY} == dict.fromkeys(FAULTY, 0)
+    assert figures["acknowledged"] == figures["jobs"] > 20
+    assert figures["faults_done"] > 20
+
+
+@pytest.mark.timeout(120)
+async def test_without_fencing_the_audit_finds_jobs_that_run_twice_at_once() -> None:
+    status, figures, said = await chaos("--seconds", "21", "--seed", "1", "--fencing", "off", "--settle", "0")
+    assert status == 1, said
+    assert figures["overlaps"] > 0, said

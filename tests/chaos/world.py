@@ -1,0 +1,235 @@
+"""The cluster that chaos is made with: real servers, all services as processes, a link to each server that can fail."""
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from libs.credentials import Credentials, provision
+from libs.servers import ServersError
+from libs.store.migrate import ROLES, migrate
+from services.cli.local import Home, Options
+from services.cli.local.leftovers import end_guards, kill_runs
+from services.cli.local.plan import Addresses, Service, services
+from services.cli.local.ports import free_port
+from services.executor.runtime import cgroup
+from tests.chaos import disk
+from tests.chaos.engine import Engine, EngineMissingError, own_engine
+from tests.chaos.member import Member
+from tests.chaos.stores import Stores
+from tests.support.proxy import Proxy
+
+NODES, GPUS = 4, 4
+ENGINE_POOL = "engine"  # the pool of the one node whose runs are containers
+CONTAINED = Path(__file__).with_name("contained.sh")
+READY_SECONDS_MAX = 60.0
+
+FENCE, GRACE, DRIFT, LEASE = 4.0, 1.0, 2.0, 9.0
+TIMES = {
+    "EXECUTOR_FENCE_SECONDS": f"{FENCE:g}",
+    "EXECUTOR_FENCE_GRACE_MAX": f"{GRACE:g}",
+    "EXECUTOR_DRIFT_SECONDS": f"{DRIFT:g}",
+    "EXECUTOR_LEASE_SECONDS": f"{LEASE:g}",
+    "EXECUTOR_SYNC_SECONDS": "0.5",
+    "EXECUTOR_STOP_JOBS_ON_EXIT": "",
+    "SCHEDULER_LEASE_SECONDS": f"{LEASE:g}",
+    "SCHEDULER_LEADER_SECONDS": "2",
+    "SCHEDULER_START_SECONDS": "20",
+    "SCHEDULER_PATIENCE_SECONDS": "20",
+}
+UNFENCED = {"EXECUTOR_FENCING": "0"}
+
+
+class World:
+    """Everything that runs, by name: members, links and stores."""
+
+    def __init__(self, root: Path, *, fencing: bool) -> None:
+        self.home = Home(root / "home")
+        self.folder = root / "seen"
+        self.engine: Engine | None = None
+        self.why_no_engine = ""
+        self._root = root
+        settings = TIMES | ({} if fencing else UNFENCED) | {"GATEWAY_VOLUMES_ALLOWED": str(self.folder)}
+        self.options = Options(nodes=NODES + 1, emulated_gpus=GPUS, cpus=16, port=free_port(), settings=settings)
+        self.credentials = Credentials(self.home.credentials)
+        self.stores = Stores(self.home.root, self.credentials)
+        self.members: dict[str, Member] = {}
+        self.links: dict[str, Proxy] = {}
+        self.small_disk = ""  # the node whose logs are on a disk of their own
+        self.url = f"http://127.0.0.1:{self.options.port}"
+        self._stack = AsyncExitStack()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Those that run processes."""
+        return tuple(self.options.node_ids[:NODES])
+
+    @property
+    def docker_node(self) -> str:
+        return self.options.node_ids[NODES]
+
+    @property
+    def token(self) -> str:
+        return self.credentials.admin_token()
+
+    async def start(self) -> None:
+        for folder in (self.folder, self.folder / "traces", self.folder / "said"):
+            folder.mkdir(mode=0o700)
+        self.home.make()
+        shutil.copy(CONTAINED, self.folder)
+        try:
+            self.engine = await asyncio.to_thread(own_engine, self._root / "engine")
+        except EngineMissingError as error:
+            self.why_no_engine = str(error)
+        provision(self.home.credentials, nodes=self.options.node_ids)
+        up = await self.stores.start()
+        passwords = {role: self.credentials.postgres_password(role) for role in ROLES}
+        owner = self.credentials.postgres_password("owner")
+        await migrate(up.pg_dsn, user=None, password=owner, role_passwords=passwords)
+        if await asyncio.to_thread(disk.mount, self.logs_of(self.nodes[-1])):
+            self.small_disk = self.nodes[-1]
+        for service in await self._planned(up.nats_url, up.pg_dsn):
+            self.members[service.name] = Member(service)
+            self.members[service.name].start()
+        async with asyncio.TaskGroup() as tasks:
+            for member in self.members.values():
+                tasks.create_task(member.ready(READY_SECONDS_MAX))
+
+    async def stop(self) -> None:
+        """Nothing of it is left, whatever state it is in: each is ended, also when ending another failed."""
+        errors: list[Exception] = []
+        for end in (self._end_members, self._end_engine, self._end_jobs, self._stack.aclose, self.stores.stop):
+            try:
+                await end()
+            except (OSError, TimeoutError, ServersError, EngineMissingError, subprocess.SubprocessError) as error:
+                errors.append(error)
+        if self.small_disk:
+            await asyncio.to_thread(disk.unmount, self.logs_of(self.small_disk))
+        if errors:
+            raise ExceptionGroup("what would not end", errors)
+
+    def logs_of(self, node: str) -> Path:
+        return self.home.node(node) / "logs"
+
+    def guard(self, node: str) -> int | None:
+        """The pid of this node's guard."""
+        try:
+            found = re.search(rb'"pid":(\d+)', (self.home.node(node) / "guard").read_bytes())
+        except FileNotFoundError:
+            return None
+        return int(found[1]) if found else None
+
+    async def _end_members(self) -> None:
+        await asyncio.gather(*(member.stop() for member in self.members.values()), return_exceptions=True)
+
+    async def _end_engine(self) -> None:
+        if self.engine is not None:
+            await asyncio.to_thread(self.engine.stop)
+
+    async def _end_jobs(self) -> None:
+        await asyncio.to_thread(kill_runs, self.home.nodes)
+        await asyncio.to_thread(end_guards, self.home.nodes)
+        for node in self.options.node_ids:
+            await asyncio.to_thread(_remove_groups, f"{node}-{zlib.crc32(os.fsencode(self.home.node(node))):08x}")
+
+    async def _planned(self, nats_url: str, pg_dsn: str) -> list[Service]:
+        """As a local cluster has them, but two schedulers, one node with an engine, and links that can fail."""
+        addresses = Addresses(nats_url=nats_url, pg_dsn=pg_dsn, port=self.options.port or 0)
+        made = []
+        for service in services(self.options, self.home, self.credentials, addresses):
+            if service.name == "scheduler":
+                made += [_named(service, f"scheduler-{number}", self.home) for number in (1, 2)]
+                made += [_in_pool(_named(service, "scheduler-engine", self.home))] if self.engine else []
+            elif not service.name.endswith(self.docker_node):
+                made.append(service)
+            elif self.engine is not None:
+                made.append(self._contained(_in_pool(service)))
+        return [await self._linked(service) for service in made]
+
+    def _contained(self, service: Service) -> Service:
+        """Of the node whose runs are containers of our engine."""
+        assert self.engine is not None
+        prefix = service.name.partition("-")[0].upper()
+        settings = {"DOCKER_HOST": self.engine.host, f"{prefix}_RUNTIME": "docker"}
+        if prefix == "EXECUTOR":
+            settings |= {
+                "EXECUTOR_JOB_NETWORK": "host",
+                "EXECUTOR_CLUSTER": self._root.name,
+                "EXECUTOR_PULL": "0",
+                "EXECUTOR_VOLUMES_ALLOWED": str(self.folder),
+            }
+        return replace(service, settings={**service.settings, **settings})
+
+    async def _linked(self, service: Service) -> Service:
+        settings = dict(service.settings)
+        kind, _, node = service.name.partition("-")
+        if kind in ("executor", "telemetry"):
+            settings["WEFT_NATS_URL"] = await self._by_link(f"link-{node}", settings["WEFT_NATS_URL"])
+        elif kind in ("gateway", "scheduler"):
+            settings["WEFT_NATS_URL"] = await self._by_link(f"bus-{service.name}", settings["WEFT_NATS_URL"])
+            settings["WEFT_PG_DSN"] = await self._by_link(f"store-{service.name}", settings["WEFT_PG_DSN"])
+        return replace(service, settings=settings)
+
+    async def _by_link(self, name: str, url: str) -> str:
+        """The same address behind a link of this name."""
+        parts = urlsplit(url)
+        assert parts.port, url
+        if name not in self.links:
+            self.links[name] = await self._stack.enter_async_context(Proxy(parts.port))
+        return url.replace(f":{parts.port}", f":{self.links[name].port}")
+
+
+def _remove_groups(owner: str) -> None:
+    """The cgroups of an executor that was killed before it could."""
+    groups = cgroup.find_cgroups(owner)
+    for of_run in groups.names().values():
+        cgroup.remove(of_run)
+    groups.close()
+
+
+def _named(service: Service, name: str, home: Home) -> Service:
+    return replace(service, name=name, log=home.log(name))
+
+
+def _in_pool(service: Service) -> Service:
+    prefix = service.name.partition("-")[0].upper()
+    return replace(service, settings={**service.settings, f"{prefix}_POOL": ENGINE_POOL})
+
+
+@asynccontextmanager
+async def world(*, fencing: bool = True, keep: Path | None = None) -> AsyncIterator[World]:
+    """One for as long as the block lasts. `keep`: where the logs of all services and jobs are copied to at the end."""
+    root = Path(tempfile.mkdtemp(prefix="weft-chaos-"))
+    os.chmod(root, 0o711)  # so that Postgres' own user reaches its folder
+    made = World(root, fencing=fencing)
+    try:
+        os.mkdir(made.home.root, 0o711)
+        await made.start()
+        yield made
+    finally:
+        await _finish(made, root, keep)
+
+
+async def _finish(made: World, root: Path, keep: Path | None) -> None:
+    try:
+        await made.stop()
+    finally:
+        if keep is not None:
+            await asyncio.to_thread(_keep, made, keep)
+        await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
+
+
+def _keep(made: World, keep: Path) -> None:
+    shutil.copytree(made.home.logs, keep / "services", dirs_exist_ok=True)
+    shutil.copytree(made.folder, keep / "seen", dirs_exist_ok=True)
+    for log in made.home.root.glob("*.log"):
+        shutil.copy2(log, keep / "services" / log.name)
