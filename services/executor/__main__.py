@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
+import math
 import os
 import random
 import resource
 import sys
 import time
 import zlib
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,22 +18,27 @@ from libs.bus import Bus, BusError
 from libs.bus.nats import NatsBus
 from libs.gpus import inventory
 from libs.service import Connections, load, main
+from libs.service.keys import nats_keys
 from services.executor import service
 from services.executor.agent import Introduction
 from services.executor.capacity import capacity
 from services.executor.core import Policy
+from services.executor.guard import core as guard
+from services.executor.guard.files import Orders
+from services.executor.guard.watch import guarded
 from services.executor.home import Home
 from services.executor.keeper import FileKeeper, HomeTakenError, boot_clock, boot_id
 from services.executor.node import NodeFacts
 from services.executor.progress import ProgressReader
+from services.executor.retention import GRAIN, Limits, Retention
 from services.executor.runtime import Runtime, RuntimeUnavailableError
-from services.executor.silence import SilentBus
+from services.executor.silence import Silence, SilentBus
 
 logger = logging.getLogger(__name__)
 
-ServeOn = Callable[[Bus, asyncio.Event], Awaitable[None]]
-
 CONNECT_SECONDS_MAX = 3.0
+DRIFT_SECONDS_MIN = 1.0
+LOG_BYTES_LEAST = 2 * GRAIN
 SILENT_SECONDS = 5.0  # between two tries to reach NATS
 
 
@@ -52,9 +57,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     sync_seconds: float = 2.0
     fence_seconds: float = 90.0
     fence_grace_max: float = 30.0
-    drift_seconds: float = 10.0  # how late the clocks and the ticks of a node may be
+    drift_seconds: float = 10.0  # how late the clocks and the ticks of a node may be; half of it the guard waits
+    fencing: bool = True  # false, for the experiment that proves the audit: jobs may run twice
+    guard: bool = True  # false, likewise: nothing fences an executor that hangs
     lease_seconds: float = 150.0  # as the scheduler has it
     stop_jobs_on_exit: bool = False
+    logs_kept_days: float = 14.0  # after the run's end; 0: as long as there is room
+    log_bytes_max: int = 1 << 30  # of one run's log its newest bytes are kept; 0: all of them
+    logs_bytes_max: int = 0  # of all logs; 0: a fifth of their file system
     admin_host: str = "127.0.0.1"
     admin_port: int | None = None
     # process
@@ -68,16 +78,25 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     pids_max: int = 8192
     pull: bool = True
     pull_seconds_max: float = 900.0
+    engine_files: bool = True  # copy output from the engine's own files, where they can be reached, and shorten them
 
     def __post_init__(self) -> None:
+        if self.drift_seconds < DRIFT_SECONDS_MIN:
+            raise ValueError(
+                f"drift_seconds {self.drift_seconds:g} is less than the {DRIFT_SECONDS_MIN:g} of the ticks"
+            )
         held = self.fence_seconds + self.fence_grace_max + self.drift_seconds
-        if held >= self.lease_seconds:
+        if self.fencing and held >= self.lease_seconds:
             raise ValueError(
                 f"fence_seconds + fence_grace_max + drift_seconds = {held:g} must be less than"
                 f" lease_seconds = {self.lease_seconds:g}, or a job could run twice"
             )
         if self.sync_seconds * 3 > self.fence_seconds:
             raise ValueError(f"fence_seconds {self.fence_seconds:g} leaves no time for three syncs")
+        if 0 < self.log_bytes_max < LOG_BYTES_LEAST or 0 < self.logs_bytes_max < LOG_BYTES_LEAST:
+            raise ValueError(f"log_bytes_max and logs_bytes_max are 0 or at least {LOG_BYTES_LEAST}")
+        if self.logs_kept_days < 0 or self.log_bytes_max < 0 or self.logs_bytes_max < 0:
+            raise ValueError("logs_kept_days, log_bytes_max and logs_bytes_max are not negative")
         if self.runtime not in ("process", "docker"):
             raise ValueError(f"runtime is process or docker, not {self.runtime}")
         if self.gpu_injection not in ("auto", "cdi", "nvidia", "devices"):
@@ -87,6 +106,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 async def run(stop: asyncio.Event) -> None:
     config = load(Config, prefix="EXECUTOR_", environ=os.environ)
     _raise_open_files()
+    if not config.fencing:
+        logger.warning("fencing is switched off: jobs may run twice")
     home = Home(config.home)
     keeper = FileKeeper(home, boot_id=boot_id(), now=time.time())
     try:
@@ -97,11 +118,12 @@ async def run(stop: asyncio.Event) -> None:
             checkpoints=str((config.checkpoints or home.root / "checkpoints").absolute()),
             volumes_allowed=config.volumes_allowed,
         )
-        runtime = await _open_runtime(config, home, node)
-        try:
-            await _serve(config, home, keeper, runtime, node, stop)
-        finally:
-            await runtime.close()
+        async with guarded(home, _orders(config, keeper), clock=boot_clock):
+            runtime = await _open_runtime(config, home, node, keeper)
+            try:
+                await _serve(config, home, keeper, runtime, node, stop)
+            finally:
+                await runtime.close()
     finally:
         keeper.close()
 
@@ -118,6 +140,15 @@ async def _serve(
         sync_seconds=config.sync_seconds,
     )
 
+    retention = Retention(
+        home,
+        Limits(
+            kept_seconds=config.logs_kept_days * 86400.0,
+            log_bytes_max=config.log_bytes_max,
+            logs_bytes_max=config.logs_bytes_max,
+        ),
+    )
+
     async def serve_on(bus: Bus, until: asyncio.Event, *, last: bool = False) -> None:
         await service.run(
             bus=bus,
@@ -125,47 +156,70 @@ async def _serve(
             progress=ProgressReader(home),
             keeper=keeper,
             node=seconds,
-            policy=Policy(fence_seconds=config.fence_seconds, fence_grace_max=config.fence_grace_max),
+            policy=Policy(
+                fence_seconds=config.fence_seconds if config.fencing else math.inf,
+                fence_grace_max=config.fence_grace_max,
+            ),
             stop=until,
             clock=boot_clock,
             jitter=random.random,
+            retention=retention,
             stop_jobs_on_exit=config.stop_jobs_on_exit and last,
             admin_host=config.admin_host,
             admin_port=config.admin_port,
         )
 
-    while not stop.is_set():
-        try:
-            async with NatsBus.connect(
-                config.connections.nats_url,
-                name=f"executor-{config.node_id}",
-                user=config.connections.nats_user,
-                password=config.connections.nats_password(),
-                connect_seconds_max=CONNECT_SECONDS_MAX,
-            ) as bus:
-                await serve_on(bus, stop, last=True)
-        except* BusError as errors:
-            logger.warning("no bus, trying again: %s", errors.exceptions[0])
-            await _silent_for(SILENT_SECONDS, stop, serve_on)
+    keys = nats_keys(config.connections)
+    silence = Silence(serve_on)
+    try:
+        while not stop.is_set():
+            await silence.begin()
+            try:
+                async with NatsBus.connect(
+                    config.connections.nats_url,
+                    name=f"executor-{config.node_id}",
+                    **keys,
+                    connect_seconds_max=CONNECT_SECONDS_MAX,
+                ) as bus:
+                    await silence.end()
+                    await serve_on(bus, stop, last=True)
+            except* BusError as errors:
+                logger.warning("no bus, trying again: %s", errors.exceptions[0])
+                await silence.begin()
+                await _sleep(SILENT_SECONDS, stop)
+    finally:
+        await silence.end()
     if config.stop_jobs_on_exit:
         await serve_on(SilentBus(), stop, last=True)
 
 
-async def _silent_for(seconds: float, stop: asyncio.Event, serve_on: ServeOn) -> None:
-    until = asyncio.Event()
-
-    async def end() -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await stop.wait()
-        until.set()
-
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(end())
-        await serve_on(SilentBus(), until)
+async def _sleep(seconds: float, stop: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
 
 
-async def _open_runtime(config: Config, home: Home, node: NodeFacts) -> Runtime:
+def _orders(config: Config, keeper: FileKeeper) -> Orders:
+    """To the guard. It acts when half of what clocks and ticks may be late is over, and has the other half for it."""
+    engine = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock" if config.runtime == "docker" else ""
+    if engine and not engine.startswith("unix://"):
+        logger.warning("the guard speaks to an engine on this host only, not to %s", engine)
+    return Orders(
+        fencing=config.fencing and config.guard,
+        boot_id=keeper.boot_id,
+        policy=guard.Policy(
+            fence_seconds=config.fence_seconds,
+            slack_seconds=config.drift_seconds / 2,
+            grace_max=config.fence_grace_max,
+        ),
+        runtime=config.runtime,
+        node_id=config.node_id,
+        cluster=config.cluster,
+        engine=engine,
+    )
+
+
+async def _open_runtime(config: Config, home: Home, node: NodeFacts, keeper: FileKeeper) -> Runtime:
     if config.runtime == "docker":
         from services.executor.runtime.container import ContainerSettings  # only here: it loads the Docker SDK
         from services.executor.runtime.docker import DockerRuntime
@@ -181,12 +235,17 @@ async def _open_runtime(config: Config, home: Home, node: NodeFacts) -> Runtime:
                 pids_max=config.pids_max,
                 pull=config.pull,
                 pull_seconds_max=config.pull_seconds_max,
+                engine_files=config.engine_files,
             ),
         )
     from services.executor.runtime.cgroup import NoCgroups, find_cgroups
     from services.executor.runtime.process import ProcessRuntime
 
     # Two clusters on one host may have a node of one name, but not one home.
+    def before() -> float | None:
+        synced_at = keeper.memory.synced_at
+        return synced_at + config.fence_seconds if config.fencing and synced_at is not None else None
+
     owner = f"{config.node_id}-{zlib.crc32(os.fsencode(home.root)):08x}"
     return await ProcessRuntime.open(
         home,
@@ -194,6 +253,7 @@ async def _open_runtime(config: Config, home: Home, node: NodeFacts) -> Runtime:
         inherited=os.environ,
         cgroups=find_cgroups(owner) if config.cgroups else NoCgroups(),
         ignore_images=config.ignore_images,
+        before=before,
     )
 
 

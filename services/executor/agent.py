@@ -114,6 +114,7 @@ class Agent:
             runs = await self.runs()
             if runs is not None:
                 now = self._clock()
+                self._note_fenced(runs)
                 actions = self._core.decide(runs, busy=self.hands.busy, now=now)
                 self._keeper.save(self._core.memory)  # before the deed, so that its cause outlives us
                 self.gauges.show(runs, actions, fenced=self._core.fenced(now))
@@ -139,6 +140,7 @@ class Agent:
         runs = await self.runs()
         if runs is None:  # A node that knows nothing of its runs must not say that it has none.
             return False
+        self._note_fenced(runs)
         await self._progress.settle([run for run in runs if not run.live])
         seen = self._core.report(runs, self._progress.latest, beginning=self.hands.beginning)
         self._seq += 1
@@ -157,6 +159,7 @@ class Agent:
                     runtime=self._runtime.name,
                     not_enforced=self._runtime.not_enforced,
                     leaving=self._leaving,
+                    leader=self._core.leader,
                 ),
                 NodeDesired,
                 seconds_max=self._node.answer_seconds_max,
@@ -188,6 +191,10 @@ class Agent:
         except RuntimeUnavailableError as error:
             logger.warning("the %s runtime does not answer: %s", self._runtime.name, error)
             return None
+
+    def _note_fenced(self, runs: list[Run]) -> None:
+        """After the runs were read: whoever is seen to have ended by the guard was noted before."""
+        self._core.note_fenced(self._keeper.fenced() & {run.key for run in runs}, now=self._clock())
 
     def _backoff(self) -> float:
         longest = min(self._node.sync_seconds, BACKOFF_SECONDS * 2.0 ** min(self._failures, 10))

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from libs.messages.nodes import NEVER_RAN, EndReason, NodeDesired, RunSeen, RunState, StartRun
+from libs.messages.nodes import NEVER_RAN, EndReason, Leader, NodeDesired, RunSeen, RunState, StartRun
 from services.executor.runtime import Run, RunKey
+
+OVER_KEPT = 10_000
 
 
 class Start(Struct, frozen=True):
@@ -52,11 +54,23 @@ class Stop(Struct, frozen=True, kw_only=True):
     killed_at: float | None = None
 
 
+class Holding(Struct, frozen=True):
+    """The GPUs that a run was given."""
+
+    key: RunKey
+    gpus: tuple[int, ...]
+
+
 class Memory(Struct, frozen=True, kw_only=True):
-    """What must outlive the executor, or a restart would forget the fence and why runs ended."""
+    """What must outlive the executor, or a restart would forget the fence, why runs ended, and what they hold.
+
+    `leader` is the latest that answered: a control plane that went back in time learns it from us.
+    """
 
     synced_at: float | None = None
     stops: tuple[Stop, ...] = ()
+    holding: tuple[Holding, ...] = ()
+    leader: Leader | None = None
 
 
 class Reconciler:
@@ -69,13 +83,20 @@ class Reconciler:
         self._stops = {stop.key: stop for stop in memory.stops}
         self._desired: dict[RunKey, StartRun] | None = None  # None: not heard since this executor began
         self._graces: dict[RunKey, float] = {}
-        self._gpus: dict[RunKey, frozenset[int]] = {}
+        self._gpus = {holding.key: frozenset(holding.gpus) for holding in memory.holding}
+        self.leader = memory.leader
         self._closing = False
         self._told: set[RunKey] = set()  # runs whose end was in a report that was answered
+        self._over: dict[RunKey, None] = {}  # runs that ended and were removed here, the latest last
 
     @property
     def memory(self) -> Memory:
-        return Memory(synced_at=self._synced_at, stops=tuple(self._stops[key] for key in sorted(self._stops)))
+        return Memory(
+            synced_at=self._synced_at,
+            stops=tuple(self._stops[key] for key in sorted(self._stops)),
+            holding=tuple(Holding(key, tuple(sorted(self._gpus[key]))) for key in sorted(self._gpus)),
+            leader=self.leader,
+        )
 
     def fenced(self, now: float) -> bool:
         """Is the last good sync too long ago? Without any on record it is."""
@@ -107,6 +128,7 @@ class Reconciler:
         self._graces.update({key: order.grace for key, order in self._desired.items()})
         self._gpus.update({key: frozenset(order.gpus) for key, order in self._desired.items()})
         self._synced_at = sent_at if self._synced_at is None else max(sent_at, self._synced_at)
+        self._follow(answer.leader)
         self._told.update(RunKey(run.job_id, run.epoch, run.rank) for run in reported if run.state is RunState.EXITED)
 
     def decide(self, runs: Iterable[Run], *, busy: frozenset[RunKey], now: float) -> list[Action]:
@@ -119,8 +141,14 @@ class Reconciler:
             if run.live:
                 actions += self._ends(run, now)
             elif self._removable(key):
-                actions.append(Remove(key))
+                actions.append(self._remove(key))
         return actions + self._starts(found, busy, now)
+
+    def note_fenced(self, keys: Iterable[RunKey], *, now: float) -> None:
+        """The node's guard has told these to end, while we could not: they are carried through, and told of as such."""
+        for key in keys:
+            if key not in self._stops:
+                self._stops[key] = Stop(key=key, kill_at=now + self._policy.fence_grace_max, fenced=True)
 
     def undo(self, action: Action) -> None:
         """An action could not be carried out: decide it again."""
@@ -139,11 +167,29 @@ class Reconciler:
         """What to tell the control plane: the runs, with why they ended and how far they are.
 
         `beginning` are those whose start is in hand. They are told of too: what a report leaves out may count as gone.
+        So are those that are wanted and were removed: they never begin again, and whoever wants them must hear that.
         """
         told = {run.key: self._seen(run, progress.get(run.key, {})) for run in runs}
+        for key in [key for key in self._desired or () if key in self._over]:
+            told.setdefault(key, _was_here(key))
         for key in beginning:
-            told.setdefault(key, RunSeen(job_id=key.job_id, epoch=key.epoch, rank=key.rank, state=RunState.STARTING))
+            begins = RunSeen(
+                job_id=key.job_id, epoch=key.epoch, rank=key.rank, state=RunState.STARTING, gpus=self._held_by(key)
+            )
+            told.setdefault(key, begins)
         return tuple(told.values())
+
+    def _held_by(self, key: RunKey) -> tuple[int, ...] | None:
+        """The GPUs that a run was given; None where that is not known any more."""
+        return tuple(sorted(self._gpus[key])) if key in self._gpus else None
+
+    def _follow(self, leader: Leader | None) -> None:
+        """Remember the latest; one that is no later is no news, or from a store that went back."""
+        known = self.leader
+        if leader is not None and (
+            known is None or known.pool != leader.pool or (known.epoch, known.seq) < (leader.epoch, leader.seq)
+        ):
+            self.leader = leader
 
     def _starting(self, now: float) -> bool:
         return not self._closing and not self.fenced(now)
@@ -161,25 +207,38 @@ class Reconciler:
         """Only once the control plane knows its end and no longer wants it, so that no exit status is lost."""
         return self._desired is not None and key not in self._desired and key in self._told
 
+    def _remove(self, key: RunKey) -> Remove:
+        self._over[key] = None
+        while len(self._over) > OVER_KEPT:
+            del self._over[next(iter(self._over))]
+        return Remove(key)
+
     def _ends(self, run: Run, now: float) -> list[Action]:
         """Ask a live run to stop if it must, then kill it when its grace is over."""
         key, stop, fenced = run.key, self._stops.get(run.key), self.fenced(now)
         if stop is None:
             if not fenced and not self._closing and (self._desired is None or key in self._desired):
                 return []
-            grace = self._graces.get(key, run.grace)
-            grace = min(grace, self._policy.fence_grace_max) if fenced or self._closing else grace
-            self._stops[key] = Stop(key=key, kill_at=now + grace, fenced=fenced)
-            return [Terminate(key)]
-        hurried = now + self._policy.fence_grace_max if fenced or self._closing else stop.kill_at
-        kill_at = min(stop.kill_at, hurried)
-        killed_at = stop.killed_at
+            stop = Stop(key=key, kill_at=self._hurried(now + self._graces.get(key, run.grace), now), fenced=fenced)
+            if now < stop.kill_at:
+                self._stops[key] = stop
+                return [Terminate(key)]
+        kill_at, killed_at = self._hurried(stop.kill_at, now), stop.killed_at
         due = now >= kill_at and (killed_at is None or now - killed_at >= self._policy.kill_again_seconds)
         self._stops[key] = Stop(key=key, kill_at=kill_at, fenced=stop.fenced, killed_at=now if due else killed_at)
         return [Kill(key)] if due else []
 
+    def _hurried(self, kill_at: float, now: float) -> float:
+        """No grace is longer than that of the fence, which counts from when it fell: we may have been stopped since."""
+        if self._closing:
+            kill_at = min(kill_at, now + self._policy.fence_grace_max)
+        if self.fenced(now):
+            fell_at = now if self._synced_at is None else self._synced_at + self._policy.fence_seconds
+            kill_at = min(kill_at, fell_at + self._policy.fence_grace_max)
+        return kill_at
+
     def _starts(self, found: Mapping[RunKey, Run], busy: frozenset[RunKey], now: float) -> list[Action]:
-        """Start what is desired and not there; not before an old epoch, and whoever has its GPUs, have ended here."""
+        """Start what is desired and never was here; not before an old epoch, and whoever has its GPUs, have ended."""
         if self._desired is None or not self._starting(now):
             return []
         here = busy | {key for key, run in found.items() if run.live}
@@ -188,7 +247,10 @@ class Reconciler:
         return [
             Start(order)
             for key, order in sorted(self._desired.items())
-            if key not in found and (key.job_id, key.rank) not in ranks and held.isdisjoint(order.gpus)
+            if key not in found
+            and key not in self._over
+            and (key.job_id, key.rank) not in ranks
+            and held.isdisjoint(order.gpus)
         ]
 
     def _seen(self, run: Run, progress: dict[str, float]) -> RunSeen:
@@ -212,4 +274,17 @@ class Reconciler:
             reason=reason,
             detail=run.detail,
             progress=progress,
+            gpus=self._held_by(run.key) if run.live else None,
         )
+
+
+def _was_here(key: RunKey) -> RunSeen:
+    detail = "it ended here before, and that was told"
+    return RunSeen(
+        job_id=key.job_id,
+        epoch=key.epoch,
+        rank=key.rank,
+        state=RunState.EXITED,
+        reason=EndReason.LOST,
+        detail=detail,
+    )

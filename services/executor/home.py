@@ -2,20 +2,28 @@
 
 state.json            the executor's own memory (see keeper.py)
 lock                  held while an executor runs from here: there is never a second one
+guard guard.json guard.log synced fenced   between the executor and its guard (guard/files.py)
+containers/           which container is which run (guard/kept.py)
 runs/<job>-<epoch>-<rank>/   one folder per run until it is removed (process runtime: see runtime/records.py)
     run.json          what telemetry reads: job_id, epoch, rank, pid, cgroups
     progress          the file that WEFT_PROGRESS names
     progress.sock     the datagram socket that WEFT_PROGRESS_SOCKET names
-logs/<job>-<epoch>-<rank>.log   what the run wrote, kept when the run is removed
+logs/<job>-<epoch>-<rank>.log   what the run wrote, kept when the run is removed (how long: retention.py)
+
+A log whose head was dropped is a file with a hole there: every byte that is left keeps its offset, and the file itself
+tells where it begins, so nothing else has to be remembered.
 """
 
+import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from services.executor.runtime import LogChunk, RunKey
 
 SOCKET_PATH_MAX = 107  # what the kernel accepts as the address of a Unix socket
 LOG_READ_MAX = 1 << 20
+READ_TRIES = 3  # a log whose head is dropped while it is read is read again from where it begins now
 
 
 class Home:
@@ -50,7 +58,35 @@ class Home:
             return LogChunk(data=b"", ended=over and known, missing=not known)
         try:
             size = os.fstat(fd).st_size
-            data = os.pread(fd, max(0, min(limit, LOG_READ_MAX)), max(0, offset))
+            begins, data = _read_from(fd, max(0, offset), max(0, min(limit, LOG_READ_MAX)))
         finally:
             os.close(fd)
-        return LogChunk(data=data, ended=over and offset + len(data) >= size)
+        offset = max(offset, begins)
+        return LogChunk(data=data, ended=over and offset + len(data) >= size, begins=begins, size=size)
+
+    def close_log(self, key: RunKey) -> None:
+        """The run is forgotten: from now on its log has an age."""
+        with suppress(FileNotFoundError):
+            os.utime(self.log(key))
+
+
+def begins(fd: int) -> int:
+    """The first byte that the log still has. A file system that knows no holes has never let one be made."""
+    try:
+        return os.lseek(fd, 0, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            return 0
+        return os.fstat(fd).st_size  # nothing but a hole
+
+
+def _read_from(fd: int, offset: int, limit: int) -> tuple[int, bytes]:
+    """Where the log begins, and its bytes from there or from `offset`; never the zeros that are read in a hole."""
+    begin = offset
+    for _ in range(READ_TRIES):
+        data = os.pread(fd, limit, offset)
+        begin = begins(fd)
+        if begin <= offset:
+            return begin, data
+        offset = begin
+    return begin, b""

@@ -4,6 +4,7 @@ The clock of `Memory` counts from boot and never jumps, so what was kept under a
 good sync is unknown, and no run of that time can be alive either.
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -13,9 +14,12 @@ from typing import Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from services.executor.core import Memory
+from services.executor.guard.files import FENCED_BYTES, SYNCED_BYTES, Fenced, Slot, Synced, read_slot
 from services.executor.home import Home
+from services.executor.runtime import RunKey
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +36,9 @@ class Keeper(Protocol):
     memory: Memory
 
     def save(self, memory: Memory) -> None: ...
+
+    def fenced(self) -> frozenset[RunKey]:
+        """The runs that the node's guard has ended."""
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -51,6 +58,9 @@ class MemoryKeeper:
     def save(self, memory: Memory) -> None:
         self.memory = memory
 
+    def fenced(self) -> frozenset[RunKey]:
+        return frozenset()
+
     def restarted(self) -> "MemoryKeeper":
         self.incarnation += 1
         return self
@@ -62,6 +72,7 @@ class FileKeeper:
     def __init__(self, home: Home, *, boot_id: str, now: float) -> None:
         """`now` in seconds since the epoch: incarnations grow even where the home was lost. Raises HomeTakenError."""
         self._path = home.state
+        self._fenced = home.root / "fenced"
         self._lock = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,22 +82,53 @@ class FileKeeper:
         kept = self._read()
         self.boot_id = boot_id
         self.incarnation = max(kept.incarnation + 1, int(now))
-        self.memory = kept.memory if kept.boot_id == boot_id else Memory()
-        self._write(Kept(boot_id=boot_id, incarnation=self.incarnation, memory=self.memory), sync=True)
+        self._synced = Slot(home.root / "synced", SYNCED_BYTES)
+        self.memory = self._newest(kept)
+        self._tell_guard()
+        self._written: Memory | None = None  # what the file holds
+        self._keep(sync=True)
 
     def save(self, memory: Memory) -> None:
         """A memory that cannot be written is older than the truth, which fences sooner: safe, so go on."""
-        if memory == self.memory:
-            return
-        try:
-            self._write(Kept(boot_id=self.boot_id, incarnation=self.incarnation, memory=memory), sync=False)
-        except OSError as error:
-            logger.warning("cannot keep %s: %s", self._path, error)
-        else:
-            self.memory = memory
+        synced = memory.synced_at != self.memory.synced_at
+        self.memory = memory
+        if synced:
+            self._tell_guard()
+        if memory != self._written:
+            self._keep(sync=False)
+
+    def fenced(self) -> frozenset[RunKey]:
+        noted = read_slot(self._fenced, FENCED_BYTES, Fenced)
+        return frozenset(noted.runs if noted is not None and noted.boot_id == self.boot_id else ())
 
     def close(self) -> None:
+        self._synced.close()
         os.close(self._lock)
+
+    def _newest(self, kept: Kept) -> Memory:
+        """The time of the last good sync is kept in two places; one of them a full disk does not harm."""
+        memory = kept.memory if kept.boot_id == self.boot_id else Memory()
+        noted = self._synced.read(Synced)
+        if noted is None or noted.boot_id != self.boot_id or noted.synced_at is None:
+            return memory
+        return replace(memory, synced_at=max(noted.synced_at, memory.synced_at or 0.0))
+
+    def _tell_guard(self) -> None:
+        try:
+            self._synced.write(Synced(boot_id=self.boot_id, synced_at=self.memory.synced_at))
+        except OSError as error:
+            logger.warning("cannot tell the guard of the last good sync: %s", error)
+
+    def _keep(self, *, sync: bool) -> None:
+        """A disk that is full must not keep an executor from coming back to end what must end."""
+        try:
+            self._write(Kept(boot_id=self.boot_id, incarnation=self.incarnation, memory=self.memory), sync=sync)
+        except OSError as error:
+            if self._written is not None or sync:
+                logger.warning("cannot keep %s: %s", self._path, error)
+            self._written = None
+        else:
+            self._written = self.memory
 
     def _read(self) -> Kept:
         try:
@@ -99,7 +141,9 @@ class FileKeeper:
         new = f"{self._path}.new"
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.write(fd, msgspec.json.encode(kept))
+            data = msgspec.json.encode(kept)
+            if os.write(fd, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if sync:
                 os.fsync(fd)
         finally:

@@ -8,6 +8,7 @@ from prometheus_client import Counter as Counted
 
 from libs.messages.nodes import RunState
 from services.executor.core import Action
+from services.executor.retention import Found
 from services.executor.runtime import Run
 
 
@@ -19,6 +20,21 @@ class ExecutorGauges:
         self._fenced = Gauge(
             "weft_executor_fenced", "1 while the control plane was out of reach for too long.", registry=self.registry
         )
+        self._logs = self._gauge("logs_bytes", "What the logs of runs take on the disk.")
+        self._dropped = self._gauge("logs_dropped_bytes", "What was dropped of logs, by the limits, since the start.")
+        self._uncut = self._gauge("logs_uncut", "Logs over their limit that this file system cannot shorten.")
+        self._free = self._gauge("disk_free_bytes", "Free on the disk of the logs.")
+        self._full = self._gauge("disk_full", "1 while the disk of the logs has almost nothing left.")
+
+    def _gauge(self, name: str, meaning: str) -> Gauge:
+        return Gauge(f"weft_executor_{name}", meaning, registry=self.registry)
+
+    def show_logs(self, found: Found) -> None:
+        self._logs.set(found.logs_bytes)
+        self._dropped.set(found.dropped_bytes)
+        self._uncut.set(found.uncut)
+        self._free.set(found.disk_free_bytes)
+        self._full.set(found.full)
 
     def show(self, runs: Iterable[Run], actions: Iterable[Action], *, fenced: bool) -> None:
         counts = Counter(run.state for run in runs)

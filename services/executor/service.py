@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -12,12 +13,14 @@ from services.executor.agent import Agent, Introduction
 from services.executor.core import Policy, Reconciler
 from services.executor.keeper import Keeper
 from services.executor.progress import Progress
+from services.executor.retention import Retention
 from services.executor.runtime import RunKey, Runtime, RuntimeUnavailableError
 
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
 PROGRESS_SECONDS = 0.5
+RETENTION_SECONDS = 0.5
 LOG_WAIT_SECONDS_MAX = 10.0
 LOG_LOOK_SECONDS = 0.1
 LOG_BYTES_MAX = 512 * 1024  # as JSON it still fits into one message
@@ -37,6 +40,8 @@ async def run(
     stop: asyncio.Event,
     clock: Callable[[], float],
     jitter: Callable[[], float],
+    retention: Retention | None = None,
+    now: Callable[[], float] = time.time,
     stop_jobs_on_exit: bool = False,
     admin_port: int | None = None,
     admin_host: str = "127.0.0.1",
@@ -71,6 +76,12 @@ async def run(
             if runs:
                 await bus.publish(ProgressSeen(node_id=node.node_id, runs=runs))
 
+        async def keep_logs() -> None:
+            if retention is not None:
+                runs = await agent.runs()
+                held = None if runs is None else [run.key for run in runs]
+                agent.gauges.show_logs(await asyncio.to_thread(retention.look, held, now=now()))
+
         async def end() -> None:
             await stop.wait()
             if stop_jobs_on_exit:
@@ -89,6 +100,7 @@ async def run(
                 Every(node.sync_seconds, agent.speak, wake=agent.woken, name="sync"),
                 Every(TICK_SECONDS, agent.tick, wake=agent.touched),
                 Every(PROGRESS_SECONDS, tell_progress),
+                Every(RETENTION_SECONDS, keep_logs),
             ],
             registry=agent.gauges.registry,
             admin_port=admin_port,
@@ -109,7 +121,14 @@ async def read_log(runtime: Runtime, ask: ReadLog) -> LogRead:
         chunk = await runtime.read_log(key, offset=ask.offset, limit=min(ask.limit, LOG_BYTES_MAX))
         left = deadline - loop.time()
         if chunk.data or chunk.ended or chunk.missing or left <= 0:
-            return LogRead(offset=ask.offset, data=chunk.data, ended=chunk.ended, missing=chunk.missing)
+            return LogRead(
+                offset=max(ask.offset, chunk.begins),
+                data=chunk.data,
+                ended=chunk.ended,
+                missing=chunk.missing,
+                begins=chunk.begins,
+                size=chunk.size,
+            )
         await asyncio.sleep(min(LOG_LOOK_SECONDS, left))
 
 

@@ -1,11 +1,12 @@
 """A bus on which nobody answers: the executor's while NATS cannot be reached, so that its fence still falls."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from msgspec import Struct
 
-from libs.bus import Asked, Event, NoAnswerError
+from libs.bus import Asked, Bus, Event, NoAnswerError, nothing
 from libs.messages import Message
 
 M = TypeVar("M", bound=Message)
@@ -55,8 +56,40 @@ class SilentBus:
     ) -> Nothing:
         return Nothing()
 
-    async def ensure_stream(self) -> bool:
+    async def ensure_stream(self, *, before: Callable[[], Awaitable[None]] = nothing) -> bool:
         raise NoAnswerError("there is no bus")
 
     async def emit(self, events: list[Event]) -> None:
         raise NoAnswerError("there is no bus")
+
+
+class Silence:
+    """The executor on a silent bus, beside whoever tries to reach NATS: a try takes seconds, and the fence may fall."""
+
+    def __init__(self, serve: Callable[[Bus, asyncio.Event], Awaitable[None]], *, patience: float = 0.5) -> None:
+        """It serves only where it lasts for `patience` seconds: mostly NATS is there at once."""
+        self._serve, self._patience = serve, patience
+        self._over = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Unless it goes on already. Raises what broke it, if it broke."""
+        if self._task is not None and self._task.done():
+            await self.end()
+        if self._task is None:
+            self._over.clear()
+            self._task = asyncio.create_task(self._last(), name="silence")
+
+    async def end(self) -> None:
+        """Return when it is over. Raises what broke it, if it broke."""
+        self._over.set()
+        task, self._task = self._task, None
+        if task is not None:
+            await task
+
+    async def _last(self) -> None:
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._over.wait()
+        except TimeoutError:
+            await self._serve(SilentBus(), self._over)

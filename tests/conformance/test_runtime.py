@@ -477,6 +477,18 @@ async def test_a_run_can_write_its_progress_and_its_checkpoints(rig: Rig, tmp_pa
     await until(lambda: saved.exists() and saved.read_text() == "weights\n")
 
 
+async def test_whatever_a_run_made_in_its_own_folder_goes_with_it(rig: Rig, tmp_path: Path) -> None:
+    rig.needs("commands")
+    script = 'cd "$(dirname "$WEFT_PROGRESS")" && mkdir -p deep/er && touch deep/er/file && ln -s / root'
+    asked = rig.shell(("sh", "-c", script))
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    assert (await in_state(rig.runtime, key, RunState.EXITED)).exit_code == 0
+    await rig.runtime.remove(key)
+    assert await find(rig.runtime, key) is None
+    assert not os.path.exists(Home(tmp_path / "home").run(key))  # noqa: ASYNC240 - one look
+
+
 async def test_memory_beyond_the_limit_ends_the_run_as_oom(rig: Rig) -> None:
     rig.needs("oom", "memory")
     asked = rig.order("uses too much memory", memory=48 * MEBIBYTE)

@@ -49,6 +49,12 @@ class Compose:
     async def run(self, *arguments: str, seconds_max: float = 300) -> str:
         return await _docker("compose", *self._files, *arguments, environ=self._environment, seconds_max=seconds_max)
 
+    def lay_over(self, file: Path, **settings: str) -> None:
+        """Other settings for the executor."""
+        lines = "".join(f'      {name}: "{value}"\n' for name, value in settings.items())
+        file.write_text(f"services:\n  executor:\n    environment:\n{lines}")
+        self._files += ["-f", str(file)]
+
     async def secret(self, path: str) -> str:
         return (await self.run("run", "--rm", "--no-deps", "admin-token", "cat", f"/secrets/{path}")).strip()
 
@@ -162,6 +168,31 @@ async def test_nothing_is_left_after_down_not_even_of_a_job_that_ran(tmp_path: P
         async with Client(f"http://127.0.0.1:{compose.port}", await compose.secret("admin-token")) as client:
             running = await client.submit(_spec("endless", "sleep 1000"))
             await until(client, running.id, lambda job: job.state is JobState.RUNNING, seconds_max=60)
+    finally:
+        await compose.run("--profile", "tools", "down", "--volumes", "--timeout", "30")
+    assert await compose.left() == []
+
+
+async def test_no_job_runs_on_when_the_executors_container_was_killed_for_good(tmp_path: Path) -> None:
+    """The executor's own guard dies with its container: the one in a container of its own ends the job."""
+    need_engine()
+    compose = Compose(tmp_path)
+    await _built(compose)
+    compose.lay_over(tmp_path / "short.yml", EXECUTOR_FENCE_SECONDS="10", EXECUTOR_FENCE_GRACE_MAX="2")
+    try:
+        await compose.run("up", "--detach", "--wait", "--no-build")
+        async with Client(f"http://127.0.0.1:{compose.port}", await compose.secret("admin-token")) as client:
+            running = await client.submit(_spec("endless", "trap '' TERM; while :; do sleep 1; done"))
+            await until(client, running.id, lambda job: job.state is JobState.RUNNING, seconds_max=60)
+            live = ("ps", "--quiet", "--filter", f"label=weft.job={running.id}")
+            assert await _docker(*live)
+            await compose.run("kill", "executor")
+            async with asyncio.timeout(60):
+                while await _docker(*live):  # noqa: ASYNC110
+                    await asyncio.sleep(0.5)
+            await client.cancel(running.id)
+            await compose.run("up", "--detach", "--wait", "--no-build")
+            await until(client, running.id, lambda job: job.state in FINAL, seconds_max=60)
     finally:
         await compose.run("--profile", "tools", "down", "--volumes", "--timeout", "30")
     assert await compose.left() == []

@@ -74,7 +74,7 @@ async def test_a_job_runs_and_its_log_is_read_over_the_bus(
         assert (seen.exit_code, seen.reason) == (3, EndReason.EXIT)
         ask = ReadLog(node_id="node-1", job_id="job-1", epoch=1, rank=0)
         read = await control.bus.request(ask, LogRead, seconds_max=5)
-        assert read == LogRead(offset=0, data=b"hello\n", ended=True)
+        assert read == LogRead(offset=0, data=b"hello\n", ended=True, size=6)
         assert len(control.reports[-1].capacity.gpus) == 2
 
 

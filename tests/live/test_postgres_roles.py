@@ -27,23 +27,37 @@ ANSWER_SECONDS_MAX = ACQUIRE_SECONDS_MAX + COMMAND_SECONDS_MAX + CONNECT_SECONDS
 MAY_WRITE = {
     "gateway": {
         "INSERT": {"tenants", "tokens", "submissions", "asks", "events", "outbox"},
-        "UPDATE": {"tokens.revoked_at"},
+        "UPDATE": {"tokens.revoked_at", "tokens.used_at"},
     },
     "scheduler": {
-        "INSERT": {"leases", "jobs", "gpu_slots", "nodes", "events", "outbox"},
+        "INSERT": {"leases", "leaderships", "jobs", "gpu_slots", "nodes", "events", "outbox", "decisions"},
         "UPDATE": {"leases", "jobs", "nodes", "outbox"},
-        "DELETE": {"asks", "gpu_slots", "outbox"},
+        "DELETE": {"asks", "gpu_slots", "leaderships", "outbox", "decisions"},
     },
     "scorer": {"INSERT": {"gpu_scores"}, "UPDATE": {"gpu_scores"}},
     "reallocator": {},
 }
 MAY_NOT_READ = {
-    "gateway": {"leases", "job_steps", "outbox", "migrations"},
+    "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations"},
     "scheduler": {"tenants", "tokens", "migrations"},
     "scorer": {
-        *{"tenants", "tokens", "asks", "leases", "job_steps", "gpu_slots", "events", "outbox", "migrations"},
+        *{
+            "tenants",
+            "tokens",
+            "asks",
+            "leases",
+            "leaderships",
+            "decisions",
+            "job_steps",
+            "gpu_slots",
+            "events",
+            "outbox",
+            "migrations",
+        },
     },
-    "reallocator": {"tenants", "tokens", "asks", "leases", "job_steps", "outbox", "migrations"},
+    "reallocator": {
+        *{"tenants", "tokens", "asks", "leases", "leaderships", "decisions", "job_steps", "outbox", "migrations"}
+    },
 }
 MAY_NOT_DO = (
     "CREATE TABLE mine (id int)",
@@ -98,7 +112,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 13
+    assert len(tables) == 15
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():
@@ -142,7 +156,7 @@ async def test_a_store_of_one_role_cannot_write_for_another(server: Server) -> N
             stores.gateway.admit(lease, pool="default", limit=1),
             stores.gateway.sent([1]),
             stores.scheduler.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT),
-            stores.scheduler.access(bytes(32)),
+            stores.scheduler.access(bytes(32), at=AT),
             stores.scheduler.add_token(bytes(32), tenant="alice", admin=True, label="", at=AT),
             stores.scorer.drop_asks(lease, [1]),
             stores.reallocator.save_scores([], at=AT),
@@ -164,8 +178,9 @@ async def migrations(server: Server) -> dict[str, str]:
 async def test_migrations_run_once_however_often_and_at_once_they_are_asked_for(server: Server) -> None:
     fresh = await server.make("migrated")
     ran = await asyncio.gather(*(fresh.migrate() for _ in range(6)))
-    assert sorted(ran) == [[], [], [], [], [], ["0001_first"]]
     before = await migrations(fresh)
+    assert sorted(ran) == [[], [], [], [], [], sorted(before)]
+    assert len(before) >= 1
     assert await fresh.migrate() == []
     assert await migrations(fresh) == before
 

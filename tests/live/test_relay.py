@@ -12,7 +12,7 @@ from libs.bus.nats import NatsBus
 from libs.messages.asks import OutboxFilled
 from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
-from services.scheduler.relay import Relay
+from services.scheduler.relay import LOOK_SECONDS, Relay
 from tests.support.builders import spec
 from tests.support.nats_server import NatsServer
 from tests.support.proxy import Proxy
@@ -166,5 +166,23 @@ async def test_over_a_slow_link_events_get_through_a_few_at_a_time(
             link.mend()
             assert failed, "the link was not slow"
             assert len(set(await stored(server.url))) == len(await stored(server.url)) == events
+    finally:
+        server.stop()
+
+
+async def test_a_stream_that_is_lost_while_nothing_happens_is_filled_again(tmp_path: Path) -> None:
+    now = NOW
+    server, store = NatsServer(tmp_path), MemoryStore()
+    try:
+        async with NatsBus.connect(server.url, name="relay") as bus:
+            relay = Relay(store=store, bus=bus, clock=lambda: now)
+            await submit(store, "j-1")
+            await relay.turn()
+            client = await nats.connect(server.url)
+            await client.jetstream().delete_stream("WEFT_EVENTS")
+            await client.close()
+            now += LOOK_SECONDS
+            await relay.turn()
+            assert await stored(server.url) == ["jobs/j-1/1"]
     finally:
         server.stop()

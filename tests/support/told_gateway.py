@@ -17,11 +17,13 @@ class ToldGateway:
         self.answers: dict[str, object] = {}
         self.asked: list[str] = []
         self.bodies: list[bytes] = []
+        self.log_headers: dict[str, str] = {}  # further ones, of answers that are bytes
         self.url = ""
 
-    def refuse(self, what: str, status: int, field: str, reason: str) -> None:
+    def refuse(self, what: str, status: int, field: str, reason: str, *, retry_after: int = 0) -> None:
         body = msgspec.json.encode(ErrorView(error=ErrorDetail(field=field, reason=reason, status=status)))
-        self.answers[what] = web.Response(status=status, body=body)
+        headers = {"Retry-After": str(retry_after)} if retry_after else {}
+        self.answers[what] = web.Response(status=status, body=body, headers=headers)
 
     async def answer(self, request: web.Request) -> web.Response:
         what = f"{request.method} {request.path}"
@@ -32,9 +34,9 @@ class ToldGateway:
                 told = msgspec.json.encode(ErrorView(error=ErrorDetail(field="", reason=f"nothing at {what}")))
                 return web.Response(status=404, body=told)
             case web.Response() as response:
-                return web.Response(status=response.status, body=response.body)
+                return web.Response(status=response.status, body=response.body, headers=response.headers)
             case bytes() as told:
-                return web.Response(body=told, headers={"X-Weft-Epoch": "0"})
+                return web.Response(body=told, headers={"X-Weft-Epoch": "0", **self.log_headers})
             case view:
                 return web.Response(body=msgspec.json.encode(view))
 

@@ -7,15 +7,17 @@ import io
 import json
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from libs.domain.job import JobState
 from libs.messages.asks import AskKind
-from libs.messages.http import Accepted, JobsView, NodesView, Submitted, TokenMade, TokensRevoked
+from libs.messages.http import Accepted, JobsView, NodesView, Submitted, TokenMade, TokensRevoked, TokensView, TokenView
 from libs.planning.explain import Explanation
 from services.cli import page
 from services.cli.__main__ import main
@@ -147,6 +149,35 @@ async def test_logs_as_json_have_a_line_per_line(gateway: ToldGateway, capsys: S
     assert told == [{"rank": 0, "line": "one"}, {"rank": 0, "line": "two"}]
 
 
+async def test_bytes_that_a_node_has_dropped_are_told_beside_the_log(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers |= {"GET /v1/jobs/train": job_view(), "GET /v1/jobs/j-aaaaaaaaaa/logs": b"two\n"}
+    dropped = str(3 << 20)
+    gateway.log_headers = {"X-Weft-Offset": dropped, "X-Weft-Begins": dropped, "X-Weft-Node": "node-1"}
+    assert await weft(gateway, "logs", "train") == 0
+    said = capsys.readouterr()
+    assert said.out == "two\n"
+    told = "bytes 0 to 3145728 (3MiB) of epoch 0 are missing: dropped by the limits of node node-1"
+    assert said.err == f"{told} (EXECUTOR_LOG_BYTES_MAX)\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (JobState.QUEUED, "train has written nothing: it has not started yet"),
+        (JobState.RUNNING, "rank 0 of train has written nothing yet: it is running"),
+        (JobState.SUCCEEDED, "rank 0 of train wrote nothing"),
+    ],
+)
+async def test_a_job_that_wrote_nothing_is_said_to(
+    gateway: ToldGateway, capsys: Said, state: JobState, told: str
+) -> None:
+    gateway.answers |= {"GET /v1/jobs/train": job_view(state=state), "GET /v1/jobs/j-aaaaaaaaaa/logs": b""}
+    assert await weft(gateway, "logs", "train") == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(told)
+
+
 async def test_the_last_lines_of_a_log_can_be_asked_for(gateway: ToldGateway, capsys: Said) -> None:
     gateway.answers |= {"GET /v1/jobs/train": job_view(), "GET /v1/jobs/j-aaaaaaaaaa/logs": b"one\ntwo\nthree\n"}
     assert await weft(gateway, "logs", "train", "-n", "2") == 0
@@ -248,6 +279,59 @@ async def test_a_token_is_made_and_printed_alone(gateway: ToldGateway, capsys: S
     assert capsys.readouterr().out == "1 token revoked\n"
 
 
+async def test_a_token_may_end_by_itself(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["POST /v1/tokens"] = TokenMade(token="weft_x", tenant="bob", label="ci", expires_at=NOW)
+    assert await weft(gateway, "token", "create", "bob", "--label", "ci", "--expires", "30d") == 0
+    assert capsys.readouterr().out == "weft_x\n"
+    assert json.loads(gateway.bodies[-1]) == {"tenant": "bob", "label": "ci", "admin": False, "expires_in": 2592000}
+    asked = len(gateway.asked)
+    for wrong in ("soon", "0s", "11000d"):
+        with pytest.raises(SystemExit):
+            await weft(gateway, "token", "create", "bob", "--expires", wrong)
+        assert "--expires" in capsys.readouterr().err
+    assert len(gateway.asked) == asked
+
+
+async def test_tokens_are_listed_with_when_they_were_used_and_when_they_end(gateway: ToldGateway, capsys: Said) -> None:
+    def token(label: str, **fields: Any) -> TokenView:
+        return TokenView(**{"tenant": "bob", "label": label, "admin": False, "in_force": True, **fields})
+
+    now = time.time()
+    gateway.answers["GET /v1/tokens"] = TokensView(
+        tokens=(
+            token("ci", created_at=now - 120, used_at=now - 30, expires_at=now + 7200.9),
+            token("boss", created_at=now - 120, admin=True),
+            token("old", created_at=now - 9 * 86400, in_force=False, revoked_at=now - 60),
+            token("short", created_at=now - 9 * 86400, in_force=False, expires_at=now - 61),
+        )
+    )
+    assert await weft(gateway, "token", "list", "bob", "--all") == 0
+    assert gateway.asked == ["GET /v1/tokens?tenant=bob&all=1"]
+    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert cells == [
+        ["TENANT", "LABEL", "MAY", "STATE", "CREATED", "USED", "EXPIRES"],
+        ["bob", "ci", "its own jobs", "in force", "2m ago", "30s ago", "in 2h0m"],
+        ["bob", "boss", "everything", "in force", "2m ago", "never", "never"],
+        ["bob", "old", "its own jobs", "revoked", "9d ago", "never", "never"],
+        ["bob", "short", "its own jobs", "expired", "9d ago", "never", "1m ago"],
+    ]
+    assert await weft(gateway, "token", "list", "--json") == 0
+    assert gateway.asked[-1] == "GET /v1/tokens"
+    assert len(json.loads(capsys.readouterr().out)["tokens"]) == 4
+
+
+async def test_who_asks_too_fast_waits_as_it_is_told_and_no_longer_than_a_person_does(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    gateway.refuse("GET /v1/nodes", 429, "", "tenant bob may make 2 reads a second here", retry_after=30)
+    began = time.monotonic()
+    assert await weft(gateway, "nodes") == 1
+    assert "may make 2 reads a second" in capsys.readouterr().err
+    assert len(gateway.asked) == 1  # it would have been longer than is waited for
+    assert time.monotonic() - began < 20
+
+
 @pytest.mark.parametrize(("state", "status"), [(JobState.SUCCEEDED, 0), (JobState.FAILED, 1), (JobState.CANCELLED, 1)])
 async def test_wait_exits_as_the_job_ended(gateway: ToldGateway, capsys: Said, state: JobState, status: int) -> None:
     gateway.answers["GET /v1/jobs/train"] = gateway.answers["GET /v1/jobs/j-aaaaaaaaaa"] = job_view(state=state)
@@ -328,7 +412,7 @@ def test_a_command_line_that_makes_no_sense_exits_with_2(typed: list[str], error
         (["ps", "--bogus"], "weft: unrecognized arguments: --bogus\n"),
         (["ps", "--", "x"], "weft: ps takes no command after --\n"),
         (["run", "--gpus", "two", "--", "x"], "weft: argument --gpus: invalid int value: 'two'\n"),
-        (["describe"], "weft: the following arguments are required: JOB\n"),
+        (["explain"], "weft: the following arguments are required: JOB\n"),
     ],
 )
 def test_an_option_that_makes_no_sense_exits_with_2_after_the_usage(typed: list[str], error: str, capsys: Said) -> None:

@@ -271,6 +271,14 @@ def test_nodes_show_their_gpus_who_holds_them_and_what_cannot_be_enforced() -> N
     assert lines[-1] == "not enforced on node-1: memory: no cgroup"
 
 
+@pytest.mark.parametrize(("used", "told"), [(970, False), (990, True)])
+def test_a_node_with_a_full_disk_is_told_of(used: int, told: bool) -> None:
+    node = node_view("node-1", use=HostSample(cpus=1.0, memory_total=1, memory_used=0, disk_total=1000, disk_used=used))
+    assert (
+        "the disk of the runs is full on node-1" in "".join(seen(nodes_page((node,), TERMINAL, gpus=False)))
+    ) is told
+
+
 def test_an_emulated_gpu_of_a_named_model_is_still_called_emulated() -> None:
     node = node_view("node-1", gpu_view(0, model="NVIDIA H200"))
     assert "1 x emulated NVIDIA H200" in line_with("default", seen(nodes_page((node,), TERMINAL, gpus=False)))

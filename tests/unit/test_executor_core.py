@@ -149,6 +149,36 @@ def test_a_start_is_permitted_only_within_the_fence_of_the_sync_that_allowed_it(
     assert not told().permits(KEY, 1.0)
 
 
+def test_an_answer_that_comes_late_counts_from_when_its_report_was_sent() -> None:
+    """As when the executor was stopped while the answer waited in its socket."""
+    reconciler = told(order(), at=0.0)
+    assert decide(reconciler, now=200.0) == []
+    assert not reconciler.permits(KEY, 200.0)
+    assert decide(reconciler, running(), now=200.0) == [Kill(KEY)]
+
+
+def test_after_a_long_stop_no_grace_is_given_that_the_fence_has_used_up() -> None:
+    reconciler = told(order(grace=3600.0))
+    assert decide(reconciler, running(), now=110.0) == [Terminate(KEY)]
+    assert decide(reconciler, running(), now=119.9) == []
+    assert decide(reconciler, running(), now=120.0) == [Kill(KEY)]
+
+
+def test_whom_the_guard_has_told_to_end_is_carried_through_and_told_of_as_fenced() -> None:
+    reconciler = told(order(), at=100.0)
+    reconciler.note_fenced({KEY}, now=101.0)
+    assert decide(reconciler, running(), now=101.0) == []
+    assert decide(reconciler, running(), now=131.0) == [Kill(KEY)]
+    assert reconciler.report([ended(exit_code=143)], {})[0].reason is EndReason.FENCED
+
+
+def test_whom_the_node_had_stopped_already_is_not_told_of_as_fenced() -> None:
+    reconciler = told()
+    decide(reconciler, running(), now=1.0)
+    reconciler.note_fenced({KEY}, now=2.0)
+    assert reconciler.report([ended(exit_code=143)], {})[0].reason is EndReason.STOPPED
+
+
 def test_a_late_sync_does_not_turn_time_back() -> None:
     reconciler = told(order(), at=50.0)
     told(order(), reconciler=reconciler, at=40.0)
@@ -325,3 +355,16 @@ def test_a_run_waits_until_whoever_has_its_gpus_has_ended() -> None:
     assert core.decide([running], busy=frozenset(), now=1.0) == [Terminate(RunKey.of(first))]
     ended = Run(key=RunKey.of(first), state=RunState.EXITED, grace=5.0, exit_code=143, reason=EndReason.EXIT)
     assert Start(second) in core.decide([ended], busy=frozenset(), now=2.0)
+
+
+def test_a_run_that_ended_and_was_removed_never_begins_again_and_who_wants_it_hears_that() -> None:
+    """An answer may be older than the one before it: a stand-in read the store before the leader took the end."""
+    reconciler = told(runs=(ended(),))
+    assert decide(reconciler, ended(), now=1.0) == [Remove(KEY)]
+    told(order(), at=1.0, reconciler=reconciler, runs=(ended(),))
+    assert decide(reconciler, now=2.0) == []
+    (seen,) = reconciler.report([], {})
+    assert (seen.state, seen.reason) == (RunState.EXITED, EndReason.LOST)
+    told(order(epoch=2), at=2.0, reconciler=reconciler)
+    assert reconciler.report([], {}) == ()
+    assert decide(reconciler, now=3.0) == [Start(order(epoch=2))]

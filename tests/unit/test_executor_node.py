@@ -15,7 +15,13 @@ from services.executor.keeper import FileKeeper, HomeTakenError
 from services.executor.node import NodeFacts, Refusal, volume_source
 from services.executor.runtime import Limits, RunKey
 from services.executor.runtime.cgroup import CgroupsV1, CgroupsV2, NoCgroups, find_cgroups
-from services.executor.runtime.container import ContainerSettings, Joined, container_arguments, injection_for
+from services.executor.runtime.container import (
+    LOG_BY_FILE,
+    ContainerSettings,
+    Joined,
+    container_arguments,
+    injection_for,
+)
 from tests.support.runs import order
 
 GIB = 1 << 30
@@ -112,13 +118,18 @@ def test_a_home_has_one_executor_at_a_time(tmp_path: Path) -> None:
     FileKeeper(Home(tmp_path), boot_id="a", now=1.0).close()
 
 
-def test_memory_that_cannot_be_kept_stays_old(tmp_path: Path) -> None:
+def test_the_last_sync_outlives_an_executor_also_where_the_rest_of_its_memory_cannot_be_kept(tmp_path: Path) -> None:
     home = Home(tmp_path)
+    stop = Stop(key=RunKey("job-1", 1, 0), kill_at=9.0)
     keeper = FileKeeper(home, boot_id="a", now=1.0)
     (tmp_path / "state.json.new").mkdir()
-    keeper.save(Memory(synced_at=5.0))
-    assert keeper.memory == Memory()
+    keeper.save(Memory(synced_at=5.0, stops=(stop,)))
+    assert keeper.memory == Memory(synced_at=5.0, stops=(stop,))
     keeper.close()
+    (tmp_path / "state.json.new").rmdir()
+    later = FileKeeper(home, boot_id="a", now=2.0)
+    assert later.memory == Memory(synced_at=5.0)
+    later.close()
 
 
 @pytest.mark.parametrize("text", ["job-1-2-0", "a-b-c-10-3"])
@@ -176,6 +187,7 @@ def container(
             joined=Joined(network=network, named=named),
             run_folder="/home/runs/job-1-1-0",
             injection=injection,
+            log=LOG_BY_FILE,
         )
     finally:
         client.close()

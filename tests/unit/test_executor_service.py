@@ -263,7 +263,7 @@ def test_a_log_is_waited_for_and_read_to_its_end() -> None:
             await world.control.hears(KEY, "running")
             assert (await read(0, 5)).data == b"hello\n"
             began = loop.time()
-            assert (await read(6, 3)) == LogRead(offset=6, data=b"")
+            assert (await read(6, 3)) == LogRead(offset=6, data=b"", size=6)
             assert loop.time() - began >= 3
             asked = asyncio.create_task(read(6, 10))
             await asyncio.sleep(1)

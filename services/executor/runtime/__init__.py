@@ -67,9 +67,13 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class LogChunk(Struct, frozen=True, kw_only=True):
+    """Bytes of a log, from the offset that was asked for, or from `begins` where that is later."""
+
     data: bytes
     ended: bool  # the run is over and nothing follows these bytes
     missing: bool = False
+    begins: int = 0  # how many bytes at its head the node has dropped, by its limits
+    size: int = 0  # how many there were in all, when this was read
 
 
 def always() -> bool:

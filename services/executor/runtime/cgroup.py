@@ -119,16 +119,7 @@ class CgroupsV1:
         return _counter(groups.get("memory"), "memory.oom_control", "oom_kill") > 0
 
     def kill(self, groups: Groups) -> None:
-        group = groups.get("memory")
-        if group is None:
-            return
-        for _ in range(KILL_ROUNDS_MAX):  # What forks meanwhile is in the next list.
-            pids = _get(group, "cgroup.procs").split()
-            if not pids:
-                return
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+        kill(groups)
 
     def names(self) -> dict[str, dict[str, str]]:
         return _names(self._folders)
@@ -193,15 +184,33 @@ class CgroupsV2:
         return _counter(groups.get("unified"), "memory.events", "oom_kill") > 0
 
     def kill(self, groups: Groups) -> None:
-        if "unified" in groups:
-            with suppress(OSError):
-                _set(groups["unified"], "cgroup.kill", 1)
+        kill(groups)
 
     def names(self) -> dict[str, dict[str, str]]:
         return _names({"unified": self._folder})
 
     def close(self) -> None:
         remove({"unified": str(self._folder)})
+
+
+def kill(groups: Groups) -> None:
+    """SIGKILL to everything inside, whichever version they are of."""
+    if "unified" in groups:
+        with suppress(OSError):
+            _set(groups["unified"], "cgroup.kill", 1)
+    elif "memory" in groups:
+        for _ in range(KILL_ROUNDS_MAX):  # What forks meanwhile is in the next list.
+            pids = _get(groups["memory"], "cgroup.procs").split()
+            if not pids:
+                return
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+
+
+def occupied(groups: Groups) -> bool:
+    """Is any process inside?"""
+    return any(_get(group, "cgroup.procs").strip() for group in groups.values())
 
 
 def remove(groups: Groups) -> bool:

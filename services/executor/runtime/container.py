@@ -19,7 +19,12 @@ CPU_PERIOD_MICROSECONDS = 100_000
 CPU_QUOTA_MICROSECONDS_MIN = 1_000
 MEMORY_BYTES_MIN = 6 << 20  # the engine refuses less
 
-LOG_SIZE_MAX = "1000000g"  # never rotate, whatever the engine's own default: that would lose what was not yet copied
+# Never rotate, whatever the engine's own default: that would lose what was not yet copied.
+_WITHOUT_END = "1000000g"
+# Its file holds every byte as it was. Asked for over the engine's API, it loses the ends of long lines.
+LOG_BY_FILE = LogConfig(type="local", config={"max-size": _WITHOUT_END, "max-file": "1", "compress": "false"})
+# Spoils what is no UTF-8, such as half a letter where the engine cuts a long line.
+LOG_BY_ASKING = LogConfig(type="json-file", config={"max-size": _WITHOUT_END})
 
 HOST_NETWORK = "host"
 CHECKPOINTS_INSIDE = "/weft/checkpoints"
@@ -37,6 +42,7 @@ class ContainerSettings(Struct, frozen=True, kw_only=True):
     pids_max: int = 8192
     pull: bool = True
     pull_seconds_max: float = 900.0
+    engine_files: bool = True  # copy output from the engine's own files, where they can be reached, and shorten them
 
 
 class Joined(Struct, frozen=True, kw_only=True):
@@ -63,6 +69,7 @@ def container_arguments(
     joined: Joined,
     run_folder: str,
     injection: str,
+    log: LogConfig,
 ) -> dict[str, Any]:
     """What `create_container` is called with. Raises Refusal."""
     key = RunKey.of(order)
@@ -98,7 +105,7 @@ def container_arguments(
         mounts=mounts,
         network_mode=joined.network,
         port_bindings=published,
-        log_config=LogConfig(type="json-file", config={"max-size": LOG_SIZE_MAX}),
+        log_config=log,
         restart_policy={"Name": "no"},
         **_gpu_arguments(gpus, injection),
     )

@@ -20,22 +20,26 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState, StartRun
+from services.executor.guard import kept
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal, port_taken
 from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.container import (
     HOST_NETWORK,
+    LOG_BY_ASKING,
+    LOG_BY_FILE,
     ContainerSettings,
     Joined,
     container_arguments,
     container_name,
     gang_network,
     injection_for,
-    key_of,
     update_arguments,
 )
 from services.executor.runtime.engine import APIError, Engine, NotFound, explanation
-from services.executor.runtime.logcopy import LogCopy, position_path
+from services.executor.runtime.enginelog import FileCopy, engine_file, engine_folder
+from services.executor.runtime.labels import grace_of, key_of, of_node
+from services.executor.runtime.logcopy import LogCopy, position_path, read_position
 from services.executor.runtime.records import forget
 
 logger = logging.getLogger(__name__)
@@ -43,6 +47,7 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 NETWORK_LOOKS = 20
 FOLLOWERS_STOP_SECONDS_MAX = 2.0
+COPY_SECONDS_MAX = 30.0  # after its end, for its log to be copied
 SHRINK_ROOM = 1.1  # memory is not shrunk below this many times what is in use
 CONFLICT, MISSING = 409, 404
 INIT_FAILED = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+) failed: (.+)\n")
@@ -65,7 +70,9 @@ class DockerRuntime:
         self._settings = settings
         self._found: dict[RunKey, _Container] = {}
         self._inspected: dict[RunKey, Run] = {}  # of running and of drained containers
-        self._copies: dict[RunKey, LogCopy] = {}
+        self._copies: dict[RunKey, LogCopy | FileCopy] = {}
+        self._engine_folder = ""  # of the engine's containers, where we may change what is in there
+        self._ended_at: dict[RunKey, float] = {}  # on the loop's clock: since when its log is all that is missing
         self._starting: dict[RunKey, Run] = {}
         self._over: dict[RunKey, Run] = {}  # ended without a container: never started, or taken from us
         self._problem = ""
@@ -84,6 +91,10 @@ class DockerRuntime:
         info: dict[str, Any] = await engine.call(engine.client.info)
         if runtime._injection == "auto":
             runtime._injection = injection_for(info)
+        if runtime._settings.engine_files:
+            runtime._engine_folder = engine_folder(str(info.get("DockerRootDir", "")))
+        if not runtime.reaches_engine_files:
+            logger.info("the engine's own files are out of reach: what containers write stays in them till they end")
         runtime.not_enforced = tuple(
             limit for limit, field in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota")) if not info.get(field, True)
         )
@@ -92,8 +103,18 @@ class DockerRuntime:
         for name in os.listdir(home.runs):
             if RunKey.parse(name) not in runtime._found:
                 forget(f"{home.runs}/{name}")
+        for key in kept.every(home).keys() - runtime._found.keys():
+            kept.forget(home, key)
+        for key in runtime._found.keys() - kept.every(home).keys():
+            with suppress(RuntimeUnavailableError):
+                runtime._keep(key, runtime._found[key].id, runtime._found[key].grace)
         runtime._poll = asyncio.create_task(runtime._look_for_ever())
         return runtime
+
+    @property
+    def reaches_engine_files(self) -> bool:
+        """Then what containers write is copied from there, and does not pile up there."""
+        return bool(self._engine_folder)
 
     async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
         key = RunKey.of(order)
@@ -140,14 +161,19 @@ class DockerRuntime:
             container = self._found.get(key)
             if container is None or not self._ended(key, container):
                 return
+            if not self._copied(key):
+                raise RuntimeUnavailableError(f"the output of {key} is not all copied yet: is the disk full?")
             async with self._looking:  # Else a look that is under way would take it for lost.
                 await self._remove_container(container.id)
                 self._found.pop(key, None)
                 self._inspected.pop(key, None)
                 self._copies.pop(key, None)
+                self._ended_at.pop(key, None)
+        self._home.close_log(key)
         with suppress(FileNotFoundError):
             os.unlink(position_path(self._home.log(key)))
         forget(self._home.run(key))
+        kept.forget(self._home, key)
         await self._remove_network(key)
 
     async def resize(self, key: RunKey, limits: Limits) -> bool:
@@ -167,6 +193,7 @@ class DockerRuntime:
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         container = self._found.get(key)
         over = self._ended(key, container) if container is not None else key not in self._starting
+        over = over and self._copied(key)
         known = container is not None or key in self._starting or key in self._over
         return self._home.read_log(key, offset=offset, limit=limit, known=known, over=over)
 
@@ -199,18 +226,28 @@ class DockerRuntime:
             joined=joined,
             run_folder=self._home.run(key),
             injection=self._injection,
+            log=LOG_BY_FILE if self.reaches_engine_files else LOG_BY_ASKING,
         )
         made = await self._create(arguments, key, permitted)
         if made is None:
             return
-        if not permitted():
-            await self._remove_container(made)
-            return
         try:
-            await self._engine.call(self._engine.client.start, made)
+            self._keep(key, made, order.grace)
+            if not await self._engine.call(lambda: self._begin(made, permitted)):
+                await self._remove_container(made)
+                kept.forget(self._home, key)
         except APIError as error:
+            if "no such container" in explanation(error).lower():  # The guard removed it: we were late.
+                raise RuntimeUnavailableError(f"{key}: {explanation(error)}") from error
             await self._remove_container(made)
             raise _start_refused(explanation(error), order) from error
+
+    def _begin(self, container: str, permitted: Callable[[], bool]) -> bool:
+        """In the very thread that starts it: there may have been a long queue for one, or a long stop of us all."""
+        if permitted():
+            self._engine.client.start(container)
+            return True
+        return False
 
     async def _create(self, arguments: Mapping[str, Any], key: RunKey, permitted: Callable[[], bool]) -> str | None:
         """The new container's id; None where the run is there already, or may not start any more. Raises Refusal."""
@@ -248,6 +285,13 @@ class DockerRuntime:
         why = await self._engine.pull(image, seconds_max=self._settings.pull_seconds_max)
         if why:
             raise Refusal(f"image-missing: {image}: {why}")
+
+    def _keep(self, key: RunKey, container: str, grace: float) -> None:
+        """For the guard, before it starts."""
+        try:
+            kept.keep(self._home, kept.Kept(key=key, container=container, grace=grace))
+        except OSError as error:
+            raise RuntimeUnavailableError(f"cannot keep which container {key} is: {error}") from error
 
     def _make_folders(self, key: RunKey) -> None:
         """Whatever user the container runs as may write here; nobody else passes the folders above."""
@@ -351,7 +395,7 @@ class DockerRuntime:
                 self._changed.set()
 
     async def _listed(self) -> dict[RunKey, _Container]:
-        filters = {"label": [f"weft.node={self._node.node_id}", f"weft.cluster={self._settings.cluster}"]}
+        filters = of_node(node_id=self._node.node_id, cluster=self._settings.cluster)
         found: dict[RunKey, _Container] = {}
         try:
             listed = await self._engine.call(self._engine.client.containers, all=True, filters=filters)
@@ -360,8 +404,7 @@ class DockerRuntime:
         for one in listed:
             key = key_of(one["Labels"])
             if key is not None:
-                grace = float(one["Labels"].get("weft.grace", 0.0))
-                found[key] = _Container(id=one["Id"], state=one["State"], grace=grace)
+                found[key] = _Container(id=one["Id"], state=one["State"], grace=grace_of(one["Labels"]))
         return found
 
     def _lose(self, key: RunKey) -> None:
@@ -369,7 +412,7 @@ class DockerRuntime:
         run = self._inspected.pop(key, None) or Run(key=key, state=RunState.RUNNING)
         copy = self._copies.pop(key, None)
         if copy is not None:
-            copy.stop()
+            copy.lost()
         detail = "its container was removed by somebody else"
         self._over[key] = (
             replace(run, state=RunState.EXITED, ended_at=time.time(), reason=EndReason.LOST, detail=detail)
@@ -385,7 +428,14 @@ class DockerRuntime:
                 with suppress(RuntimeError):  # The loop may be closed by now.
                     loop.call_soon_threadsafe(self._changed.set)
 
-            copy = LogCopy(self._engine.follower, container.id, self._home.log(key), told=told)
+            log = self._home.log(key)
+            begun = read_position(log)
+            source = engine_file(self._engine_folder, container.id)
+            copy: LogCopy | FileCopy
+            if source is not None and (begun.at or not begun.size):  # What was begun one way is ended that way.
+                copy = FileCopy(source, log, told=told)
+            else:
+                copy = LogCopy(self._engine.follower, container.id, log, told=told)
             self._copies[key] = copy
             copy.begin()
 
@@ -399,7 +449,11 @@ class DockerRuntime:
             state = (await self._engine.call(self._engine.client.inspect_container, container.id))["State"]
         except APIError:
             return  # It goes at this moment; the next look sees it.
-        self._inspected[key] = _outcome(key, container.grace, state)
+        outcome = self._inspected[key] = _outcome(key, container.grace, state)
+        if not outcome.live:
+            self._ended_at[key] = asyncio.get_running_loop().time()
+            if key in self._copies:
+                self._copies[key].over()
 
     def _run(self, key: RunKey, container: _Container) -> Run | None:
         """A run has ended once all it wrote is in its log, too."""
@@ -426,8 +480,16 @@ class DockerRuntime:
         return replace(run, reason=EndReason.START_FAILED, detail=detail)
 
     def _ended(self, key: RunKey, container: _Container) -> bool:
-        run, copy = self._inspected.get(key), self._copies.get(key)
-        return run is not None and not run.live and (copy is None or copy.done)
+        """With all it wrote in its log; on a full disk, that is only waited for so long."""
+        run = self._inspected.get(key)
+        if run is None or run.live:
+            return False
+        waited = asyncio.get_running_loop().time() - self._ended_at.get(key, 0.0)
+        return self._copied(key) or waited > COPY_SECONDS_MAX
+
+    def _copied(self, key: RunKey) -> bool:
+        copy = self._copies.get(key)
+        return copy is None or copy.done
 
     # ── removing ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -167,7 +167,8 @@ class FakeRuntime:
         if log is None:
             return LogChunk(data=b"", ended=run is not None and not run.live, missing=run is None)
         data = log[offset : offset + limit]
-        return LogChunk(data=data, ended=(run is None or not run.live) and offset + len(data) >= len(log))
+        ended = (run is None or not run.live) and offset + len(data) >= len(log)
+        return LogChunk(data=data, ended=ended, size=len(log))
 
     async def changed(self) -> None:
         await self._changed.wait()

@@ -34,6 +34,7 @@ class Position(Struct, frozen=True, kw_only=True):
     entries: int = 0
     size: int = 0
     done: bool = False
+    at: int = 0  # of the engine's own file, where that is what is copied (enginelog.py)
 
 
 class LogCopy:
@@ -67,27 +68,37 @@ class LogCopy:
             with suppress(AttributeError, OSError, DockerException):  # It may be ending by itself at this moment.
                 stream.close()  # type: ignore[attr-defined]
 
+    def over(self) -> None:
+        """The container has ended: it is seen here too."""
+
+    def lost(self) -> None:
+        """The container is gone."""
+        self.stop()
+
     def join(self, seconds_max: float) -> None:
         if self._thread.is_alive():
             self._thread.join(seconds_max)
 
     def _run(self) -> None:
-        with open(self._log, "ab", buffering=0) as log:
-            while not self._stopping:
-                try:
-                    if self._ended():
-                        self._copy(log.fileno(), follow=False)
-                        if not self._stopping:
-                            self._finish()
-                        break
-                    self._copy(log.fileno(), follow=True)
-                except NotFound:
-                    self._finish()  # Gone, and its output with it.
-                    break
-                except (APIError, DockerException, *GONE) as error:
-                    logger.debug("following %s: %s", self._container, error)
-                    time.sleep(AGAIN_SECONDS)
+        while not self._stopping and not self.done:
+            try:
+                with open(self._log, "ab", buffering=0) as log:
+                    self._try(log.fileno())
+            except (APIError, DockerException, *GONE) as error:  # Such as a full disk, too.
+                logger.debug("following %s: %s", self._container, error)
+                time.sleep(AGAIN_SECONDS)
         self._told()
+
+    def _try(self, log: int) -> None:
+        try:
+            if self._ended():
+                self._copy(log, follow=False)
+                if not self._stopping:
+                    self._finish()
+            else:
+                self._copy(log, follow=True)
+        except NotFound:
+            self._finish()  # Gone, and its output with it.
 
     def _ended(self) -> bool:
         return self._client.inspect_container(self._container)["State"]["Status"] in ("exited", "dead")
@@ -137,10 +148,7 @@ class LogCopy:
         self._store(msgspec.structs.replace(self._position, done=True))
 
     def _store(self, position: Position) -> None:
-        new = f"{position_path(self._log)}.new"
-        with open(new, "wb") as file:
-            file.write(msgspec.json.encode(position))
-        os.replace(new, position_path(self._log))
+        store_position(self._log, position)
         self._position = position
         self._kept = (time.monotonic(), self._size)
 
@@ -161,6 +169,13 @@ class _Seconds:
 
 def position_path(log: str) -> str:
     return f"{log}.at"
+
+
+def store_position(log: str, position: Position) -> None:
+    new = f"{position_path(log)}.new"
+    with open(new, "wb") as file:
+        file.write(msgspec.json.encode(position))
+    os.replace(new, position_path(log))
 
 
 def read_position(log: str) -> Position:

@@ -12,6 +12,7 @@ A job runs as the executor's own user, in its checkpoint folder unless it names 
 
 import asyncio
 import errno
+import logging
 import os
 import signal
 import socket
@@ -26,8 +27,10 @@ from services.executor.environment import RunFacts, environment
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal, gpus_of, port_taken, volume_source
 from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always, cgroup, records
-from services.executor.runtime.shim import CGROUP_REFUSED_STATUS, find_command, spawn
+from services.executor.runtime.shim import CGROUP_REFUSED_STATUS, TOO_LATE_STATUS, find_command, spawn
 from services.executor.runtime.stragglers import kill_stragglers
+
+logger = logging.getLogger(__name__)
 
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")  # all that a job sees of the executor's own environment
 ADOPT_SECONDS_MAX = 5.0
@@ -57,12 +60,14 @@ class ProcessRuntime:
         inherited: Mapping[str, str],
         cgroups: cgroup.Cgroups | None = None,
         ignore_images: bool = False,
+        before: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._home = home
         self._node = node
         self._cgroups: cgroup.Cgroups = cgroups or cgroup.NoCgroups()
         self._base = {name: inherited[name] for name in INHERITED if name in inherited}
         self._ignore_images = ignore_images
+        self._before = before
         self._live: dict[RunKey, _Live] = {}
         self._ended: dict[RunKey, Run] = {}
         self._leftovers: list[dict[str, str]] = []  # cgroups in which something is still dying
@@ -85,14 +90,19 @@ class ProcessRuntime:
         inherited: Mapping[str, str],
         cgroups: cgroup.Cgroups | None = None,
         ignore_images: bool = False,
+        before: Callable[[], float | None] = lambda: None,
     ) -> "ProcessRuntime":
-        """With everything adopted that an earlier executor left."""
-        runtime = cls(home, node, inherited=inherited, cgroups=cgroups, ignore_images=ignore_images)
+        """With everything adopted that an earlier executor left.
+
+        `before` says until when, on the clock that counts from boot, a run may begin that is started now; the run's
+        own shell heeds it.
+        """
+        runtime = cls(home, node, inherited=inherited, cgroups=cgroups, ignore_images=ignore_images, before=before)
         await runtime._adopt()
         return runtime
 
     async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
-        key = RunKey.of(order)
+        key, before = RunKey.of(order), self._before()
         if key in self._live or key in self._ended or not permitted():
             return
         try:
@@ -102,7 +112,7 @@ class ProcessRuntime:
             return
         folder = self._home.run(key)
         try:
-            self._spawn(order, key, command=command, env=env, workdir=workdir)
+            self._spawn(order, key, command=command, env=env, workdir=workdir, before=before)
         except OSError as error:
             records.forget(folder)
             self._drop_groups(self._cgroups.names().get(str(key), {}))
@@ -127,6 +137,7 @@ class ProcessRuntime:
 
     async def remove(self, key: RunKey) -> None:
         if self._ended.pop(key, None) is not None:
+            self._home.close_log(key)
             records.forget(self._home.run(key))
 
     async def resize(self, key: RunKey, limits: Limits) -> bool:
@@ -187,7 +198,14 @@ class ProcessRuntime:
         return (program, *order.command[1:]), env, workdir
 
     def _spawn(
-        self, order: StartRun, key: RunKey, *, command: tuple[str, ...], env: dict[str, str], workdir: str
+        self,
+        order: StartRun,
+        key: RunKey,
+        *,
+        command: tuple[str, ...],
+        env: dict[str, str],
+        workdir: str,
+        before: float | None,
     ) -> None:
         """See records.py for why in this order. Raises OSError."""
         folder = self._home.run(key)
@@ -203,6 +221,7 @@ class ProcessRuntime:
         if lock_fd is None:
             raise RuntimeUnavailableError(f"{key} runs already, under an executor that is not this one")
         try:
+            records.reserve(folder, lock_fd)
             pid = spawn(
                 command,
                 env=env,
@@ -211,13 +230,15 @@ class ProcessRuntime:
                 log=self._home.log(key),
                 lock_fd=lock_fd,
                 cgroups=tuple(groups.values()),
+                before=before,
             )
         finally:
             os.close(lock_fd)
         record = replace(record, pid=pid)
         run = Run(key=key, state=RunState.RUNNING, grace=order.grace, started_at=time.time())
         self._watch(_Live(record, run, child=True))
-        records.write(folder, record)
+        with suppress(OSError):  # On a disk that is full by now: it runs, and is found without this.
+            records.write(folder, record)
 
     def _fail(self, key: RunKey, detail: str, reason: EndReason = EndReason.START_FAILED) -> None:
         """Kept in memory only: after a restart the same order fails the same way again."""
@@ -268,6 +289,13 @@ class ProcessRuntime:
                 os.killpg(live.record.pid, signal.SIGKILL)  # before it is reaped, while its number is surely its own
             with suppress(ChildProcessError):
                 status = os.waitstatus_to_exitcode(os.waitpid(live.record.pid, 0)[1])
+        folder = self._home.run(key)
+        if status == TOO_LATE_STATUS and records.shim_pid(folder) is None:  # It never ran: nothing to tell of.
+            logger.warning("%s did not begin: its leave to start had run out", key)
+            records.forget(folder)
+            self._drop_groups(live.record.cgroups)
+            self._changed.set()
+            return
         self._end(self._outcome(live.record, live.run, status))
         self._drop_groups(live.record.cgroups)
         if not (live.record.cgroups and live.child):
@@ -366,7 +394,8 @@ class ProcessRuntime:
         if records.locked(folder):
             self._watch(_Live(record, run, child=_is_child(pid)))
             if records.locked(folder):  # Still: so the number that is watched was the shim's all along.
-                records.write(folder, record)
+                with suppress(OSError):
+                    records.write(folder, record)
                 return True
             self._over(record.key)
             return True

@@ -16,6 +16,7 @@ and process group) and `cgroups` (controller → folder; empty where there are n
 
 import fcntl
 import os
+import shutil
 from contextlib import suppress
 
 import msgspec
@@ -23,7 +24,7 @@ from msgspec import Struct
 
 from services.executor.runtime import RunKey
 
-GONE_STATUS = "gone"
+BLANK = b" " * 15  # longer than a number and its line's end
 
 
 class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,12 +50,20 @@ class Status(Struct, frozen=True):
 
 def write(folder: str, record: Record) -> None:
     """Replace `run.json` as a whole. Not synced to disk: a run does not outlive the kernel either."""
-    fd = os.open(f"{folder}/run.json.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, msgspec.json.encode(record))
-    finally:
-        os.close(fd)
+    with open(f"{folder}/run.json.new", "wb", opener=_private) as file:
+        file.write(msgspec.json.encode(record))
     os.rename(f"{folder}/run.json.new", f"{folder}/run.json")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def reserve(folder: str, lock_fd: int) -> None:
+    """Room for what the shim will write, which must not fail on a disk that is full by then. Raises OSError."""
+    os.pwrite(lock_fd, BLANK, 0)
+    with open(f"{folder}/exit", "wb", opener=_private) as file:
+        file.write(BLANK)
 
 
 def read(folder: str) -> Record | None:
@@ -81,6 +90,17 @@ def locked(folder: str) -> bool:
     if fd is None:
         return True
     os.close(fd)
+    return False
+
+
+def holds(pid: int, path: str) -> bool:
+    """Does this process have this very file open, whose lock it holds? Then the number is still its own. Linux only."""
+    with suppress(OSError):
+        sought = os.stat(path)
+        for fd in os.listdir(f"/proc/{pid}/fd"):  # A shell moves what it holds from one number to another.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), sought):
+                    return True
     return False
 
 
@@ -114,21 +134,14 @@ def exit_status(folder: str) -> Status | None:
 
 
 def _number(text: bytes) -> int | None:
-    """What the shim wrote; None for half a line, and for what the job itself may have put there."""
-    return int(text) if text.endswith(b"\n") and text.strip().isdigit() and len(text) < 12 else None
+    """What the shim wrote over BLANK; None for half a line, and for what the job itself may have put there."""
+    line, end, _ = text.partition(b"\n")
+    return int(line) if end and line.isdigit() and len(line) < len(BLANK) else None
 
 
 def forget(folder: str) -> None:
     """Remove the folder; `run.json` first, so that half a folder is never taken for a run."""
     with suppress(FileNotFoundError):
         os.unlink(f"{folder}/run.json")
-    try:
-        with os.scandir(folder) as entries:
-            paths = [entry.path for entry in entries]
-    except FileNotFoundError:
-        return
-    for path in paths:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-    with suppress(FileNotFoundError):
-        os.rmdir(folder)
+    # What the job made in there may be anything; what cannot be removed is tried again when the executor starts.
+    shutil.rmtree(folder, ignore_errors=True)

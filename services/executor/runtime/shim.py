@@ -7,23 +7,29 @@ from collections.abc import Mapping, Sequence
 
 LOCK_FD = 9
 CGROUP_REFUSED_STATUS = 125
+TOO_LATE_STATUS = 124
+UPTIME = "/proc/uptime"  # of the very clock that the fence is counted on, in seconds
 
 # It runs in the job's environment, so it sets no variable that a user would; it needs no program but `sh` itself.
 # Signals go to the whole group: the shell catches them (`:`), waits on, and the command has them at their default.
-# $1 the run's folder, $2 the working directory, $3 how many cgroups follow; then the cgroups, then the command.
+# $1 the run's folder, $2 the working directory, $3 when it is too late to begin (0: never), $4 how many cgroups follow;
+# then the cgroups, then the command. Who spawned it may have been stopped for long between the leave and the spawn.
 _SHIM = f"""
 trap : HUP INT QUIT USR1 USR2 ALRM TERM
-__weft_run=$1 __weft_dir=$2 __weft_left=$3
-shift 3
+__weft_run=$1 __weft_dir=$2 __weft_late=$3 __weft_left=$4
+shift 4
 while [ "$__weft_left" -gt 0 ]; do
   echo 0 >"$1/cgroup.procs" || exit {CGROUP_REFUSED_STATUS}
   shift
   __weft_left=$((__weft_left - 1))
 done
+if [ "$__weft_late" -gt 0 ]; then
+  read -r __weft_now __weft_idle <{UPTIME} && [ "${{__weft_now%%.*}}" -lt "$__weft_late" ] || exit {TOO_LATE_STATUS}
+fi
 echo $$ >&{LOCK_FD}
 cd -- "$__weft_dir" && "$@" {LOCK_FD}>&-
 __weft_left=$?
-echo "$__weft_left" >"$__weft_run/exit"
+echo "$__weft_left" 1<>"$__weft_run/exit"
 exit "$__weft_left"
 """
 
@@ -49,15 +55,18 @@ def spawn(
     log: str,
     lock_fd: int,
     cgroups: Sequence[str],
+    before: float | None = None,
 ) -> int:
     """The shim's pid, which is also its session and process group. It holds the lock of `lock_fd` as long as it lives.
 
-    stdout and stderr go straight into `log`: no byte passes through the executor.
+    stdout and stderr go straight into `log`: no byte passes through the executor. `before`, on the clock that counts
+    from boot: from then on the command is not begun, and the shim ends with TOO_LATE_STATUS and without a pid.
     """
+    late = max(1, int(before)) if before is not None and os.path.exists(UPTIME) else 0
     appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     return os.posix_spawn(
         "/bin/sh",
-        ["sh", "-c", _SHIM, "weft-run", folder, workdir, str(len(cgroups)), *cgroups, *command],
+        ["sh", "-c", _SHIM, "weft-run", folder, workdir, str(late), str(len(cgroups)), *cgroups, *command],
         env,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),

@@ -5,7 +5,7 @@ Only where there are no cgroups is this how such processes are found; one that a
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from services.executor.runtime import RunKey
@@ -13,18 +13,22 @@ from services.executor.runtime import RunKey
 
 def kill_stragglers(runs_folder: str, ended: Callable[[RunKey], bool]) -> int:
     """SIGKILL every process of a run that has `ended`; how many there were. It reads all of /proc: not for the loop."""
-    marker = f"WEFT_PROGRESS={runs_folder}/".encode()
     count = 0
+    for pid, key in stragglers(runs_folder):
+        if ended(key):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                count += 1
+    return count
+
+
+def stragglers(runs_folder: str) -> Iterator[tuple[int, RunKey]]:
+    """Every process with the mark of a run of this folder; those of its own group have it too."""
+    marker = f"WEFT_PROGRESS={runs_folder}/".encode()
     with suppress(FileNotFoundError):
         for name in os.listdir("/proc"):
-            if not name.isdecimal():
-                continue
-            key = _run_of(name, marker)
-            if key is not None and ended(key):
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(int(name), signal.SIGKILL)
-                    count += 1
-    return count
+            if name.isdecimal() and (key := _run_of(name, marker)) is not None:
+                yield int(name), key
 
 
 def _run_of(pid: str, marker: bytes) -> RunKey | None:

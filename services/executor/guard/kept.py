@@ -1,0 +1,51 @@
+"""Which container is which run, on disk before it starts: what the guard goes by when the engine does not answer.
+
+containers/<job>-<epoch>-<rank>   in the home, where no job reaches it; removed with the run
+"""
+
+import os
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from services.executor.home import Home
+from services.executor.runtime import RunKey
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    key: RunKey
+    container: str
+    grace: float
+
+
+def keep(home: Home, one: Kept) -> None:
+    """Raises OSError."""
+    folder = _folder(home)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    new = f"{folder}/.{one.key}.new"
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, msgspec.json.encode(one))
+    finally:
+        os.close(fd)
+    os.replace(new, f"{folder}/{one.key}")
+
+
+def forget(home: Home, key: RunKey) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(f"{_folder(home)}/{key}")
+
+
+def every(home: Home) -> dict[RunKey, Kept]:
+    found: dict[RunKey, Kept] = {}
+    with suppress(FileNotFoundError):
+        for name in sorted(os.listdir(_folder(home))):
+            with suppress(OSError, msgspec.DecodeError), open(f"{_folder(home)}/{name}", "rb") as file:
+                one = msgspec.json.decode(file.read(), type=Kept)
+                found[one.key] = one
+    return found
+
+
+def _folder(home: Home) -> str:
+    return f"{home.root}/containers"

@@ -1,0 +1,65 @@
+"""The node's runs as processes, found and ended without the executor: by their folders, groups and environments."""
+
+import os
+import signal
+from contextlib import suppress
+
+from services.executor.core import Kill
+from services.executor.guard.core import Action, Seen
+from services.executor.home import Home
+from services.executor.runtime import RunKey, cgroup, records
+from services.executor.runtime.stragglers import kill_stragglers, stragglers
+
+
+class Processes:
+    sure = True  # what it does not see is not there
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def look(self) -> list[Seen]:
+        """Every run of which a process lives; one whose shell has not begun its command looks at the fence itself."""
+        found: dict[RunKey, Seen] = {}
+        names = _listed(self._home.runs)
+        for name in names:
+            folder = f"{self._home.runs}/{name}"
+            record = records.read(folder)
+            if record is not None and (_leader(folder) or cgroup.occupied(record.cgroups)):
+                found[record.key] = Seen(key=record.key, grace=record.grace)
+        if names:
+            for _, key in stragglers(str(self._home.runs)):
+                found.setdefault(key, Seen(key=key, grace=0.0))
+        return list(found.values())
+
+    def carry_out(self, action: Action) -> None:
+        kill = isinstance(action, Kill)
+        folder = self._home.run(action.key)
+        if leader := _leader(folder):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(leader, signal.SIGKILL if kill else signal.SIGTERM)
+        if kill:
+            record = records.read(folder)
+            if record is not None:
+                cgroup.kill(record.cgroups)
+            kill_stragglers(str(self._home.runs), lambda found: found == action.key)
+
+    def known(self) -> set[str]:
+        """The names of all runs of which something is kept."""
+        return set(_listed(self._home.runs))
+
+
+def _leader(folder: str) -> int | None:
+    """The pid of the run's shell while it lives."""
+    pid = records.shim_pid(folder)
+    if pid is None:
+        return None
+    if not os.path.isdir("/proc/self/fd"):  # Elsewhere than on Linux.
+        return pid if records.locked(folder) else None
+    return pid if records.holds(pid, f"{folder}/pid") else None
+
+
+def _listed(folder: os.PathLike[str]) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,33 @@
+"""The labels by which Weft knows its containers again."""
+
+from collections.abc import Mapping
+
+from services.executor.runtime import RunKey
+
+
+def labels(key: RunKey, *, node_id: str, cluster: str, grace: float) -> dict[str, str]:
+    return {
+        "weft.job": key.job_id,
+        "weft.epoch": str(key.epoch),
+        "weft.rank": str(key.rank),
+        "weft.node": node_id,
+        "weft.cluster": cluster,
+        "weft.grace": str(grace),
+    }
+
+
+def of_node(*, node_id: str, cluster: str) -> dict[str, list[str]]:
+    """What to ask the engine for, to be told of this node's containers only."""
+    return {"label": [f"weft.node={node_id}", f"weft.cluster={cluster}"]}
+
+
+def key_of(found: Mapping[str, str]) -> RunKey | None:
+    """The run that a container's labels tell of."""
+    try:
+        return RunKey(found["weft.job"], int(found["weft.epoch"]), int(found["weft.rank"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def grace_of(found: Mapping[str, str]) -> float:
+    return float(found.get("weft.grace", 0.0))

@@ -1,0 +1,80 @@
+"""What the executor and its guard write for each other is whole, or it is as if it were not there."""
+
+import os
+from pathlib import Path
+
+from services.executor.core import Memory, Stop
+from services.executor.guard.files import SYNCED_BYTES, Fenced, Slot, Synced, read_slot
+from services.executor.home import Home
+from services.executor.keeper import FileKeeper
+from services.executor.runtime import RunKey
+
+KEY = RunKey("job-1", 1, 0)
+
+
+def keeper(home: Home, *, boot_id: str = "boot-1") -> FileKeeper:
+    return FileKeeper(home, boot_id=boot_id, now=0.0)
+
+
+def test_a_record_is_overwritten_in_place_and_read_whole(tmp_path: Path) -> None:
+    slot = Slot(tmp_path / "slot", SYNCED_BYTES)
+    assert slot.read(Synced) is None
+    for synced_at in (1.0, 123456.789, 2.0):
+        slot.write(Synced(boot_id="boot-1", synced_at=synced_at))
+        assert read_slot(tmp_path / "slot", SYNCED_BYTES, Synced) == Synced(boot_id="boot-1", synced_at=synced_at)
+    assert os.fstat(slot.fd).st_size == SYNCED_BYTES
+    slot.close()
+
+
+def test_half_a_record_is_none(tmp_path: Path) -> None:
+    slot = Slot(tmp_path / "slot", SYNCED_BYTES)
+    slot.write(Synced(boot_id="boot-1", synced_at=1.0))
+    os.pwrite(slot.fd, b"9", 40)
+    assert slot.read(Synced) is None
+    slot.write(Synced(boot_id="boot-1", synced_at=2.0))
+    assert slot.read(Fenced) == Fenced(boot_id="boot-1"), "fields that another version does not know are passed over"
+    os.pwrite(slot.fd, b"\0" * 18, 0)
+    assert slot.read(Synced) is None
+    slot.close()
+
+
+def test_the_last_good_sync_outlives_a_memory_that_could_not_be_written(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    first = keeper(home)
+    first.save(Memory(synced_at=5.0, stops=(Stop(key=KEY, kill_at=9.0),)))
+    os.mkdir(f"{home.state}.new")  # now it cannot be
+    first.save(Memory(synced_at=7.0))
+    assert first.memory == Memory(synced_at=7.0)
+    first.close()
+    second = keeper(home)
+    assert second.memory == Memory(synced_at=7.0, stops=(Stop(key=KEY, kill_at=9.0),))
+    second.close()
+
+
+def test_a_memory_that_could_not_be_written_is_written_as_soon_as_it_can_be(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    first = keeper(home)
+    os.mkdir(f"{home.state}.new")
+    memory = Memory(synced_at=7.0, stops=(Stop(key=KEY, kill_at=9.0),))
+    first.save(memory)
+    os.rmdir(f"{home.state}.new")
+    first.save(memory)
+    first.close()
+    second = keeper(home)
+    assert second.memory == memory
+    second.close()
+
+
+def test_what_was_kept_under_another_boot_says_nothing(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    first = keeper(home)
+    first.save(Memory(synced_at=5.0))
+    fenced = Slot(home.root / "fenced", 1 << 16)
+    fenced.write(Fenced(boot_id="boot-1", runs=(KEY,)))
+    fenced.close()
+    assert first.fenced() == {KEY}
+    first.close()
+    second = keeper(home, boot_id="boot-2")
+    assert second.memory == Memory()
+    assert second.fenced() == frozenset()
+    second.close()
