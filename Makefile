@@ -5,9 +5,12 @@ BIN := $(VENV)/bin
 
 SEEDS ?= 200
 FROM ?= 1000
+SECONDS ?= 60
+SEED ?= 7
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo up fmt check test sim bench chaos clean
+.PHONY: help setup lock demo up fmt check test sim chaos bench clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -40,7 +43,8 @@ check: setup ## formatting, lints, strict types, import walls
 	$(BIN)/lint-imports
 
 test: check ## check, then every test this machine can run
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not alone"
+	$(BIN)/pytest -m alone
 
 sim: setup ## SEEDS=200 FROM=1000: whole clusters in virtual time, each seed with its own troubles
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --from $(FROM)
@@ -48,8 +52,6 @@ sim: setup ## SEEDS=200 FROM=1000: whole clusters in virtual time, each seed wit
 bench: setup ## what Weft is for, measured on this machine
 	@$(BIN)/python -m tests.bench
 
-SECONDS ?= 60
-SEED ?= 7
 chaos: setup ## faults on real servers, then an audit: make chaos SECONDS=60 SEED=7
 	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
 

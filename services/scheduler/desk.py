@@ -222,6 +222,11 @@ class Desk:
             job = None
             if ask.kind not in ("drain", "resume") and ask.subject_id not in self.core.picture.jobs:
                 job = await self._store.job(ask.subject_id)
+                if job is not None and not job.state.final:
+                    if job.version > 1:
+                        raise WrongPictureError(f"{job.id} is {job.state} and not known here: another may lead")
+                    self.asked()  # it was submitted a moment ago, and is admitted in the next turn
+                    continue
             changes = len(self.core.picture.node_changes)
             made = self._journal.ask(ask, now, job=job)
             steps += made

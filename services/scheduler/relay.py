@@ -13,6 +13,7 @@ from libs.store import RelayStore
 logger = logging.getLogger(__name__)
 
 BATCH = 500
+LOOK_SECONDS = 10.0  # between two looks whether the stream is still there: with nothing to publish nobody would notice
 KEPT_SECONDS = 24 * 3600.0  # as long as the stream keeps events
 
 
@@ -23,7 +24,7 @@ class Relay:
         self._store = store
         self._bus = bus
         self._clock = clock
-        self._stream_known = False
+        self._known_until: float | None = None  # the stream is there, as far as we know
         self._batch = BATCH
         self.waiting = 0
 
@@ -37,13 +38,13 @@ class Relay:
         self.waiting = 0
 
     async def _carry(self) -> None:
-        if not self._stream_known:
+        if self._known_until is None or self._clock() >= self._known_until:
             await self._find_stream()
         while events := await self._store.unsent(limit=self._batch):
             try:
                 await self._bus.emit([_told(event) for event in events])
             except NoAnswerError:
-                self._stream_known = False  # it may be gone, and then what it had is published again
+                self._known_until = None  # it may be gone, and then what it had is published again
                 self._batch = max(1, len(events) // 2)  # or it is so slow that fewer are done in time
                 raise
             await self._store.sent([event.id for event in events])
@@ -54,7 +55,7 @@ class Relay:
 
     async def _find_stream(self) -> None:
         await self._bus.ensure_stream(before=self._tell_again)  # once made, an empty stream looks like a whole one
-        self._stream_known = True
+        self._known_until = self._clock() + LOOK_SECONDS
 
     async def _tell_again(self) -> None:
         again = await self._store.resend(since=self._clock() - KEPT_SECONDS)

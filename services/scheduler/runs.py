@@ -7,6 +7,8 @@ from msgspec import Struct
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from libs.messages.nodes import NEVER_RAN, EndReason, NodeReported, RunSeen, RunState, StartRun
 
+OTHER_BOOT_HEARD = 3  # reports of another boot with a lower incarnation, until it is believed to be the node's present
+
 _Key = tuple[str, int, int]
 
 
@@ -59,6 +61,7 @@ class Runs:
         self._held: dict[_Key, str] = {}  # every run that a job has, with its node
         self._jobs_on: dict[str, set[str]] = {}
         self._reports: dict[str, tuple[str, int, int]] = {}  # boot id, incarnation, seq
+        self._other_boot: dict[str, tuple[str, int, int]] = {}  # refused: boot id, seq, how many in a row
         self._seen: dict[str, dict[_Key, RunSeen]] = {}
         self._offered: dict[_Key, tuple[int, int]] = {}  # incarnation and seq of the report it was the answer to
         self._ever_seen: set[_Key] = set()
@@ -97,17 +100,29 @@ class Runs:
     def refuses(self, report: NodeReported) -> str:
         """Why a report is not taken: a newer one of the same node was heard already."""
         known = self._reports.get(report.node_id)
-        if known is None or known[0] != report.boot_id:
+        if known is None or (report.incarnation, report.seq) > known[1:]:
             return ""
-        if (report.incarnation, report.seq) <= known[1:]:
-            return f"a newer report of {report.node_id} was heard: another executor may speak for this node"
-        return ""
+        if known[0] != report.boot_id and self._other_boots(report) >= OTHER_BOOT_HEARD:
+            return ""  # incarnations go back where a node lost its disk and its clock; late reports do not keep coming
+        return f"a newer report of {report.node_id} was heard: another executor may speak for this node"
+
+    def _other_boots(self, report: NodeReported) -> int:
+        """How many reports in a row came from this boot, each newer than the one before."""
+        boot, seq, count = self._other_boot.get(report.node_id, ("", 0, 0))
+        count = count + 1 if boot == report.boot_id and report.seq > seq else 1
+        self._other_boot[report.node_id] = (report.boot_id, report.seq, count)
+        return count
 
     def see(self, report: NodeReported, *, sure: bool) -> None:
         """`sure`: it was sent under this leader. One that is not may be late, and what it leaves out proves nothing."""
         if sure:
             self._sure.add(report.node_id)
+        known = self._reports.get(report.node_id)
+        if known is not None and known[0] != report.boot_id:  # What was offered before the boot cannot begin after it.
+            on_node = [key for key, node_id in self._held.items() if node_id == report.node_id]
+            self._offered.update(dict.fromkeys(self._offered.keys() & on_node, (-1, 0)))
         self._reports[report.node_id] = (report.boot_id, report.incarnation, report.seq)
+        self._other_boot.pop(report.node_id, None)
         seen = self._seen[report.node_id] = {(run.job_id, run.epoch, run.rank): run for run in report.runs}
         self._ever_seen.update(key for key in seen if key[0] in self.holding)
 

@@ -10,6 +10,7 @@ from libs.bus.memory import MemoryBus
 from libs.credentials import provision
 from libs.domain.job import Job, JobState
 from libs.domain.spec import JobSpec
+from libs.messages.nodes import Leader
 from libs.planning.explain import explain
 from libs.servers import temporary
 from libs.store.migrate import ROLES, migrate
@@ -23,6 +24,7 @@ from tests.support.builders import node, spec
 from tests.support.nodes import ScriptedNode
 
 NODES, GPUS, QUEUED = 1000, 8, 5000
+US = Leader(pool="default", epoch=1, holder="bench", seq=0)
 
 
 async def measure(home: Path, figures: Figures) -> None:
@@ -178,7 +180,8 @@ def _report_all(core: Scheduler) -> None:
     """Every node has spoken, so that it is given work."""
     for known in list(core.picture.nodes.values()):
         report = ScriptedNode(known.id, known.capacity).report()
-        assert not core.report(structs.replace(report, runtime=known.runtime), time.time())
+        report = structs.replace(report, runtime=known.runtime, leader=US)
+        assert not core.report(report, time.time())
 
 
 def _job(job_id: str, wanted: JobSpec) -> Job:

@@ -12,6 +12,7 @@ import pytest
 from tests.chaos.audit import FAULTY
 
 SECONDS_MAX = 280.0
+pytestmark = pytest.mark.alone
 
 
 async def chaos(*arguments: str) -> tuple[int, dict[str, Any], str]:

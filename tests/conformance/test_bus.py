@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from typing import Any, ClassVar
@@ -16,8 +17,12 @@ from libs.bus.memory import MemoryBus
 from libs.bus.nats import NatsBus
 from libs.credentials.permissions import STREAM
 from libs.messages import Message
+from tests.simulation.history import History
+from tests.simulation.network import Network, SimBus
+from tests.simulation.place import Place
 from tests.support.engine import need_engine
 from tests.support.nats_server import NatsServer
+from tests.support.virtual_time import Process
 
 SECONDS_MAX = 10.0
 
@@ -61,39 +66,74 @@ class OtherAnswered(msgspec.Struct, frozen=True, kw_only=True):
     missing: int
 
 
-AnyBus = MemoryBus | NatsBus
+AnyBus = MemoryBus | SimBus | NatsBus
 
 
 class World:
-    """Participants who hear each other, and what the stream holds."""
+    """Participants who hear each other through one MemoryBus, and what the stream holds."""
 
-    def __init__(self, url: str | None, stack: AsyncExitStack) -> None:
-        self._url = url
-        self._stack = stack
+    def __init__(self) -> None:
         self._memory = MemoryBus()
 
     async def join(self, name: str = "test") -> AnyBus:
-        if self._url is None:
-            return self._memory
-        return await self._stack.enter_async_context(NatsBus.connect(self._url, name=name))
+        return self._memory
 
     async def leave(self) -> None:
         """Close every participant."""
         await self._memory.close()
-        await self._stack.aclose()
 
     async def stored(self) -> list[tuple[str, str]]:
         """(subject, payload) of each event, in order."""
-        if self._url is None:
-            return [(event.subject, event.payload.decode()) for event in self._memory.events or []]
+        return [(event.subject, event.payload.decode()) for event in self._memory.events or []]
+
+    async def lose_stream(self) -> None:
+        self._memory.events = None
+
+
+class SimulatedWorld(World):
+    """Through the network of the simulation, while nothing is wrong with it."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._network = Network(loop, random.Random(1), History(loop, trace=False))
+        self._joined: list[SimBus] = []
+
+    async def join(self, name: str = "test") -> AnyBus:
+        loop = asyncio.get_running_loop()
+        self._joined.append(self._network.join(Place(Process(name, loop), loop)))
+        return self._joined[-1]
+
+    async def leave(self) -> None:
+        for bus in self._joined:
+            await bus.close()
+
+    async def stored(self) -> list[tuple[str, str]]:
+        return [(event.subject, event.payload.decode()) for event in self._network.stream.stored]
+
+    async def lose_stream(self) -> None:
+        self._network.stream.lose()
+
+
+class NatsWorld(World):
+    """Through a NATS server."""
+
+    def __init__(self, url: str, stack: AsyncExitStack) -> None:
+        self._url = url
+        self._stack = stack
+
+    async def join(self, name: str = "test") -> AnyBus:
+        return await self._stack.enter_async_context(NatsBus.connect(self._url, name=name))
+
+    async def leave(self) -> None:
+        await self._stack.aclose()
+
+    async def stored(self) -> list[tuple[str, str]]:
         bus = await self.join("reader")
         info = await self._api(bus, "INFO")
         return [await self._event(bus, number) for number in range(1, info["state"]["last_seq"] + 1)]
 
     async def lose_stream(self) -> None:
-        self._memory.events = None
-        if self._url is not None:
-            await self._api(await self.join("remover"), "DELETE")
+        await self._api(await self.join("remover"), "DELETE")
 
     async def _event(self, bus: AnyBus, number: int) -> tuple[str, str]:
         message = (await self._api(bus, "MSG.GET", json.dumps({"seq": number}).encode()))["message"]
@@ -134,11 +174,11 @@ def container() -> Iterator[str]:
         nats.stop()
 
 
-@pytest.fixture(params=["memory", "embedded", pytest.param("container", marks=pytest.mark.docker)])
+@pytest.fixture(params=["memory", "simulated", "embedded", pytest.param("container", marks=pytest.mark.docker)])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    url = None if request.param == "memory" else request.getfixturevalue(request.param)
+    made = {"memory": World, "simulated": SimulatedWorld}.get(request.param)
     async with AsyncExitStack() as stack, asyncio.timeout(SECONDS_MAX * 4):
-        world = World(url, stack)
+        world = NatsWorld(request.getfixturevalue(request.param), stack) if made is None else made()
         await world.lose_stream()
         yield world
 
@@ -406,6 +446,28 @@ async def test_the_stream_is_made_once(world: World) -> None:
     assert not await two.ensure_stream()
     await world.lose_stream()
     assert await two.ensure_stream()
+
+
+async def test_what_must_be_done_before_a_stream_is_made_is_done_only_then(world: World) -> None:
+    """A stream is empty only if that was done: where it fails, there is still none, and the next one does it."""
+    bus = await world.join()
+    done: list[str] = []
+
+    async def fail() -> None:
+        raise NoAnswerError("it fails")
+
+    async def do() -> None:
+        done.append("before")
+        with pytest.raises(NoAnswerError):
+            await bus.emit([event(1)])
+
+    with pytest.raises(NoAnswerError, match="it fails"):
+        await bus.ensure_stream(before=fail)
+    assert await bus.ensure_stream(before=do)
+    assert not await bus.ensure_stream(before=do)
+    assert done == ["before"]
+    await bus.emit([event(1)])
+    assert len(await world.stored()) == 1
 
 
 async def test_events_are_stored_in_order_and_once(world: World) -> None:

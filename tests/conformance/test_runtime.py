@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import signal
 import sys
 import uuid
@@ -22,8 +23,11 @@ from services.executor.runtime import Limits, RunKey, Runtime
 from services.executor.runtime.cgroup import NoCgroups, find_cgroups
 from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from services.executor.runtime.process import ProcessRuntime
+from tests.simulation.machine import Engine, SimRuntime
+from tests.simulation.place import Place
 from tests.support.engine import need_engine
 from tests.support.runs import find, in_state, logged, order, until, whole_log
+from tests.support.virtual_time import Process
 
 IMAGE = "weft-job-busybox:local"
 MEBIBYTE = 1 << 20
@@ -93,7 +97,9 @@ def _gpus(node_id: str) -> tuple[Gpu, ...]:
     )
 
 
-@pytest.fixture(params=["fake", "process", "process-cgroups", pytest.param("docker", marks=pytest.mark.docker)])
+@pytest.fixture(
+    params=["fake", "simulated", "process", "process-cgroups", pytest.param("docker", marks=pytest.mark.docker)]
+)
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
     node_id = f"test-{uuid.uuid4().hex[:8]}"
     allowed = tmp_path / "allowed"
@@ -121,6 +127,13 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
 
             async def open_runtime() -> Runtime:
                 return FakeRuntime(host)
+        case "simulated":
+            lacks = frozenset({"commands", "refusals", "oom", "resize"})
+
+            async def open_runtime() -> Runtime:
+                loop = asyncio.get_running_loop()
+                engine = Engine(host, loop, random.Random(1))
+                return SimRuntime(engine, Place(Process("test", loop), loop))
         case "process":
             lacks = frozenset({"oom", "resize", "volumes"})
 
@@ -495,7 +508,7 @@ async def test_memory_beyond_the_limit_ends_the_run_as_oom(rig: Rig) -> None:
     await rig.runtime.start(asked)
     run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
     assert run.reason is EndReason.OOM
-    assert await whole_log(rig.runtime, RunKey.of(asked)) == b"up\n" or rig.name != "fake"
+    assert await whole_log(rig.runtime, RunKey.of(asked)) == b"up\n" or rig.name not in ("fake", "simulated")
 
 
 async def test_limits_change_while_it_runs(rig: Rig) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -16,6 +17,7 @@ from msgspec import Struct, structs
 from libs.domain.job import STEPS, Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.messages.asks import AskKind
 from libs.messages.events import Event
+from libs.messages.history import Record
 from libs.messages.signals import GpuScore
 from libs.store import (
     Access,
@@ -24,19 +26,25 @@ from libs.store import (
     KeyReusedError,
     Lease,
     LeaseLostError,
+    Moment,
     RelayStore,
     ReviewStore,
     SchedulerStore,
     ScorerStore,
     StoreUnavailableError,
+    TokenKept,
     UnlawfulError,
 )
 from libs.store.memory import MemoryStore
 from libs.store.postgres import PostgresStore
+from tests.simulation.database import Database, SimStore
+from tests.simulation.history import History
+from tests.simulation.place import Place
 from tests.support import postgres
 from tests.support.builders import node, spec
 from tests.support.steps import go, placement, step
 from tests.support.story import documents, tell_everything
+from tests.support.virtual_time import Process
 
 AT = 1_700_000_000.0
 _E, _S = JobEvent, JobState
@@ -107,11 +115,18 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
         yield Servers(tmp_path_factory, stack)
 
 
-@pytest.fixture(params=["memory", *REAL])
+def simulated() -> Any:
+    """The store of the simulation, while nothing is wrong with it."""
+    loop = asyncio.get_running_loop()
+    database = Database(MemoryStore(), loop, random.Random(1), History(loop, trace=False))
+    return SimStore(database, Place(Process("test", loop), loop))
+
+
+@pytest.fixture(params=["memory", "simulated", *REAL])
 async def world(request: pytest.FixtureRequest, servers: Servers) -> World:
-    if request.param == "memory":
-        memory = MemoryStore()
-        return World(memory, memory, memory, memory, memory)
+    if request.param in ("memory", "simulated"):
+        store = MemoryStore() if request.param == "memory" else simulated()
+        return World(store, store, store, store, store)
     stores = await servers.empty(request.param)
     return World(stores.gateway, stores.scheduler, stores.scheduler, stores.scorer, stores.reallocator)
 
@@ -490,6 +505,46 @@ async def test_a_released_lease_is_free_and_only_its_owner_releases_it(world: Wo
     assert third.epoch == 3
 
 
+async def test_how_earlier_leaderships_ended_is_kept_whoever_ended_them(world: World) -> None:
+    first = await world.lead(holder="first")
+    renewed = await world.scheduler.renew_lease(first)
+    second = await world.scheduler.take_lease("default", holder="second", seen=renewed)
+    assert second is not None
+    assert await world.scheduler.leaderships("default") == [renewed]
+    await world.scheduler.release_lease(second)
+    await world.lead(holder="third")
+    assert await world.scheduler.leaderships("default") == [renewed, second]
+    assert await world.scheduler.leaderships("other") == []
+
+
+async def test_a_lease_is_raised_above_what_was_heard_and_marked_until_it_is_settled(world: World) -> None:
+    first = await world.lead(holder="first")
+    lease = await world.scheduler.take_lease("default", holder="second", seen=first)
+    assert lease is not None
+    raised = await world.scheduler.raise_lease(lease, above=40)
+    assert raised == Lease(name="default", holder="second", epoch=41, seq=0, went_back=True)
+    assert await world.scheduler.lease("default") == raised
+    assert await world.scheduler.leaderships("default") == []  # they were of another past
+    with pytest.raises(LeaseLostError):
+        await world.scheduler.admit(lease, pool="default", limit=1)
+    assert await world.scheduler.raise_lease(lease, above=100) is None
+    assert await world.scheduler.settle_lease(lease) is None
+
+    third = await world.scheduler.take_lease("default", holder="third", seen=raised)
+    assert third is not None
+    assert (third.epoch, third.went_back) == (42, True)  # the next leader has to wait, too
+    renewed = await world.scheduler.renew_lease(third)
+    assert renewed is not None
+    assert renewed.went_back
+    settled = await world.scheduler.settle_lease(renewed)
+    assert settled == structs.replace(renewed, went_back=False)
+    assert await world.scheduler.lease("default") == settled
+    assert await world.scheduler.leaderships("default") == [structs.replace(raised, went_back=False)]
+    low = await world.scheduler.raise_lease(settled, above=3)
+    assert low is not None
+    assert low.epoch == 43
+
+
 async def test_what_a_former_leader_writes_is_refused_whole(world: World) -> None:
     stale = await world.lead(holder="old")
     (job,) = await world.admitted(stale, "j-1")
@@ -645,6 +700,7 @@ async def test_what_was_sent_leaves_the_outbox_and_comes_back_when_asked(world: 
     every = await world.relay.unsent(limit=10)
     assert every == await world.gateway.events()
     assert await world.relay.unsent(limit=2) == every[:2]
+    assert await world.relay.unsent_count() == len(every)
     await world.relay.sent([every[0].id, every[2].id, 999])
     assert await world.relay.unsent(limit=10) == [every[1], every[3]]
     await world.relay.sent([event.id for event in every])
@@ -659,27 +715,27 @@ async def test_what_was_sent_leaves_the_outbox_and_comes_back_when_asked(world: 
 
 async def test_a_token_gives_access_until_it_is_revoked(world: World) -> None:
     mine, admins, others = (bytes([number]) * 32 for number in (1, 2, 3))
-    assert await world.gateway.access(mine) is None
+    assert await world.gateway.access(mine, at=AT) is None
     await world.gateway.add_token(mine, tenant="alice", admin=False, label="laptop", at=AT)
     await world.gateway.add_token(others, tenant="alice", admin=False, label="desk", at=AT)
     await world.gateway.add_token(admins, tenant="admin", admin=True, label="laptop", at=AT)
-    assert await world.gateway.access(mine) == Access(tenant="alice")
-    assert await world.gateway.access(admins) == Access(tenant="admin", admin=True)
+    assert await world.gateway.access(mine, at=AT) == Access(tenant="alice")
+    assert await world.gateway.access(admins, at=AT) == Access(tenant="admin", admin=True)
     assert await world.gateway.revoke_tokens(tenant="alice", label="laptop", at=AT) == 1
     assert await world.gateway.revoke_tokens(tenant="alice", label="laptop", at=AT) == 0
-    assert await world.gateway.access(mine) is None
-    assert await world.gateway.access(others) == Access(tenant="alice")
-    assert await world.gateway.access(admins) is not None
+    assert await world.gateway.access(mine, at=AT) is None
+    assert await world.gateway.access(others, at=AT) == Access(tenant="alice")
+    assert await world.gateway.access(admins, at=AT) is not None
 
 
 async def test_the_same_token_again_changes_nothing(world: World) -> None:
     token = bytes(32)
     await world.gateway.add_token(token, tenant="alice", admin=False, label="a", at=AT)
     await world.gateway.add_token(token, tenant="bob", admin=True, label="b", at=AT)
-    assert await world.gateway.access(token) == Access(tenant="alice")
+    assert await world.gateway.access(token, at=AT) == Access(tenant="alice")
     assert await world.gateway.revoke_tokens(tenant="alice", label="a", at=AT) == 1
     await world.gateway.add_token(token, tenant="alice", admin=False, label="a", at=AT)
-    assert await world.gateway.access(token) is None
+    assert await world.gateway.access(token, at=AT) is None
 
 
 # scores
@@ -907,3 +963,156 @@ async def test_any_steps_make_the_same_job_in_memory_and_in_postgres(
     for job_id in ("j-0", "j-1"):
         in_memory, in_postgres = await memory.story(job_id), await real.gateway.story(job_id)
         assert [told(event) for event in in_memory] == [told(event) for event in in_postgres]
+
+
+async def test_a_token_ends_by_itself_when_it_was_said_to(world: World) -> None:
+    token = bytes([4]) * 32
+    await world.gateway.add_token(token, tenant="alice", admin=False, label="ci", at=AT, expires_at=AT + 10)
+    assert await world.gateway.access(token, at=AT + 9.9) == Access(tenant="alice")
+    assert await world.gateway.access(token, at=AT + 10) is None
+    assert await world.gateway.access(token, at=AT + 9.9) is not None
+
+
+async def test_a_token_tells_when_it_was_used_and_no_oftener_than_it_is_asked_to(world: World) -> None:
+    token, other = (bytes([number]) * 32 for number in (5, 6))
+    await world.gateway.add_token(token, tenant="alice", admin=False, label="ci", at=AT)
+    await world.gateway.add_token(other, tenant="bob", admin=True, label="ci", at=AT)
+    seen = []
+    for at in (AT + 5, AT + 64, AT + 66, AT + 1):
+        await world.gateway.token_used(token, at=at, not_within=60)
+        seen.append([each.used_at for each in await world.gateway.tokens(tenant="alice")])
+    assert seen == [[AT + 5], [AT + 5], [AT + 66], [AT + 66]]
+    assert [each.used_at for each in await world.gateway.tokens(tenant="bob")] == [None]
+
+
+async def test_tokens_are_listed_the_newest_first_with_all_that_is_known_of_them(world: World) -> None:
+    for number, (tenant, label) in enumerate([("alice", "a"), ("bob", "b"), ("alice", "c")]):
+        await world.gateway.add_token(
+            bytes([number]) * 32,
+            tenant=tenant,
+            admin=number == 1,
+            label=label,
+            at=AT + number,
+            expires_at=AT + 99 if label == "c" else None,
+        )
+    assert await world.gateway.revoke_tokens(tenant="alice", label="a", at=AT + 7) == 1
+    assert await world.gateway.tokens() == [
+        TokenKept(tenant="alice", label="c", admin=False, created_at=AT + 2, expires_at=AT + 99),
+        TokenKept(tenant="bob", label="b", admin=True, created_at=AT + 1),
+        TokenKept(tenant="alice", label="a", admin=False, created_at=AT, revoked_at=AT + 7),
+    ]
+    assert [each.label for each in await world.gateway.tokens(tenant="alice", limit=1)] == ["c"]
+
+
+# history
+
+
+def record(number: int, *, begins: bool = False, size: int = 10, at: float = AT, epoch: int = 1) -> Record:
+    body = bytes([number]) * size
+    return Record(epoch=epoch, number=number, format=1, begins=begins, at=at, until=at + 1, turns=2, steps=3, body=body)
+
+
+async def numbers(world: World, **fields: Any) -> list[int]:
+    return [one.number for one in await world.gateway.history(pool="default", **fields)]
+
+
+async def test_a_history_is_kept_in_order_and_read_page_by_page(world: World) -> None:
+    lease = await world.lead()
+    for number in (1, 2, 4, 5, 3):  # one was long on its way
+        await world.scheduler.record(lease, record(number, begins=number == 1, at=AT + number / 4))
+    await world.scheduler.record(lease, record(1, begins=True, epoch=2))
+    first, second = await world.gateway.history(pool="default", limit=2)
+    assert first == record(1, begins=True, at=AT + 0.25)
+    assert second == record(2, at=AT + 0.5)
+    assert await numbers(world, after=(1, 2)) == [3, 4, 5, 1]
+    assert await numbers(world, after=(1, 5)) == [1]
+    assert await numbers(world, after=(2, 1)) == []
+    assert await numbers(world, bytes_max=21) == [1, 2, 3]
+    assert await numbers(world, bytes_max=20) == [1, 2]
+    assert await numbers(world, bytes_max=1) == [1]
+    assert await world.gateway.history(pool="other") == []
+
+
+async def test_steps_and_what_they_were_decided_from_are_stored_together_or_not_at_all(world: World) -> None:
+    lease = await world.lead()
+    first, second = await world.admitted(lease, "j-1", "j-2")
+    fits = Cause(code=CauseCode.FITS)
+    placed = step(first, _E.PLACED, at=AT, cause=fits, placement=placement(("node-1", 0)))
+    assert await world.scheduler.take(lease, [placed], record=record(1)) == [True]
+    assert await numbers(world) == [1]
+    twice = step(second, _E.PLACED, at=AT, cause=fits, placement=placement(("node-1", 0)))
+    with pytest.raises(DoubleAllocationError):
+        await world.scheduler.take(lease, [twice], record=record(2))
+    assert await numbers(world) == [1]
+    assert await world.scheduler.take(lease, [placed], record=record(2)) == [False]  # it was decided all the same
+    assert await numbers(world) == [1, 2]
+
+
+async def test_who_lost_the_lease_writes_no_history(world: World) -> None:
+    lease = await world.lead()
+    (job,) = await world.admitted(lease, "j-1")
+    for number in (1, 2):
+        await world.scheduler.record(lease, record(number, begins=True))
+    await world.lead(holder="another")
+    with pytest.raises(LeaseLostError):
+        await world.scheduler.record(lease, record(3))
+    with pytest.raises(LeaseLostError):
+        await world.scheduler.take(lease, [step(job, _E.CANCELLED, at=AT)], record=record(3))
+    with pytest.raises(LeaseLostError):
+        await world.scheduler.trim_history(lease, before=AT, bytes_max=0)
+    assert await numbers(world) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("before", "bytes_max", "left"),
+    [
+        (AT, 1000, [1, 2, 3, 4, 5, 6, 7]),
+        (AT + 3.5, 1000, [3, 4, 5, 6, 7]),  # what follows the last beginning that is too old may be younger
+        (AT + 100, 1000, [6, 7]),
+        (AT, 60, [3, 4, 5, 6, 7]),
+        (AT, 49, [6, 7]),
+        (AT, 0, [6, 7]),  # there is always something to begin with
+        (AT + 100, 60, [6, 7]),
+    ],
+)
+async def test_what_is_left_of_a_history_begins_with_a_beginning(
+    world: World, before: float, bytes_max: int, left: list[int]
+) -> None:
+    lease = await world.lead()
+    other = await world.lead("other")
+    await world.scheduler.record(other, record(1, begins=True))
+    for number in range(1, 8):
+        await world.scheduler.record(lease, record(number, begins=number in (1, 3, 6), at=AT + number))
+    dropped = await world.scheduler.trim_history(lease, before=before, bytes_max=bytes_max)
+    assert (dropped, await numbers(world)) == (7 - len(left), left)
+    assert await world.scheduler.trim_history(lease, before=before, bytes_max=bytes_max) == 0
+    assert len(await world.gateway.history(pool="other")) == 1
+
+
+async def test_trimming_a_history_that_is_not_there_is_nothing(world: World) -> None:
+    assert await world.scheduler.trim_history(await world.lead(), before=AT, bytes_max=0) == 0
+
+
+async def test_what_was_told_until_a_moment_is_alike_in_every_store(world: World) -> None:
+    """At each event of the documented history, by its time and by its cursor: of open jobs all, of nodes the last."""
+    memory = MemoryStore()
+    expected = await tell_everything(memory, memory)
+    found = await tell_everything(world.gateway, world.scheduler)
+    for mine, its in zip(found, expected, strict=True):
+        for ours, theirs in (
+            (Moment(at=mine.at), Moment(at=its.at)),
+            (Moment(cursor=mine.cursor), Moment(cursor=its.cursor)),
+        ):
+            told_here = await world.gateway.told_until(ours)
+            told_there = await memory.told_until(theirs)
+            assert [event.message_id for event in told_here] == [event.message_id for event in told_there]
+    last = await world.gateway.told_until(Moment())
+    assert [event.message_id for event in last] == ["nodes/node-1/6"]  # every job is over
+    assert await world.gateway.told_until(Moment(at=1.0)) == []
+
+
+async def test_jobs_are_found_by_their_ids_in_the_order_of_submission(world: World) -> None:
+    for job_id in ("j-2", "j-1", "j-3"):
+        await world.gateway.submit(spec(), job_id=job_id, tenant="alice", key=None, at=AT)
+    assert [job.id for job in await world.gateway.jobs_of(["j-3", "j-2", "j-9"])] == ["j-2", "j-3"]
+    assert await world.gateway.jobs_of([]) == []

@@ -41,7 +41,7 @@ def node_id() -> Iterator[str]:
     engine = docker.from_env()
     try:
         for container in engine.containers.list(all=True, filters={"label": f"weft.cluster={name}"}):
-            with suppress(docker.errors.NotFound):
+            with suppress(docker.errors.APIError):  # gone, or being removed
                 container.remove(force=True)
         for network in engine.networks.list(names=[f"{name}-alone"]):
             network.remove()

@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import tempfile
-import time
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,10 +89,8 @@ async def kill(pid: int | None) -> None:
     assert await asyncio.to_thread(wait_until, lambda: not command_of(pid), 5)
 
 
-async def test_both_servers_are_up_within_two_seconds_and_usable(home: Path, credentials: Credentials) -> None:
-    began = time.monotonic()
+async def test_both_servers_are_up_and_usable(home: Path, credentials: Credentials) -> None:
     servers = await up(home, credentials=credentials)
-    assert time.monotonic() - began < 2
     assert servers.started
     settings = await query(
         servers,

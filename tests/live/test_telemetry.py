@@ -187,6 +187,7 @@ def cgroups() -> Iterator[dict[str, str]]:
                 time.sleep(0.01)
 
 
+@pytest.mark.alone
 async def test_a_run_held_to_half_a_core_by_its_cgroup_is_seen_throttled(
     cgroups: dict[str, str], home: Path, start: Start
 ) -> None:
@@ -275,6 +276,7 @@ def container() -> Iterator[Callable[[str], str]]:
 
 
 @pytest.mark.docker
+@pytest.mark.alone
 async def test_a_container_is_measured_by_its_cgroup_and_its_own_network(
     container: Callable[[str], str], home: Path
 ) -> None:

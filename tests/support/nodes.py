@@ -14,6 +14,8 @@ class ScriptedNode:
     def __init__(self, node_id: str, capacity: Capacity) -> None:
         self.node_id = node_id
         self.capacity = capacity
+        self.boot_id = "boot"
+        self.incarnation = 1
         self.seq = 0
         self.runs: dict[Key, RunSeen] = {}
         self.orders: dict[Key, StartRun] = {}
@@ -31,8 +33,8 @@ class ScriptedNode:
             node_id=self.node_id,
             pool="default",
             address="127.0.0.1",
-            boot_id="boot",
-            incarnation=1,
+            boot_id=self.boot_id,
+            incarnation=self.incarnation,
             seq=self.seq,
             capacity=self.capacity,
             runs=tuple(self._seen(key, run) for key, run in self.runs.items()),

@@ -474,3 +474,28 @@ def test_a_node_is_told_no_more_than_the_bus_carries_and_goes_on_with_all_it_has
     w.round()
     assert w.state("j-0") is JobState.RUNNING
     assert w.state("j-12") is not JobState.QUEUED
+
+
+def test_a_report_of_an_earlier_boot_that_comes_late_is_not_taken() -> None:
+    w = world()
+    node_1 = w.nodes["node-1"]
+    w.round()
+    late = node_1.report()
+    node_1.boot_id, node_1.incarnation = "boot-2", 2
+    assert w.core.report(node_1.report(), w.now) == ""
+    assert "a newer report" in w.core.report(late, w.now)
+    assert w.core.report(node_1.report(), w.now) == ""
+
+
+def test_a_node_that_lost_its_disk_and_its_clock_is_believed_when_it_goes_on_speaking() -> None:
+    w = world()
+    w.submit("j-1")
+    w.round()
+    node_1 = w.nodes["node-1"]
+    node_1.boot_id, node_1.incarnation, node_1.seq = "boot-2", 0, 0
+    node_1.runs.clear()
+    refused = [bool(w.core.report(node_1.report(), w.now)) for _ in range(4)]
+    assert refused == [True, True, False, False]
+    w.round()
+    w.round()
+    assert E.REQUEUED in w.told("j-1")

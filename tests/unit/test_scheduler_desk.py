@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from libs.bus.memory import MemoryBus
-from libs.domain.job import JobState, Step
-from libs.messages.asks import AskKind
+from libs.domain.job import JobEvent, JobState, Step
+from libs.messages.asks import Ask, AskKind
 from libs.messages.history import Record
 from libs.messages.nodes import NodeDesired
 from libs.store import Lease, StoreUnavailableError, UnlawfulError
@@ -18,6 +18,7 @@ from services.scheduler.leadership import Leadership
 from services.scheduler.tally import Tally
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode
+from tests.support.steps import go, placement
 
 
 class FailingStore(MemoryStore):
@@ -159,3 +160,38 @@ async def test_a_step_that_the_store_calls_unlawful_stops_no_other_job() -> None
         await w.sync()
     assert await w.state("j-1") is JobState.QUEUED
     assert await w.state("j-2") in (JobState.PLACED, JobState.STARTING, JobState.RUNNING)
+
+
+async def test_a_job_that_another_leader_has_since_admitted_is_not_decided_on() -> None:
+    """A leader that hung in mid-turn and was replaced: an ask it then reads may be about a job it never knew."""
+    w = World()
+    await w.sync()
+    lease = w.leadership.lease
+    assert lease is not None
+    await w.submit("j-1")
+    (job,) = await w.store.admit(lease, pool="default", limit=10)  # as another leader would
+    await go(w.store, lease, job, JobEvent.PLACED, at=w.now, placement=placement(("node-1", 0)))
+    await w.ask(AskKind.REQUEUE, "j-1")
+    await w.turns()
+    w.desk.core.picture.check()
+    await w.turns(3)  # it has loaded anew by now, and goes on
+    w.desk.core.picture.check()
+    assert await w.store.asks(pool="default", limit=10) == []
+
+
+async def test_a_job_that_is_not_admitted_yet_is_decided_on_in_the_next_turn() -> None:
+    w = World()
+    await w.sync()
+    asks = w.store.asks
+
+    async def submitted_meanwhile(*, pool: str, limit: int) -> list[Ask]:
+        if await w.store.job("j-1") is None:
+            await w.submit("j-1")
+            await w.ask(AskKind.CANCEL, "j-1")
+        return await asks(pool=pool, limit=limit)
+
+    w.store.asks = submitted_meanwhile  # type: ignore[method-assign]
+    await w.turns()
+    assert await w.state("j-1") is JobState.QUEUED
+    await w.turns()
+    assert await w.state("j-1") is JobState.CANCELLED

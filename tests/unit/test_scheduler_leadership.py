@@ -85,3 +85,37 @@ async def test_a_leader_whose_store_takes_no_writes_sees_that_nobody_leads() -> 
             await leader.beat()
     assert leader.lease is None
     assert leader.abandoned
+
+
+async def test_a_lease_that_is_lost_while_it_is_renewed_is_watched_again() -> None:
+    """The desk heard first that it was lost: the scheduler died of the answer to its renewal."""
+    world = World()
+    leader, other = world.join("leader"), world.join("other")
+    await leader.beat()
+    held = leader.lease
+    assert held is not None
+    renew = world.store.renew_lease
+
+    async def renew_slowly(lease: Lease) -> Lease | None:
+        leader.lost()
+        await world.store.take_lease("default", holder="other", seen=held)
+        return await renew(lease)
+
+    world.store.renew_lease = renew_slowly  # type: ignore[method-assign]
+    await leader.beat()
+    assert leader.lease is None
+    await leader.beat()
+    assert not leader.abandoned
+    assert other.lease is None
+
+
+async def test_only_the_time_between_two_looks_counts() -> None:
+    world = World()
+    leader, standby = world.join("leader"), world.join("standby")
+    await leader.beat()
+    await standby.beat()
+    world.now += 3.0
+    await standby.beat()  # it was not renewed meanwhile
+    await leader.beat()
+    world.now += 4.0
+    assert not standby.abandoned

@@ -1,0 +1,238 @@
+"""A machine with GPUs: what runs on it, its clocks, and the runtime as its executor has it."""
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from libs.domain.cluster import Capacity
+from libs.messages.nodes import EndReason, StartRun
+from services.executor.core import Kill, Memory
+from services.executor.guard import core as guard
+from services.executor.keeper import MemoryKeeper
+from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
+from tests.simulation.history import History
+from tests.simulation.place import Place
+from tests.simulation.witness import Witness
+
+ENGINE_SECONDS = (0.001, 0.05)
+WALL = 1_767_225_600.0  # 2026-01-01T00:00:00Z
+DO = "WEFT_SIMULATED"
+
+
+class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the ranks of one job do, by epoch (the last is for all later ones); it travels in the job's environment."""
+
+    tries: tuple[dict[str, Any], ...]
+
+    def program(self, epoch: int) -> Program:
+        return msgspec.convert(self.tries[min(epoch, len(self.tries) - 1)], Program)
+
+
+class Clock:
+    """Seconds that pass at a rate of their own; `jump` for a boot."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, offset: float, rate: float) -> None:
+        self._loop = loop
+        self._offset = offset
+        self._rate = rate
+
+    def __call__(self) -> float:
+        return self._offset + self._loop.time() * self._rate
+
+    def boot(self) -> None:
+        """It counts from now."""
+        self._offset = -self._loop.time() * self._rate
+
+
+class Keeper(MemoryKeeper):
+    """What the executor keeps on its disk. When that is full, the time of the last good sync still has its place."""
+
+    full = False
+    ended_by_guard: frozenset[RunKey] = frozenset()
+
+    def save(self, memory: Memory) -> None:
+        self.memory = replace(self.memory, synced_at=memory.synced_at) if self.full else memory
+
+    def fenced(self) -> frozenset[RunKey]:
+        return self.ended_by_guard
+
+
+class Host(FakeHost):
+    """The fake host, under the eyes of the witness."""
+
+    def __init__(self, node_id: str, witness: Witness, *, now: Callable[[], float]) -> None:
+        super().__init__(_program, now=now)
+        self._node_id = node_id
+        self._witness = witness
+
+    def start(self, order: StartRun, program: Program) -> None:
+        begun = len(self.starts)
+        super().start(order, program)
+        if len(self.starts) > begun:
+            self._witness.began(self._node_id, order)
+
+    def end(
+        self, key: RunKey, *, exit_code: int | None = None, reason: EndReason = EndReason.EXIT, detail: str = ""
+    ) -> None:
+        lived = any(run.key == key and run.live for run in self.runs())
+        super().end(key, exit_code=exit_code, reason=reason, detail=detail)
+        if lived:
+            self._witness.ended(self._node_id, key, exit_code, reason)
+
+
+def _program(order: StartRun) -> Program:
+    return msgspec.json.decode(order.env[DO], type=Plan).program(order.epoch)
+
+
+class Engine:
+    """What runs runs on a host, and answers a little later. It works while the host does."""
+
+    def __init__(self, host: FakeHost, loop: asyncio.AbstractEventLoop, dice: random.Random) -> None:
+        self.host = host
+        self.on = True
+        self._loop = loop
+        self._dice = dice
+        self._context = contextvars.copy_context()
+
+    async def ask(self, place: Place, do: Callable[[], Any]) -> Any:
+        """Have it do something. Raises RuntimeUnavailableError."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+
+        def settled(result: Any, works: bool) -> None:
+            if answer.done():
+                return
+            if works:
+                answer.set_result(result)
+            else:
+                answer.set_exception(RuntimeUnavailableError("the engine does not answer"))
+
+        def done() -> None:
+            works = self.on and self.host.available
+            place.call(settled, do() if works else None, works)
+
+        self._loop.call_later(self._dice.uniform(*ENGINE_SECONDS), done, context=self._context)
+        return await answer
+
+
+class Machine:
+    """One node: what outlives its executor."""
+
+    def __init__(
+        self,
+        node_id: str,
+        *,
+        capacity: Capacity,
+        boot_clock: Clock,
+        wall_clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        dice: random.Random,
+        history: History,
+        witness: Witness,
+    ) -> None:
+        self.node_id = node_id
+        self.capacity = capacity
+        self.clock = boot_clock
+        self.history = history
+        self.host = Host(node_id, witness, now=wall_clock)
+        self.engine = Engine(self.host, loop, dice)
+        self.keeper = Keeper("boot-1")
+        self.guard: NodeGuard | None = None
+        self._boots = 1
+
+    @property
+    def on(self) -> bool:
+        return self.engine.on
+
+    def power_off(self) -> None:
+        self.engine.on = False
+        self.guard = None
+        self.host.reboot()
+
+    def power_on(self) -> None:
+        self.engine.on = True
+        self._boots += 1
+        self.keeper.boot_id = f"boot-{self._boots}"
+        self.keeper.memory = Memory()
+        self.clock.boot()
+
+
+class SimRuntime:
+    """The runtime of one executor. What was asked of the engine is done, also when the executor is no more."""
+
+    name = "fake"
+    not_enforced = FakeRuntime.not_enforced
+
+    def __init__(self, engine: Engine, place: Place) -> None:
+        self._engine = engine
+        self._host = engine.host
+        self._place = place
+        self._fake = FakeRuntime(engine.host)
+
+    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
+        program = self._host.program(order)
+        if program.start_seconds:
+            await asyncio.sleep(program.start_seconds)
+        await self._place.point(f"start {RunKey.of(order)}")
+        if permitted():
+            await self._engine.ask(self._place, lambda: self._host.start(order, program))
+
+    async def runs(self) -> list[Run]:
+        await self._place.point("runs")
+        found: list[Run] = await self._engine.ask(self._place, self._host.runs)
+        return found
+
+    async def signal(self, key: RunKey, *, kill: bool) -> None:
+        await self._place.point(f"signal {key}")
+        await self._engine.ask(self._place, lambda: self._host.signal(key, kill=kill))
+
+    async def remove(self, key: RunKey) -> None:
+        await self._place.point(f"remove {key}")
+        await self._engine.ask(self._place, lambda: self._host.remove(key))
+
+    async def resize(self, key: RunKey, limits: Limits) -> bool:
+        return await self._fake.resize(key, limits)
+
+    async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
+        return await self._fake.read_log(key, offset=offset, limit=limit)
+
+    async def changed(self) -> None:
+        await self._fake.changed()
+
+    async def close(self) -> None:
+        pass
+
+
+class NodeGuard:
+    """The guard's process of one boot of a machine: the production core, looking twice a second."""
+
+    def __init__(self, machine: Machine, policy: guard.Policy) -> None:
+        self._machine = machine
+        self._guard = guard.Guard(policy, began=machine.clock())
+
+    def look(self) -> None:
+        machine = self._machine
+        runs = machine.host.runs()
+        memory = machine.keeper.memory
+        self._guard.keep({run.key for run in runs})
+        actions = self._guard.decide(
+            [guard.Seen(key=run.key, grace=run.grace) for run in runs if run.live],
+            synced_at=memory.synced_at,
+            stops={stop.key: stop.kill_at for stop in memory.stops},
+            now=machine.clock(),
+        )
+        machine.keeper.ended_by_guard = self._guard.ended
+        for action in actions:
+            machine.history.note(machine.node_id, f"guard: {action}")
+            machine.history.counts["acts of guards"] += 1
+            machine.host.signal(action.key, kill=isinstance(action, Kill))
+
+
+def running(hosts: Sequence[Host]) -> list[RunKey]:
+    return [run.key for host in hosts for run in host.runs() if run.live]

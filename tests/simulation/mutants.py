@@ -1,0 +1,109 @@
+"""Clusters with one mistake each, which the witness must find: the check that the check works."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from msgspec import structs
+
+from libs.bus import Bus, Event, NoAnswerError
+from libs.domain.job import Allocation, Job, Step
+from libs.messages.nodes import NodeDesired, NodeReported, RunSeen
+from libs.store import Lease, RelayStore
+from services.executor import service as executor_service
+from services.executor.core import Action, Reconciler, Remove
+from services.executor.runtime import Run, RunKey
+from services.scheduler import runs as scheduler_runs
+from services.scheduler.relay import Relay
+from tests.simulation.cluster import WatchedStore
+from tests.simulation.simulate import Variation
+
+
+class UnguardedStore(WatchedStore):
+    """It takes every step that is legal from where the job is, whatever version it was decided on, whoever leads."""
+
+    def _must_hold(self, lease: Lease) -> None:
+        pass
+
+    async def take(self, lease: Lease, steps: Sequence[Step], **named: Any) -> list[bool]:
+        taken: list[bool] = []
+        for step in steps:
+            job = self._jobs.get(step.job_id)
+            newest = step if job is None else structs.replace(step, version=job.version)
+            taken += await super().take(lease, [newest], **named)
+        return taken
+
+
+class ForgetfulStore(WatchedStore):
+    """It acknowledges submissions, and now and then keeps nothing of one."""
+
+    async def submit(self, *arguments: Any, **named: Any) -> Any:
+        stored = await super().submit(*arguments, **named)
+        if stored.created and len(self._submitted) % 5 == 0:
+            ask = max(self._asks)
+            del self._asks[ask]
+        return stored
+
+
+class CarelessReconciler(Reconciler):
+    """It begins what it is told, whatever of that job still runs here, and forgets what has ended before it told it."""
+
+    def decide(self, runs: Iterable[Run], *, busy: frozenset[RunKey], now: float) -> list[Action]:
+        found = list(runs)
+        actions = super().decide([run for run in found if not run.live], busy=busy, now=now)
+        return [*actions, *(Remove(run.key) for run in found if not run.live)]
+
+
+class TimelessReconciler(Reconciler):
+    """It never knows how old its last sync is, nor does the guard, which hears of it from here."""
+
+    def observe(self, answer: NodeDesired, *, reported: Iterable[RunSeen], sent_at: float) -> None:
+        super().observe(answer, reported=reported, sent_at=sent_at + 1e6)
+
+
+class CredulousRuns(scheduler_runs.Runs):
+    """A run that was told to stop counts as gone."""
+
+    def gone(self, job: Job, allocation: Allocation) -> bool:
+        return True
+
+    def refuses(self, report: NodeReported) -> str:
+        return ""
+
+
+class HastyRelay(Relay):
+    """It takes events out of the outbox before it knows that they are stored."""
+
+    def __init__(self, *, store: RelayStore, bus: Bus, clock: Callable[[], float]) -> None:
+        unheeded: Any = _Unheeded(bus)
+        super().__init__(store=store, bus=unheeded, clock=clock)
+
+
+class _Unheeded:
+    """A bus whose user does not wait to hear that events were stored."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bus, name)
+
+    async def emit(self, events: list[Event]) -> None:
+        with suppress(NoAnswerError):
+            await self._bus.emit(events)
+
+
+def executor_is(core: type[Reconciler], *, kinds: tuple[str, ...] = ()) -> Variation:
+    return Variation(kinds=kinds, replaced=((executor_service, "Reconciler", core),))
+
+
+def scheduler_has(module: Any, name: str, value: Any) -> Variation:
+    return Variation(replaced=((module, name, value),))
+
+
+def store_is(store: Any) -> Variation:
+    return Variation(store=store)
+
+
+CUT_OFF = ("cut-bus", "hang")
+NO_FENCE = Variation(fencing=False, kinds=CUT_OFF)
