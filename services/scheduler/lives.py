@@ -8,6 +8,8 @@ from services.scheduler.picture import Picture
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
+LOST_SECONDS_MAX = 30.0  # the wait before the next try of a run that vanished
+
 _NOT_ITS_FAULT = frozenset({_C.PREEMPTED, _C.NODE_LOST, _C.REQUEUE_ASKED, _C.NODE_STOPPED, _C.RUN_LOST, _C.PORT_TAKEN})
 
 
@@ -111,8 +113,8 @@ def _over(
     """This epoch is over without success: back to the queue, or failed."""
     retries = job.spec.retries
     if cause.code in _NOT_ITS_FAULT:
-        # One that vanishes again and again must not spin, whoever's fault it is.
-        wait = retries.wait_seconds(job.epoch + 1) if cause.code is _C.RUN_LOST else 0.0
+        # One that vanishes again and again must not spin, whoever's fault it is; nor wait long for what others did to it.
+        wait = min(retries.wait_seconds(job.epoch + 1), LOST_SECONDS_MAX) if cause.code is _C.RUN_LOST else 0.0
         return picture.go(job, _E.REQUEUED, cause, now, exit_code=exit_code, progress=progress, not_before=now + wait)
     if cause.code is _C.TIME_LIMIT or job.attempts >= retries.max:
         attempts = job.attempts + (cause.code is not _C.TIME_LIMIT)

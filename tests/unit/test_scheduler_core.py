@@ -438,7 +438,7 @@ def test_a_victim_that_came_back_is_no_longer_leaving_and_is_asked_again() -> No
     assert w.state("j-high") is S.RUNNING
 
 
-def test_a_run_that_vanishes_again_and_again_is_started_ever_more_rarely() -> None:
+def test_a_run_that_vanishes_again_and_again_is_started_ever_more_rarely_up_to_a_bound() -> None:
     w = world()
     w.submit("j-1", spec={"retries": {"backoff": "10s", "backoff_max": "1m"}})
     waits = []
@@ -450,7 +450,7 @@ def test_a_run_that_vanishes_again_and_again_is_started_ever_more_rarely() -> No
         job = w.core.picture.jobs["j-1"]
         waits.append(job.not_before - w.now)
         w.now = job.not_before
-    assert waits == [10, 20, 40, 60]
+    assert waits == [10, 20, 30, 30]
     assert w.core.picture.jobs["j-1"].attempts == 0
 
 
@@ -499,3 +499,18 @@ def test_a_node_that_lost_its_disk_and_its_clock_is_believed_when_it_goes_on_spe
     w.round()
     w.round()
     assert E.REQUEUED in w.told("j-1")
+
+
+def test_a_run_that_vanished_waits_no_longer_because_its_job_was_moved_often_before() -> None:
+    w = world()
+    w.submit("j-1")
+    for epoch in range(12):
+        w.round()
+        w.nodes["node-1"].end(("j-1", epoch, 0), 143, reason=EndReason.FENCED)
+    w.round()
+    assert w.state("j-1") is S.RUNNING
+    del w.nodes["node-1"].runs["j-1", 12, 0]
+    w.sync("node-1")
+    job = w.core.picture.jobs["j-1"]
+    assert (job.state, job.epoch) == (S.QUEUED, 13)
+    assert 0 < job.not_before - w.now <= 30
