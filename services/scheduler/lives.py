@@ -113,7 +113,7 @@ def _over(
     """This epoch is over without success: back to the queue, or failed."""
     retries = job.spec.retries
     if cause.code in _NOT_ITS_FAULT:
-        # One that vanishes again and again must not spin, whoever's fault it is, nor wait long for the faults of others.
+        # One that vanishes again and again must not spin, whoever's fault it is, nor wait long for others' faults.
         wait = min(retries.wait_seconds(job.epoch + 1), LOST_SECONDS_MAX) if cause.code is _C.RUN_LOST else 0.0
         return picture.go(job, _E.REQUEUED, cause, now, exit_code=exit_code, progress=progress, not_before=now + wait)
     if cause.code is _C.TIME_LIMIT or job.attempts >= retries.max:
