@@ -26,6 +26,11 @@ class Ended(Struct, frozen=True):
     err: str
 
 
+def heed_ctrl_c() -> None:
+    """Who runs these tests in the background has its children ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Person(Struct, frozen=True):
     """Types at a terminal whose output goes to a pipe."""
 
@@ -43,6 +48,7 @@ class Person(Struct, frozen=True):
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=self.environment,
+            preexec_fn=heed_ctrl_c,
         )
         if process.stdin is not None and stdin is not None:
             process.stdin.write(stdin)
