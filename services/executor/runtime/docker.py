@@ -25,14 +25,11 @@ from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal, port_taken
 from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.container import (
-    HOST_NETWORK,
     LOG_BY_ASKING,
     LOG_BY_FILE,
     ContainerSettings,
-    Joined,
     container_arguments,
     container_name,
-    gang_network,
     injection_for,
     update_arguments,
 )
@@ -40,12 +37,12 @@ from services.executor.runtime.engine import APIError, Engine, NotFound, explana
 from services.executor.runtime.enginelog import FileCopy, engine_file, engine_folder
 from services.executor.runtime.labels import grace_of, key_of, of_node
 from services.executor.runtime.logcopy import LogCopy, position_path, read_position
+from services.executor.runtime.networks import Networks
 from services.executor.runtime.records import forget
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
-NETWORK_LOOKS = 20
 FOLLOWERS_STOP_SECONDS_MAX = 2.0
 COPY_SECONDS_MAX = 30.0  # after its end, for its log to be copied
 SHRINK_ROOM = 1.1  # memory is not shrunk below this many times what is in use
@@ -79,7 +76,7 @@ class DockerRuntime:
         self._injection = settings.gpu_injection
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
-        self._networking = asyncio.Lock()
+        self._networks = Networks(engine, node, settings)
         self._poll: asyncio.Task[None] | None = None
         self.not_enforced: tuple[str, ...] = ()
 
@@ -174,7 +171,7 @@ class DockerRuntime:
             os.unlink(position_path(self._home.log(key)))
         forget(self._home.run(key))
         kept.forget(self._home, key)
-        await self._remove_network(key)
+        await self._networks.remove(key)
 
     async def resize(self, key: RunKey, limits: Limits) -> bool:
         container = self._found.get(key)
@@ -217,7 +214,7 @@ class DockerRuntime:
     async def _start(self, order: StartRun, key: RunKey, permitted: Callable[[], bool]) -> None:
         """Make the container and start it, or adopt the one that is there. Raises Refusal."""
         self._make_folders(key)
-        joined = await self._join(order, key)
+        joined = await self._networks.join(order, key)
         arguments = container_arguments(
             self._engine.client,
             order,
@@ -301,71 +298,6 @@ class DockerRuntime:
                 os.chmod(folder, 0o777)
         except OSError as error:
             raise RuntimeUnavailableError(f"cannot make the folders of {key}: {error}") from error
-
-    # ── networks ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _join(self, order: StartRun, key: RunKey) -> Joined:
-        """The network that the run joins, made if need be."""
-        chosen = self._settings.job_network
-        if chosen:
-            return Joined(network=chosen, named=chosen != HOST_NETWORK)
-        here = {address for addresses in order.peers.values() for address in addresses} <= {self._node.address}
-        if order.world_size > 1 and here:
-            return Joined(network=await self._gang_network(order, key), named=True)
-        # One for all that need nobody: out of it, but not to one another.
-        alone = f"{self._settings.cluster}-alone"
-        made = await self._make_network(alone, {}, {"com.docker.network.bridge.enable_icc": "false"})
-        return Joined(network=made, named=order.world_size == 1)
-
-    async def _gang_network(self, order: StartRun, key: RunKey) -> str:
-        """Made where rank 0 is, and waited for elsewhere: two nodes of one engine would make two of one name."""
-        name = gang_network(key)
-        if order.rank == 0:
-            return await self._make_network(name, {"weft.job": key.job_id}, {})
-        for _ in range(NETWORK_LOOKS):
-            if found := await self._find_network(name):
-                return found
-            await asyncio.sleep(POLL_SECONDS)
-        raise RuntimeUnavailableError(f"{key}: rank 0 has not made the network {name} yet")
-
-    async def _find_network(self, name: str) -> str | None:
-        found = await self._engine.call(self._engine.client.networks, names=[f"^{name}$"])
-        return cast(str, found[0]["Id"]) if found else None
-
-    async def _make_network(self, name: str, labels: dict[str, str], options: dict[str, str]) -> str:
-        """Its id; the one that is there, if there is one."""
-        async with self._networking:
-            if found := await self._find_network(name):
-                return found
-            try:
-                made = await self._engine.call(
-                    self._engine.client.create_network,
-                    name,
-                    driver="bridge",
-                    options=options,
-                    labels={**labels, "weft.cluster": self._settings.cluster},
-                    check_duplicate=True,
-                )
-                return made["Id"]
-            except APIError as error:
-                if error.status_code == CONFLICT and (found := await self._find_network(name)):
-                    return found
-                raise Refusal(f"no network for the job: {explanation(error)}") from error
-
-    async def _remove_network(self, key: RunKey) -> None:
-        """The gang's, once no container of it is left, on whichever node of this engine."""
-        client = self._engine.client
-        name = gang_network(key)
-        async with self._networking:
-            try:
-                found = await self._find_network(name)
-                if found is None:
-                    return
-                filters = {"label": [f"weft.job={key.job_id}", f"weft.epoch={key.epoch}"]}
-                if not await self._engine.call(client.containers, all=True, filters=filters):
-                    await self._engine.call(client.remove_network, found)
-            except APIError as error:
-                logger.debug("the network of %s stays for now: %s", key, explanation(error))
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -521,12 +453,14 @@ def _outcome(key: RunKey, grace: float, state: Mapping[str, Any]) -> Run:
     if state["Status"] not in ("exited", "dead"):
         return Run(key=key, state=RunState.RUNNING, grace=grace, started_at=started_at)
     oom = bool(state.get("OOMKilled")) and state["ExitCode"] != 0
+    finished_at = _seconds(state["FinishedAt"])
     return Run(
         key=key,
         state=RunState.EXITED,
         grace=grace,
         started_at=started_at,
-        ended_at=_seconds(state["FinishedAt"]),
+        # A run that ends at once may have ended before the engine noted its start.
+        ended_at=finished_at if finished_at is None else max(finished_at, started_at or 0.0),
         exit_code=state["ExitCode"],
         reason=EndReason.OOM if oom else EndReason.EXIT,
         detail="it used more than its memory" if oom else str(state.get("Error", "")),
