@@ -1,68 +1,19 @@
 """The executor as a process, with a real NATS server: what is only true of the whole."""
 
 import asyncio
-import os
 import signal
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
-from libs.bus.nats import NatsBus
 from libs.messages.nodes import EndReason, LogRead, ReadLog
-from services.cli.local.leftovers import kill_runs
 from services.executor.runtime import RunKey
 from tests.support.control_plane import ControlPlane
+from tests.support.executors import executor
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
 
 KEY = RunKey("job-1", 1, 0)
 TRAINING = "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    (tmp_path / "nats").mkdir()
-    started = NatsServer(tmp_path / "nats")
-    yield started
-    started.stop()
-
-
-@pytest.fixture
-async def control(server: NatsServer) -> AsyncIterator[ControlPlane]:
-    async with NatsBus.connect(server.url, name="control") as bus:
-        plane = ControlPlane(bus)
-        await plane.listen()
-        yield plane
-
-
-@asynccontextmanager
-async def executor(
-    server: NatsServer, home: Path, *, keeping: bool = False, **settings: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """One executor process; killed at the end, and its jobs with it unless they are for `keeping`."""
-    environ = {
-        "PATH": os.environ["PATH"],
-        "WEFT_NATS_URL": server.url,
-        "WEFT_EXIT_WITH_PARENT": "1",
-        "EXECUTOR_NODE_ID": "node-1",
-        "EXECUTOR_HOME": str(home),
-        "EXECUTOR_EMULATED_GPUS": "2",
-        "EXECUTOR_CGROUPS": "0",
-        **settings,
-    }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.executor", env=environ)
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGKILL)
-        await process.wait()
-        if not keeping:
-            kill_runs(home.parent)
 
 
 async def test_a_job_runs_and_its_log_is_read_over_the_bus(

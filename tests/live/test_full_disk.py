@@ -2,20 +2,19 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from libs.bus.nats import NatsBus
 from libs.messages.nodes import EndReason
 from services.cli.local.leftovers import kill_runs
 from services.cli.local.ports import free_port
 from services.executor.runtime import RunKey
-from tests.live.test_executor import executor
 from tests.support.control_plane import ControlPlane
 from tests.support.disk import DISK_BYTES, fill, small_disk
+from tests.support.executors import executor
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
 
@@ -27,22 +26,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     with small_disk(tmp_path / "disk") as folder:
         yield folder
         kill_runs(folder)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    (tmp_path / "nats").mkdir()
-    started = NatsServer(tmp_path / "nats")
-    yield started
-    started.stop()
-
-
-@pytest.fixture
-async def control(server: NatsServer) -> AsyncIterator[ControlPlane]:
-    async with NatsBus.connect(server.url, name="control") as bus:
-        plane = ControlPlane(bus)
-        await plane.listen()
-        yield plane
 
 
 async def metric(port: int, name: str) -> float:

@@ -46,22 +46,6 @@ from tests.support.runs import in_state, order, until
 # one executor, and a control plane of a few lines
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    (tmp_path / "nats").mkdir()
-    started = NatsServer(tmp_path / "nats")
-    yield started
-    started.stop()
-
-
-@pytest.fixture
-async def control(server: NatsServer) -> AsyncIterator[ControlPlane]:
-    async with NatsBus.connect(server.url, name="control") as bus:
-        plane = ControlPlane(bus)
-        await plane.listen()
-        yield plane
-
-
 async def test_a_stopped_executors_runs_end_in_time_and_it_tells_so_when_it_goes_on(
     server: NatsServer, control: ControlPlane, tmp_path: Path
 ) -> None:

@@ -2,12 +2,11 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from libs.bus.nats import NatsBus
 from libs.messages.nodes import EndReason
 from services.executor.keeper import boot_clock
 from tests.support.control_plane import ControlPlane
@@ -17,22 +16,6 @@ from tests.support.private_engine import IMAGE, PrivateEngine, need_private_engi
 from tests.support.runs import order, until
 
 pytestmark = pytest.mark.docker
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[NatsServer]:
-    (tmp_path / "nats").mkdir()
-    started = NatsServer(tmp_path / "nats")
-    yield started
-    started.stop()
-
-
-@pytest.fixture
-async def control(server: NatsServer) -> AsyncIterator[ControlPlane]:
-    async with NatsBus.connect(server.url, name="control") as bus:
-        plane = ControlPlane(bus)
-        await plane.listen()
-        yield plane
 
 
 @pytest.fixture(scope="module")

@@ -2,18 +2,16 @@
 
 import asyncio
 import os
-import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from services.cli.local.leftovers import kill_runs
 from services.executor.guard.files import BEAT_BYTES, Beat, read_slot
 from services.executor.guard.watch import end
 from services.executor.home import Home
 from services.executor.runtime import RunKey
 from services.executor.runtime.records import holds
+from tests.support import executors
 from tests.support.control_plane import ControlPlane
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
@@ -70,26 +68,12 @@ def guarded_by(home: Path, *, other_than: int | None = None) -> Callable[[], boo
 
 @asynccontextmanager
 async def executor(server: NatsServer, home: Path, **settings: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    environ = {
-        "PATH": os.environ["PATH"],
-        "WEFT_NATS_URL": server.url,
-        "WEFT_EXIT_WITH_PARENT": "1",
-        "EXECUTOR_NODE_ID": "node-1",
-        "EXECUTOR_HOME": str(home),
-        "EXECUTOR_EMULATED_GPUS": "2",
-        "EXECUTOR_CGROUPS": "0",
-        **SHORT,
-        **settings,
-    }
-    del environ["SCHEDULER_LEASE_SECONDS"]
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.executor", env=environ)
+    """One whose fence falls soon; its guard ends with it."""
+    soon = {name: value for name, value in SHORT.items() if name.startswith("EXECUTOR_")}
     try:
-        yield process
+        async with executors.executor(server, home, **{**soon, **settings}) as process:
+            yield process
     finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGKILL)
-        await process.wait()
-        kill_runs(home.parent)
         end(Home(home))
 
 
