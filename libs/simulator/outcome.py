@@ -1,0 +1,60 @@
+"""What came out of one simulation: when each job ran where, and how fast."""
+
+from msgspec import Struct
+
+Gpu = tuple[int, int]
+"""A GPU of the simulated cluster: its node, and its index there."""
+
+
+class Spell(Struct, frozen=True):
+    """A job held these GPUs from `begin_s` to `end_s`. For the first `paused_s` it did not work: it started or moved.
+
+    `slowdown`: how many seconds one second of its work took (1.0: on typical GPUs, all in one node).
+    """
+
+    job: int  # its place in `Outcome.jobs`
+    begin_s: float
+    end_s: float
+    gpus: tuple[Gpu, ...]
+    slowdown: float
+    paused_s: float = 0.0
+
+
+class JobOutcome(Struct, frozen=True, kw_only=True):
+    """One job. `work_s`: what it would have taken alone on typical GPUs in one node.
+
+    `moves`: how often it changed GPUs while it ran. `evictions`: how often it lost them and waited again. `lost_s`:
+    seconds in which it held GPUs and did not work, or did work that was lost with a node.
+    """
+
+    id: str
+    job_class: str
+    tenant: str
+    gpus: int
+    arrival_s: float
+    started_s: float
+    completed_s: float
+    work_s: float
+    moves: int = 0
+    evictions: int = 0
+    lost_s: float = 0.0
+
+    @property
+    def jct_s(self) -> float:
+        return self.completed_s - self.arrival_s
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """One run. `policy` names order, placement and backfill, such as `las+weft-best+easy`."""
+
+    workload: str
+    policy: str
+    nodes: int
+    gpus_per_node: int
+    jobs: tuple[JobOutcome, ...]
+    spells: tuple[Spell, ...] = ()  # by beginning; none where they were not asked for
+    settings: dict[str, str] = {}  # what was not as it is by default, and is worth telling: penalty, move cost, …
+    notes: tuple[str, ...] = ()
+    decisions: int = 0  # how often it was decided anew
+    placements: int = 0  # how many places were found
+    emulated: bool = True  # a simulated GPU is no hardware
