@@ -12,7 +12,7 @@ from libs.messages import Message
 
 T = TypeVar("T")
 
-TOKEN = re.compile(r"[A-Za-z0-9_-]+")
+TOKEN = re.compile(r"[A-Za-z0-9_-]{1,255}")  # a subject of more than 4 KiB would have NATS end the connection for good
 EVENTS = "weft.events."
 
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}  # making one costs more than using it
@@ -77,5 +77,7 @@ def _parts(kind: type[Message]) -> tuple[tuple[str, str], ...]:
 
 def _plain(name: str, value: object) -> str:
     if not isinstance(value, str) or not TOKEN.fullmatch(value):
-        raise ValueError(f"{name} is not a plain token: {value!r}; only letters, digits, - and _ go on the wire")
+        raise ValueError(
+            f"{name} is not a plain token: {value!r:.80}; only letters, digits, - and _ go on the wire, 255 at most"
+        )
     return value

@@ -230,7 +230,7 @@ async def test_tokens_fix_parts_of_the_subject(world: World) -> None:
     assert only.heard.empty()
 
 
-@pytest.mark.parametrize("token", ["a.b", "*", ">", "a b", "", "a\r\nPUB x 0", "ä"])
+@pytest.mark.parametrize("token", ["a.b", "*", ">", "a b", "", "a\r\nPUB x 0", "ä", "x" * 256])
 async def test_a_token_that_could_go_elsewhere_never_gets_onto_the_wire(world: World, token: str) -> None:
     bus = await world.join()
     with pytest.raises(ValueError, match="node_id"):
