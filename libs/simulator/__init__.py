@@ -1,1 +1,1 @@
-"""Traces in, the decisions that the scheduler's own planning takes, reports out: no clock and no cluster but a model."""
+"""Traces in, the decisions of the scheduler's own planning, reports out: no clock, and no cluster but a model of one."""
