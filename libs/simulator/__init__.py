@@ -1,1 +1,1 @@
-"""Traces in, the decisions of the scheduler's own planning, reports out: no clock, and no cluster but a model of one."""
+"""Traces in, the decisions of the production planning, reports out: no clock, and a model for a cluster."""
