@@ -1,0 +1,58 @@
+"""Classes of jobs by how much they feel a slow GPU: the more they compute rather than wait for memory, the more.
+
+As PAL has it (SC '24): the use of the floating-point units and of the memory's bandwidth, measured over a run, is
+clustered in two dimensions. The class whose jobs compute most is the most sensitive, the one bound by memory the least;
+a job that nothing is known of counts as most sensitive, because then nothing is risked with it.
+"""
+
+from collections.abc import Sequence
+from math import inf
+
+from msgspec import Struct
+
+from libs.variability.kmeans import Point, nearest_to, point_clusters
+
+NAMES = ("A", "B", "C")
+
+
+class Features(Struct, frozen=True, kw_only=True):
+    """How busy a job keeps a GPU's floating-point units and its memory: parts of what they can do, from 0 to 1."""
+
+    compute: float
+    memory: float
+
+    @property
+    def sound(self) -> bool:
+        return 0 <= self.compute <= 1 and 0 <= self.memory <= 1
+
+    @property
+    def point(self) -> Point:
+        return (self.compute, self.memory)
+
+
+class Classes(Struct, frozen=True, kw_only=True):
+    """`names`, most sensitive first, and for each the middle of its jobs. There may be fewer of these than names."""
+
+    names: tuple[str, ...]
+    centroids: tuple[Point, ...]
+
+    def of(self, features: Features | None) -> str:
+        if features is None or not features.sound:
+            return self.names[0]
+        return self.names[nearest_to(features.point, self.centroids)]
+
+
+def learn(features: Sequence[Features], names: Sequence[str] = NAMES) -> Classes:
+    """The classes of these jobs. Raises ValueError for none, and for a use that is not between 0 and 1."""
+    unsound = [measured for measured in features if not measured.sound]
+    if unsound:
+        raise ValueError(f"use must be between 0 and 1: {unsound[0]}")
+    if not features or not names:
+        raise ValueError(f"there are no {len(names)} classes of {len(features)} jobs")
+    found = point_clusters([measured.point for measured in features], len(names))
+    return Classes(names=tuple(names), centroids=tuple(sorted(found.centroids, key=_compute_to_memory, reverse=True)))
+
+
+def _compute_to_memory(point: Point) -> float:
+    compute, memory = point
+    return compute / memory if memory else inf

@@ -1,0 +1,263 @@
+"""Profiles: how slow each GPU of a cluster is for each class of jobs, from ready tables or from measured runs.
+
+A score is the time that a GPU takes for what a typical one does in 1.0.
+"""
+
+import csv
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from io import StringIO
+from math import inf
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from msgspec import Struct
+
+GPUS_PER_NODE = 4  # of the cluster that PAL simulates
+UNPLACED = -1  # the node of GPUs of which a file does not say where they are
+CLASS_COLUMN = re.compile(r"(?:PerfVar_)?class(\w+)")
+
+
+class ProfileError(Exception):
+    """A profile cannot be had: `file`, `line` (1 is the first; 0: the file as a whole) and what is wrong with it."""
+
+    def __init__(self, file: str, line: int, reason: str) -> None:
+        super().__init__(f"{file}:{line}: {reason}" if line else f"{file}: {reason}")
+        self.file = file
+        self.line = line
+        self.reason = reason
+
+
+class ProfiledGpu(Struct, frozen=True):
+    """`id`: its own, or in a sampled cluster that of the GPU that was measured, which may be there twice."""
+
+    id: str
+    scores: Mapping[str, float]  # by class
+
+
+class Profile(Struct, frozen=True):
+    name: str
+    nodes: tuple[tuple[ProfiledGpu, ...], ...]
+
+    @property
+    def gpus(self) -> tuple[ProfiledGpu, ...]:
+        return tuple(gpu for node in self.nodes for gpu in node)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(sorted({name for gpu in self.gpus for name in gpu.scores}))
+
+
+class Seat(Struct, frozen=True, order=True):
+    """Where a GPU sits: files that name GPUs differently agree on that."""
+
+    cabinet: str
+    node: int
+    device: int
+
+    @property
+    def id(self) -> str:
+        return f"{self.cabinet}-{self.node}-{self.device}"
+
+
+class Runs(Struct, frozen=True):
+    """What was measured, each run's time as a part of the median of all: `normalised` in the order of the file."""
+
+    file: str
+    normalised: tuple[float, ...]
+    by_gpu: Mapping[Seat, tuple[float, ...]]  # in ascending order of seats
+
+    @property
+    def medians(self) -> dict[Seat, float]:
+        return {seat: median(runs) for seat, runs in self.by_gpu.items()}
+
+    def nodes(self) -> list[tuple[Seat, ...]]:
+        """The GPUs of each node that is known."""
+        seats: defaultdict[tuple[str, int], list[Seat]] = defaultdict(list)
+        for seat in self.by_gpu:
+            if seat.node != UNPLACED:
+                seats[seat.cabinet, seat.node].append(seat)
+        return [tuple(node) for node in seats.values()]
+
+
+# profiles
+
+
+def cluster_profile(runs_by_class: Mapping[str, Runs], *, nodes: int, gpus_per_node: int, dice: Random) -> Profile:
+    """A cluster of real nodes, drawn from those in the runs of the first class, each GPU with its median run.
+
+    No node is there twice while there are others. A GPU that was not measured for a class gets the score of any.
+    """
+    first = next(iter(runs_by_class.values()))
+    candidates = [node[:gpus_per_node] for node in first.nodes() if len(node) >= gpus_per_node]
+    if not candidates:
+        raise ProfileError(first.file, 0, f"no node in it has {gpus_per_node} GPUs")
+    drawn = dice.sample(candidates, min(nodes, len(candidates)))
+    drawn += dice.choices(candidates, k=nodes - len(drawn))
+    medians = {name: runs.medians for name, runs in runs_by_class.items()}
+    others = {name: list(scores.values()) for name, scores in medians.items()}
+
+    def score(name: str, seat: Seat) -> float:
+        known = medians[name].get(seat)
+        return dice.choice(others[name]) if known is None else known
+
+    profiled = tuple(
+        tuple(ProfiledGpu(seat.id, {name: score(name, seat) for name in runs_by_class}) for seat in node)
+        for node in drawn
+    )
+    return Profile(f"{Path(first.file).stem}: medians of {nodes} nodes", profiled)
+
+
+def artifact_profile(
+    runs_by_class: Mapping[str, Runs], gpus: int, dice: Random, *, gpus_per_node: int = GPUS_PER_NODE
+) -> Profile:
+    """The cluster as PAL's published code draws it: every GPU gets any single run of its class, outliers and all."""
+    drawn = [
+        ProfiledGpu(str(gpu), {name: dice.choice(runs.normalised) for name, runs in runs_by_class.items()})
+        for gpu in range(gpus)
+    ]
+    nodes = tuple(tuple(drawn[begin : begin + gpus_per_node]) for begin in range(0, gpus, gpus_per_node))
+    return Profile(f"single runs of {gpus} GPUs", nodes)
+
+
+def scores_for(profile: Profile, nodes: int, gpus_per_node: int) -> dict[str, tuple[float, ...]]:
+    """By class, the scores of a cluster's GPUs in their order: it takes the first ones of the profile."""
+    needed = nodes * gpus_per_node
+    gpus = profile.gpus[:needed]
+    if len(gpus) < needed:
+        raise ProfileError(profile.name, 0, f"it has {len(gpus)} GPUs, the cluster {needed}")
+    for gpu in gpus:
+        missing = [name for name in profile.classes if name not in gpu.scores]
+        if missing:
+            raise ProfileError(profile.name, 0, f"GPU {gpu.id} has no score for class {', '.join(missing)}")
+    return {name: tuple(gpu.scores[name] for gpu in gpus) for name in profile.classes}
+
+
+# files
+
+
+def read_profile(path: str | Path, *, classes: Collection[str] | None = None) -> Profile:
+    """A ready table: a row per GPU with its node, and a column `classA`, … or `PerfVar_classA`, … per class.
+
+    `classes`: those that must be there; the others are not read.
+    """
+    table = Table(str(path))
+    gpu_column, node_column = table.either("gpu_id", "GPU_ID"), table.either("node_id", "Node_ID")
+    columns = {match[1]: column for column in table.columns if (match := CLASS_COLUMN.fullmatch(column))}
+    missing = sorted((set(classes) if classes is not None else set()) - set(columns))
+    if missing or not columns:
+        wanted = f"class {', '.join(missing)}" if missing else "any class"
+        raise ProfileError(table.file, 1, f"no column for {wanted}; it has {', '.join(table.columns)}")
+    wanted_columns = {name: column for name, column in columns.items() if classes is None or name in classes}
+    nodes: defaultdict[str, list[ProfiledGpu]] = defaultdict(list)
+    lines: dict[str, int] = {}
+    for line, row in table.rows:
+        gpu = ProfiledGpu(
+            row[gpu_column], {name: table.time(line, column, row) for name, column in wanted_columns.items()}
+        )
+        if lines.setdefault(gpu.id, line) != line:
+            raise ProfileError(table.file, line, f"GPU {gpu.id} is in line {lines[gpu.id]}, too")
+        nodes[row[node_column]].append(gpu)
+    return Profile(Path(path).stem, tuple(tuple(gpus) for gpus in nodes.values()))
+
+
+def read_runs(path: str | Path) -> Runs:
+    """A file of single runs with the time of each in its column `perf`, and the seat of the GPU that took it."""
+    table = Table(str(path))
+    table.either("perf")
+    seats = _seats(table)
+    times = [table.time(line, "perf", row) for line, row in table.rows]
+    typical = median(times)
+    normalised = tuple(time / typical for time in times)
+    by_gpu: defaultdict[Seat, list[float]] = defaultdict(list)
+    for seat, time in zip(seats, normalised, strict=True):
+        by_gpu[seat].append(time)
+    return Runs(table.file, normalised, {seat: tuple(by_gpu[seat]) for seat in sorted(by_gpu)})
+
+
+def _seats(table: "Table") -> list[Seat]:
+    for column in ("cabinet", "node"):
+        table.either(column)
+    if table.either("device", "dev_id") == "dev_id":
+        return _seats_by_uuid(table)
+    return [
+        Seat(row["cabinet"], table.whole(line, "node", row), table.whole(line, "device", row))
+        for line, row in table.rows
+    ]
+
+
+def _seats_by_uuid(table: "Table") -> list[Seat]:
+    """`dev_id` is a job's number for its only GPU, always 0, and some rows do not say the node: the uuid knows both."""
+    table.either("uuid")
+    nodes: dict[str, tuple[str, int]] = {}
+    for line, row in table.rows:
+        node = (row["cabinet"], table.whole(line, "node", row))
+        if nodes.get(row["uuid"], ("", UNPLACED))[1] == UNPLACED:
+            nodes[row["uuid"]] = node
+    places: Counter[tuple[str, int]] = Counter()
+    seats: dict[str, Seat] = {}
+    for uuid in sorted(nodes):
+        seats[uuid] = Seat(*nodes[uuid], places[nodes[uuid]])
+        places[nodes[uuid]] += 1
+    return [seats[row["uuid"]] for _, row in table.rows]
+
+
+class Table:
+    """A CSV file with its rows, and the line that each begins in."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        lines = self._lines()
+        if not lines:
+            raise ProfileError(file, 0, "the file is empty")
+        line, header = lines[0]
+        self.columns = [name.strip() for name in header]
+        for line, row in lines[1:]:
+            if len(row) != len(header):
+                raise ProfileError(file, line, f"{len(row)} fields where the header has {len(header)}")
+        if len(lines) == 1:
+            raise ProfileError(file, 0, "there are no rows in it")
+        self.rows = [(line, dict(zip(self.columns, row, strict=True))) for line, row in lines[1:]]
+
+    def _lines(self) -> list[tuple[int, list[str]]]:
+        found: list[tuple[int, list[str]]] = []
+        line = 0
+        try:
+            text = Path(self.file).read_bytes().decode("utf-8-sig")
+            reader = csv.reader(StringIO(text, newline=""), strict=True)
+            for row in reader:
+                if row:
+                    found.append((line + 1, row))
+                line = reader.line_num
+        except OSError as error:
+            raise ProfileError(self.file, 0, f"cannot be read: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            line = error.object[: error.start].count(b"\n") + 1
+            raise ProfileError(self.file, line, "this is not UTF-8 text") from error
+        except csv.Error as error:
+            raise ProfileError(self.file, line + 1, f"this is no CSV: {error}") from error
+        return found
+
+    def either(self, *names: str) -> str:
+        """The first of these columns that is there."""
+        for name in names:
+            if name in self.columns:
+                return name
+        raise ProfileError(self.file, 1, f"missing column {' or '.join(names)}; it has {', '.join(self.columns)}")
+
+    def time(self, line: int, column: str, row: Mapping[str, str]) -> float:
+        try:
+            value = float(row[column])
+        except ValueError:
+            value = inf
+        if not 0 < value < inf:
+            raise ProfileError(self.file, line, f"{column} is no time above 0: {row[column]!r}")
+        return value
+
+    def whole(self, line: int, column: str, row: Mapping[str, str]) -> int:
+        try:
+            return int(row[column])
+        except ValueError as error:
+            raise ProfileError(self.file, line, f"{column} is no whole number: {row[column]!r}") from error
