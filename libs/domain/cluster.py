@@ -33,6 +33,7 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ready: bool = True  # False once it has been silent for longer than its lease
     drained: bool = False  # takes no new work
     seen_at: float = 0.0
+    rack: str = ""  # nodes of one rack are nearer to each other than to all others
 
 
 class Request(Struct, frozen=True, kw_only=True):

@@ -100,6 +100,7 @@ class CauseCode(StrEnum):
     TIME_LIMIT = "time-limit"
     STOP_TIMEOUT = "stop-timeout"  # a node could not end it in time: what still runs there keeps its GPUs
     PREEMPTED = "preempted"
+    MOVED = "moved"  # it runs faster elsewhere, by more than the move costs
     NODE_LOST = "node-lost"
     CANCEL_ASKED = "cancel-asked"
     REQUEUE_ASKED = "requeue-asked"
@@ -146,6 +147,7 @@ class Placement(Struct, frozen=True, kw_only=True, omit_defaults=True):
     master_address: str = "127.0.0.1"
     master_port: int = 0
     why: str = ""  # why there, as a sentence
+    numbers: dict[str, float] = {}  # how fast it is there, as far as scores tell
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -170,6 +172,8 @@ class Job(Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
     exit_code: int | None = None
     progress: dict[str, float] = {}
+    placed_at: float | None = None  # since when it holds its GPUs
+    attained_seconds: float = 0.0  # for how long it held them in its epochs before, since an order last forgot that
 
     @property
     def pool(self) -> str:
@@ -178,6 +182,11 @@ class Job(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def held_since(self) -> float:
+        """Since when it holds its GPUs. One that an earlier version placed does not say so itself."""
+        return self.placed_at or self.started_at or self.since
 
 
 class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -200,6 +209,7 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit_code: int | None = None
     progress: dict[str, float] | None = None
     ask: int = 0  # the ask that this step does
+    attained_seconds: float | None = None  # 0 where what it has had is forgotten: it waited too long
 
 
 def after(job: Job, step: Step) -> Job:
@@ -227,4 +237,14 @@ def after(job: Job, step: Step) -> Job:
         ended_at=step.at if step.to.final else None,
         exit_code=None if step.event is JobEvent.PLACED else exit_code,
         progress=job.progress if step.progress is None else step.progress,
+        placed_at=(step.at if step.event is JobEvent.PLACED else job.placed_at) if step.to.holding else None,
+        attained_seconds=_attained(job, step),
     )
+
+
+def _attained(job: Job, step: Step) -> float:
+    """To the microsecond, as times are kept."""
+    before = job.attained_seconds if step.attained_seconds is None else step.attained_seconds
+    if not job.state.holding or step.to.holding:
+        return before
+    return round(before + max(0.0, step.at - job.held_since), 6)

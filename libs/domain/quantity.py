@@ -32,6 +32,7 @@ def size_bytes(text: str) -> int:
     return int(float(text.removesuffix(unit)) * _BYTES[unit])
 
 
+@lru_cache(maxsize=4096)
 def duration_seconds(text: str) -> float:
     """`1h30m` → 5400.0. Raises ValueError for anything that is not a duration."""
     if re.match(DURATION_PATTERN, text) is None:

@@ -85,13 +85,19 @@ class NodeSampled(Message, frozen=True, kw_only=True):
     runs: tuple[RunSample, ...] = ()
 
 
-class GpuScore(Struct, frozen=True, kw_only=True):
-    """How fast a GPU is for a class of job, as time relative to the typical GPU: 1.0 is typical, 1.1 is 10 % slower."""
+class GpuScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How fast a GPU is for a class of job, as time relative to the typical GPU: 1.0 is typical, 1.1 is 10 % slower.
+
+    `confidence`, from 0 to 1: how sure that is. `source`: where it is from; `measured_at`: when, where that is known.
+    """
 
     node_id: str
     gpu_index: int
     job_class: str
     score: float
+    confidence: float = 1.0
+    source: str = ""
+    measured_at: float | None = None
 
 
 class GpusScored(Message, frozen=True, kw_only=True):

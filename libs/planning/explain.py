@@ -5,17 +5,23 @@ It asks the same functions that place jobs, over a snapshot, so it says what the
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, class_of, unknown_class
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
-from libs.planning.queue import order_of
+from libs.planning.jobs import ends_at, gpus_held, standing_of
+from libs.planning.order.standing import Order
+from libs.planning.policy import ORDERS, Policy
+from libs.planning.queue import Place, place_of
 from libs.planning.room import NoRoom, Room, Shape, never_fits, shape_of
+from libs.planning.shares import Shares
 
 HOLDERS_MAX = 10
 
-_ONLY_THE_SCHEDULER_SEES = frozenset({CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED})  # by what its nodes report
+# By what its nodes report, and by what it keeps for whom.
+_ONLY_THE_SCHEDULER_SEES = frozenset({CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED, CauseCode.MOVED})
 
 
 class HolderSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,7 +39,10 @@ class HolderSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`estimate_at`: when it could start at the latest, as far as time limits tell; None: nothing tells."""
+    """`estimate_at`: when it could start at the latest, as far as time limits tell; None: nothing tells.
+
+    `policy`: the order, the placement and the backfill in force; `held_back_for`: whose room is kept from it.
+    """
 
     job_id: str
     name: str
@@ -44,6 +53,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     holders: tuple[HolderSeen, ...] = ()
     ahead: int = 0
     estimate_at: float | None = None
+    policy: str = ""
+    held_back_for: str = ""
 
 
 def explain(
@@ -54,17 +65,29 @@ def explain(
     queued: Sequence[Job],
     now: float,
     ended_for: Cause | None = None,
+    policy: str = "",
 ) -> Explanation:
     """`nodes`, `holding` (jobs that hold GPUs) and `queued` are the pool's, of one moment.
 
-    `ended_for` is the cause of a final job's last event.
+    `ended_for` is the cause of a final job's last event; `policy`, by which the pool is led, as `Policy` writes itself.
     """
     if job.state.final:
         return _of_ended(job, ended_for)
     if job.state is not JobState.QUEUED:
-        return _of_placed(job)
-    order = order_of(job)
-    ahead = sum(order_of(other) < order for other in queued if other.not_before <= now)
+        return _with_class(_of_placed(job), job)
+    found = _of_waiting(job, nodes=nodes, holding=holding, queued=queued, now=now, order=_order_of(policy))
+    return _with_class(structs.replace(found, policy=policy), job)
+
+
+def _of_waiting(
+    job: Job, *, nodes: Sequence[Node], holding: Sequence[Job], queued: Sequence[Job], now: float, order: Order
+) -> Explanation:
+    shares = Shares()
+    shares.measure(nodes)
+    for held in holding:
+        shares.hold(held)
+    place = _place(order, job, shares, now)
+    ahead = sum(_place(order, other, shares, now) < place for other in queued if other.not_before <= now)
     if job.not_before > now:
         sentence = f"waits {duration_text(job.not_before - now)} before it is tried again (try {job.attempts + 1})"
         numbers = {"not_before": job.not_before, "attempts": float(job.attempts)}
@@ -80,6 +103,9 @@ def explain(
     if not isinstance(found, NoRoom):
         if cause is not None and "gpus_occupied" in cause.numbers:
             return _waiting(job, cause.code, cause.sentence, cause.numbers, ahead=ahead)
+        if cause is not None and cause.code is CauseCode.HELD_BACK and cause.by:
+            held_back = _waiting(job, cause.code, cause.sentence, cause.numbers, ahead=ahead)
+            return structs.replace(held_back, held_back_for=cause.by)
         sentence = "it fits, and is placed in the next tick"
         if ahead:
             sentence = f"it would fit now, but {ahead} jobs are served before it"
@@ -91,6 +117,27 @@ def explain(
     return _waiting(
         job, cause.code, cause.sentence, cause.numbers, ahead=ahead, holders=holders, estimate_at=estimate_at
     )
+
+
+def _order_of(policy: str) -> Order:
+    """A later version may know orders that this one does not: then the usual one."""
+    name = policy.partition("+")[0]
+    return Policy(order=name if name in ORDERS else "priority").ordering
+
+
+def _place(order: Order, job: Job, shares: Shares, now: float) -> tuple[float, Place]:
+    """Where it stands in the queue."""
+    return (shares.of(job.tenant) if order.by_share else 0.0, place_of(order, standing_of(job, now, order)))
+
+
+def _with_class(found: Explanation, job: Job) -> Explanation:
+    """Its class, where its user said one that is none."""
+    if not (said := unknown_class(job.spec)):
+        return found
+    known = ", ".join(JOB_CLASSES)
+    counts = f"its label {CLASS_LABEL} says {said}, which is none of {known}: it counts as {class_of(job.spec)}"
+    sentence = f"{found.sentence} ({counts})"
+    return structs.replace(found, sentence=sentence)
 
 
 def room_of(nodes: Sequence[Node], holding: Sequence[Job]) -> Room:
@@ -129,6 +176,7 @@ def _of_placed(job: Job) -> Explanation:
         "nodes": float(len(nodes)),
         "ranks": float(len(job.placement.allocations)),
         "gpus": float(sum(len(allocation.gpus) for allocation in job.placement.allocations)),
+        **job.placement.numbers,
     }
     return Explanation(job_id=job.id, name=job.name, state=job.state, code=code, sentence=sentence, numbers=numbers)
 
@@ -159,10 +207,10 @@ def _waiting(
 def _holders(job: Job, shape: Shape, room: Room, holding: Sequence[Job]) -> tuple[tuple[HolderSeen, ...], float | None]:
     """Who holds most of what the job needs, and when time limits will have freed enough of it."""
     wants_gpus = any(want.request.gpus for want in shape)
-    relevant = [held for held in holding if not wants_gpus or _gpus(held)]
-    largest = sorted(relevant, key=lambda held: (-_gpus(held), held.seq))[:HOLDERS_MAX]
+    relevant = [held for held in holding if not wants_gpus or gpus_held(held)]
+    largest = sorted(relevant, key=lambda held: (-gpus_held(held), held.seq))[:HOLDERS_MAX]
     estimate_at = None
-    bounded = sorted((ends, held.seq, held) for held in relevant if (ends := _ends_at(held)) is not None)
+    bounded = sorted((ends, held.seq, held) for held in relevant if (ends := ends_at(held)) is not None)
     for ends, _, held in bounded:
         for allocation in held.placement.allocations if held.placement else ():
             room.give_back(allocation)
@@ -176,13 +224,6 @@ def _gpus(job: Job) -> int:
     return sum(len(allocation.gpus) for allocation in job.placement.allocations) if job.placement else 0
 
 
-def _ends_at(job: Job) -> float | None:
-    limit = job.spec.time_limit_seconds
-    if job.state is JobState.STOPPING:
-        return job.since + job.spec.grace_seconds
-    return None if limit is None else (job.started_at or job.since) + limit
-
-
 def _seen(job: Job) -> HolderSeen:
     return HolderSeen(
         job_id=job.id,
@@ -190,8 +231,8 @@ def _seen(job: Job) -> HolderSeen:
         tenant=job.tenant,
         state=job.state,
         priority=job.priority,
-        gpus=_gpus(job),
+        gpus=gpus_held(job),
         nodes=tuple(sorted({allocation.node_id for allocation in job.placement.allocations}) if job.placement else ()),
         since=job.since,
-        ends_at=_ends_at(job),
+        ends_at=ends_at(job),
     )

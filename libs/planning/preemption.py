@@ -1,19 +1,19 @@
-"""Which running jobs give way to one that may pre-empt them: few, the least important, with the least work lost."""
+"""Which running jobs give way to a waiting one: few, those that come last in the order, with the least work lost."""
 
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from libs.domain.job import Allocation
-from libs.planning.room import NoRoom, Room, Shape
+from libs.planning.order.standing import Key
+from libs.planning.room import NOBODY, Asked, Room, Shape
 
 
 class Holder(Struct, frozen=True, kw_only=True):
-    """A running job that may be asked to give way."""
+    """A running job that may be asked to give way. `worth` sorts: who is worth least leaves first."""
 
     job_id: str
-    priority: int
-    started_at: float  # later: less work is lost with it
+    worth: Key
     allocations: tuple[Allocation, ...]
 
 
@@ -24,19 +24,19 @@ class Clearing(Struct, frozen=True):
     nodes: tuple[str, ...]
 
 
-def clearing_for(shape: Shape, *, priority: int, room: Room, holders: Sequence[Holder]) -> Clearing | None:
-    """The holders of lower priority without which `shape` fits; None if it would not fit without all of them.
+def clearing_for(shape: Shape, *, room: Room, holders: Sequence[Holder], asked: Asked = NOBODY) -> Clearing | None:
+    """Those of `holders` without whom `shape` fits; None if it would not fit without all of them.
 
     `room` is left as it was found.
     """
     willing = sorted(
-        (holder for holder in holders if holder.priority < priority and _open_somewhere(holder, room)),
-        key=lambda holder: (holder.priority, -holder.started_at, holder.job_id),
+        (holder for holder in holders if _open_somewhere(holder, room)),
+        key=lambda holder: (holder.worth, holder.job_id),
     )
     given_up: list[Holder] = []
     grown = room.grown
     chunk = 1
-    while not _fits(shape, room):
+    while not _fits(shape, room, asked):
         if not willing:
             _take(given_up, room)
             room.grown = grown
@@ -46,13 +46,13 @@ def clearing_for(shape: Shape, *, priority: int, room: Room, holders: Sequence[H
         given_up += leaving
         chunk *= 2
     needed: list[Holder] = []
-    for holder in reversed(given_up):  # the most important first: may it stay?
+    for holder in reversed(given_up):  # those worth most first: may they stay?
         _take([holder], room)
-        if not _fits(shape, room):
+        if not _fits(shape, room, asked):
             _give_back([holder], room)
             needed.append(holder)
-    placed = room.place(shape)
-    assert not isinstance(placed, NoRoom), "it fitted a moment ago"
+    placed = room.find(shape, asked)
+    assert placed is not None, "it fitted a moment ago"
     _take(needed, room)
     room.grown = grown
     return Clearing(
@@ -61,8 +61,8 @@ def clearing_for(shape: Shape, *, priority: int, room: Room, holders: Sequence[H
     )
 
 
-def _fits(shape: Shape, room: Room) -> bool:
-    return not isinstance(room.place(shape), NoRoom)
+def _fits(shape: Shape, room: Room, asked: Asked) -> bool:
+    return room.find(shape, asked) is not None
 
 
 def _open_somewhere(holder: Holder, room: Room) -> bool:

@@ -1,28 +1,30 @@
-"""The order in which waiting jobs are looked at: the most important first, then the oldest.
+"""Waiting jobs in the order in which they are served.
 
-Jobs of one shape fit or do not alike, so a shape that does not fit is asked about once, however many jobs have it.
+Jobs of one shape and class fit, or do not, alike: such a *kind* that does not fit is asked about once, however many
+jobs are of it.
 """
 
 from bisect import bisect_left, insort
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Hashable, Mapping
+from heapq import heapify, heappop, heapreplace
 
-from libs.domain.job import Job
-from libs.planning.room import Shape, shape_of
+from libs.planning.order.standing import Key, Order, Standing
 
-Order = tuple[int, int, str]
+Place = tuple[Key, int, str]
+"""Where a job stands in the order: its key, then its number and id."""
 
 
-def order_of(job: Job) -> Order:
-    """Sorts jobs as they are served: high priority, then early submission."""
-    return (-job.priority, job.seq, job.id)
+def place_of(order: Order, standing: Standing) -> Place:
+    return (order.key(standing), standing.seq, standing.id)
 
 
 class Queue:
-    """Waiting jobs, by shape, each shape in order."""
+    """Waiting jobs by kind, each kind in order."""
 
-    def __init__(self) -> None:
-        self._by_shape: dict[Shape, list[Order]] = {}
-        self._where: dict[str, tuple[Shape, Order]] = {}
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self._by_kind: dict[Hashable, list[Place]] = {}
+        self._where: dict[str, tuple[Hashable, Place]] = {}
 
     def __len__(self) -> int:
         return len(self._where)
@@ -30,55 +32,72 @@ class Queue:
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._where
 
-    def add(self, job: Job) -> None:
-        self.remove(job.id)
-        shape, order = shape_of(job.spec), order_of(job)
-        insort(self._by_shape.setdefault(shape, []), order)
-        self._where[job.id] = (shape, order)
+    def add(self, standing: Standing, kind: Hashable) -> None:
+        """Also in its new place, if it waits already."""
+        self.remove(standing.id)
+        if self.order.by_share:
+            kind = (standing.tenant, kind)
+        place = place_of(self.order, standing)
+        insort(self._by_kind.setdefault(kind, []), place)
+        self._where[standing.id] = (kind, place)
 
     def remove(self, job_id: str) -> None:
         found = self._where.pop(job_id, None)
         if found is None:
             return
-        shape, order = found
-        orders = self._by_shape[shape]
-        del orders[bisect_left(orders, order)]
-        if not orders:
-            del self._by_shape[shape]
+        kind, place = found
+        places = self._by_kind[kind]
+        del places[bisect_left(places, place)]
+        if not places:
+            del self._by_kind[kind]
 
-    def shape(self, job_id: str) -> Shape:
-        return self._where[job_id][0]
+    def kind(self, job_id: str) -> Hashable:
+        kind = self._where[job_id][0]
+        return kind[1] if self.order.by_share else kind  # type: ignore[index]
 
     def ahead_of(self, job_id: str) -> int:
-        order = self._where[job_id][1]
-        return sum(bisect_left(orders, order) for orders in self._by_shape.values())
+        place = self._where[job_id][1]
+        return sum(bisect_left(places, place) for places in self._by_kind.values())
 
-    def served(self) -> "Served":
-        return Served(self._by_shape)
+    def served(self, share_of: Callable[[str], float] | None = None) -> "Served":
+        """`share_of(tenant)`, for an order that goes by it: its dominant share now."""
+        return Served(self._by_kind, share_of if self.order.by_share else None)
 
 
 class Served:
-    """One walk over the queue in order: take `next`, then say whether its shape may come again."""
+    """One walk over the queue in order. Take `next`; then take that job out of the queue and say `taken`, or leave it
+    there and say `passed`, or `blocked` where no other of its kind will do better."""
 
-    def __init__(self, by_shape: dict[Shape, list[Order]]) -> None:
-        self._heads = [(orders[0], index, 0) for index, orders in enumerate(by_shape.values())]
-        self._shapes = list(by_shape)
-        self._orders = [list(orders) for orders in by_shape.values()]
+    def __init__(self, by_kind: Mapping[Hashable, list[Place]], share_of: Callable[[str], float] | None = None) -> None:
+        self._lists = list(by_kind.values())
+        self._at = [0] * len(self._lists)
+        self._share_of = share_of
+        self._tenants = [kind[0] for kind in by_kind] if share_of else []  # type: ignore[index]
+        self._heads = [(self._key(index, places[0]), index) for index, places in enumerate(self._lists)]
         heapify(self._heads)
 
-    def next(self) -> tuple[str, Shape] | None:
-        """The next job's id and shape, until none is left."""
-        if not self._heads:
-            return None
-        order, index, _ = self._heads[0]
-        return order[2], self._shapes[index]
+    def _key(self, index: int, place: Place) -> tuple[float, Place]:
+        return (self._share_of(self._tenants[index]) if self._share_of else 0.0, place)
 
-    def placed(self) -> None:
-        """The job that was `next` found its place: its shape comes again in its turn."""
-        _, index, position = heappop(self._heads)
-        if position + 1 < len(self._orders[index]):
-            heappush(self._heads, (self._orders[index][position + 1], index, position + 1))
+    def next(self) -> str | None:
+        """The next job's id, until none is left."""
+        while self._heads:
+            key, index = self._heads[0]
+            places, at = self._lists[index], self._at[index]
+            if at >= len(places):
+                heappop(self._heads)
+                continue
+            current = self._key(index, places[at])
+            if current == key:
+                return places[at][2]
+            heapreplace(self._heads, (current, index))
+        return None
+
+    def taken(self) -> None:
+        """Its place in the list is that of the next one now."""
+
+    def passed(self) -> None:
+        self._at[self._heads[0][1]] += 1
 
     def blocked(self) -> None:
-        """The job that was `next` does not fit: no other of its shape will."""
         heappop(self._heads)

@@ -1,7 +1,7 @@
 """What is free in a pool, kept so that finding a place costs little however many nodes there are."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -9,29 +9,38 @@ from libs.domain.cluster import Node, Request
 from libs.domain.job import Allocation, Cause, CauseCode
 from libs.domain.quantity import size_text
 from libs.domain.spec import JobSpec, Role
+from libs.planning.locality import Locality
+from libs.planning.placement.offers import Cost, Offers
+from libs.planning.placement.packed import packed
+from libs.planning.scores import TYPICAL, GpuKey, Scores
 
+CHANGES_MAX = 200_000  # kept in mind, before all is looked at anew
 _CPU_GRAIN = 1e-6  # floating-point dust of adding and subtracting cores
 
 
 class NodeRoom:
-    """One node's free GPUs (best first), CPU cores and memory. `occupied` GPUs are held by what no job has there."""
+    """One node's free GPUs (by index), CPU cores and memory.
 
-    __slots__ = ("cpus", "free", "memory", "models", "node", "occupied", "ranking")
+    `occupied` GPUs are held by what no job has there; those that are `kept` are given by name alone.
+    """
+
+    __slots__ = ("chunked", "cpus", "free", "kept", "memory", "models", "node", "occupied", "rack")
 
     def __init__(
-        self, node: Node, scores: Mapping[tuple[str, int], float], *, occupied: frozenset[int] = frozenset()
+        self, node: Node, *, occupied: frozenset[int] = frozenset(), kept: frozenset[int] = frozenset()
     ) -> None:
         self.node = node
+        self.rack = node.rack
         self.occupied = occupied
+        self.kept = kept
         self.cpus = node.capacity.cpus
         self.memory = node.capacity.memory
         self.models = {gpu.index: gpu.model for gpu in node.capacity.gpus}
-        best_first = sorted(self.models, key=lambda index: (scores.get((node.id, index), 1.0), index))
-        self.ranking = {index: rank for rank, index in enumerate(best_first)}
-        self.free = [index for index in best_first if index not in occupied]
+        self.free = sorted(index for index in self.models if index not in occupied and index not in kept)
+        self.chunked: dict[tuple[str, int, str | None], Chunks] = {}  # what `chunks` found; empty again on any change
 
     def gpus_for(self, request: Request) -> list[int]:
-        """Free GPUs that `request` may take, best first."""
+        """Free GPUs that `request` may take."""
         if request.model is None:
             return self.free
         return [index for index in self.free if self.models[index] == request.model]
@@ -59,6 +68,25 @@ class Want(Struct, frozen=True):
     request: Request
 
 
+Chunks = list[tuple[float, tuple[int, ...]]]
+"""Free GPUs of one node in groups as large as one replica needs, each with the score of its slowest; fastest first."""
+
+Picks = list[tuple["NodeRoom", list[tuple[int, ...]]]]
+"""Nodes, and the GPUs there of each replica that goes to them."""
+
+Placer = Callable[["Room", "Want", int, "Asked"], Picks | None]
+"""Finds a place for so many replicas of one role, all of them or none. It must not change the room."""
+
+
+class Asked(Struct, frozen=True):
+    """Who a place is for, as far as a placement may care. `key` stands in for dice where some are thrown."""
+
+    job_class: str = ""
+    key: str = ""
+
+
+NOBODY = Asked()
+
 Shape = tuple[Want, ...]
 """What a job needs of a pool. Jobs of one shape fit, or do not, alike."""
 
@@ -77,18 +105,37 @@ def gpus_of(shape: Shape) -> int:
 class Room:
     """The nodes of one pool by how many GPUs are free on them. A node that takes no work is in no bucket."""
 
-    def __init__(self, scores: Mapping[tuple[str, int], float] | None = None) -> None:
+    def __init__(
+        self, scores: Scores | None = None, *, placer: Placer | None = None, locality: Locality | None = None
+    ) -> None:
         self.nodes: dict[str, NodeRoom] = {}
-        self.scores = dict(scores or {})
+        self.scores = scores or Scores()
+        self.locality = locality or Locality()
+        self.placer = placer or packed
         self.grown = 0  # counts every moment at which something that did not fit might
-        self._buckets: dict[int, list[str]] = {}
+        self.buckets: dict[int, list[str]] = {}  # by how many GPUs are free: the open nodes, by id
+        self.changed: list[str] = []  # nodes, in the order in which something of them did
+        self.offers: dict[Hashable, Offers] = {}
+        self._scored = self.scores.changes  # when `offers` were begun
         self._open: set[str] = set()
         self._occupied: set[str] = set()  # nodes some of whose GPUs are
 
-    def add(self, node: Node, held: Iterable[Allocation] = (), *, occupied: frozenset[int] = frozenset()) -> None:
+    def __getstate__(self) -> dict[str, object]:
+        """What was worked out of the rest is worked out again."""
+        return {**self.__dict__, "offers": {}, "changed": []}
+
+    def add(
+        self,
+        node: Node,
+        held: Iterable[Allocation] = (),
+        *,
+        occupied: frozenset[int] = frozenset(),
+        kept: frozenset[int] = frozenset(),
+    ) -> None:
         """Put a node in, or in its new form; `held` is what jobs have there, `occupied` GPUs are nobody's to give."""
         self.remove(node.id)
-        room = self.nodes[node.id] = NodeRoom(node, self.scores, occupied=occupied)
+        room = self.nodes[node.id] = NodeRoom(node, occupied=occupied, kept=kept)
+        self.scores.forget_bins()
         for allocation in held:
             self._deduct(room, allocation)
         if occupied:
@@ -107,6 +154,7 @@ class Room:
             if node_id in self._open:
                 self._open.remove(node_id)
                 self._unfile(self.nodes[node_id])
+                self.changed.append(node_id)
 
     def reopen(self, node_ids: Iterable[str]) -> None:
         for node_id in node_ids:
@@ -117,8 +165,31 @@ class Room:
         return node_id in self._open
 
     @property
+    def gpus_free(self) -> int:
+        """On nodes that take work."""
+        return sum(free * len(node_ids) for free, node_ids in self.buckets.items())
+
+    def best_node(self, need: Hashable, cost: Cost) -> tuple[float, NodeRoom] | None:
+        """Where `cost` is least, and how much; `need` is by what it is known again, and says all that `cost` reads."""
+        if self._scored != self.scores.changes or len(self.changed) > CHANGES_MAX:
+            self._scored = self.scores.changes
+            self.offers.clear()
+            self.changed.clear()
+        offers = self.offers.get(need)
+        if offers is None:
+            offers = self.offers[need] = Offers(self, cost)
+        found = offers.best(self)
+        return None if found is None else (found[0], self.nodes[found[1]])
+
+    @property
     def open_nodes(self) -> Iterator[NodeRoom]:
         return (self.nodes[node_id] for node_id in sorted(self._open))
+
+    def rescore(self, job_class: str, changed: Mapping[GpuKey, float]) -> None:
+        """Other scores for some GPUs; what is found from now on goes by them."""
+        self.scores.update(job_class, changed)
+        for room in self.nodes.values():  # all of them: another score of one GPU may move it and others to other bins
+            room.chunked.clear()
 
     def take(self, allocation: Allocation) -> None:
         room = self.nodes.get(allocation.node_id)
@@ -131,19 +202,32 @@ class Room:
             self._refile(room, allocation, self._restore)
             self.grown += 1
 
-    def place(self, shape: Shape) -> tuple[Allocation, ...] | NoRoom:
+    def place(self, shape: Shape, asked: Asked = NOBODY) -> tuple[Allocation, ...] | NoRoom:
         """Find a place for the whole gang, or say why there is none; the room stays as it is until `take`.
 
-        A role that fits one node goes to the tightest such node; a larger one to the emptiest nodes, so that it
-        touches few. Ranks are numbered role by role, in the order of the shape.
+        Roles are placed one after the other, in the order of the shape, and ranks numbered so.
         """
+        found = self._find(shape, asked)
+        return NoRoom(self._why_not(found)) if isinstance(found, Want) else found
+
+    def find(self, shape: Shape, asked: Asked = NOBODY) -> tuple[Allocation, ...] | None:
+        """As `place`, for who does not want to know why: that costs more than to look."""
+        found = self._find(shape, asked)
+        return None if isinstance(found, Want) else found
+
+    def _find(self, shape: Shape, asked: Asked) -> tuple[Allocation, ...] | Want:
+        """The place, or the role for which there is none."""
+        if len(shape) == 1:
+            return self._place_role(shape[0], 0, asked) or shape[0]
         taken: list[Allocation] = []
         for want in shape:
-            placed = self._place_role(want, first_rank=len(taken))
-            taken += placed
-            if len(placed) < want.least:
+            placed = self._place_role(want, len(taken), asked)
+            if not placed:
                 self._put_back(taken)
-                return NoRoom(self._why_not(want))
+                return want
+            for allocation in placed:
+                self._refile(self.nodes[allocation.node_id], allocation, self._deduct)
+            taken += placed
         self._put_back(taken)
         return tuple(taken)
 
@@ -151,52 +235,30 @@ class Room:
         for allocation in reversed(tried):
             self._refile(self.nodes[allocation.node_id], allocation, self._restore)
 
-    def _place_role(self, want: Want, *, first_rank: int) -> list[Allocation]:
-        taken: list[Allocation] = []
-        while len(taken) < want.count:
-            left = want.count - len(taken)
-            room = self._tightest(want.request, left) or self._roomiest(want.request, left)
-            if room is None:
-                break
-            for _ in range(room.count(want.request, left)):
-                allocation = self._allocation(room, want, first_rank + len(taken))
-                self._refile(room, allocation, self._deduct)
-                taken.append(allocation)
-        return taken
+    def _place_role(self, want: Want, first_rank: int, asked: Asked) -> tuple[Allocation, ...]:
+        if want.request.gpus > max(self.buckets, default=0):
+            return ()  # no node has so many free
+        placer = self.placer if want.request.gpus else packed
+        picks = placer(self, want, want.count, asked)
+        if picks is None and want.least < want.count:
+            fewer = sum(room.count(want.request, want.count) for room in self.open_nodes)
+            if want.least <= fewer < want.count:
+                picks = placer(self, want, fewer, asked)
+        return allocations_of(picks, want, first_rank) if picks else ()
 
-    def _tightest(self, request: Request, count: int) -> NodeRoom | None:
-        """The node that holds all `count` and has least left over."""
-        for free in sorted(self._buckets):
-            if free >= request.gpus * count:
-                for node_id in self._buckets[free]:
-                    room = self.nodes[node_id]
-                    if room.count(request, count) == count:
-                        return room
-        return None
-
-    def _roomiest(self, request: Request, count: int) -> NodeRoom | None:
-        """A node that holds the most of `count`, judged by its free GPUs."""
-        if count == 1:
-            return None  # the tightest would have been found
-        for free in sorted(self._buckets, reverse=True):
-            if free < request.gpus:
-                return None
-            for node_id in self._buckets[free]:
-                room = self.nodes[node_id]
-                if room.count(request, count):
-                    return room
-        return None
-
-    def _allocation(self, room: NodeRoom, want: Want, rank: int) -> Allocation:
-        request = want.request
-        return Allocation(
-            rank=rank,
-            role=want.role,
-            node_id=room.node.id,
-            gpus=tuple(sorted(room.gpus_for(request)[: request.gpus])),
-            cpus=request.cpus,
-            memory=request.memory,
-        )
+    def slowdown(self, allocations: Iterable[Allocation], job_class: str) -> float:
+        """How many seconds a second of work takes there: the slowest GPU, times the locality (PAL's model)."""
+        scores = self.scores.of(job_class)
+        slowest = 0.0
+        nodes: set[str] = set()
+        for allocation in allocations:
+            nodes.add(allocation.node_id)
+            for gpu in allocation.gpus:
+                slowest = max(slowest, scores.get((allocation.node_id, gpu), TYPICAL))
+        if len(nodes) <= 1:
+            return slowest or TYPICAL
+        racks = len({self.nodes[node_id].rack for node_id in nodes if node_id in self.nodes})
+        return (slowest or TYPICAL) * self.locality.factor(job_class, nodes=len(nodes), racks=racks)
 
     def _why_not(self, want: Want) -> Cause:
         request = want.request
@@ -219,44 +281,73 @@ class Room:
 
     def _open_one(self, room: NodeRoom) -> None:
         self._open.add(room.node.id)
-        insort(self._buckets.setdefault(len(room.free), []), room.node.id)
+        self.changed.append(room.node.id)
+        insort(self.buckets.setdefault(len(room.free), []), room.node.id)
         self.grown += 1
 
     def _unfile(self, room: NodeRoom) -> None:
-        bucket = self._buckets[len(room.free)]
+        bucket = self.buckets[len(room.free)]
         del bucket[bisect_left(bucket, room.node.id)]
         if not bucket:
-            del self._buckets[len(room.free)]
+            del self.buckets[len(room.free)]
 
     def _refile(self, room: NodeRoom, allocation: Allocation, change: Callable[[NodeRoom, Allocation], None]) -> None:
+        self.changed.append(room.node.id)
         if not allocation.gpus or room.node.id not in self._open:
             change(room, allocation)
             return
         self._unfile(room)
         change(room, allocation)
-        insort(self._buckets.setdefault(len(room.free), []), room.node.id)
+        insort(self.buckets.setdefault(len(room.free), []), room.node.id)
 
     @staticmethod
     def _deduct(room: NodeRoom, allocation: Allocation) -> None:
         room.cpus -= allocation.cpus
         room.memory -= allocation.memory
         if allocation.gpus:
+            room.chunked.clear()
             room.free = [index for index in room.free if index not in allocation.gpus]
 
     @staticmethod
     def _restore(room: NodeRoom, allocation: Allocation) -> None:
         room.cpus += allocation.cpus
         room.memory += allocation.memory
-        back = [index for index in allocation.gpus if index in room.ranking and index not in room.occupied]
+        withheld = room.occupied | room.kept
+        back = [index for index in allocation.gpus if index in room.models and index not in withheld]
         if back:
-            room.free = sorted({*room.free, *back}, key=room.ranking.__getitem__)
+            room.chunked.clear()
+            room.free = sorted({*room.free, *back})
+
+
+def allocations_of(picks: Picks, want: Want, first_rank: int = 0) -> tuple[Allocation, ...]:
+    """The picks as ranks, in their order."""
+    found: list[Allocation] = []
+    for room, replicas in picks:
+        for gpus in replicas:
+            found.append(
+                Allocation(
+                    rank=first_rank + len(found),
+                    role=want.role,
+                    node_id=room.node.id,
+                    gpus=tuple(sorted(gpus)),
+                    cpus=want.request.cpus,
+                    memory=want.request.memory,
+                )
+            )
+    return tuple(found)
+
+
+def empty_room(nodes: Iterable[Node]) -> Room:
+    """As if every one of `nodes` were empty and open."""
+    room = Room()
+    for node in nodes:
+        room.add(_opened(node))
+    return room
 
 
 def never_fits(spec: JobSpec, nodes: Sequence[Node]) -> Cause | None:
     """Why `spec` could not start even if every one of `nodes` were empty and open; None if it could."""
-    room = Room()
-    for node in nodes:
-        room.add(_opened(node))
+    room = empty_room(nodes)
     shape = shape_of(spec)
     placed = room.place(shape)
     if not isinstance(placed, NoRoom):

@@ -11,12 +11,14 @@ class Cluster(Struct, frozen=True, kw_only=True):
     """`nodes` nodes of `gpus_per_node` GPUs each, numbered node by node.
 
     `scores`: by class, the time that each GPU takes for the work of a typical one (1.0; 1.2 is a fifth slower); a class
-    that is not there counts as the class MOST_SENSITIVE does, and as 1.0 everywhere if that is not there, either.
+    that is not there counts as the first one does, the most sensitive. `runs`: by class, all that was ever measured of
+    each GPU, for scores that change.
     """
 
     nodes: int
     gpus_per_node: int
     scores: Mapping[str, tuple[float, ...]] = {}
+    runs: Mapping[str, tuple[tuple[float, ...], ...]] = {}
     nodes_per_rack: int = 0  # 0: all nodes are in one rack
 
     @property
@@ -28,11 +30,16 @@ class World(Struct, frozen=True, kw_only=True):
     """What things cost there. Times in seconds.
 
     `penalty`: by how much a job that spans nodes takes longer; `penalties`: the same for single classes, where it
-    differs; `rack_penalty`: by how much more, if it spans racks. `move_s`: how long a job that ran before does no work
-    after every later start, be it moved or evicted; `start_s`: the same for its first. `decide_every_s`: how often it
-    is decided; 0: whenever something happens. `failures_per_node_day` and `repair_s`: how often a node fails, and
-    for how long; what its jobs did since their last checkpoint (`checkpoint_s`) is lost. `drift_s`: how often every GPU
-    gets other scores (0: never); `noise`: the standard deviation of one measured step time, as a part of it.
+    differs; `rack_penalty`: by how much more, if it spans racks.
+    `move_s`: how long a job that ran before does no work after every later start, be it moved or evicted; `start_s`:
+    the same for its first.
+    `decide_every_s`: how often it is decided; 0: whenever something happens. `review_s`: how often it is looked who
+    would gain by moving, where more jobs run than are thought over together each time.
+    `failures_per_node_day`, `repair_s`: how often a node fails, and for how long; what its jobs did since their last
+    checkpoint (every `checkpoint_s` of work) is lost.
+    `drift_s`: how often every GPU gets other scores (0: never). `noise`: the standard deviation of one measured step
+    time, as a part of it; `sample_s`: how often each is measured.
+    `durations_known`: whether everybody knows how much work a job is; else only what its user said of it.
     """
 
     penalty: float = LOCALITY_PENALTY
@@ -41,11 +48,14 @@ class World(Struct, frozen=True, kw_only=True):
     start_s: float = 0.0
     move_s: float = 30.0
     decide_every_s: float = 0.0
+    review_s: float = 300.0
     failures_per_node_day: float = 0.0
     repair_s: float = 3600.0
     checkpoint_s: float = 600.0
     drift_s: float = 0.0
     noise: float = 0.02
+    sample_s: float = 60.0
+    durations_known: bool = False
 
     def penalty_of(self, job_class: str) -> float:
         return self.penalties.get(job_class, self.penalty)

@@ -157,6 +157,9 @@ class GatewayStore(Protocol):
         `newest`: the last `limit` of them instead. Node events have no tenant: they are for those who see all tenants.
         """
 
+    async def policy(self, *, pool: str) -> str:
+        """Order, placement and backfill by which a pool was led last; nothing if nobody said."""
+
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
 
     async def holding_jobs(self, *, pool: str) -> list[Job]: ...
@@ -207,6 +210,9 @@ class SchedulerStore(RelayStore, Protocol):
 
     async def settle_lease(self, lease: Lease) -> Lease | None:
         """What ran in the time that the store lost has ended."""
+
+    async def lead_by(self, lease: Lease, policy: str) -> None:
+        """For all to read: the order, the placement and the backfill of who leads. Raises LeaseLostError."""
 
     async def leaderships(self, name: str) -> list[Lease]:
         """How the earlier leaderships ended, as far as they are known, the oldest first."""

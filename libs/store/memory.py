@@ -51,7 +51,8 @@ class MemoryStore:
         self._stories: dict[str, list[Event]] = {}
         self._xid = 0
         self._outbox: set[int] = set()
-        self._scores: dict[tuple[str, int, str], tuple[float, float]] = {}  # score, at
+        self._policies: dict[str, str] = {}  # by the name of a lease
+        self._scores: dict[tuple[str, int, str], tuple[GpuScore, float]] = {}  # with when it was stored
         self._records: dict[str, dict[tuple[int, int], Record]] = {}  # by pool, epoch and number
 
     # gateway
@@ -146,6 +147,9 @@ class MemoryStore:
         found = [event for event in self._events[begin:] if tenant in (None, event.tenant)]
         return found[max(0, len(found) - limit) :] if newest else found[:limit]
 
+    async def policy(self, *, pool: str) -> str:
+        return self._policies.get(pool, "")
+
     async def nodes(self, *, pool: str | None = None) -> list[Node]:
         return [node for _, (node, _) in sorted(self._nodes.items()) if pool in (None, node.pool)]
 
@@ -216,6 +220,10 @@ class MemoryStore:
     async def settle_lease(self, lease: Lease) -> Lease | None:
         held = self._held(lease)
         return None if held is None else self._keep_lease(structs.replace(held, went_back=False))
+
+    async def lead_by(self, lease: Lease, policy: str) -> None:
+        self._must_hold(lease)
+        self._policies[lease.name] = policy
 
     async def leaderships(self, name: str) -> list[Lease]:
         return [ended for _, ended in sorted(self._leaderships.get(name, {}).items())]
@@ -306,8 +314,8 @@ class MemoryStore:
     async def scores(self, *, pool: str) -> list[GpuScore]:
         known = {node.id for node in await self.nodes(pool=pool)}
         return [
-            GpuScore(node_id=node_id, gpu_index=gpu_index, job_class=job_class, score=score)
-            for (node_id, gpu_index, job_class), (score, _) in sorted(self._scores.items())
+            score
+            for (node_id, _, _), (score, _) in sorted(self._scores.items(), key=lambda kept: kept[0])
             if node_id in known
         ]
 
@@ -350,7 +358,8 @@ class MemoryStore:
         for score in scores:
             key = (score.node_id, score.gpu_index, score.job_class)
             if key not in self._scores or self._scores[key][1] <= _micro(at):
-                self._scores[key] = (score.score, _micro(at))
+                measured_at = None if score.measured_at is None else _micro(score.measured_at)
+                self._scores[key] = (structs.replace(score, measured_at=measured_at), _micro(at))
 
     # how it keeps
 

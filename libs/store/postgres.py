@@ -200,6 +200,10 @@ class PostgresStore:
         rows = await self._rows("events_newest" if newest else "events_after", int(xid), int(event_id), tenant, limit)
         return [_event(row) for row in rows]
 
+    async def policy(self, *, pool: str) -> str:
+        row = await self._row("policy", pool)
+        return "" if row is None else str(row["policy"])
+
     async def nodes(self, *, pool: str | None = None) -> list[Node]:
         return [_node(row) for row in await self._rows("nodes", pool)]
 
@@ -245,6 +249,9 @@ class PostgresStore:
     async def settle_lease(self, lease: Lease) -> Lease | None:
         row = await self._row("settle_lease", lease.name, lease.holder, lease.epoch)
         return None if row is None else Lease(**row)
+
+    async def lead_by(self, lease: Lease, policy: str) -> None:
+        await self._row("lead_by", lease.name, lease.holder, lease.epoch, policy)
 
     async def leaderships(self, name: str) -> list[Lease]:
         return [Lease(**row) for row in await self._rows("leaderships", name)]
@@ -340,6 +347,9 @@ class PostgresStore:
             [score.gpu_index for score in scores],
             [score.job_class for score in scores],
             [score.score for score in scores],
+            [score.confidence for score in scores],
+            [score.source for score in scores],
+            [score.measured_at for score in scores],
             at,
         )
 
@@ -467,6 +477,8 @@ def _job(row: _Row) -> Job:
         ended_at=row["ended_at"],
         exit_code=row["exit_code"],
         progress=_PROGRESS.decode(row["progress"]) if row["progress"] else {},
+        placed_at=row["placed_at"],
+        attained_seconds=row["attained_seconds"],
     )
 
 

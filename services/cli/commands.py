@@ -42,6 +42,13 @@ _CLUSTER = {
     **_commands("migrate", migrate="bring the database to this version"),
     **_commands("token", token="create, list and revoke access tokens"),
 }
+_STUDY = _commands("simulate", simulate="run a trace of jobs on a simulated cluster, and compare policies")
 
-FAMILIES = {"Run": list(_RUN), "See": list(_SEE), "Act": list(_ACT), "Cluster": list(_CLUSTER)}
-COMMANDS = {**_RUN, **_SEE, **_ACT, **_CLUSTER}
+FAMILIES = {
+    "Run": list(_RUN),
+    "See": list(_SEE),
+    "Act": list(_ACT),
+    "Cluster": list(_CLUSTER),
+    "Study": list(_STUDY),
+}
+COMMANDS = {**_RUN, **_SEE, **_ACT, **_CLUSTER, **_STUDY}

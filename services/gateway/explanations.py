@@ -25,7 +25,8 @@ async def explanation(store: GatewayStore, snapshots: Snapshots, job: Job, who: 
     nodes, holding, queued = await snapshots.nodes.get(), list[Job](), list[Job]()
     if job.state is JobState.QUEUED:
         holding, queued = await asyncio.gather(snapshots.holding(job.pool), snapshots.queued(job.pool))
-    full = explain(job, nodes=nodes.of(job.pool), holding=holding, queued=queued, now=now)
+    policy = await store.policy(pool=job.pool)
+    full = explain(job, nodes=nodes.of(job.pool), holding=holding, queued=queued, now=now, policy=policy)
     return msgspec.structs.replace(full, holders=tuple(_seen_by(who, holder) for holder in full.holders))
 
 

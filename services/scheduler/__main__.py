@@ -5,11 +5,14 @@ import os
 import secrets
 import socket
 import sys
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from libs.bus import BusError
 from libs.bus.nats import NatsBus
+from libs.planning.policy import Policy
 from libs.service.clock import steady
 from libs.service.config import Connections, load
 from libs.service.keys import nats_keys, pg_keys
@@ -19,25 +22,45 @@ from libs.store.postgres import PostgresStore
 from services.scheduler import service
 from services.scheduler.core import Settings
 from services.scheduler.history import Retention
+from services.scheduler.moving import MoveRules
+from services.scheduler.picture import POLICY
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """SCHEDULER_… settings, in seconds where they are times."""
+    """SCHEDULER_… settings, in seconds where they are times. Orders, placements and backfills by their names."""
 
     connections: Connections = Connections()
     pool: str = "default"
+    order: str = POLICY.order
+    placement: str = POLICY.placement
+    backfill: str = POLICY.backfill
+    locality_penalty: Annotated[float, Meta(ge=1)] = 1.7
     lease_seconds: float = 150.0
     start_seconds: float = 900.0
     stop_seconds: float = 300.0
     settle_seconds: float = 10.0
     patience_seconds: float = 300.0
+    moves: bool = True
+    moves_max: Annotated[int, Meta(ge=0)] = 4
+    moves_every_seconds: Annotated[float, Meta(gt=0)] = 10.0
+    move_margin: Annotated[float, Meta(ge=1)] = 2.0
+    move_cost_seconds: Annotated[float, Meta(ge=0)] = 60.0
     leader_seconds: float = 6.0
     history_seconds: float = 7 * 86400.0
     history_bytes: int = 1 << 30
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"
 
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.order, self.placement, self.backfill)
+
     def __post_init__(self) -> None:
+        try:
+            _ = self.policy
+        except ValueError as error:
+            field, _, reason = str(error).partition(": ")
+            raise ValueError(f"SCHEDULER_{field.upper()}: {reason}") from error
         if self.stop_seconds <= self.lease_seconds:
             raise ValueError(
                 f"stop_seconds {self.stop_seconds:g} must be more than lease_seconds {self.lease_seconds:g}: a silent"
@@ -60,11 +83,20 @@ async def run(stop: asyncio.Event) -> None:
             holder=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
             clock=steady(),
             settings=Settings(
+                policy=config.policy,
+                locality_penalty=config.locality_penalty,
                 lease_seconds=config.lease_seconds,
                 start_seconds=config.start_seconds,
                 stop_seconds=config.stop_seconds,
                 settle_seconds=config.settle_seconds,
                 patience_seconds=config.patience_seconds,
+                moves=MoveRules(
+                    on=config.moves,
+                    margin=config.move_margin,
+                    at_once_max=config.moves_max,
+                    cost_seconds=config.move_cost_seconds,
+                    every_seconds=config.moves_every_seconds,
+                ),
             ),
             leader_seconds=config.leader_seconds,
             retention=Retention(seconds=config.history_seconds, bytes=config.history_bytes),

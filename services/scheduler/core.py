@@ -14,8 +14,11 @@ from libs.domain.quantity import duration_text
 from libs.messages.asks import Ask, AskKind
 from libs.messages.nodes import NodeReported, RunState, StartRun
 from libs.messages.signals import GpuScore
+from libs.planning.locality import Locality
+from libs.planning.policy import Policy
 from services.scheduler import lives
-from services.scheduler.picture import NodeChange, Picture
+from services.scheduler.moving import MoveRules, Moving
+from services.scheduler.picture import POLICY, NodeChange, Picture
 from services.scheduler.reaper import Reaper
 from services.scheduler.settling import Settling
 from services.scheduler.waiting import Waiting
@@ -27,14 +30,17 @@ ANSWER_BYTES_MAX = 6 << 20  # of 8 MiB that the bus carries: a node that cannot 
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """All in seconds."""
+    """All in seconds, where they are times."""
 
+    policy: Policy = POLICY
+    locality_penalty: float = 1.7  # how many times as long a gang takes that is not all on one node
     lease_seconds: float = 150.0  # a node silent for this long is lost, and its jobs are given away
     start_seconds: float = 900.0  # from placed to running, image pull included
     stop_seconds: float = 300.0  # from stopping to gone, besides its grace
     settle_seconds: float = 10.0  # how long a new leader waits for its nodes to report before it places anything
     patience_seconds: float = 300.0  # a job that waited this long holds back the smaller ones behind it
     steps_max: int = 500  # decided in one tick; the rest in the next
+    moves: MoveRules = MoveRules()
 
 
 class Scheduler:
@@ -46,9 +52,13 @@ class Scheduler:
         self._begin()
 
     def _begin(self) -> None:
-        self.picture = Picture()
+        self.picture = Picture(self.settings.policy, Locality(across_nodes=self.settings.locality_penalty))
+        self._moving = Moving(self.picture, self.settings.moves)
         self._waiting = Waiting(
-            self.picture, patience_seconds=self.settings.patience_seconds, steps_max=self.settings.steps_max
+            self.picture,
+            self._moving,
+            patience_seconds=self.settings.patience_seconds,
+            steps_max=self.settings.steps_max,
         )
         self.reaper = Reaper(lease_seconds=self.settings.lease_seconds)
         self._settling = self._settle(0.0, None)
@@ -177,7 +187,7 @@ class Scheduler:
         return self._lose(node, "left: its executor was stopped", now)
 
     def decide(self, now: float) -> list[Step]:
-        """Lost nodes, passed deadlines, then places for waiting jobs, and why the others go on waiting."""
+        """Lost nodes, passed deadlines, places for waiting jobs, why the others go on waiting, and who moves."""
         steps = self._lose_nodes(now)
         if now >= self._deadlines_at + DEADLINES_SECONDS:
             self._deadlines_at = now
@@ -186,7 +196,8 @@ class Scheduler:
         if self._not_yet is None and self._withheld:
             self.picture.hinted |= self._withheld
             self._withheld.clear()
-        return steps + self._waiting.decide(now, why_not_yet=self._not_yet)
+        steps += self._waiting.decide(now, why_not_yet=self._not_yet)
+        return steps + (self._moving.decide(now, closed=self._waiting.reserved) if self._not_yet is None else [])
 
     def _lose_nodes(self, now: float) -> list[Step]:
         heard = self.picture.heard

@@ -192,6 +192,7 @@ class Desk:
 
     async def _load(self, lease: Lease) -> None:
         pool = self.core.pool
+        await self._store.lead_by(lease, str(self.core.settings.policy))
         nodes, jobs, scores = await asyncio.gather(
             self._store.nodes(pool=pool), self._store.open_jobs(pool=pool), self._store.scores(pool=pool)
         )

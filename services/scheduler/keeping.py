@@ -1,19 +1,27 @@
-"""All that a core knows, as bytes and back: so that a history can begin in the middle of a leader's life."""
+"""All that a core knows, as bytes and back: so that a history can begin in the middle of a leader's life.
+
+What is code is kept by its name: the order and the placement that the policy names.
+"""
 
 import io
 import pickle
 from functools import cache
+from types import FunctionType
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from libs.planning.order.standing import Order
+from libs.planning.policy import PLACEMENTS, Policy
+from libs.planning.room import Placer
 from services.scheduler.core import Scheduler
 
 S = TypeVar("S", bound=Struct)
 
 _OURS = ("libs.domain.", "libs.messages.", "libs.planning.", "services.scheduler.")
 _BROKEN = (EOFError, ImportError, AttributeError, LookupError, TypeError, ValueError)
+_PLACERS = {Policy(placement=name).placing.placer: name for name in reversed(PLACEMENTS)}
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -50,7 +58,13 @@ class _Pickler(pickle.Pickler):
     """What is a Struct goes as MessagePack: twenty times as fast, and there are very many."""
 
     def reducer_override(self, obj: Any) -> Any:
-        return (struct_of, (type(obj), _encode(obj))) if isinstance(obj, Struct) else NotImplemented
+        if isinstance(obj, Order):
+            return (order_of, (obj.name,))
+        if isinstance(obj, Struct):
+            return (struct_of, (type(obj), _encode(obj)))
+        if isinstance(obj, FunctionType) and obj in _PLACERS:
+            return (placer_of, (_PLACERS[obj],))
+        return NotImplemented
 
 
 class _Unpickler(pickle.Unpickler):
@@ -59,7 +73,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.".startswith(_OURS) and "." not in name:
             found = super().find_class(module, name)
-            if found is struct_of or (isinstance(found, type) and found.__module__ == module):
+            if found in (struct_of, order_of, placer_of) or (isinstance(found, type) and found.__module__ == module):
                 return found
         raise pickle.UnpicklingError(f"{module}.{name} is nothing that a core is made of")
 
@@ -67,6 +81,14 @@ class _Unpickler(pickle.Unpickler):
 def struct_of(kind: type[S], encoded: bytes) -> S:
     made: S = _decoder(kind).decode(encoded)
     return made
+
+
+def order_of(name: str) -> Order:
+    return Policy(order=name).ordering
+
+
+def placer_of(name: str) -> Placer:
+    return Policy(placement=name).placing.placer
 
 
 @cache

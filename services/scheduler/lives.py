@@ -10,7 +10,9 @@ _S, _E, _C = JobState, JobEvent, CauseCode
 
 LOST_SECONDS_MAX = 30.0  # the wait before the next try of a run that vanished
 
-_NOT_ITS_FAULT = frozenset({_C.PREEMPTED, _C.NODE_LOST, _C.REQUEUE_ASKED, _C.NODE_STOPPED, _C.RUN_LOST, _C.PORT_TAKEN})
+_NOT_ITS_FAULT = frozenset(
+    {_C.PREEMPTED, _C.MOVED, _C.NODE_LOST, _C.REQUEUE_ASKED, _C.NODE_STOPPED, _C.RUN_LOST, _C.PORT_TAKEN}
+)
 
 
 def follow(picture: Picture, job: Job, now: float) -> list[Step]:

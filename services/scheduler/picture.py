@@ -7,16 +7,32 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from libs.domain.classes import JOB_CLASSES, class_of
 from libs.domain.cluster import Node
 from libs.domain.job import STEPS, Allocation, Cause, Job, JobEvent, JobState, Placement, Step, after
 from libs.messages.nodes import NodeReported, RunSeen, RunState, StartRun
 from libs.messages.signals import GpuScore
+from libs.planning.jobs import standing_of
+from libs.planning.locality import Locality
+from libs.planning.policy import Policy
 from libs.planning.queue import Queue
-from libs.planning.room import Room
+from libs.planning.room import Room, Shape, shape_of
+from libs.planning.scores import GpuKey, Scores
+from services.scheduler.holdings import Holdings
 from services.scheduler.orders import order_bytes_max, ports_of, run_orders
 from services.scheduler.runs import Runs
 
 _S, _E = JobState, JobEvent
+
+POLICY = Policy("priority", "weft-best", "easy")
+
+
+class JobKind(Struct, frozen=True):
+    """Waiting jobs of one kind fit, or do not, alike; and whom one of them may overtake, the others may."""
+
+    shape: Shape
+    job_class: str
+    lasts_s: float | None
 
 
 class NodeChange(Struct, frozen=True):
@@ -32,16 +48,22 @@ class NodeChange(Struct, frozen=True):
 class Picture:
     """Begins empty; `load` fills it from the store."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy = POLICY, locality: Locality | None = None) -> None:
+        self.policy = policy
+        self.locality = locality or Locality()
         self.jobs: dict[str, Job] = {}
         self.nodes: dict[str, Node] = {}
         self.heard: dict[str, float] = {}  # when each node last reported
         self.runs = Runs()
-        self.room = Room()
-        self.queue = Queue()
+        self.room = self._room_for(())
+        self.queue = Queue(policy.ordering)
+        self.holdings = Holdings(policy.ordering)
+        self.pool_changes = 0  # counts every change of what there is, whoever holds it
         self.unheard: set[str] = set()  # ready nodes that have not surely reported since the load
         self.leaving: set[str] = set()
         self.strays: dict[str, tuple[RunSeen, ...]] = {}  # by node: what it reports and no job has there
+        self.kept: dict[str, tuple[Allocation, ...]] = {}  # what is kept for a job that moves
+        self.scored = 0  # counts every change of a score
         self.kept_out: set[str] = set()  # jobs that wait for a stray of theirs to end
         self.backing_off: set[str] = set()
         self.unexplained: set[str] = set()  # jobs that wait, and nobody has said why yet
@@ -56,7 +78,7 @@ class Picture:
 
         None is given anything before it has reported: what runs there is not known.
         """
-        self.room = Room(_by_gpu(scores))
+        self.room = self._room_for(scores)
         for node in nodes:
             self.nodes[node.id] = node
             self.heard[node.id] = now
@@ -64,15 +86,31 @@ class Picture:
             if node.ready:
                 self.unheard.add(node.id)
                 self.room.close([node.id])
+        self._measure()
         for job in jobs:
             self.keep(job)
 
     def rescore(self, scores: Iterable[GpuScore]) -> None:
         """Other scores for some GPUs: what is placed from now on goes by them."""
-        new = {gpu: score for gpu, score in _by_gpu(scores).items() if self.room.scores.get(gpu, 1.0) != score}
-        self.room.scores.update(new)
-        for node_id in sorted({node_id for node_id, _ in new} & self.nodes.keys()):
-            self._put_in_room(self.nodes[node_id])
+        for job_class, by_gpu in _by_class(scores).items():
+            known = self.room.scores.of(job_class)
+            new = {gpu: score for gpu, score in by_gpu.items() if known.get(gpu) != score}
+            if new:
+                self.scored += 1
+                self.room.rescore(job_class, new)
+
+    def _room_for(self, scores: Iterable[GpuScore]) -> Room:
+        return Room(Scores(_by_class(scores)), placer=self.policy.placing.placer, locality=self.locality)
+
+    def _measure(self) -> None:
+        self.pool_changes += 1
+        self.holdings.shares.measure(self.nodes.values())
+
+    def kind(self, job_id: str) -> JobKind:
+        """Of a job that waits in the queue."""
+        kind = self.queue.kind(job_id)
+        assert isinstance(kind, JobKind)
+        return kind
 
     def keep(self, job: Job) -> None:
         """A job that is new here."""
@@ -80,7 +118,7 @@ class Picture:
         if job.state is _S.QUEUED:
             self._enqueue(job)
         elif job.state.holding:
-            self._give(job, loaded=True)
+            self._give(job, job.since, loaded=True)
 
     def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
         """A report that is taken, of a node that is known; `sure`: it was sent under this leader."""
@@ -143,6 +181,7 @@ class Picture:
     def change_node(self, node: Node, event: str, sentence: str, *, at: float, ask: int = 0) -> None:
         self.nodes[node.id] = node
         self._put_in_room(node)
+        self._measure()
         self.node_changes.append(NodeChange(node, event, sentence, at, ask))
 
     def reopen(self, node_id: str) -> None:
@@ -157,15 +196,33 @@ class Picture:
         left = [allocation for allocation in job.placement.allocations if not self._gone(job, allocation)]
         return left if all(self.runs.alive(job, allocation) for allocation in left) else []
 
+    def keep_place(self, job_id: str, allocations: tuple[Allocation, ...]) -> None:
+        """Nobody else is given those GPUs, whoever has them now."""
+        self.kept[job_id] = allocations
+        self._keep_or_not(allocations)
+
+    def let_place_go(self, job_id: str) -> None:
+        self._keep_or_not(self.kept.pop(job_id))
+
+    def _keep_or_not(self, allocations: Iterable[Allocation]) -> None:
+        for node_id in sorted({allocation.node_id for allocation in allocations} & self.nodes.keys()):
+            self._put_in_room(self.nodes[node_id])
+
     def _put_in_room(self, node: Node) -> None:
         held = [
             allocation
-            for job in self.jobs.values()
-            if job.placement is not None
-            for allocation in job.placement.allocations
+            for job in (self.jobs[job_id] for job_id in sorted(self.runs.jobs_on(node.id)))
+            for allocation in (job.placement.allocations if job.placement else ())
             if allocation.node_id == node.id
         ]
-        self.room.add(node, held, occupied=self.occupied(node.id))
+        kept = {
+            gpu
+            for allocations in self.kept.values()
+            for allocation in allocations
+            if allocation.node_id == node.id
+            for gpu in allocation.gpus
+        }
+        self.room.add(node, held, occupied=self.occupied(node.id), kept=frozenset(kept))
         if node.id in self.unheard or node.id in self.leaving:
             self.room.close([node.id])
         self.room.grown += 1
@@ -192,6 +249,7 @@ class Picture:
         placement: Placement | None = None,
         exit_code: int | None = None,
         progress: dict[str, float] | None = None,
+        attained_seconds: float | None = None,
     ) -> list[Step]:
         step = Step(
             job_id=job.id,
@@ -208,6 +266,7 @@ class Picture:
             placement=placement,
             exit_code=exit_code,
             progress=progress,
+            attained_seconds=attained_seconds,
         )
         self._apply(job, after(job, step), now)
         return [step]
@@ -217,6 +276,8 @@ class Picture:
             self._release(before)
         elif job.state is _S.STOPPING and before.state is not _S.STOPPING:
             self._undesire(before)
+        if before.state.holding and job.state.holding:
+            self.holdings.change(job, now)
         self.queue.remove(job.id)
         self.backing_off.discard(job.id)
         self.kept_out.discard(job.id)
@@ -231,22 +292,28 @@ class Picture:
             if job.not_before > now:
                 self.backing_off.add(job.id)
             else:
-                self.queue.add(job)
+                self.stand(job, now)
         elif before.state is _S.QUEUED:
-            self._give(job, loaded=False)
+            self._give(job, now, loaded=False)
 
     def _enqueue(self, job: Job) -> None:
         self.unexplained.add(job.id)
         if job.not_before > 0:
             self.backing_off.add(job.id)  # or did once: the next look will tell
         else:
-            self.queue.add(job)
+            self.stand(job, job.since)
 
-    def _give(self, job: Job, *, loaded: bool) -> None:
+    def stand(self, job: Job, now: float) -> None:
+        """It waits in the queue, where the order puts it now."""
+        lasts = None if self.policy.backfill == "none" else job.spec.time_limit_seconds
+        self.queue.add(standing_of(job, now, self.queue.order), JobKind(shape_of(job.spec), class_of(job.spec), lasts))
+
+    def _give(self, job: Job, now: float, *, loaded: bool) -> None:
         """A job came to hold what its placement says."""
         assert job.placement is not None
         self.unexplained.discard(job.id)
         self.runs.hold(job, loaded=loaded)
+        self.holdings.hold(job, now)
         self.ports.setdefault(job.placement.master_address, set()).update(ports_of(job))
         for allocation in job.placement.allocations:
             self.room.take(allocation)
@@ -267,9 +334,11 @@ class Picture:
         self._undesire(job)
         self.order_bytes.pop(job.id, None)
         self.runs.let_go(job)
+        self.holdings.let_go(job)
         self.ports[job.placement.master_address].difference_update(ports_of(job))
         for allocation in job.placement.allocations:
             self.room.give_back(allocation)
+        for allocation in job.placement.allocations:
             if self.runs.alive(job, allocation):
                 self.look_for_strays(allocation.node_id)
 
@@ -289,8 +358,18 @@ class Picture:
             for gpu in room.free:
                 assert (node_id, gpu) not in held, f"GPU {gpu} of {node_id} is free and held by {held[node_id, gpu]}"
                 assert gpu not in self.occupied(node_id), f"GPU {gpu} of {node_id} is free and occupied"
+        keeps = [(one.node_id, gpu) for allocations in self.kept.values() for one in allocations for gpu in one.gpus]
+        assert len(keeps) == len(set(keeps)), "a GPU is kept for two"
+        for node_id, gpu in keeps:
+            assert node_id not in self.room.nodes or gpu not in self.room.nodes[node_id].free, (
+                f"GPU {gpu} of {node_id} is free and kept"
+            )
 
 
-def _by_gpu(scores: Iterable[GpuScore]) -> dict[tuple[str, int], float]:
-    """Of each GPU the score that placement goes by: as long as jobs have no class, that of the mixed one."""
-    return {(score.node_id, score.gpu_index): score.score for score in scores if score.job_class == "mixed"}
+def _by_class(scores: Iterable[GpuScore]) -> dict[str, dict[GpuKey, float]]:
+    """For every class that a job may have, the most sensitive first; others are nobody's."""
+    found: dict[str, dict[GpuKey, float]] = {job_class: {} for job_class in JOB_CLASSES}
+    for score in scores:
+        if score.job_class in found:
+            found[score.job_class][score.node_id, score.gpu_index] = score.score
+    return found

@@ -1,20 +1,34 @@
-"""Waiting jobs: who is placed, for whom room is made, for whom room is kept, and why the others go on waiting."""
+"""Waiting jobs: who is placed, for whom room is made, for whom room is kept, and why the others go on waiting.
+
+Who is served first, who displaces whom, who may overtake and where a gang goes: all of that is asked of the planning.
+"""
 
 from collections.abc import Sequence
+from math import inf
 
-from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.messages.nodes import RunSeen, RunState
+from libs.planning.backfill import Backfill
+from libs.planning.backfill.conservative import Conservative
+from libs.planning.backfill.easy import Easy
+from libs.planning.backfill.none import NoBackfill
+from libs.planning.jobs import asked_by, standing_of
+from libs.planning.order.las import LAS
+from libs.planning.order.standing import Standing
 from libs.planning.preemption import Clearing, Holder, clearing_for
-from libs.planning.room import NoRoom, Shape, gpus_of
+from libs.planning.room import NoRoom, Room, Shape, empty_room, gpus_of
 from services.scheduler import lives
-from services.scheduler.orders import master_port
-from services.scheduler.picture import Picture
+from services.scheduler.moving import Moving
+from services.scheduler.picture import JobKind, Picture
+from services.scheduler.placing import place
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
-LOOK_AGAIN_SECONDS = 1.0  # between two looks for whom to pre-empt for the same job
-STOPPING_PRIORITY = -(10**9)  # whoever is stopping anyhow is asked before all others
+LOOK_AGAIN_SECONDS = 1.0  # between two looks for whom to displace for the same job
+STAND_AGAIN_SECONDS = 60.0  # between two looks at who has waited so long that the order puts him elsewhere
+
+Nodes = tuple[str, ...]
 
 
 class Waiting:
@@ -23,37 +37,52 @@ class Waiting:
     At most `steps_max` steps are decided at once; the rest in the next tick.
     """
 
-    def __init__(self, picture: Picture, *, patience_seconds: float, steps_max: int) -> None:
+    def __init__(self, picture: Picture, moving: Moving, *, patience_seconds: float, steps_max: int) -> None:
         self._picture = picture
+        self._moving = moving
+        self.reserved: Nodes = ()  # kept for one of those who wait, when it was looked last
         self._patience_seconds = patience_seconds
         self._steps_max = steps_max
-        self._unfit: dict[Shape, tuple[int, Cause]] = {}  # what did not fit, and how often room had grown by then
+        # What did not fit: how often room had grown by then, which nodes were kept for another, and why, once asked.
+        self._unfit: dict[Shape, tuple[int, Nodes, Cause | None]] = {}
         self._making_room: dict[str, Clearing] = {}  # what is being cleared for whom
         self._looked_at: dict[str, float] = {}
+        self._stood_at = -inf
+        self._fits_empty: dict[Shape, bool] = {}
+        self._empty: tuple[int, Room] | None = None  # the pool as if nobody held anything, as of so many changes
 
     def decide(self, now: float, *, why_not_yet: Cause | None = None) -> list[Step]:
         """Steps for those who wait. `why_not_yet`: nothing is placed now, and this is why."""
         picture = self._picture
         for job_id in sorted(one for one in picture.backing_off if picture.jobs[one].not_before <= now):
             picture.backing_off.remove(job_id)
-            picture.queue.add(picture.jobs[job_id])
+            picture.stand(picture.jobs[job_id], now)
             picture.unexplained.add(job_id)
-        self._mind_strays()
+        self._mind_strays(now)
+        self._stand_again(now)
         for of_waiting in (self._making_room, self._looked_at):
             for job_id in [job_id for job_id in of_waiting if job_id not in picture.queue]:
                 del of_waiting[job_id]
         if why_not_yet is not None:
             return self._put_off(why_not_yet, now)
+        arrived = self._moving.arrive(now)
         steps, causes = self._place_waiting(now)
-        return steps + self._explain_waiting(causes, now)
+        return arrived + steps + self._explain_waiting(causes, now)
 
-    def _mind_strays(self) -> None:
+    def _stand_again(self, now: float) -> None:
+        """Where the order goes by how long one has gone without, it is looked at again from time to time."""
+        if self._picture.queue.order is LAS and now >= self._stood_at + STAND_AGAIN_SECONDS:
+            self._stood_at = now
+            for job in [job for job in self._picture.jobs.values() if job.id in self._picture.queue]:
+                self._picture.stand(job, now)
+
+    def _mind_strays(self, now: float) -> None:
         """A job that a node still runs, though nobody placed it there, is not placed before that has ended."""
         picture = self._picture
         strays = picture.strays_by_job()
         for job_id in sorted(picture.kept_out - strays.keys()):
             picture.kept_out.remove(job_id)
-            picture.queue.add(picture.jobs[job_id])
+            picture.stand(picture.jobs[job_id], now)
             picture.unexplained.add(job_id)
         for job_id in strays:
             if job_id in picture.queue:
@@ -73,72 +102,108 @@ class Waiting:
                 steps += self._picture.go(job, _E.WAITING, cause, now)
         return steps
 
-    def _place_waiting(self, now: float) -> tuple[list[Step], dict[Shape, Cause]]:
-        """Places for those who fit, in order; and for each shape that does not, why."""
+    def _place_waiting(self, now: float) -> tuple[list[Step], "_Causes"]:
+        """Places for those who fit, in order; and for each kind that does not, why, where that was not said yet."""
+        picture, queue = self._picture, self._picture.queue
         steps: list[Step] = []
-        causes: dict[Shape, Cause] = {}
-        reserved: list[str] = []
-        grown = 0
-        walk = self._picture.queue.served()
-        while len(steps) < self._steps_max and (head := walk.next()) is not None:
-            job, shape = self._picture.jobs[head[0]], head[1]
-            found = self._find(shape, remember=not reserved)
-            if not isinstance(found, Cause):
-                steps += self._place(job, found, now)
-                walk.placed()
+        unexplained = {picture.kind(job_id) for job_id in picture.unexplained if job_id in queue}
+        causes = _Causes()
+        reserved: Nodes = ()
+        kept_for = ""  # for whom those are
+        ahead = ""  # the first of those that do not fit
+        backfill = self._backfill(now)
+        walk = queue.served(picture.holdings.shares.of)
+        while len(steps) < self._steps_max and (job_id := walk.next()) is not None:
+            if job_id in self._moving.targets:
+                walk.passed()
                 continue
-            causes[shape] = _held_back(found) if reserved else found
+            job, kind = picture.jobs[job_id], picture.kind(job_id)
+            gpus = gpus_of(kind.shape)
+            its_turn = not ahead or not gpus or backfill.may_start(gpus, kind.lasts_s)
+            found = self._find(job, kind.shape, reserved) if its_turn else ()
+            if found:
+                steps += place(picture, job, found, now)
+                walk.taken()
+                if gpus:
+                    backfill.started(gpus, kind.lasts_s)
+                continue
             walk.blocked()
-            steps += self._make_room(job, shape, now)
-            if not reserved and (reserved := self._claim(job, shape, now)):
-                grown = self._picture.room.grown
-                self._picture.room.close(reserved)
-        if reserved:
-            self._picture.room.reopen(reserved)
-            self._picture.room.grown = grown
+            if kind in unexplained:
+                causes.of_kind[kind] = self._why_not(kind, reserved, kept_for, its_turn=its_turn, ahead=ahead)
+            if not self._would_fit_empty(kind.shape):
+                continue  # it is in nobody's way
+            if its_turn:
+                steps += self._make_room(job, kind.shape, now)
+            if not reserved and (reserved := self._claim(job, kind.shape, now)):
+                kept_for = job_id
+                picture.room.close(reserved)
+            ahead = ahead or job_id
+            if (gpus or picture.policy.backfill == "none") and not backfill.blocked(gpus, kind.lasts_s):
+                causes.of_others = _behind(ahead, picture.policy.backfill)
+                break
+        self.reserved = reserved
+        grown = picture.room.grown
+        picture.room.reopen(reserved)
+        picture.room.grown = grown  # by that alone nothing fits which did not
         return steps, causes
 
-    def _find(self, shape: Shape, *, remember: bool) -> tuple[Allocation, ...] | Cause:
-        """Ask the room; what did not fit need not be asked again until something was given back."""
-        known = self._unfit.get(shape)
-        if remember and known is not None and known[0] == self._picture.room.grown:
-            return known[1]
-        found = self._picture.room.place(shape)
-        if not isinstance(found, NoRoom):
-            return found
-        if remember:
-            self._unfit[shape] = (self._picture.room.grown, found.cause)
-        return found.cause
+    def _backfill(self, now: float) -> Backfill:
+        picture = self._picture
+        match picture.policy.backfill:
+            case "none":
+                return NoBackfill()
+            case "conservative":
+                return Conservative(now=now, free=picture.room.gpus_free, endings=picture.holdings.endings)
+            case _:
+                return Easy(now=now, free=picture.room.gpus_free, endings=picture.holdings.endings)
 
-    def _place(self, job: Job, allocations: tuple[Allocation, ...], now: float) -> list[Step]:
-        address = self._picture.nodes[allocations[0].node_id].address
-        port = master_port(job, ranks=len(allocations), taken=self._picture.ports.get(address, ()))
-        why = _why_there(allocations)
-        placement = Placement(allocations=allocations, master_address=address, master_port=port, why=why)
-        return self._picture.go(job, _E.PLACED, Cause(code=_C.FITS, sentence=why), now, placement=placement)
+    def _find(self, job: Job, shape: Shape, reserved: Nodes) -> tuple[Allocation, ...]:
+        """Ask the room; what did not fit need not be asked again until something was given back."""
+        room = self._picture.room
+        known = self._unfit.get(shape)
+        if known is not None and known[:2] == (room.grown, reserved):
+            return ()
+        found = room.find(shape, asked_by(job))
+        if not found:
+            self._unfit[shape] = (room.grown, reserved, None)
+        return found or ()
+
+    def _would_fit_empty(self, shape: Shape) -> bool:
+        """If nobody held anything, on all nodes that were ever heard of. Who would not is in nobody's way."""
+        picture = self._picture
+        if self._empty is None or self._empty[0] != picture.pool_changes:
+            self._empty = (picture.pool_changes, empty_room(picture.nodes.values()))
+            self._fits_empty.clear()
+        if shape not in self._fits_empty:
+            self._fits_empty[shape] = bool(self._empty[1].find(shape))
+        return self._fits_empty[shape]
 
     def _make_room(self, job: Job, shape: Shape, now: float) -> list[Step]:
-        """Pre-empt for a job that does not fit. While those who give way are stopping, no others are asked."""
-        if self._leaving_for(job) or now < self._looked_at.get(job.id, 0.0) + LOOK_AGAIN_SECONDS:
+        """Displace others for a job that does not fit. While those who give way are stopping, no others are asked."""
+        if self._leaving_for(job) or now < self._looked_at.get(job.id, -inf) + LOOK_AGAIN_SECONDS:
             return []
         self._making_room.pop(job.id, None)
         self._looked_at[job.id] = now
-        holders = self._who_may_leave(job)
-        room = self._picture.room
-        clearing = clearing_for(shape, priority=job.priority, room=room, holders=holders) if holders else None
+        picture, room = self._picture, self._picture.room
+        waiting = standing_of(job, now, picture.queue.order)
+        willing = picture.holdings.holders.who_may_leave(waiting, picture.jobs, now)
+        if not _enough(shape, willing, free=room.gpus_free):
+            return []
+        clearing = clearing_for(shape, room=room, holders=willing, asked=asked_by(job))
         if clearing is None:
             return []
         self._making_room[job.id] = clearing
         steps: list[Step] = []
         names: list[str] = []
-        for held in [self._picture.jobs[victim.job_id] for victim in clearing.victims]:
+        for held in [picture.jobs[victim.job_id] for victim in clearing.victims]:
             names.append(held.id)
-            sentence = f"pre-empted by {job.id}: priority {job.priority} over {held.priority}"
-            steps += lives.stop(self._picture, held, Cause(code=_C.PREEMPTED, sentence=sentence, by=job.id), now)
+            why = _why_displaced(picture.policy.order, waiting, standing_of(held, now, picture.queue.order))
+            cause = Cause(code=_C.PREEMPTED, sentence=f"pre-empted by {job.id}: {why}", by=job.id)
+            steps += lives.stop(picture, held, cause, now)
         sentence = f"room is being made: {', '.join(names)} must stop first"
         cause = Cause(code=_C.MAKING_ROOM, sentence=sentence, numbers={"stopping": float(len(clearing.victims))})
-        self._picture.unexplained.discard(job.id)
-        return steps + self._picture.go(job, _E.WAITING, cause, now)
+        picture.unexplained.discard(job.id)
+        return steps + picture.go(job, _E.WAITING, cause, now)
 
     def _leaving_for(self, job: Job) -> list[Job]:
         """Who gives way for `job` and has not gone yet. One that came back meanwhile is no longer leaving."""
@@ -146,31 +211,15 @@ class Waiting:
         asked = [self._picture.jobs.get(victim.job_id) for victim in clearing.victims] if clearing else []
         return [held for held in asked if held is not None and held.state is _S.STOPPING]
 
-    def _who_may_leave(self, job: Job) -> list[Holder]:
-        """Whoever is stopping anyhow, before all others; then those that `job` may pre-empt."""
-        holders: list[Holder] = []
-        for held in (self._picture.jobs[job_id] for job_id in self._picture.runs.holding):
-            stopping = held.state is _S.STOPPING
-            if held.placement is not None and (stopping or (held.spec.preemptible and held.priority < job.priority)):
-                holders.append(
-                    Holder(
-                        job_id=held.id,
-                        priority=STOPPING_PRIORITY if stopping else held.priority,
-                        started_at=held.started_at or held.since,
-                        allocations=held.placement.allocations,
-                    )
-                )
-        return holders
-
-    def _claim(self, job: Job, shape: Shape, now: float) -> list[str]:
+    def _claim(self, job: Job, shape: Shape, now: float) -> Nodes:
         """Nodes kept from the jobs behind it: those being cleared for it or, once it waited long, the emptiest."""
         if self._leaving_for(job):
-            return list(self._making_room[job.id].nodes)
+            return self._making_room[job.id].nodes
         if now - job.since < self._patience_seconds:
-            return []
+            return ()
         return self._emptiest(shape)
 
-    def _emptiest(self, shape: Shape) -> list[str]:
+    def _emptiest(self, shape: Shape) -> Nodes:
         """The nodes that would hold the whole shape if they were empty, those with most GPUs free first."""
         wanted = gpus_of(shape)
         nodes = sorted(self._picture.room.open_nodes, key=lambda room: (-len(room.free), room.node.id))
@@ -181,9 +230,24 @@ class Waiting:
             if room.models:
                 claimed.append(room.node.id)
                 wanted -= len(room.models)
-        return claimed
+        return tuple(claimed)
 
-    def _explain_waiting(self, causes: dict[Shape, Cause], now: float) -> list[Step]:
+    def _why_not(self, kind: JobKind, reserved: Nodes, kept_for: str, *, its_turn: bool, ahead: str) -> Cause:
+        """Why no job of this kind is placed now."""
+        if not its_turn:
+            sentence = f"{ahead} is ahead of it and might start later if this one did now"
+            numbers = {"gpus_wanted": float(gpus_of(kind.shape))}
+            return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead, numbers=numbers)
+        room = self._picture.room
+        grown, kept, cause = self._unfit.get(kind.shape, (-1, (), None))
+        if cause is None or (grown, kept) != (room.grown, reserved):
+            found = room.place(kind.shape)
+            assert isinstance(found, NoRoom), "it did not fit a moment ago"
+            cause = found.cause
+            self._unfit[kind.shape] = (room.grown, reserved, cause)
+        return _kept_for(kept_for, cause) if reserved else cause
+
+    def _explain_waiting(self, causes: "_Causes", now: float) -> list[Step]:
         """Say once why each job waits that was not placed; `weft explain` says it anew whenever asked."""
         steps: list[Step] = []
         strays = self._picture.strays_by_job()
@@ -199,7 +263,9 @@ class Waiting:
                 cause = Cause(code=_C.BACKOFF, sentence=sentence, numbers={"not_before": job.not_before})
             elif job_id in self._picture.kept_out:
                 cause = _still_runs(*strays[job_id])
-            elif (known := causes.get(self._picture.queue.shape(job_id))) is not None:
+            elif (moves := self._moving.waits(job_id)) is not None:
+                cause = moves
+            elif (known := causes.of_kind.get(self._picture.kind(job_id), causes.of_others)) is not None:
                 cause = known
             else:
                 continue  # its turn comes in the next tick
@@ -209,21 +275,47 @@ class Waiting:
         return steps
 
 
+class _Causes:
+    """Why those wait who were not placed. `of_others`: those who were not even looked at; None: their turn comes."""
+
+    def __init__(self) -> None:
+        self.of_kind: dict[JobKind, Cause] = {}
+        self.of_others: Cause | None = None
+
+
+def _enough(shape: Shape, willing: Sequence[Holder], *, free: int) -> bool:
+    """Have they as many GPUs as are wanted? None of them at all is never enough: it did not fit without."""
+    missing = sum(want.least * want.request.gpus for want in shape) - free
+    for holder in willing:
+        missing -= sum(len(allocation.gpus) for allocation in holder.allocations)
+        if missing <= 0:
+            return True
+    return False
+
+
+def _why_displaced(order: str, waiting: Standing, running: Standing) -> str:
+    match order:
+        case "las":
+            had, has = duration_text(waiting.attained_s), duration_text(running.attained_s)
+            return f"that one has had {waiting.gpus} GPUs for {had}, this one {running.gpus} for {has}"
+        case "srtf":
+            left = "nobody knows how long" if running.left_s is None else duration_text(running.left_s)
+            return f"that one needs {duration_text(waiting.left_s or 0.0)} more, this one {left}"
+        case _:
+            return f"priority {waiting.priority} over {running.priority}"
+
+
+def _behind(ahead: str, backfill: str) -> Cause:
+    sentence = f"{ahead} is ahead of it and does not fit; with backfill {backfill} nobody overtakes it"
+    return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead)
+
+
 def _still_runs(node_id: str, run: RunSeen) -> Cause:
     what = "has ended, which must be taken note of first" if run.state is RunState.EXITED else "still runs"
     sentence = f"rank {run.rank} of epoch {run.epoch} {what} on node {node_id}: two epochs never run at once"
     return Cause(code=_C.STILL_RUNS, sentence=sentence, by=node_id, numbers={"epoch": float(run.epoch)})
 
 
-def _held_back(cause: Cause) -> Cause:
-    sentence = f"an older or more important job ahead of it needs the room; besides, it {cause.sentence}"
-    return Cause(code=_C.HELD_BACK, sentence=sentence, numbers=cause.numbers)
-
-
-def _why_there(allocations: Sequence[Allocation]) -> str:
-    nodes = list(dict.fromkeys(allocation.node_id for allocation in allocations))
-    gpus = sum(len(allocation.gpus) for allocation in allocations)
-    if len(nodes) == 1:
-        what = f"{gpus} GPU{'' if gpus == 1 else 's'}" if gpus else "its CPUs and memory"
-        return f"{nodes[0]} is the fullest node that still had {what} free together"
-    return f"no node holds all {len(allocations)} ranks; these {len(nodes)} nodes, the emptiest first, are the fewest"
+def _kept_for(ahead: str, cause: Cause) -> Cause:
+    sentence = f"room is kept for {ahead}, which is ahead of it; besides, it {cause.sentence}"
+    return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead, numbers=cause.numbers)

@@ -1,4 +1,4 @@
-"""How fast is each GPU, for which class of job. In this version every GPU scores 1.0, the typical speed.
+"""How fast is each GPU, for which class of job: as a profile says; whoever is not in it counts as typical, 1.0.
 
 Hears: NodeSampled.
 Says:  GpusScored.

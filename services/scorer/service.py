@@ -9,9 +9,10 @@ from libs.bus import Bus
 from libs.messages.signals import GpusScored, NodeSampled
 from libs.service.run import Every, Listen, serve
 from libs.store import ScorerStore, StoreUnavailableError
-from services.scorer.core import Scorer
+from services.scorer.core import MeasuredGpus, Scorer
 
 PERIOD_SECONDS = 5.0
+SCORES_AT_ONCE = 6000  # in one statement and one message
 
 
 async def run(
@@ -20,11 +21,12 @@ async def run(
     store: ScorerStore,
     stop: asyncio.Event,
     clock: Callable[[], float],
+    profile: MeasuredGpus | None = None,
     admin_port: int | None = None,
     admin_host: str = "127.0.0.1",
 ) -> None:
     """Serve until `stop`. More scorers share the GPUs by hearing the samples as one group."""
-    scorer = Scorer()
+    scorer = Scorer(profile)
     registry = CollectorRegistry(auto_describe=True)
     scored = Gauge("weft_scorer_gpus_scored", "GPUs that this scorer has stored scores for.", registry=registry)
 
@@ -33,10 +35,12 @@ async def run(
 
     async def score() -> None:
         scorer.observe_nodes(await store.nodes())
-        for pool, scores in scorer.decide().items():
-            await store.save_scores(scores, at=clock())
-            scorer.stored(scores)
-            await bus.publish(GpusScored(pool=pool, scores=tuple(scores)))
+        for pool, due in scorer.decide().items():
+            for begin in range(0, len(due), SCORES_AT_ONCE):
+                scores = due[begin : begin + SCORES_AT_ONCE]
+                await store.save_scores(scores, at=clock())
+                scorer.stored(scores)
+                await bus.publish(GpusScored(pool=pool, scores=tuple(scores)))
         scored.set(scorer.gpus_scored)
 
     await serve(

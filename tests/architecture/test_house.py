@@ -21,12 +21,15 @@ SERVICES = ("cli", "executor", "gateway", "reallocator", "scheduler", "scorer", 
 
 PURE = (
     "libs/domain/*.py",
-    "libs/planning/*.py",
+    "libs/planning/**/*.py",
     "services/*/core.py",
     "services/executor/guard/core.py",
     *(
         f"services/scheduler/{part}.py"
-        for part in ("picture", "lives", "waiting", "runs", "orders", "history", "replay")
+        for part in (
+            *("picture", "lives", "waiting", "moving", "placing", "holdings", "holders", "runs", "orders"),
+            *("history", "replay"),
+        )
     ),
 )
 IMPURE_MODULES = {

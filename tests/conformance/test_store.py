@@ -757,6 +757,51 @@ async def test_the_newest_score_of_a_gpu_and_class_wins(world: World) -> None:
     await world.scorer.save_scores([], at=AT)
 
 
+async def test_a_score_is_kept_with_how_sure_it_is_where_it_is_from_and_when_it_was_measured(world: World) -> None:
+    lease = await world.lead()
+    await world.scheduler.save_node(lease, node(), event="", cause="")
+    measured = GpuScore(node_id="node-1", gpu_index=0, job_class="a", score=1.2, confidence=0.4, source="profile")
+    measured = structs.replace(measured, measured_at=AT - 3600.5)
+    await world.scorer.save_scores([measured], at=AT)
+    assert await world.scheduler.scores(pool="default") == [measured]
+    plain = GpuScore(node_id="node-1", gpu_index=0, job_class="a", score=1.0)
+    await world.scorer.save_scores([plain], at=AT + 1)
+    assert await world.scheduler.scores(pool="default") == [plain]
+
+
+# how long, and by what
+
+
+async def test_how_long_a_job_held_its_gpus_is_counted_over_all_its_epochs(world: World) -> None:
+    lease = await world.lead()
+    (job,) = await world.admitted(lease, "j-1")
+    assert (job.placed_at, job.attained_seconds) == (None, 0.0)
+    job = await go(world.scheduler, lease, job, _E.PLACED, at=AT + 10.25, placement=placement(("node-1", 0)))
+    job = await go(world.scheduler, lease, job, _E.STARTING, at=AT + 20)
+    job = await go(world.scheduler, lease, job, _E.STARTED, at=AT + 30)
+    assert (job.placed_at, job.attained_seconds) == (AT + 10.25, 0.0)
+    job = await go(world.scheduler, lease, job, _E.STOPPING, at=AT + 40)
+    job = await go(world.scheduler, lease, job, _E.REQUEUED, at=AT + 50.123456)
+    assert (job.placed_at, job.attained_seconds) == (None, 39.873456)
+    job = await go(world.scheduler, lease, job, _E.PLACED, at=AT + 100.1, placement=placement(("node-1", 0)))
+    job = await go(world.scheduler, lease, job, _E.FAILED, at=AT + 100.4)
+    assert (job.placed_at, job.attained_seconds) == (None, 40.173456)
+
+
+async def test_by_what_a_pool_is_led_is_what_its_leader_said_last(world: World) -> None:
+    assert await world.gateway.policy(pool="default") == ""
+    lease = await world.lead()
+    assert await world.gateway.policy(pool="default") == ""
+    await world.scheduler.lead_by(lease, "las+weft-best+easy")
+    assert await world.gateway.policy(pool="default") == "las+weft-best+easy"
+    assert await world.gateway.policy(pool="other") == ""
+    other = await world.lead(holder="other")
+    with pytest.raises(LeaseLostError):
+        await world.scheduler.lead_by(lease, "fifo+packed+none")
+    await world.scheduler.lead_by(other, "fifo+packed+easy")
+    assert await world.gateway.policy(pool="default") == "fifo+packed+easy"
+
+
 # only where there are transactions
 
 

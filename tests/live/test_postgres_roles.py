@@ -30,8 +30,8 @@ MAY_WRITE = {
         "UPDATE": {"tokens.revoked_at", "tokens.used_at"},
     },
     "scheduler": {
-        "INSERT": {"leases", "leaderships", "jobs", "gpu_slots", "nodes", "events", "outbox", "decisions"},
-        "UPDATE": {"leases", "jobs", "nodes", "outbox"},
+        "INSERT": {"leases", "leaderships", "jobs", "gpu_slots", "nodes", "events", "outbox", "decisions", "policies"},
+        "UPDATE": {"leases", "jobs", "nodes", "outbox", "policies"},
         "DELETE": {"asks", "gpu_slots", "leaderships", "outbox", "decisions"},
     },
     "scorer": {"INSERT": {"gpu_scores"}, "UPDATE": {"gpu_scores"}},
@@ -47,6 +47,7 @@ MAY_NOT_READ = {
             "asks",
             "leases",
             "leaderships",
+            "policies",
             "decisions",
             "job_steps",
             "gpu_slots",
@@ -56,7 +57,8 @@ MAY_NOT_READ = {
         },
     },
     "reallocator": {
-        *{"tenants", "tokens", "asks", "leases", "leaderships", "decisions", "job_steps", "outbox", "migrations"}
+        *{"tenants", "tokens", "asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox"},
+        "migrations",
     },
 }
 MAY_NOT_DO = (
@@ -112,7 +114,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 15
+    assert len(tables) == 16
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

@@ -41,7 +41,19 @@ def summary(results: list[Result], *, wall_seconds: float) -> str:
     counts = sum((result.counts for result in results), Counter[str]())
     failed = sum(bool(result.failures) for result in results)
     hours = sum(result.virtual_seconds for result in results) / 3600
-    names = ("jobs", "runs", "kills", "hangs", "partitions", "terminations", "unknown outcomes", "events", "messages")
+    names = (
+        "jobs",
+        "runs",
+        "kills",
+        "hangs",
+        "partitions",
+        "terminations",
+        "unknown outcomes",
+        "moves",
+        "pre-emptions",
+        "events",
+        "messages",
+    )
     told = ", ".join(f"{counts[name]} {name}" for name in names)
     faults = sum(count for name, count in counts.items() if name.startswith("fault "))
     return (

@@ -11,9 +11,11 @@ from typing import Any
 from msgspec import Struct
 
 from libs.bus import BusError
+from libs.domain.classes import JOB_CLASSES
 from libs.domain.cluster import Capacity, Gpu
 from libs.messages.nodes import NodeReported, ProgressSeen, RunState
 from libs.messages.signals import HostSample, NodeSampled, PoolReviewed, RunSample
+from libs.planning.policy import Policy as SchedulerPolicy
 from libs.service import AnswerRaw, Listen, serve
 from libs.store import StoreError
 from libs.store.memory import MemoryStore
@@ -30,7 +32,10 @@ from services.gateway.submissions import answer_submit
 from services.reallocator import service as reallocator
 from services.scheduler import service as scheduler
 from services.scheduler.core import Scheduler, Settings
+from services.scheduler.moving import MoveRules
+from services.scheduler.picture import POLICY
 from services.scorer import service as scorer
+from services.scorer.core import MeasuredGpus
 from services.telemetry import service as telemetry
 from tests.simulation.database import Database, SimStore
 from tests.simulation.history import History, dice
@@ -65,6 +70,9 @@ class Shape(Struct, frozen=True, kw_only=True):
     patience_seconds: float = 30.0
     drift: float = 0.02  # clocks go wrong by at most this part
     fencing: bool = True
+    policy: SchedulerPolicy = POLICY
+    scores: tuple[float, ...] = (1.0,)  # that a GPU may have for a class of jobs
+    moves: MoveRules = MoveRules()
 
 
 class WatchedStore(MemoryStore):
@@ -271,6 +279,8 @@ class Cluster:
             stop_seconds=2 * shape.lease_seconds,
             settle_seconds=shape.settle_seconds,
             patience_seconds=shape.patience_seconds,
+            policy=shape.policy,
+            moves=shape.moves,
         )
 
         async def run(life: Life) -> None:
@@ -360,9 +370,16 @@ class Cluster:
 
     def _scorer(self, clock: Clock) -> Callable[[Life], Awaitable[None]]:
         async def run(life: Life) -> None:
-            await scorer.run(bus=life.bus, store=life.store, stop=life.stop, clock=clock)
+            await scorer.run(bus=life.bus, store=life.store, stop=life.stop, clock=clock, profile=self._measured())
 
         return run
+
+    def _measured(self) -> MeasuredGpus:
+        thrown, shape = dice(self.seed, "profile"), self.shape
+        places = [(f"node-{number}", gpu) for number in range(1, shape.nodes + 1) for gpu in range(shape.gpus)]
+        return MeasuredGpus(
+            by_place={place: {name: thrown.choice(shape.scores) for name in JOB_CLASSES} for place in places}
+        )
 
     def _reallocator(self, clock: Clock) -> Callable[[Life], Awaitable[None]]:
         async def run(life: Life) -> None:

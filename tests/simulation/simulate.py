@@ -15,10 +15,12 @@ from msgspec import Struct, structs
 
 from libs.bus import BusError
 from libs.messages.asks import AskKind
+from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from libs.store import StoreError
 from libs.store.memory import MemoryStore
 from services.executor.runtime import RuntimeUnavailableError
 from services.scheduler import service as scheduler_service
+from services.scheduler.moving import MoveRules
 from services.scheduler.replay import Replay
 from tests.simulation.cluster import Cluster, Life, Shape, WatchedScheduler, WatchedStore
 from tests.simulation.history import Failure, History, Listener, dice
@@ -73,7 +75,17 @@ def shape_of(seed: int) -> Shape:
             lease_seconds=150.0,
             settle_seconds=10.0,
         )
-    return shape
+    return structs.replace(shape, **_planning(seed))
+
+
+def _planning(seed: int) -> dict[str, Any]:
+    """By what the scheduler plans: mostly the usual, and with GPUs that differ so much that many jobs move."""
+    thrown = dice(seed, "planning")
+    rules = MoveRules(margin=1.0, at_once_max=thrown.choice([1, 3]), cost_seconds=0.5, every_seconds=2.0)
+    policy = Policy("priority", "weft-best", "easy")
+    if thrown.random() < 0.5:
+        policy = Policy(thrown.choice(ORDERS), thrown.choice(PLACEMENTS), thrown.choice(BACKFILLS))
+    return {"policy": policy, "scores": thrown.choice([(1.0,), (0.9, 1.5, 3.0), (0.9, 1.0, 3.0)]), "moves": rules}
 
 
 def simulate(seed: int, *, trace: bool = False, variation: Variation | None = None) -> Result:

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Struct
 
-from libs.domain.job import Placement
+from libs.domain.job import Cause, CauseCode, Placement
 from libs.messages.events import Event
 from libs.messages.nodes import EndReason, StartRun
 from services.executor.runtime import RunKey
@@ -30,6 +30,7 @@ class _Data(Struct):
     epoch: int = 0
     state: str = ""
     placement: Placement | None = None
+    cause: Cause | None = None
 
 
 _data = msgspec.json.Decoder(_Data)
@@ -86,6 +87,9 @@ class Witness:
             self.history.fail(f"{job_id} goes back from epoch {told.epoch} to {said.epoch}")
         told.epoch, told.state = said.epoch, said.state
         self.history.note("store", f"{job_id} {event.event} epoch {said.epoch}")
+        if event.event == "stopping" and said.cause is not None:
+            self.history.counts["moves"] += said.cause.code is CauseCode.MOVED
+            self.history.counts["pre-emptions"] += said.cause.code is CauseCode.PREEMPTED
         if said.placement is not None:
             told.ranks = len(said.placement.allocations)
         ranks = [RunKey(job_id, said.epoch, rank) for rank in range(told.ranks)]

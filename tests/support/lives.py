@@ -4,23 +4,33 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
+from msgspec import structs
+
 from libs.bus.memory import MemoryBus
+from libs.domain.classes import JOB_CLASSES
 from libs.domain.job import JobState, Step
 from libs.messages.asks import AskKind
 from libs.messages.history import Record
 from libs.messages.nodes import RunSeen, RunState
 from libs.messages.signals import GpuScore, GpusScored
+from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from libs.store import Lease, StoreUnavailableError, UnlawfulError
 from libs.store.memory import MemoryStore
 from services.scheduler.core import Scheduler, Settings
 from services.scheduler.desk import Desk
 from services.scheduler.history import Pace
 from services.scheduler.leadership import Leadership
+from services.scheduler.moving import MoveRules
 from services.scheduler.tally import Tally
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode
 
-SETTINGS = Settings(lease_seconds=30.0, start_seconds=60.0, patience_seconds=20.0)
+SETTINGS = Settings(
+    lease_seconds=30.0,
+    start_seconds=60.0,
+    patience_seconds=20.0,
+    moves=MoveRules(margin=1.0, cost_seconds=0.5, every_seconds=1.0),
+)
 
 
 class _Store(MemoryStore):
@@ -46,6 +56,10 @@ class Life:
 
     def __init__(self, seed: int, *, nodes: int = 3, gpus: int = 4, pace: Pace | None = None) -> None:
         self.chance = random.Random(seed)
+        self.settings = SETTINGS
+        if seed % 2:
+            policy = Policy(self.chance.choice(ORDERS), self.chance.choice(PLACEMENTS), self.chance.choice(BACKFILLS))
+            self.settings = structs.replace(SETTINGS, policy=policy)
         self.now = 1_700_000_000.0
         self.store = _Store()
         self.pace = pace
@@ -64,7 +78,7 @@ class Life:
             leader_seconds=1e9,
         )
         desk = Desk(
-            core=Scheduler(pool="default", settings=SETTINGS),
+            core=Scheduler(pool="default", settings=self.settings),
             store=self.store,
             bus=MemoryBus(),
             leadership=leadership,
@@ -122,6 +136,9 @@ class Life:
             replicas=self.chance.choice([1, 1, 1, 2, 3]),
             priority=self.chance.choice([0, 0, 0, 5, 10]),
             preemptible=self.chance.random() < 0.7,
+            grace="3s",
+            labels={"weft/class": self.chance.choice([*JOB_CLASSES, "other"])},
+            time_limit=self.chance.choice([None, None, "1m", "5m"]),
             retries={"max": self.chance.choice([0, 1, 3]), "backoff": "3s"},
         )
         await self.store.submit(wanted, job_id=job_id, tenant=self.chance.choice("ab"), key=None, at=self.now)
@@ -162,11 +179,14 @@ class Life:
         node_id = self.chance.choice(self.nodes).node_id
         await self.store.ask(kind, subject_id=node_id, pool="default", tenant="a", at=self.now)
 
-    def _rescore(self) -> None:
+    async def _rescore(self) -> None:
         scores = tuple(
-            GpuScore(node_id=one.node_id, gpu_index=0, job_class="mixed", score=self.chance.choice([1.0, 1.2]))
+            GpuScore(node_id=one.node_id, gpu_index=gpu, job_class=name, score=self.chance.choice([0.9, 1.0, 1.2, 3.0]))
             for one in self.nodes
+            for gpu in range(self.chance.randint(1, len(one.capacity.gpus)))
+            for name in self.chance.sample(JOB_CLASSES, 2)
         )
+        await self.store.save_scores(scores, at=self.now)
         self.desk.scored(GpusScored(pool="default", scores=scores))
 
     def _come_or_go(self) -> None:

@@ -12,7 +12,18 @@ from libs.domain.job import Step
 from libs.messages.history import Record
 from libs.messages.nodes import RunSeen
 from services.scheduler.core import Scheduler, Settings
-from services.scheduler.history import FORMAT, Changed, Decided, Entry, Kept, Pace, Retention, encode, entries_of
+from services.scheduler.history import (
+    FORMAT,
+    Changed,
+    Decided,
+    Entry,
+    Kept,
+    Pace,
+    Rescored,
+    Retention,
+    encode,
+    entries_of,
+)
 from services.scheduler.keeping import pickled, unpickled
 from services.scheduler.replay import Replay
 from tests.support.lives import Life
@@ -136,6 +147,27 @@ async def test_a_report_that_was_altered_leads_to_other_steps() -> None:
 
 def is_failure(told: object) -> bool:
     return isinstance(told, RunSeen) and bool(told.exit_code)
+
+
+async def test_scores_that_were_heard_are_in_the_history_and_others_lead_elsewhere() -> None:
+    records = await lived(2, things=300)
+    heard = 0
+    altered = []
+    for record in records:
+        entries = entries_of(record)
+        for place, entry in enumerate(entries):
+            if isinstance(entry, Rescored):
+                heard += 1
+                scores = tuple(structs.replace(score, score=4.0 - score.score) for score in entry.scores)
+                entries[place] = Rescored(scores)
+        altered.append(rewritten(record, entries))
+    assert heard
+    assert replayed(records).difference is None
+    found = replayed(altered).difference
+    assert found is not None
+    assert found.what == "step"
+    assert isinstance(found.derived, Step)
+    assert found.derived.placement is not None
 
 
 async def test_what_cannot_be_read_is_said() -> None:

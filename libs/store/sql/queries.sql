@@ -61,14 +61,16 @@ RETURNING 1;
 SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
        attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
        stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
-       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress
+       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
+       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds
   FROM all_jobs WHERE id = $1;
 
 -- name: jobs
 SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
        attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
        stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
-       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress
+       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
+       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds
   FROM all_jobs
  WHERE ($1::text IS NULL OR tenant = $1) AND (cardinality($2::text[]) = 0 OR state = ANY ($2))
    AND ($3 = '' OR name = $3) AND seq < $4
@@ -79,7 +81,8 @@ SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submit
 SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
        attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
        stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
-       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress
+       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
+       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds
   FROM all_jobs
  WHERE id IN (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
               UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
@@ -107,6 +110,9 @@ SELECT * FROM (
      ORDER BY events.xid DESC, id DESC LIMIT $4) newest
  ORDER BY xid, id;
 
+-- name: policy
+SELECT policy FROM policies WHERE pool = $1;
+
 -- name: nodes
 SELECT id, pool, address, capacity, runtime, not_enforced, ready, drained,
        extract(epoch FROM seen_at)::float8 AS seen_at
@@ -116,7 +122,8 @@ SELECT id, pool, address, capacity, runtime, not_enforced, ready, drained,
 SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
        attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
        stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
-       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress
+       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
+       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds
   FROM all_jobs
  WHERE id IN (SELECT id FROM jobs WHERE pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled'))
    AND state = ANY ($2::text[])
@@ -176,6 +183,11 @@ SELECT name, holder, epoch, seq, went_back FROM raise_lease($1, $2, $3, $4);
 UPDATE leases SET went_back = false WHERE name = $1 AND holder = $2 AND epoch = $3
 RETURNING name, holder, epoch, seq, went_back;
 
+-- name: lead_by
+WITH held AS (SELECT must_hold($1, $2, $3))
+INSERT INTO policies (pool, policy) SELECT $1::text, $4::text FROM held
+ON CONFLICT (pool) DO UPDATE SET policy = excluded.policy;
+
 -- name: leaderships
 SELECT name, holder, epoch, seq FROM leaderships WHERE name = $1 ORDER BY epoch;
 
@@ -186,7 +198,8 @@ SELECT id FROM admit_jobs($1, $2, $3, $4, $5) AS id;
 SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
        attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
        stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
-       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress
+       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
+       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds
   FROM all_jobs WHERE id = ANY ($1::text[]) ORDER BY seq;
 
 -- name: asks
@@ -267,7 +280,7 @@ WITH held AS (SELECT must_hold($1, $2, $3))
 UPDATE nodes SET seen_at = to_timestamp($5::float8) FROM held WHERE id = ANY ($4::text[]);
 
 -- name: scores
-SELECT node_id, gpu_index, job_class, score
+SELECT node_id, gpu_index, job_class, score, confidence, source, extract(epoch FROM measured_at)::float8 AS measured_at
   FROM gpu_scores WHERE node_id IN (SELECT id FROM nodes WHERE pool = $1) ORDER BY node_id, gpu_index, job_class;
 
 -- relay
@@ -292,8 +305,11 @@ SELECT count(*) AS count FROM again;
 -- scorer
 
 -- name: save_scores
-INSERT INTO gpu_scores AS known (node_id, gpu_index, job_class, score, at)
-SELECT node_id, gpu_index, job_class, score, to_timestamp($5::float8)
-  FROM unnest($1::text[], $2::int[], $3::text[], $4::float8[]) AS new (node_id, gpu_index, job_class, score)
-ON CONFLICT (node_id, gpu_index, job_class) DO UPDATE SET score = excluded.score, at = excluded.at
+INSERT INTO gpu_scores AS known (node_id, gpu_index, job_class, score, confidence, source, measured_at, at)
+SELECT node_id, gpu_index, job_class, score, confidence, source, to_timestamp(measured_at), to_timestamp($8::float8)
+  FROM unnest($1::text[], $2::int[], $3::text[], $4::float8[], $5::float8[], $6::text[], $7::float8[])
+       AS new (node_id, gpu_index, job_class, score, confidence, source, measured_at)
+ON CONFLICT (node_id, gpu_index, job_class) DO UPDATE
+   SET score = excluded.score, confidence = excluded.confidence, source = excluded.source,
+       measured_at = excluded.measured_at, at = excluded.at
  WHERE known.at <= excluded.at;

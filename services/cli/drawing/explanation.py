@@ -17,7 +17,7 @@ _TIMES = frozenset({"not_before"})  # numbers that the sentence tells better
 def explanation(told: Explanation, look: Look, *, emulated: Mapping[str, int]) -> RenderableType:
     head = Text.assemble(plain(told.name, "bold"), "  ", plain(told.job_id, "dim"), "  ", state_text(told.state))
     parts: list[RenderableType] = [head, Text.assemble((told.code, "yellow"), ": ", plain(told.sentence))]
-    parts += [Text(line, "dim") for line in (_numbers(told), _queue(told, look)) if line]
+    parts += [Text(line, "dim") for line in (_numbers(told), _queue(told, look), _policy(told)) if line]
     if told.holders:
         parts += [Text(), Text("what it needs is held by", "bold"), _holders(told.holders, look, emulated)]
     return Group(*parts)
@@ -35,6 +35,12 @@ def _queue(told: Explanation, look: Look) -> str:
     if told.estimate_at is None:
         return f"{ahead}; nobody can tell when it starts: no time limit is set" if told.holders else ahead
     return f"{ahead}; starts in {span(told.estimate_at - look.now)} at the latest, as far as time limits tell"
+
+
+def _policy(told: Explanation) -> str:
+    """By what the queue is served, as `order+placement+backfill`."""
+    parts = told.policy.split("+")
+    return f"order {parts[0]}, placement {parts[1]}, backfill {parts[2]}" if len(parts) == 3 else ""
 
 
 def _holders(holders: Sequence[HolderSeen], look: Look, emulated: Mapping[str, int]) -> Table:

@@ -1,0 +1,55 @@
+"""EASY backfill (Lifka, 1995): the first job that does not fit has a reservation; others start if they do not delay it.
+
+It will start when enough of the running jobs have ended. Whoever ends before that, or needs only what it leaves free
+then, may start now.
+"""
+
+from collections.abc import Callable, Sequence
+from heapq import merge
+from math import inf
+
+from libs.planning.backfill import Ending
+
+
+class Easy:
+    """`free`: GPUs free now; `endings()`, the soonest first, is asked for once a job is blocked."""
+
+    def __init__(self, *, now: float, free: int, endings: Callable[[], Sequence[Ending]]) -> None:
+        self._now = now
+        self._free = free
+        self._endings = endings
+        self._started: list[Ending] = []
+        self._reserved_at: float | None = None
+        self._spare = 0
+
+    def may_start(self, gpus: int, lasts_s: float | None) -> bool:
+        if self._reserved_at is None:
+            return True
+        ends = inf if lasts_s is None else self._now + lasts_s
+        return ends <= self._reserved_at or gpus <= self._spare
+
+    def started(self, gpus: int, lasts_s: float | None) -> None:
+        ends = inf if lasts_s is None else self._now + lasts_s
+        self._free -= gpus
+        if self._reserved_at is None:
+            if lasts_s is not None:
+                self._started.append(Ending(ends, gpus))
+        elif ends > self._reserved_at:
+            self._spare -= gpus
+
+    def blocked(self, gpus: int, lasts_s: float | None) -> bool:
+        del lasts_s
+        if self._reserved_at is None:
+            self._reserve(gpus)
+        return True
+
+    def _reserve(self, gpus: int) -> None:
+        free, reserved_at = self._free, inf  # if nobody knows when it will fit, nobody is held back for it
+        for ending in merge(self._endings(), sorted(self._started)):
+            if ending.at_s > reserved_at:
+                break
+            free += ending.gpus
+            if free >= gpus:
+                reserved_at = ending.at_s
+        self._reserved_at = reserved_at
+        self._spare = max(0, free - gpus)

@@ -1,0 +1,179 @@
+"""Which running jobs move: those that gain more by it than it costs, all counted in GPU-seconds.
+
+A move costs what the job's GPUs do not do while it stops and starts. What it gains is the time that better GPUs, or
+GPUs nearer to each other, save for as long as it still runs, but for no longer than HORIZON_S: by then it will have
+been thought over many times. Where nobody knows how long a job still runs, the caller takes it to go on for as long as
+it has run: the heavier the tail of durations, the truer (the Lindy effect).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from libs.domain.job import Allocation
+from libs.planning.order.standing import Key
+from libs.planning.room import Asked, Room, Shape
+
+HORIZON_S = 7200.0
+JOINT_MOST = 64  # up to so many jobs are thought over together; of more, each by itself
+AT_ONCE_MOST = 16  # where each is by itself
+
+
+class Movable(Struct, frozen=True, kw_only=True):
+    """A running job. `left_s`: how much work it still has, in seconds on typical GPUs in one node, as far as is known;
+    `cost_s`: for how long it does no work if it moves. `slowdown`: what `room.slowdown` says of it, if that is known.
+    """
+
+    job_id: str
+    shape: Shape
+    asked: Asked
+    allocations: tuple[Allocation, ...]
+    gpus: int
+    left_s: float
+    cost_s: float
+    slowdown: float | None = None
+
+
+class Move(Struct, frozen=True):
+    """`gain`: the GPU-seconds that it saves, less `margin` times what it costs. One of several moves that only make
+    sense together may lose."""
+
+    job_id: str
+    allocations: tuple[Allocation, ...]
+    gain: float
+
+
+def moves_for(room: Room, movable: Sequence[Movable], *, margin: float = 1.0) -> list[Move]:
+    """Moves that are all made at once. The jobs are given in the order of service; the room stays as it was."""
+    if len(movable) > JOINT_MOST:
+        return _one_by_one(room, movable, margin)
+    return _together(room, movable, margin)
+
+
+def _together(room: Room, jobs: Sequence[Movable], margin: float) -> list[Move]:
+    """Everybody gives back what they have and chooses again, where it is worth it; all of that, or nothing."""
+    before = {job.job_id: _slowdown(room, job) for job in jobs}
+    for job in jobs:
+        _give_back(room, job.allocations)
+    after = _chosen_again(room, sorted(jobs, key=_turn(room)), before, margin)
+    for allocations in after.values():
+        _give_back(room, allocations)
+    for job in jobs:
+        _take(room, job.allocations)
+    if len(after) < len(jobs):
+        return []
+    moves = _worth(room, jobs, before, after, margin)
+    return moves if sum(move.gain for move in moves) > 0 else []
+
+
+def _turn(room: Room) -> Callable[[Movable], Key]:
+    """Who chooses first: gangs that one node can hold, then those that need several, then single GPUs, which fit
+    anywhere. Among those, the most sensitive class; among those, who is served first."""
+    largest = max((len(node.models) for node in room.nodes.values()), default=0)
+
+    def turn(job: Movable) -> Key:
+        size = 2 if job.gpus == 1 else 1 if job.gpus > largest else 0
+        return (size, room.scores.sensitivity(job.asked.job_class))
+
+    return turn
+
+
+def _chosen_again(
+    room: Room, jobs: Sequence[Movable], before: Mapping[str, float], margin: float
+) -> dict[str, tuple[Allocation, ...]]:
+    """What each would have, in turn; who gains too little by another place keeps its own, if that is still free."""
+    after: dict[str, tuple[Allocation, ...]] = {}
+    for job in jobs:
+        found = room.find(job.shape, job.asked)
+        if found is None:
+            break
+        if _is_free(room, job.allocations):
+            saved = job.left_s * (before[job.job_id] - room.slowdown(found, job.asked.job_class))
+            if saved <= margin * job.cost_s:
+                found = job.allocations
+        after[job.job_id] = found
+        _take(room, found)
+    return after
+
+
+def _worth(
+    room: Room,
+    jobs: Sequence[Movable],
+    before: Mapping[str, float],
+    after: Mapping[str, tuple[Allocation, ...]],
+    margin: float,
+) -> list[Move]:
+    """The moves that this takes. Losses count only for as long as there is a gain: then it is thought over again."""
+    faster: dict[str, float] = {}
+    for job in jobs:
+        if set(after[job.job_id]) != set(job.allocations):
+            slowdown = room.slowdown(after[job.job_id], job.asked.job_class)
+            faster[job.job_id] = 1.0 / slowdown - 1.0 / before[job.job_id]
+    moving = [job for job in jobs if job.job_id in faster]
+    lasts = max((job.left_s * before[job.job_id] for job in moving if faster[job.job_id] > 0), default=0.0)
+    lasts = min(lasts, HORIZON_S)
+    return [
+        Move(
+            job.job_id,
+            after[job.job_id],
+            job.gpus * (faster[job.job_id] * min(lasts, job.left_s * before[job.job_id]) - margin * job.cost_s),
+        )
+        for job in moving
+    ]
+
+
+def _one_by_one(room: Room, jobs: Sequence[Movable], margin: float) -> list[Move]:
+    """Those who would gain most by what is free, one after the other."""
+    free: dict[tuple[Shape, str], float | None] = {}  # how slow the best free place is, by what is asked for
+    hopeful: list[tuple[float, str, Movable, float]] = []
+    for job in jobs:
+        job_class = job.asked.job_class
+        slowdown = _slowdown(room, job)
+        kind = (job.shape, job_class)
+        if kind not in free:
+            found = room.find(job.shape, job.asked)
+            free[kind] = None if found is None else room.slowdown(found, job_class)
+        best = free[kind]
+        gain = 0.0 if best is None else _gain(job, slowdown, best, margin)
+        if gain > 0:
+            hopeful.append((-gain, job.job_id, job, slowdown))
+    moves: list[Move] = []
+    for _, _, job, slowdown in sorted(hopeful, key=lambda hope: hope[:2])[:AT_ONCE_MOST]:
+        _give_back(room, job.allocations)
+        found = room.find(job.shape, job.asked)
+        gain = 0.0 if found is None else _gain(job, slowdown, room.slowdown(found, job.asked.job_class), margin)
+        if found is not None and gain > 0:
+            moves.append(Move(job.job_id, found, gain))
+            _take(room, found)
+        else:
+            _take(room, job.allocations)
+    moved = {move.job_id for move in moves}
+    for move in moves:
+        _give_back(room, move.allocations)
+    for job in jobs:
+        if job.job_id in moved:
+            _take(room, job.allocations)
+    return moves
+
+
+def _slowdown(room: Room, job: Movable) -> float:
+    return room.slowdown(job.allocations, job.asked.job_class) if job.slowdown is None else job.slowdown
+
+
+def _gain(job: Movable, slowdown: float, instead: float, margin: float) -> float:
+    faster = 1.0 / instead - 1.0 / slowdown
+    return job.gpus * (faster * min(HORIZON_S, job.left_s * slowdown) - margin * job.cost_s)
+
+
+def _is_free(room: Room, allocations: Sequence[Allocation]) -> bool:
+    return all(set(allocation.gpus) <= set(room.nodes[allocation.node_id].free) for allocation in allocations)
+
+
+def _give_back(room: Room, allocations: Sequence[Allocation]) -> None:
+    for allocation in allocations:
+        room.give_back(allocation)
+
+
+def _take(room: Room, allocations: Sequence[Allocation]) -> None:
+    for allocation in allocations:
+        room.take(allocation)

@@ -1,0 +1,27 @@
+"""Shortest remaining time first. Those of whom nobody said how long they take come last, the oldest first.
+
+Tiers double: a job displaces those that still need about twice as long. If any difference counted, two jobs that are
+nearly equal would take turns at evicting each other.
+"""
+
+from libs.planning.order.standing import Key, Order, Standing
+
+UNKNOWN = 64
+
+
+def key(job: Standing) -> Key:
+    return (float("inf") if job.left_s is None else job.left_s, float(job.seq))
+
+
+def tier(job: Standing) -> int:
+    """How often its seconds can be halved before less than one is left."""
+    return UNKNOWN if job.left_s is None else int(job.left_s).bit_length()
+
+
+def changes_after_s(job: Standing) -> float | None:
+    if job.left_s is None or job.left_s < 1:
+        return None
+    return job.left_s - float(1 << (tier(job) - 1)) + 1e-3
+
+
+SRTF = Order("srtf", key, tier, changes_after_s)

@@ -1,0 +1,56 @@
+"""The best node for a need, kept up to date: only nodes that changed are looked at again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from libs.planning.room import NodeRoom, Room
+
+Cost = Callable[["NodeRoom"], float | None]
+"""What a need costs on a node; None: it does not fit there. Must depend on the node (and scores) alone."""
+
+
+class Offers:
+    """One need's nodes by what it costs there. `room` writes down in `changed` which nodes did."""
+
+    __slots__ = ("_at", "_cost", "_costs", "_heap")
+
+    def __init__(self, room: Room, cost: Cost) -> None:
+        self._cost = cost
+        self._costs: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
+        self._at = -1
+        self._look_at_all(room)
+
+    def best(self, room: Room) -> tuple[float, str] | None:
+        """What it costs where it costs least, and the node's id; of nodes alike, the first by id."""
+        changed = room.changed
+        behind = len(changed) - self._at
+        if behind > len(room.nodes):
+            self._look_at_all(room)
+        elif behind:
+            for node_id in set(changed[self._at :]):
+                self._look_at(room, node_id)
+            self._at = len(changed)
+        heap, costs = self._heap, self._costs
+        while heap and costs.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0] if heap else None
+
+    def _look_at(self, room: Room, node_id: str) -> None:
+        cost = self._cost(room.nodes[node_id]) if room.is_open(node_id) else None
+        if cost is None:
+            self._costs.pop(node_id, None)
+        elif self._costs.get(node_id) != cost:
+            self._costs[node_id] = cost
+            heappush(self._heap, (cost, node_id))
+
+    def _look_at_all(self, room: Room) -> None:
+        found = ((self._cost(node), node.node.id) for node in room.open_nodes)
+        self._costs = {node_id: cost for cost, node_id in found if cost is not None}
+        self._heap = [(cost, node_id) for node_id, cost in self._costs.items()]
+        heapify(self._heap)
+        self._at = len(room.changed)

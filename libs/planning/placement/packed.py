@@ -1,0 +1,56 @@
+"""Packed: as few nodes as can be, the fullest that still hold it. Scores do not matter to it.
+
+A gang goes to the node with exactly that much free, or least more; one that no node holds goes to the emptiest nodes.
+The order among equals (by node, then by GPU) is that of the PAL artifact's packing baseline.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from libs.planning.room import Asked, NodeRoom, Picks, Room, Want
+
+
+def packed(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+    del asked  # nothing of it matters here
+    tightest = tightest_node(room, want, count)
+    if tightest is not None:
+        return [(tightest, first_gpus(tightest, want, count))]
+    return emptiest_nodes(room, want, count)
+
+
+def tightest_node(room: Room, want: Want, count: int) -> NodeRoom | None:
+    """The node that holds all `count` and has the fewest GPUs left over."""
+    for free in sorted(room.buckets):
+        if free >= want.request.gpus * count:
+            for node_id in room.buckets[free]:
+                node = room.nodes[node_id]
+                if node.count(want.request, count) == count:
+                    return node
+    return None
+
+
+def emptiest_nodes(room: Room, want: Want, count: int) -> Picks | None:
+    """Those with most free first, each as full as it gets."""
+    picks: Picks = []
+    left = count
+    for free in sorted(room.buckets, reverse=True):
+        if free < want.request.gpus:
+            break
+        for node_id in room.buckets[free]:
+            node = room.nodes[node_id]
+            fits = node.count(want.request, left)
+            if fits:
+                picks.append((node, first_gpus(node, want, fits)))
+                left -= fits
+            if not left:
+                return picks
+    return None
+
+
+def first_gpus(node: NodeRoom, want: Want, count: int) -> list[tuple[int, ...]]:
+    """The free GPUs with the lowest indices, for `count` replicas."""
+    size = want.request.gpus
+    gpus = node.gpus_for(want.request)
+    return [tuple(gpus[at * size : (at + 1) * size]) for at in range(count)]

@@ -1,0 +1,65 @@
+"""PAL (SC'24): how fast the GPUs are, against how near they are to each other.
+
+For every bin of scores there are two offers: that score within one node, and the same times the locality penalty across
+nodes. They are tried from the smallest product on. What fits one GPU, or no node, goes by PM-First alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from libs.planning.placement.chunks import chunks
+from libs.planning.placement.pm_first import bins_of, fastest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from libs.planning.room import Asked, NodeRoom, Picks, Room, Want
+    from libs.planning.scores import GpuKey
+
+
+def pal(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+    bins, name = bins_of(room, asked.job_class), room.scores.known(asked.job_class)
+    if not _could_be_in_one_node(room, want, count):
+        return fastest(room, want, count, bins, name)
+    for bin_score, within in offers(bins, room.locality.across(asked.job_class)):
+        found = (
+            in_one_node(room, want, count, bins, name, most=bin_score)
+            if within
+            else fastest(room, want, count, bins, name, most=bin_score)
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def offers(bins: Mapping[GpuKey, float], penalty: float) -> list[tuple[float, bool]]:
+    """(bin's score, whether within one node), the smallest product of score and penalty first."""
+    both = [(score * factor, score, factor == 1.0) for score in sorted(set(bins.values())) for factor in (1.0, penalty)]
+    if penalty == 1.0:
+        both = [(score, score, within) for score in sorted(set(bins.values())) for within in (True, False)]
+    both.sort(key=lambda offer: offer[0])
+    return [(score, within) for _, score, within in both]
+
+
+def in_one_node(
+    room: Room, want: Want, count: int, bins: Mapping[GpuKey, float], name: str, *, most: float
+) -> Picks | None:
+    """On the node where the slowest GPU is fastest; among those, where most GPUs come into question."""
+    best: tuple[float, int, str, NodeRoom] | None = None
+    for node in room.open_nodes:
+        found = [score for score, _ in chunks(node, want.request, bins, name + "/bins") if score <= most]
+        if len(found) >= count:
+            offer = (found[count - 1], -len(found), node.node.id, node)
+            if best is None or offer[:3] < best[:3]:
+                best = offer
+    if best is None:
+        return None
+    slowest, _, _, node = best
+    by_index = sorted(gpus for score, gpus in chunks(node, want.request, bins, name + "/bins") if score <= slowest)
+    return [(node, by_index[:count])]
+
+
+def _could_be_in_one_node(room: Room, want: Want, count: int) -> bool:
+    largest = max((len(node.models) for node in room.open_nodes), default=0)
+    return 1 < count * want.request.gpus <= largest

@@ -1,0 +1,50 @@
+"""PM-First (PAL, SC'24): the fastest GPUs that are free, wherever they are.
+
+Free GPUs are sorted by the score of their bin, then by how near the number of equally fast ones on their node comes to
+what is asked for; the first ones are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from libs.planning.placement.chunks import chunks
+
+if TYPE_CHECKING:
+    from libs.planning.room import Asked, NodeRoom, Picks, Room, Want
+    from libs.planning.scores import GpuKey
+
+
+def pm_first(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+    return fastest(room, want, count, bins_of(room, asked.job_class), room.scores.known(asked.job_class))
+
+
+def bins_of(room: Room, job_class: str) -> Mapping[GpuKey, float]:
+    """By GPU, the score of its bin, over all GPUs of the pool."""
+    everything = ((node_id, gpu) for node_id in sorted(room.nodes) for gpu in room.nodes[node_id].models)
+    return room.scores.binned(job_class, everything)
+
+
+def fastest(
+    room: Room, want: Want, count: int, bins: Mapping[GpuKey, float], name: str, *, most: float = float("inf")
+) -> Picks | None:
+    """The `count` best by (bin, how well the group fits, node, index), of those in bins up to `most`."""
+    groups: list[tuple[float, int, str, NodeRoom, list[tuple[int, ...]]]] = []
+    for node in room.open_nodes:
+        alike: dict[float, list[tuple[int, ...]]] = {}
+        for bin_score, gpus in chunks(node, want.request, bins, name + "/bins"):
+            if bin_score <= most:
+                alike.setdefault(bin_score, []).append(gpus)
+        for bin_score, found in alike.items():
+            groups.append((bin_score, abs(len(found) - count), node.node.id, node, found))
+    groups.sort(key=lambda group: group[:3])
+    taken: dict[str, tuple[NodeRoom, list[tuple[int, ...]]]] = {}
+    left = count
+    for _, _, node_id, node, found in groups:
+        part = found[:left]
+        taken.setdefault(node_id, (node, []))[1].extend(part)
+        left -= len(part)
+        if not left:
+            return list(taken.values())
+    return None

@@ -1,0 +1,113 @@
+"""Weft's own placement: the place where the job runs fastest, and among those as fast the one that others miss least.
+
+Three things are weighed, all as parts of the job's time. How long it takes there (the slowest GPU, times the locality)
+counts in full. GPUs that are slow for other classes and not for this one are taken first: the fast ones stay free for
+whom they speed up. And what is left of a node is best nothing: a whole node is what the next gang needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from libs.planning.placement.chunks import chunks
+
+if TYPE_CHECKING:
+    from libs.planning.room import Asked, Chunks, NodeRoom, Picks, Room, Want
+
+SPARING = 0.3  # what a GPU that others would gain from counts, against one's own gain
+WHOLE_NODES = 0.04  # what breaking a node that was whole counts at most
+CHOICE = 4  # among how many times the GPUs it needs a gang chooses, in pools of more than NODES_LEAST nodes
+NODES_LEAST = 64
+AS_FAST = 0.002  # scores nearer to each other than this are equal
+
+
+def weft_best(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+    return _in_one_node(room, want, count, asked) or _across_nodes(room, want, count, asked)
+
+
+def _in_one_node(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+    name = room.scores.known(asked.job_class)
+    found = room.best_node((want.request, count, name), lambda node: _cost_of_node(room, node, want, count, name))
+    if found is None:
+        return None
+    node = found[1]
+    offers = chunks(node, want.request, room.scores.of(name), name)
+    return [(node, _dispensable(room, node, offers, count)[1])]
+
+
+def _cost_of_node(room: Room, node: NodeRoom, want: Want, count: int, name: str) -> float | None:
+    if len(node.free) < count * want.request.gpus:
+        return None
+    offers = chunks(node, want.request, room.scores.of(name), name)
+    if len(offers) < count:
+        return None
+    slowest, gpus = _dispensable(room, node, offers, count)
+    sparing = sum(_worth_to_others(room, node, chunk) for chunk in gpus) / count
+    left = len(node.free) - count * want.request.gpus
+    return slowest + SPARING * sparing + WHOLE_NODES * left / len(node.models)
+
+
+def _dispensable(room: Room, node: NodeRoom, offers: Chunks, count: int) -> tuple[float, list[tuple[int, ...]]]:
+    """Of the chunks that do not slow it down, those that others would gain least from; and its slowest GPU's score."""
+    slowest = offers[count - 1][0]
+    if len(offers) == count or offers[count][0] > slowest + AS_FAST:
+        return slowest, [gpus for _, gpus in offers[:count]]
+    as_fast = [gpus for score, gpus in offers if score <= slowest + AS_FAST]
+    as_fast.sort(key=lambda gpus: (_worth_to_others(room, node, gpus), gpus))
+    return slowest, as_fast[:count]
+
+
+def _worth_to_others(room: Room, node: NodeRoom, gpus: tuple[int, ...]) -> float:
+    """How much faster than the typical one these are for the class they suit worst; below zero: slower."""
+    worst, node_id = room.scores.worst, node.node.id
+    return 1.0 - max([worst.get((node_id, gpu), 1.0) for gpu in gpus])
+
+
+def _across_nodes(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+    """Of the GPUs that are fast enough: nodes of which nothing is left, then as few others as can be."""
+    scores, name = room.scores.of(asked.job_class), room.scores.known(asked.job_class)
+    by_node = [(node, chunks(node, want.request, scores, name)) for node in _emptiest(room, want, count)]
+    everything = sorted(score for _, offers in by_node for score, _ in offers)
+    if len(everything) < count:
+        return None
+    slowest = everything[count - 1] + AS_FAST
+    usable = []
+    for node, offers in by_node:
+        fast = [gpus for score, gpus in offers if score <= slowest]
+        if fast:
+            leaves = len(node.free) - len(fast) * want.request.gpus
+            usable.append((leaves, -len(fast), node.node.id, node, fast))
+    usable.sort(key=lambda part: part[:3])
+    picks: Picks = []
+    left = count
+    for _, _, _, node, fast in [part for part in usable if -part[1] <= count]:
+        if len(fast) <= left:
+            picks.append((node, fast))
+            left -= len(fast)
+        if not left:
+            return picks
+    chosen = {node.node.id for node, _ in picks}
+    rest = [part for part in usable if part[2] not in chosen]
+    rest.sort(key=lambda part: (-part[1] < left, -part[1] - left if -part[1] >= left else 0, part[0], part[2]))
+    for _, _, _, node, fast in rest:
+        fast = sorted(fast, key=lambda gpus: (_worth_to_others(room, node, gpus), gpus))[:left]
+        picks.append((node, fast))
+        left -= len(fast)
+        if not left:
+            return picks
+    return None
+
+
+def _emptiest(room: Room, want: Want, count: int) -> list[NodeRoom]:
+    """All nodes of a small pool; of a large one the emptiest, as many as give ample choice."""
+    ample = CHOICE * count * want.request.gpus
+    found: list[NodeRoom] = []
+    for free in sorted(room.buckets, reverse=True):
+        if free < want.request.gpus:
+            break
+        for node_id in room.buckets[free]:
+            if ample <= 0 and len(found) >= NODES_LEAST:
+                return found
+            found.append(room.nodes[node_id])
+            ample -= free
+    return found

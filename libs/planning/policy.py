@@ -1,0 +1,80 @@
+"""What a policy is made of: an order, a placement and a backfill, each by its name.
+
+The names are those of the scheduler's settings, of `weft simulate` and of `weft explain`.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from libs.planning.order.drf import DRF
+from libs.planning.order.fifo import FIFO
+from libs.planning.order.las import LAS
+from libs.planning.order.priority import PRIORITY
+from libs.planning.order.srtf import SRTF
+from libs.planning.order.standing import Order
+from libs.planning.placement.at_random import at_random
+from libs.planning.placement.packed import packed
+from libs.planning.placement.pal import pal
+from libs.planning.placement.pm_first import pm_first
+from libs.planning.placement.spread import spread
+from libs.planning.placement.weft_best import weft_best
+from libs.planning.room import Placer
+
+
+class Placement(Struct, frozen=True):
+    """`moves`: what becomes of jobs that run already, each time it is decided.
+
+    `never`: they stay. `always`: all give back their GPUs and are placed anew (as the PAL artifact does, most sensitive
+    class first where `by_class`). `gainful`: one moves when what it gains is more than what the move costs.
+    """
+
+    placer: Placer
+    moves: str = "never"
+    by_class: bool = False
+
+
+NEVER, ALWAYS, GAINFUL = "never", "always", "gainful"
+
+_ORDERS = {order.name: order for order in (FIFO, SRTF, LAS, DRF, PRIORITY)}
+_PLACEMENTS: Mapping[str, Placement] = {
+    "packed": Placement(packed, ALWAYS),
+    "packed-sticky": Placement(packed),
+    "random": Placement(at_random),
+    "spread": Placement(spread),
+    "pm-first": Placement(pm_first, ALWAYS, by_class=True),
+    "pal": Placement(pal, ALWAYS, by_class=True),
+    "weft-best": Placement(weft_best, GAINFUL),
+}
+
+ORDERS = tuple(_ORDERS)
+PLACEMENTS = tuple(_PLACEMENTS)
+BACKFILLS = ("none", "easy", "conservative")
+
+
+class Policy(Struct, frozen=True):
+    """Raises ValueError for a name that is none."""
+
+    order: str = "fifo"
+    placement: str = "packed"
+    backfill: str = "none"
+
+    def __post_init__(self) -> None:
+        for field, name, known in (
+            ("order", self.order, ORDERS),
+            ("placement", self.placement, PLACEMENTS),
+            ("backfill", self.backfill, BACKFILLS),
+        ):
+            if name not in known:
+                raise ValueError(f"{field}: no such {field} as {name!r}; there are {', '.join(known)}")
+
+    def __str__(self) -> str:
+        return f"{self.order}+{self.placement}+{self.backfill}"
+
+    @property
+    def ordering(self) -> Order:
+        return _ORDERS[self.order]
+
+    @property
+    def placing(self) -> Placement:
+        return _PLACEMENTS[self.placement]

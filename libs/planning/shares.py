@@ -1,0 +1,45 @@
+"""Which part of a pool each tenant holds: of the resource of which it holds the largest part, its dominant share."""
+
+from collections.abc import Iterable
+
+from libs.domain.cluster import Node
+from libs.domain.job import Job
+
+Amounts = tuple[float, float, float]
+"""GPUs, CPU cores, memory in bytes."""
+
+NOTHING: Amounts = (0.0, 0.0, 0.0)
+
+
+class Shares:
+    def __init__(self) -> None:
+        self._held: dict[str, Amounts] = {}
+        self._there: Amounts = NOTHING
+
+    def measure(self, nodes: Iterable[Node]) -> None:
+        """How much there is."""
+        capacities = [node.capacity for node in nodes]
+        self._there = (
+            float(sum(len(capacity.gpus) for capacity in capacities)),
+            sum(capacity.cpus for capacity in capacities),
+            float(sum(capacity.memory for capacity in capacities)),
+        )
+
+    def hold(self, job: Job) -> None:
+        self._count(job, 1)
+
+    def let_go(self, job: Job) -> None:
+        self._count(job, -1)
+
+    def of(self, tenant: str) -> float:
+        held = self._held.get(tenant, NOTHING)
+        return max(part / whole if whole else 0.0 for part, whole in zip(held, self._there, strict=True))
+
+    def _count(self, job: Job, sign: int) -> None:
+        assert job.placement is not None, f"{job.id} holds nothing"
+        gpus, cpus, memory = self._held.get(job.tenant, NOTHING)
+        for allocation in job.placement.allocations:
+            gpus += sign * len(allocation.gpus)
+            cpus += sign * allocation.cpus
+            memory += sign * allocation.memory
+        self._held[job.tenant] = (gpus, cpus, memory)

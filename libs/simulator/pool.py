@@ -1,0 +1,68 @@
+"""The simulated cluster as the scheduler's planning sees it: nodes, room, shapes."""
+
+from collections.abc import Mapping
+
+from libs.domain.cluster import Capacity, Gpu, Node, Request
+from libs.planning.locality import Locality
+from libs.planning.room import Placer, Room, Shape, Want
+from libs.planning.scores import GpuKey, Scores
+from libs.simulator.model import Cluster, World
+
+CPUS, MEMORY = 1e9, 1 << 60  # never short: a trace says nothing of them
+PER_REPLICA = Request(gpus=1, cpus=1.0, memory=1)
+
+
+def node_id(number: int) -> str:
+    """Sorts as the numbers do."""
+    return f"node-{number:06d}"
+
+
+def node_number(name: str) -> int:
+    return int(name[5:])
+
+
+def nodes_of(cluster: Cluster) -> list[Node]:
+    return [_node(number, cluster) for number in range(cluster.nodes)]
+
+
+def _node(number: int, cluster: Cluster) -> Node:
+    name = node_id(number)
+    gpus = tuple(
+        Gpu(index=index, uuid=f"{name}/{index}", model="simulated", memory=1, emulated=True)
+        for index in range(cluster.gpus_per_node)
+    )
+    rack = f"rack-{number // cluster.nodes_per_rack}" if cluster.nodes_per_rack else ""
+    return Node(
+        id=name, pool="simulated", address=name, rack=rack, capacity=Capacity(cpus=CPUS, memory=MEMORY, gpus=gpus)
+    )
+
+
+def room_of(
+    cluster: Cluster,
+    world: World,
+    *,
+    placer: Placer,
+    scores: Mapping[str, Mapping[GpuKey, float]] | None = None,
+    groups: int | None = None,
+) -> Room:
+    """All of the cluster, free. `scores`: what is believed of its GPUs, if not the truth; `groups`: as in `bins`."""
+    locality = Locality(across_nodes=world.penalty, by_class=dict(world.penalties), across_racks=world.rack_penalty)
+    room = Room(
+        Scores(scores_of(cluster) if scores is None else scores, groups=groups), placer=placer, locality=locality
+    )
+    for node in nodes_of(cluster):
+        room.add(node)
+    return room
+
+
+def scores_of(cluster: Cluster) -> dict[str, dict[GpuKey, float]]:
+    return {name: by_gpu(scores, cluster.gpus_per_node) for name, scores in cluster.scores.items()}
+
+
+def by_gpu(scores: tuple[float, ...], gpus_per_node: int) -> dict[GpuKey, float]:
+    return {(node_id(number // gpus_per_node), number % gpus_per_node): score for number, score in enumerate(scores)}
+
+
+def shape_of(gpus: int) -> Shape:
+    """A gang of so many ranks with one GPU each, wherever they are."""
+    return (Want("worker", gpus, gpus, PER_REPLICA),)

@@ -1,0 +1,43 @@
+"""Runs side by side as one picture (`.png`) or one page (`.html`) that needs no network; the same runs, the same bytes.
+
+Only this part needs matplotlib, and imports it when something is drawn.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from libs.simulator.outcome import Outcome
+
+FORMATS = (".html", ".png")
+MISSING = "a report is drawn with matplotlib, which is not installed here: pip install weft[report]"
+
+
+class ReportError(Exception):
+    """What keeps a report from being drawn."""
+
+
+def write_report(
+    outcomes: Sequence[Outcome], path: Path, *, scores: Mapping[str, tuple[float, ...]] | None = None
+) -> None:
+    """Everything is compared with the first run. `scores`: by class, the time each GPU takes, to show the slow ones.
+
+    A ReportError where it cannot be drawn at all; an OSError where the file cannot be written.
+    """
+    check_drawable(path)
+    if not outcomes:
+        raise ReportError("no run, so there is nothing to report")
+    from libs.simulator.report.page import page_bytes
+    from libs.simulator.report.picture import picture_bytes
+
+    draw = page_bytes if path.suffix.lower() == ".html" else picture_bytes
+    path.write_bytes(draw(outcomes, scores or {}))
+
+
+def check_drawable(path: Path) -> None:
+    """Says at once what would keep a long simulation's report from being drawn."""
+    if path.suffix.lower() not in FORMATS:
+        raise ReportError(f"{path}: a report is a file that ends in {' or '.join(FORMATS)}")
+    try:
+        import matplotlib  # noqa: F401 - whether it is there
+    except ImportError as error:
+        raise ReportError(MISSING) from error

@@ -1,0 +1,174 @@
+"""The PAL artifact's own rules: time goes by in rounds, and every round decides anew.
+
+Its driver has quirks, kept here so that its results come out to the second: no job starts or ends but at the beginning
+of a round; FIFO takes the longest prefix of the queue that the cluster holds, and nothing behind it; that prefix is
+placed most sensitive class first, and the first job that finds no place ends the round's placing; moves cost nothing.
+Where a job goes is decided by the scheduler's own placement functions.
+"""
+
+from collections.abc import Callable, Sequence
+from math import ceil
+
+from libs.domain.job import Allocation
+from libs.planning.placement.packed import packed
+from libs.planning.placement.pal import pal
+from libs.planning.placement.pm_first import pm_first
+from libs.planning.room import Asked, Placer, Room
+from libs.simulator.model import Cluster, World
+from libs.simulator.outcome import Gpu, JobOutcome, Outcome, Spell
+from libs.simulator.pool import node_number, room_of, shape_of
+from libs.simulator.workload import TraceJob, Workload
+from libs.variability.binning import ARTIFACT_GROUPS
+
+ROUND_S = 360.0
+GRAIN = 1e-9  # floating-point dust of adding up rounds, as a part of the work
+
+PLACERS: dict[str, Placer] = {"pal": pal, "pm-first": pm_first, "packed-sticky": packed, "packed": packed}
+
+
+class _Job:
+    """One job on its way; `number` is its place in the workload."""
+
+    __slots__ = ("allocations", "begun", "done_s", "moves", "number", "slowdown", "spell_begin", "spells", "trace")
+
+    def __init__(self, number: int, trace: TraceJob) -> None:
+        self.number = number
+        self.trace = trace
+        self.done_s = 0.0
+        self.allocations: tuple[Allocation, ...] = ()
+        self.slowdown = 1.0
+        self.begun: float | None = None
+        self.spell_begin = 0.0
+        self.spells: list[Spell] = []
+        self.moves = 0
+
+    def rounds_left(self, round_s: float) -> int:
+        left = self.trace.work_s * (1.0 - GRAIN) - self.done_s
+        return max(1, ceil(left * self.slowdown / round_s))
+
+    def settle(self, now: float, allocations: tuple[Allocation, ...], room: Room) -> None:
+        """It runs there from now on."""
+        if allocations == self.allocations:
+            return
+        self.leave(now)
+        if self.allocations:
+            self.moves += 1
+        self.begun = now if self.begun is None else self.begun
+        self.allocations, self.spell_begin = allocations, now
+        self.slowdown = room.slowdown(allocations, self.trace.job_class)
+
+    def leave(self, now: float) -> None:
+        if self.allocations and now > self.spell_begin:
+            gpus: tuple[Gpu, ...] = tuple((node_number(a.node_id), gpu) for a in self.allocations for gpu in a.gpus)
+            self.spells.append(Spell(self.number, self.spell_begin, now, gpus, self.slowdown))
+
+
+def simulate_rounds(
+    workload: Workload,
+    cluster: Cluster,
+    placement: str,
+    *,
+    penalty: float,
+    round_s: float = ROUND_S,
+    progress: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """FIFO in rounds of `round_s` seconds. `progress(done, all)` is called as jobs end.
+
+    Raises ValueError where `placement` is not one of the artifact's.
+    """
+    if placement not in PLACERS:
+        raise ValueError(f"placement: the artifact's rules know {', '.join(PLACERS)}, not {placement}")
+    room = room_of(cluster, World(penalty=penalty), placer=PLACERS[placement], groups=ARTIFACT_GROUPS)
+    arriving = [_Job(number, job) for number, job in enumerate(workload.jobs)]
+    arriving.sort(key=lambda job: job.trace.arrival_s)
+    active: list[_Job] = []
+    ended: dict[int, JobOutcome] = {}
+    spells: list[Spell] = []
+    now, at, decisions, placements = 0.0, 0, 0, 0
+    while len(ended) < len(workload.jobs):
+        while at < len(arriving) and arriving[at].trace.arrival_s <= now:
+            active.append(arriving[at])
+            at += 1
+        decisions += 1
+        running = _place(active, room, now, cluster.gpus, placement)
+        placements += len(running)
+        # Nothing is decided otherwise before somebody comes or ends: those rounds pass at once.
+        until_end = min((job.rounds_left(round_s) for job in running), default=None)
+        until_arrival = (
+            max(1, ceil((arriving[at].trace.arrival_s - now) / round_s)) if at < len(arriving) else until_end
+        )
+        rounds = min(count for count in (until_end, until_arrival) if count is not None)
+        now += rounds * round_s
+        for job in running:
+            job.done_s += rounds * round_s / job.slowdown
+            if job.done_s >= job.trace.work_s * (1.0 - GRAIN):
+                job.leave(now)
+                for allocation in job.allocations:
+                    room.give_back(allocation)
+                active.remove(job)
+                spells += job.spells
+                ended[job.number] = _outcome(job, now)
+        if progress is not None:
+            progress(len(ended), len(workload.jobs))
+    return Outcome(
+        workload=workload.name,
+        policy=f"fifo+{placement}+none",
+        nodes=cluster.nodes,
+        gpus_per_node=cluster.gpus_per_node,
+        jobs=tuple(ended[number] for number in range(len(workload.jobs))),
+        spells=tuple(sorted(spells, key=lambda spell: (spell.begin_s, spell.job))),
+        settings={"rules": "pal-artifact", "round_s": f"{round_s:g}", "penalty": f"{penalty:g}"},
+        notes=workload.notes,
+        decisions=decisions,
+        placements=placements,
+    )
+
+
+def _place(active: Sequence[_Job], room: Room, now: float, gpus: int, placement: str) -> list[_Job]:
+    """Who runs in this round, each where it is to be."""
+    prefix: list[_Job] = []
+    for job in active:
+        gpus -= job.trace.gpus
+        if gpus < 0:
+            break
+        prefix.append(job)
+    sticky = placement == "packed-sticky"
+    if sticky:
+        waiting = [job for job in prefix if not job.allocations]
+    else:
+        for job in active:
+            for allocation in job.allocations:
+                room.give_back(allocation)
+        by_class = placement in ("pal", "pm-first")
+        waiting = sorted(prefix, key=lambda job: room.scores.sensitivity(job.trace.job_class)) if by_class else prefix
+    placed: dict[int, tuple[Allocation, ...]] = {}
+    for job in waiting:
+        found = room.find(shape_of(job.trace.gpus), Asked(job.trace.job_class, job.trace.id))
+        if found is None:
+            break
+        placed[job.number] = found
+        for allocation in found:
+            room.take(allocation)
+    for job in active:
+        if job.number in placed:
+            job.settle(now, placed[job.number], room)
+        elif not sticky and job.allocations:
+            job.leave(now)
+            job.allocations = ()
+    return [job for job in active if job.allocations]
+
+
+def _outcome(job: _Job, now: float) -> JobOutcome:
+    trace = job.trace
+    assert job.begun is not None
+    return JobOutcome(
+        id=trace.id,
+        job_class=trace.job_class,
+        tenant=trace.tenant,
+        gpus=trace.gpus,
+        arrival_s=trace.arrival_s,
+        started_s=job.begun,
+        completed_s=now,
+        work_s=trace.work_s,
+        moves=job.moves,
+    )

@@ -1,0 +1,81 @@
+"""How fast the simulated GPUs really are, how that changes, and what the scheduler believes of it."""
+
+from collections.abc import Iterable, Mapping
+from random import Random
+
+from libs.planning.scores import GpuKey
+from libs.simulator.model import Cluster, World
+from libs.simulator.pool import by_gpu
+from libs.variability.estimate import Estimate, observed
+
+BELIEFS = ("oracle", "offline", "online")
+NOTABLE = 0.005  # an estimate that changed less is not worth telling
+
+
+class Truth:
+    """`belief`: `oracle`, always what is true; `offline`, what was true at the beginning, or the median of a GPU's own
+    runs where those are known; `online`, that, and what the step times of running jobs say since."""
+
+    def __init__(self, cluster: Cluster, world: World, *, belief: str, dice: Random) -> None:
+        if belief not in BELIEFS:
+            raise ValueError(f"scores: no such belief as {belief!r}; there are {', '.join(BELIEFS)}")
+        self._cluster = cluster
+        self._world = world
+        self._dice = dice
+        self._belief = belief
+        self.now = {name: dict(by_gpu(scores, cluster.gpus_per_node)) for name, scores in cluster.scores.items()}
+        self._offline = {name: dict(scores) for name, scores in self.now.items()}
+        self._runs = {
+            name: dict(zip(self.now[name], runs, strict=True))
+            for name, runs in cluster.runs.items()
+            if name in self.now
+        }
+        if world.drift_s and self._runs:
+            self.drift()
+        self._estimates: dict[tuple[str, GpuKey], Estimate] = {}
+
+    @property
+    def believed(self) -> Mapping[str, Mapping[GpuKey, float]]:
+        """To begin with."""
+        return self.now if self._belief == "oracle" else self._offline
+
+    @property
+    def learns(self) -> bool:
+        return self._belief == "online"
+
+    def drift(self) -> None:
+        """Every GPU gets another score: one of its own runs, or that of any GPU where those are not known."""
+        for name, scores in self.now.items():
+            everybody = list(self._offline[name].values())
+            runs = self._runs.get(name, {})
+            for gpu in scores:
+                scores[gpu] = self._dice.choice(runs.get(gpu) or everybody)
+
+    def known_after_drift(self) -> Mapping[str, Mapping[GpuKey, float]]:
+        """What an oracle is told of it."""
+        return self.now if self._belief == "oracle" else {}
+
+    def slowest(self, job_class: str, gpus: Iterable[GpuKey]) -> float:
+        scores = self.now.get(job_class) or next(iter(self.now.values()), {})
+        return max((scores.get(gpu, 1.0) for gpu in gpus), default=1.0)
+
+    def sample(self, job_class: str, gpus: Iterable[GpuKey], now: float) -> dict[GpuKey, float]:
+        """One noisy step time of each; returns the scores that are notably others now."""
+        name = job_class if job_class in self.now else next(iter(self.now), "")
+        changed: dict[GpuKey, float] = {}
+        for gpu in gpus:
+            true = self.now.get(name, {}).get(gpu, 1.0)
+            prior = self._offline.get(name, {}).get(gpu, 1.0)
+            before = self._estimates.get((name, gpu)) or Estimate(prior=prior)
+            after = observed(before, true * self._dice.lognormvariate(0.0, self._world.noise), now)
+            self._estimates[name, gpu] = after
+            if abs(after.score(now) - before.score(now)) > NOTABLE:
+                changed[gpu] = after.score(now)
+        return changed
+
+    def aged(self, now: float) -> dict[str, dict[GpuKey, float]]:
+        """By class, what everything measured counts for now."""
+        found: dict[str, dict[GpuKey, float]] = {}
+        for (name, gpu), estimate in self._estimates.items():
+            found.setdefault(name, {})[gpu] = estimate.score(now)
+        return found

@@ -1,0 +1,99 @@
+"""`weft simulate`: run a trace of jobs on a simulated cluster, with the decisions that the scheduler would take.
+
+No hardware is asked and no cluster is needed. Several orders, placements or backfills are run one after the other and
+compared with the first. The same inputs give the same output, byte by byte.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from libs.simulator.model import Cluster
+from libs.simulator.outcome import Outcome
+from libs.simulator.report import ReportError, check_drawable, write_report
+from services.cli import page
+from services.cli.complaint import Complaint
+from services.cli.simulation.inputs import cluster_of, workload_of
+from services.cli.simulation.options import SEED, STDOUT, add_options
+from services.cli.simulation.plan import plans_of
+from services.cli.simulation.running import interruptible, outcomes_of
+from services.cli.simulation.told import document, drawing
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "simulate", help="run a trace of jobs on a simulated cluster, and compare policies", description=__doc__
+    )
+    add_options(parser)
+    parser.set_defaults(func=simulate)
+
+
+async def simulate(args: argparse.Namespace) -> int:
+    plans = plans_of(args)
+    _check_outputs(args)
+    with interruptible():
+        cluster = cluster_of(args)
+        workload = workload_of(args, cluster.gpus)
+    bar = sys.stderr.isatty() and not args.quiet
+    outcomes = outcomes_of(plans, workload, cluster, told_settings(args), bar=bar)
+    with interruptible():
+        _write(args, outcomes, cluster)
+    if args.json != STDOUT:
+        page.show(drawing(outcomes, page.look()))
+    return 0
+
+
+def told_settings(args: argparse.Namespace) -> dict[str, str]:
+    """What was said, is worth telling, and the engine does not tell itself; files without their folders."""
+    said = {
+        "profile": None if args.profile is None else args.profile.name,
+        "load": args.load,
+        "nodes_per_rack": args.nodes_per_rack,
+        "rack_penalty": args.rack_penalty,
+        "start_s": args.start_cost,
+        "decide_every_s": args.decide_every,
+        "failures per node day": args.failures,
+        "repair_s": args.repair,
+        "drift": None if args.drift is None else f"every {args.drift:g} h",
+        "scores": args.scores,
+        "noise": args.noise,
+        "durations": "known" if args.durations_known else None,
+        "seed": None if args.seed == SEED else args.seed,
+    }
+    return {
+        name: f"{value:g}" if isinstance(value, float) else str(value)
+        for name, value in said.items()
+        if value is not None
+    }
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Before the hours that a simulation may take."""
+    for path in (args.json, args.report):
+        if path is not None and path != STDOUT and not path.parent.is_dir():
+            raise Complaint(f"cannot write {path}: there is no folder {path.parent}")
+    if args.report is not None:
+        try:
+            check_drawable(args.report)
+        except ReportError as error:
+            raise Complaint(str(error)) from error
+
+
+def _write(args: argparse.Namespace, outcomes: Sequence[Outcome], cluster: Cluster) -> None:
+    if args.json == STDOUT:
+        page.write(document(outcomes))
+    elif args.json is not None:
+        _written(args.json, document(outcomes))
+    if args.report is not None:
+        try:
+            write_report(outcomes, args.report, scores=cluster.scores)
+        except OSError as error:
+            raise Complaint(f"cannot write {args.report}: {error.strerror}") from error
+
+
+def _written(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise Complaint(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,112 @@
+"""Which runs are asked for: every combination of the orders, placements and backfills that were named."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from libs.simulator.run import PRESETS
+from msgspec import Struct
+
+from libs.planning.policy import Policy
+from libs.simulator.model import World
+from libs.simulator.rounds import PLACERS, ROUND_S
+from services.cli.complaint import Complaint
+from services.cli.simulation.options import SEED
+
+ARTIFACT = "pal-artifact"
+# What its rules are, as options say it: the one value of each that does not contradict them.
+ARTIFACT_RULES = {
+    "order": ["fifo"],
+    "backfill": ["none"],
+    "move_cost": 0.0,
+    "start_cost": 0.0,
+    "decide_every": ROUND_S,
+    "rack_penalty": 1.0,
+    "nodes_per_rack": None,
+    "failures": 0.0,
+    "repair": None,
+    "drift": 0.0,
+    "noise": 0.0,
+    "scores": "oracle",
+    "durations_known": False,
+}
+
+
+class Planned(Struct, frozen=True, kw_only=True):
+    """One run. `in_rounds`: by the PAL artifact's rules, which know the penalty and the placement alone."""
+
+    policy: Policy
+    world: World
+    in_rounds: bool = False
+    scores: str = "oracle"
+    seed: int = SEED
+
+
+def plans_of(args: argparse.Namespace) -> list[Planned]:
+    """The first is what the others are compared with. A Complaint where they make no sense."""
+    presets: Sequence[str | None] = args.preset or [None]
+    for preset in presets:
+        if preset is not None and preset not in PRESETS:
+            raise Complaint(f"--preset: no such preset as {preset!r}; there are {', '.join(PRESETS)}", status=2)
+    said = [name for name in ("order", "placement", "backfill") if getattr(args, name) is not None]
+    if len(presets) > 1 and said:
+        raise Complaint(f"--{said[0]} and several presets do not go together: each preset has its own", status=2)
+    return [plan for preset in presets for plan in _plans(args, preset)]
+
+
+def _plans(args: argparse.Namespace, preset: str | None) -> Iterator[Planned]:
+    if preset == ARTIFACT:
+        yield from _in_rounds(args)
+        return
+    start = Policy() if preset is None else PRESETS[preset].policy
+    names = (args.order or [start.order], args.placement or [start.placement], args.backfill or [start.backfill])
+    world, scores, seed = world_of(args), args.scores or "oracle", SEED if args.seed is None else args.seed
+    for order, placement, backfill in product(*names):
+        try:
+            policy = Policy(order, placement, backfill)
+        except ValueError as error:
+            raise Complaint(str(error), status=2) from error
+        yield Planned(policy=policy, world=world, scores=scores, seed=seed)
+
+
+def _in_rounds(args: argparse.Namespace) -> Iterator[Planned]:
+    for name, rule in ARTIFACT_RULES.items():
+        value = getattr(args, name)
+        if value not in (None, False, rule):
+            option = f"--{name.replace('_', '-')}"
+            raise Complaint(f"{option}: --preset {ARTIFACT} has rules of its own, and {_rule(name)}", status=2)
+    for placement in args.placement or ["pal"]:
+        if placement not in PLACERS:
+            known = ", ".join(PLACERS)
+            raise Complaint(f"--placement: --preset {ARTIFACT} knows {known}, not {placement!r}", status=2)
+        world = World(penalty=World().penalty if args.penalty is None else args.penalty, move_s=0.0)
+        yield Planned(policy=Policy(placement=placement), world=world, in_rounds=True)
+
+
+def _rule(name: str) -> str:
+    match ARTIFACT_RULES[name]:
+        case [str(only)]:
+            return f"{only} is the only {name} there"
+        case str(only):
+            return f"{only} is the only one there"
+        case float(only):
+            return f"it is {only:g} there"
+        case _:
+            return "there is no such thing there"
+
+
+def world_of(args: argparse.Namespace) -> World:
+    """What was said, and the world's own defaults for the rest."""
+    said = {
+        "penalty": args.penalty,
+        "rack_penalty": args.rack_penalty,
+        "move_s": args.move_cost,
+        "start_s": args.start_cost,
+        "decide_every_s": args.decide_every,
+        "failures_per_node_day": args.failures,
+        "repair_s": args.repair,
+        "drift_s": None if args.drift is None else args.drift * 3600,
+        "noise": args.noise,
+        "durations_known": args.durations_known or None,
+    }
+    return World(**{name: value for name, value in said.items() if value is not None})

@@ -1,0 +1,77 @@
+"""Run what was planned, with a bar on a terminal; Ctrl-C ends it at once."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from libs.simulator.run import simulate
+from msgspec.structs import replace
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from libs.simulator.model import Cluster
+from libs.simulator.outcome import Outcome
+from libs.simulator.rounds import simulate_rounds
+from libs.simulator.workload import Workload
+from services.cli import page
+from services.cli.simulation.plan import Planned
+
+Tell = Callable[[int, int], None]
+STEPS = 500  # of a bar: more than a terminal can show
+
+
+def outcomes_of(
+    plans: Sequence[Planned], workload: Workload, cluster: Cluster, settings: Mapping[str, str], *, bar: bool
+) -> list[Outcome]:
+    """`settings`: what else is worth telling of each."""
+    found: list[Outcome] = []
+    with interruptible(), _bar(shown=bar) as tell_of:
+        for place, plan in enumerate(plans, 1):
+            which = f"{plan.policy}" if len(plans) == 1 else f"{place}/{len(plans)} {plan.policy}"
+            outcome = outcome_of(plan, workload, cluster, tell_of(which, len(workload.jobs)))
+            found.append(replace(outcome, settings={**settings, **outcome.settings}))
+    return found
+
+
+def outcome_of(plan: Planned, workload: Workload, cluster: Cluster, tell: Tell) -> Outcome:
+    if plan.in_rounds:
+        return simulate_rounds(workload, cluster, plan.policy.placement, penalty=plan.world.penalty, progress=tell)
+    return simulate(workload, cluster, plan.policy, plan.world, seed=plan.seed, scores=plan.scores, progress=tell)
+
+
+@contextmanager
+def _bar(*, shown: bool) -> Iterator[Callable[[str, int], Tell]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("jobs"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=page.console(sys.stderr), transient=True, disable=not shown) as progress:
+
+        def tell_of(which: str, jobs: int) -> Tell:
+            task = progress.add_task(which, total=jobs)
+            step = max(1, jobs // STEPS)
+
+            def tell(done: int, _: int) -> None:
+                if done % step == 0 or done == jobs:
+                    progress.update(task, completed=done)
+
+            return tell
+
+        yield tell_of
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C raise where we are: asyncio would wait for the next await, and a simulation has none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,30 @@
+"""A waiting job is given its GPUs: where its ranks meet, and why it is there."""
+
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Placement, Step
+from libs.planning.jobs import asked_by, standing_of
+from libs.planning.room import shape_of
+from libs.planning.why import why_there
+from services.scheduler.orders import master_port
+from services.scheduler.picture import Picture
+
+
+def place(
+    picture: Picture, job: Job, allocations: tuple[Allocation, ...], now: float, *, moved_for: str = ""
+) -> list[Step]:
+    address = picture.nodes[allocations[0].node_id].address
+    port = master_port(job, ranks=len(allocations), taken=picture.ports.get(address, ()))
+    name = picture.policy.placement
+    why = why_there(picture.room, shape_of(job.spec), asked_by(job), allocations, placement=name)
+    sentence = f"{why.sentence}; {moved_for}" if moved_for else why.sentence
+    # What the order forgot of it stays forgotten: else it would be displaced at once for what it had before.
+    had = standing_of(job, now, picture.queue.order).attained_s
+    return picture.go(
+        job,
+        JobEvent.PLACED,
+        Cause(code=CauseCode.FITS, sentence=sentence),
+        now,
+        placement=Placement(
+            allocations=allocations, master_address=address, master_port=port, why=sentence, numbers=why.numbers
+        ),
+        attained_seconds=had if had != job.attained_seconds else None,
+    )

@@ -1,0 +1,73 @@
+"""Of every place it is said how fast it is there, and what packing would have given."""
+
+import pytest
+
+from libs.planning.locality import Locality
+from libs.planning.placement.packed import packed
+from libs.planning.placement.weft_best import weft_best
+from libs.planning.room import Asked, Placer, Room, shape_of
+from libs.planning.scores import GpuKey, Scores
+from libs.planning.why import Why, why_there
+from tests.support.builders import node, spec
+
+COMPUTE = Asked("compute", "j-1")
+SLOW_FIRST = {("node-1", 0): 1.13, ("node-1", 1): 1.1, ("node-1", 2): 0.97, ("node-1", 3): 0.96}
+
+
+def told(
+    scores: dict[GpuKey, float],
+    *,
+    nodes: int = 1,
+    placer: Placer = weft_best,
+    asked: Asked = COMPUTE,
+    gpus: int = 1,
+    replicas: int = 1,
+) -> Why:
+    by_class = {"compute": scores, "memory": {}}
+    room = Room(Scores(by_class), placer=placer, locality=Locality(across_nodes=1.5))
+    for number in range(1, nodes + 1):
+        room.add(node(f"node-{number}", gpus=4))
+    shape = shape_of(spec(gpus=gpus, replicas=replicas))
+    found = room.find(shape, asked)
+    assert found is not None
+    why = why_there(room, shape, asked, found, placement="packed" if placer is packed else "weft-best")
+    assert room.find(shape, asked) == found
+    return why
+
+
+def test_it_says_which_gpus_how_fast_they_are_and_what_was_gained() -> None:
+    why = told(SLOW_FIRST, gpus=2)
+    assert (
+        why.sentence == "weft-best: 2 GPUs of node-1 together, slowest 0.97; packed would have given 1.13: 14 % faster"
+    )
+    assert why.numbers == {"slowdown": 0.97, "slowest": 0.97, "locality": 1.0, "slowdown_packed": 1.13}
+
+
+def test_a_single_gpu_has_one_score() -> None:
+    assert told(SLOW_FIRST).sentence.startswith("weft-best: 1 GPU of node-1, score 0.96; packed would have given 1.13")
+
+
+def test_a_gang_across_nodes_says_what_locality_costs_it() -> None:
+    why = told({("node-2", 0): 1.2}, nodes=2, replicas=8)
+    assert why.sentence == "weft-best: 8 GPUs of node-1 and node-2, slowest 1.20 × locality 1.50; packed is as fast"
+    assert why.numbers["slowdown"] == pytest.approx(1.8)
+
+
+def test_of_many_nodes_only_the_number_is_said() -> None:
+    assert "20 GPUs of 5 nodes," in told({}, nodes=5, replicas=20).sentence
+
+
+def test_slower_gpus_than_packing_would_take_are_left_to_others_on_purpose() -> None:
+    """To a job of class memory all GPUs are alike but one, and the fast one helps others."""
+    why = told({("node-1", 0): 0.9, ("node-1", 1): 1.2}, asked=Asked("memory", "j-1"))
+    assert why.sentence == "weft-best: 1 GPU of node-1, score 1.00; packed is as fast"
+
+
+def test_packing_is_not_compared_with_itself() -> None:
+    assert told(SLOW_FIRST, gpus=2, placer=packed).sentence == "packed: 2 GPUs of node-1 together, slowest 1.13"
+
+
+def test_what_needs_no_gpu_is_told_without_scores() -> None:
+    why = told(SLOW_FIRST, gpus=0)
+    assert why.sentence == "its CPUs and memory are free on node-1; without GPUs, the fullest that fits"
+    assert why.numbers == {}

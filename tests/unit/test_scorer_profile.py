@@ -1,0 +1,111 @@
+"""A profile says how slow each GPU is; the scorer says it to the scheduler, of the GPUs that are there."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from libs.domain.classes import JOB_CLASSES
+from libs.messages.signals import GpuSample, GpuScore, HostSample, NodeSampled
+from libs.service.config import SettingsError
+from libs.variability.profile import ProfileError
+from services.scorer.__main__ import _profile
+from services.scorer.core import ASSUMED, PROFILED, MeasuredGpus, Scorer
+from services.scorer.profile import read
+from tests.support.builders import node
+
+
+def written(folder: Path, *lines: str) -> str:
+    path = folder / "gpus.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def by_gpu(scores: list[GpuScore]) -> dict[tuple[str, int], dict[str, float]]:
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for score in scores:
+        found.setdefault((score.node_id, score.gpu_index), {})[score.job_class] = score.score
+    return found
+
+
+@pytest.mark.parametrize("header", ["compute,mixed,memory", "A,B,C"])
+def test_gpus_are_found_by_their_place_with_classes_by_either_name(tmp_path: Path, header: str) -> None:
+    measured = read(written(tmp_path, f"node_id,gpu_index,{header}", "node-1,1,1.2,1.1,1.0", "node-9,0,2,2,2"))
+    scorer = Scorer(measured)
+    scorer.observe_nodes([node("node-1", gpus=2)])
+    (scores,) = scorer.decide().values()
+    assert by_gpu(scores) == {
+        ("node-1", 0): dict.fromkeys(JOB_CLASSES, 1.0),
+        ("node-1", 1): {"compute": 1.2, "mixed": 1.1, "memory": 1.0},
+    }
+    assert {(score.gpu_index, score.source, score.confidence) for score in scores} == {
+        (0, "assumed", ASSUMED),
+        (1, "profile", PROFILED),
+    }
+    assert all((score.measured_at is None) == (score.gpu_index == 0) for score in scores)
+
+
+def test_a_gpu_is_found_by_its_uuid_wherever_it_sits(tmp_path: Path) -> None:
+    uuid = node("node-3", gpus=1).capacity.gpus[0].uuid
+    scorer = Scorer(read(written(tmp_path, "gpu_uuid,model,compute,mixed,memory", f"{uuid},x,1.5,1.25,1")))
+    scorer.observe(sampled("node-7", uuid))
+    (scores,) = scorer.decide().values()
+    assert by_gpu(scores) == {("node-7", 0): {"compute": 1.5, "mixed": 1.25, "memory": 1.0}}
+
+
+def test_another_gpu_in_the_same_place_is_scored_anew(tmp_path: Path) -> None:
+    scorer = Scorer(read(written(tmp_path, "gpu_uuid,A,B,C", "GPU-a,2,2,2")))
+    scorer.observe(sampled("node-1", "GPU-a"))
+    (scores,) = scorer.decide().values()
+    scorer.stored(scores)
+    assert scorer.decide() == {}
+    scorer.observe(sampled("node-1", "GPU-b"))
+    (scores,) = scorer.decide().values()
+    assert [score.score for score in scores] == [1.0, 1.0, 1.0]
+
+
+def sampled(node_id: str, uuid: str) -> NodeSampled:
+    host = HostSample(cpus=1.0, memory_total=1, memory_used=0)
+    return NodeSampled(
+        node_id=node_id, pool="default", at=0.0, host=host, gpus=(GpuSample(index=0, uuid=uuid, model="m"),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([""], ": the file is empty"),
+        (["node_id,gpu_index,A,B,C"], ": there are no rows in it"),
+        (["node_id,gpu_index,A,B", "n,0,1,1"], ":1: missing column memory or C; it has node_id, gpu_index, A, B"),
+        (["gpu,A,B,C", "n,1,1,1"], ":1: missing column gpu_uuid or node_id; it has gpu, A, B, C"),
+        (["node_id,A,B,C", "n,1,1,1"], ":1: missing column gpu_index; it has node_id, A, B, C"),
+        (["node_id,gpu_index,A,B,C", "n,x,1,1,1"], ":2: gpu_index is no whole number: 'x'"),
+        (["node_id,gpu_index,A,B,C", "n,0,1,1,1", "n,1,1,-2,1"], ":3: B is no time above 0: '-2'"),
+        (["node_id,gpu_index,A,B,C", "n,0,1,1,1", "n,0,1,1,1"], ":3: this GPU is in line 2, too"),
+        (["node_id,gpu_index,A,B,C", "n,0,1,1"], ":2: 4 fields where the header has 5"),
+    ],
+)
+def test_a_bad_file_is_one_error_with_its_line_and_names_the_setting(
+    tmp_path: Path, lines: list[str], told: str
+) -> None:
+    path = written(tmp_path, *lines) if lines != [""] else str(tmp_path / "empty.csv")
+    Path(path).touch()
+    with pytest.raises(ProfileError) as caught:
+        read(path)
+    assert str(caught.value) == path + told
+    with pytest.raises(SettingsError) as refused:
+        _profile(path)
+    assert str(refused.value) == f"SCORER_PROFILE: {path}{told}"
+
+
+def test_a_file_that_is_not_there_is_said_and_no_file_is_no_profile(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"none\.csv: cannot be read: No such file"):
+        _profile(str(tmp_path / "none.csv"))
+    assert _profile("") == MeasuredGpus()
+
+
+def test_a_score_of_an_earlier_version_is_read_and_one_with_nothing_new_is_written_as_ever() -> None:
+    earlier = b'{"node_id":"node-1","gpu_index":0,"job_class":"mixed","score":1.0}'
+    read_now = msgspec.json.decode(earlier, type=GpuScore)
+    assert (read_now.confidence, read_now.source, read_now.measured_at) == (1.0, "", None)
+    assert msgspec.json.encode(read_now) == earlier
