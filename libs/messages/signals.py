@@ -99,6 +99,11 @@ class GpuScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str = ""
     measured_at: float | None = None
 
+    @property
+    def believed(self) -> float:
+        """What placement goes by: of what was measured, as much as it is sure."""
+        return 1.0 + (self.score - 1.0) * self.confidence
+
 
 class GpusScored(Message, frozen=True, kw_only=True):
     """Scorer → scheduler: these scores are new (they are stored already)."""

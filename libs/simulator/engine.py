@@ -404,7 +404,9 @@ class Engine:
             job = self._by_id[job_id]
             lasts = self._lasts(job)
             found = None
-            if backfill.may_start(job.trace.gpus, lasts):
+            fits = job.trace.gpus <= self._free or self._order.tier is not None
+            in_the_way = fits and not backfill.may_start(job.trace.gpus, lasts)
+            if fits and not in_the_way:
                 found = self._place_for(job, now)
             if found is not None:
                 for allocation in found:
@@ -415,7 +417,10 @@ class Engine:
                 self._settle(job, now, found)
                 backfill.started(job.trace.gpus, lasts)
                 continue
-            walk.blocked()
+            if self._policy.backfill == "conservative" or (in_the_way and lasts is not None):
+                walk.passed()  # each has a reservation of its own; a shorter one of its kind may be in nobody's way
+            else:
+                walk.blocked()
             if not backfill.blocked(job.trace.gpus, lasts):
                 return
 

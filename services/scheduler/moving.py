@@ -9,6 +9,7 @@ from math import inf
 
 from msgspec import Struct
 
+from libs.domain.checkpoints import lost_seconds
 from libs.domain.classes import class_of
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState, Step
 from libs.domain.quantity import duration_text
@@ -34,7 +35,8 @@ _GRAIN = 1e-6  # floating-point dust of adding and subtracting cores
 
 
 class MoveRules(Struct, frozen=True, kw_only=True):
-    """`margin`: a move gains so many times what it costs, at least. `cost_seconds`: besides the job's own grace."""
+    """`margin`: a move gains so many times what it costs, at least. `cost_seconds`: besides the job's own grace, and what it
+    did since its last checkpoint."""
 
     on: bool = True
     margin: float = 2.0
@@ -197,7 +199,12 @@ class Moving:
         cost = self._cost(job)
         job_class = class_of(job.spec)
         slowdown = self._slowdown(job, job_class)
-        may = job.state is _S.RUNNING and job.spec.preemptible and job.spec.kind in MOVING_KINDS
+        may = (
+            job.state is _S.RUNNING
+            and job.spec.preemptible
+            and job.spec.kind in MOVING_KINDS
+            and lost_seconds(job.spec) is not None
+        )
         return _Chance(
             version=job.version,
             gpus=gpus_held(job),
@@ -209,7 +216,7 @@ class Moving:
         )
 
     def _cost(self, job: Job) -> float:
-        return self._rules.cost_seconds + job.spec.grace_seconds
+        return self._rules.cost_seconds + job.spec.grace_seconds + (lost_seconds(job.spec) or 0.0)
 
     def _as_movable(self, job: Job, now: float) -> Movable:
         assert job.placement is not None

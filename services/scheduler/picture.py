@@ -371,5 +371,5 @@ def _by_class(scores: Iterable[GpuScore]) -> dict[str, dict[GpuKey, float]]:
     found: dict[str, dict[GpuKey, float]] = {job_class: {} for job_class in JOB_CLASSES}
     for score in scores:
         if score.job_class in found:
-            found[score.job_class][score.node_id, score.gpu_index] = score.score
+            found[score.job_class][score.node_id, score.gpu_index] = score.believed
     return found

@@ -8,7 +8,12 @@ from pathlib import Path
 from tests.bench import deciding, network, running
 from tests.bench.figures import Figures
 
-PARTS = {"deciding": deciding.measure, "running": running.measure, "network": network.measure}
+PARTS = {
+    "thinking": deciding.think,
+    "deciding": deciding.measure,
+    "running": running.measure,
+    "network": network.measure,
+}
 
 
 async def bench(names: list[str]) -> None:

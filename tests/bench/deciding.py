@@ -1,4 +1,7 @@
-"""The scheduler alone at size: 1,000 emulated nodes of 8 GPUs, 5,000 queued jobs, steps stored in a real Postgres."""
+"""The scheduler alone at size: 1,000 emulated nodes of 8 GPUs, 5,000 queued jobs, steps stored in a real Postgres.
+
+Its thinking alone, at 2,048 nodes of 8 GPUs with 10,000 waiting jobs: `python -m tests.bench thinking`.
+"""
 
 import asyncio
 import time
@@ -8,10 +11,14 @@ from msgspec import structs
 
 from libs.bus.memory import MemoryBus
 from libs.credentials import provision
-from libs.domain.job import Job, JobState
+from libs.domain.classes import JOB_CLASSES
+from libs.domain.job import Allocation, Job, JobState, Placement
 from libs.domain.spec import JobSpec
+from libs.messages.asks import Ask, AskKind
 from libs.messages.nodes import Leader
+from libs.messages.signals import GpuScore
 from libs.planning.explain import explain
+from libs.planning.policy import Policy
 from libs.servers import temporary
 from libs.store.migrate import ROLES, migrate
 from libs.store.postgres import PostgresStore
@@ -25,6 +32,95 @@ from tests.support.nodes import ScriptedNode
 
 NODES, GPUS, QUEUED = 1000, 8, 5000
 US = Leader(pool="default", epoch=1, holder="bench", seq=0)
+
+
+LARGE_NODES, LARGE_QUEUED = 2048, 10_000
+POLICIES = (Policy("priority", "weft-best", "easy"), Policy("las", "pal", "easy"), Policy("fifo", "packed", "none"))
+
+
+async def think(home: Path, figures: Figures) -> None:
+    """No store: how long does one decision take, from nothing, and when one GPU is freed in a full pool."""
+    del home
+    for policy in POLICIES:
+        where = f"{LARGE_NODES} nodes × {GPUS} GPUs, {policy}"
+        core = _large(policy, [])
+        core.admit([_job(f"j-{n:05d}", _one_of_30(n), seq=n + 1) for n in range(LARGE_QUEUED)])
+        seconds = _until_quiet(core)
+        placed = len(core.picture.runs.holding)
+        what = f"one decision from nothing, {LARGE_QUEUED} jobs of 30 kinds, {where}: {placed} placed"
+        figures.add(what, milliseconds(seconds), "< 1 s")
+
+        core = _large(policy, [_running(n) for n in range(LARGE_NODES * GPUS)])
+        core.admit([_job(f"j-{n:05d}", _one_of_30(n), seq=10**6 + n) for n in range(LARGE_QUEUED)])
+        _until_quiet(core)
+        at, seconds = time.time(), []
+        for number in range(60):
+            at += 0.5
+            ask = Ask(id=number + 1, kind=AskKind.CANCEL, subject_id=f"r-{number * 97:05d}", tenant="bench", at=at)
+            assert core.ask(ask, at)
+            began = time.perf_counter()
+            core.decide(at)
+            seconds.append(time.perf_counter() - began)
+        what = f"one decision when a GPU is freed, {LARGE_NODES * GPUS} jobs run and {LARGE_QUEUED} wait, {where}"
+        figures.add(what, milliseconds(seconds), "p99 < 100 ms")
+
+
+def _large(policy: Policy, running: list[Job]) -> Scheduler:
+    scores = [
+        GpuScore(node_id=_name(n), gpu_index=gpu, job_class=job_class, score=0.9 + (n * 7 + gpu * 3) % 40 / 100)
+        for n in range(LARGE_NODES)
+        for gpu in range(GPUS)
+        for job_class in JOB_CLASSES
+    ]
+    core = Scheduler(pool="default", settings=Settings(policy=policy))
+    nodes = [node(_name(n), gpus=GPUS) for n in range(LARGE_NODES)]
+    core.load(jobs=running, nodes=nodes, scores=scores, now=time.time())
+    _report_all(core)
+    return core
+
+
+def _until_quiet(core: Scheduler) -> list[float]:
+    """Turns until nothing new comes of them; how long each took."""
+    at, seconds = time.time(), []
+    while True:
+        began = time.perf_counter()
+        steps = core.decide(at)
+        seconds.append(time.perf_counter() - began)
+        at += 0.1
+        if not steps:
+            return seconds
+
+
+def _name(number: int) -> str:
+    return f"node-{number:04d}"
+
+
+def _running(number: int) -> Job:
+    """One GPU, half of them with a time limit."""
+    began = time.time() - 1000 - number
+    wanted = spec(gpus=1, **({"time_limit": "90h"} if number % 2 else {}))
+    held = Allocation(
+        rank=0, role="worker", node_id=_name(number // GPUS), gpus=(number % GPUS,), cpus=1.0, memory=1 << 30
+    )
+    return Job(
+        id=f"r-{number:05d}",
+        tenant="bench",
+        spec=wanted,
+        seq=number + 1,
+        submitted_at=began,
+        state=JobState.RUNNING,
+        since=began,
+        started_at=began,
+        placed_at=began,
+        placement=Placement(allocations=(held,), master_port=20000),
+    )
+
+
+def _one_of_30(number: int) -> JobSpec:
+    kind = number % 30
+    gpus, replicas = ((1, 1), (1, 1), (2, 1), (4, 1), (8, 1), (1, 4), (8, 2), (2, 4), (8, 4), (1, 1))[kind % 10]
+    labels = {"weft/class": JOB_CLASSES[kind // 10]}
+    return spec(gpus=gpus, replicas=replicas, labels=labels, **({"time_limit": "4h"} if kind % 2 else {}))
 
 
 async def measure(home: Path, figures: Figures) -> None:
@@ -184,5 +280,5 @@ def _report_all(core: Scheduler) -> None:
         assert not core.report(report, time.time())
 
 
-def _job(job_id: str, wanted: JobSpec) -> Job:
-    return Job(id=job_id, tenant="bench", spec=wanted, seq=1, submitted_at=time.time(), since=time.time())
+def _job(job_id: str, wanted: JobSpec, *, seq: int = 1) -> Job:
+    return Job(id=job_id, tenant="bench", spec=wanted, seq=seq, submitted_at=time.time(), since=time.time())

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from libs.bus import BusError
+from libs.domain.checkpoints import CHECKPOINTS_LABEL
 from libs.messages.asks import AskKind, AskStored, SubmitAnswered
 from libs.store import StoreError
 from tests.simulation.history import History
@@ -35,6 +36,7 @@ def job(dice: random.Random, number: int, *, ranks_max: int, gpus_max: int) -> d
         "priority": dice.choice([0, 0, 0, 10, 50]),
         "preemptible": dice.random() < 0.8,
         "grace": f"{dice.choice([1, 3, 10])}s",
+        "labels": {CHECKPOINTS_LABEL: "0s"},  # so that it may be moved
         "retries": {"max": retries, "backoff": "1s", "backoff_max": "10s"},
     }
     if dice.random() < 0.15:

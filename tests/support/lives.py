@@ -137,7 +137,7 @@ class Life:
             priority=self.chance.choice([0, 0, 0, 5, 10]),
             preemptible=self.chance.random() < 0.7,
             grace="3s",
-            labels={"weft/class": self.chance.choice([*JOB_CLASSES, "other"])},
+            labels={"weft/class": self.chance.choice([*JOB_CLASSES, "other"]), "weft/checkpoints": "0s"},
             time_limit=self.chance.choice([None, None, "1m", "5m"]),
             retries={"max": self.chance.choice([0, 1, 3]), "backoff": "3s"},
         )

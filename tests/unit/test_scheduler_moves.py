@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from libs.domain.checkpoints import CHECKPOINTS_LABEL
 from libs.domain.job import Allocation, CauseCode, JobEvent, JobState
 from libs.messages.asks import AskKind
 from libs.messages.signals import GpuScore
@@ -18,6 +19,12 @@ from tests.support.scheduler import World, world
 S, E = JobState, JobEvent
 GRACE = 30.0
 COST = 60.0 + GRACE
+
+
+def submit(w: World, job_id: str, *, labels: dict[str, str] | None = None, **fields: Any) -> None:
+    """A job that writes a checkpoint when it is told to stop."""
+    said = {CHECKPOINTS_LABEL: "0s"} if labels is None else labels
+    w.submit(job_id, **{**fields, "spec": {"labels": said, **fields.get("spec", {})}})
 
 
 def moving(*, nodes: int = 1, gpus: int = 2, policy: Policy | None = None, **rules: Any) -> World:
@@ -49,7 +56,7 @@ def moved(w: World) -> list[str]:
 
 def test_a_job_moves_to_a_gpu_that_saves_more_than_the_move_costs_and_says_so() -> None:
     w = moving()
-    w.submit("j-1", gpus=1)
+    submit(w, "j-1", gpus=1)
     w.round()
     assert gpus_of(w, "j-1") == [("node-1", 0)]
     rescore(w, ("node-1", 0, 1.5), ("node-1", 1, 1.0))
@@ -69,10 +76,20 @@ def test_a_job_moves_to_a_gpu_that_saves_more_than_the_move_costs_and_says_so() 
     assert w.core.picture.kept == {}
 
 
+def test_a_job_that_writes_no_checkpoints_stays_and_one_that_seldom_does_has_more_to_gain() -> None:
+    for said, goes in (("", False), ("soon", False), ("10m", True), ("40m", False)):
+        w = moving()
+        submit(w, "j-1", gpus=1, labels={CHECKPOINTS_LABEL: said} if said else {})
+        w.round()
+        rescore(w, ("node-1", 0, 1.5), ("node-1", 1, 1.0))
+        long_run(w)  # saves 1,200 s, and a move costs 90 s and half of what lies between two checkpoints, twice
+        assert bool(moved(w)) is goes, said
+
+
 def test_a_job_stays_where_the_gain_is_less_than_the_margin_asks_for() -> None:
     for margin, gain in ((2.0, False), (1.0, True)):
         w = moving(margin=margin)
-        w.submit("j-1", gpus=1)
+        submit(w, "j-1", gpus=1)
         w.round()
         rescore(w, ("node-1", 0, 1.05))
         long_run(w, 1.5 * COST / 0.05 * 1.05)  # saves one and a half times what it costs
@@ -85,7 +102,7 @@ def test_a_job_stays_where_the_gain_is_less_than_the_margin_asks_for() -> None:
 def test_some_jobs_never_move(spec: dict[str, Any]) -> None:
     """Those that people wait for, those that may not be stopped, and those that end soon anyway."""
     w = moving()
-    w.submit("j-1", gpus=1, spec=spec)
+    submit(w, "j-1", gpus=1, spec=spec)
     w.round()
     rescore(w, ("node-1", 0, 1.5))
     long_run(w, 7000.0)
@@ -96,7 +113,7 @@ def test_some_jobs_never_move(spec: dict[str, Any]) -> None:
 @pytest.mark.parametrize("placement", ["packed-sticky", "packed", "pal"])
 def test_under_other_placements_a_running_job_never_moves(placement: str) -> None:
     w = moving(policy=Policy("priority", placement, "easy"))
-    w.submit("j-1", gpus=1)
+    submit(w, "j-1", gpus=1)
     w.round()
     (home,) = gpus_of(w, "j-1")
     rescore(w, (*home, 3.0))
@@ -106,7 +123,7 @@ def test_under_other_placements_a_running_job_never_moves(placement: str) -> Non
 
 def test_moves_can_be_turned_off() -> None:
     w = moving(on=False)
-    w.submit("j-1", gpus=1)
+    submit(w, "j-1", gpus=1)
     w.round()
     rescore(w, ("node-1", 0, 3.0))
     long_run(w)
@@ -117,10 +134,10 @@ def test_a_gang_across_nodes_comes_together_once_there_is_room() -> None:
     w = moving(nodes=2, gpus=2)
     for job_id, elsewhere in (("j-a", "node-2"), ("j-b", "node-1")):
         w.ask(AskKind.DRAIN, elsewhere)
-        w.submit(job_id, gpus=1, spec={"preemptible": False})
+        submit(w, job_id, gpus=1, spec={"preemptible": False})
         w.round()
         w.ask(AskKind.RESUME, elsewhere)
-    w.submit("j-gang", gpus=1, replicas=2)
+    submit(w, "j-gang", gpus=1, replicas=2)
     w.round()
     assert {node_id for node_id, _ in gpus_of(w, "j-gang")} == {"node-1", "node-2"}
     w.ask(AskKind.CANCEL, "j-b")
@@ -134,7 +151,7 @@ def test_a_gang_across_nodes_comes_together_once_there_is_room() -> None:
 def test_no_more_than_so_many_move_at_once() -> None:
     w = moving(gpus=8, at_once_max=2)
     for number in range(4):
-        w.submit(f"j-{number}", gpus=1)
+        submit(w, f"j-{number}", gpus=1)
     w.round()
     rescore(w, *(("node-1", gpu, 1.5) for gpu in range(4)))
     long_run(w)
@@ -148,11 +165,11 @@ def test_no_more_than_so_many_move_at_once() -> None:
 
 def test_what_is_kept_for_a_move_is_nobody_elses() -> None:
     w = moving()
-    w.submit("j-1", gpus=1)
+    submit(w, "j-1", gpus=1)
     w.round()
     rescore(w, ("node-1", 0, 1.5))
     long_run(w)
-    w.submit("j-more-important", gpus=1, spec={"priority": 10})
+    submit(w, "j-more-important", gpus=1, spec={"priority": 10})
     w.round()
     assert gpus_of(w, "j-1") == [("node-1", 1)]
     assert gpus_of(w, "j-more-important") == [("node-1", 0)]
@@ -160,12 +177,12 @@ def test_what_is_kept_for_a_move_is_nobody_elses() -> None:
 
 def test_what_was_kept_is_let_go_when_the_job_does_not_come_in_time() -> None:
     w = moving()
-    w.submit("j-1", gpus=1)
+    submit(w, "j-1", gpus=1)
     w.round()
     w.nodes["node-1"].unkillable.add(("j-1", 0, 0))
     rescore(w, ("node-1", 0, 1.5))
     long_run(w)
-    w.submit("j-2", gpus=1)
+    submit(w, "j-2", gpus=1)
     w.tick(GRACE + KEEP_SECONDS - 1)
     assert w.state("j-2") is S.QUEUED
     w.tick(1)
@@ -174,7 +191,7 @@ def test_what_was_kept_is_let_go_when_the_job_does_not_come_in_time() -> None:
 
 def test_a_job_that_is_cancelled_while_it_moves_ends_and_leaves_nothing_kept() -> None:
     w = moving()
-    w.submit("j-1", gpus=1)
+    submit(w, "j-1", gpus=1)
     w.round()
     rescore(w, ("node-1", 0, 1.5))
     long_run(w)
@@ -186,7 +203,7 @@ def test_a_job_that_is_cancelled_while_it_moves_ends_and_leaves_nothing_kept() -
 
 def test_a_job_whose_new_node_is_lost_while_it_moves_waits_as_others_do() -> None:
     w = moving(nodes=2, gpus=1)
-    w.submit("j-1", gpus=1)
+    submit(w, "j-1", gpus=1)
     w.round()
     rescore(w, ("node-1", 0, 1.5), ("node-2", 0, 1.0))
     long_run(w)
@@ -200,7 +217,7 @@ def test_a_job_whose_new_node_is_lost_while_it_moves_waits_as_others_do() -> Non
 
 def test_a_job_that_moved_rests_for_ten_times_what_it_cost() -> None:
     w = moving(gpus=3)
-    w.submit("j-1", gpus=1)
+    submit(w, "j-1", gpus=1)
     w.round()
     rescore(w, ("node-1", 0, 2.0), ("node-1", 2, 1.5))
     long_run(w)
@@ -215,7 +232,7 @@ def test_a_job_that_moved_rests_for_ten_times_what_it_cost() -> None:
 
 def test_a_core_is_kept_in_the_middle_of_a_move() -> None:
     w = moving()
-    w.submit("j-1", gpus=1)
+    submit(w, "j-1", gpus=1)
     w.round()
     rescore(w, ("node-1", 0, 1.5))
     long_run(w)

@@ -8,6 +8,7 @@ from msgspec import structs
 from libs.domain.job import CauseCode, JobState
 from libs.messages.signals import GpuScore
 from libs.planning.explain import explain
+from libs.planning.order.las import PATIENCE_SECONDS
 from libs.planning.policy import ORDERS, PLACEMENTS, Policy
 from libs.service.config import SettingsError, load
 from services.scheduler.__main__ import Config
@@ -214,7 +215,7 @@ def test_las_forgets_what_one_had_who_went_without_for_long_also_under_another_l
     w.submit("j-new", gpus=4)
     w.round()
     assert w.state("j-old") is S.QUEUED
-    w.tick(5 * 3600)
+    w.tick(PATIENCE_SECONDS + 3600)
     w.submit("j-newer", gpus=4)
     w.round()  # j-new has had more than anybody: j-old, promoted, is the oldest of the first level
     assert (w.state("j-old"), w.state("j-newer"), w.state("j-new")) == (S.RUNNING, S.QUEUED, S.QUEUED)
@@ -299,3 +300,14 @@ def test_explain_says_by_what_the_queue_is_served_and_for_whom_it_is_held_back()
     placed = explain(w.core.picture.jobs["j-0"], nodes=(), holding=(), queued=(), now=w.now)
     assert placed.sentence == "it is on node-1: weft-best: 3 GPUs of node-1 together, slowest 1.00; packed is as fast"
     assert placed.numbers["slowdown"] == 1.0
+
+
+def test_a_score_counts_as_much_as_it_is_sure() -> None:
+    assert GpuScore(node_id="n", gpu_index=0, job_class="compute", score=1.5, confidence=0.5).believed == 1.25
+    w = led("fifo")
+    doubtful = GpuScore(node_id="node-1", gpu_index=0, job_class="compute", score=1.5, confidence=0.1)
+    sure = GpuScore(node_id="node-1", gpu_index=1, job_class="compute", score=1.2, confidence=1.0)
+    w.core.picture.rescore([doubtful, sure])
+    scores = w.core.picture.room.scores.of("compute")
+    assert scores["node-1", 0] == pytest.approx(1.05)
+    assert scores["node-1", 1] == 1.2

@@ -5,20 +5,19 @@ then, may start now.
 """
 
 from collections.abc import Callable, Sequence
-from heapq import merge
 from math import inf
 
 from libs.planning.backfill import Ending
 
 
 class Easy:
-    """`free`: GPUs free now; `endings()`, the soonest first, is asked for once a job is blocked."""
+    """`free`: GPUs free now; `endings()`, the soonest first, is asked for once a job is blocked: it then knows of those
+    that were started, too."""
 
     def __init__(self, *, now: float, free: int, endings: Callable[[], Sequence[Ending]]) -> None:
         self._now = now
         self._free = free
         self._endings = endings
-        self._started: list[Ending] = []
         self._reserved_at: float | None = None
         self._spare = 0
 
@@ -31,10 +30,7 @@ class Easy:
     def started(self, gpus: int, lasts_s: float | None) -> None:
         ends = inf if lasts_s is None else self._now + lasts_s
         self._free -= gpus
-        if self._reserved_at is None:
-            if lasts_s is not None:
-                self._started.append(Ending(ends, gpus))
-        elif ends > self._reserved_at:
+        if self._reserved_at is not None and ends > self._reserved_at:
             self._spare -= gpus
 
     def blocked(self, gpus: int, lasts_s: float | None) -> bool:
@@ -45,7 +41,7 @@ class Easy:
 
     def _reserve(self, gpus: int) -> None:
         free, reserved_at = self._free, inf  # if nobody knows when it will fit, nobody is held back for it
-        for ending in merge(self._endings(), sorted(self._started)):
+        for ending in self._endings():
             if ending.at_s > reserved_at:
                 break
             free += ending.gpus
