@@ -169,7 +169,7 @@ class Room:
         """On nodes that take work."""
         return sum(free * len(node_ids) for free, node_ids in self.buckets.items())
 
-    def best_node(self, need: Hashable, cost: Cost) -> tuple[float, NodeRoom] | None:
+    def best_node(self, need: Hashable, cost: Cost) -> tuple[tuple[float, ...], NodeRoom] | None:
         """Where `cost` is least, and how much; `need` is by what it is known again, and says all that `cost` reads."""
         if self._scored != self.scores.changes or len(self.changed) > CHANGES_MAX:
             self._scored = self.scores.changes

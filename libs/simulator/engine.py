@@ -16,6 +16,7 @@ from libs.planning.backfill.conservative import Conservative
 from libs.planning.backfill.easy import Easy
 from libs.planning.backfill.none import NoBackfill
 from libs.planning.moves import JOINT_MOST, Movable, moves_for
+from libs.planning.order.srtf import SRTF
 from libs.planning.order.standing import Standing
 from libs.planning.policy import ALWAYS, GAINFUL, Policy
 from libs.planning.preemption import Holder, clearing_for
@@ -417,8 +418,9 @@ class Engine:
                 self._settle(job, now, found)
                 backfill.started(job.trace.gpus, lasts)
                 continue
-            if self._policy.backfill == "conservative" or (in_the_way and lasts is not None):
-                walk.passed()  # each has a reservation of its own; a shorter one of its kind may be in nobody's way
+            shorter_may = in_the_way and lasts is not None and self._order is not SRTF  # there, those come first
+            if shorter_may or self._policy.backfill == "conservative":  # in which each has a reservation of its own
+                walk.passed()
             else:
                 walk.blocked()
             if not backfill.blocked(job.trace.gpus, lasts):

@@ -8,6 +8,7 @@ counts as slow as it was, however old that is; afterwards it is let back in and 
 each time.
 """
 
+from math import inf
 from statistics import median
 
 from msgspec import Struct
@@ -54,8 +55,8 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 def observed(known: Estimate, sample: float, now: float) -> Estimate:
-    """`known` after one more sample (above 0). One that is older than the last one changes nothing."""
-    if now < known.at_s or not sample > 0:
+    """`known` after one more sample (above 0, and finite). One that is older than the last one changes nothing."""
+    if now < known.at_s or not 0 < sample < inf:
         return known
     expected = known.value if known.samples else known.prior
     if abs(sample / expected - 1.0) > FAR:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from libs.planning.room import NodeRoom, Room
 
-Cost = Callable[["NodeRoom"], float | None]
-"""What a need costs on a node; None: it does not fit there. Must depend on the node (and scores) alone."""
+Cost = Callable[["NodeRoom"], tuple[float, ...] | None]
+"""What a need costs on a node, compared part by part; None: it does not fit there. Must depend on the node (and scores)
+alone."""
 
 
 class Offers:
@@ -20,12 +21,12 @@ class Offers:
 
     def __init__(self, room: Room, cost: Cost) -> None:
         self._cost = cost
-        self._costs: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []
+        self._costs: dict[str, tuple[float, ...]] = {}
+        self._heap: list[tuple[tuple[float, ...], str]] = []
         self._at = -1
         self._look_at_all(room)
 
-    def best(self, room: Room) -> tuple[float, str] | None:
+    def best(self, room: Room) -> tuple[tuple[float, ...], str] | None:
         """What it costs where it costs least, and the node's id; of nodes alike, the first by id."""
         changed = room.changed
         behind = len(changed) - self._at

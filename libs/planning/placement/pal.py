@@ -46,16 +46,17 @@ def in_one_node(
     room: Room, want: Want, count: int, bins: Mapping[GpuKey, float], name: str, *, most: float
 ) -> Picks | None:
     """On the node where the slowest GPU is fastest; among those, where most GPUs come into question."""
-    best: tuple[float, int, str, NodeRoom] | None = None
-    for node in room.open_nodes:
+
+    def cost(node: NodeRoom) -> tuple[float, ...] | None:
+        if len(node.free) < count * want.request.gpus:
+            return None
         found = [score for score, _ in chunks(node, want.request, bins, name + "/bins") if score <= most]
-        if len(found) >= count:
-            offer = (found[count - 1], -len(found), node.node.id, node)
-            if best is None or offer[:3] < best[:3]:
-                best = offer
+        return (found[count - 1], -len(found)) if len(found) >= count else None
+
+    best = room.best_node((want.request, count, name, "one node", most), cost)
     if best is None:
         return None
-    slowest, _, _, node = best
+    slowest, node = best[0][0], best[1]
     by_index = sorted(gpus for score, gpus in chunks(node, want.request, bins, name + "/bins") if score <= slowest)
     return [(node, by_index[:count])]
 

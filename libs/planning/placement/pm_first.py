@@ -30,6 +30,8 @@ def fastest(
     room: Room, want: Want, count: int, bins: Mapping[GpuKey, float], name: str, *, most: float = float("inf")
 ) -> Picks | None:
     """The `count` best by (bin, how well the group fits, node, index), of those in bins up to `most`."""
+    if count == 1:
+        return _fastest_one(room, want, bins, name, most)
     groups: list[tuple[float, int, str, NodeRoom, list[tuple[int, ...]]]] = []
     for node in room.open_nodes:
         alike: dict[float, list[tuple[int, ...]]] = {}
@@ -48,3 +50,19 @@ def fastest(
         if not left:
             return list(taken.values())
     return None
+
+
+def _fastest_one(room: Room, want: Want, bins: Mapping[GpuKey, float], name: str, most: float) -> Picks | None:
+    """The same for a single replica, without a look at every node."""
+
+    def cost(node: NodeRoom) -> tuple[float, ...] | None:
+        found = chunks(node, want.request, bins, name + "/bins")
+        if not found or found[0][0] > most:
+            return None
+        return (found[0][0], sum(score == found[0][0] for score, _ in found) - 1)
+
+    best = room.best_node((want.request, name, "fastest one", most), cost)
+    if best is None:
+        return None
+    node = best[1]
+    return [(node, [chunks(node, want.request, bins, name + "/bins")[0][1]])]

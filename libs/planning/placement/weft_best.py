@@ -35,7 +35,7 @@ def _in_one_node(room: Room, want: Want, count: int, asked: Asked) -> Picks | No
     return [(node, _dispensable(room, node, offers, count)[1])]
 
 
-def _cost_of_node(room: Room, node: NodeRoom, want: Want, count: int, name: str) -> float | None:
+def _cost_of_node(room: Room, node: NodeRoom, want: Want, count: int, name: str) -> tuple[float] | None:
     if len(node.free) < count * want.request.gpus:
         return None
     offers = chunks(node, want.request, room.scores.of(name), name)
@@ -44,7 +44,7 @@ def _cost_of_node(room: Room, node: NodeRoom, want: Want, count: int, name: str)
     slowest, gpus = _dispensable(room, node, offers, count)
     sparing = sum(_worth_to_others(room, node, chunk) for chunk in gpus) / count
     left = len(node.free) - count * want.request.gpus
-    return slowest + SPARING * sparing + WHOLE_NODES * left / len(node.models)
+    return (slowest + SPARING * sparing + WHOLE_NODES * left / len(node.models),)
 
 
 def _dispensable(room: Room, node: NodeRoom, offers: Chunks, count: int) -> tuple[float, list[tuple[int, ...]]]:
