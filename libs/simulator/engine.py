@@ -40,7 +40,18 @@ class _Job:
 
     __slots__ = (
         *("allocations", "asked", "attained_s", "begun", "done_s", "ending", "evictions", "held_s", "lost_s", "moves"),
-        *("number", "paused_until", "shape", "since", "slowdown", "spell_begin", "spell_pause", "tier", "trace"),
+        *(
+            "number",
+            "paused_until",
+            "settled_at",
+            "shape",
+            "since",
+            "slowdown",
+            "spell_begin",
+            "spell_pause",
+            "tier",
+            "trace",
+        ),
         *("version", "waits_since"),
     )
 
@@ -57,7 +68,7 @@ class _Job:
         self.since = 0.0  # up to when the two are counted
         self.paused_until = 0.0
         self.waits_since = trace.arrival_s
-        self.spell_begin = self.spell_pause = 0.0
+        self.settled_at = self.spell_begin = self.spell_pause = 0.0
         self.begun: float | None = None
         self.moves = self.evictions = self.version = 0
         self.lost_s = 0.0
@@ -215,7 +226,8 @@ class Engine:
             job.begun = now
         pause = self._world.start_s if fresh else self._world.move_s
         job.paused_until = now + pause
-        job.spell_begin, job.spell_pause = now, pause
+        job.settled_at = job.spell_begin = now
+        job.spell_pause = pause
         job.allocations = allocations
         job.slowdown = self._slowdown(job)
         self._expect(job)
@@ -399,14 +411,14 @@ class Engine:
             self._move_for_gain(now)
 
     def _start_waiting(self, now: float) -> None:
-        backfill = self._backfill(now)
         walk = self._queue.served(self._share)
+        backfill: Backfill | None = None  # begins with the first that does not fit, and knows of all who run then
         while (job_id := walk.next()) is not None:
             job = self._by_id[job_id]
             lasts = self._lasts(job)
             found = None
             fits = job.trace.gpus <= self._free or self._order.tier is not None
-            in_the_way = fits and not backfill.may_start(job.trace.gpus, lasts)
+            in_the_way = fits and backfill is not None and not backfill.may_start(job.trace.gpus, lasts)
             if fits and not in_the_way:
                 found = self._place_for(job, now)
             if found is not None:
@@ -416,13 +428,15 @@ class Engine:
                 walk.taken()
                 self._placements += 1
                 self._settle(job, now, found)
-                backfill.started(job.trace.gpus, lasts)
+                if backfill is not None:
+                    backfill.started(job.trace.gpus, lasts)
                 continue
             shorter_may = in_the_way and lasts is not None and self._order is not SRTF  # there, those come first
             if shorter_may or self._policy.backfill == "conservative":  # in which each has a reservation of its own
                 walk.passed()
             else:
                 walk.blocked()
+            backfill = backfill or self._backfill(now)
             if not backfill.blocked(job.trace.gpus, lasts):
                 return
 
@@ -497,7 +511,7 @@ class Engine:
 
     def _resettle(self, job: _Job, now: float, allocations: tuple[Allocation, ...]) -> None:
         """It moves; the room knows. One that had not begun there loses nothing by it."""
-        begins_now = job.spell_begin == now
+        begins_now = job.settled_at == now
         self._placements += 1
         if not begins_now:
             self._settle(job, now, allocations)
@@ -523,7 +537,7 @@ class Engine:
                 allocations=job.allocations,
                 gpus=job.trace.gpus,
                 left_s=job.left_s(now, known=known),
-                cost_s=0.0 if job.spell_begin == now else self._world.move_s,
+                cost_s=0.0 if job.settled_at == now else self._world.move_s,
                 slowdown=job.slowdown if self._sees_truth else None,
             )
             for job in jobs
