@@ -165,10 +165,10 @@ class Engine:
         next_decision = 0.0
         every = self._world.decide_every_s
         while len(self._ended) < len(self._jobs):
-            assert self._events, "jobs wait, and nothing will ever happen"
-            now = self._events[0][0]
+            now = self._events[0][0] if self._events else inf
             if every and due and now > next_decision:
                 now = next_decision
+            assert now < inf, "jobs wait, and nothing will ever happen"
             while self._events and self._events[0][0] <= now:
                 due |= self._happens(*heappop(self._events))
             if not due:

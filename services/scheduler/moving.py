@@ -35,8 +35,10 @@ _GRAIN = 1e-6  # floating-point dust of adding and subtracting cores
 
 
 class MoveRules(Struct, frozen=True, kw_only=True):
-    """`margin`: a move gains so many times what it costs, at least. `cost_seconds`: besides the job's own grace and what
-    it did since its last checkpoint."""
+    """`margin`: a move gains so many times what it costs, at least.
+
+    `cost_seconds`: besides the job's own grace, and what it did since its last checkpoint.
+    """
 
     on: bool = True
     margin: float = 2.0

@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from libs.simulator.run import PRESETS
 from msgspec import Struct
 
 from libs.planning.policy import Policy
 from libs.simulator.model import World
 from libs.simulator.rounds import PLACERS, ROUND_S
+from libs.simulator.run import PRESETS
 from services.cli.complaint import Complaint
 from services.cli.simulation.options import SEED
 

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from libs.simulator.run import simulate
 from msgspec.structs import replace
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from libs.simulator.model import Cluster
 from libs.simulator.outcome import Outcome
 from libs.simulator.rounds import simulate_rounds
+from libs.simulator.run import simulate
 from libs.simulator.workload import Workload
 from services.cli import page
 from services.cli.simulation.plan import Planned
