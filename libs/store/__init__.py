@@ -259,7 +259,9 @@ class SchedulerStore(RelayStore, Protocol):
     async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:
         """These nodes were heard of at `at`."""
 
-    async def scores(self, *, pool: str) -> list[GpuScore]: ...
+    async def scores(self, *, pool: str, since: float = 0.0, nodes: Sequence[str] = ()) -> list[GpuScore]:
+        """Of the nodes that are known there: those stored `since` then, and all of `nodes`."""
+        ...
 
 
 class ScorerStore(Protocol):

@@ -311,12 +311,12 @@ class MemoryStore:
             node, version = self._nodes[node_id]
             self._nodes[node_id] = (structs.replace(node, seen_at=_micro(at)), version)
 
-    async def scores(self, *, pool: str) -> list[GpuScore]:
+    async def scores(self, *, pool: str, since: float = 0.0, nodes: Sequence[str] = ()) -> list[GpuScore]:
         known = {node.id for node in await self.nodes(pool=pool)}
         return [
             score
-            for (node_id, _, _), (score, _) in sorted(self._scores.items(), key=lambda kept: kept[0])
-            if node_id in known
+            for (node_id, _, _), (score, at) in sorted(self._scores.items(), key=lambda kept: kept[0])
+            if node_id in known and (at >= since or node_id in nodes)
         ]
 
     async def record(self, lease: Lease, record: Record) -> None:

@@ -312,8 +312,8 @@ class PostgresStore:
     async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:
         await self._row("touch_nodes", lease.name, lease.holder, lease.epoch, list(node_ids), at)
 
-    async def scores(self, *, pool: str) -> list[GpuScore]:
-        return [GpuScore(**row) for row in await self._rows("scores", pool)]
+    async def scores(self, *, pool: str, since: float = 0.0, nodes: Sequence[str] = ()) -> list[GpuScore]:
+        return [GpuScore(**row) for row in await self._rows("scores", pool, since, list(nodes))]
 
     async def record(self, lease: Lease, record: Record) -> None:
         await self._row("record", lease.name, lease.holder, lease.epoch, *_columns(record))

@@ -35,6 +35,8 @@ from services.scheduler.tally import Tally
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
+SCORES_SECONDS = 30.0  # between two looks for scores that nobody told us of
+SCORES_SLACK_SECONDS = 300.0  # by how much the clocks of scorers may differ from ours
 TOUCH_SECONDS = 10.0
 ADMITTED_MAX = 1000
 ASKS_MAX = 500
@@ -87,6 +89,8 @@ class Desk:
         self._asked = True
         self._polled_at = 0.0
         self._touched_at = 0.0
+        self._scores_at = 0.0
+        self._joined: set[str] = set()  # nodes whose scores were not asked for yet
 
     # what comes in
 
@@ -143,11 +147,13 @@ class Desk:
         self._journal.begin(now)
         steps: list[Step] = []
         steps += await self._take_in_asks(lease, now)
+        await self._take_in_scores(now)
         answers = self._take_in_reports(waiting, steps, now)
         with self._tally.deciding():
             decided, changes = self._journal.decide(now)
         steps += decided
         await self._commit(lease, steps, changes, now)
+        self._joined.update(change.node.id for change in changes if change.event == "joined")
         self._leadership.require()
         for one in answers:
             runs = self._journal.answer(one.report.node_id)
@@ -201,7 +207,20 @@ class Desk:
         )
         self._loaded_for = lease.epoch
         self._asked = True
+        self._scores_at = self._clock()
+        self._joined.clear()
         logger.info("loaded", extra={"pool": pool, "jobs": len(jobs), "nodes": len(nodes)})
+
+    async def _take_in_scores(self, now: float) -> None:
+        """What the store has and we were not told, or were told before we knew the node: news may be lost."""
+        if not self._joined and now < self._scores_at + SCORES_SECONDS:
+            return
+        since, joined = self._scores_at - SCORES_SLACK_SECONDS, sorted(self._joined)
+        found = await self._store.scores(pool=self.core.pool, since=since, nodes=joined)
+        self._scores_at = now
+        self._joined.clear()
+        if new := [score for score in found if self.core.picture.is_news(score)]:
+            self._journal.rescore(new)
 
     async def _take_in_asks(self, lease: Lease, now: float) -> list[Step]:
         if not self._asked and now < self._polled_at + POLL_SECONDS:

@@ -90,6 +90,10 @@ class Picture:
         for job in jobs:
             self.keep(job)
 
+    def is_news(self, score: GpuScore) -> bool:
+        known = self.room.scores.of(score.job_class).get((score.node_id, score.gpu_index))
+        return score.job_class in JOB_CLASSES and known != score.believed
+
     def rescore(self, scores: Iterable[GpuScore]) -> None:
         """Other scores for some GPUs: what is placed from now on goes by them."""
         for job_class, by_gpu in _by_class(scores).items():

@@ -757,6 +757,21 @@ async def test_the_newest_score_of_a_gpu_and_class_wins(world: World) -> None:
     await world.scorer.save_scores([], at=AT)
 
 
+async def test_scores_are_found_by_when_they_were_stored_or_by_their_node(world: World) -> None:
+    lease = await world.lead()
+    await world.scheduler.save_node(lease, node(), event="", cause="")
+
+    def score(value: float, *, gpu: int) -> GpuScore:
+        return GpuScore(node_id="node-1", gpu_index=gpu, job_class="a", score=value)
+
+    await world.scorer.save_scores([score(1.0, gpu=0)], at=AT)
+    await world.scorer.save_scores([score(2.0, gpu=1)], at=AT + 10)
+    assert await world.scheduler.scores(pool="default", since=AT + 10) == [score(2.0, gpu=1)]
+    assert await world.scheduler.scores(pool="default", since=AT + 11) == []
+    everything = await world.scheduler.scores(pool="default", since=AT + 11, nodes=["node-1", "node-9"])
+    assert everything == [score(1.0, gpu=0), score(2.0, gpu=1)]
+
+
 async def test_a_score_is_kept_with_how_sure_it_is_where_it_is_from_and_when_it_was_measured(world: World) -> None:
     lease = await world.lead()
     await world.scheduler.save_node(lease, node(), event="", cause="")

@@ -10,10 +10,11 @@ from libs.domain.job import JobEvent, JobState, Step
 from libs.messages.asks import Ask, AskKind
 from libs.messages.history import Record
 from libs.messages.nodes import NodeDesired
+from libs.messages.signals import GpuScore, GpusScored
 from libs.store import Lease, StoreUnavailableError, UnlawfulError
 from libs.store.memory import MemoryStore
 from services.scheduler.core import Scheduler, Settings
-from services.scheduler.desk import Desk
+from services.scheduler.desk import SCORES_SECONDS, Desk
 from services.scheduler.leadership import Leadership
 from services.scheduler.tally import Tally
 from tests.support.builders import capacity, spec
@@ -195,3 +196,23 @@ async def test_a_job_that_is_not_admitted_yet_is_decided_on_in_the_next_turn() -
     assert await w.state("j-1") is JobState.QUEUED
     await w.turns()
     assert await w.state("j-1") is JobState.CANCELLED
+
+
+async def test_scores_that_were_told_before_the_node_joined_or_never_are_found_in_the_store() -> None:
+    w = World()
+
+    def believed() -> list[float]:
+        scores = w.desk.core.picture.room.scores.of("compute")
+        return [scores.get(("node-1", gpu), 0.0) for gpu in range(2)]
+
+    first, later = (GpuScore(node_id="node-1", gpu_index=gpu, job_class="compute", score=1.5) for gpu in range(2))
+    await w.store.save_scores([first], at=w.now)
+    await w.turns()
+    w.desk.scored(GpusScored(pool="default", scores=(first,)))
+    await w.sync()
+    await w.turns()
+    assert believed() == [1.5, 0.0]
+    await w.store.save_scores([later], at=w.now)  # and nobody tells
+    w.now += SCORES_SECONDS
+    await w.turns()
+    assert believed() == [1.5, 1.5]

@@ -281,7 +281,8 @@ UPDATE nodes SET seen_at = to_timestamp($5::float8) FROM held WHERE id = ANY ($4
 
 -- name: scores
 SELECT node_id, gpu_index, job_class, score, confidence, source, extract(epoch FROM measured_at)::float8 AS measured_at
-  FROM gpu_scores WHERE node_id IN (SELECT id FROM nodes WHERE pool = $1) ORDER BY node_id, gpu_index, job_class;
+  FROM gpu_scores WHERE node_id IN (SELECT id FROM nodes WHERE pool = $1)
+   AND (at >= to_timestamp($2::float8) OR node_id = ANY ($3::text[])) ORDER BY node_id, gpu_index, job_class;
 
 -- relay
 
