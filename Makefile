@@ -10,7 +10,7 @@ SEED ?= 7
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo up fmt check test sim chaos bench clean
+.PHONY: help setup lock demo up fmt check test sim chaos bench policies clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ sim: setup ## SEEDS=200 FROM=1000: whole clusters in virtual time, each seed wit
 
 bench: setup ## what Weft is for, measured on this machine
 	@$(BIN)/python -m tests.bench
+
+policies: setup ## the tables of docs/measurements/pal.md, from WEFT_DATA: about an hour
+	@$(BIN)/python -m tests.bench.policies
 
 chaos: setup ## faults on real servers, then an audit: make chaos SECONDS=60 SEED=7
 	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)

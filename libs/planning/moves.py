@@ -69,10 +69,9 @@ def _together(room: Room, jobs: Sequence[Movable], margin: float) -> list[Move]:
 def _turn(room: Room) -> Callable[[Movable], Key]:
     """Who chooses first: gangs that one node can hold, then those that need several, then single GPUs, which fit
     anywhere. Among those, the most sensitive class; among those, who is served first."""
-    largest = max((len(node.models) for node in room.nodes.values()), default=0)
 
     def turn(job: Movable) -> Key:
-        size = 2 if job.gpus == 1 else 1 if job.gpus > largest else 0
+        size = 2 if job.gpus == 1 else 1 if job.gpus > room.largest else 0
         return (size, room.scores.sensitivity(job.asked.job_class))
 
     return turn

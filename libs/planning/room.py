@@ -119,6 +119,7 @@ class Room:
         self._scored = self.scores.changes  # when `offers` were begun
         self._open: set[str] = set()
         self._occupied: set[str] = set()  # nodes some of whose GPUs are
+        self._largest: int | None = None
 
     def __getstate__(self) -> dict[str, object]:
         """What was worked out of the rest is worked out again."""
@@ -133,9 +134,12 @@ class Room:
         kept: frozenset[int] = frozenset(),
     ) -> None:
         """Put a node in, or in its new form; `held` is what jobs have there, `occupied` GPUs are nobody's to give."""
+        known = self.nodes.get(node.id)
         self.remove(node.id)
         room = self.nodes[node.id] = NodeRoom(node, occupied=occupied, kept=kept)
-        self.scores.forget_bins()
+        if known is None or known.models.keys() != room.models.keys():
+            self.scores.forget_bins()
+            self._largest = None
         for allocation in held:
             self._deduct(room, allocation)
         if occupied:
@@ -146,7 +150,15 @@ class Room:
     def remove(self, node_id: str) -> None:
         self.close([node_id])
         self._occupied.discard(node_id)
-        self.nodes.pop(node_id, None)
+        if self.nodes.pop(node_id, None) is not None:
+            self._largest = None
+
+    @property
+    def largest(self) -> int:
+        """How many GPUs the largest node has, whoever holds them."""
+        if self._largest is None:
+            self._largest = max((len(node.models) for node in self.nodes.values()), default=0)
+        return self._largest
 
     def close(self, node_ids: Iterable[str]) -> None:
         """Take nodes out of what may be given, until `reopen`."""

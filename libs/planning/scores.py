@@ -23,17 +23,18 @@ class Scores:
         self._order = {name: place for place, name in enumerate(self._by_class)}
         self._groups = groups  # how many bins, outliers aside; None: as many as tell them apart best
         self._bins: dict[str, dict[GpuKey, float]] = {}
-        self._worst: dict[GpuKey, float] | None = None
+        self._worst: dict[str, dict[int, float]] | None = None
         self.changes = 0
 
     @property
-    def worst(self) -> Mapping[GpuKey, float]:
-        """Each GPU's score for the class that it suits worst."""
+    def worst(self) -> Mapping[str, Mapping[int, float]]:
+        """By node and index, each GPU's score for the class that it suits worst."""
         if self._worst is None:
             self._worst = {}
             for scores in self._by_class.values():
-                for gpu, score in scores.items():
-                    self._worst[gpu] = max(score, self._worst.get(gpu, 0.0))
+                for (node_id, gpu), score in scores.items():
+                    of_node = self._worst.setdefault(node_id, {})
+                    of_node[gpu] = max(score, of_node.get(gpu, 0.0))
         return self._worst
 
     @property

@@ -263,7 +263,10 @@ class Engine:
         self._held_by_tier[job.tier] = self._held_by_tier.get(job.tier, 0) + job.trace.gpus
         after = self._order.changes_after_s(standing)
         if after is not None:
-            heappush(self._events, (now + max(after, 0.0) + GRAIN_S, _CHANGES, job.number, job.version))
+            at = now + max(after, 0.0)
+            if self._order is SRTF:  # what is left gets less only as it works
+                at = max(now, job.paused_until) + max(after, 0.0) * job.slowdown
+            heappush(self._events, (at + GRAIN_S, _CHANGES, job.number, job.version))
 
     def _unrank(self, job: _Job) -> None:
         if job.tier is not None:

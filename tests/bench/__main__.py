@@ -5,10 +5,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import deciding, network, running
+from tests.bench import deciding, network, running, simulating
 from tests.bench.figures import Figures
 
 PARTS = {
+    "simulating": simulating.measure,
     "thinking": deciding.think,
     "deciding": deciding.measure,
     "running": running.measure,

@@ -19,9 +19,10 @@ def tier(job: Standing) -> int:
 
 
 def changes_after_s(job: Standing) -> float | None:
+    """At the earliest: on slow GPUs it has to be looked again, but not for every second."""
     if job.left_s is None or job.left_s < 1:
         return None
-    return job.left_s - float(1 << (tier(job) - 1)) + 1e-3
+    return max(job.left_s - float(1 << (tier(job) - 1)), job.left_s / 16)
 
 
 SRTF = Order("srtf", key, tier, changes_after_s)

@@ -29,12 +29,13 @@ class Offers:
     def best(self, room: Room) -> tuple[tuple[float, ...], str] | None:
         """What it costs where it costs least, and the node's id; of nodes alike, the first by id."""
         changed = room.changed
-        behind = len(changed) - self._at
-        if behind > len(room.nodes):
-            self._look_at_all(room)
-        elif behind:
-            for node_id in set(changed[self._at :]):
-                self._look_at(room, node_id)
+        if len(changed) != self._at:
+            nodes = set(changed[self._at :])
+            if len(nodes) > len(room.nodes) // 2:
+                self._look_at_all(room)
+            else:
+                for node_id in nodes:
+                    self._look_at(room, node_id)
             self._at = len(changed)
         heap, costs = self._heap, self._costs
         while heap and costs.get(heap[0][1]) != heap[0][0]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from libs.planning.placement.chunks import chunks
-from libs.planning.placement.pm_first import bins_of, fastest
+from libs.planning.placement.pm_first import bins_of, fastest, name_of_bins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def pal(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
-    bins, name = bins_of(room, asked.job_class), room.scores.known(asked.job_class)
+    bins, name = bins_of(room, asked.job_class), name_of_bins(room, asked.job_class)
     if not _could_be_in_one_node(room, want, count):
         return fastest(room, want, count, bins, name)
     for bin_score, within in offers(bins, room.locality.across(asked.job_class)):
@@ -50,17 +50,16 @@ def in_one_node(
     def cost(node: NodeRoom) -> tuple[float, ...] | None:
         if len(node.free) < count * want.request.gpus:
             return None
-        found = [score for score, _ in chunks(node, want.request, bins, name + "/bins") if score <= most]
+        found = [score for score, _ in chunks(node, want.request, bins, name) if score <= most]
         return (found[count - 1], -len(found)) if len(found) >= count else None
 
     best = room.best_node((want.request, count, name, "one node", most), cost)
     if best is None:
         return None
     slowest, node = best[0][0], best[1]
-    by_index = sorted(gpus for score, gpus in chunks(node, want.request, bins, name + "/bins") if score <= slowest)
+    by_index = sorted(gpus for score, gpus in chunks(node, want.request, bins, name) if score <= slowest)
     return [(node, by_index[:count])]
 
 
 def _could_be_in_one_node(room: Room, want: Want, count: int) -> bool:
-    largest = max((len(node.models) for node in room.open_nodes), default=0)
-    return 1 < count * want.request.gpus <= largest
+    return 1 < count * want.request.gpus <= room.largest

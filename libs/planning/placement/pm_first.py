@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 
 
 def pm_first(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
-    return fastest(room, want, count, bins_of(room, asked.job_class), room.scores.known(asked.job_class))
+    return fastest(room, want, count, bins_of(room, asked.job_class), name_of_bins(room, asked.job_class))
 
 
 def bins_of(room: Room, job_class: str) -> Mapping[GpuKey, float]:
     """By GPU, the score of its bin, over all GPUs of the pool."""
     everything = ((node_id, gpu) for node_id in sorted(room.nodes) for gpu in room.nodes[node_id].models)
     return room.scores.binned(job_class, everything)
+
+
+def name_of_bins(room: Room, job_class: str) -> str:
+    """Another one whenever the bins may be others."""
+    return f"{room.scores.known(job_class)} in bins, {room.scores.changes}"
 
 
 def fastest(
@@ -35,7 +40,7 @@ def fastest(
     groups: list[tuple[float, int, str, NodeRoom, list[tuple[int, ...]]]] = []
     for node in room.open_nodes:
         alike: dict[float, list[tuple[int, ...]]] = {}
-        for bin_score, gpus in chunks(node, want.request, bins, name + "/bins"):
+        for bin_score, gpus in chunks(node, want.request, bins, name):
             if bin_score <= most:
                 alike.setdefault(bin_score, []).append(gpus)
         for bin_score, found in alike.items():
@@ -56,7 +61,7 @@ def _fastest_one(room: Room, want: Want, bins: Mapping[GpuKey, float], name: str
     """The same for a single replica, without a look at every node."""
 
     def cost(node: NodeRoom) -> tuple[float, ...] | None:
-        found = chunks(node, want.request, bins, name + "/bins")
+        found = chunks(node, want.request, bins, name)
         if not found or found[0][0] > most:
             return None
         return (found[0][0], sum(score == found[0][0] for score, _ in found) - 1)
@@ -65,4 +70,4 @@ def _fastest_one(room: Room, want: Want, bins: Mapping[GpuKey, float], name: str
     if best is None:
         return None
     node = best[1]
-    return [(node, [chunks(node, want.request, bins, name + "/bins")[0][1]])]
+    return [(node, [chunks(node, want.request, bins, name)[0][1]])]

@@ -26,6 +26,8 @@ def weft_best(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
 
 
 def _in_one_node(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+    if count * want.request.gpus > room.largest:
+        return None
     name = room.scores.known(asked.job_class)
     found = room.best_node((want.request, count, name), lambda node: _cost_of_node(room, node, want, count, name))
     if found is None:
@@ -42,7 +44,7 @@ def _cost_of_node(room: Room, node: NodeRoom, want: Want, count: int, name: str)
     if len(offers) < count:
         return None
     slowest, gpus = _dispensable(room, node, offers, count)
-    sparing = sum(_worth_to_others(room, node, chunk) for chunk in gpus) / count
+    sparing = _worth_of_all(room, node, gpus) / count
     left = len(node.free) - count * want.request.gpus
     return (slowest + SPARING * sparing + WHOLE_NODES * left / len(node.models),)
 
@@ -59,8 +61,20 @@ def _dispensable(room: Room, node: NodeRoom, offers: Chunks, count: int) -> tupl
 
 def _worth_to_others(room: Room, node: NodeRoom, gpus: tuple[int, ...]) -> float:
     """How much faster than the typical one these are for the class they suit worst; below zero: slower."""
-    worst, node_id = room.scores.worst, node.node.id
-    return 1.0 - max([worst.get((node_id, gpu), 1.0) for gpu in gpus])
+    worst = room.scores.worst.get(node.node.id)
+    if worst is None:
+        return 0.0
+    return 1.0 - (worst.get(gpus[0], 1.0) if len(gpus) == 1 else max([worst.get(gpu, 1.0) for gpu in gpus]))
+
+
+def _worth_of_all(room: Room, node: NodeRoom, chunks_taken: list[tuple[int, ...]]) -> float:
+    """The sum of that; what is asked most often, of single GPUs, without a call for each."""
+    worst = room.scores.worst.get(node.node.id)
+    if worst is None:
+        return 0.0
+    if len(chunks_taken[0]) == 1:
+        return len(chunks_taken) - sum([worst.get(gpu, 1.0) for (gpu,) in chunks_taken])
+    return sum(_worth_to_others(room, node, gpus) for gpus in chunks_taken)
 
 
 def _across_nodes(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
