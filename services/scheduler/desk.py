@@ -16,7 +16,7 @@ from libs.domain.job import JobEvent, Step
 from libs.messages.asks import OutboxFilled
 from libs.messages.history import Record
 from libs.messages.nodes import Leader, NodeDesired, NodeHinted, NodeReported
-from libs.messages.signals import GpusScored
+from libs.messages.signals import GpuScore, GpusScored
 from libs.store import (
     DoubleAllocationError,
     Lease,
@@ -90,6 +90,7 @@ class Desk:
         self._polled_at = 0.0
         self._touched_at = 0.0
         self._scores_at = 0.0
+        self._told_scores: list[GpuScore] = []
         self._joined: set[str] = set()  # nodes whose scores were not asked for yet
 
     # what comes in
@@ -99,8 +100,9 @@ class Desk:
         self.wake.set()
 
     def scored(self, scored: GpusScored) -> None:
+        """Taken in with the next turn: in the middle of one, nobody could say what was decided from it."""
         if self._leadership.lease is not None:
-            self._journal.rescore(scored.scores)
+            self._told_scores += scored.scores
 
     async def report(self, report: NodeReported) -> NodeDesired | None:
         """Answer a node's report; None leaves it to whoever leads."""
@@ -212,7 +214,10 @@ class Desk:
         logger.info("loaded", extra={"pool": pool, "jobs": len(jobs), "nodes": len(nodes)})
 
     async def _take_in_scores(self, now: float) -> None:
-        """What the store has and we were not told, or were told before we knew the node: news may be lost."""
+        """What we were told; and what the store has besides: it may be told before we know the node, or never."""
+        told, self._told_scores = self._told_scores, []
+        if told:
+            self._journal.rescore(told)
         if not self._joined and now < self._scores_at + SCORES_SECONDS:
             return
         since, joined = self._scores_at - SCORES_SLACK_SECONDS, sorted(self._joined)

@@ -216,3 +216,22 @@ async def test_scores_that_were_told_before_the_node_joined_or_never_are_found_i
     w.now += SCORES_SECONDS
     await w.turns()
     assert believed() == [1.5, 1.5]
+
+
+async def test_scores_that_come_in_the_middle_of_a_turn_wait_for_the_next() -> None:
+    w = World()
+    await w.sync()
+    score = GpuScore(node_id="node-1", gpu_index=0, job_class="compute", score=1.5)
+    record, told = w.store.record, []
+
+    async def tell_and_record(lease: Lease, made: Record) -> None:
+        w.desk.scored(GpusScored(pool="default", scores=(score,)))
+        told.append(w.desk.core.picture.room.scores.of("compute").get(("node-1", 0), 1.0))
+        await record(lease, made)
+
+    w.store.record = tell_and_record  # type: ignore[method-assign]
+    w.now += 60.0
+    await w.turns()
+    assert told == [1.0]
+    await w.turns()
+    assert w.desk.core.picture.room.scores.of("compute")["node-1", 0] == 1.5
