@@ -165,7 +165,8 @@ def _gain(job: Movable, slowdown: float, instead: float, margin: float) -> float
 
 
 def _is_free(room: Room, allocations: Sequence[Allocation]) -> bool:
-    return all(set(allocation.gpus) <= set(room.nodes[allocation.node_id].free) for allocation in allocations)
+    nodes = room.nodes
+    return all(one.node_id in nodes and set(one.gpus) <= set(nodes[one.node_id].free) for one in allocations)
 
 
 def _give_back(room: Room, allocations: Sequence[Allocation]) -> None:

@@ -317,7 +317,7 @@ class Engine:
     def _drift(self, now: float) -> None:
         self._truth.drift()
         for name, scores in self._truth.known_after_drift().items():
-            self._room.scores.update(name, scores)
+            self._room.rescore(name, scores)
         for job in self._running.values():
             if (slowdown := self._slowdown(job)) != job.slowdown:
                 job.advance(now)
@@ -328,19 +328,20 @@ class Engine:
         heappush(self._events, (now + self._world.drift_s, _DRIFTS, -1, 0))
 
     def _measure(self, now: float) -> bool:
-        changed = False
+        changed: dict[str, dict[GpuKey, float]] = {}
         for job in self._running.values():
             if job.paused_until < now:
                 found = self._truth.sample(job.trace.job_class, _gpus(job), now)
                 if found:
-                    self._room.scores.update(self._room.scores.known(job.trace.job_class), found)
-                    changed = True
+                    changed.setdefault(self._room.scores.known(job.trace.job_class), {}).update(found)
+        for name, scores in changed.items():
+            self._room.rescore(name, scores)
         if now >= self._aged_at + AGE_S:
             self._aged_at = now
             for name, scores in self._truth.aged(now).items():
-                self._room.scores.update(name, scores)
+                self._room.rescore(name, scores)
         heappush(self._events, (now + self._world.sample_s, _IS_MEASURED, -1, 0))
-        return changed
+        return bool(changed)
 
     def _fail(self, now: float, node: int) -> None:
         name = node_id(node)

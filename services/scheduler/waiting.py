@@ -127,7 +127,10 @@ class Waiting:
                 if gpus:
                     backfill.started(gpus, kind.lasts_s)
                 continue
-            walk.blocked()
+            if picture.policy.backfill == "conservative":
+                walk.passed()  # each has a reservation of its own
+            else:
+                walk.blocked()
             if kind in unexplained:
                 causes.of_kind[kind] = self._why_not(kind, reserved, kept_for, its_turn=its_turn, ahead=ahead)
             if not self._would_fit_empty(kind.shape):

@@ -7,6 +7,7 @@ nearly equal would take turns at evicting each other.
 from libs.planning.order.standing import Key, Order, Standing
 
 UNKNOWN = 64
+GRAIN_S = 1e-3  # by then it surely is
 
 
 def key(job: Standing) -> Key:
@@ -19,10 +20,9 @@ def tier(job: Standing) -> int:
 
 
 def changes_after_s(job: Standing) -> float | None:
-    """At the earliest: on slow GPUs it has to be looked again, but not for every second."""
     if job.left_s is None or job.left_s < 1:
         return None
-    return max(job.left_s - float(1 << (tier(job) - 1)), job.left_s / 16)
+    return job.left_s - float(1 << (tier(job) - 1)) + GRAIN_S
 
 
 SRTF = Order("srtf", key, tier, changes_after_s)

@@ -18,11 +18,30 @@ SPARING = 0.3  # what a GPU that others would gain from counts, against one's ow
 WHOLE_NODES = 0.04  # what breaking a node that was whole counts at most
 CHOICE = 4  # among how many times the GPUs it needs a gang chooses, in pools of more than NODES_LEAST nodes
 NODES_LEAST = 64
+MUCH_SLOWER = 0.8  # against the penalty: from where on it is worth a look whether GPUs of several nodes are faster
 AS_FAST = 0.002  # scores nearer to each other than this are equal
 
 
 def weft_best(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
-    return _in_one_node(room, want, count, asked) or _across_nodes(room, want, count, asked)
+    together = _in_one_node(room, want, count, asked)
+    if together is None:
+        return _across_nodes(room, want, count, asked)
+    penalty = room.locality.across(asked.job_class)
+    if count == 1 or _slowest(room, together, asked) <= MUCH_SLOWER * penalty:
+        return together
+    apart = _across_nodes(room, want, count, asked)
+    return together if apart is None or _slowdown(room, together, asked) <= _slowdown(room, apart, asked) else apart
+
+
+def _slowest(room: Room, picks: Picks, asked: Asked) -> float:
+    scores = room.scores.of(asked.job_class)
+    return max(scores.get((node.node.id, gpu), 1.0) for node, replicas in picks for gpus in replicas for gpu in gpus)
+
+
+def _slowdown(room: Room, picks: Picks, asked: Asked) -> float:
+    racks = len({node.rack for node, _ in picks})
+    factor = room.locality.factor(asked.job_class, nodes=len(picks), racks=racks)
+    return _slowest(room, picks, asked) * factor
 
 
 def _in_one_node(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:

@@ -1,0 +1,281 @@
+"""Which running jobs move, and that all of it together is possible and worth its cost."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libs.domain.cluster import Request
+from libs.domain.job import Allocation
+from libs.planning.locality import Locality
+from libs.planning.moves import AT_ONCE_MOST, HORIZON_S, JOINT_MOST, Movable, Move, moves_for
+from libs.planning.placement.weft_best import weft_best
+from libs.planning.policy import PLACEMENTS, Policy
+from libs.planning.room import Asked, Placer, Room, Want
+from libs.planning.scores import GpuKey, Scores
+from tests.support.builders import node
+
+Seen = dict[str, tuple[list[int], float, int]]
+LONG_S = 100_000.0
+REQUEST = Request(gpus=1, cpus=0.01, memory=1)
+
+
+def room_of(
+    *gpus: int, scores: Mapping[str, Sequence[Sequence[float]]] | None = None, placer: Placer = weft_best
+) -> Room:
+    """Nodes `n1`, `n2`, … with so many GPUs each; `scores`: by class and node, that of each GPU."""
+    by_class: dict[str, dict[GpuKey, float]] = {
+        name: {
+            (f"n{number}", gpu): score for number, of_node in enumerate(by_node, 1) for gpu, score in enumerate(of_node)
+        }
+        for name, by_node in (scores or {}).items()
+    }
+    room = Room(Scores(by_class), placer=placer, locality=Locality(across_nodes=1.5))
+    for number, count in enumerate(gpus, 1):
+        room.add(node(f"n{number}", gpus=count))
+    return room
+
+
+def running(
+    room: Room, name: str, *gpus: GpuKey, job_class: str = "A", left_s: float = LONG_S, cost_s: float = 30.0
+) -> Movable:
+    """A job that holds these GPUs, one a rank; the room knows."""
+    allocations = tuple(
+        Allocation(rank=rank, role="worker", node_id=there, gpus=(gpu,), cpus=0.01, memory=1)
+        for rank, (there, gpu) in enumerate(gpus)
+    )
+    for allocation in allocations:
+        room.take(allocation)
+    return Movable(
+        job_id=name,
+        shape=(Want("worker", len(gpus), len(gpus), REQUEST),),
+        asked=Asked(job_class, name),
+        allocations=allocations,
+        gpus=len(gpus),
+        left_s=left_s,
+        cost_s=cost_s,
+    )
+
+
+def seen(room: Room) -> Seen:
+    return {there.node.id: (list(there.free), round(there.cpus, 6), there.memory) for there in room.nodes.values()}
+
+
+def goes(move: Move) -> list[GpuKey]:
+    return [(allocation.node_id, gpu) for allocation in move.allocations for gpu in allocation.gpus]
+
+
+def check(room: Room, jobs: Sequence[Movable], moves: Sequence[Move]) -> None:
+    """Made all at once they fit, and in all they are worth more than they cost."""
+    by_id = {job.job_id: job for job in jobs}
+    assert len({move.job_id for move in moves}) == len(moves)
+    for move in moves:
+        for allocation in by_id[move.job_id].allocations:
+            room.give_back(allocation)
+    for move in moves:
+        assert len(goes(move)) == by_id[move.job_id].gpus
+        assert set(move.allocations) != set(by_id[move.job_id].allocations)
+        for allocation in move.allocations:
+            assert set(allocation.gpus) <= set(room.nodes[allocation.node_id].free)
+            room.take(allocation)
+    if moves:
+        assert sum(move.gain for move in moves) > 0
+    if len(jobs) > JOINT_MOST:
+        assert all(move.gain > 0 for move in moves)
+
+
+def found(room: Room, *jobs: Movable, margin: float = 1.0) -> dict[str, list[GpuKey]]:
+    """By job, where it goes; the room is unchanged by the question."""
+    before = seen(room)
+    moves = moves_for(room, jobs, margin=margin)
+    assert seen(room) == before
+    check(room, jobs, moves)
+    return {move.job_id: goes(move) for move in moves}
+
+
+SLOW_FIRST = {"A": [[2.0], [1.0]]}
+
+
+# one job
+
+
+def test_a_job_moves_to_a_gpu_that_is_faster() -> None:
+    room = room_of(1, 1, scores=SLOW_FIRST)
+    assert found(room, running(room, "j-1", ("n1", 0))) == {"j-1": [("n2", 0)]}
+
+
+def test_a_job_moves_together_where_it_was_apart() -> None:
+    room = room_of(2, 2, 2)
+    job = running(room, "j-1", ("n1", 0), ("n2", 0))
+    moved = found(room, job)
+    assert list(moved) == ["j-1"]
+    assert len({there for there, _ in moved["j-1"]}) == 1
+
+
+def test_a_job_that_is_where_it_would_go_stays() -> None:
+    room = room_of(1, 1, scores=SLOW_FIRST)
+    assert found(room, running(room, "j-1", ("n2", 0))) == {}
+
+
+@pytest.mark.parametrize(("left_s", "moves"), [(29.0, False), (31.0, True), (LONG_S, True)])
+def test_a_job_that_soon_ends_is_not_moved(left_s: float, moves: bool) -> None:
+    """On a GPU of half the speed it saves as many seconds as it has work left; a move costs 30."""
+    room = room_of(1, 1, scores=SLOW_FIRST)
+    assert bool(found(room, running(room, "j-1", ("n1", 0), left_s=left_s))) is moves
+
+
+def test_a_move_must_be_worth_its_cost_by_the_margin() -> None:
+    room = room_of(1, 1, scores=SLOW_FIRST)
+    job = running(room, "j-1", ("n1", 0), left_s=50.0)
+    assert moves_for(room, [job], margin=1.0)
+    assert not moves_for(room, [job], margin=2.0)
+
+
+def test_what_a_move_gains_is_counted_in_gpu_seconds_and_no_longer_than_the_horizon() -> None:
+    room = room_of(1, 1, scores=SLOW_FIRST)
+    (move,) = moves_for(room, [running(room, "j-1", ("n1", 0), left_s=1e9, cost_s=30.0)])
+    assert move.gain == pytest.approx((1.0 - 0.5) * HORIZON_S - 30.0)
+
+
+def test_a_job_that_begins_now_moves_for_the_least_gain() -> None:
+    room = room_of(1, 1, scores={"A": [[1.01], [1.0]]})
+    assert found(room, running(room, "j-1", ("n1", 0), left_s=10.0, cost_s=0.0)) == {"j-1": [("n2", 0)]}
+
+
+# several jobs
+
+
+def test_jobs_of_different_classes_change_places_where_that_helps_in_all() -> None:
+    room = room_of(1, 1, scores={"A": [[3.0], [1.0]], "C": [[1.0], [1.0]]})
+    jobs = (running(room, "a", ("n1", 0), job_class="A"), running(room, "c", ("n2", 0), job_class="C"))
+    assert found(room, *jobs) == {"a": [("n2", 0)], "c": [("n1", 0)]}
+
+
+def test_jobs_do_not_change_places_where_that_only_costs() -> None:
+    room = room_of(1, 1, scores={"A": [[3.0], [1.0]]})
+    jobs = (running(room, "a", ("n1", 0)), running(room, "b", ("n2", 0)))
+    assert found(room, *jobs) == {}
+
+
+def test_a_job_that_would_gain_little_stays_while_another_moves() -> None:
+    room = room_of(1, 1, 1, 1, scores={"A": [[3.0], [1.0], [1.001], [1.0]]})
+    jobs = (running(room, "much", ("n1", 0)), running(room, "little", ("n3", 0), left_s=1000.0))
+    assert found(room, *jobs) == {"much": [("n2", 0)]}
+
+
+def test_jobs_in_each_others_way_are_brought_together() -> None:
+    """Two pairs, each in two nodes: one of each changes its place."""
+    room = room_of(2, 2)
+    jobs = (running(room, "a", ("n1", 0), ("n2", 0)), running(room, "b", ("n1", 1), ("n2", 1)))
+    moved = found(room, *jobs)
+    assert moved
+    assert all(len({there for there, _ in gpus}) == 1 for gpus in moved.values())
+
+
+def test_nobody_moves_where_all_gpus_are_alike_and_every_gang_is_in_one_node() -> None:
+    room = room_of(4, 4, scores={"A": [[1.0] * 4] * 2})
+    jobs = (running(room, "a", ("n1", 0)), running(room, "b", ("n2", 0), ("n2", 3), cost_s=0.0))
+    assert found(room, *jobs) == {}
+
+
+@pytest.mark.parametrize("cost_s", [0.0, 1.0, 30.0])
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=8))
+def test_without_differences_and_with_all_gangs_local_nobody_moves(sizes: list[int], cost_s: float) -> None:
+    room = room_of(*([4] * len(sizes)), scores={"A": [[1.0] * 4] * len(sizes)})
+    jobs = [
+        running(room, f"j-{number}", *((f"n{number}", 3 - gpu) for gpu in range(size)), cost_s=cost_s)
+        for number, size in enumerate(sizes, 1)
+    ]
+    assert found(room, *jobs) == {}
+
+
+def test_nobody_to_move_is_no_move() -> None:
+    assert found(room_of(2)) == {}
+
+
+# many jobs: one by one
+
+
+def many(count: int, free: int, *, slow: float = 2.0) -> tuple[Room, list[Movable]]:
+    """`count` jobs on slow GPUs, and `free` fast ones."""
+    room = room_of(count, free, scores={"A": [[slow] * count, [1.0] * free]})
+    return room, [running(room, f"j-{number:03d}", ("n1", number)) for number in range(count)]
+
+
+def test_of_many_jobs_those_move_that_gain_by_what_is_free() -> None:
+    room, jobs = many(JOINT_MOST + 5, 3)
+    moved = found(room, *jobs)
+    assert len(moved) == 3
+    assert {there for gpus in moved.values() for there, _ in gpus} == {"n2"}
+
+
+def test_of_many_jobs_only_so_many_move_at_once() -> None:
+    room, jobs = many(JOINT_MOST + 5, AT_ONCE_MOST + 5)
+    assert len(found(room, *jobs)) == AT_ONCE_MOST
+
+
+def test_of_many_jobs_none_moves_whose_gain_is_not_worth_it() -> None:
+    room, jobs = many(JOINT_MOST + 5, 5, slow=1.001)
+    assert found(room, *jobs) == {}
+
+
+def test_those_of_many_move_first_that_gain_most() -> None:
+    room = room_of(JOINT_MOST + 1, 1, scores={"A": [[1.5] * JOINT_MOST + [2.0], [1.0]]})
+    jobs = [running(room, f"j-{number:03d}", ("n1", number)) for number in range(JOINT_MOST + 1)]
+    assert found(room, *jobs) == {f"j-{JOINT_MOST:03d}": [("n2", 0)]}
+
+
+# whatever runs
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    st.lists(st.sampled_from([0.9, 1.0, 1.0, 1.2, 2.5]), min_size=32, max_size=32),
+    st.lists(
+        st.tuples(
+            st.integers(1, 5),
+            st.sampled_from(["A", "C"]),
+            st.sampled_from([0.0, 20.0, 500.0, LONG_S]),
+            st.sampled_from([0.0, 30.0, 120.0]),
+        ),
+        max_size=8,
+    ),
+    st.permutations(range(16)),
+    st.sampled_from([1.0, 2.0]),
+    st.booleans(),
+)
+def test_moves_are_possible_all_at_once_and_worth_their_cost(
+    placement: str,
+    gpus: list[int],
+    scores: list[float],
+    drawn: list[tuple[int, str, float, float]],
+    order: list[int],
+    margin: float,
+    many_more: bool,
+) -> None:
+    """For every placement, from any state that there can be, jointly and one by one."""
+    by_class = {
+        name: [[scores[at + 4 * number + gpu] for gpu in range(count)] for number, count in enumerate(gpus)]
+        for name, at in (("A", 0), ("C", 16))
+    }
+    placer = Policy(placement=placement).placing.placer
+    extra = JOINT_MOST + 1 if many_more else 0
+    room = room_of(*gpus, extra, scores=by_class, placer=placer)
+    places = [(f"n{number}", gpu) for number, count in enumerate(gpus, 1) for gpu in range(count)]
+    shuffled = [places[at] for at in order if at < len(places)]
+    jobs: list[Movable] = []
+    for number, (size, job_class, left_s, cost_s) in enumerate(drawn):
+        if size <= len(shuffled):
+            mine, shuffled = shuffled[:size], shuffled[size:]
+            jobs.append(running(room, f"j-{number}", *mine, job_class=job_class, left_s=left_s, cost_s=cost_s))
+    last = f"n{len(gpus) + 1}"
+    jobs += [running(room, f"k-{gpu}", (last, gpu), left_s=0.0) for gpu in range(extra)]
+    before = seen(room)
+    moves = moves_for(room, jobs, margin=margin)
+    assert seen(room) == before
+    assert moves == moves_for(room, jobs, margin=margin)
+    check(room, jobs, moves)

@@ -1,0 +1,143 @@
+"""The best node for a need, found without looking at all of them again."""
+
+from collections.abc import Callable
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libs.domain.job import Allocation
+from libs.planning.placement.offers import Offers
+from libs.planning.room import NodeRoom, Room
+from tests.support.builders import node
+
+NODES = [f"node-{number}" for number in range(5)]
+NEEDS = (1, 2, 3)
+
+
+def room_of(nodes: int = 3, gpus: int = 4) -> Room:
+    room = Room()
+    for name in NODES[:nodes]:
+        room.add(node(name, gpus=gpus))
+    return room
+
+
+Cost = tuple[float, ...]
+
+
+def leftover(need: int) -> Callable[[NodeRoom], Cost | None]:
+    """The fewer GPUs are left over, the better; then the lowest index counts."""
+    return lambda there: (len(there.free) - need, there.free[0]) if len(there.free) >= need else None
+
+
+def least(room: Room, need: int) -> tuple[Cost, str] | None:
+    """All of them looked at."""
+    costs = [(leftover(need)(there), there.node.id) for there in room.open_nodes]
+    return min(((cost, name) for cost, name in costs if cost is not None), default=None)
+
+
+def held(name: str, *gpus: int) -> Allocation:
+    return Allocation(rank=0, role="worker", node_id=name, gpus=gpus, cpus=0.0, memory=0)
+
+
+def test_the_cheapest_node_is_best_and_of_nodes_alike_the_first_by_id() -> None:
+    room = room_of()
+    offers = Offers(room, leftover(1))
+    assert offers.best(room) == ((3, 0), "node-0")
+    room.take(held("node-1", 3))
+    assert offers.best(room) == ((2, 0), "node-1")
+
+
+def test_where_it_fits_nowhere_there_is_no_best_until_something_is_given_back() -> None:
+    room = room_of(1)
+    offers = Offers(room, leftover(4))
+    room.take(held("node-0", 0))
+    assert offers.best(room) is None
+    room.give_back(held("node-0", 0))
+    assert offers.best(room) == ((0, 0), "node-0")
+
+
+def test_a_closed_node_is_no_offer_and_a_reopened_one_is() -> None:
+    room = room_of(2)
+    offers = Offers(room, leftover(1))
+    room.close(["node-0"])
+    assert offers.best(room) == ((3, 0), "node-1")
+    room.reopen(["node-0"])
+    assert offers.best(room) == ((3, 0), "node-0")
+
+
+def test_a_node_that_goes_or_comes_is_noticed() -> None:
+    room = room_of(2)
+    offers = Offers(room, leftover(1))
+    room.remove("node-0")
+    room.add(node("node-0", gpus=8))
+    assert offers.best(room) == ((3, 0), "node-1")
+    room.add(node("a-node", gpus=1))
+    assert offers.best(room) == ((0, 0), "a-node")
+
+
+def test_only_nodes_that_changed_are_looked_at_again() -> None:
+    room = room_of(5)
+    looked: list[str] = []
+
+    def cost(there: NodeRoom) -> Cost | None:
+        looked.append(there.node.id)
+        return leftover(1)(there)
+
+    offers = Offers(room, cost)
+    assert len(looked) == 5
+    offers.best(room)
+    assert len(looked) == 5
+    room.take(held("node-3", 1))
+    room.take(held("node-3", 2))
+    offers.best(room)
+    assert looked[5:] == ["node-3"]
+
+
+def test_a_room_looks_anew_when_scores_changed() -> None:
+    room = room_of(2)
+    found = room.best_node("need", lambda there: (room.scores.get("A", (there.node.id, 0)),))
+    assert found is not None
+    assert (found[0], found[1].node.id) == ((1.0,), "node-0")
+    room.rescore("A", {("node-0", 0): 1.5})
+    found = room.best_node("need", lambda there: (room.scores.get("A", (there.node.id, 0)),))
+    assert found is not None
+    assert found[1].node.id == "node-1"
+
+
+STEPS = st.tuples(
+    st.sampled_from(["take", "give", "close", "reopen", "add", "remove"]), st.sampled_from(NODES), st.integers(0, 3)
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(STEPS, st.sampled_from((0, *NEEDS))), max_size=40), st.booleans())
+def test_the_best_offer_is_the_least_of_all(steps: list[tuple[tuple[str, str, int], int]], by_room: bool) -> None:
+    """Whatever is taken, given back, closed, reopened, removed and added, and however long nobody asks."""
+    room = room_of(len(NODES))
+    offers = {need: Offers(room, leftover(need)) for need in NEEDS}
+
+    def best(need: int) -> tuple[Cost, str] | None:
+        if not by_room:
+            return offers[need].best(room)
+        found = room.best_node(need, leftover(need))
+        return None if found is None else (found[0], found[1].node.id)
+
+    for (step, name, gpu), asked in steps:
+        there = room.nodes.get(name)
+        if step == "take" and there is not None and gpu in there.free:
+            room.take(held(name, gpu))
+        elif step == "give" and there is not None and gpu not in there.free:
+            room.give_back(held(name, gpu))
+        elif step == "close":
+            room.close([name])
+        elif step == "reopen":
+            room.reopen([name])
+        elif step == "add":
+            room.add(node(name, gpus=gpu + 1))
+        elif step == "remove":
+            room.remove(name)
+        if asked:
+            assert best(asked) == least(room, asked)
+    for need in NEEDS:
+        assert best(need) == least(room, need)
+        assert best(need) == least(room, need)

@@ -1,0 +1,203 @@
+"""Who is served first, who displaces whom, and when that changes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from libs.planning.order import las, srtf
+from libs.planning.order.drf import DRF
+from libs.planning.order.fifo import FIFO
+from libs.planning.order.las import FIRST_GPU_SECONDS, GROWTH, LAS, LEVELS, PATIENCE, PATIENCE_SECONDS
+from libs.planning.order.priority import PRIORITY
+from libs.planning.order.srtf import SRTF
+from libs.planning.order.standing import Order, Standing
+from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
+from libs.planning.queue import place_of
+
+
+def standing(name: str = "j", seq: int = 1, **fields: float | str | int | None) -> Standing:
+    return replace(Standing(id=name, seq=seq, gpus=1), **fields)
+
+
+def served(order: Order, *jobs: Standing) -> list[str]:
+    return [job.id for job in sorted(jobs, key=lambda job: place_of(order, job))]
+
+
+# all of them
+
+
+def test_a_policy_is_called_by_its_three_names() -> None:
+    policy = Policy("las", "weft-best", "easy")
+    assert str(policy) == "las+weft-best+easy"
+    assert [Policy(order=name).ordering.name for name in ORDERS] == list(ORDERS)
+    assert set(ORDERS) == {"fifo", "srtf", "las", "drf", "priority"}
+    assert set(BACKFILLS) == {"none", "easy", "conservative"}
+    assert set(PLACEMENTS) >= {"packed", "packed-sticky", "random", "spread", "pm-first", "pal", "weft-best"}
+
+
+@pytest.mark.parametrize("field", ["order", "placement", "backfill"])
+def test_a_name_that_is_none_is_refused_with_those_that_are(field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field}: no such {field} as 'best'; there are "):
+        Policy(**{field: "best"})
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_of_jobs_alike_the_older_is_served_first_and_then_the_id_decides(name: str) -> None:
+    order = Policy(order=name).ordering
+    assert served(order, standing("b", 2), standing("a", 3), standing("c", 1)) == ["c", "b", "a"]
+    assert served(order, standing("b", 1), standing("a", 1)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_nobody_displaces_a_job_like_itself(name: str) -> None:
+    displaces = Policy(order=name).ordering.displaces
+    assert displaces is None or not displaces(standing("new", 9), standing("old", 1))
+
+
+# fifo
+
+
+def test_first_in_is_first_out_whatever_else_is_known_of_a_job() -> None:
+    older = standing("older", 1, gpus=64, priority=-5, attained_s=1e6, left_s=1e6, share=1.0)
+    assert served(FIFO, standing("newer", 2, priority=9, left_s=1.0), older) == ["older", "newer"]
+    assert FIFO.displaces is None
+
+
+# priority
+
+
+def test_the_more_important_comes_first_and_displaces_the_less_important() -> None:
+    high, low = standing("high", 9, priority=1), standing("low", 1)
+    assert served(PRIORITY, low, high) == ["high", "low"]
+    assert PRIORITY.displaces is not None
+    assert PRIORITY.displaces(high, low)
+    assert not PRIORITY.displaces(low, high)
+    assert not PRIORITY.displaces(standing("other", 2, priority=1), high)
+
+
+# shortest remaining time
+
+
+def test_the_shortest_comes_first_and_of_whom_nobody_knows_comes_last() -> None:
+    jobs = (standing("unknown", 1), standing("long", 2, left_s=1e9), standing("short", 3, left_s=5.0))
+    assert served(SRTF, *jobs) == ["short", "long", "unknown"]
+    assert served(SRTF, standing("b", 2), standing("a", 1)) == ["a", "b"]
+
+
+def test_a_job_displaces_one_that_still_needs_about_twice_as_long() -> None:
+    assert SRTF.displaces is not None
+    assert SRTF.displaces(standing(left_s=500.0), standing(left_s=1100.0))
+    assert not SRTF.displaces(standing(left_s=600.0), standing(left_s=1000.0))  # less than twice
+    assert SRTF.displaces(standing(left_s=1e12), standing())
+    assert not SRTF.displaces(standing(), standing())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(0, 1e9), st.floats(0, 1e9))
+def test_no_two_jobs_can_evict_each_other_in_turn(one: float, other: float) -> None:
+    """A displaced job may come back only to who has become longer than it, and nothing grows longer by running."""
+    assert SRTF.displaces is not None
+    if SRTF.displaces(standing(left_s=one), standing(left_s=other)):
+        assert one < other
+    if other >= 2 * one and other >= 2:
+        assert SRTF.displaces(standing(left_s=one), standing(left_s=other))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(1, 1e9))
+def test_a_running_jobs_tier_is_another_when_it_was_said_that_it_changes(left_s: float) -> None:
+    after = SRTF.changes_after_s(standing(left_s=left_s))
+    assert after is not None
+    assert after > 0
+    assert srtf.tier(standing(left_s=left_s - after - 1e-3)) < srtf.tier(standing(left_s=left_s))
+    assert srtf.tier(standing(left_s=left_s - after)) >= srtf.tier(standing(left_s=left_s)) - 1
+
+
+def test_a_job_at_its_end_and_one_of_which_nobody_knows_change_no_more() -> None:
+    assert SRTF.changes_after_s(standing(left_s=0.5)) is None
+    assert SRTF.changes_after_s(standing()) is None
+
+
+# least attained service
+
+
+def ends_of_levels() -> list[float]:
+    return [FIRST_GPU_SECONDS * GROWTH**number for number in range(LEVELS - 1)]
+
+
+def test_a_job_falls_to_the_next_level_at_its_end_and_the_last_has_none() -> None:
+    for number, end in enumerate(ends_of_levels()):
+        assert las.level(standing(attained_s=end * 0.999)) == number
+        assert las.level(standing(attained_s=end)) == number + 1
+    assert las.level(standing(attained_s=1e15)) == LEVELS - 1
+
+
+def test_what_a_job_had_is_counted_in_gpu_seconds() -> None:
+    assert las.level(standing(gpus=10, attained_s=FIRST_GPU_SECONDS / 10)) == 1
+    assert las.level(standing(gpus=9, attained_s=FIRST_GPU_SECONDS / 10)) == 0
+
+
+def test_who_had_little_comes_first_and_displaces_who_had_more_levels() -> None:
+    fresh, old = standing("fresh", 9), standing("old", 1, attained_s=FIRST_GPU_SECONDS)
+    assert served(LAS, old, fresh) == ["fresh", "old"]
+    assert LAS.displaces is not None
+    assert LAS.displaces(fresh, old)
+    assert not LAS.displaces(old, fresh)
+
+
+def test_within_a_level_the_oldest_comes_first_and_displaces_nobody() -> None:
+    more, less = standing("more", 1, attained_s=FIRST_GPU_SECONDS * 0.9), standing("less", 2)
+    assert served(LAS, less, more) == ["more", "less"]
+    assert LAS.displaces is not None
+    assert not LAS.displaces(less, more)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 64), st.floats(0, 1e6))
+def test_a_running_job_is_in_the_next_level_when_it_was_said_that_it_will_be(gpus: int, attained_s: float) -> None:
+    job = standing(gpus=gpus, attained_s=attained_s)
+    after = LAS.changes_after_s(job)
+    if after is None:
+        assert las.level(job) == LEVELS - 1
+        return
+    assert after > 0
+    assert las.level(standing(gpus=gpus, attained_s=attained_s + after + 1e-3)) == las.level(job) + 1
+    assert las.level(standing(gpus=gpus, attained_s=max(attained_s, attained_s + after - 1e-3))) == las.level(job)
+
+
+def test_a_job_without_gpus_never_falls() -> None:
+    assert LAS.changes_after_s(standing(gpus=0, attained_s=1e9)) is None
+
+
+def test_a_job_of_the_first_level_has_no_promotion_to_wait_for() -> None:
+    assert LAS.promotes_after_s(standing(waited_s=1e9)) is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(0, 1e7), st.floats(0, 1e7))
+def test_a_job_is_promoted_once_it_waited_long_against_what_it_had(attained_s: float, waited_s: float) -> None:
+    job = standing(attained_s=FIRST_GPU_SECONDS + attained_s, waited_s=waited_s)
+    after = LAS.promotes_after_s(job)
+    assert after == max(PATIENCE_SECONDS, PATIENCE * job.attained_s) - waited_s
+    assert after <= LAS.promotes_after_s(replace(job, waited_s=0.0))
+
+
+@pytest.mark.parametrize("name", [name for name in ORDERS if name != "las"])
+def test_no_other_order_promotes(name: str) -> None:
+    assert Policy(order=name).ordering.promotes_after_s(standing(waited_s=1e12, attained_s=1e9)) is None
+
+
+# dominant resource fairness
+
+
+def test_the_tenant_that_holds_least_comes_first_then_who_is_important_then_who_is_old() -> None:
+    assert DRF.by_share
+    assert DRF.displaces is None
+    poor, rich = standing("poor", 9, share=0.1), standing("rich", 1, share=0.2, priority=9)
+    assert served(DRF, rich, poor) == ["poor", "rich"]
+    assert served(DRF, standing("old", 1), standing("vip", 2, priority=1), standing("new", 3)) == ["vip", "old", "new"]
+
+
+def test_drf_is_the_only_order_that_goes_by_shares() -> None:
+    assert [name for name in ORDERS if Policy(order=name).ordering.by_share] == ["drf"]
