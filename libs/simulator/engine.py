@@ -152,7 +152,7 @@ class Engine:
         self._ended: dict[int, JobOutcome] = {}
         self._spells: list[Spell] = []
         self._decisions = self._placements = 0
-        self._reviewed_at = self._aged_at = -inf
+        self._reviewed_at = self._aged_at = self._benchmarked_at = -inf
         self._sees_truth = scores == "oracle"
 
     # the world
@@ -334,6 +334,11 @@ class Engine:
                 found = self._truth.sample(job.trace.job_class, _gpus(job), now)
                 if found:
                     changed.setdefault(self._room.scores.known(job.trace.job_class), {}).update(found)
+        if now >= self._benchmarked_at + self._world.benchmark_s:
+            self._benchmarked_at = now
+            idle = [(node.node.id, gpu) for node in self._room.open_nodes for gpu in node.free]
+            for name in self._room.scores.classes:
+                changed.setdefault(name, {}).update(self._truth.sample(name, idle, now))
         for name, scores in changed.items():
             self._room.rescore(name, scores)
         if now >= self._aged_at + AGE_S:

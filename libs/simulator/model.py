@@ -38,7 +38,8 @@ class World(Struct, frozen=True, kw_only=True):
     `failures_per_node_day`, `repair_s`: how often a node fails, and for how long; what its jobs did since their last
     checkpoint (every `checkpoint_s` of work) is lost.
     `drift_s`: how often every GPU gets other scores (0: never). `noise`: the standard deviation of one measured step
-    time, as a part of it; `sample_s`: how often each is measured.
+    time, as a part of it; `sample_s`: how often each GPU at work is measured; `benchmark_s`: how often each idle
+    one is, for every class.
     `durations_known`: whether everybody knows how much work a job is; else only what its user said of it.
     """
 
@@ -55,6 +56,7 @@ class World(Struct, frozen=True, kw_only=True):
     drift_s: float = 0.0
     noise: float = 0.02
     sample_s: float = 60.0
+    benchmark_s: float = 300.0
     durations_known: bool = False
 
     def penalty_of(self, job_class: str) -> float:
