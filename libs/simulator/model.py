@@ -49,7 +49,7 @@ class World(Struct, frozen=True, kw_only=True):
     start_s: float = 0.0
     move_s: float = 30.0
     decide_every_s: float = 0.0
-    review_s: float = 300.0
+    review_s: float = 600.0
     failures_per_node_day: float = 0.0
     repair_s: float = 3600.0
     checkpoint_s: float = 600.0

@@ -24,7 +24,7 @@ class Scale(Struct, frozen=True, kw_only=True):
     drifts_h: tuple[float, ...] = (2.0, 12.0)
     seeds: tuple[int, ...] = (1, 2)
     loads: tuple[float, ...] = (0.6, 0.8, 1.0, 1.2)
-    philly: tuple[OfPhilly, ...] = (OfPhilly(256, 6000), OfPhilly(2048, 3000), OfPhilly(2048, 20000, with_pal=False))
+    philly: tuple[OfPhilly, ...] = (OfPhilly(256, 2000), OfPhilly(2048, 1500), OfPhilly(2048, 20000, with_pal=False))
 
     @property
     def clusters(self) -> tuple[str, ...]:
