@@ -146,8 +146,7 @@ def room_of(nodes: Sequence[Node], holding: Sequence[Job]) -> Room:
     for node in nodes:
         room.add(node)
     for job in holding:
-        for allocation in job.placement.allocations if job.placement else ():
-            room.take(allocation)
+        room.take_all(job.placement.allocations if job.placement else ())
     return room
 
 
@@ -212,9 +211,8 @@ def _holders(job: Job, shape: Shape, room: Room, holding: Sequence[Job]) -> tupl
     estimate_at = None
     bounded = sorted((ends, held.seq, held) for held in relevant if (ends := ends_at(held)) is not None)
     for ends, _, held in bounded:
-        for allocation in held.placement.allocations if held.placement else ():
-            room.give_back(allocation)
-        if not isinstance(room.place(shape), NoRoom):
+        room.give_back_all(held.placement.allocations if held.placement else ())
+        if room.find(shape) is not None:
             estimate_at = ends
             break
     return tuple(_seen(held) for held in largest), estimate_at

@@ -54,12 +54,12 @@ def _together(room: Room, jobs: Sequence[Movable], margin: float) -> list[Move]:
     """Everybody gives back what they have and chooses again, where it is worth it; all of that, or nothing."""
     before = {job.job_id: _slowdown(room, job) for job in jobs}
     for job in jobs:
-        _give_back(room, job.allocations)
+        room.give_back_all(job.allocations)
     after = _chosen_again(room, sorted(jobs, key=_turn(room)), before, margin)
     for allocations in after.values():
-        _give_back(room, allocations)
+        room.give_back_all(allocations)
     for job in jobs:
-        _take(room, job.allocations)
+        room.take_all(job.allocations)
     if len(after) < len(jobs):
         return []
     moves = _worth(room, jobs, before, after, margin)
@@ -91,7 +91,7 @@ def _chosen_again(
             if saved <= margin * job.cost_s:
                 found = job.allocations
         after[job.job_id] = found
-        _take(room, found)
+        room.take_all(found)
     return after
 
 
@@ -128,30 +128,30 @@ def _one_by_one(room: Room, jobs: Sequence[Movable], margin: float) -> list[Move
     for job in jobs:
         job_class = job.asked.job_class
         slowdown = _slowdown(room, job)
-        kind = (job.shape, job_class)
-        if kind not in free:
+        need = (job.shape, job_class)
+        if need not in free:
             found = room.find(job.shape, job.asked)
-            free[kind] = None if found is None else room.slowdown(found, job_class)
-        best = free[kind]
+            free[need] = None if found is None else room.slowdown(found, job_class)
+        best = free[need]
         gain = 0.0 if best is None else _gain(job, slowdown, best, margin)
         if gain > 0:
             hopeful.append((-gain, job.job_id, job, slowdown))
     moves: list[Move] = []
     for _, _, job, slowdown in sorted(hopeful, key=lambda hope: hope[:2])[:AT_ONCE_MOST]:
-        _give_back(room, job.allocations)
+        room.give_back_all(job.allocations)
         found = room.find(job.shape, job.asked)
         gain = 0.0 if found is None else _gain(job, slowdown, room.slowdown(found, job.asked.job_class), margin)
         if found is not None and gain > 0:
             moves.append(Move(job.job_id, found, gain))
-            _take(room, found)
+            room.take_all(found)
         else:
-            _take(room, job.allocations)
+            room.take_all(job.allocations)
     moved = {move.job_id for move in moves}
     for move in moves:
-        _give_back(room, move.allocations)
+        room.give_back_all(move.allocations)
     for job in jobs:
         if job.job_id in moved:
-            _take(room, job.allocations)
+            room.take_all(job.allocations)
     return moves
 
 
@@ -167,13 +167,3 @@ def _gain(job: Movable, slowdown: float, instead: float, margin: float) -> float
 def _is_free(room: Room, allocations: Sequence[Allocation]) -> bool:
     nodes = room.nodes
     return all(one.node_id in nodes and set(one.gpus) <= set(nodes[one.node_id].free) for one in allocations)
-
-
-def _give_back(room: Room, allocations: Sequence[Allocation]) -> None:
-    for allocation in allocations:
-        room.give_back(allocation)
-
-
-def _take(room: Room, allocations: Sequence[Allocation]) -> None:
-    for allocation in allocations:
-        room.take(allocation)

@@ -3,10 +3,14 @@
 The names are those of the scheduler's settings, of `weft simulate` and of `weft explain`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
+from libs.planning.backfill import Backfill, Ending
+from libs.planning.backfill.conservative import Conservative
+from libs.planning.backfill.easy import Easy
+from libs.planning.backfill.none import NoBackfill
 from libs.planning.order.drf import DRF
 from libs.planning.order.fifo import FIFO
 from libs.planning.order.las import LAS
@@ -22,7 +26,7 @@ from libs.planning.placement.weft_best import weft_best
 from libs.planning.room import Placer
 
 
-class Placement(Struct, frozen=True):
+class Placing(Struct, frozen=True):
     """`moves`: what becomes of jobs that run already, each time it is decided.
 
     `never`: they stay. `always`: all give back their GPUs and are placed anew (as the PAL artifact does, most sensitive
@@ -37,19 +41,25 @@ class Placement(Struct, frozen=True):
 NEVER, ALWAYS, GAINFUL = "never", "always", "gainful"
 
 _ORDERS = {order.name: order for order in (FIFO, SRTF, LAS, DRF, PRIORITY)}
-_PLACEMENTS: Mapping[str, Placement] = {
-    "packed": Placement(packed, ALWAYS),
-    "packed-sticky": Placement(packed),
-    "random": Placement(at_random),
-    "spread": Placement(spread),
-    "pm-first": Placement(pm_first, ALWAYS, by_class=True),
-    "pal": Placement(pal, ALWAYS, by_class=True),
-    "weft-best": Placement(weft_best, GAINFUL),
+_PLACEMENTS: Mapping[str, Placing] = {
+    "packed": Placing(packed, ALWAYS),
+    "packed-sticky": Placing(packed),
+    "random": Placing(at_random),
+    "spread": Placing(spread),
+    "pm-first": Placing(pm_first, ALWAYS, by_class=True),
+    "pal": Placing(pal, ALWAYS, by_class=True),
+    "weft-best": Placing(weft_best, GAINFUL),
+}
+
+_BACKFILLS: Mapping[str, Callable[..., Backfill]] = {
+    "none": NoBackfill,
+    "easy": Easy,
+    "conservative": Conservative,
 }
 
 ORDERS = tuple(_ORDERS)
 PLACEMENTS = tuple(_PLACEMENTS)
-BACKFILLS = ("none", "easy", "conservative")
+BACKFILLS = tuple(_BACKFILLS)
 
 
 class Policy(Struct, frozen=True):
@@ -76,5 +86,9 @@ class Policy(Struct, frozen=True):
         return _ORDERS[self.order]
 
     @property
-    def placing(self) -> Placement:
+    def placing(self) -> Placing:
         return _PLACEMENTS[self.placement]
+
+    def filling(self, *, now: float, free: int, endings: Callable[[], Sequence[Ending]]) -> Backfill:
+        """For one walk over the queue: so many GPUs are free `now`; `endings()`, the soonest first, if it is asked."""
+        return _BACKFILLS[self.backfill](now=now, free=free, endings=endings)

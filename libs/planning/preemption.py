@@ -71,11 +71,9 @@ def _open_somewhere(holder: Holder, room: Room) -> bool:
 
 def _give_back(holders: Sequence[Holder], room: Room) -> None:
     for holder in holders:
-        for allocation in holder.allocations:
-            room.give_back(allocation)
+        room.give_back_all(holder.allocations)
 
 
 def _take(holders: Sequence[Holder], room: Room) -> None:
     for holder in holders:
-        for allocation in holder.allocations:
-            room.take(allocation)
+        room.take_all(holder.allocations)

@@ -1,7 +1,7 @@
 """Waiting jobs in the order in which they are served.
 
-Jobs of one shape and class fit, or do not, alike: such a *kind* that does not fit is asked about once, however many
-jobs are of it.
+Jobs of one shape and class fit, or do not, alike: such a *group* that does not fit is asked about once, however many
+jobs are in it.
 """
 
 from bisect import bisect_left, insort
@@ -19,11 +19,11 @@ def place_of(order: Order, standing: Standing) -> Place:
 
 
 class Queue:
-    """Waiting jobs by kind, each kind in order."""
+    """Waiting jobs by group, each group in order."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
-        self._by_kind: dict[Hashable, list[Place]] = {}
+        self._by_group: dict[Hashable, list[Place]] = {}
         self._where: dict[str, tuple[Hashable, Place]] = {}
 
     def __len__(self) -> int:
@@ -32,47 +32,49 @@ class Queue:
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._where
 
-    def add(self, standing: Standing, kind: Hashable) -> None:
+    def add(self, standing: Standing, group: Hashable) -> None:
         """Also in its new place, if it waits already."""
         self.remove(standing.id)
         if self.order.by_share:
-            kind = (standing.tenant, kind)
+            group = (standing.tenant, group)
         place = place_of(self.order, standing)
-        insort(self._by_kind.setdefault(kind, []), place)
-        self._where[standing.id] = (kind, place)
+        insort(self._by_group.setdefault(group, []), place)
+        self._where[standing.id] = (group, place)
 
     def remove(self, job_id: str) -> None:
         found = self._where.pop(job_id, None)
         if found is None:
             return
-        kind, place = found
-        places = self._by_kind[kind]
+        group, place = found
+        places = self._by_group[group]
         del places[bisect_left(places, place)]
         if not places:
-            del self._by_kind[kind]
+            del self._by_group[group]
 
-    def kind(self, job_id: str) -> Hashable:
-        kind = self._where[job_id][0]
-        return kind[1] if self.order.by_share else kind  # type: ignore[index]
+    def group(self, job_id: str) -> Hashable:
+        group = self._where[job_id][0]
+        return group[1] if self.order.by_share else group  # type: ignore[index]
 
     def ahead_of(self, job_id: str) -> int:
         place = self._where[job_id][1]
-        return sum(bisect_left(places, place) for places in self._by_kind.values())
+        return sum(bisect_left(places, place) for places in self._by_group.values())
 
     def served(self, share_of: Callable[[str], float] | None = None) -> "Served":
         """`share_of(tenant)`, for an order that goes by it: its dominant share now."""
-        return Served(self._by_kind, share_of if self.order.by_share else None)
+        return Served(self._by_group, share_of if self.order.by_share else None)
 
 
 class Served:
     """One walk over the queue in order. Take `next`; then take that job out of the queue and say `taken`, or leave it
-    there and say `passed`, or `blocked` where no other of its kind will do better."""
+    there and say `passed`, or `blocked` where no other of its group will do better."""
 
-    def __init__(self, by_kind: Mapping[Hashable, list[Place]], share_of: Callable[[str], float] | None = None) -> None:
-        self._lists = list(by_kind.values())
+    def __init__(
+        self, by_group: Mapping[Hashable, list[Place]], share_of: Callable[[str], float] | None = None
+    ) -> None:
+        self._lists = list(by_group.values())
         self._at = [0] * len(self._lists)
         self._share_of = share_of
-        self._tenants = [kind[0] for kind in by_kind] if share_of else []  # type: ignore[index]
+        self._tenants = [group[0] for group in by_group] if share_of else []  # type: ignore[index]
         self._heads = [(self._key(index, places[0]), index) for index, places in enumerate(self._lists)]
         heapify(self._heads)
 

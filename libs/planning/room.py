@@ -1,7 +1,7 @@
 """What is free in a pool, kept so that finding a place costs little however many nodes there are."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -214,6 +214,14 @@ class Room:
             self._refile(room, allocation, self._restore)
             self.grown += 1
 
+    def take_all(self, allocations: Iterable[Allocation]) -> None:
+        for allocation in allocations:
+            self.take(allocation)
+
+    def give_back_all(self, allocations: Iterable[Allocation]) -> None:
+        for allocation in allocations:
+            self.give_back(allocation)
+
     def place(self, shape: Shape, asked: Asked = NOBODY) -> tuple[Allocation, ...] | NoRoom:
         """Find a place for the whole gang, or say why there is none; the room stays as it is until `take`.
 
@@ -258,19 +266,28 @@ class Room:
                 picks = placer(self, want, fewer, asked)
         return allocations_of(picks, want, first_rank) if picks else ()
 
-    def slowdown(self, allocations: Iterable[Allocation], job_class: str) -> float:
-        """How many seconds a second of work takes there: the slowest GPU, times the locality (PAL's model)."""
-        scores = self.scores.of(job_class)
+    def slowdown(
+        self, allocations: Iterable[Allocation], job_class: str, *, scores: Mapping[GpuKey, float] | None = None
+    ) -> float:
+        """How many seconds a second of work takes there: the slowest GPU, times the locality (PAL's model).
+
+        `scores`: what to go by for this class, if not by what is believed.
+        """
+        believed = self.scores.of(job_class) if scores is None else scores
         slowest = 0.0
         nodes: set[str] = set()
         for allocation in allocations:
             nodes.add(allocation.node_id)
             for gpu in allocation.gpus:
-                slowest = max(slowest, scores.get((allocation.node_id, gpu), TYPICAL))
+                slowest = max(slowest, believed.get((allocation.node_id, gpu), TYPICAL))
+        return (slowest or TYPICAL) * self.spread_over(nodes, job_class)
+
+    def spread_over(self, nodes: Collection[str], job_class: str) -> float:
+        """By how much a gang takes longer for being on all of these."""
         if len(nodes) <= 1:
-            return slowest or TYPICAL
+            return 1.0
         racks = len({self.nodes[node_id].rack for node_id in nodes if node_id in self.nodes})
-        return (slowest or TYPICAL) * self.locality.factor(job_class, nodes=len(nodes), racks=racks)
+        return self.locality.factor(job_class, nodes=len(nodes), racks=racks)
 
     def _why_not(self, want: Want) -> Cause:
         request = want.request

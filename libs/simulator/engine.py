@@ -12,11 +12,7 @@ from random import Random
 
 from libs.domain.job import Allocation
 from libs.planning.backfill import Backfill, Ending
-from libs.planning.backfill.conservative import Conservative
-from libs.planning.backfill.easy import Easy
-from libs.planning.backfill.none import NoBackfill
 from libs.planning.moves import JOINT_MOST, Movable, moves_for
-from libs.planning.order.srtf import SRTF
 from libs.planning.order.standing import Standing
 from libs.planning.policy import ALWAYS, GAINFUL, Policy
 from libs.planning.preemption import Holder, clearing_for
@@ -264,7 +260,7 @@ class Engine:
         after = self._order.changes_after_s(standing)
         if after is not None:
             at = now + max(after, 0.0)
-            if self._order is SRTF:  # what is left gets less only as it works
+            if self._order.by_left:  # what is left gets less only as it works
                 at = max(now, job.paused_until) + max(after, 0.0) * job.slowdown
             heappush(self._events, (at + GRAIN_S, _CHANGES, job.number, job.version))
 
@@ -440,12 +436,12 @@ class Engine:
                 if backfill is not None:
                     backfill.started(job.trace.gpus, lasts)
                 continue
-            shorter_may = in_the_way and lasts is not None and self._order is not SRTF  # there, those come first
+            shorter_may = in_the_way and lasts is not None and not self._order.by_left  # there, those come first
             if shorter_may or self._policy.backfill == "conservative":  # in which each has a reservation of its own
                 walk.passed()
             else:
                 walk.blocked()
-            backfill = backfill or self._backfill(now)
+            backfill = backfill or self._policy.filling(now=now, free=self._free, endings=lambda: self._endings)
             if not backfill.blocked(job.trace.gpus, lasts):
                 return
 
@@ -493,12 +489,6 @@ class Engine:
 
     def _share(self, tenant: str) -> float:
         return self._held.get(tenant, 0) / self._cluster.gpus
-
-    def _backfill(self, now: float) -> Backfill:
-        if self._policy.backfill == "none":
-            return NoBackfill()
-        kind = Easy if self._policy.backfill == "easy" else Conservative
-        return kind(now=now, free=self._free, endings=lambda: self._endings)
 
     def _place_all_anew(self, now: float) -> None:
         """As the PAL artifact does in every round: all give back what they have, and are placed one after the other."""

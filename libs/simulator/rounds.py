@@ -103,8 +103,7 @@ def simulate_rounds(
             job.done_s += rounds * round_s / job.slowdown
             if job.done_s >= job.trace.work_s * (1.0 - GRAIN):
                 job.leave(now)
-                for allocation in job.allocations:
-                    room.give_back(allocation)
+                room.give_back_all(job.allocations)
                 active.remove(job)
                 spells += job.spells
                 ended[job.number] = _outcome(job, now)
@@ -137,8 +136,7 @@ def _place(active: Sequence[_Job], room: Room, now: float, gpus: int, placement:
         waiting = [job for job in prefix if not job.allocations]
     else:
         for job in active:
-            for allocation in job.allocations:
-                room.give_back(allocation)
+            room.give_back_all(job.allocations)
         by_class = placement in ("pal", "pm-first")
         waiting = sorted(prefix, key=lambda job: room.scores.sensitivity(job.trace.job_class)) if by_class else prefix
     placed: dict[int, tuple[Allocation, ...]] = {}
@@ -147,8 +145,7 @@ def _place(active: Sequence[_Job], room: Room, now: float, gpus: int, placement:
         if found is None:
             break
         placed[job.number] = found
-        for allocation in found:
-            room.take(allocation)
+        room.take_all(found)
     for job in active:
         if job.number in placed:
             job.settle(now, placed[job.number], room)

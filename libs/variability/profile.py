@@ -62,7 +62,7 @@ class Seat(Struct, frozen=True, order=True):
         return f"{self.cabinet}-{self.node}-{self.device}"
 
 
-class Runs(Struct, frozen=True):
+class MeasuredRuns(Struct, frozen=True):
     """What was measured, each run's time as a part of the median of all: `normalised` in the order of the file."""
 
     file: str
@@ -85,7 +85,9 @@ class Runs(Struct, frozen=True):
 # profiles
 
 
-def cluster_profile(runs_by_class: Mapping[str, Runs], *, nodes: int, gpus_per_node: int, dice: Random) -> Profile:
+def cluster_profile(
+    runs_by_class: Mapping[str, MeasuredRuns], *, nodes: int, gpus_per_node: int, dice: Random
+) -> Profile:
     """A cluster of real nodes, drawn from those in the runs of the first class, each GPU with its median run.
 
     No node is there twice while there are others. A GPU that was not measured for a class gets the score of any.
@@ -111,7 +113,7 @@ def cluster_profile(runs_by_class: Mapping[str, Runs], *, nodes: int, gpus_per_n
 
 
 def artifact_profile(
-    runs_by_class: Mapping[str, Runs], gpus: int, dice: Random, *, gpus_per_node: int = GPUS_PER_NODE
+    runs_by_class: Mapping[str, MeasuredRuns], gpus: int, dice: Random, *, gpus_per_node: int = GPUS_PER_NODE
 ) -> Profile:
     """The cluster as PAL's published code draws it: every GPU gets any single run of its class, outliers and all."""
     drawn = [
@@ -163,7 +165,7 @@ def read_profile(path: str | Path, *, classes: Collection[str] | None = None) ->
     return Profile(Path(path).stem, tuple(tuple(gpus) for gpus in nodes.values()))
 
 
-def read_runs(path: str | Path) -> Runs:
+def read_runs(path: str | Path) -> MeasuredRuns:
     """A file of single runs with the time of each in its column `perf`, and the seat of the GPU that took it."""
     table = Table(str(path))
     table.either("perf")
@@ -174,7 +176,7 @@ def read_runs(path: str | Path) -> Runs:
     by_gpu: defaultdict[Seat, list[float]] = defaultdict(list)
     for seat, time in zip(seats, normalised, strict=True):
         by_gpu[seat].append(time)
-    return Runs(table.file, normalised, {seat: tuple(by_gpu[seat]) for seat in sorted(by_gpu)})
+    return MeasuredRuns(table.file, normalised, {seat: tuple(by_gpu[seat]) for seat in sorted(by_gpu)})
 
 
 def _seats(table: "Table") -> list[Seat]:

@@ -27,8 +27,8 @@ _S, _E = JobState, JobEvent
 POLICY = Policy("priority", "weft-best", "easy")
 
 
-class JobKind(Struct, frozen=True):
-    """Waiting jobs of one kind fit, or do not, alike; and whom one of them may overtake, the others may."""
+class JobGroup(Struct, frozen=True):
+    """Waiting jobs of one group fit, or do not, alike; and whom one of them may overtake, the others may."""
 
     shape: Shape
     job_class: str
@@ -110,11 +110,11 @@ class Picture:
         self.pool_changes += 1
         self.holdings.shares.measure(self.nodes.values())
 
-    def kind(self, job_id: str) -> JobKind:
+    def group(self, job_id: str) -> JobGroup:
         """Of a job that waits in the queue."""
-        kind = self.queue.kind(job_id)
-        assert isinstance(kind, JobKind)
-        return kind
+        group = self.queue.group(job_id)
+        assert isinstance(group, JobGroup)
+        return group
 
     def keep(self, job: Job) -> None:
         """A job that is new here."""
@@ -310,7 +310,7 @@ class Picture:
     def stand(self, job: Job, now: float) -> None:
         """It waits in the queue, where the order puts it now."""
         lasts = None if self.policy.backfill == "none" else job.spec.time_limit_seconds
-        self.queue.add(standing_of(job, now, self.queue.order), JobKind(shape_of(job.spec), class_of(job.spec), lasts))
+        self.queue.add(standing_of(job, now, self.queue.order), JobGroup(shape_of(job.spec), class_of(job.spec), lasts))
 
     def _give(self, job: Job, now: float, *, loaded: bool) -> None:
         """A job came to hold what its placement says."""
@@ -319,8 +319,7 @@ class Picture:
         self.runs.hold(job, loaded=loaded)
         self.holdings.hold(job, now)
         self.ports.setdefault(job.placement.master_address, set()).update(ports_of(job))
-        for allocation in job.placement.allocations:
-            self.room.take(allocation)
+        self.room.take_all(job.placement.allocations)
         if job.state is not _S.STOPPING:
             self.order_bytes[job.id] = order_bytes_max(job)
             for node_id, orders in run_orders(job, self.nodes).items():
@@ -340,8 +339,7 @@ class Picture:
         self.runs.let_go(job)
         self.holdings.let_go(job)
         self.ports[job.placement.master_address].difference_update(ports_of(job))
-        for allocation in job.placement.allocations:
-            self.room.give_back(allocation)
+        self.room.give_back_all(job.placement.allocations)
         for allocation in job.placement.allocations:
             if self.runs.alive(job, allocation):
                 self.look_for_strays(allocation.node_id)

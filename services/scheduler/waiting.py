@@ -9,10 +9,6 @@ from math import inf
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.messages.nodes import RunSeen, RunState
-from libs.planning.backfill import Backfill
-from libs.planning.backfill.conservative import Conservative
-from libs.planning.backfill.easy import Easy
-from libs.planning.backfill.none import NoBackfill
 from libs.planning.jobs import asked_by, standing_of
 from libs.planning.order.las import LAS
 from libs.planning.order.standing import Standing
@@ -20,7 +16,7 @@ from libs.planning.preemption import Clearing, Holder, clearing_for
 from libs.planning.room import NoRoom, Room, Shape, empty_room, gpus_of
 from services.scheduler import lives
 from services.scheduler.moving import Moving
-from services.scheduler.picture import JobKind, Picture
+from services.scheduler.picture import JobGroup, Picture
 from services.scheduler.placing import place
 
 _S, _E, _C = JobState, JobEvent, CauseCode
@@ -103,45 +99,45 @@ class Waiting:
         return steps
 
     def _place_waiting(self, now: float) -> tuple[list[Step], "_Causes"]:
-        """Places for those who fit, in order; and for each kind that does not, why, where that was not said yet."""
+        """Places for those who fit, in order; and for each group that does not, why, where that was not said yet."""
         picture, queue = self._picture, self._picture.queue
         steps: list[Step] = []
-        unexplained = {picture.kind(job_id) for job_id in picture.unexplained if job_id in queue}
+        unexplained = {picture.group(job_id) for job_id in picture.unexplained if job_id in queue}
         causes = _Causes()
         reserved: Nodes = ()
         kept_for = ""  # for whom those are
         ahead = ""  # the first of those that do not fit
-        backfill = self._backfill(now)
+        backfill = picture.policy.filling(now=now, free=picture.room.gpus_free, endings=picture.holdings.endings)
         walk = queue.served(picture.holdings.shares.of)
         while len(steps) < self._steps_max and (job_id := walk.next()) is not None:
             if job_id in self._moving.targets:
                 walk.passed()
                 continue
-            job, kind = picture.jobs[job_id], picture.kind(job_id)
-            gpus = gpus_of(kind.shape)
-            its_turn = not ahead or not gpus or backfill.may_start(gpus, kind.lasts_s)
-            found = self._find(job, kind.shape, reserved) if its_turn else ()
+            job, group = picture.jobs[job_id], picture.group(job_id)
+            gpus = gpus_of(group.shape)
+            its_turn = not ahead or not gpus or backfill.may_start(gpus, group.lasts_s)
+            found = self._find(job, group.shape, reserved) if its_turn else ()
             if found:
                 steps += place(picture, job, found, now)
                 walk.taken()
                 if gpus:
-                    backfill.started(gpus, kind.lasts_s)
+                    backfill.started(gpus, group.lasts_s)
                 continue
             if picture.policy.backfill == "conservative":
                 walk.passed()  # each has a reservation of its own
             else:
                 walk.blocked()
-            if kind in unexplained:
-                causes.of_kind[kind] = self._why_not(kind, reserved, kept_for, its_turn=its_turn, ahead=ahead)
-            if not self._would_fit_empty(kind.shape):
+            if group in unexplained:
+                causes.of_group[group] = self._why_not(group, reserved, kept_for, its_turn=its_turn, ahead=ahead)
+            if not self._would_fit_empty(group.shape):
                 continue  # it is in nobody's way
             if its_turn:
-                steps += self._make_room(job, kind.shape, now)
-            if not reserved and (reserved := self._claim(job, kind.shape, now)):
+                steps += self._make_room(job, group.shape, now)
+            if not reserved and (reserved := self._claim(job, group.shape, now)):
                 kept_for = job_id
                 picture.room.close(reserved)
             ahead = ahead or job_id
-            if (gpus or picture.policy.backfill == "none") and not backfill.blocked(gpus, kind.lasts_s):
+            if (gpus or picture.policy.backfill == "none") and not backfill.blocked(gpus, group.lasts_s):
                 causes.of_others = _behind(ahead, picture.policy.backfill)
                 break
         self.reserved = reserved
@@ -149,16 +145,6 @@ class Waiting:
         picture.room.reopen(reserved)
         picture.room.grown = grown  # by that alone nothing fits which did not
         return steps, causes
-
-    def _backfill(self, now: float) -> Backfill:
-        picture = self._picture
-        match picture.policy.backfill:
-            case "none":
-                return NoBackfill()
-            case "conservative":
-                return Conservative(now=now, free=picture.room.gpus_free, endings=picture.holdings.endings)
-            case _:
-                return Easy(now=now, free=picture.room.gpus_free, endings=picture.holdings.endings)
 
     def _find(self, job: Job, shape: Shape, reserved: Nodes) -> tuple[Allocation, ...]:
         """Ask the room; what did not fit need not be asked again until something was given back."""
@@ -235,19 +221,19 @@ class Waiting:
                 wanted -= len(room.models)
         return tuple(claimed)
 
-    def _why_not(self, kind: JobKind, reserved: Nodes, kept_for: str, *, its_turn: bool, ahead: str) -> Cause:
-        """Why no job of this kind is placed now."""
+    def _why_not(self, group: JobGroup, reserved: Nodes, kept_for: str, *, its_turn: bool, ahead: str) -> Cause:
+        """Why no job of this group is placed now."""
         if not its_turn:
             sentence = f"{ahead} is ahead of it and might start later if this one did now"
-            numbers = {"gpus_wanted": float(gpus_of(kind.shape))}
+            numbers = {"gpus_wanted": float(gpus_of(group.shape))}
             return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead, numbers=numbers)
         room = self._picture.room
-        grown, kept, cause = self._unfit.get(kind.shape, (-1, (), None))
+        grown, kept, cause = self._unfit.get(group.shape, (-1, (), None))
         if cause is None or (grown, kept) != (room.grown, reserved):
-            found = room.place(kind.shape)
+            found = room.place(group.shape)
             assert isinstance(found, NoRoom), "it did not fit a moment ago"
             cause = found.cause
-            self._unfit[kind.shape] = (room.grown, reserved, cause)
+            self._unfit[group.shape] = (room.grown, reserved, cause)
         return _kept_for(kept_for, cause) if reserved else cause
 
     def _explain_waiting(self, causes: "_Causes", now: float) -> list[Step]:
@@ -268,7 +254,7 @@ class Waiting:
                 cause = _still_runs(*strays[job_id])
             elif (moves := self._moving.waits(job_id)) is not None:
                 cause = moves
-            elif (known := causes.of_kind.get(self._picture.kind(job_id), causes.of_others)) is not None:
+            elif (known := causes.of_group.get(self._picture.group(job_id), causes.of_others)) is not None:
                 cause = known
             else:
                 continue  # its turn comes in the next tick
@@ -282,7 +268,7 @@ class _Causes:
     """Why those wait who were not placed. `of_others`: those who were not even looked at; None: their turn comes."""
 
     def __init__(self) -> None:
-        self.of_kind: dict[JobKind, Cause] = {}
+        self.of_group: dict[JobGroup, Cause] = {}
         self.of_others: Cause | None = None
 
 

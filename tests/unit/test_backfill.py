@@ -19,7 +19,7 @@ from libs.simulator.run import simulate
 from libs.simulator.workload import TraceJob, Workload
 
 KINDS: dict[str, Callable[..., Backfill]] = {
-    "none": lambda **_: NoBackfill(),
+    "none": NoBackfill,
     "easy": Easy,
     "conservative": Conservative,
 }
@@ -38,7 +38,7 @@ def conservative(free: int, *endings: tuple[float, int]) -> Conservative:
 
 
 def test_without_backfill_the_first_that_does_not_fit_ends_the_walk() -> None:
-    nobody = NoBackfill()
+    nobody = NoBackfill(now=NOW, free=4, endings=tuple)
     assert nobody.may_start(1, None)
     nobody.started(1, None)
     assert not nobody.blocked(8, 5.0)

@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from libs.variability.profile import (
+    MeasuredRuns,
     Profile,
     ProfiledGpu,
     ProfileError,
-    Runs,
     Seat,
     artifact_profile,
     cluster_profile,
@@ -30,12 +30,12 @@ def written(folder: Path, text: str | bytes, name: str = "some.csv") -> Path:
     return path
 
 
-def runs(nodes: int, *, gpus: int = 2, file: str = "runs.csv", time: float = 1.0) -> Runs:
+def runs(nodes: int, *, gpus: int = 2, file: str = "runs.csv", time: float = 1.0) -> MeasuredRuns:
     by_gpu = {Seat("c1", node, gpu): (time + node,) for node in range(nodes) for gpu in range(gpus)}
-    return Runs(file, tuple(run for (run,) in by_gpu.values()), by_gpu)
+    return MeasuredRuns(file, tuple(run for (run,) in by_gpu.values()), by_gpu)
 
 
-def longhorn() -> dict[str, Runs]:
+def longhorn() -> dict[str, MeasuredRuns]:
     files = json.loads(measured("variability/profiles.json").read_text())
     folder = measured("variability/longhorn-v100")
     return {name.removeprefix("class"): read_runs(folder / Path(file).name) for name, file in files.items()}

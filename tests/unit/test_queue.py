@@ -1,4 +1,4 @@
-"""Waiting jobs in the order in which they are served, one kind asked about once."""
+"""Waiting jobs in the order in which they are served, one group asked about once."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,8 +20,8 @@ def standing(name: str, seq: int = 1, *, tenant: str = "", priority: int = 0, at
 
 def queue(order: Order, *jobs: tuple[Standing, str]) -> Queue:
     made = Queue(order)
-    for job, kind in jobs:
-        made.add(job, kind)
+    for job, group in jobs:
+        made.add(job, group)
     return made
 
 
@@ -35,7 +35,7 @@ def passed(waiting: Queue, share_of: Callable[[str], float] | None = None) -> li
     return found
 
 
-def test_jobs_of_all_kinds_are_served_in_one_order() -> None:
+def test_jobs_of_all_groups_are_served_in_one_order() -> None:
     waiting = queue(FIFO, (standing("c", 3), "small"), (standing("a", 1), "small"), (standing("b", 2), "large"))
     assert passed(waiting) == ["a", "b", "c"]
     assert len(waiting) == 3
@@ -49,7 +49,7 @@ def test_a_job_that_waits_already_gets_its_new_place() -> None:
     waiting = queue(PRIORITY, (standing("a", 1), "x"), (standing("b", 2), "x"))
     waiting.add(standing("b", 2, priority=1), "y")
     assert passed(waiting) == ["b", "a"]
-    assert (len(waiting), waiting.kind("b")) == (2, "y")
+    assert (len(waiting), waiting.group("b")) == (2, "y")
 
 
 def test_who_is_taken_out_waits_no_more_and_who_never_waited_changes_nothing() -> None:
@@ -62,7 +62,7 @@ def test_who_is_taken_out_waits_no_more_and_who_never_waited_changes_nothing() -
     assert passed(waiting) == ["b"]
 
 
-def test_a_kind_that_does_not_fit_is_asked_about_once() -> None:
+def test_a_group_that_does_not_fit_is_asked_about_once() -> None:
     jobs = ((standing("a", 1), "big"), (standing("b", 2), "small"), (standing("c", 3), "big"))
     walk = queue(FIFO, *jobs, (standing("d", 4), "small")).served()
     asked: list[str | None] = []
@@ -75,7 +75,7 @@ def test_a_kind_that_does_not_fit_is_asked_about_once() -> None:
     assert asked == ["a", "b", "d"]
 
 
-def test_who_is_taken_makes_way_for_the_next_of_its_kind() -> None:
+def test_who_is_taken_makes_way_for_the_next_of_its_group() -> None:
     waiting = queue(FIFO, (standing("a", 1), "x"), (standing("b", 2), "y"), (standing("c", 3), "x"))
     walk = waiting.served()
     order: list[str] = []
@@ -99,7 +99,7 @@ def test_shares_of_tenants_decide_and_change_while_they_are_served() -> None:
     tenant_of = {"a1": "alice", "a2": "alice", "b1": "bob", "b2": "bob", "b3": "bob", "b4": "bob"}
     jobs = ((standing(name, seq, tenant=tenant), "x") for seq, (name, tenant) in enumerate(tenant_of.items()))
     waiting = queue(DRF, *jobs)
-    assert waiting.kind("a1") == "x"
+    assert waiting.group("a1") == "x"
     walk = waiting.served(lambda tenant: held[tenant] / 10)
     order: list[str] = []
     while (job_id := walk.next()) is not None:
@@ -111,7 +111,7 @@ def test_shares_of_tenants_decide_and_change_while_they_are_served() -> None:
     assert order == ["b1", "b2", "a1", "b3", "a2", "b4"]
 
 
-def test_a_tenants_kind_that_does_not_fit_says_nothing_of_anothers() -> None:
+def test_a_tenants_group_that_does_not_fit_says_nothing_of_anothers() -> None:
     waiting = queue(DRF, (standing("a", 1, tenant="alice"), "x"), (standing("b", 2, tenant="bob"), "x"))
     walk = waiting.served(lambda tenant: 0.0)
     assert walk.next() == "a"
@@ -136,13 +136,13 @@ def test_an_order_that_does_not_go_by_shares_does_not_ask_for_them() -> None:
     )
 )
 def test_a_queue_serves_as_sorting_would(steps: Sequence[tuple[int, int, int, str, bool]]) -> None:
-    """Whatever was added, added again under another kind, and removed."""
+    """Whatever was added, added again under another group, and removed."""
     waiting = Queue(PRIORITY)
     there: dict[str, Standing] = {}
-    for number, seq, priority, kind, adds in steps:
+    for number, seq, priority, group, adds in steps:
         job = standing(str(number), seq, priority=priority)
         if adds:
-            waiting.add(job, kind)
+            waiting.add(job, group)
             there[job.id] = job
         else:
             waiting.remove(job.id)

@@ -1,7 +1,14 @@
 """No backfill: nobody overtakes a job that does not fit."""
 
+from collections.abc import Callable, Sequence
+
+from libs.planning.backfill import Ending
+
 
 class NoBackfill:
+    def __init__(self, *, now: float, free: int, endings: Callable[[], Sequence[Ending]]) -> None:
+        del now, free, endings  # whatever they are
+
     def may_start(self, gpus: int, lasts_s: float | None) -> bool:
         del gpus, lasts_s
         return True

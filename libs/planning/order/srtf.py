@@ -25,4 +25,4 @@ def changes_after_s(job: Standing) -> float | None:
     return job.left_s - float(1 << (tier(job) - 1)) + GRAIN_S
 
 
-SRTF = Order("srtf", key, tier, changes_after_s)
+SRTF = Order("srtf", key, tier, changes_after_s, by_left=True)

@@ -37,7 +37,8 @@ class Order(Struct, frozen=True):
 
     `changes_after_s(running)`: when its tier will be another, if it runs on (None: never by running).
     `promotes_after_s(waiting)`: how long it may wait until what it has had is forgotten: it then is among the new ones.
-    `by_share`: the key changes with what the tenant holds.
+    `by_share`: the key changes with what the tenant holds. `by_left`: it is how much is left to do, which gets less
+    only by working, not by holding GPUs alone.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Order(Struct, frozen=True):
     changes_after_s: Callable[[Standing], float | None] = _never
     promotes_after_s: Callable[[Standing], float | None] = _never
     by_share: bool = False
+    by_left: bool = False
 
     @property
     def displaces(self) -> Callable[[Standing, Standing], bool] | None:

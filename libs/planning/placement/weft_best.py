@@ -39,9 +39,7 @@ def _slowest(room: Room, picks: Picks, asked: Asked) -> float:
 
 
 def _slowdown(room: Room, picks: Picks, asked: Asked) -> float:
-    racks = len({node.rack for node, _ in picks})
-    factor = room.locality.factor(asked.job_class, nodes=len(picks), racks=racks)
-    return _slowest(room, picks, asked) * factor
+    return _slowest(room, picks, asked) * room.spread_over({node.node.id for node, _ in picks}, asked.job_class)
 
 
 def _in_one_node(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:

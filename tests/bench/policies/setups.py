@@ -11,7 +11,14 @@ from libs.simulator import traces
 from libs.simulator.model import Cluster
 from libs.simulator.traces.load import scaled
 from libs.simulator.workload import Workload
-from libs.variability.profile import Runs, artifact_profile, cluster_profile, read_profile, read_runs, scores_for
+from libs.variability.profile import (
+    MeasuredRuns,
+    artifact_profile,
+    cluster_profile,
+    read_profile,
+    read_runs,
+    scores_for,
+)
 from tests.support.data import ROOT
 
 NODES, GPUS_PER_NODE = 16, 4
@@ -88,7 +95,7 @@ _SHAPE = {"nodes": NODES, "gpus_per_node": GPUS_PER_NODE}
 
 
 @cache
-def runs(machine: str) -> dict[str, Runs]:
+def runs(machine: str) -> dict[str, MeasuredRuns]:
     return {name: read_runs(data() / "variability" / file) for name, file in FILES[machine].items()}
 
 
