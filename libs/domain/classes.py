@@ -1,11 +1,16 @@
 """Classes of jobs by how much the speed of their GPU matters to them (PAL, SC'24), called by what holds each back."""
 
+from hashlib import blake2b
+
+import msgspec
+
 from libs.domain.spec import JobSpec
 
 JOB_CLASSES = ("compute", "mixed", "memory")
 """The most sensitive first: what is bound by computing feels every difference between GPUs."""
 
 CLASS_LABEL = "weft/class"
+WORKLOAD_LABEL = "weft/workload"
 
 
 def class_of(spec: JobSpec) -> str:
@@ -18,3 +23,13 @@ def unknown_class(spec: JobSpec) -> str:
     """The class that its label names and that is none; else nothing."""
     said = spec.labels.get(CLASS_LABEL, "")
     return "" if said in JOB_CLASSES else said
+
+
+def workload_of(spec: JobSpec) -> str:
+    """What is alike in how it runs: jobs of one image and command with as many GPUs a rank, or of one label."""
+    if said := spec.labels.get(WORKLOAD_LABEL, ""):
+        return said
+    roles = {
+        name: (role.image or spec.image, role.command or spec.command, role.gpus) for name, role in spec.roles.items()
+    }
+    return blake2b(msgspec.json.encode(roles), digest_size=8).hexdigest()

@@ -36,10 +36,13 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rack: str = ""  # nodes of one rack are nearer to each other than to all others
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one replica needs of a node. `memory` in bytes; `model` None takes any GPU."""
 
     gpus: int
     cpus: float
     memory: int
     model: str | None = None
+    egress: int | None = None  # bytes per second that it may send; None: no limit
+    node: str | None = None  # only there
+    gpu: int | None = None  # only from this index on

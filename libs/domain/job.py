@@ -41,6 +41,7 @@ class JobEvent(StrEnum):
     SUBMITTED = "submitted"
     WAITING = "waiting"  # why it waits is new
     REPRIORITISED = "reprioritised"
+    TUNED = "tuned"  # has other CPUs, memory or network from now on, and goes on running
     PLACED = "placed"
     STARTING = "starting"
     STARTED = "started"
@@ -68,6 +69,7 @@ STEPS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.STARTING, _E.REQUEUED): _S.QUEUED,
     (_S.STARTING, _E.FAILED): _S.FAILED,
     (_S.RUNNING, _E.REPRIORITISED): _S.RUNNING,
+    (_S.RUNNING, _E.TUNED): _S.RUNNING,
     (_S.RUNNING, _E.STOPPING): _S.STOPPING,
     (_S.RUNNING, _E.REQUEUED): _S.QUEUED,
     (_S.RUNNING, _E.SUCCEEDED): _S.SUCCEEDED,
@@ -100,6 +102,10 @@ class CauseCode(StrEnum):
     TIME_LIMIT = "time-limit"
     STOP_TIMEOUT = "stop-timeout"  # a node could not end it in time: what still runs there keeps its GPUs
     PREEMPTED = "preempted"
+    UPSCALED = "upscaled"  # a rank has more CPUs, memory or network: that holds it back
+    RECLAIMED = "reclaimed"  # a rank has less of what it leaves unused
+    REBALANCED = "rebalanced"  # one rank gave to another of the same job
+    ROLLED_BACK = "rolled-back"  # what was tried did not pay: all is as before
     MOVED = "moved"  # it runs faster elsewhere, by more than the move costs
     NODE_LOST = "node-lost"
     CANCEL_ASKED = "cancel-asked"
@@ -138,6 +144,7 @@ class Allocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: tuple[int, ...] = ()
     cpus: float
     memory: int
+    egress: int | None = None  # bytes per second that it may send; None: no limit
 
 
 class Placement(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -205,7 +212,7 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int | None = None
     attempts: int | None = None
     not_before: float | None = None
-    placement: Placement | None = None  # given with `placed`
+    placement: Placement | None = None  # given with `placed` and `tuned`
     exit_code: int | None = None
     progress: dict[str, float] | None = None
     ask: int = 0  # the ask that this step does

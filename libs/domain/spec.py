@@ -20,6 +20,7 @@ DURATION_SECONDS_MAX = 366 * 86400
 GPUS_PER_REPLICA_MAX = 64
 REPLICAS_MAX = 4096
 MEMORY_BYTES_MAX = 64 << 40
+EGRESS_BYTES_MIN = 8192
 OF_THE_CONTAINER = ("/proc", "/sys", "/dev", "/weft")
 
 TOKEN_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$(?!\n)"
@@ -97,6 +98,7 @@ class Role(_Strict, frozen=True, kw_only=True):
     cpus: Annotated[float, Meta(ge=0.001, le=4096, description="CPU cores per replica.")] = 1.0
     memory: Size = "1GiB"
     shm: Size = "64MiB"
+    egress: Annotated[Size, Meta(description="What a replica may send per second, such as `2500KB`.")] | None = None
     image: Image | None = None
     command: Command | None = None
     env: Env = {}
@@ -108,10 +110,16 @@ class Role(_Strict, frozen=True, kw_only=True):
             raise ValueError(f"memory {self.memory} is outside 1B to 64TiB")
         if size_bytes(self.shm) > self.memory_bytes:
             raise ValueError(f"shm {self.shm} is more than memory {self.memory}")
+        if self.egress is not None and size_bytes(self.egress) < EGRESS_BYTES_MIN:
+            raise ValueError(f"egress {self.egress} is less than {EGRESS_BYTES_MIN}B per second")
 
     @property
     def memory_bytes(self) -> int:
         return size_bytes(self.memory)
+
+    @property
+    def egress_bytes(self) -> int | None:
+        return None if self.egress is None else size_bytes(self.egress)
 
 
 class Retries(_Strict, frozen=True, kw_only=True):
@@ -149,6 +157,33 @@ class Progress(_Strict, frozen=True, kw_only=True):
     pattern: Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
+class TuningMode(StrEnum):
+    OFF = "off"
+    ADVISE = "advise"  # say what would be done
+    ON = "on"
+
+
+class Tuning(_Strict, frozen=True, kw_only=True):
+    """Whether what the job gets may be changed while it runs, and how far: its envelope.
+
+    What is not said is the pool's to say. `cpus`: cores of all its replicas together; `memory` and `egress`: of each.
+    """
+
+    mode: TuningMode | None = None
+    cpus: Annotated[float, Meta(ge=0.001, le=4096 * 64, description="CPU cores of all replicas together.")] | None = (
+        None
+    )
+    memory: Size | None = None
+    egress: Size | None = None
+
+
+class Pin(_Strict, frozen=True, kw_only=True):
+    """Where a job must run: on this node, and there on the GPUs from index `gpu` on, as many as it asks for."""
+
+    node: Token
+    gpu: Annotated[int, Meta(ge=0, le=1023)] | None = None
+
+
 class Objective(_Strict, frozen=True, kw_only=True):
     """What an inference job promises its users."""
 
@@ -180,6 +215,8 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     objective: Objective | None = None
     pool: Token = "default"
     gpu_model: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
+    tuning: Tuning = Tuning()
+    pin: Pin | None = None
     read_only: Annotated[bool, Meta(description="Mount the container's own file system read-only.")] = False
 
     @property
@@ -269,7 +306,10 @@ def _spec_error(error: Exception, body: bytes, content: str) -> SpecError:
     reason, _, path = str(error).partition(" - at ")
     field = path.replace("`", "").removeprefix("key in ").removeprefix("$").removeprefix(".")
     if field.startswith("roles[...]"):
-        asked = _yaml(body) if content == "yaml" else msgspec.json.decode(body)
+        try:
+            asked = _yaml(body) if content == "yaml" else msgspec.json.decode(body)
+        except msgspec.DecodeError as worse:  # it is no JSON at all, further on than the decoder had read
+            return SpecError("", str(worse))
         field = field.replace("[...]", f".{_wrong_role(asked)}", 1)
     for pattern, words in _PATTERN_WORDS.items():
         if pattern in reason:

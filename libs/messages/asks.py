@@ -1,10 +1,11 @@
-"""What users ask of jobs and nodes, on its way from the gateway to the scheduler."""
+"""What users, and the reallocator, ask of jobs and nodes, on its way to the scheduler."""
 
 from enum import StrEnum
 from typing import ClassVar
 
 from msgspec import Struct
 
+from libs.domain.job import Cause
 from libs.messages import Message
 
 
@@ -15,10 +16,32 @@ class AskKind(StrEnum):
     PRIORITISE = "prioritise"
     DRAIN = "drain"
     RESUME = "resume"
+    TUNE = "tune"
+
+
+class RankTuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one rank should have from now on; None leaves it as it is. Cores, bytes, bytes per second."""
+
+    rank: int
+    cpus: float | None = None
+    memory: int | None = None
+    egress: int | None = None
+
+
+class Tune(Struct, frozen=True, kw_only=True):
+    """Other limits for ranks of a running job, and why. Done whole, or not at all: only in that epoch, and only while
+    what more it takes is free on the ranks' nodes."""
+
+    epoch: int
+    ranks: tuple[RankTuning, ...]
+    cause: Cause
 
 
 class Ask(Struct, frozen=True, kw_only=True):
-    """One thing asked, stored until the scheduler has done it. `subject_id` is a job's or a node's id."""
+    """One thing asked, stored until the scheduler has done it. `subject_id` is a job's or a node's id.
+
+    `tune` comes with the kind of that name, which the reallocator asks; all others are users'.
+    """
 
     id: int
     kind: AskKind
@@ -26,10 +49,11 @@ class Ask(Struct, frozen=True, kw_only=True):
     tenant: str
     at: float
     priority: int = 0
+    tune: Tune | None = None
 
 
 class AskStored(Message, frozen=True, kw_only=True):
-    """Gateway → scheduler: something was asked, look now."""
+    """Gateway or reallocator → scheduler: something was asked, look now."""
 
     subject: ClassVar[str] = "weft.asks.{pool}"
     pool: str

@@ -96,8 +96,9 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workdir: str | None = None
     env: dict[str, str] = {}
     gpus: tuple[int, ...] = ()
-    cpus: float
+    cpus: float  # may change while the run runs, as may `memory` and `egress`: the node then resizes it
     memory: int
+    egress: int | None = None  # bytes per second that it may send; None: no limit
     shm: int
     grace: float
     volumes: tuple[Volume, ...] = ()
@@ -158,11 +159,34 @@ class LogRead(Struct, frozen=True, kw_only=True):
     size: int = -1
 
 
+class Pace(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How fast a run goes on, from the progress it told in the last `window_seconds`; robust against single outliers.
+
+    Rates are per second. `step_seconds`: the median time of a step on this rank alone, from what it tells as
+    `t_compute` where it does, else from the steps' own times. `phases`: the median seconds per step of each `t_<phase>`
+    that it tells (`t_data`, `t_compute`, `t_push`, `t_pull`, `t_wait`).
+    """
+
+    window_seconds: float
+    steps: int  # that were told of in the window
+    steps_rate: float
+    samples_rate: float | None = None
+    step_seconds: float
+    step_spread: float = 0.0  # median absolute deviation of the steps' times, over their median
+    phases: dict[str, float] = {}
+
+
 class RunProgressed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`at`: when the node read it, seconds since the epoch, UTC. `disbelieved`: how many values made no sense so far
+    (negative, not finite, a step that went back without a restart)."""
+
     job_id: str
     epoch: int
     rank: int
     progress: dict[str, float]
+    at: float = 0.0
+    pace: Pace | None = None
+    disbelieved: int = 0
 
 
 class ProgressSeen(Message, frozen=True, kw_only=True):

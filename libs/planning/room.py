@@ -361,6 +361,7 @@ def allocations_of(picks: Picks, want: Want, first_rank: int = 0) -> tuple[Alloc
                     gpus=tuple(sorted(gpus)),
                     cpus=want.request.cpus,
                     memory=want.request.memory,
+                    egress=want.request.egress,
                 )
             )
     return tuple(found)
@@ -436,4 +437,10 @@ def _times(want: Want) -> str:
 
 
 def _request(role: Role, model: str | None) -> Request:
-    return Request(gpus=role.gpus, cpus=role.cpus, memory=role.memory_bytes, model=model if role.gpus else None)
+    return Request(
+        gpus=role.gpus,
+        cpus=role.cpus,
+        memory=role.memory_bytes,
+        model=model if role.gpus else None,
+        egress=role.egress_bytes,
+    )

@@ -20,10 +20,10 @@ from msgspec import Struct
 from libs.domain.cluster import Node
 from libs.domain.job import Job, JobState, Step
 from libs.domain.spec import JobSpec
-from libs.messages.asks import Ask, AskKind
+from libs.messages.asks import Ask, AskKind, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
-from libs.messages.signals import GpuScore
+from libs.messages.signals import Curve, GpuScore, WorkloadClass
 
 _LAST = (2**62, 2**62)
 
@@ -108,6 +108,15 @@ class Lease(Struct, frozen=True, kw_only=True):
     went_back: bool = False
 
 
+class Envelope(Struct, frozen=True, kw_only=True):
+    """What the tuner of a job knows in one epoch: its `state` as JSON, which only the tuner reads."""
+
+    job_id: str
+    pool: str
+    epoch: int
+    state: bytes
+
+
 class GatewayStore(Protocol):
     """What the gateway may do: it alone writes tenants, tokens and submissions; what it asks, the scheduler does."""
 
@@ -156,6 +165,10 @@ class GatewayStore(Protocol):
 
         `newest`: the last `limit` of them instead. Node events have no tenant: they are for those who see all tenants.
         """
+
+    async def scores(self, *, pool: str, since: float = 0.0, nodes: Sequence[str] = ()) -> list[GpuScore]: ...
+
+    async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]: ...
 
     async def policy(self, *, pool: str) -> str:
         """Order, placement and backfill by which a pool was led last; nothing if nobody said."""
@@ -263,6 +276,9 @@ class SchedulerStore(RelayStore, Protocol):
         """Of the nodes that are known there: those stored `since` then, and all of `nodes`."""
         ...
 
+    async def classes(self, *, pool: str, since: float = 0.0) -> list[WorkloadClass]:
+        """Those stored since then."""
+
 
 class ScorerStore(Protocol):
     """What the scorer may do: it alone writes scores."""
@@ -271,10 +287,38 @@ class ScorerStore(Protocol):
 
     async def save_scores(self, scores: Sequence[GpuScore], *, at: float) -> None: ...
 
+    async def scores(self, *, pool: str, since: float = 0.0, nodes: Sequence[str] = ()) -> list[GpuScore]: ...
+
+    async def holding_jobs(self, *, pool: str) -> list[Job]: ...
+
+    async def ended_jobs(self, *, tenants: Sequence[str], since: float, limit: int = 1000) -> list[Job]:
+        """Jobs of these tenants that succeeded since then, oldest first: benchmarks tell what they measured so."""
+
+    async def save_classes(self, classes: Sequence[WorkloadClass], *, pool: str) -> None: ...
+
+    async def classes(self, *, pool: str, since: float = 0.0) -> list[WorkloadClass]: ...
+
+    async def save_curves(self, curves: Sequence[Curve]) -> None: ...
+
+    async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]: ...
+
 
 class ReviewStore(Protocol):
-    """What the reallocator may do in this version: read."""
+    """What the reallocator may do: it alone writes envelopes, and asks the scheduler for other limits."""
 
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
 
     async def open_jobs(self, *, pool: str) -> list[Job]: ...
+
+    async def envelopes(self, *, pool: str) -> list[Envelope]:
+        """Of jobs that are not final."""
+
+    async def save_envelope(self, envelope: Envelope, *, at: float) -> None:
+        """Remember without asking for anything."""
+
+    async def ask_tune(self, envelope: Envelope, tune: Tune, *, at: float) -> bool:
+        """Remember, and ask for other limits, in one statement. False, and nothing is written: the job does not run in
+        that epoch, or the last ask of its kind is not done yet."""
+
+    async def drop_envelopes(self, *, pool: str) -> int:
+        """Forget those of final jobs; how many."""

@@ -14,13 +14,14 @@ from msgspec import structs
 from libs.domain.cluster import Node
 from libs.domain.job import HOLDING, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step, after
 from libs.domain.spec import JobSpec
-from libs.messages.asks import Ask, AskKind
+from libs.messages.asks import Ask, AskKind, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
-from libs.messages.signals import GpuScore
+from libs.messages.signals import Curve, GpuScore, WorkloadClass
 from libs.store import (
     Access,
     DoubleAllocationError,
+    Envelope,
     KeyReusedError,
     Lease,
     LeaseLostError,
@@ -52,6 +53,9 @@ class MemoryStore:
         self._xid = 0
         self._outbox: set[int] = set()
         self._policies: dict[str, str] = {}  # by the name of a lease
+        self._classes: dict[tuple[str, str], WorkloadClass] = {}  # by pool and workload
+        self._curves: dict[tuple[str, str], Curve] = {}  # by pool and subject
+        self._envelopes: dict[str, Envelope] = {}
         self._scores: dict[tuple[str, int, str], tuple[GpuScore, float]] = {}  # with when it was stored
         self._records: dict[str, dict[tuple[int, int], Record]] = {}  # by pool, epoch and number
 
@@ -359,13 +363,86 @@ class MemoryStore:
             key = (score.node_id, score.gpu_index, score.job_class)
             if key not in self._scores or self._scores[key][1] <= _micro(at):
                 measured_at = None if score.measured_at is None else _micro(score.measured_at)
-                self._scores[key] = (structs.replace(score, measured_at=measured_at), _micro(at))
+                until = None if score.quarantined_until is None else _micro(score.quarantined_until)
+                kept = structs.replace(score, measured_at=measured_at, quarantined_until=until)
+                self._scores[key] = (kept, _micro(at))
+
+    async def ended_jobs(self, *, tenants: Sequence[str], since: float, limit: int = 1000) -> list[Job]:
+        found = [
+            job
+            for job in self._jobs.values()
+            if job.tenant in tenants and job.state is JobState.SUCCEEDED and (job.ended_at or 0.0) >= since
+        ]
+        return sorted(found, key=lambda job: (job.ended_at or 0.0, job.seq))[:limit]
+
+    async def save_classes(self, classes: Sequence[WorkloadClass], *, pool: str) -> None:
+        for one in classes:
+            known = self._classes.get((pool, one.workload))
+            if known is None or known.at <= _micro(one.at):
+                self._classes[pool, one.workload] = structs.replace(one, at=_micro(one.at))
+
+    async def classes(self, *, pool: str, since: float = 0.0) -> list[WorkloadClass]:
+        kept = sorted(self._classes.items(), key=lambda kept: kept[0])
+        return [one for (of_pool, _), one in kept if of_pool == pool and one.at >= since]
+
+    async def save_curves(self, curves: Sequence[Curve]) -> None:
+        for curve in curves:
+            known = self._curves.get((curve.pool, curve.subject))
+            if known is None or known.at <= _micro(curve.at):
+                self._curves[curve.pool, curve.subject] = structs.replace(curve, at=_micro(curve.at))
+
+    async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]:
+        return [self._curves[pool, subject] for subject in sorted(set(subjects)) if (pool, subject) in self._curves]
+
+    # reallocator
+
+    async def envelopes(self, *, pool: str) -> list[Envelope]:
+        return [
+            envelope
+            for job_id, envelope in sorted(self._envelopes.items())
+            if envelope.pool == pool and job_id in self._jobs and not self._jobs[job_id].state.final
+        ]
+
+    async def save_envelope(self, envelope: Envelope, *, at: float) -> None:
+        del at
+        self._envelopes[envelope.job_id] = envelope
+
+    async def ask_tune(self, envelope: Envelope, tune: Tune, *, at: float) -> bool:
+        job = self._jobs.get(envelope.job_id)
+        asked = any(ask.kind is AskKind.TUNE and ask.subject_id == envelope.job_id for _, ask in self._asks.values())
+        if asked or job is None or (job.pool, job.epoch) != (envelope.pool, envelope.epoch):
+            return False
+        if job.state is not JobState.RUNNING:
+            return False
+        self._add_ask(AskKind.TUNE, subject_id=job.id, pool=job.pool, tenant="weft", at=_micro(at), tune=tune)
+        self._envelopes[job.id] = envelope
+        return True
+
+    async def drop_envelopes(self, *, pool: str) -> int:
+        gone = [
+            job_id
+            for job_id, envelope in self._envelopes.items()
+            if envelope.pool == pool and job_id in self._jobs and self._jobs[job_id].state.final
+        ]
+        for job_id in gone:
+            del self._envelopes[job_id]
+        return len(gone)
 
     # how it keeps
 
-    def _add_ask(self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0) -> None:
+    def _add_ask(
+        self,
+        kind: AskKind,
+        *,
+        subject_id: str,
+        pool: str,
+        tenant: str,
+        at: float,
+        priority: int = 0,
+        tune: Tune | None = None,
+    ) -> None:
         self._ask_id += 1
-        ask = Ask(id=self._ask_id, kind=kind, subject_id=subject_id, tenant=tenant, at=at, priority=priority)
+        ask = Ask(id=self._ask_id, kind=kind, subject_id=subject_id, tenant=tenant, at=at, priority=priority, tune=tune)
         self._asks[ask.id] = (pool, ask)
 
     def _jobs_in(self, pool: str, states: Iterable[JobState]) -> list[Job]:

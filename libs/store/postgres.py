@@ -18,14 +18,15 @@ import msgspec
 from libs.domain.cluster import Capacity, Node
 from libs.domain.job import FINAL, HOLDING, Cause, Job, JobState, Placement, Step
 from libs.domain.spec import JobSpec
-from libs.messages.asks import Ask, AskKind
+from libs.messages.asks import Ask, AskKind, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
-from libs.messages.signals import GpuScore
+from libs.messages.signals import Curve, CurvePoint, GpuScore, WorkloadClass
 from libs.service.sockets import notice_death
 from libs.store import (
     Access,
     DoubleAllocationError,
+    Envelope,
     KeyReusedError,
     Lease,
     LeaseLostError,
@@ -264,9 +265,7 @@ class PostgresStore:
         return sorted((_job(row) for row in born), key=lambda job: job.seq)
 
     async def asks(self, *, pool: str, limit: int) -> list[Ask]:
-        return [
-            Ask(**{**row, "kind": AskKind(row["kind"])}) for row in map(dict, await self._rows("asks", pool, limit))
-        ]
+        return [_ask(row) for row in await self._rows("asks", pool, limit)]
 
     async def drop_asks(self, lease: Lease, ask_ids: Sequence[int]) -> None:
         await self._row("drop_asks", lease.name, lease.holder, lease.epoch, list(ask_ids))
@@ -350,8 +349,67 @@ class PostgresStore:
             [score.confidence for score in scores],
             [score.source for score in scores],
             [score.measured_at for score in scores],
+            [score.samples for score in scores],
+            [score.quarantined_until for score in scores],
             at,
         )
+
+    async def ended_jobs(self, *, tenants: Sequence[str], since: float, limit: int = 1000) -> list[Job]:
+        return [_job(row) for row in await self._rows("ended_jobs", list(tenants), since, limit)]
+
+    async def save_classes(self, classes: Sequence[WorkloadClass], *, pool: str) -> None:
+        await self._row(
+            "save_classes",
+            pool,
+            [one.workload for one in classes],
+            [one.job_class for one in classes],
+            [one.compute for one in classes],
+            [one.memory for one in classes],
+            [one.samples for one in classes],
+            [one.at for one in classes],
+        )
+
+    async def classes(self, *, pool: str, since: float = 0.0) -> list[WorkloadClass]:
+        return [WorkloadClass(**row) for row in await self._rows("classes", pool, since)]
+
+    async def save_curves(self, curves: Sequence[Curve]) -> None:
+        await self._row(
+            "save_curves",
+            [curve.pool for curve in curves],
+            [curve.subject for curve in curves],
+            [msgspec.json.encode(curve.points).decode() for curve in curves],
+            [curve.at for curve in curves],
+        )
+
+    async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]:
+        rows = await self._rows("curves", pool, list(subjects))
+        return [
+            Curve(pool=row["pool"], subject=row["subject"], points=_POINTS.decode(row["points"]), at=row["at"])
+            for row in rows
+        ]
+
+    # reallocator
+
+    async def envelopes(self, *, pool: str) -> list[Envelope]:
+        rows = await self._rows("envelopes", pool)
+        return [
+            Envelope(job_id=row["job_id"], pool=row["pool"], epoch=row["epoch"], state=row["state"].encode())
+            for row in rows
+        ]
+
+    async def save_envelope(self, envelope: Envelope, *, at: float) -> None:
+        await self._row("save_envelope", envelope.job_id, envelope.pool, envelope.epoch, envelope.state.decode(), at)
+
+    async def ask_tune(self, envelope: Envelope, tune: Tune, *, at: float) -> bool:
+        what = msgspec.json.encode(tune).decode()
+        row = await self._row(
+            "ask_tune", envelope.job_id, envelope.pool, envelope.epoch, what, envelope.state.decode(), at
+        )
+        return row is not None and bool(row["asked"])
+
+    async def drop_envelopes(self, *, pool: str) -> int:
+        row = await self._row("drop_envelopes", pool)
+        return int(row["count"]) if row is not None else 0
 
     # how it asks
 
@@ -456,6 +514,10 @@ def _hash(spec: JobSpec) -> bytes:
     return hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).digest()
 
 
+def _ask(row: _Row) -> Ask:
+    return Ask(**{**row, "kind": AskKind(row["kind"]), "tune": row["tune"] and _TUNE.decode(row["tune"])})
+
+
 def _job(row: _Row) -> Job:
     return Job(
         id=row["id"],
@@ -503,5 +565,7 @@ def _event(row: _Row) -> Event:
 
 _SPEC = msgspec.json.Decoder(JobSpec)
 _CAUSE = msgspec.json.Decoder(Cause)
+_TUNE = msgspec.json.Decoder(Tune)
+_POINTS = msgspec.json.Decoder(tuple[CurvePoint, ...])
 _PLACEMENT = msgspec.json.Decoder(Placement)
 _PROGRESS = msgspec.json.Decoder(dict[str, float])

@@ -71,6 +71,7 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
                 gpus=allocation.gpus,
                 cpus=allocation.cpus,
                 memory=allocation.memory,
+                egress=allocation.egress,
                 shm=size_bytes(role.shm),
                 grace=spec.grace_seconds,
                 volumes=spec.volumes,

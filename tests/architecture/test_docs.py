@@ -64,10 +64,14 @@ def test_the_table_of_steps_has_exactly_the_legal_steps_and_says_when() -> None:
 
 
 def test_the_database_has_exactly_the_legal_steps() -> None:
-    migration = (ROOT / "libs/store/sql/migrations/0001_first.sql").read_text()
-    statement = migration.split("INSERT INTO job_steps (from_state, event, to_state) VALUES")[1].split(";")[0]
-    found = re.findall(r"\('(\w+)', +'(\w+)', +'(\w+)'\)", statement)
-    assert len(found) == statement.count("(") == len(set(found))
+    migrations = [path.read_text() for path in sorted((ROOT / "libs/store/sql/migrations").glob("*.sql"))]
+    statements = [
+        after.split(";")[0]
+        for migration in migrations
+        for after in migration.split("INSERT INTO job_steps (from_state, event, to_state) VALUES")[1:]
+    ]
+    found = [step for statement in statements for step in re.findall(r"\('(\w+)', +'(\w+)', +'(\w+)'\)", statement)]
+    assert len(found) == sum(statement.count("(") for statement in statements) == len(set(found))
     assert set(found) == CODE
 
 

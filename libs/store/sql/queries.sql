@@ -203,7 +203,7 @@ SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submit
   FROM all_jobs WHERE id = ANY ($1::text[]) ORDER BY seq;
 
 -- name: asks
-SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at
+SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune
   FROM asks WHERE pool = $1 AND kind <> 'submit' ORDER BY id LIMIT $2;
 
 -- name: drop_asks
@@ -280,7 +280,8 @@ WITH held AS (SELECT must_hold($1, $2, $3))
 UPDATE nodes SET seen_at = to_timestamp($5::float8) FROM held WHERE id = ANY ($4::text[]);
 
 -- name: scores
-SELECT node_id, gpu_index, job_class, score, confidence, source, extract(epoch FROM measured_at)::float8 AS measured_at
+SELECT node_id, gpu_index, job_class, score, confidence, source, extract(epoch FROM measured_at)::float8 AS measured_at,
+       samples, extract(epoch FROM quarantined_until)::float8 AS quarantined_until
   FROM gpu_scores WHERE node_id IN (SELECT id FROM nodes WHERE pool = $1)
    AND (at >= to_timestamp($2::float8) OR node_id = ANY ($3::text[])) ORDER BY node_id, gpu_index, job_class;
 
@@ -306,11 +307,72 @@ SELECT count(*) AS count FROM again;
 -- scorer
 
 -- name: save_scores
-INSERT INTO gpu_scores AS known (node_id, gpu_index, job_class, score, confidence, source, measured_at, at)
-SELECT node_id, gpu_index, job_class, score, confidence, source, to_timestamp(measured_at), to_timestamp($8::float8)
-  FROM unnest($1::text[], $2::int[], $3::text[], $4::float8[], $5::float8[], $6::text[], $7::float8[])
-       AS new (node_id, gpu_index, job_class, score, confidence, source, measured_at)
+INSERT INTO gpu_scores AS known (node_id, gpu_index, job_class, score, confidence, source, measured_at, samples,
+                                 quarantined_until, at)
+SELECT node_id, gpu_index, job_class, score, confidence, source, to_timestamp(measured_at), samples,
+       to_timestamp(quarantined_until), to_timestamp($10::float8)
+  FROM unnest($1::text[], $2::int[], $3::text[], $4::float8[], $5::float8[], $6::text[], $7::float8[], $8::int[],
+              $9::float8[])
+       AS new (node_id, gpu_index, job_class, score, confidence, source, measured_at, samples, quarantined_until)
 ON CONFLICT (node_id, gpu_index, job_class) DO UPDATE
    SET score = excluded.score, confidence = excluded.confidence, source = excluded.source,
-       measured_at = excluded.measured_at, at = excluded.at
+       measured_at = excluded.measured_at, samples = excluded.samples,
+       quarantined_until = excluded.quarantined_until, at = excluded.at
  WHERE known.at <= excluded.at;
+
+-- name: ended_jobs
+SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
+       attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
+       stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
+       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
+       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds
+  FROM all_jobs
+ WHERE tenant = ANY ($1::text[]) AND state = 'succeeded' AND ended_at >= to_timestamp($2::float8)
+ ORDER BY ended_at, seq LIMIT $3;
+
+-- name: save_classes
+INSERT INTO workload_classes AS known (pool, workload, job_class, compute, memory, samples, at)
+SELECT $1, workload, job_class, compute, memory, samples, to_timestamp(at)
+  FROM unnest($2::text[], $3::text[], $4::float8[], $5::float8[], $6::int[], $7::float8[])
+       AS new (workload, job_class, compute, memory, samples, at)
+ON CONFLICT (pool, workload) DO UPDATE
+   SET job_class = excluded.job_class, compute = excluded.compute, memory = excluded.memory,
+       samples = excluded.samples, at = excluded.at
+ WHERE known.at <= excluded.at;
+
+-- name: classes
+SELECT workload, job_class, compute, memory, samples, extract(epoch FROM at)::float8 AS at
+  FROM workload_classes WHERE pool = $1 AND at >= to_timestamp($2::float8) ORDER BY workload;
+
+-- name: save_curves
+INSERT INTO curves AS known (pool, subject, points, at)
+SELECT pool, subject, points::jsonb, to_timestamp(at)
+  FROM unnest($1::text[], $2::text[], $3::text[], $4::float8[]) AS new (pool, subject, points, at)
+ON CONFLICT (pool, subject) DO UPDATE SET points = excluded.points, at = excluded.at WHERE known.at <= excluded.at;
+
+-- name: curves
+SELECT pool, subject, points::text AS points, extract(epoch FROM at)::float8 AS at
+  FROM curves WHERE pool = $1 AND subject = ANY ($2::text[]) ORDER BY subject;
+
+-- reallocator
+
+-- name: envelopes
+SELECT e.job_id, e.pool, e.epoch, e.state::text AS state
+  FROM envelopes e JOIN jobs j ON j.id = e.job_id
+ WHERE e.pool = $1 AND j.state NOT IN ('succeeded', 'failed', 'cancelled') ORDER BY e.job_id;
+
+-- name: save_envelope
+INSERT INTO envelopes (job_id, pool, epoch, state, at)
+VALUES ($1, $2, $3, $4::text::jsonb, to_timestamp($5::float8))
+ON CONFLICT (job_id) DO UPDATE
+   SET pool = excluded.pool, epoch = excluded.epoch, state = excluded.state, at = excluded.at;
+
+-- name: ask_tune
+SELECT ask_tune($1, $2, $3, $4::text::jsonb, $5::text::jsonb, to_timestamp($6::float8)) AS asked;
+
+-- name: drop_envelopes
+WITH gone AS (
+    DELETE FROM envelopes e USING jobs j
+     WHERE j.id = e.job_id AND e.pool = $1 AND j.state IN ('succeeded', 'failed', 'cancelled') RETURNING 1
+)
+SELECT count(*) AS count FROM gone;
