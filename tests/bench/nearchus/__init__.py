@@ -1,0 +1,1 @@
+"""NEARCHUS's inner loop held against fixed shares: real containers, real training over TCP, two cores."""

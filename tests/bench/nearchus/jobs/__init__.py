@@ -1,0 +1,1 @@
+"""What runs inside the containers: training in NumPy over TCP, and single programs that are short of one thing each."""
