@@ -13,6 +13,7 @@ from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.runtime import NO_LIMIT, Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.groups import too_tight
 from services.executor.runtime.limits import fault
+from services.executor.telling import Told
 
 
 class Program(Struct, frozen=True, kw_only=True):
@@ -210,13 +211,9 @@ class FakeProgress:
     def __init__(self) -> None:
         self.latest: dict[RunKey, dict[str, float]] = {}
         self.patterns: Mapping[RunKey, str] = {}
-        self._told: dict[RunKey, dict[str, float]] = {}
 
-    async def look(self, runs: Iterable[Run]) -> dict[RunKey, dict[str, float]]:
-        known = {run.key for run in runs}
-        news = {key: value for key, value in self.latest.items() if key in known and self._told.get(key) != value}
-        self._told.update(news)
-        return news
+    async def look(self, runs: Iterable[Run]) -> dict[RunKey, Told]:
+        return {run.key: Told(progress=self.latest[run.key]) for run in runs if run.live and run.key in self.latest}
 
     async def settle(self, ended: Sequence[Run]) -> None:
         pass
