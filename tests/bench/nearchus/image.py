@@ -40,7 +40,9 @@ def make_image() -> str:
                 fileobj=_context(), custom_context=True, tag=NAME, labels={LABEL: source}, rm=True, network_mode="none"
             )
     except ImageNotFound as error:
-        raise ImageMissingError(f"no image {base()}: deploy/local-images makes it, or name one in WEFT_JOB_IMAGE") from error
+        raise ImageMissingError(
+            f"no image {base()}: deploy/local-images makes it, or name one in WEFT_JOB_IMAGE"
+        ) from error
     except BuildError as error:
         raise ImageMissingError(f"{base()} cannot load the NumPy of this interpreter: {error}") from error
     finally:
@@ -63,7 +65,13 @@ def _digest(below: str) -> str:
 
 
 def _context() -> io.BytesIO:
-    lines = (f"FROM {base()}", ONE_THREAD, "ENV PYTHONPATH=/bench", "COPY bench /bench", "RUN python3 -c 'import numpy'")
+    lines = (
+        f"FROM {base()}",
+        ONE_THREAD,
+        "ENV PYTHONPATH=/bench",
+        "COPY bench /bench",
+        "RUN python3 -c 'import numpy'",
+    )
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
         text = "\n".join(lines).encode()

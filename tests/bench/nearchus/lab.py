@@ -1,6 +1,7 @@
 """A real cluster of one node whose jobs are containers, and an ear on its bus."""
 
 import asyncio
+import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -113,15 +114,18 @@ def _at(points: list[tuple[float, float]], moment: float) -> float:
 
 @asynccontextmanager
 async def lab(
-    *, settings: Mapping[str, str] | None = None, tell: Callable[[str], None] = lambda line: None
+    *,
+    cpus: float = CPUS,
+    settings: Mapping[str, str] | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> AsyncIterator[Lab]:
     """One for as long as the block lasts; nothing of it stays. Raises ImageMissingError."""
     image = await asyncio.to_thread(make_image)
     with tempfile.TemporaryDirectory(prefix="weft-nearchus-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
-        home.chmod(0o711)  # so that Postgres' own user reaches its folder
+        os.chmod(home, 0o711)  # so that Postgres' own user reaches its folder
         mine = {**SETTINGS, "EXECUTOR_CLUSTER": home.name, **(settings or {})}
-        options = Options(nodes=1, emulated_gpus=1, cpus=CPUS, port=0, settings=mine)
+        options = Options(nodes=1, emulated_gpus=1, cpus=cpus, port=0, settings=mine)
         async with (
             running(home / "home", options, tell=tell, erase=True) as local,
             Client(local.url, local.token) as client,
@@ -138,5 +142,7 @@ async def _ear(local: LocalCluster) -> AsyncIterator[NatsBus]:
     nats = (await status(local.home.root)).nats
     assert nats is not None
     password = local.credentials.nats_password_file("operator").read_text().strip()
-    async with NatsBus.connect(f"nats://127.0.0.1:{nats.port}", name="nearchus", user="operator", password=password) as bus:
+    async with NatsBus.connect(
+        f"nats://127.0.0.1:{nats.port}", name="nearchus", user="operator", password=password
+    ) as bus:
         yield bus

@@ -119,7 +119,7 @@ def main() -> None:
             thread.join()
         if asked.device_ms:
             time.sleep(asked.device_ms / 1000.0)
-        held[:: 4096] += 1
+        held[::4096] += 1
         told.phase("push")
         sink.send()
         files.write()

@@ -29,7 +29,9 @@ class Network:
         difference = passed[-1] - wanted
         slope = difference * (2.0 / difference.size)
         found: list[Array] = []
-        for weight, before, after in zip(reversed(self.weights), reversed(passed[:-1]), reversed(passed[1:]), strict=True):
+        for weight, before, after in zip(
+            reversed(self.weights), reversed(passed[:-1]), reversed(passed[1:]), strict=True
+        ):
             slope = slope * (1.0 - after * after)
             found.append(before.T @ slope)
             slope = slope @ weight.T
@@ -79,5 +81,8 @@ class Orthogonal(Momentum):
         made = velocity / (np.linalg.norm(velocity) + np.float32(1e-7))
         for _ in range(self._iterations):
             square = made @ made.T
-            made = np.float32(3.4445) * made + (np.float32(-4.775) * square + np.float32(2.0315) * (square @ square)) @ made
+            made = (
+                np.float32(3.4445) * made
+                + (np.float32(-4.775) * square + np.float32(2.0315) * (square @ square)) @ made
+            )
         weight -= np.float32(RATE) * made

@@ -1,4 +1,4 @@
-"""Training without servers: `python3 -m jobs.ringed`. Gradients are summed around a ring, and each rank updates alike."""
+"""Training without servers: `python3 -m jobs.ringed`. Gradients are summed around a ring; all update alike."""
 
 import argparse
 import os

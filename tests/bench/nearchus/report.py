@@ -1,0 +1,206 @@
+"""The page's tables, from the raw results: nothing in them is written by hand."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import mean, median
+
+from tests.bench.nearchus.comparing import ASKED, EQUAL, GRID, ORACLE, OURS
+from tests.bench.nearchus.measured import BUSY_ELSEWHERE, Action, Measured, Traced, measured, traced
+from tests.bench.nearchus.queueing import NAME as S4
+from tests.bench.nearchus.queueing import SIDES, WHAT
+from tests.bench.nearchus.quiet import S6
+from tests.bench.nearchus.scenarios import SCENARIOS, Scenario, Share
+from tests.bench.policies.tables import change, lacks, put, table
+
+FASTER, FASTER_MOST, NEAR = 1.714, 2.291, 0.90
+SHORTER_QUEUE, SHORTER_JOBS = 1.0 - 0.678, 1.0 - 0.356
+PARTS = ("aims", *SCENARIOS, S4, S6.name)
+NOT_RUN = "Not run yet."
+
+
+def report(results: Path, page: Path) -> None:
+    if missing := lacks(page, PARTS):
+        raise SystemExit(f"{page} has no place for {', '.join(missing)}: two marker comments each")
+    found = measured(results, (*SCENARIOS, S6.name))
+    traces = traced(results / f"{S4}.jsonl")
+    put(page, "aims", aims(found, traces))
+    for name, scenario in SCENARIOS.items():
+        put(page, name, compared(scenario, found[name]))
+    put(page, S4, queues(traces))
+    put(page, S6.name, quiet(found[S6.name]))
+
+
+def of_side(runs: Iterable[Measured], side: str) -> list[Measured]:
+    """Those that nothing disturbed; where all were disturbed, all of them."""
+    every = [run for run in runs if run.side == side]
+    return [run for run in every if not run.disturbed] or every
+
+
+def speed_of(runs: Iterable[Measured], side: str) -> float | None:
+    found = of_side(runs, side)
+    return median(run.speed for run in found) if found else None
+
+
+def best_baseline(runs: Sequence[Measured]) -> float | None:
+    return max((speed for side in (EQUAL, ASKED) if (speed := speed_of(runs, side)) is not None), default=None)
+
+
+def compared(scenario: Scenario, runs: Sequence[Measured]) -> str:
+    best = best_baseline(runs)
+    if best is None:
+        return f"{_sentence(scenario.what)} {NOT_RUN}"
+    rows = [
+        _row(scenario, side, of_side(runs, side), best) for side in (EQUAL, ASKED, OURS, ORACLE) if of_side(runs, side)
+    ]
+    header = ("side", "share", "samples/s, median (least–most)", "to the best baseline", "its last quarter", "runs")
+    parts = [
+        f"{_sentence(scenario.what)} {scenario.extra}".strip(),
+        f"Each replica: `python -m {scenario.program} {' '.join(scenario.arguments)}`.",
+        table(header, rows),
+        _disturbed(runs),
+        _grid(runs),
+        *(_changes(run.actions) for run in of_side(runs, OURS)[:1]),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _row(scenario: Scenario, side: str, runs: Sequence[Measured], best: float) -> tuple[str, ...]:
+    speeds = sorted(run.speed for run in runs)
+    settled = median(run.settled for run in runs)
+    last = runs[-1]
+    share = _share(scenario, Share(cpus=last.cpus, memory=last.memory, egress=last.egress))
+    return (
+        side,
+        f"begins with {share}" if side == OURS else share,
+        f"{median(speeds):,.0f} ({speeds[0]:,.0f}–{speeds[-1]:,.0f})",
+        change(median(speeds) / best),
+        f"{settled:,.0f} ({change(settled / best)})",
+        f"{len(runs)} × {runs[0].seconds:.0f} s",
+    )
+
+
+def _share(scenario: Scenario, share: Share) -> str:
+    words = ", ".join(f"{count} {role} × {share.cpus[role]:g}" for role, count in scenario.replicas.items())
+    if share.egress is not None:
+        words += f", {share.egress * 8 / 1000:g} Mbit/s"
+    return words if share.memory == scenario.equal.memory == "384MiB" else f"{words}, {share.memory}"
+
+
+def _disturbed(runs: Sequence[Measured]) -> str:
+    count = sum(run.disturbed for run in runs if run.side != GRID)
+    every = sum(run.side != GRID for run in runs)
+    if not count:
+        return ""
+    of = f"In {count} of {every} runs others kept more than {BUSY_ELSEWHERE:g} cores busy"
+    return f"{of}: left out, where the side has runs without."
+
+
+def _grid(runs: Sequence[Measured]) -> str:
+    points = [run for run in runs if run.side == GRID]
+    told = "; ".join(f"{_point(run)}: {run.settled:,.0f}" for run in points)
+    return f"The oracle's grid, samples/s: {told}." if points else ""
+
+
+def _point(run: Measured) -> str:
+    if run.egress is not None:
+        return f"{run.egress * 8 / 1000:g} Mbit/s"
+    return f"ps {run.cpus['ps']:g}" if "ps" in run.cpus else run.memory
+
+
+def _changes(actions: Sequence[Action]) -> str:
+    if not actions:
+        return "It changed nothing."
+    lines = [f"- {action.at:.0f} s, {action.code}: {action.sentence}" for action in actions]
+    return "\n".join(["What it did in its first run:", "", *lines])
+
+
+def queues(traces: Sequence[Traced]) -> str:
+    if not traces:
+        return f"{_sentence(WHAT)} {NOT_RUN}"
+    rows = []
+    off = _of_trace(traces, "off")
+    for side in SIDES:
+        queued, whole, seconds, count = _of_trace(traces, side)
+        rows.append(
+            (
+                side,
+                f"{queued:.1f} s ({change(queued / off[0]) if off[0] else ''})",
+                f"{whole:.1f} s ({change(whole / off[1]) if off[1] else ''})",
+                f"{seconds:.0f} s",
+                str(count),
+            )
+        )
+    return f"{_sentence(WHAT)}\n\n{table(('side', 'mean queueing', 'mean JCT', 'makespan', 'runs'), rows)}"
+
+
+def _of_trace(traces: Iterable[Traced], side: str) -> tuple[float, float, float, int]:
+    """Medians over the runs of what is a mean over the jobs of each."""
+    runs = [run for run in traces if run.side == side]
+    if not runs:
+        return 0.0, 0.0, 0.0, 0
+
+    def of(part: str) -> float:
+        return median(mean(float(getattr(job, part)) for job in run.jobs) for run in runs)
+
+    return of("queued"), of("whole"), median(run.seconds for run in runs), len(runs)
+
+
+def quiet(runs: Sequence[Measured]) -> str:
+    if not runs:
+        return f"{_sentence(S6.what)} {NOT_RUN}"
+    lines = [
+        f"- {run.seconds / 60:.0f} minutes at {run.speed:,.0f} samples/s: {len(run.actions)} changes. "
+        f"Verdicts: {', '.join(f'{code} {count}' for code, count in run.verdicts.items()) or 'none'}."
+        for run in runs
+    ]
+    return "\n".join([_sentence(S6.what), "", *lines])
+
+
+def aims(found: dict[str, list[Measured]], traces: Sequence[Traced]) -> str:
+    rows = []
+    for names, aim in ((("S1", "S2"), FASTER), (("S1-most", "S2-most"), FASTER_MOST)):
+        gains = {name: gain for name in names if (gain := _gain(found[name])) is not None}
+        told = ", ".join(f"{name} {change(gain)}" for name, gain in gains.items()) or "not run"
+        rows.append(
+            (f"{' or '.join(names)}: speed to the best baseline, search included", change(aim), told, _met(gains, aim))
+        )
+    nears = {name: near for name in SCENARIOS if (near := _near(found[name])) is not None}
+    told = ", ".join(f"{name} {change(near)}" for name, near in nears.items()) or "not run"
+    all_near = all(near >= NEAR for near in nears.values())
+    rows.append(
+        ("once settled, to the oracle, everywhere", f"within {1 - NEAR:.0%}", told, _yes(all_near) if nears else "–")
+    )
+    off, on = _of_trace(traces, "off"), _of_trace(traces, "reclaim")
+    for what, place, aim in (("queueing", 0, SHORTER_QUEUE), ("JCT", 1, SHORTER_JOBS)):
+        ratio = on[place] / off[place] if off[place] and on[3] else None
+        reached = "–" if ratio is None else _yes(ratio <= aim)
+        rows.append((f"S4: mean {what}", change(aim), "not run" if ratio is None else change(ratio), reached))
+    runs = found[S6.name]
+    count = sum(len(run.actions) for run in runs)
+    minutes = sum(run.seconds for run in runs) / 60
+    reached = _yes(count == 0) if minutes >= 30 else "–"
+    rows.append(("S6: changes", "0 in 30 minutes", f"{count} in {minutes:.0f} minutes" if runs else "not run", reached))
+    return table(("what", "aim", "measured", "reached"), rows)
+
+
+def _gain(runs: Sequence[Measured]) -> float | None:
+    ours, best = speed_of(runs, OURS), best_baseline(runs)
+    return ours / best if ours and best else None
+
+
+def _near(runs: Sequence[Measured]) -> float | None:
+    """Once it has found its split: our last quarter to the oracle's."""
+    ours, oracle = of_side(runs, OURS), of_side(runs, ORACLE)
+    return median(run.settled for run in ours) / median(run.settled for run in oracle) if ours and oracle else None
+
+
+def _met(gains: dict[str, float], aim: float) -> str:
+    return _yes(max(gains.values()) >= aim) if gains else "–"
+
+
+def _yes(so: bool) -> str:
+    return "yes" if so else "**no**"
+
+
+def _sentence(what: str) -> str:
+    return f"{what[0].upper()}{what[1:]}."

@@ -1,0 +1,157 @@
+"""What is wrong with a job, and what each side would give it. Fixed before any tuner ran here."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from libs.domain.spec import JobSpec, Replicas, Role, Tuning, TuningMode
+
+BUDGET = 1.6  # cores of the two; the rest is for the cluster's own services
+MEMORY = "384MiB"
+SERVED, RINGED, ALONE = "jobs.served", "jobs.ringed", "jobs.alone"
+
+Split = Mapping[str, float]
+"""Cores of one replica of each role."""
+
+
+class Share(Struct, frozen=True, kw_only=True):
+    """What one side gives: cores of a replica of each role, and what the servers may send, in kB per second."""
+
+    cpus: Split
+    egress: int | None = None
+    memory: str = MEMORY
+
+
+class Scenario(Struct, frozen=True, kw_only=True):
+    """`asked` is what its user would guess: the proportional baseline. `grid`: all splits that the oracle looks at."""
+
+    name: str
+    what: str
+    program: str
+    arguments: tuple[str, ...]
+    replicas: Mapping[str, int]
+    equal: Share
+    asked: Share
+    grid: tuple[Share, ...]
+    tuning: Tuning
+    short: tuple[str, ...] = ()  # the roles that get egress
+    extra: str = ""
+
+    def spec(self, image: str, share: Share, *, tuned: bool, tag: str = "") -> JobSpec:
+        """The job with this share; whoever is tuned begins with it, and may be given no more in all."""
+        roles = {
+            role: Role(
+                replicas=Replicas(want=count),
+                cpus=round(share.cpus[role], 3),
+                memory=share.memory,
+                egress=f"{share.egress}KB" if share.egress is not None and role in self.short else None,
+            )
+            for role, count in self.replicas.items()
+        }
+        return JobSpec(
+            name=f"{self.name.lower()}{tag}",
+            image=image,
+            command=("python3", "-m", self.program, *self.arguments),
+            roles=roles,
+            grace="2s",
+            tuning=self.tuning if tuned else Tuning(mode=TuningMode.OFF),
+        )
+
+
+def split_by(weights: Mapping[str, float], replicas: Mapping[str, int], budget: float = BUDGET) -> Split:
+    """The whole budget, a replica of each role by its weight."""
+    total = sum(weights[role] * count for role, count in replicas.items())
+    return {role: round(budget * weights[role] / total, 3) for role in replicas}
+
+
+def servers_part(part: float, replicas: Mapping[str, int], budget: float = BUDGET) -> Split:
+    """The servers get this part of the budget, the workers the rest."""
+    return {
+        "ps": round(budget * part / replicas["ps"], 3),
+        "worker": round(budget * (1.0 - part) / replicas["worker"], 3),
+    }
+
+
+GUESS = {"ps": 1.0, "worker": 2.0}
+"""What users of such jobs write down: a worker computes, a server only stores. The same in every scenario."""
+
+ALIKE = {"ps": 1.0, "worker": 1.0}
+PARTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.8)
+
+
+def _served(name: str, what: str, replicas: Mapping[str, int], *arguments: str) -> Scenario:
+    return Scenario(
+        name=name,
+        what=what,
+        program=SERVED,
+        arguments=arguments,
+        replicas=replicas,
+        equal=Share(cpus=split_by(ALIKE, replicas)),
+        asked=Share(cpus=split_by(GUESS, replicas)),
+        grid=tuple(Share(cpus=servers_part(part, replicas)) for part in PARTS),
+        tuning=Tuning(mode=TuningMode.ON, cpus=BUDGET),
+    )
+
+
+SERVER_HEAVY = ("--width", "256", "--server-work", "12", "--worker-work", "8")
+WORKER_HEAVY = ("--width", "192", "--worker-work", "24")
+
+S1 = _served(
+    "S1",
+    "the server is starved of CPU: it makes each update orthogonal, while three workers have little to do",
+    {"ps": 1, "worker": 3},
+    *SERVER_HEAVY,
+)
+S1_MOST = _served(
+    "S1-most",
+    "the same with five workers, so that an equal share starves the server most",
+    {"ps": 1, "worker": 5},
+    *SERVER_HEAVY,
+)
+S2 = _served(
+    "S2",
+    "the workers are starved of CPU: three servers hold a layer each, and only keep momentum",
+    {"ps": 3, "worker": 2},
+    *("--layers", "3"),
+    *WORKER_HEAVY,
+)
+S2_MOST = _served(
+    "S2-most",
+    "the same with five servers",
+    {"ps": 5, "worker": 2},
+    *("--layers", "5"),
+    *WORKER_HEAVY,
+)
+
+_NETWORK = {"ps": 1, "worker": 2}
+_CAPPED = 2500  # kB/s: 20 Mbit/s
+_ENOUGH = {"ps": 0.3, "worker": 0.65}
+S3 = Scenario(
+    name="S3",
+    what="the server may send 20 Mbit/s, half of what its workers could take; the node's link has slack",
+    program=SERVED,
+    arguments=("--width", "256", "--worker-work", "160"),
+    replicas=_NETWORK,
+    equal=Share(cpus=_ENOUGH, egress=_CAPPED),
+    asked=Share(cpus=_ENOUGH, egress=_CAPPED),
+    grid=tuple(Share(cpus=_ENOUGH, egress=_CAPPED * times) for times in (1, 2, 3, 4)),
+    tuning=Tuning(mode=TuningMode.ON, cpus=BUDGET, egress=f"{4 * _CAPPED}KB"),
+    short=("ps",),
+    extra="Only the cap differs: the link's slack is ours to use and the oracle's, not the baselines'.",
+)
+
+_ONE = {"worker": 1}
+S5 = Scenario(
+    name="S5",
+    what="the data set is larger than the memory that is left for it: pages are dropped and read again",
+    program=ALONE,
+    arguments=("--data-mib", "160", "--reads", "64", "--work", "4"),
+    replicas=_ONE,
+    equal=Share(cpus={"worker": 0.9}, memory="128MiB"),
+    asked=Share(cpus={"worker": 0.9}, memory="128MiB"),
+    grid=tuple(Share(cpus={"worker": 0.9}, memory=size) for size in ("128MiB", "192MiB", "256MiB", "384MiB")),
+    tuning=Tuning(mode=TuningMode.ON, cpus=0.9, memory="384MiB"),
+    extra="Memory is the node's slack: ours and the oracle's to use, up to 384 MiB, not the baselines'.",
+)
+
+SCENARIOS = {scenario.name: scenario for scenario in (S1, S1_MOST, S2, S2_MOST, S3, S5)}
