@@ -44,7 +44,7 @@ async def play(lab: Lab, trace: Trace, side: str, *, rep: int) -> Traced:
         rep=rep,
         at=wall,
         seconds=round(over - began, 1),
-        elsewhere=busy(lab, ids[0], began, over)[0],
+        elsewhere=busy(lab, ids, began, over)[0],
         jobs=tuple(task.result()[1] for task in ended),
         actions=tuple(sorted(made, key=lambda action: action.at)),
     )

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Collection
 from datetime import datetime
 from itertools import pairwise
 
@@ -26,7 +27,7 @@ async def run_side(
         await asyncio.sleep(seconds + REPORTED_WITHIN)
         ended = began + seconds
         points = [began + CURVE_SECONDS * number for number in range(int(seconds / CURVE_SECONDS) + 1)]
-        elsewhere, used = busy(lab, job, began, ended)
+        elsewhere, used = busy(lab, {job}, began, ended)
         return Measured(
             scenario=scenario.name,
             side=side,
@@ -46,12 +47,12 @@ async def run_side(
         )
 
 
-def busy(lab: Lab, job: str, began: float, ended: float) -> tuple[float, float]:
-    """Mean cores that were busy with anything else, and with the job."""
+def busy(lab: Lab, jobs: Collection[str], began: float, ended: float) -> tuple[float, float]:
+    """Mean cores that were busy with anything else, and with these jobs."""
     elsewhere, used = list[float](), list[float]()
     for heard in lab.heard:
         if began <= heard.at <= ended and isinstance(heard.message, NodeSampled):
-            own = sum(run.cpus_used or 0.0 for run in heard.message.runs if run.job_id == job)
+            own = sum(run.cpus_used or 0.0 for run in heard.message.runs if run.job_id in jobs)
             used.append(own)
             elsewhere.append(max(0.0, (heard.message.host.cpus_used or 0.0) - own))
     return _mean(elsewhere), _mean(used)
