@@ -1,4 +1,4 @@
-"""Small files of the kernel: read whole, or known to be missing."""
+"""Small files, mostly the kernel's: read whole, or known to be missing. None is waited for, whatever lies there."""
 
 import os
 
@@ -8,7 +8,7 @@ _BYTES_MAX = 1 << 20
 def read_text(path: str) -> str | None:
     """The file's text; None if it is not there, not ours to read, or of a process that has gone meanwhile."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
@@ -20,6 +20,14 @@ def read_text(path: str) -> str | None:
         return None
     finally:
         os.close(file)
+
+
+def names_in(folder: str) -> list[str]:
+    """What lies in a folder; nothing if it is not there."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def link_of(path: str) -> str | None:
