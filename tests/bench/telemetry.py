@@ -17,14 +17,14 @@ from typing import TypeAlias
 import msgspec
 
 from libs.bus.nats import NatsBus
-from libs.messages.signals import NodeSampled
+from libs.messages.signals import GpuProcess, GpuSample, NodeSampled
 from tests.bench.figures import Figures
 from tests.support.nats_server import NatsServer
 
 RUNS, GPUS, THREADS = 32, 8, 4
 SETTLE_SECONDS, SECONDS = 8.0, 40.0
 CGROUPS = Path("/sys/fs/cgroup")
-CONTROLLERS = ("cpu", "cpuacct", "memory", "blkio")
+CONTROLLERS = ("cpu", "cpuacct", "memory", "blkio", "unified")
 PROGRAM = f"""
 import sys, threading, time
 def work():
@@ -51,6 +51,8 @@ def groups() -> Iterator[list[Groups]]:
     try:
         for folder in made:
             folder.mkdir(parents=True)
+            if (quota := folder / "cpu.cfs_quota_us").exists():
+                quota.write_text("100000")
         yield [{one: str(root / str(number)) for one, root in roots.items()} for number in range(RUNS)]
     except PermissionError:
         yield [{}] * RUNS
@@ -72,6 +74,19 @@ def start(home: Path, number: int, where: Groups, *, isolated: bool) -> "subproc
     return process
 
 
+def full_gpu(index: int) -> GpuSample:
+    """One whose every number is told, as a GPU of the largest kind may."""
+    numbers = {field.name: 0.12345 for field in msgspec.structs.fields(GpuSample) if "float" in str(field.type)}
+    counts = {field.name: 12345 for field in msgspec.structs.fields(GpuSample) if "int |" in str(field.type)}
+    processes = tuple(
+        GpuProcess(pid=100_000 + index, memory_used=1 << 33, sm_utilisation=0.25, job_id=f"job-{index}", epoch=1)
+        for _ in range(4)
+    )
+    uuid = f"GPU-{index:08d}-0000-0000-0000-000000000000"
+    told = {**numbers, **counts, "processes": processes, "driver": "570.0"}
+    return GpuSample(index=index, uuid=uuid, model="the largest GPU", **told)  # type: ignore[arg-type]
+
+
 def can_isolate() -> bool:
     return os.geteuid() == 0 and subprocess.run(["unshare", "-n", "true"], check=False).returncode == 0
 
@@ -81,6 +96,16 @@ def used(pid: int) -> tuple[float, float]:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     ticks, pages = int(fields[11]) + int(fields[12]), int(fields[21])
     return ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def telemetry(home: Path, url: str) -> "subprocess.Popen[bytes]":
+    settings = {
+        "WEFT_NATS_URL": url,
+        "TELEMETRY_NODE_ID": "bench",
+        "TELEMETRY_HOME": str(home),
+        "TELEMETRY_EMULATED_GPUS": str(GPUS),
+    }
+    return subprocess.Popen([sys.executable, "-m", "services.telemetry"], env={**os.environ, **settings})
 
 
 async def watch(server: NatsServer, process: "subprocess.Popen[bytes]", figures: Figures, how: str) -> None:
@@ -103,6 +128,7 @@ async def watch(server: NatsServer, process: "subprocess.Popen[bytes]", figures:
     run = heard[-1].runs[0]
     told = [name for name in run.__struct_fields__ if getattr(run, name) is not None]
     sizes = [len(msgspec.json.encode(sampled)) for sampled in heard]
+    full = msgspec.structs.replace(heard[-1], gpus=tuple(full_gpu(index) for index in range(GPUS)))
     figures.add(
         f"telemetry, 1 Hz, {GPUS} emulated GPUs, {RUNS} runs of {THREADS} threads ({how}), {seconds:.0f} s: CPU",
         f"{100 * (after - before) / seconds:.2f} % of a core, {resident / 2**20:.0f} MiB resident",
@@ -111,6 +137,10 @@ async def watch(server: NatsServer, process: "subprocess.Popen[bytes]", figures:
     figures.add(
         "… samples heard, bytes of one",
         f"{len(heard)}, {sum(sizes) // len(sizes)} ({len(told)} of {len(run.__struct_fields__)} fields of a run told)",
+    )
+    figures.add(
+        "… bytes of one whose GPUs tell every field, four processes each (made, not measured)",
+        f"{len(msgspec.json.encode(full))}",
     )
 
 
@@ -125,13 +155,7 @@ async def measure(home: Path, figures: Figures) -> None:
             for one in runs:
                 assert one.stdout is not None
                 await asyncio.to_thread(one.stdout.readline)
-            settings = {
-                "WEFT_NATS_URL": server.url,
-                "TELEMETRY_NODE_ID": "bench",
-                "TELEMETRY_HOME": str(home),
-                "TELEMETRY_EMULATED_GPUS": str(GPUS),
-            }
-            process = subprocess.Popen([sys.executable, "-m", "services.telemetry"], env={**os.environ, **settings})
+            process = telemetry(home, server.url)
             try:
                 how = f"cgroups: {', '.join(places[0]) or 'none'}; {'own' if isolated else 'shared'} network"
                 await watch(server, process, figures, how)
