@@ -10,7 +10,7 @@ from services.telemetry import cgroups
 from services.telemetry.cgroup_use import cgroup_use
 from services.telemetry.cgroups import Mount
 from services.telemetry.counters import Traffic, interfaces, segments_resent
-from services.telemetry.files import link_of, read_text
+from services.telemetry.files import KeptOpen, link_of, read_text
 from services.telemetry.processes import (
     Process,
     ProcessUse,
@@ -68,6 +68,7 @@ class UsageReader:
         own = (link_of(f"{proc}/self/ns/net"), link_of(f"{proc}/1/ns/net"))
         self._host_networks = frozenset(network for network in own if network)
         self._places: dict[int, _Place] = {}
+        self._files = KeptOpen()
         self._threads = ThreadWatch(proc)
 
     def read(self, runs: Iterable[FoundRun]) -> list[RunReading]:
@@ -77,7 +78,11 @@ class UsageReader:
         self._threads.begin({(run.key, run.pid) for run in runs})
         readings = [reading for run in runs if (reading := self._reading(run, everyone)) is not None]
         self._places = {reading.run.pid: self._places[reading.run.pid] for reading in readings}
+        self._files.sweep()
         return readings
+
+    def close(self) -> None:
+        self._files.close()
 
     def _reading(self, run: FoundRun, everyone: "_Everyone") -> RunReading | None:
         first = read_process(run.pid, self._proc)
@@ -85,7 +90,7 @@ class UsageReader:
             return None  # it ended; perhaps its number is somebody else's by now
         at = self._clock()
         place = self._places[run.pid] = self._place(run, first, at)
-        group = cgroup_use(place.folders)
+        group = cgroup_use(place.folders, self._files.read)
         inside: list[Process] = []
         use: ProcessUse | None = None
         if group.cpu_seconds is None or group.memory_used is None or group.disk.inbound is None:
