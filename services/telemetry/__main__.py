@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -37,7 +38,12 @@ async def run(stop: asyncio.Event) -> None:
     finder: Finder = docker_runs(config.node_id) if config.runtime == "docker" else ProcessRuns(config.home)
     gpus = await asyncio.to_thread(inventory, emulated=config.emulated_gpus, node_id=config.node_id)
     telemetry = service.Telemetry(
-        node_id=config.node_id, pool=config.pool, finder=finder, gpus=GpuWatch(gpus), disk=config.home
+        node_id=config.node_id,
+        pool=config.pool,
+        finder=finder,
+        gpus=GpuWatch(gpus),
+        disk=config.home,
+        boot=secrets.token_hex(4),
     )
     name = f"telemetry-{config.node_id}"
     async with NatsBus.connect(to.nats_url, name=name, **nats_keys(to), on_closed=stop.set) as bus:

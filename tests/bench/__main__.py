@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import deciding, network, running, simulating
+from tests.bench import deciding, network, running, simulating, telemetry
 from tests.bench.figures import Figures
 
 PARTS = {
@@ -14,6 +14,7 @@ PARTS = {
     "deciding": deciding.measure,
     "running": running.measure,
     "network": network.measure,
+    "telemetry": telemetry.measure,
 }
 
 
