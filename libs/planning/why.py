@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from libs.domain.job import Allocation
+from libs.planning.pins import is_pinned
 from libs.planning.placement.packed import packed
 from libs.planning.room import Asked, Room, Shape
 
@@ -25,8 +26,12 @@ def why_there(room: Room, shape: Shape, asked: Asked, allocations: Sequence[Allo
     nodes = list(dict.fromkeys(allocation.node_id for allocation in allocations))
     if not gpus:
         together = " together" if len(allocations) > 1 else ""
+        if is_pinned(shape):
+            return Why(f"pinned to {nodes[0]}, where its CPUs and memory are free", {})
         sentence = f"its CPUs and memory are free{together} on {_named(nodes)}; without GPUs, the fullest that fits"
         return Why(sentence, {})
+    if is_pinned(shape):
+        placement = "pinned"
     slowdown = room.slowdown(allocations, asked.job_class)
     slowest = max(room.slowdown([allocation], asked.job_class) for allocation in allocations if allocation.gpus)
     locality = slowdown / slowest
@@ -36,7 +41,7 @@ def why_there(room: Room, shape: Shape, asked: Asked, allocations: Sequence[Allo
     if locality != 1.0:
         speed += f" × locality {locality:.2f}"
     sentence = f"{placement}: {gpus} GPU{'' if gpus == 1 else 's'} of {where}, {speed}"
-    if placement == "packed":
+    if placement in ("packed", "pinned"):
         return Why(sentence, numbers)
     otherwise = slowdown_packed(room, shape, asked)
     if otherwise is None:

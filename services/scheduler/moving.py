@@ -204,6 +204,7 @@ class Moving:
         may = (
             job.state is _S.RUNNING
             and job.spec.preemptible
+            and job.spec.pin is None
             and job.spec.kind in MOVING_KINDS
             and lost_seconds(job.spec) is not None
         )
