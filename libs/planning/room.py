@@ -218,6 +218,15 @@ class Room:
             self._refile(room, allocation, self._restore)
             self.grown += 1
 
+    def resize(self, before: Allocation, after: Allocation) -> None:
+        """A rank has other CPUs and memory than before, on the same GPUs."""
+        room = self.nodes.get(before.node_id)
+        if room is not None:
+            room.cpus += before.cpus - after.cpus
+            room.memory += before.memory - after.memory
+            self.changed.append(before.node_id)
+            self.grown += after.cpus < before.cpus or after.memory < before.memory
+
     def take_all(self, allocations: Iterable[Allocation]) -> None:
         for allocation in allocations:
             self.take(allocation)

@@ -16,7 +16,7 @@ from libs.messages.nodes import NodeReported, RunState, StartRun
 from libs.messages.signals import GpuScore
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
-from services.scheduler import lives
+from services.scheduler import lives, tuning
 from services.scheduler.moving import MoveRules, Moving
 from services.scheduler.picture import POLICY, NodeChange, Picture
 from services.scheduler.reaper import Reaper
@@ -134,7 +134,7 @@ class Scheduler:
             self.picture.change_node(node, "changed", "has other capacity, address or runtime than before", at=now)
 
     def ask(self, ask: Ask, now: float, *, job: Job | None = None) -> list[Step]:
-        """What follows from what a user asks; nothing if it is done already. `job`: a final one; we keep none."""
+        """What follows from what is asked; nothing if it is done already. `job`: a final one; we keep none."""
         if ask.kind in (AskKind.DRAIN, AskKind.RESUME):
             self._drain(ask, drained=ask.kind is AskKind.DRAIN, now=now)
             return []
@@ -159,6 +159,8 @@ class Scheduler:
                 sentence = f"priority {job.priority} → {ask.priority} by {ask.tenant}"
                 cause = Cause(code=_C.PRIORITY_ASKED, sentence=sentence, by=ask.tenant)
                 return self.picture.go(job, _E.REPRIORITISED, cause, now, ask=ask.id, priority=ask.priority)
+            case AskKind.TUNE:
+                return tuning.tune(self.picture, ask, now, closed=self._waiting.reserved)
             case _:
                 return []
 

@@ -24,6 +24,8 @@ from services.scheduler.runs import Runs
 
 _S, _E = JobState, JobEvent
 
+CPU_DUST = 1e-3  # what adding and subtracting cores very often may leave behind
+
 POLICY = Policy("priority", "weft-best", "easy")
 
 
@@ -281,6 +283,8 @@ class Picture:
         elif job.state is _S.STOPPING and before.state is not _S.STOPPING:
             self._undesire(before)
         if before.state.holding and job.state.holding:
+            if job.placement != before.placement:
+                self._resize(before, job)
             self.holdings.change(job, now)
         self.queue.remove(job.id)
         self.backing_off.discard(job.id)
@@ -322,9 +326,25 @@ class Picture:
         self.room.take_all(job.placement.allocations)
         if job.state is not _S.STOPPING:
             self.order_bytes[job.id] = order_bytes_max(job)
-            for node_id, orders in run_orders(job, self.nodes).items():
-                self.desired.setdefault(node_id, {})[job.id] = orders
+            self._desire(job)
+
+    def _desire(self, job: Job) -> None:
+        for node_id, orders in run_orders(job, self.nodes).items():
+            of_node = self.desired.setdefault(node_id, {})
+            if of_node.get(job.id) != orders:
+                of_node[job.id] = orders
                 self.hinted.add(node_id)
+
+    def _resize(self, before: Job, job: Job) -> None:
+        """A running job has other limits on the same GPUs."""
+        assert before.placement is not None
+        assert job.placement is not None
+        for had, has in zip(before.placement.allocations, job.placement.allocations, strict=True):
+            assert (had.rank, had.node_id, had.gpus) == (has.rank, has.node_id, has.gpus), f"{job.id} would move"
+            if had != has:
+                self.room.resize(had, has)
+        self.holdings.resize(before, job)
+        self._desire(job)
 
     def _undesire(self, job: Job) -> None:
         assert job.placement is not None
@@ -357,6 +377,17 @@ class Picture:
                     other = held.setdefault((allocation.node_id, gpu), job.id)
                     assert other == job.id, f"GPU {gpu} of {allocation.node_id}: {other} and {job.id}"
         for node_id, room in self.room.nodes.items():
+            here = [
+                allocation
+                for job_id in self.runs.jobs_on(node_id)
+                if (placement := self.jobs[job_id].placement) is not None
+                for allocation in placement.allocations
+                if allocation.node_id == node_id
+            ]
+            cpus = room.node.capacity.cpus - sum(allocation.cpus for allocation in here)
+            assert abs(room.cpus - cpus) < CPU_DUST, f"{node_id}: {room.cpus} CPUs free, which are {cpus}"
+            memory = room.node.capacity.memory - sum(allocation.memory for allocation in here)
+            assert room.memory == memory, f"{node_id}: {room.memory} bytes free, which are {memory}"
             for gpu in room.free:
                 assert (node_id, gpu) not in held, f"GPU {gpu} of {node_id} is free and held by {held[node_id, gpu]}"
                 assert gpu not in self.occupied(node_id), f"GPU {gpu} of {node_id} is free and occupied"
