@@ -4,7 +4,7 @@ Every decision is a `Step`. The core draws it into its own picture at once; the 
 store refuses one, the picture was wrong, and it is loaded anew.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, structs
 
@@ -13,7 +13,7 @@ from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.messages.asks import Ask, AskKind
 from libs.messages.nodes import NodeReported, RunState, StartRun
-from libs.messages.signals import GpuScore
+from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
 from services.scheduler import lives, tuning
@@ -80,7 +80,8 @@ class Scheduler:
         *,
         jobs: Iterable[Job],
         nodes: Iterable[Node],
-        scores: Iterable[GpuScore] = (),
+        scores: Sequence[GpuScore] = (),
+        classes: Iterable[WorkloadClass] = (),
         now: float,
         went_back_at: float | None = None,
     ) -> None:
@@ -90,7 +91,7 @@ class Scheduler:
         """
         self._begin()
         self._settling = self._settle(now, went_back_at)
-        self.picture.load(jobs=jobs, nodes=nodes, scores=scores, now=now)
+        self.picture.load(jobs=jobs, nodes=nodes, scores=scores, classes=classes, now=now)
 
     # what happened
 

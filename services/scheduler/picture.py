@@ -3,7 +3,7 @@
 Every change of a job goes through `go`, which makes the step and draws it into the picture at once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -11,7 +11,7 @@ from libs.domain.classes import JOB_CLASSES, class_of
 from libs.domain.cluster import Node
 from libs.domain.job import STEPS, Allocation, Cause, Job, JobEvent, JobState, Placement, Step, after
 from libs.messages.nodes import NodeReported, RunSeen, RunState, StartRun
-from libs.messages.signals import GpuScore
+from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.jobs import standing_of
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
@@ -65,7 +65,9 @@ class Picture:
         self.leaving: set[str] = set()
         self.strays: dict[str, tuple[RunSeen, ...]] = {}  # by node: what it reports and no job has there
         self.kept: dict[str, tuple[Allocation, ...]] = {}  # what is kept for a job that moves
-        self.scored = 0  # counts every change of a score
+        self.scored = 0  # counts every change of a score, and of what is learnt
+        self.measured: dict[str, dict[GpuKey, GpuScore]] = {}  # by class: where scores are from
+        self.learnt: dict[str, str] = {}  # by workload: the class of its jobs
         self.kept_out: set[str] = set()  # jobs that wait for a stray of theirs to end
         self.backing_off: set[str] = set()
         self.unexplained: set[str] = set()  # jobs that wait, and nobody has said why yet
@@ -75,12 +77,22 @@ class Picture:
         self.hinted: set[str] = set()
         self.node_changes: list[NodeChange] = []
 
-    def load(self, *, jobs: Iterable[Job], nodes: Iterable[Node], scores: Iterable[GpuScore] = (), now: float) -> None:
+    def load(
+        self,
+        *,
+        jobs: Iterable[Job],
+        nodes: Iterable[Node],
+        scores: Sequence[GpuScore] = (),
+        classes: Iterable[WorkloadClass] = (),
+        now: float,
+    ) -> None:
         """Begin from the store. Every node counts as heard of now: silence before we listened means nothing.
 
         None is given anything before it has reported: what runs there is not known.
         """
         self.room = self._room_for(scores)
+        self._note(scores)
+        self.learnt = _classes(classes)
         for node in nodes:
             self.nodes[node.id] = node
             self.heard[node.id] = now
@@ -96,14 +108,33 @@ class Picture:
         known = self.room.scores.of(score.job_class).get((score.node_id, score.gpu_index))
         return score.job_class in JOB_CLASSES and known != score.believed
 
-    def rescore(self, scores: Iterable[GpuScore]) -> None:
+    def rescore(self, scores: Sequence[GpuScore]) -> None:
         """Other scores for some GPUs: what is placed from now on goes by them."""
+        self._note(scores)
         for job_class, by_gpu in _by_class(scores).items():
             known = self.room.scores.of(job_class)
             new = {gpu: score for gpu, score in by_gpu.items() if known.get(gpu) != score}
             if new:
                 self.scored += 1
                 self.room.rescore(job_class, new)
+
+    def _note(self, scores: Iterable[GpuScore]) -> None:
+        for score in scores:
+            self.measured.setdefault(score.job_class, {})[score.node_id, score.gpu_index] = score
+
+    def is_learnt_anew(self, one: WorkloadClass) -> bool:
+        return one.job_class in JOB_CLASSES and self.learnt.get(one.workload) != one.job_class
+
+    def learn(self, classes: Iterable[WorkloadClass], now: float) -> None:
+        """Other classes for some workloads: who of them waits stands in another group, and all are placed by it."""
+        new = {workload: name for workload, name in _classes(classes).items() if self.learnt.get(workload) != name}
+        if not new:
+            return
+        self.scored += 1
+        before, self.learnt = self.learnt, {**self.learnt, **new}
+        for job in [job for job in self.jobs.values() if job.id in self.queue]:
+            if class_of(job.spec, before) != class_of(job.spec, self.learnt):
+                self.stand(job, now)
 
     def _room_for(self, scores: Iterable[GpuScore]) -> Room:
         return Room(Scores(_by_class(scores)), placer=self.policy.placing.placer, locality=self.locality)
@@ -314,7 +345,10 @@ class Picture:
     def stand(self, job: Job, now: float) -> None:
         """It waits in the queue, where the order puts it now."""
         lasts = None if self.policy.backfill == "none" else job.spec.time_limit_seconds
-        self.queue.add(standing_of(job, now, self.queue.order), JobGroup(shape_of(job.spec), class_of(job.spec), lasts))
+        self.queue.add(
+            standing_of(job, now, self.queue.order),
+            JobGroup(shape_of(job.spec), class_of(job.spec, self.learnt), lasts),
+        )
 
     def _give(self, job: Job, now: float, *, loaded: bool) -> None:
         """A job came to hold what its placement says."""
@@ -397,6 +431,10 @@ class Picture:
             assert node_id not in self.room.nodes or gpu not in self.room.nodes[node_id].free, (
                 f"GPU {gpu} of {node_id} is free and kept"
             )
+
+
+def _classes(classes: Iterable[WorkloadClass]) -> dict[str, str]:
+    return {one.workload: one.job_class for one in classes if one.job_class in JOB_CLASSES}
 
 
 def _by_class(scores: Iterable[GpuScore]) -> dict[str, dict[GpuKey, float]]:

@@ -155,7 +155,7 @@ class Waiting:
         known = self._unfit.get(shape)
         if known is not None and known[:2] == (room.grown, reserved):
             return ()
-        found = room.find(shape, asked_by(job))
+        found = room.find(shape, asked_by(job, self._picture.learnt))
         if not found:
             self._unfit[shape] = (room.grown, reserved, None)
         return found or ()
@@ -181,7 +181,7 @@ class Waiting:
         willing = picture.holdings.holders.who_may_leave(waiting, picture.jobs, now)
         if not _enough(shape, willing, free=room.gpus_free):
             return []
-        clearing = clearing_for(shape, room=room, holders=willing, asked=asked_by(job))
+        clearing = clearing_for(shape, room=room, holders=willing, asked=asked_by(job, picture.learnt))
         if clearing is None:
             return []
         self._making_room[job.id] = clearing

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from libs.bus.memory import MemoryBus
-from libs.domain.classes import JOB_CLASSES
+from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, WORKLOAD_LABEL
 from libs.domain.job import Cause, CauseCode, JobState, Step
 from libs.messages.asks import AskKind, RankTuning, Tune
 from libs.messages.history import Record
 from libs.messages.nodes import RunSeen, RunState
-from libs.messages.signals import GpuScore, GpusScored
+from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, WorkloadClass
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from libs.store import Envelope, Lease, StoreUnavailableError, UnlawfulError
 from libs.store.memory import MemoryStore
@@ -116,6 +116,8 @@ class Life:
                 await done
             if self.tuner.random() < 0.2:
                 await self._tune()
+            if self.tuner.random() < 0.05:
+                await self._learn()
             await self.turn()
 
     async def turn(self) -> None:
@@ -136,6 +138,9 @@ class Life:
     async def _submit(self) -> None:
         job_id = f"j-{len(self.jobs)}"
         self.jobs.append(job_id)
+        labels = {"weft/checkpoints": "0s", WORKLOAD_LABEL: f"w-{self.tuner.randint(1, 3)}"}
+        if self.tuner.random() < 0.6:
+            labels[CLASS_LABEL] = self.tuner.choice([*JOB_CLASSES, "other"])
         wanted = spec(
             f"job-{len(self.jobs)}",
             gpus=self.chance.choice([0, 1, 1, 2, 4, 5]),
@@ -143,7 +148,7 @@ class Life:
             priority=self.chance.choice([0, 0, 0, 5, 10]),
             preemptible=self.chance.random() < 0.7,
             grace="3s",
-            labels={"weft/class": self.chance.choice([*JOB_CLASSES, "other"]), "weft/checkpoints": "0s"},
+            labels=labels,
             time_limit=self.chance.choice([None, None, "1m", "5m"]),
             retries={"max": self.chance.choice([0, 1, 3]), "backoff": "3s"},
         )
@@ -216,6 +221,21 @@ class Life:
         tune = Tune(epoch=job.epoch - (self.tuner.random() < 0.1), ranks=ranks, cause=cause)
         envelope = Envelope(job_id=job.id, pool="default", epoch=job.epoch, state=b"{}")
         await self.store.ask_tune(envelope, tune, at=self.now)
+
+    async def _learn(self) -> None:
+        classes = tuple(
+            WorkloadClass(
+                workload=f"w-{number}",
+                job_class=self.tuner.choice([*JOB_CLASSES, "other"]),
+                compute=0.5,
+                memory=0.5,
+                at=self.now,
+            )
+            for number in self.tuner.sample([1, 2, 3], 2)
+        )
+        await self.store.save_classes(classes, pool="default")
+        if self.tuner.random() < 0.7:  # else nobody is told
+            self.desk.learnt(ClassesLearnt(pool="default", classes=classes))
 
     def _come_or_go(self) -> None:
         one = self.chance.choice(self.nodes)
