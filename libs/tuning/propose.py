@@ -48,7 +48,7 @@ def outscale(case: Case) -> Finding | None:
     return Finding(
         code="outscale",
         job_id=case.job.id,
-        sentence=f"one more {role} of {case.job.name} might help: more for the {have} it has does not pay, or is not allowed; "
+        sentence=f"one more {role} of {case.job.name} might help, more for those it has does not pay or is not there: "
         + case.stood.reading.sentence,
         numbers={**case.stood.reading.numbers, "have": float(have)},
     )

@@ -1,7 +1,7 @@
 """A training job as arithmetic: how fast it is with what its ranks have, and what a node would measure of them.
 
 `Turns`: workers compute, then servers do, and so on: the times add up. `Overlap`: steps so short, or so asynchronous,
-that the slowest role alone counts. Limits are held as a kernel does, by parts of 100 ms: who would use more is throttled.
+that the slowest role alone counts. Who would use more than its limit is throttled.
 """
 
 import random
@@ -39,7 +39,7 @@ class Model(Struct, frozen=True, kw_only=True):
         times = self._times(held)
         slowest = max(times.values()) if not self.takes_turns else sum(times.values())
         alone = sum(one.seconds / one.threads for one in self.roles.values()) if not self.takes_turns else 0.0
-        return max(slowest, alone / 2) + self.other_seconds + self._sending(held) + self._thrashing(held)
+        return max(slowest, alone / 2) + self.other_seconds + self.sending(held) + self._thrashing(held)
 
     def _times(self, held: Sequence[Allocation]) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -48,7 +48,7 @@ class Model(Struct, frozen=True, kw_only=True):
             found[one.role] = max(found.get(one.role, 0.0), role.seconds / min(one.cpus, role.threads))
         return found
 
-    def _sending(self, held: Sequence[Allocation]) -> float:
+    def sending(self, held: Sequence[Allocation]) -> float:
         return max((self.roles[one.role].sends / one.egress for one in held if one.egress), default=0.0)
 
     def _thrashing(self, held: Sequence[Allocation]) -> float:
@@ -147,7 +147,9 @@ class Trained:
         step = self.model.step_seconds(self.held)
         runs = tuple(self._run(one, step) for one in self.held)
         host = HostSample(cpus=64.0, cpus_used=8.0, memory_total=256 * GIB, memory_used=GIB)
-        return NodeSampled(node_id="node-1", pool="default", at=now, host=host, runs=runs, boot="b", seq=self.seq)
+        return NodeSampled(
+            node_id="node-1", pool="default", at=now, host=host, runs=runs, boot=self.job.id, seq=self.seq
+        )
 
     def progressed(self, now: float, window: float = 10.0) -> ProgressSeen:
         step = self.model.step_seconds(self.held) * self._noise()
@@ -165,11 +167,17 @@ class Trained:
                     steps_rate=1.0 / step,
                     samples_rate=self.model.samples_per_step / step if one.role == "worker" else None,
                     step_seconds=own[one.role],
+                    phases=self._phases(one),
                 ),
             )
             for one in self.held
         )
         return ProgressSeen(node_id="node-1", runs=runs)
+
+    def _phases(self, one: Allocation) -> dict[str, float]:
+        """Told by those whose network matters."""
+        sending = self.model.sending(self.held)
+        return {"t_push" if self.model.roles[one.role].sends else "t_pull": sending} if sending else {}
 
     def _run(self, one: Allocation, step: float) -> RunSample:
         role = self.model.roles[one.role]
