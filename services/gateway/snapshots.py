@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job
-from libs.messages.signals import GpuScore
+from libs.messages.signals import GpuScore, WorkloadClass
 from libs.store import GatewayStore, StoreUnavailableError
 from services.gateway.admission import Admission
 
@@ -104,6 +104,7 @@ class Snapshots:
         self._holding: dict[str, Fresh[list[Job]]] = {}
         self._queued: dict[str, Fresh[list[Job]]] = {}
         self._scores: dict[str, Fresh[list[GpuScore]]] = {}
+        self._classes: dict[str, Fresh[list[WorkloadClass]]] = {}
 
     async def holding(self, pool: str) -> list[Job]:
         """The jobs that hold resources. Only for the name of a pool that is known: each is kept."""
@@ -123,6 +124,13 @@ class Snapshots:
             read = partial(self._store.scores, pool=pool)
             self._scores[pool] = Fresh(read, clock=self._clock, seconds=SCORES_SECONDS)
         return await self._scores[pool].get()
+
+    async def classes(self, pool: str) -> list[WorkloadClass]:
+        """Which were learnt. Only for the name of a pool that is known: each is kept."""
+        if pool not in self._classes:
+            read = partial(self._store.classes, pool=pool)
+            self._classes[pool] = Fresh(read, clock=self._clock, seconds=SCORES_SECONDS)
+        return await self._classes[pool].get()
 
     async def pools(self) -> list[str]:
         """Every pool that has nodes, and the default one."""

@@ -810,7 +810,7 @@ async def test_the_newest_class_of_a_workload_wins_in_its_pool(world: World) -> 
     await world.scorer.save_classes([learnt("b", "memory", at=AT + 5.5), learnt("a", "compute")], pool="default")
     await world.scorer.save_classes([learnt("b", "mixed", at=AT + 5)], pool="default")
     await world.scorer.save_classes([learnt("a", "mixed")], pool="other")
-    for store in (world.scheduler, world.scorer):
+    for store in (world.scheduler, world.scorer, world.gateway):
         assert await store.classes(pool="default") == [learnt("a", "compute"), learnt("b", "memory", at=AT + 5.5)]
         assert await store.classes(pool="default", since=AT + 1) == [learnt("b", "memory", at=AT + 5.5)]
         assert await store.classes(pool="other") == [learnt("a", "mixed")]

@@ -22,8 +22,8 @@ def tuning_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
     if paces:
         lines.append(("pace", plain(pace_text(paces))))
     if disbelieved := sum(run.disbelieved for run in job.runs):
-        what = "which makes no sense and is not believed"
-        lines.append(("", Text(f"it told {count(disbelieved, 'value')} {what}", "yellow")))
+        told = f"it told {count(disbelieved, 'value')} that make{'s' * (disbelieved == 1)} no sense, not believed"
+        lines.append(("", Text(told, "yellow")))
     lines += [("held back by" if number == 0 else "", _verdict(one, look)) for number, one in enumerate(job.verdicts)]
     tuned = [run for run in job.runs if run.asked is not None]
     lines += [("tuned" if number == 0 else "", plain(tuned_text(run))) for number, run in enumerate(tuned)]
