@@ -6,7 +6,7 @@ import stat
 
 READ_BYTES_MAX = 64 * 1024  # of one file at one look
 LINE_BYTES_MAX = 4096
-LINES_MAX = 256  # of one file at one look
+LINES_MAX = 256  # of one file at one look, where every line is expected to tell something
 
 _PAIR = re.compile(
     r"(?<![\w.-])([A-Za-z_][\w.-]{0,63})="
@@ -29,8 +29,9 @@ class Tail:
     `written_at`: when it was last written, as its file system says, in seconds since the epoch.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, lines_max: int = READ_BYTES_MAX) -> None:
         self._path = path
+        self._lines_max = lines_max
         self._offset = 0
         self._was: tuple[int, int, int] | None = None
         self._unended = False  # a last line without a newline waits to be ended, or to be left as it is
@@ -80,5 +81,5 @@ class Tail:
         end = len(data) if whole or len(data) == READ_BYTES_MAX else data.rfind(b"\n") + 1
         self._offset = start + end
         self._unended = end < len(data)
-        lines = data[:end].splitlines()[-LINES_MAX:]
+        lines = data[:end].splitlines()[-self._lines_max :]
         return [line[:LINE_BYTES_MAX].decode(errors="replace") for line in lines]

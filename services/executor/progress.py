@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from services.executor.home import Home
-from services.executor.lines import LINE_BYTES_MAX, Tail, pairs
+from services.executor.lines import LINE_BYTES_MAX, LINES_MAX, Tail, pairs
 from services.executor.matching import Matcher
 from services.executor.pace import Pacer
 from services.executor.runtime import Run, RunKey
@@ -59,7 +59,7 @@ class Progress(Protocol):
 
 class _Watched:
     def __init__(self, home: Home, key: RunKey) -> None:
-        self.file = Tail(home.progress(key))
+        self.file = Tail(home.progress(key), lines_max=LINES_MAX)
         self.log = Tail(home.log(key))
         self.pacer = Pacer()
         self.read_at = 0.0  # seconds since the epoch, UTC
