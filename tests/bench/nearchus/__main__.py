@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 from tests.bench.nearchus.comparing import OURS, Lengths, compare
+from tests.bench.nearchus.corpus import CORPUS
 from tests.bench.nearchus.image import ImageMissingError
 from tests.bench.nearchus.lab import lab
 from tests.bench.nearchus.measured import RESULTS, append
 from tests.bench.nearchus.queueing import NAME as S4
 from tests.bench.nearchus.queueing import Trace, compare_queues
 from tests.bench.nearchus.quiet import S6
-from tests.bench.nearchus.recording import CORPUS, record
+from tests.bench.nearchus.recording import record
 from tests.bench.nearchus.report import report
 from tests.bench.nearchus.scenarios import SCENARIOS
 from tests.bench.nearchus.sides import run_side

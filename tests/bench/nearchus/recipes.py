@@ -14,7 +14,10 @@ from tests.bench.nearchus.scenarios import ALONE, RINGED, SERVED
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
-    """`rank`: who it is done to. `noise`: cores that others burn beside it. `egress`: kB per second, of `capped`."""
+    """`rank`: who it is done to. `noise`: cores that others burn beside it. `egress`: kB per second, of `capped`.
+
+    `uses`: about how many cores, where others may run beside it; None: it is alone.
+    """
 
     label: str
     program: str = ALONE
@@ -24,6 +27,7 @@ class Recipe(Struct, frozen=True, kw_only=True):
     memory: str = "384MiB"
     rank: int = 0
     noise: int = 0
+    uses: float | None = None
     egress: int | None = None
     capped: str = "worker"
 
@@ -65,11 +69,11 @@ SERVER_AND_TWO = {"ps": 1, "worker": 2}
 
 RECIPES = (
     # Whose quota is below what it would use.
-    Recipe(label="cpu-quota-bound", arguments="--work 40", cpus={"worker": 0.3}),
-    Recipe(label="cpu-quota-bound", arguments="--work 120", cpus={"worker": 0.6}),
-    Recipe(label="cpu-quota-bound", arguments="--work 40 --threads 2", cpus={"worker": 0.8}),
-    Recipe(label="cpu-quota-bound", arguments="--work 60 --device-ms 4", cpus={"worker": 0.35}),
-    Recipe(label="cpu-quota-bound", arguments="--load-work 80 --work 40", cpus={"worker": 0.4}),
+    Recipe(label="cpu-quota-bound", arguments="--work 40", cpus={"worker": 0.3}, uses=0.3),
+    Recipe(label="cpu-quota-bound", arguments="--work 120", cpus={"worker": 0.6}, uses=0.6),
+    Recipe(label="cpu-quota-bound", arguments="--work 40 --threads 2", cpus={"worker": 0.8}, uses=0.8),
+    Recipe(label="cpu-quota-bound", arguments="--work 60 --device-ms 4", cpus={"worker": 0.35}, uses=0.35),
+    Recipe(label="cpu-quota-bound", arguments="--load-work 80 --work 40", cpus={"worker": 0.4}, uses=0.4),
     Recipe(
         label="cpu-quota-bound",
         program=SERVED,
@@ -127,9 +131,9 @@ RECIPES = (
         egress=1250,
     ),
     # Whose data come late from far away, while it has CPU for them.
-    Recipe(label="input-bound", arguments="--load-ms 15 --work 60", cpus={"worker": 0.6}),
-    Recipe(label="input-bound", arguments="--load-ms 40 --work 120", cpus={"worker": 0.5}),
-    Recipe(label="input-bound", arguments="--load-ms 8 --work 40", cpus={"worker": 0.7}),
+    Recipe(label="input-bound", arguments="--load-ms 15 --work 60", cpus={"worker": 0.6}, uses=0.4),
+    Recipe(label="input-bound", arguments="--load-ms 40 --work 120", cpus={"worker": 0.5}, uses=0.4),
+    Recipe(label="input-bound", arguments="--load-ms 8 --work 40", cpus={"worker": 0.7}, uses=0.4),
     # One of a gang, which works longer for the same and is short of nothing.
     Recipe(
         label="straggler",
@@ -148,12 +152,12 @@ RECIPES = (
         rank=0,
     ),
     # Who has far more than it uses: an emulated device does most of the work.
-    Recipe(label="over-provisioned", arguments="--device-ms 20 --work 20", cpus={"worker": 1.5}),
-    Recipe(label="over-provisioned", arguments="--device-ms 40 --work 60", cpus={"worker": 1.0}),
-    Recipe(label="over-provisioned", arguments="--device-ms 10 --work 10", cpus={"worker": 2.0}),
+    Recipe(label="over-provisioned", arguments="--device-ms 20 --work 20", cpus={"worker": 1.5}, uses=0.15),
+    Recipe(label="over-provisioned", arguments="--device-ms 40 --work 60", cpus={"worker": 1.0}, uses=0.2),
+    Recipe(label="over-provisioned", arguments="--device-ms 10 --work 10", cpus={"worker": 2.0}, uses=0.15),
     # Who has what it needs and uses most of it.
     Recipe(label="healthy", arguments="--device-ms 8 --work 100", cpus={"worker": 0.95}),
-    Recipe(label="healthy", arguments="--device-ms 12 --work 80", cpus={"worker": 0.75}),
+    Recipe(label="healthy", arguments="--device-ms 12 --work 80", cpus={"worker": 0.75}, uses=0.5),
     Recipe(label="healthy", arguments="--device-ms 3 --work 60", cpus={"worker": 1.0}),
     Recipe(label="healthy", arguments="--work 60", cpus={"worker": 1.2}),
 )

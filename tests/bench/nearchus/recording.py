@@ -1,6 +1,8 @@
 """Makes the corpus: each recipe's job runs for a while, and what was said of it on the bus is kept."""
 
 import asyncio
+import os
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,50 +14,51 @@ from msgspec.structs import replace
 from libs.messages.http import JobView
 from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import NodeSampled
+from tests.bench.nearchus.corpus import Head, Line
 from tests.bench.nearchus.lab import Heard, Lab, lab
 from tests.bench.nearchus.recipes import RECIPES, Recipe, burner
 
-CORPUS = Path("tests/corpus")
 WARM_SECONDS = 8.0
+TOGETHER_CPUS = 1.1
 DECLARED_CPUS = 8.0  # more than the machine has, so that a neighbour may be placed that is too much for it
 DIGITS = 4
 PROGRESS_SECONDS = 1.9  # it is told twice a second, of windows that are longer
 BYTES_MAX = 48_000
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One message, `at` the second since the epoch at which it was heard."""
-
-    at: float
-    kind: str
-    message: Any
-
-
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done, to which rank, and what of the job's placement its tuner would know."""
-
-    label: str
-    scenario: str
-    job: str
-    epoch: int
-    began: float  # when all of it ran, on the clock of `at`
-    rank: int
-    ranks: dict[str, Any]
-
-
 async def record(folder: Path, *, labels: Sequence[str] | None, seconds: float, tell: Callable[[str], None]) -> None:
     """One after another, on a machine that does nothing else."""
-    numbers: Counter[str] = Counter()
+    os.makedirs(folder, exist_ok=True)
+
+    async def one(name: str, recipe: Recipe) -> None:
+        lines = await _record(made, recipe, seconds)
+        (folder / name).write_bytes(b"".join(line + b"\n" for line in lines))
+        tell(f"{name}: {len(lines)} lines, {sum(map(len, lines)) + len(lines)} bytes")
+
     async with lab(cpus=DECLARED_CPUS) as made:
-        for recipe in RECIPES:
-            numbers[recipe.label] += 1
-            if labels and recipe.label not in labels:
-                continue
-            path = folder / f"{recipe.label}-{numbers[recipe.label]}.jsonl"
-            lines = await _record(made, recipe, seconds)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"".join(line + b"\n" for line in lines))
-            tell(f"{path.name}: {len(lines)} lines, {path.stat().st_size} bytes")
+        for batch in batches(labels):
+            async with asyncio.TaskGroup() as tasks:
+                for name, recipe in batch.items():
+                    tasks.create_task(one(name, recipe))
+            made.heard.clear()
+
+
+def batches(labels: Sequence[str] | None) -> list[dict[str, Recipe]]:
+    """Which may run beside each other: those that together use no more than the machine has, and share nothing else."""
+    numbers: Counter[str] = Counter()
+    made: list[dict[str, Recipe]] = []
+    for recipe in RECIPES:
+        numbers[recipe.label] += 1
+        if labels and recipe.label not in labels:
+            continue
+        name = f"{recipe.label}-{numbers[recipe.label]}.jsonl"
+        beside = [] if recipe.uses is None else [b for b in made if _used(b) + recipe.uses <= TOGETHER_CPUS]
+        (beside[0] if beside else made.append({}) or made[-1])[name] = recipe
+    return made
+
+
+def _used(batch: dict[str, Recipe]) -> float:
+    return sum(DECLARED_CPUS if recipe.uses is None else recipe.uses for recipe in batch.values())
 
 
 async def _record(made: Lab, recipe: Recipe, seconds: float) -> list[bytes]:
@@ -68,10 +71,10 @@ async def _record(made: Lab, recipe: Recipe, seconds: float) -> list[bytes]:
 async def _of_job(made: Lab, recipe: Recipe, seconds: float) -> list[bytes]:
     async with made.job(recipe.spec(made.image)) as job:
         await asyncio.sleep(WARM_SECONDS)
-        made.heard.clear()
+        begin = time.monotonic()
         await asyncio.sleep(seconds)
         view = await made.client.job(job)
-        heard = list(made.heard)
+        heard = [one for one in made.heard if one.at >= begin]
     lines = [msgspec.json.encode(_head(recipe, view))]
     told_at = 0.0
     for one in heard:
@@ -86,7 +89,7 @@ async def _of_job(made: Lab, recipe: Recipe, seconds: float) -> list[bytes]:
 
 def _head(recipe: Recipe, view: JobView) -> Head:
     assert view.placement is not None
-    ranks = {str(one.rank): msgspec.to_builtins(one) for one in view.placement.allocations}
+    ranks = {str(one.rank): one for one in view.placement.allocations}
     scenario = f"{recipe.program} {recipe.arguments}" + f", {recipe.noise} burning threads beside it" * bool(
         recipe.noise
     )

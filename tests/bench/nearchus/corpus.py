@@ -1,0 +1,145 @@
+"""The recorded corpus, played to the production code: what it concludes of each job, held against its label.
+
+A file is one job: its first line a `Head`, then a `Line` for each message that was heard of it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from libs.domain.job import Allocation, Job, JobState, Placement
+from libs.domain.spec import JobSpec, Role
+from libs.messages.nodes import ProgressSeen
+from libs.messages.signals import NodeSampled
+from libs.samples.arrivals import Arrivals
+from libs.tuning.cause import Standing, Stood, judge
+from libs.tuning.window import WINDOW_SECONDS, Gathering, JobWindow
+
+CORPUS = Path("tests/corpus")
+KINDS = {"NodeSampled": NodeSampled, "ProgressSeen": ProgressSeen}
+NOTHING = "no verdict"
+LATE_SECONDS = 1.5  # by which a last window may be short: samples come once a second
+
+
+class Head(Struct, frozen=True, kw_only=True):
+    """What was done to which rank of the job (-1: to none in particular), and of its placement what a tuner knows."""
+
+    label: str
+    scenario: str
+    job: str
+    epoch: int
+    began: float  # when all of it ran, on the clock of `at`
+    rank: int
+    ranks: dict[str, Allocation]
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """One message, `at` the second since the epoch at which it was heard."""
+
+    at: float
+    kind: str
+    message: Any
+
+
+class Recorded(Struct, frozen=True, kw_only=True):
+    name: str
+    head: Head
+    heard: tuple[tuple[float, NodeSampled | ProgressSeen], ...]
+
+
+def read(path: Path) -> Recorded:
+    first, *lines = path.read_bytes().splitlines()
+    heard = []
+    for text in lines:
+        line = msgspec.json.decode(text, type=Line)
+        heard.append((line.at, msgspec.convert(line.message, KINDS[line.kind])))
+    return Recorded(name=path.stem, head=msgspec.json.decode(first, type=Head), heard=tuple(heard))
+
+
+def recorded(folder: Path = CORPUS) -> list[Recorded]:
+    return [read(path) for path in sorted(folder.glob("*.jsonl"))]
+
+
+def windows(of: Recorded) -> Iterator[JobWindow]:
+    """As the reallocator closes them."""
+    gathering, arrivals = Gathering(), Arrivals()
+    job = _job(of.head)
+    gathering.follow(job, now=of.head.began)
+    begin, end = of.heard[0][0], of.heard[-1][0]
+    gathering.close(job.id, now=begin)  # what was before is not recorded
+    due = begin + WINDOW_SECONDS
+    for at, message in of.heard:
+        while at > due:
+            if (window := gathering.close(job.id, now=due)) is not None:
+                yield window
+            due += WINDOW_SECONDS
+        match message:
+            case NodeSampled():
+                if arrivals.take(message, heard_at=at):
+                    gathering.hear(message)
+            case ProgressSeen():
+                gathering.hear_progress(message, now=at)
+    if end > due - LATE_SECONDS and (window := gathering.close(job.id, now=due)) is not None:
+        yield window
+
+
+def concluded(of: Recorded) -> Stood | None:
+    """What stands of the job at the end."""
+    standing = Standing()
+    for window in windows(of):
+        standing.take(judge(window), at=window.ended)
+    return standing.job
+
+
+def code_of(of: Recorded) -> str:
+    stood = concluded(of)
+    return NOTHING if stood is None else str(stood.reading.code)
+
+
+def confusion(corpus: Iterable[Recorded]) -> Mapping[tuple[str, str], int]:
+    """How often (label, verdict) came together."""
+    return Counter((one.head.label, code_of(one)) for one in corpus)
+
+
+def accuracy(pairs: Mapping[tuple[str, str], int]) -> float:
+    return sum(count for (label, code), count in pairs.items() if label == code) / max(1, sum(pairs.values()))
+
+
+def wrong(corpus: Sequence[Recorded]) -> list[str]:
+    """Each that was concluded otherwise, or of another rank, with what was said."""
+    told = []
+    for one in corpus:
+        stood = concluded(one)
+        code = NOTHING if stood is None else str(stood.reading.code)
+        elsewhere = stood is not None and one.head.rank >= 0 and stood.rank >= 0 and stood.rank != one.head.rank
+        if code != one.head.label or (elsewhere and not _alike(one, stood)):
+            said = "" if stood is None else f": {stood.reading.sentence}"
+            told.append(f"{one.name} ({one.head.scenario}): {code}{said}")
+    return told
+
+
+def _alike(one: Recorded, stood: Stood | None) -> bool:
+    """Ranks of one role that are all in the same state are no mistake of each other; a straggler is just one."""
+    if stood is None or one.head.label == "straggler":
+        return False
+    return one.head.ranks[str(stood.rank)].role == one.head.ranks[str(one.head.rank)].role
+
+
+def _job(head: Head) -> Job:
+    held = tuple(head.ranks[rank] for rank in sorted(head.ranks, key=int))
+    roles = {one.role: Role(cpus=one.cpus) for one in held}
+    return Job(
+        id=head.job,
+        tenant="corpus",
+        spec=JobSpec(name="recorded", command=("true",), roles=roles),
+        seq=1,
+        submitted_at=head.began,
+        state=JobState.RUNNING,
+        epoch=head.epoch,
+        since=head.began,
+        placement=Placement(allocations=held),
+    )
