@@ -5,7 +5,7 @@ mounted beside it and the run has a group there too, pressure is from there.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -98,9 +98,9 @@ def _memory(text: _Text) -> tuple[_Memory, str]:
         return _Memory(
             used=max(0, used - stat.get("total_inactive_file", 0)),
             limit=_limit(stat.get("hierarchical_memory_limit")),
-            failures=number(text("memory", "memory.failcnt")),
+            failures=_most(number(text("memory", name)) for name in ("memory.failcnt", "memory.memsw.failcnt")),
             oom_kills=keyed(text("memory", "memory.oom_control")).get("oom_kill"),
-            major_faults=stat.get("total_pgmajfault"),
+            major_faults=_read_again(stat, "total_"),
         ), "cgroup1"
     used = number(text(UNIFIED, "memory.current"))
     if used is None:
@@ -113,8 +113,20 @@ def _memory(text: _Text) -> tuple[_Memory, str]:
         limit=_limit(number(text(UNIFIED, "memory.max"))),
         failures=sum(met) if met else None,
         oom_kills=events.get("oom_kill"),
-        major_faults=stat.get("pgmajfault"),
+        major_faults=_read_again(stat, ""),
     ), "cgroup2"
+
+
+def _most(counters: Iterable[int | None]) -> int | None:
+    """Where memory and swap share a limit the kernel counts with the second; newer ones with neither."""
+    return max((counter for counter in counters if counter is not None), default=None)
+
+
+def _read_again(stat: Mapping[str, int], prefix: str) -> int | None:
+    """Pages that were dropped and missed, where they are told apart from those that were read for the first time."""
+    refaults = [stat.get(f"{prefix}workingset_refault_{kind}") for kind in ("file", "anon")]
+    told = [count for count in refaults if count is not None]
+    return sum(told) if told else stat.get(f"{prefix}pgmajfault")
 
 
 def _limit(limit: int | None) -> int | None:
@@ -130,9 +142,9 @@ def _disk(text: _Text) -> Traffic:
     if (stat := text(UNIFIED, "io.stat")) is not None:
         return _of_disks(io_traffic(stat))
     for name in ("blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_service_bytes"):
-        if (stat := text("blkio", name)) is not None:
-            return _of_disks(blkio_traffic(stat))
-    return Traffic()
+        if devices := blkio_traffic(text("blkio", name) or ""):
+            return _of_disks(devices)
+    return Traffic()  # of version 1 no device may also mean that this kernel does not count: processes are asked
 
 
 def io_traffic(io_stat: str) -> dict[str, Traffic]:

@@ -143,7 +143,7 @@ def test_version_2_tells_everything() -> None:
         memory_limit=2_000_000,
         memory_failures=43,
         oom_kills=1,
-        major_faults=12,
+        major_faults=3,
         disk=Traffic(1005, 2006),
         cpu_stalled=1.5,
         memory_stalled=0.0,
@@ -165,6 +165,22 @@ def test_version_1_tells_the_same_but_pressure() -> None:
         major_faults=12,
         disk=Traffic(1000, 2000),
     )
+
+
+def test_a_failure_is_counted_with_swap_where_both_have_one_limit() -> None:
+    counted = V1 | {"memory/memory.failcnt": "0\n", "memory/memory.memsw.failcnt": "7\n"}
+    assert cgroup_use({"memory": "/g/memory"}, files("/g", counted).get).memory_failures == 7
+
+
+def test_pages_that_were_missed_again_count_and_not_those_that_were_read_first() -> None:
+    stat = "total_workingset_refault_file 5\ntotal_workingset_refault_anon 2\ntotal_pgmajfault 12\n"
+    use = cgroup_use({"memory": "/g/memory"}, files("/g", V1 | {"memory/memory.stat": stat}).get)
+    assert use.major_faults == 7
+
+
+def test_a_version_1_that_names_no_disk_leaves_the_question_to_the_processes() -> None:
+    uncounted = V1 | {f"blkio/blkio.throttle.io_service_bytes{end}": "Total 0\n" for end in ("", "_recursive")}
+    assert cgroup_use({"blkio": "/g/blkio"}, files("/g", uncounted).get).disk == Traffic()
 
 
 def test_no_limit_is_none_in_both_versions() -> None:
