@@ -3,6 +3,7 @@
 import argparse
 import os
 import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,30 +15,36 @@ from .wire import Array, Sender, listen, meet, receive, take
 class Ring:
     """Each sends to the next and receives from the one before it."""
 
-    def __init__(self, place: Place, told: Told) -> None:
-        addresses = place.addresses["worker"]
-        self._size, self._rank, self._told = len(addresses), place.number, told
-        door = listen(int(os.environ["MASTER_PORT"]))
-        self._sender = Sender(meet(addresses[(self._rank + 1) % self._size]))
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], rank: int, port: int, phase: Callable[[str], None]
+    ) -> None:
+        self._size, self._rank, self._phase = len(addresses), rank, phase
+        door = listen(port)
+        self._next = meet(addresses[(rank + 1) % self._size])
+        self._sender = Sender(self._next)
         self._before = take(door, 1)[0]
+        door.close()
 
     def sum(self, vector: Array) -> None:
         """In place: each part goes around once to be summed, and once more to be told."""
         parts = np.array_split(vector, self._size)
         came = np.empty_like(parts[0])
         for turn in range(2 * (self._size - 1)):
-            summing = turn < self._size - 1
-            ahead = 0 if summing else 1
-            self._told.phase("push")
-            self._sender.send([parts[(self._rank + ahead - turn) % self._size]])
-            part = parts[(self._rank + ahead - turn - 1) % self._size]
-            self._told.phase("wait")
+            self._phase("push")
+            self._sender.send([parts[(self._rank - turn) % self._size]])
+            part = parts[(self._rank - turn - 1) % self._size]
+            self._phase("wait")
             into = came[: len(part)]
-            receive(self._before, into, begun=lambda: self._told.phase("pull"))
-            if summing:
+            receive(self._before, into, begun=lambda: self._phase("pull"))
+            if turn < self._size - 1:
                 part += into
             else:
                 part[:] = into
+
+    def close(self) -> None:
+        self._sender.close()
+        self._next.close()
+        self._before.close()
 
 
 def main() -> None:
@@ -55,7 +62,7 @@ def main() -> None:
     place, told = Place(), Told()
     network, optimizer = Network(layers=asked.layers, width=asked.width), Momentum()
     shard = Shard(width=asked.width, batch=asked.batch, seed=place.number)
-    ring = Ring(place, told)
+    ring = Ring(place.addresses["worker"], place.number, int(os.environ["MASTER_PORT"]), told.phase)
     repeats = asked.worker_work * (asked.slow_factor if place.number == asked.slow_rank else 1)
     for step in range(asked.steps):
         told.phase("data")
@@ -73,6 +80,7 @@ def main() -> None:
         for number, (weight, part) in enumerate(zip(network.weights, np.split(flat, asked.layers), strict=True)):
             optimizer.update(number, weight, part.reshape(weight.shape))
         told.step(asked.batch * asked.worker_work, loss=loss)
+    ring.close()
 
 
 if __name__ == "__main__":

@@ -64,17 +64,23 @@ class Sender:
     """Sends beside what else is done, in order: in a ring everybody sends while it receives."""
 
     def __init__(self, to: socket.socket) -> None:
-        self._queue: queue.SimpleQueue[Array] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Array | None] = queue.SimpleQueue()
         self._to = to
-        threading.Thread(target=self._send_for_ever, daemon=True).start()
+        self._thread = threading.Thread(target=self._send_all, daemon=True)
+        self._thread.start()
 
     def send(self, arrays: Iterable[Array]) -> None:
         for array in arrays:
             self._queue.put(array.copy())
 
-    def _send_for_ever(self) -> None:
-        while True:
+    def close(self) -> None:
+        """Once all is sent."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _send_all(self) -> None:
+        while (array := self._queue.get()) is not None:
             try:
-                send(self._to, self._queue.get())
+                send(self._to, array)
             except OSError:
                 return  # the other side ended; who receives from the ring is told so
