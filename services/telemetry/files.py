@@ -60,10 +60,6 @@ class KeptOpen:
             self._close(path)
         self._read.clear()
 
-    def close(self) -> None:
-        for path in list(self._files):
-            self._close(path)
-
     def _close(self, path: str) -> None:
         os.close(self._files.pop(path))
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from contextlib import closing
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -42,9 +41,6 @@ class Telemetry:
         reading, gpus = await asyncio.to_thread(self._read, self._runs, gpus)
         return self.sampler.sampled(reading, gpus, at=at)
 
-    def close(self) -> None:
-        self._usage.close()
-
     def _read(self, runs: list[FoundRun], gpus: tuple[GpuSample, ...]) -> tuple[Reading, tuple[GpuSample, ...]]:
         readings = tuple(self._usage.read(runs))
         gpus = self._attribution.attributed(gpus, [reading.run for reading in readings])
@@ -72,13 +68,12 @@ async def run(
         gauges.show(sampled)
         await bus.publish(sampled)
 
-    with closing(telemetry):
-        await serve(
-            "telemetry",
-            bus=bus,
-            stop=stop,
-            loops=[Every(LOOK_SECONDS, telemetry.look), Every(period_seconds, sample)],
-            registry=registry,
-            admin_port=admin_port,
-            admin_host=admin_host,
-        )
+    await serve(
+        "telemetry",
+        bus=bus,
+        stop=stop,
+        loops=[Every(LOOK_SECONDS, telemetry.look), Every(period_seconds, sample)],
+        registry=registry,
+        admin_port=admin_port,
+        admin_host=admin_host,
+    )

@@ -81,9 +81,6 @@ class UsageReader:
         self._files.sweep()
         return readings
 
-    def close(self) -> None:
-        self._files.close()
-
     def _reading(self, run: FoundRun, everyone: "_Everyone") -> RunReading | None:
         first = read_process(run.pid, self._proc)
         if first is None or first.ended or (run.leads_session and first.session != run.pid):

@@ -473,5 +473,6 @@ def test_files_are_kept_open_up_to_a_number_and_as_long_as_they_are_read(tmp_pat
     assert len(os.listdir("/proc/self/fd")) == opened + 1
     assert kept.read(str(tmp_path / "long")) == "x" * 20_000
     assert kept.read(str(tmp_path / "nowhere")) is None
-    kept.close()
+    kept.sweep()
+    kept.sweep()
     assert len(os.listdir("/proc/self/fd")) == opened
