@@ -11,19 +11,17 @@ import ctypes
 import logging
 import os
 import re
-import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from services.executor.runtime import RuntimeUnavailableError, shaping
 from services.executor.runtime.container import ContainerSettings
 from services.executor.runtime.engine import APIError, Engine, NotFound, explanation
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 SYS_PTRACE = 19  # the number of the capability
@@ -118,6 +116,7 @@ class Helper:
             command=arguments,
             name=f"weft-egress-{uuid.uuid4().hex[:12]}",
             user="0:0",
+            environment={"NVIDIA_VISIBLE_DEVICES": "void"},
             labels=self._labels,
             host_config=client.create_host_config(
                 network_mode=network,
@@ -182,22 +181,18 @@ def _probe_direct() -> str:
 
 def _elsewhere(enter: Callable[[], None], work: Callable[[], None]) -> None:
     """In a thread that never comes back from where it went. Raises what either raised."""
-    raised: list[BaseException] = []
 
     def go() -> None:
-        try:
-            enter()
-            work()
-        except BaseException as error:
-            raised.append(error)
+        enter()
+        work()
 
-    thread = threading.Thread(target=go, name="egress", daemon=True)
-    thread.start()
-    thread.join(ENTER_SECONDS_MAX)
-    if thread.is_alive():
-        raise OSError("the kernel does not answer")
-    if raised:
-        raise raised[0]
+    thread = ThreadPoolExecutor(1, thread_name_prefix="egress")
+    try:
+        thread.submit(go).result(ENTER_SECONDS_MAX)
+    except TimeoutError as error:
+        raise OSError("the kernel does not answer") from error
+    finally:
+        thread.shutdown(wait=False)
 
 
 def _system(name: str, *arguments: int) -> None:
