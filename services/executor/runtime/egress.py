@@ -11,11 +11,11 @@ import ctypes
 import logging
 import os
 import re
-import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from services.executor.runtime import RuntimeUnavailableError, shaping
 from services.executor.runtime.container import ContainerSettings
@@ -23,9 +23,8 @@ from services.executor.runtime.engine import APIError, Engine, NotFound, explana
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET
+SYS_PTRACE = 19  # the number of the capability
 ENTER_SECONDS_MAX = 10.0
 HELPER_SECONDS_MAX = 15
 HELPER_MEMORY = 64 << 20
@@ -117,6 +116,7 @@ class Helper:
             command=arguments,
             name=f"weft-egress-{uuid.uuid4().hex[:12]}",
             user="0:0",
+            environment={"NVIDIA_VISIBLE_DEVICES": "void"},
             labels=self._labels,
             host_config=client.create_host_config(
                 network_mode=network,
@@ -172,30 +172,27 @@ def _probe_direct() -> str:
     """Limit the loopback of a namespace made for that. Empty, or why it cannot be done."""
     try:
         _elsewhere(lambda: _system("unshare", NEW_NETWORK), lambda: shaping.limit(PROBE_RATE, probe=True))
-        os.stat("/proc/1/ns/net")  # of a process that is not ours
+        status = Path("/proc/self/status").read_text()
     except OSError as error:
         return error.strerror or str(error)
-    return ""
+    held = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
+    return "" if held >> SYS_PTRACE & 1 else "without CAP_SYS_PTRACE it reaches no job of another user"
 
 
 def _elsewhere(enter: Callable[[], None], work: Callable[[], None]) -> None:
     """In a thread that never comes back from where it went. Raises what either raised."""
-    raised: list[BaseException] = []
 
     def go() -> None:
-        try:
-            enter()
-            work()
-        except BaseException as error:
-            raised.append(error)
+        enter()
+        work()
 
-    thread = threading.Thread(target=go, name="egress", daemon=True)
-    thread.start()
-    thread.join(ENTER_SECONDS_MAX)
-    if thread.is_alive():
-        raise OSError("the kernel does not answer")
-    if raised:
-        raise raised[0]
+    thread = ThreadPoolExecutor(1, thread_name_prefix="egress")
+    try:
+        thread.submit(go).result(ENTER_SECONDS_MAX)
+    except TimeoutError as error:
+        raise OSError("the kernel does not answer") from error
+    finally:
+        thread.shutdown(wait=False)
 
 
 def _system(name: str, *arguments: int) -> None:

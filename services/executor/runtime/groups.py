@@ -13,7 +13,7 @@ from pathlib import Path
 from services.executor.runtime import Limits
 from services.executor.runtime.limits import CPU_STEPS, quota
 
-SHRINK_ROOM = 1.1  # memory is not made less than this many times what is in use
+SHRINK_TENTHS = 11  # memory is not made less than this many tenths of what is in use
 MEMORY_WITHOUT_END = 1 << 63
 
 Groups = Mapping[str, str]
@@ -73,9 +73,9 @@ def working_set(groups: Groups) -> int | None:
 
 def too_tight(used: int | None, memory: int) -> str:
     """Why what is in use does not go into so much memory; empty where it does, or where that is not known."""
-    if used is None or used * SHRINK_ROOM <= memory:
+    if used is None or used * SHRINK_TENTHS <= memory * 10:
         return ""
-    return f"memory {memory}: it uses {used} bytes now, and needs {SHRINK_ROOM:g} times that"
+    return f"memory {memory}: it uses {used} bytes now, and needs {SHRINK_TENTHS / 10:g} times that"
 
 
 def change(groups: Groups, limits: Limits) -> str:
@@ -130,7 +130,7 @@ def _written(groups: Groups, limits: Limits, what: str) -> str:
 
 
 def put(group: str, name: str, value: str | int) -> None:
-    fd = os.open(f"{group}/{name}", os.O_WRONLY | os.O_CLOEXEC)
+    fd = os.open(f"{group}/{name}", os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(fd, str(value).encode())
     finally:

@@ -25,9 +25,10 @@ PARMS, RATE64, BURST = 1, 4, 6  # of tbf
 MTU = 4  # of a link
 IS_UP, IS_LOOPBACK = 0x1, 0x8
 ETHERNET = 1
-BURST_PART = 0.01  # of a second's bytes at once
+BURST_PART = 0.05  # of a second's bytes at once: a busy host comes to it late, and what overflows is lost
 QUEUE_PART = 0.1
-PACKETS_AT_ONCE, PACKETS_QUEUED = 2, 16  # at least, however low the rate
+QUEUE_BYTES_MIN = 4 << 16  # TCP hands over 64 KiB at once: a queue that drops a part of each makes it crawl
+BURST_BYTES_MIN = 1 << 15
 HEADERS = 18
 ANSWER_SECONDS_MAX = 5.0
 U32_MAX = 0xFFFFFFFF
@@ -69,10 +70,9 @@ def links(kernel: socket.socket) -> Iterator[tuple[int, int, int]]:
 
 
 def _bucket(rate: int, mtu: int) -> bytes:
-    """The attributes of a tbf. What must wait longer than QUEUE_PART of a second is dropped, as on a slow link."""
-    packet = mtu + HEADERS
-    burst = max(PACKETS_AT_ONCE * packet, int(rate * BURST_PART))
-    queue = burst + max(PACKETS_QUEUED * packet, int(rate * QUEUE_PART))
+    """The attributes of a tbf. What finds its queue full is dropped, as on a slow link."""
+    burst = max(BURST_BYTES_MIN, 2 * (mtu + HEADERS), int(rate * BURST_PART))
+    queue = burst + max(QUEUE_BYTES_MIN, int(rate * QUEUE_PART))
     speed = struct.pack("=BBHhHI", 0, ETHERNET, 0, 0, 0, min(rate, U32_MAX))
     parameters = speed + bytes(12) + struct.pack("=III", min(queue, U32_MAX), 0, 0)
     options = _attribute(PARMS, parameters) + _attribute(BURST, struct.pack("=I", min(burst, U32_MAX)))
