@@ -93,12 +93,14 @@ def failing_memory(window: Window, _: float | None) -> Reading | None:
     rate = window.memory_failures_rate or 0.0
     faults, pressure = window.major_faults_rate or 0.0, window.memory_pressure or 0.0
     felt = faults >= FAULTS_RATE or pressure >= MEMORY_PRESSURE or (part or 0.0) >= MEMORY_NEAR
-    if not window.oom_kills and not (rate > 0.0 and felt):
+    met = rate > 0.0 or faults >= FAULTS_RATE  # newer kernels count no failures in version 1
+    if not window.oom_kills and not (met and felt):
         return None
     numbers = _told(
         memory_part=part, failures_rate=rate, major_faults_rate=faults, pressure=pressure, oom_kills=window.oom_kills
     )
-    sentence = f"meets its memory limit {rate:.0f} times a second{_of_memory(window)}"
+    often = f"meets its memory limit {rate:.0f} times" if rate else f"reads {faults:.0f} pages that did not fit again"
+    sentence = f"{often} a second{_of_memory(window)}"
     return Reading(code=Verdict.MEMORY_BOUND, sentence=sentence, numbers=numbers, weight=1.0)
 
 
