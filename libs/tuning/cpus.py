@@ -82,24 +82,24 @@ def demands_of(case: Case) -> list[Demand]:
 
 
 def _demand(role: str, ranks: Iterable[tuple[Allocation, Window]]) -> Demand:
-    used = given = part = most = least = 0.0
+    given = part = most = least = 0.0
     for allocation, window in ranks:
         uses = window.cpus_used or 0.0
         could = _could_use(window, allocation.cpus)
-        used, given, most = used + uses, given + allocation.cpus, most + could
+        given, most = given + allocation.cpus, most + could
         part = max(part, uses / min(allocation.cpus, could))
         if (window.cpu_throttled or 0.0) < UNTHROTTLED:
             least += min(allocation.cpus, max(CPUS_MIN, KEPT_OVER_USE * (window.cpus_p95 or uses)))
         else:
             least += min(allocation.cpus, CPUS_MIN)
-    return Demand(role=role, used=used, given=given, part=part, most=most, least=least)
+    return Demand(role=role, given=given, part=part, most=most, least=least)
 
 
 def _could_use(window: Window, given: float) -> float:
     """As many cores as it has busy threads, one at least. Where that is not told, who is not throttled has enough."""
     throttled = (window.cpu_throttled or 0.0) >= UNTHROTTLED
     if window.busiest_thread and window.cpus_used:
-        threads = max(1.0, math.ceil(window.cpus_used / window.busiest_thread - 0.2))
+        threads = max(1.0, math.ceil(window.cpus_used / max(window.busiest_thread, 1e-3) - 0.2))
         return max(threads, given) if throttled else threads
     return 1e6 if throttled else max(given, 1e-3)
 

@@ -105,14 +105,14 @@ def _demands(case: Case) -> list[Demand]:
 
 
 def _demand(case: Case, role: str, ranks: list[tuple[Allocation, Window]]) -> Demand:
-    used = given = part = least = 0.0
+    given = part = least = 0.0
     for allocation, window in ranks:
         cap, sent = float(allocation.egress or 1), window.network_send_rate or 0.0
-        used, given = used + sent, given + cap
+        given += cap
         told = window.phase_part("t_push") or 0.0
         part = max(part, min(1.0, sent / cap), told if role == case.stood.role else 0.0)
         least += min(cap, max(EGRESS_KEPT * sent, DONOR_LEAST * cap))
-    return Demand(role=role, used=used, given=given, part=part, most=1e15, least=least)
+    return Demand(role=role, given=given, part=part, most=1e15, least=least)
 
 
 def _egress(

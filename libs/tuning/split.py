@@ -17,13 +17,12 @@ ROUNDS = 60
 
 
 class Demand(Struct, frozen=True, kw_only=True):
-    """One role. `used` and `given` of its ranks together; `part`, 0–1: for how much of the time it was at its limit.
+    """One role. `given`: to its ranks together; `part`, 0–1: for how much of the time it was at its limit.
 
     `most`: what more it could not use; `least`: what it must keep.
     """
 
     role: str
-    used: float
     given: float
     part: float
     most: float
@@ -73,7 +72,7 @@ def best_split(demands: Sequence[Demand], budget: float) -> Split:
     """The fastest split of at most `budget`. What nobody could use stays with those who have it."""
     fitted = fit([demand.part for demand in demands])
     power = fitted.p / (fitted.p + 1.0)
-    low, high = 0.0, budget / min(max(demand.used, 1e-6) ** power for demand in demands) + 1.0
+    low, high = 0.0, budget / min(_need(demand) ** power for demand in demands) + 1.0
     for _ in range(ROUNDS):
         scale = (low + high) / 2
         if sum(_clamped(demand, scale, power) for demand in demands) > budget:
@@ -92,8 +91,13 @@ def _part(demand: Demand, given: float) -> float:
     return min(1.0, max(PART_MIN, demand.part)) * now / max(min(given, demand.most), 1e-9)
 
 
+def _need(demand: Demand) -> float:
+    """D: what it would use if a step took 1, so that its part of the time is as it was seen."""
+    return max(PART_MIN, min(1.0, demand.part)) * max(min(demand.given, demand.most), 1e-6)
+
+
 def _clamped(demand: Demand, scale: float, power: float) -> float:
-    return max(demand.least, min(demand.most, scale * float(max(demand.used, 1e-6) ** power)))
+    return max(demand.least, min(demand.most, scale * float(_need(demand) ** power)))
 
 
 def _leave_the_rest(demands: Sequence[Demand], by_role: dict[str, float], budget: float) -> None:

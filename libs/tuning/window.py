@@ -4,7 +4,6 @@ Samples that are late, doubled or out of order are dropped before (`libs.samples
 counted and not believed. Memory is bounded: sums are kept, and at most `KEPT_MAX` values of a rank's CPU and speed.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from statistics import fmean, median
@@ -17,6 +16,7 @@ from libs.messages.signals import GpuSample, NodeSampled, RunSample
 
 WINDOW_SECONDS = 10.0
 KEPT_MAX = 64
+VALUE_MAX = 1e15  # of any rate, part or size: more is no measurement
 STEPS_MIN = 2  # a pace over fewer steps tells no speed
 
 _RUN = (
@@ -214,7 +214,7 @@ class _Means:
         wrong = 0
         for place, value in enumerate(values):
             if value is not None:
-                if 0.0 <= value < math.inf:
+                if 0.0 <= value < VALUE_MAX:
                     self.sums[place] += value
                     self.counts[place] += 1
                 else:
@@ -247,7 +247,7 @@ class _OfRank:
 
     def add(self, run: RunSample, host: Sequence[float | None], held: Sequence[GpuSample]) -> int:
         wrong = self.run.add(_of_run(run)) + self.host.add(host)
-        if run.cpus_used is not None and 0.0 <= run.cpus_used < math.inf and len(self.cpus) < KEPT_MAX:
+        if run.cpus_used is not None and 0.0 <= run.cpus_used < VALUE_MAX and len(self.cpus) < KEPT_MAX:
             self.cpus.append(run.cpus_used)
         self.samples += 1
         self.memory = max(self.memory, run.memory_used or 0)
@@ -263,7 +263,7 @@ class _OfRank:
 
     def add_pace(self, pace: Pace, *, clean: bool) -> int:
         rates = (pace.steps_rate, pace.step_seconds, pace.samples_rate, *pace.phases.values())
-        if not all(rate is None or 0.0 <= rate < math.inf for rate in rates):
+        if not all(rate is None or 0.0 <= rate < VALUE_MAX for rate in rates):
             return 1
         if clean and pace.steps >= STEPS_MIN and len(self.paces) < KEPT_MAX:
             self.paces.append(pace)

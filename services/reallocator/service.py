@@ -40,7 +40,7 @@ async def run(
 ) -> None:
     """Review `pool` every `review_seconds`, and sooner while something asked for is awaited, until `stop`."""
     reallocator = Reallocator(pool=pool, tuning=tuning, growth=growth, window_seconds=window_seconds)
-    review = _Review(reallocator, bus, store, clock, review_seconds)
+    review = Review(reallocator, bus, store, clock, review_seconds)
 
     async def hear_sampled(sampled: NodeSampled) -> None:
         reallocator.observe(sampled, now=clock())
@@ -64,7 +64,7 @@ async def run(
     )
 
 
-class _Review:
+class Review:
     """What a beat does: look, decide, remember, ask, tell."""
 
     def __init__(
