@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from msgspec import Struct
@@ -19,7 +19,7 @@ from libs.messages.nodes import ProgressSeen, RunProgressed
 from libs.messages.signals import NodeSampled, PoolReviewed
 from libs.servers import status
 from services.cli.local import LocalCluster, Options, running
-from tests.bench.nearchus.image import make_image
+from tests.bench.nearchus.image import make_image, remove_network
 from tests.support.cluster import Cluster
 
 CPUS = 2.0
@@ -121,10 +121,12 @@ async def lab(
 ) -> AsyncIterator[Lab]:
     """One for as long as the block lasts; nothing of it stays. Raises ImageMissingError."""
     image = await asyncio.to_thread(make_image)
-    with tempfile.TemporaryDirectory(prefix="weft-nearchus-", ignore_cleanup_errors=True) as folder:
+    with ExitStack() as leaving:
+        folder = leaving.enter_context(tempfile.TemporaryDirectory(prefix="weft-nearchus-", ignore_cleanup_errors=True))
         home = Path(folder)
         os.chmod(home, 0o711)  # so that Postgres' own user reaches its folder
         mine = {**SETTINGS, "EXECUTOR_CLUSTER": home.name, **(settings or {})}
+        leaving.callback(remove_network, f"{home.name}-alone")
         options = Options(nodes=1, emulated_gpus=1, cpus=cpus, port=0, settings=mine)
         async with (
             running(home / "home", options, tell=tell, erase=True) as local,
