@@ -1,7 +1,7 @@
 """What it costs to watch and judge every rank: CPU and memory of the reallocator's core, from 8 to 8,192 ranks.
 
-`python -m tests.bench.tuning`. Each rank is on a GPU of an emulated node of 8, sampled once a second and telling its pace
-every second; decoding what comes over the bus is counted, the bus itself is not. Jobs of 8 ranks, one in eight held back.
+`python -m tests.bench.tuning`. Each rank holds an emulated GPU on a node of 8, is sampled and tells its pace once a
+second; decoding what comes over the bus is counted, the bus itself is not. Jobs of 8 ranks, one in eight held back.
 """
 
 import gc

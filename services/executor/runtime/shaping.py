@@ -22,14 +22,13 @@ ERROR, DONE = 2, 3
 ROOT = 0xFFFFFFFF
 KIND, OPTIONS = 1, 2  # of a qdisc
 PARMS, RATE64, BURST = 1, 4, 6  # of tbf
-MTU = 4  # of a link
+GSO_MAX_SIZE = 41  # of a link: the largest packet that TCP hands over at once
 IS_UP, IS_LOOPBACK = 0x1, 0x8
 ETHERNET = 1
 BURST_PART = 0.05  # of a second's bytes at once: a busy host comes to it late, and what overflows is lost
 QUEUE_PART = 0.1
-QUEUE_BYTES_MIN = 4 << 16  # TCP hands over 64 KiB at once: a queue that drops a part of each makes it crawl
-BURST_BYTES_MIN = 1 << 15
-HEADERS = 18
+QUEUE_PACKETS_MIN = 4  # of the largest: a queue that drops a part of each makes TCP crawl
+GSO_BYTES = 1 << 16
 ANSWER_SECONDS_MAX = 5.0
 U32_MAX = 0xFFFFFFFF
 
@@ -38,12 +37,12 @@ def limit(rate: int, *, probe: bool = False) -> None:
     """Let this thread's network namespace send `rate` bytes per second; below 0: as much as it can. Raises OSError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
         kernel.settimeout(ANSWER_SECONDS_MAX)
-        for index, flags, mtu in links(kernel):
+        for index, flags, largest in links(kernel):
             if bool(flags & IS_LOOPBACK) is probe and (probe or flags & IS_UP):
                 if rate < 0:
                     _unlimit(kernel, index)
                 else:
-                    _ask(kernel, NEWQDISC, ACK | CREATE | REPLACE, _traffic(index) + _bucket(rate, mtu))
+                    _ask(kernel, NEWQDISC, ACK | CREATE | REPLACE, _traffic(index) + _bucket(rate, largest))
 
 
 def rates() -> dict[int, int]:
@@ -62,17 +61,21 @@ def rates() -> dict[int, int]:
 
 
 def links(kernel: socket.socket) -> Iterator[tuple[int, int, int]]:
-    """Index, flags and MTU of every interface."""
+    """Index, flags and the size of the largest packet of every interface."""
     for body in _ask(kernel, GETLINK, DUMP, struct.pack("=BxHiII", 0, 0, 0, 0, 0)):
         index, flags = struct.unpack_from("=iI", body, 4)
-        mtu = dict(_attributes(body[16:])).get(MTU)
-        yield index, flags, struct.unpack("=I", mtu)[0] if mtu else 1500
+        largest = dict(_attributes(body[16:])).get(GSO_MAX_SIZE)
+        yield index, flags, max(GSO_BYTES, struct.unpack("=I", largest)[0] if largest else 0)
 
 
-def _bucket(rate: int, mtu: int) -> bytes:
-    """The attributes of a tbf. What finds its queue full is dropped, as on a slow link."""
-    burst = max(BURST_BYTES_MIN, 2 * (mtu + HEADERS), int(rate * BURST_PART))
-    queue = burst + max(QUEUE_BYTES_MIN, int(rate * QUEUE_PART))
+def _bucket(rate: int, largest: int) -> bytes:
+    """The attributes of a tbf. What finds its queue full is dropped, as on a slow link.
+
+    Its bucket holds the largest packet with the headers of all its parts, however low the rate: a packet that was
+    queued while the bucket was larger, and no longer fits into it, would stay at the head of the queue for ever.
+    """
+    burst = max(largest + largest // 4, int(rate * BURST_PART))
+    queue = burst + max(QUEUE_PACKETS_MIN * largest, int(rate * QUEUE_PART))
     speed = struct.pack("=BBHhHI", 0, ETHERNET, 0, 0, 0, min(rate, U32_MAX))
     parameters = speed + bytes(12) + struct.pack("=III", min(queue, U32_MAX), 0, 0)
     options = _attribute(PARMS, parameters) + _attribute(BURST, struct.pack("=I", min(burst, U32_MAX)))
