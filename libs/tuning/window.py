@@ -11,13 +11,15 @@ from statistics import fmean, median
 from msgspec import Struct
 
 from libs.domain.job import Allocation, Job
-from libs.messages.nodes import Pace, ProgressSeen
+from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import GpuSample, NodeSampled, RunSample
 
 WINDOW_SECONDS = 10.0
 KEPT_MAX = 64
 VALUE_MAX = 1e15  # of any rate, part or size: more is no measurement
 STEPS_MIN = 2  # a pace over fewer steps tells no speed
+COUNTED_STEPS_MIN = 8  # between its first and last word in a window: fewer, and its pace says it better
+COUNTED_SECONDS_MIN = 2.0
 
 _RUN = (
     *("cpus_used", "cpu_throttled", "busiest_thread", "blocked", "memory_failures_rate", "major_faults_rate"),
@@ -141,6 +143,8 @@ class Gathering:
         if (gathered := self._jobs.get(job_id)) is not None:
             gathered.clean_since = now
             gathered.begin(now)
+            for of_rank in gathered.ranks.values():
+                of_rank.counted = []
 
     def keep_only(self, job_ids: Iterable[str]) -> None:
         wanted = frozenset(job_ids)
@@ -163,6 +167,8 @@ class Gathering:
     def hear_progress(self, seen: ProgressSeen, *, now: float) -> None:
         for run in seen.runs:
             of_rank = self._of(run.job_id, run.epoch, run.rank, seen.node_id)
+            if of_rank is not None:
+                of_rank.count(run)
             if of_rank is not None and run.pace is not None:
                 clean = now - run.pace.window_seconds >= self._jobs[run.job_id].clean_since
                 self.disbelieved += of_rank.add_pace(run.pace, clean=clean)
@@ -225,15 +231,24 @@ class _Means:
         return self.sums[place] / self.counts[place] if self.counts[place] else None
 
 
+class _Count(Struct, frozen=True, kw_only=True):
+    """`at`: on the node's clock."""
+
+    at: float
+    step: float
+    samples: float | None
+
+
 class _OfRank:
     __slots__ = (
-        *("allocation", "cpus", "emulated", "gpu", "gpu_least", "host", "last", "memory", "ooms_before"),
+        *("allocation", "counted", "cpus", "emulated", "gpu", "gpu_least", "host", "last", "memory", "ooms_before"),
         *("paces", "run", "samples"),
     )
 
     def __init__(self, allocation: Allocation) -> None:
         self.allocation = allocation
         self.ooms_before: int | None = None
+        self.counted: list[_Count] = []  # the first of this window, and the last
         self.begin()
 
     def begin(self) -> None:
@@ -244,6 +259,16 @@ class _OfRank:
         self.emulated = False
         self.last: RunSample | None = None
         self.paces: list[Pace] = []
+        self.counted = self.counted[-1:]
+
+    def count(self, run: RunProgressed) -> None:
+        """How far it is. What is told twice or late is no news; who goes back begins anew."""
+        step, samples = run.progress.get("step"), run.progress.get("samples")
+        if step is None or not run.at or (self.counted and run.at <= self.counted[-1].at):
+            return
+        here = _Count(at=run.at, step=step, samples=samples)
+        on = self.counted and step >= self.counted[0].step and (samples or 0.0) >= (self.counted[0].samples or 0.0)
+        self.counted = [self.counted[0], here] if on else [here]
 
     def add(self, run: RunSample, host: Sequence[float | None], held: Sequence[GpuSample]) -> int:
         wrong = self.run.add(_of_run(run)) + self.host.add(host)
@@ -294,7 +319,7 @@ class _OfRank:
             **means,  # type: ignore[arg-type]  # each is a float or None, by name
             **of_host,  # type: ignore[arg-type]
             **of_gpu,  # type: ignore[arg-type]
-            **_paced(self.paces),  # type: ignore[arg-type]
+            **(_paced(self.paces) | _counted(self.counted)),  # type: ignore[arg-type]
         )
 
 
@@ -306,6 +331,22 @@ def _of_gpu(gpu: GpuSample) -> tuple[float | None, ...]:
 
 def _p95(values: Sequence[float]) -> float | None:
     return sorted(values)[min(len(values) - 1, int(0.95 * len(values)))] if values else None
+
+
+def _counted(counts: Sequence[_Count]) -> dict[str, object]:
+    """The speed between two words: of these seconds alone, where a pace may reach back before a change."""
+    if len(counts) < 2:
+        return {}
+    first, last = counts
+    steps, seconds = last.step - first.step, last.at - first.at
+    if steps < COUNTED_STEPS_MIN or seconds < COUNTED_SECONDS_MIN:
+        return {}
+    samples = last.samples - first.samples if last.samples is not None and first.samples is not None else None
+    return {
+        "speed": (steps if samples is None else samples) / seconds,
+        "of_samples": samples is not None,
+        "steps_rate": steps / seconds,
+    }
 
 
 def _paced(paces: Sequence[Pace]) -> dict[str, object]:

@@ -100,6 +100,41 @@ def test_samples_before_steps_for_the_speed_of_a_job() -> None:
     assert window.ranks[0].phase_part("t_push") is None
 
 
+def counted(at: float, **progress: float) -> ProgressSeen:
+    run = RunProgressed(job_id="j-1", epoch=1, rank=0, progress=progress, at=at)
+    return ProgressSeen(node_id="node-1", runs=(run,))
+
+
+def test_what_was_counted_in_the_window_is_its_speed_and_a_pace_that_reaches_back_is_not() -> None:
+    made = gathering()
+    made.hear_progress(told(0.5, window=0.5), now=0.5)
+    for second in range(1, 11):
+        made.hear_progress(counted(1000.0 + second, step=5.0 * second, samples=160.0 * second), now=float(second))
+    window = made.close("j-1", now=10.0)
+    assert window is not None
+    assert (window.speed, window.ranks[0].steps_rate, window.ranks[0].of_samples) == (160.0, 5.0, True)
+
+
+def test_after_a_change_counting_begins_anew_and_late_or_doubled_words_are_no_news() -> None:
+    made = gathering()
+    made.hear_progress(counted(1000.0, step=0.0), now=0.0)
+    made.begin_anew("j-1", now=100.0)
+    for at, step in ((1100.0, 1000.0), (1105.0, 1010.0), (1105.0, 1010.0), (1090.0, 990.0), (1109.0, 1018.0)):
+        made.hear_progress(counted(at, step=step), now=at - 1000.0)
+    window = made.close("j-1", now=110.0)
+    assert window is not None
+    assert window.speed == 2.0
+
+
+def test_who_goes_back_to_a_checkpoint_is_counted_from_there_and_few_steps_count_for_nothing() -> None:
+    made = gathering()
+    for at, step in ((1.0, 500.0), (2.0, 100.0), (3.0, 104.0), (10.0, 107.0)):
+        made.hear_progress(counted(1000.0 + at, step=step), now=at)
+    window = made.close("j-1", now=10.0)
+    assert window is not None
+    assert window.speed is None
+
+
 def test_of_several_gpus_the_least_used_counts_and_emulated_ones_are_called_so() -> None:
     made = gathering(running(1, 2))
     gpus = tuple(

@@ -65,6 +65,7 @@ def _asked() -> argparse.Namespace:
     reporting = verbs.add_parser("report", help="put the tables of the raw results into the page")
     reporting.add_argument("--results", type=Path, default=RESULTS)
     reporting.add_argument("--page", type=Path, default=PAGE)
+    reporting.add_argument("--corpus", type=Path, default=CORPUS)
     return parser.parse_args()
 
 
@@ -76,7 +77,7 @@ def main() -> None:
         elif asked.verb == "record":
             asyncio.run(record(asked.out, labels=asked.label, seconds=asked.seconds, tell=tell))
         else:
-            report(asked.results, asked.page)
+            report(asked.results, asked.page, asked.corpus)
     except ImageMissingError as error:
         sys.exit(str(error))
 

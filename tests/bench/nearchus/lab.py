@@ -32,6 +32,8 @@ SETTINGS = {
     "EXECUTOR_RUNTIME": "docker",
     "TELEMETRY_RUNTIME": "docker",
     "EXECUTOR_PULL": "0",
+    "REALLOCATOR_WINDOW_SECONDS": "5",
+    "REALLOCATOR_REVIEW_SECONDS": "2",
 }
 
 

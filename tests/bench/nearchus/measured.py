@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import TypeVar
 
 import msgspec
@@ -46,6 +47,11 @@ class Measured(Struct, frozen=True, kw_only=True):
     curve: tuple[float, ...] = ()
     actions: tuple[Action, ...] = ()
     verdicts: Mapping[str, int] = {}
+
+    @property
+    def steady(self) -> float:
+        """Without its first five seconds, in which any side only begins; the search counts."""
+        return fmean(self.curve[1:]) if len(self.curve) > 1 else self.speed
 
     @property
     def disturbed(self) -> bool:

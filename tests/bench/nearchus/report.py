@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from tests.bench.nearchus.comparing import ASKED, EQUAL, GRID, ORACLE, OURS
+from tests.bench.nearchus.corpus import Recorded, accuracy, confusion, recorded, wrong
 from tests.bench.nearchus.measured import BUSY_ELSEWHERE, Action, Measured, Traced, measured, traced
 from tests.bench.nearchus.queueing import NAME as S4
 from tests.bench.nearchus.queueing import SIDES, WHAT
@@ -14,11 +15,12 @@ from tests.bench.policies.tables import change, lacks, put, table
 
 FASTER, FASTER_MOST, NEAR = 1.714, 2.291, 0.90
 SHORTER_QUEUE, SHORTER_JOBS = 1.0 - 0.678, 1.0 - 0.356
-PARTS = ("aims", *SCENARIOS, S4, S6.name)
+RIGHT = 0.95
+PARTS = ("aims", *SCENARIOS, S4, S6.name, "corpus")
 NOT_RUN = "Not run yet."
 
 
-def report(results: Path, page: Path) -> None:
+def report(results: Path, page: Path, corpus: Path) -> None:
     if missing := lacks(page, PARTS):
         raise SystemExit(f"{page} has no place for {', '.join(missing)}: two marker comments each")
     found = measured(results, (*SCENARIOS, S6.name))
@@ -28,6 +30,7 @@ def report(results: Path, page: Path) -> None:
         put(page, name, compared(scenario, found[name]))
     put(page, S4, queues(traces))
     put(page, S6.name, quiet(found[S6.name]))
+    put(page, "corpus", verdicts(recorded(corpus)))
 
 
 def of_side(runs: Iterable[Measured], side: str) -> list[Measured]:
@@ -38,7 +41,7 @@ def of_side(runs: Iterable[Measured], side: str) -> list[Measured]:
 
 def speed_of(runs: Iterable[Measured], side: str) -> float | None:
     found = of_side(runs, side)
-    return median(run.speed for run in found) if found else None
+    return median(run.steady for run in found) if found else None
 
 
 def best_baseline(runs: Sequence[Measured]) -> float | None:
@@ -65,7 +68,7 @@ def compared(scenario: Scenario, runs: Sequence[Measured]) -> str:
 
 
 def _row(scenario: Scenario, side: str, runs: Sequence[Measured], best: float) -> tuple[str, ...]:
-    speeds = sorted(run.speed for run in runs)
+    speeds = sorted(run.steady for run in runs)
     settled = median(run.settled for run in runs)
     last = runs[-1]
     share = _share(scenario, Share(cpus=last.cpus, memory=last.memory, egress=last.egress))
@@ -181,6 +184,21 @@ def aims(found: dict[str, list[Measured]], traces: Sequence[Traced]) -> str:
     reached = _yes(count == 0) if minutes >= 30 else "–"
     rows.append(("S6: changes", "0 in 30 minutes", f"{count} in {minutes:.0f} minutes" if runs else "not run", reached))
     return table(("what", "aim", "measured", "reached"), rows)
+
+
+def verdicts(corpus: Sequence[Recorded]) -> str:
+    """The confusion matrix, and each that is wrong."""
+    if not corpus:
+        return NOT_RUN
+    pairs = confusion(corpus)
+    labels = sorted({label for label, _ in pairs})
+    codes = [*labels, *sorted({code for _, code in pairs} - set(labels))]
+    rows = [(label, *(str(pairs.get((label, code), "")) for code in codes)) for label in labels]
+    right = accuracy(pairs)
+    told = f"{right:.1%} of {sum(pairs.values())} recordings are concluded as they were made (aim: {RIGHT:.0%})."
+    mistakes = wrong(corpus)
+    lines = ["Concluded otherwise, or of another role:", "", *(f"- {one}" for one in mistakes)] if mistakes else []
+    return "\n\n".join([told, table(("made, concluded →", *codes), rows), "\n".join(lines)]).strip()
 
 
 def _gain(runs: Sequence[Measured]) -> float | None:
