@@ -92,9 +92,9 @@ def failing_memory(window: Window, _: float | None) -> Reading | None:
     part = _memory_part(window)
     rate = window.memory_failures_rate or 0.0
     faults, pressure = window.major_faults_rate or 0.0, window.memory_pressure or 0.0
-    felt = faults >= FAULTS_RATE or pressure >= MEMORY_PRESSURE or (part or 0.0) >= MEMORY_NEAR
-    met = rate > 0.0 or faults >= FAULTS_RATE  # newer kernels count no failures in version 1
-    if not window.oom_kills and not (met and felt):
+    near = pressure >= MEMORY_PRESSURE or (part or 0.0) >= MEMORY_NEAR
+    uncounted = faults >= FAULTS_RATE and near  # newer kernels count no failures in version 1
+    if not window.oom_kills and not uncounted and not (rate > 0.0 and (near or faults >= FAULTS_RATE)):
         return None
     numbers = _told(
         memory_part=part, failures_rate=rate, major_faults_rate=faults, pressure=pressure, oom_kills=window.oom_kills

@@ -39,7 +39,8 @@ def paced(**phases: float) -> dict[str, object]:
         (V.MEMORY_BOUND, {"memory_used": int(0.93 * GIB)}),
         (V.MEMORY_BOUND, {"memory_failures_rate": 5.0, "major_faults_rate": 100.0}),
         (V.MEMORY_BOUND, {"memory_failures_rate": 5.0, "memory_pressure": 0.2}),
-        (V.MEMORY_BOUND, {"major_faults_rate": 100.0}),  # of a kernel that counts no failures
+        (V.MEMORY_BOUND, {"major_faults_rate": 100.0, "memory_pressure": 0.2}),  # of a kernel that counts no failures
+        (V.HEALTHY, {"major_faults_rate": 100.0}),  # and it has room
         (V.MEMORY_BOUND, {"oom_kills": 1}),
         (V.HEALTHY, {"memory_failures_rate": 5.0}),  # page cache that nobody misses
         (V.HEALTHY, {"memory_limit": None, "memory_used": 10 * GIB}),

@@ -2,7 +2,10 @@
 
 import argparse
 import asyncio
+import signal
 import sys
+from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 
 from tests.bench.nearchus.comparing import OURS, Lengths, compare
@@ -43,6 +46,15 @@ async def _run(asked: argparse.Namespace) -> None:
                 await compare(made, scenario, reps=asked.reps, lengths=lengths, folder=asked.out, tell=tell)
 
 
+async def _in_order(work: Coroutine[None, None, None]) -> None:
+    """Whoever ends us ends the cluster and its containers as well."""
+    task = asyncio.create_task(work)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with suppress(asyncio.CancelledError):
+        await task
+
+
 def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.nearchus", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -59,7 +71,7 @@ def _asked() -> argparse.Namespace:
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the services")
     run.add_argument("--out", type=Path, default=RESULTS)
     recording = verbs.add_parser("record", help="make the corpus of labelled windows anew")
-    recording.add_argument("--label", action="append", help="only these")
+    recording.add_argument("--label", action="append", help="only these: labels, or names such as io-bound-2")
     recording.add_argument("--seconds", type=float, default=30.0)
     recording.add_argument("--out", type=Path, default=CORPUS)
     reporting = verbs.add_parser("report", help="put the tables of the raw results into the page")
@@ -73,9 +85,9 @@ def main() -> None:
     asked = _asked()
     try:
         if asked.verb == "run":
-            asyncio.run(_run(asked))
+            asyncio.run(_in_order(_run(asked)))
         elif asked.verb == "record":
-            asyncio.run(record(asked.out, labels=asked.label, seconds=asked.seconds, tell=tell))
+            asyncio.run(_in_order(record(asked.out, labels=asked.label, seconds=asked.seconds, tell=tell)))
         else:
             report(asked.results, asked.page, asked.corpus)
     except ImageMissingError as error:

@@ -23,7 +23,7 @@ TOGETHER_CPUS = 1.1
 DECLARED_CPUS = 8.0  # more than the machine has, so that a neighbour may be placed that is too much for it
 DIGITS = 4
 PROGRESS_SECONDS = 1.9  # it is told twice a second, of windows that are longer
-BYTES_MAX = 48_000
+BYTES_MAX = 80_000
 
 
 async def record(folder: Path, *, labels: Sequence[str] | None, seconds: float, tell: Callable[[str], None]) -> None:
@@ -49,9 +49,10 @@ def batches(labels: Sequence[str] | None) -> list[dict[str, Recipe]]:
     made: list[dict[str, Recipe]] = []
     for recipe in RECIPES:
         numbers[recipe.label] += 1
-        if labels and recipe.label not in labels:
+        stem = f"{recipe.label}-{numbers[recipe.label]}"
+        if labels and not {recipe.label, stem} & set(labels):
             continue
-        name = f"{recipe.label}-{numbers[recipe.label]}.jsonl"
+        name = f"{stem}.jsonl"
         beside = [] if recipe.uses is None else [b for b in made if _used(b) + recipe.uses <= TOGETHER_CPUS]
         (beside[0] if beside else made.append({}) or made[-1])[name] = recipe
     return made
