@@ -18,7 +18,10 @@ from services.telemetry.runs import Finder, ProcessRuns, docker_runs
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """TELEMETRY_… settings. `home` is the executor's; `runtime` and `emulated_gpus` are what the executor has, too."""
+    """TELEMETRY_… settings. `home` is the executor's; `runtime` and `emulated_gpus` are what the executor has, too.
+
+    `dcgm_names`: show GPUs under the names of NVIDIA's DCGM exporter as well.
+    """
 
     connections: Connections = Connections()
     node_id: str
@@ -29,6 +32,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     period_seconds: Annotated[float, Meta(gt=0)] = 1.0
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"
+    dcgm_names: bool = False
 
 
 async def run(stop: asyncio.Event) -> None:
@@ -48,6 +52,7 @@ async def run(stop: asyncio.Event) -> None:
             period_seconds=config.period_seconds,
             admin_port=config.admin_port,
             admin_host=config.admin_host,
+            dcgm_names=config.dcgm_names,
         )
 
 
