@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import deciding, network, running, simulating
+from tests.bench import deciding, network, overhead, running, simulating
 from tests.bench.figures import Figures
 
 PARTS = {
@@ -14,6 +14,7 @@ PARTS = {
     "deciding": deciding.measure,
     "running": running.measure,
     "network": network.measure,
+    "overhead": overhead.measure,
 }
 
 
