@@ -7,6 +7,7 @@ It follows NVIDIA's documentation and its users' reports, not a recording, and r
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -133,11 +134,9 @@ class FakeNvml:
     events_fail: int | None = None  # how waiting for events ends
     xids: "queue.Queue[Xid]" = field(default_factory=queue.Queue)
     opened: int = 0  # times nvmlInit succeeded
-    busiest: int = 0  # the most calls that were under way at once
+    asked: Counter[str] = field(default_factory=Counter)  # calls about a GPU, by function
     gpm_samples: int = 0  # that are allocated
     _users: int = 0
-    _in_calls: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
     _goes_on: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -371,12 +370,8 @@ class FakeNvml:
 
     def _asked(self, gpu: FakeGpu, function: str, answer: Callable[[FakeGpu], T]) -> T:
         """One call about one GPU: it may hang, find the driver closed, or fail as the test says."""
-        with self._lock:
-            self._in_calls += 1
-            self.busiest = max(self.busiest, self._in_calls)
+        self.asked[function] += 1
         self._goes_on.wait()
-        with self._lock:
-            self._in_calls -= 1
         self._need_open()
         code = gpu.fails.get(function, gpu.fails.get("*"))
         if code is not None:
