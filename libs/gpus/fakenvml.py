@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 import pynvml
 
-from libs.gpus.fake import (
+from libs.gpus.fakegpu import (
     EVENT_WAIT_SECONDS,
     GPU_IS_LOST,
     INSUFFICIENT_SIZE,
@@ -100,7 +100,10 @@ class FakeLibrary:
                 return self.fails[name]
             if self._users == 0 and name != "nvmlInitWithFlags":
                 return UNINITIALIZED
-            code: int = method(self, *arguments) if method else self._number(*arguments, _NUMBERS[name])
+            if method is None:
+                handle, target = arguments
+                return self._number(handle, target, _NUMBERS[name])
+            code: int = method(self, *arguments)
             return code
 
         return call
