@@ -1,4 +1,4 @@
-"""GPUs that a test describes and breaks, for `fake.py` (the driver) and `fakenvml.py` (the library under its binding)."""
+"""GPUs that a test describes and breaks, for `fake.py` (a driver) and `fakenvml.py` (the library of a driver)."""
 
 from dataclasses import dataclass, field
 
@@ -11,6 +11,7 @@ NO_PERMISSION = 4
 NOT_FOUND = 6
 INSUFFICIENT_SIZE = 7
 DRIVER_NOT_LOADED = 9
+TIMED_OUT = 10
 LIBRARY_NOT_FOUND = 12
 FUNCTION_NOT_FOUND = 13
 GPU_IS_LOST = 15

@@ -20,6 +20,8 @@ from libs.messages.signals import GpuSample
 _IDENTITY: Final = frozenset({"index", "uuid", "model", "emulated", "problem", "provider", "driver"})
 _EMPTY: Final[Sequence[Any]] = (None, (), {})
 _CHECK_READINGS: Final = 3  # the first has no rates
+_CLOSE_ATTEMPTS: Final = 40
+_CLOSE_SECONDS: Final = 0.05
 
 
 def main(
@@ -49,12 +51,20 @@ def main(
     except SourceError as error:
         out.write(f"the NVIDIA driver does not open: {error}\n")
         return 1
-    if asked.check:
-        _check(source, gpus, nvml, out, clock=clock, sleep=sleep, period=asked.period)
-        return 0
-    with asked.file.open("xb") as file:
-        taken = _record(source, gpus, file, clock=clock, sleep=sleep, seconds=asked.seconds, period=asked.period)
-    out.write(f"{taken} samples of {len(gpus)} GPUs ({source.provider}) in {asked.file}\n")
+    try:
+        if asked.check:
+            _check(source, gpus, nvml, out, clock=clock, sleep=sleep, period=asked.period)
+        else:
+            with asked.file.open("xb") as file:
+                taken = _record(
+                    source, gpus, file, clock=clock, sleep=sleep, seconds=asked.seconds, period=asked.period
+                )
+            out.write(f"{taken} samples of {len(gpus)} GPUs ({source.provider}) in {asked.file}\n")
+    finally:
+        for _ in range(_CLOSE_ATTEMPTS):
+            if source.close():
+                break
+            sleep(_CLOSE_SECONDS)
     return 0
 
 

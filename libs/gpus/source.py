@@ -2,6 +2,7 @@
 
 import logging
 import time
+import weakref
 from collections.abc import Callable
 from typing import Protocol
 
@@ -61,6 +62,7 @@ class DriverSource:
         if not self._closing and (self._listener is None or not self._listener.alive):
             self._listener = XidListener(self._nvml, self._gpus, self._xids)
             self._listener.start()
+            weakref.finalize(self, self._listener.stop)  # who is forgotten without being closed
         return self._reader.read(now=self._clock())
 
     def errors(self) -> dict[str, dict[str, str]]:

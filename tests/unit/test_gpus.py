@@ -259,7 +259,7 @@ async def test_after_a_problem_the_driver_is_opened_again_less_and_less_often() 
         before = source.opened
         assert [one.problem for one in await watch.sample()] == ["GPU is lost"]
         opened_at += [clock.now] * (source.opened - before)
-    assert opened_at == [31, 61, 121, 241, 441, 641, 841]
+    assert opened_at == [31, 62, 123, 244, 445, 646, 847]
     source.problem = ""
     assert [one.problem for one in await watch.sample()] == [""]
     source.problem = "GPU is lost"
