@@ -5,7 +5,6 @@ from typing import Any, Final, TypeVar
 
 from libs.gpus.nvml import (
     INSUFFICIENT_SIZE,
-    NOTHING_TO_SAY,
     NvmlError,
     available,
     code_of,
@@ -47,15 +46,17 @@ class Asker:
     def number(self, function: Callable[..., int], *arguments: Any) -> int | None:
         return available(self.ask(function, *arguments))
 
-    def ask_list(self, function: Callable[..., Sequence[T]], *arguments: Any) -> Sequence[T] | None:
-        """As `ask`, where "nothing found" is an empty list, and one that grew meanwhile is asked for once more."""
+    def ask_list(
+        self, function: Callable[..., Sequence[T]], *arguments: Any, empty: frozenset[int] = frozenset()
+    ) -> Sequence[T] | None:
+        """As `ask`, where the errors `empty` mean an empty list, and one that grew meanwhile is asked for once more."""
         if len(self._gone) >= GONE_MAX:
             return None
         for last in (False, True):
             try:
                 return function(*arguments)
             except NvmlError as error:
-                if code_of(error) in NOTHING_TO_SAY:
+                if code_of(error) in empty:
                     return ()
                 if code_of(error) != INSUFFICIENT_SIZE or last:
                     self._note(function, error)

@@ -142,7 +142,7 @@ EVENT_XID: Final[int] = pynvml.nvmlEventTypeXidCriticalError
 LIBRARY_NOT_FOUND: Final[int] = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
 INSUFFICIENT_SIZE: Final[int] = pynvml.NVML_ERROR_INSUFFICIENT_SIZE
 TIMEOUT: Final[int] = pynvml.NVML_ERROR_TIMEOUT
-NOTHING_TO_SAY: Final = frozenset({pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND})
+NOTHING_TO_SAY: Final[frozenset[int]] = frozenset({pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND})
 """Of processes' utilisation: pynvml raises even success where there is no sample, and drivers say "not found"."""
 
 # What only says that this one value is not to be had from this GPU, this driver, or by this user.
@@ -207,6 +207,8 @@ def known(ask: Callable[..., T], *arguments: Any) -> T | None:
     """What the driver answers; None where this value is not to be had."""
     try:
         return ask(*arguments)
+    except UnicodeDecodeError:  # pynvml takes every name for UTF-8
+        return None
     except NvmlError as error:
         if means_missing(error):
             return None

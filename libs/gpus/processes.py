@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from libs.gpus.asking import Asker
-from libs.gpus.nvml import Handle, Nvml, available
+from libs.gpus.nvml import NOTHING_TO_SAY, Handle, Nvml, available
 from libs.gpus.values import part
 from libs.messages.signals import GpuProcess
 
@@ -44,7 +44,7 @@ class Processes:
 
     def _read_busy(self, nvml: Nvml, handle: Handle, asker: Asker, *, now: float) -> bool:
         """False where this driver, GPU or user has no such log."""
-        samples = asker.ask_list(nvml.nvmlDeviceGetProcessUtilization, handle, self._since)
+        samples = asker.ask_list(nvml.nvmlDeviceGetProcessUtilization, handle, self._since, empty=NOTHING_TO_SAY)
         if samples is None:
             self._busy = {}
             return False

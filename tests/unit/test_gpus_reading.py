@@ -419,28 +419,24 @@ FUNCTIONS = [*TAKES, *HARMLESS, "nvmlDeviceGetHandleByUUID"]
 @settings(max_examples=300, deadline=None)
 @given(function=st.sampled_from(FUNCTIONS), code=st.one_of(st.integers(0, 40), st.sampled_from([999, 77, 123456])))
 def test_whatever_one_function_says_there_is_a_sample_and_the_other_values_are_in_it(function: str, code: int) -> None:
-    well, ill = busy_gpu("GPU-well"), busy_gpu("GPU-ill")
-    library = FakeLibrary([well, ill])
-    with opened(library) as found:
-        reader = GpuReader(found)
-        reader.read(now=0.0)
-        one_second_of_traffic(well)
-        expected = msgspec.structs.asdict(reader.read(now=1.0)[0])
-        reader.free()
-    well, ill = busy_gpu("GPU-well"), busy_gpu("GPU-ill")
-    library = FakeLibrary([well, ill])
-    with opened(library) as found:
-        if code != 0:
-            library.fails[function] = code
-        reader = GpuReader(found)
-        reader.read(now=0.0)
-        one_second_of_traffic(well)
-        samples = reader.read(now=1.0)
-    assert [sample.uuid for sample in samples] == ["GPU-well", "GPU-ill"]
-    if function == "nvmlDeviceGetHandleByUUID" and code != 0:
-        assert all(sample.problem and sample.memory_total for sample in samples)
+    def last_of_two_readings(fails: dict[str, int]) -> GpuSample:
+        gpu = busy_gpu()
+        library = FakeLibrary([gpu, busy_gpu("GPU-b")])
+        with opened(library) as found:
+            library.fails = fails
+            reader = GpuReader(found)
+            reader.read(now=0.0)
+            one_second_of_traffic(gpu)
+            first, second = reader.read(now=1.0)
+            assert (first.uuid, second.uuid) == ("GPU-a", "GPU-b")
+            return first
+
+    expected = msgspec.structs.asdict(last_of_two_readings({}))
+    told = msgspec.structs.asdict(last_of_two_readings({function: code} if code else {}))
+    if function == "nvmlDeviceGetHandleByUUID" and code:
+        assert told["problem"]
+        assert told["memory_total"]
         return
-    told = msgspec.structs.asdict(samples[0])
     may_differ = TAKES.get(function, set()) | FALLS_BACK.get(function, set()) | {"problem"} if code else set()
     assert {name for name in told if told[name] != expected[name]} <= may_differ
     for name in TAKES.get(function, set()) - FALLS_BACK.get(function, set()) - {"processes"} if code else ():

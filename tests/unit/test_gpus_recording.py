@@ -19,6 +19,8 @@ from libs.gpus.fakenvml import FakeLibrary, installed
 from libs.gpus.record import main as record
 from libs.gpus.recording import RecordingError, load
 from libs.gpus.replay import Replay
+from libs.service import load as load_settings
+from services.telemetry.__main__ import Config, watch
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,6 +132,16 @@ def test_a_bad_recording_is_one_clear_error_with_file_and_line(
 def test_a_recording_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match=r"none\.jsonl: No such file"):
         Replay(tmp_path / "none.jsonl")
+
+
+async def test_telemetry_is_told_to_replay_by_a_setting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.jsonl"
+    recorded(path)
+    environ = {"TELEMETRY_NODE_ID": "n", "TELEMETRY_HOME": str(tmp_path), "TELEMETRY_REPLAY": str(path)}
+    gpus = watch(load_settings(Config, prefix="TELEMETRY_", environ=environ))
+    gpus.seconds_max = 10
+    assert [(one.uuid, one.provider) for one in await gpus.sample()] == [("GPU-0", "replayed"), ("GPU-1", "replayed")]
+    assert f"{path} is replayed (recorded from fake)" in caplog.text
 
 
 def test_telemetry_refuses_a_bad_replay_as_a_wrong_setting(tmp_path: Path) -> None:
