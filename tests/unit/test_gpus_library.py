@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from libs.gpus.replay import Replay
+
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_name("nvml_stub.c")
 
@@ -27,11 +29,12 @@ print(json.dumps([msgspec.to_builtins(source.read()) for _ in range(3)]))
 """
 
 
-def read(tmp_path: Path, **environ: str) -> list[list[dict[str, object]]]:
+def python(tmp_path: Path, *arguments: str, **environ: str) -> str:
+    """What Python prints with the library where the driver's would be."""
     library = tmp_path / "libnvidia-ml.so.1"
     subprocess.run(["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, SOURCE], check=True, timeout=60)
     ended = subprocess.run(
-        [sys.executable, "-c", READ],
+        [sys.executable, *arguments],
         env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path), **environ},
         cwd=ROOT,
         capture_output=True,
@@ -40,7 +43,11 @@ def read(tmp_path: Path, **environ: str) -> list[list[dict[str, object]]]:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    readings: list[list[dict[str, object]]] = json.loads(ended.stdout)
+    return ended.stdout
+
+
+def read(tmp_path: Path, **environ: str) -> list[list[dict[str, object]]]:
+    readings: list[list[dict[str, object]]] = json.loads(python(tmp_path, "-c", READ, **environ))
     return readings
 
 
@@ -63,3 +70,19 @@ def test_a_library_whose_gpu_is_lost_after_some_calls_goes_on_with_the_other(tmp
     assert first[0]["utilisation"] == 0.4
     assert (last[0].get("problem"), last[0].get("utilisation")) == ("GPU is lost", None)
     assert (last[1].get("problem"), last[1]["utilisation"]) == (None, 0.41)
+
+
+@needs_gcc
+def test_a_session_is_recorded_and_checked_from_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "session.jsonl"
+    said = python(tmp_path, "-m", "libs.gpus.record", "--seconds", "0.3", "--period", "0.1", str(file))
+    assert said == f"3 samples of 2 GPUs (fake) in {file}\n"
+    replay = Replay(file)
+    assert [(sample.uuid, sample.provider) for sample in replay.read()] == [
+        ("GPU-stub-0", "replayed"),
+        ("GPU-stub-1", "replayed"),
+    ]
+    table = python(tmp_path, "-m", "libs.gpus.record", "--check", "--period", "0.1")
+    assert "  power_watts                123.456\n" in table
+    assert "  temperature                -\n" in table
+    assert "  nvmlDeviceGetTemperature: Function Not Found\n" in table

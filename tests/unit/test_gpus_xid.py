@@ -124,9 +124,10 @@ def test_a_driver_is_not_closed_under_who_waits_in_it_and_counts_outlive_it() ->
     (listener,) = set(threading.enumerate()) - others
 
     assert not source.close(), "its thread is still inside the driver"
-    assert [one.problem for one in source.read()] == [""], "and until then it is read as before"
-    until(source.close)
-    assert not listener.is_alive()
+    until(lambda: not listener.is_alive())
+    assert [one.problem for one in source.read()] == [""], "and until it is closed it is read as before"
+    assert set(threading.enumerate()) <= others, "but nobody goes in any more"
+    assert source.close()
     assert driver.gpm_samples == 0
 
     source.open()
