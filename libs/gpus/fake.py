@@ -162,7 +162,9 @@ class FakeNvml:
 
     def nvmlDeviceGetFieldValues(self, handle: Handle, fields: Sequence[tuple[int, int]], /) -> Sequence[Any]:
         return self._asked(
-            handle, "nvmlDeviceGetFieldValues", lambda gpu: [_field_value(gpu.counter(number)) for number, _ in fields]
+            handle,
+            "nvmlDeviceGetFieldValues",
+            lambda gpu: [_field_value(gpu.counter(number, scope)) for number, scope in fields],
         )
 
     def nvmlDeviceGetNvLinkState(self, handle: Handle, link: int, /) -> int:

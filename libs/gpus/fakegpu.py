@@ -77,16 +77,16 @@ class FakeGpu:
     instance: int = NO_INSTANCE
     bytes_uuid: bool = False
 
-    def counter(self, number: int) -> tuple[int, int] | None:
-        """Value and bits of one of the counters of `nvmlDeviceGetFieldValues`."""
+    def counter(self, number: int, scope: int) -> tuple[int, int] | None:
+        """Value and bits of one of the counters of `nvmlDeviceGetFieldValues`; all NVLinks together are one scope."""
         sent, received = self.pcie_bytes or (None, None)
         values = {
-            197: (sent, self.pcie_counter_bits),
-            198: (received, self.pcie_counter_bits),
-            138: (self.nvlink_kib[0] if self.nvlinks else None, 64),
-            139: (self.nvlink_kib[1] if self.nvlinks else None, 64),
+            (197, 0): (sent, self.pcie_counter_bits),
+            (198, 0): (received, self.pcie_counter_bits),
+            (138, 0xFFFF_FFFF): (self.nvlink_kib[0] if self.nvlinks else None, 64),
+            (139, 0xFFFF_FFFF): (self.nvlink_kib[1] if self.nvlinks else None, 64),
         }
-        value, bits = values.get(number, (None, 0))
+        value, bits = values.get((number, scope), (None, 0))
         return None if value is None else (value % 2**bits, bits)
 
     def busy_since(self, moment: int) -> list[FakeProcess]:

@@ -252,7 +252,7 @@ class FakeLibrary:
     def _nvmlDeviceGetFieldValues(self, handle: Any, count: Any, values: Any) -> int:
         gpu = self._gpu(handle)
         for value in values._obj[: count.value]:
-            counter = gpu.counter(value.fieldId)
+            counter = gpu.counter(value.fieldId, value.scopeId)
             value.nvmlReturn = NOT_SUPPORTED if counter is None else SUCCESS
             if counter is not None and counter[1] == 32:
                 value.valueType, value.value.uiVal = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, counter[0]

@@ -19,6 +19,9 @@ _NVLINK: Final = (
     (NVLINK_RECEIVED_KIB, 1024, "nvlink_receive_rate"),
 )
 ALL_LINKS: Final = 0xFFFF_FFFF
+"""The scope in which NVML adds up the counters of all NVLinks; what is not of a link has the scope 0."""
+
+_OF_PCIE: Final = (PCIE_SENT_BYTES, PCIE_RECEIVED_BYTES)
 
 _TYPES: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by NVML's number of the type
 _UNSIGNED_INT: Final = 1
@@ -40,12 +43,13 @@ class Links:
 
     def rates(self, nvml: Nvml, handle: Handle, asker: Asker, *, now: float, nvlinks: int | None) -> Values:
         wanted = [*_PCIE, *(_NVLINK if nvlinks else ())]
-        values = asker.ask(nvml.nvmlDeviceGetFieldValues, handle, [(field, ALL_LINKS) for field, _, _ in wanted])
+        fields = [(field, 0 if field in _OF_PCIE else ALL_LINKS) for field, _, _ in wanted]
+        values = asker.ask(nvml.nvmlDeviceGetFieldValues, handle, fields)
         grown: dict[str, float] = {}
         for (field, unit, name), value in zip(wanted, values or (), strict=False):
             counted = field_value(value)
             # At 64 GB/s one of 32 bits is full 15 times a second, so its growth says nothing.
-            narrow = field in (PCIE_SENT_BYTES, PCIE_RECEIVED_BYTES) and value.valueType == _UNSIGNED_INT
+            narrow = field in _OF_PCIE and value.valueType == _UNSIGNED_INT
             if counted is not None and not narrow:
                 grown[name] = counted * unit
         self.pcie_counted = "pcie_send_rate" in grown

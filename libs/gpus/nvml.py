@@ -176,6 +176,9 @@ _GONE: Final = frozenset(
 
 _NOT_AVAILABLE: Final = frozenset({0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF, -1})
 
+MIG_PREFIX: Final = "MIG-"
+"""How the uuid of a MIG instance begins."""
+
 FAKE_MARK: Final = "weft_is_fake"
 """What a stand-in for the library has, so that it is never taken for the driver."""
 

@@ -7,7 +7,7 @@ from libs.domain.cluster import Gpu
 from libs.gpus.asking import Asker
 from libs.gpus.gpm import Gpm
 from libs.gpus.links import Links
-from libs.gpus.nvml import DRIVER, PCIE_RECEIVED, PCIE_SENT, Handle, Nvml, provider_of
+from libs.gpus.nvml import DRIVER, MIG_PREFIX, PCIE_RECEIVED, PCIE_SENT, Handle, Nvml, provider_of
 from libs.gpus.processes import Processes
 from libs.gpus.values import Values, quick_values, slow_values
 from libs.messages.signals import GpuSample
@@ -17,8 +17,6 @@ SLOW_SECONDS: Final = 30.0
 
 THROUGHPUT_SECONDS: Final = 10.0
 """Without counters the PCIe throughput of one GPU, each in its turn, is measured so often: that blocks for 40 ms."""
-
-MIG_PREFIX: Final = "MIG-"
 
 Xids = Callable[[str], tuple[Mapping[str, int], int | None]]
 """Of a GPU by uuid: how often each XID came, and the last."""

@@ -5,7 +5,7 @@ from typing import Final
 
 from libs.domain.cluster import Gpu
 from libs.gpus.asking import Asker
-from libs.gpus.nvml import DRIVER, Nvml
+from libs.gpus.nvml import DRIVER, MIG_PREFIX, Nvml
 
 LEVELS: Final = {
     0: "internal",  # on one board
@@ -28,7 +28,7 @@ def topology(gpus: tuple[Gpu, ...], *, nvml: Nvml = DRIVER) -> dict[tuple[int, i
     handles = {
         gpu.index: asker.ask(nvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
         for gpu in gpus
-        if not gpu.emulated and not gpu.uuid.startswith("MIG-")
+        if not gpu.emulated and not gpu.uuid.startswith(MIG_PREFIX)
     }
     found = {}
     for one, other in combinations(sorted(index for index, handle in handles.items() if handle is not None), 2):

@@ -11,6 +11,7 @@ from typing import Any, Final
 from libs.domain.cluster import Gpu
 from libs.gpus.nvml import (
     EVENT_XID,
+    MIG_PREFIX,
     TIMEOUT,
     Nvml,
     NvmlError,
@@ -34,8 +35,6 @@ RETRY_SECONDS: Final = (5.0, 300.0)
 KINDS_MAX: Final = 64
 OTHER: Final = "other"
 """What further kinds of one GPU are counted as; the driver knows fewer than 200 in all."""
-
-_MIG_PREFIX: Final = "MIG-"
 
 
 class XidCounts:
@@ -144,7 +143,7 @@ class XidListener:
 
     def _source(self, gpu: Gpu) -> tuple[Any, int | None]:
         handle = self._nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
-        if not gpu.uuid.startswith(_MIG_PREFIX):
+        if not gpu.uuid.startswith(MIG_PREFIX):
             return handle, None
         instance = self._nvml.nvmlDeviceGetGpuInstanceId(handle)
         return self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle), instance
