@@ -21,6 +21,7 @@ from libs.messages.http import (
     Accepted,
     ClusterView,
     EventView,
+    GpusView,
     HistoryView,
     JobsView,
     JobView,
@@ -294,6 +295,10 @@ class Client:
 
     async def nodes(self) -> NodesView:
         return await self._wire.ask("GET", "/v1/nodes", NodesView)
+
+    async def gpus(self, *, node: str = "", pool: str = "") -> GpusView:
+        """All, or those of one node or pool."""
+        return await self._wire.ask("GET", "/v1/gpus", GpusView, query=_given({"node": node, "pool": pool}))
 
     async def drain(self, node: str) -> Accepted:
         return await self._wire.ask("POST", f"/v1/nodes/{_part(node)}/drain", Accepted)

@@ -12,7 +12,8 @@ from libs.domain.job import Cause, JobState, Placement
 from libs.domain.spec import JobSpec, Kind, Token
 from libs.messages.asks import AskKind
 from libs.messages.history import Record
-from libs.messages.signals import Finding, GpuSample, HostSample, RunSample
+from libs.messages.nodes import Pace
+from libs.messages.signals import CurvePoint, Finding, GpuSample, HostSample, RankVerdict, RunSample
 
 PRIORITY_MAX = 1000
 EXPIRES_SECONDS_MAX = 10 * 366 * 86400
@@ -102,8 +103,20 @@ class ErrorView(Struct, frozen=True, kw_only=True):
 # jobs
 
 
+class LimitsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one rank asked for. `egress` in bytes per second; none: no limit."""
+
+    cpus: float
+    memory: Bytes
+    egress: int | None = None
+
+
 class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One rank of a job now. `progress` and `use` are the newest heard of it, if any."""
+    """One rank of a job now. `progress`, `pace` and `use` are the newest heard of it, if any.
+
+    `cpus`, `memory` and `egress` (bytes per second) are what it has now; `asked` is what it asked for, where that is
+    something else: it was tuned. `disbelieved`: how many values of its progress made no sense.
+    """
 
     rank: int
     role: str
@@ -113,12 +126,18 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory: Bytes = 0
     progress: dict[str, float] = {}
     use: RunSample | None = None
+    egress: int | None = None
+    asked: LimitsView | None = None
+    pace: Pace | None = None
+    disbelieved: int = 0
 
 
 class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job. `spec`, `placement` and `runs` are there where one job is asked for, not in lists.
+    """One job. `spec`, `placement`, `runs`, `verdicts` and `curve` are there where one job is asked for, not in lists.
 
-    `gpus` and `replicas` are what it wants in all. `progress` is that of its lowest rank that told any.
+    `gpus` and `replicas` are what it wants in all. `progress` is that of its lowest rank that told any. `verdicts`:
+    what was last concluded to hold it back, of the whole job (rank -1) and of each rank. `curve`: how fast it was
+    measured to be, by its replicas and CPUs.
     """
 
     id: str
@@ -148,6 +167,8 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     placement: Placement | None = None
     runs: tuple[RunView, ...] = ()
     spec: JobSpec | None = None
+    verdicts: tuple[RankVerdict, ...] = ()
+    curve: tuple[CurvePoint, ...] = ()
 
 
 class JobsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -213,8 +234,27 @@ class GpuHeldBy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank: int = 0
 
 
+class GpuScoreView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How fast a GPU is for a class of jobs: 1.0 is typical, 1.2 takes a fifth longer.
+
+    `believed` is what placement goes by: of the score as much as is sure (`confidence`, 0 to 1). `source`: benchmark,
+    jobs, profile or assumed. `quarantined_until`: it turned slow all at once, and counts as slow until then.
+    """
+
+    gpu_index: int
+    job_class: str
+    score: float
+    believed: float
+    confidence: float
+    samples: int = 0
+    age_seconds: float | None = None
+    source: str = ""
+    quarantined_until: Seconds | None = None
+
+
 class GpuView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU. An emulated one is no hardware. `use` is the newest sample heard of it, if any."""
+    """One GPU. An emulated one is no hardware. `use` is the newest sample heard of it, if any: of its processes, those
+    of jobs that the asker may see. `node_id`, `pool` and `scores` are there where GPUs are asked for."""
 
     index: int
     uuid: str
@@ -223,10 +263,20 @@ class GpuView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     emulated: bool = False
     held_by: GpuHeldBy | None = None
     use: GpuSample | None = None
+    node_id: str = ""
+    pool: str = ""
+    scores: tuple[GpuScoreView, ...] = ()
+
+
+class GpusView(Struct, frozen=True, kw_only=True):
+    gpus: tuple[GpuView, ...]
 
 
 class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One node: what it has, what of it is given to jobs, and its live use where its telemetry was heard lately."""
+    """One node: what it has, what of it is given to jobs, and its live use where its telemetry was heard lately.
+
+    `slowest`: the score of the GPU that is slowest for some class, where nodes are asked for and any is known.
+    """
 
     id: str
     pool: str
@@ -243,6 +293,7 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     not_enforced: tuple[str, ...] = ()
     use: HostSample | None = None
     sampled_at: Seconds | None = None
+    slowest: GpuScoreView | None = None
 
 
 class NodesView(Struct, frozen=True, kw_only=True):

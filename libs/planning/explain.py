@@ -13,10 +13,12 @@ from libs.domain.job import Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
 from libs.planning.jobs import ends_at, gpus_held, standing_of
 from libs.planning.order.standing import Order
+from libs.planning.pins import in_the_way, is_pinned, with_holders
 from libs.planning.policy import ORDERS, Policy
 from libs.planning.queue import Place, place_of
 from libs.planning.room import NoRoom, Room, Shape, never_fits, shape_of
 from libs.planning.shares import Shares
+from libs.planning.slow import SlowGpus
 
 HOLDERS_MAX = 10
 
@@ -66,15 +68,17 @@ def explain(
     now: float,
     ended_for: Cause | None = None,
     policy: str = "",
+    slow: SlowGpus | None = None,
 ) -> Explanation:
     """`nodes`, `holding` (jobs that hold GPUs) and `queued` are the pool's, of one moment.
 
-    `ended_for` is the cause of a final job's last event; `policy`, by which the pool is led, as `Policy` writes itself.
+    `ended_for` is the cause of a final job's last event; `policy`, by which the pool is led, as `Policy` writes itself;
+    `slow`, what is known now of GPUs for a job of its class.
     """
     if job.state.final:
         return _of_ended(job, ended_for)
     if job.state is not JobState.QUEUED:
-        return _with_class(_of_placed(job), job)
+        return _with_class(_of_placed(job, slow), job)
     found = _of_waiting(job, nodes=nodes, holding=holding, queued=queued, now=now, order=_order_of(policy))
     return _with_class(structs.replace(found, policy=policy), job)
 
@@ -110,8 +114,11 @@ def _of_waiting(
         if ahead:
             sentence = f"it would fit now, but {ahead} jobs are served before it"
         return _waiting(job, CauseCode.HELD_BACK if ahead else CauseCode.FITS, sentence, {}, ahead=ahead)
-    holders, estimate_at = _holders(job, shape, room, holding)
-    cause = found.cause
+    cause, relevant = found.cause, holding
+    if is_pinned(shape):
+        relevant = in_the_way(shape, holding)
+        cause = with_holders(cause, relevant)
+    holders, estimate_at = _holders(shape, room, relevant)
     if job.waiting_for is not None and job.waiting_for.code is CauseCode.MAKING_ROOM:
         cause = job.waiting_for
     return _waiting(
@@ -164,13 +171,16 @@ def _of_ended(job: Job, cause: Cause | None) -> Explanation:
     )
 
 
-def _of_placed(job: Job) -> Explanation:
+def _of_placed(job: Job, slow: SlowGpus | None) -> Explanation:
     assert job.placement is not None, f"{job.id} is {job.state} without a placement"
     nodes = sorted({allocation.node_id for allocation in job.placement.allocations})
     if job.stopping_for is not None:
         code, sentence = str(job.stopping_for.code), f"it is being stopped: {job.stopping_for.sentence}"
     else:
         code, sentence = str(CauseCode.FITS), f"it is on {', '.join(nodes)}: {job.placement.why}"
+        gpus = [(one.node_id, gpu) for one in job.placement.allocations for gpu in one.gpus]
+        if slow is not None and (known := slow.taken(gpus)):
+            sentence += f"; now {known}"
     numbers = {
         "nodes": float(len(nodes)),
         "ranks": float(len(job.placement.allocations)),
@@ -203,7 +213,7 @@ def _waiting(
     )
 
 
-def _holders(job: Job, shape: Shape, room: Room, holding: Sequence[Job]) -> tuple[tuple[HolderSeen, ...], float | None]:
+def _holders(shape: Shape, room: Room, holding: Sequence[Job]) -> tuple[tuple[HolderSeen, ...], float | None]:
     """Who holds most of what the job needs, and when time limits will have freed enough of it."""
     wants_gpus = any(want.request.gpus for want in shape)
     relevant = [held for held in holding if not wants_gpus or gpus_held(held)]

@@ -20,6 +20,7 @@ _RUN = {
 _SEE = {
     **_commands("ps", ps="the jobs that wait and run; -a for all"),
     **_commands("nodes", nodes="the nodes, their GPUs and who holds them"),
+    **_commands("gpus", gpus="every GPU, who holds it, and how fast it is for each class of jobs"),
     **_commands("top", top="the cluster and its queue, live"),
     **_commands("describe", describe="one job and its whole story, or the cluster; --at TIME: as it was"),
     **_commands("explain", explain="why a job waits, or why it is where it is"),

@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from libs.domain.job import Job
-from libs.messages.nodes import ProgressSeen
-from libs.messages.signals import Finding, NodeSampled, PoolReviewed, RunSample
+from libs.messages.nodes import ProgressSeen, RunProgressed
+from libs.messages.signals import Finding, NodeSampled, PoolReviewed, RankVerdict, RunSample
 
 T = TypeVar("T")
 
@@ -40,10 +40,10 @@ class Newest(Generic[T]):
 
 
 class JobProgress(Struct):
-    """Progress of the ranks of one epoch."""
+    """The newest of the ranks of one epoch."""
 
     epoch: int
-    ranks: dict[int, dict[str, float]]
+    ranks: dict[int, RunProgressed]
 
 
 class _Heard(Struct, Generic[T], frozen=True):
@@ -69,7 +69,7 @@ class Cluster:
             if known is None or run.epoch > known.epoch:
                 known = JobProgress(run.epoch, {})
             if run.epoch == known.epoch:
-                known.ranks[run.rank] = run.progress
+                known.ranks[run.rank] = run
                 told.put(run.job_id, known)
 
     async def hear_sample(self, sampled: NodeSampled) -> None:
@@ -78,9 +78,9 @@ class Cluster:
     async def hear_review(self, reviewed: PoolReviewed) -> None:
         self._reviews.put(reviewed.pool, _Heard(self._clock(), reviewed))
 
-    def progress(self, job: Job) -> dict[int, dict[str, float]]:
+    def progress(self, job: Job) -> dict[int, RunProgressed]:
         """By rank, each as the node tells it where that rank is placed; no other node's word counts."""
-        found: dict[int, dict[str, float]] = {}
+        found: dict[int, RunProgressed] = {}
         for allocation in job.placement.allocations if job.placement is not None else ():
             told = self._progress.get(allocation.node_id)
             known = told.get(job.id) if told is not None else None
@@ -99,6 +99,14 @@ class Cluster:
         wanted = (job_id, epoch, rank)
         runs = sample.runs if sample is not None else ()
         return next((run for run in runs if (run.job_id, run.epoch, run.rank) == wanted), None)
+
+    def verdicts(self, job: Job) -> tuple[RankVerdict, ...]:
+        """What holds this epoch of it back, as its pool was reviewed last."""
+        heard = self._reviews.get(job.pool)
+        if heard is None or self._clock() - heard.at > FINDINGS_SECONDS_MAX:
+            return ()
+        of_job = [one for one in heard.what.verdicts if (one.job_id, one.epoch) == (job.id, job.epoch)]
+        return tuple(sorted(of_job, key=lambda verdict: verdict.rank))
 
     def findings(self) -> tuple[Finding, ...]:
         now = self._clock()

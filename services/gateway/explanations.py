@@ -4,8 +4,10 @@ import asyncio
 
 import msgspec
 
+from libs.domain.classes import class_of
 from libs.domain.job import Cause, Job, JobState
 from libs.planning.explain import Explanation, HolderSeen, explain
+from libs.planning.slow import SlowGpus
 from libs.store import Access, GatewayStore
 from services.gateway.snapshots import Snapshots
 from services.gateway.views import may_see
@@ -26,8 +28,16 @@ async def explanation(store: GatewayStore, snapshots: Snapshots, job: Job, who: 
     if job.state is JobState.QUEUED:
         holding, queued = await asyncio.gather(snapshots.holding(job.pool), snapshots.queued(job.pool))
     policy = await store.policy(pool=job.pool)
-    full = explain(job, nodes=nodes.of(job.pool), holding=holding, queued=queued, now=now, policy=policy)
+    slow = await _slow_gpus(snapshots, job, now) if job.placement is not None else None
+    full = explain(job, nodes=nodes.of(job.pool), holding=holding, queued=queued, now=now, policy=policy, slow=slow)
     return msgspec.structs.replace(full, holders=tuple(_seen_by(who, holder) for holder in full.holders))
+
+
+async def _slow_gpus(snapshots: Snapshots, job: Job, now: float) -> SlowGpus:
+    """What is known now of the pool's GPUs, for the class of jobs that this one is of."""
+    scores, classes = await asyncio.gather(snapshots.scores(job.pool), snapshots.classes(job.pool))
+    job_class = class_of(job.spec, {one.workload: one.job_class for one in classes})
+    return SlowGpus({(score.node_id, score.gpu_index): score for score in scores if score.job_class == job_class}, now)
 
 
 def _seen_by(who: Access, holder: HolderSeen) -> HolderSeen:

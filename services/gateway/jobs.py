@@ -60,7 +60,9 @@ async def job(call: Call[PastQuery]) -> web.StreamResponse:
         if not told:
             raise RejectedError(404, "at", f"{found.id} was not submitted yet")
         return answer(job_view(job_then(found, told), call.gateway.unheard, whole=True))
-    return answer(job_view(found, call.gateway.cluster, whole=True))
+    curves = await call.gateway.store.curves(pool=found.pool, subjects=[f"job:{found.id}"])
+    points = tuple(point for curve in curves for point in curve.points)
+    return answer(job_view(found, call.gateway.cluster, whole=True, curve=points))
 
 
 async def explain(call: Call[NoQuery]) -> web.StreamResponse:

@@ -7,6 +7,7 @@ from libs.messages.asks import AskKind
 from libs.messages.http import Accepted, NodesView
 from libs.store import Moment
 from services.gateway.gateway import Gateway
+from services.gateway.gpus import slowest_of
 from services.gateway.past import Past, PastQuery, moment_of, past_of
 from services.gateway.route import Call, NoQuery, answer
 from services.gateway.views import cluster_view, node_views
@@ -15,7 +16,9 @@ from services.gateway.views import cluster_view, node_views
 async def nodes(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.snapshots.nodes.get()
     holding = await _holding(call.gateway)
-    return answer(NodesView(nodes=node_views(found.all, holding, call.gateway.cluster, call.who)))
+    slowest = await slowest_of(call.gateway, sorted({node.pool for node in found.all}))
+    views = node_views(found.all, holding, call.gateway.cluster, call.who, slowest=slowest)
+    return answer(NodesView(nodes=views))
 
 
 async def cluster(call: Call[PastQuery]) -> web.StreamResponse:

@@ -7,6 +7,7 @@ from libs.messages.http import (
     Accepted,
     ClusterView,
     EventView,
+    GpusView,
     Health,
     HistoryView,
     JobsView,
@@ -20,8 +21,9 @@ from libs.messages.http import (
     TokenWanted,
 )
 from libs.planning.explain import Explanation
-from services.gateway import documents, events, history, jobs, logs, nodes, tokens
+from services.gateway import documents, events, gpus, history, jobs, logs, nodes, tokens
 from services.gateway.events import SSE, EventsQuery, StoryQuery
+from services.gateway.gpus import GpusQuery
 from services.gateway.history import HistoryQuery
 from services.gateway.jobs import JobsQuery
 from services.gateway.logs import LogQuery
@@ -83,7 +85,8 @@ OPERATIONS: tuple[Route[Any], ...] = (
         path="/v1/jobs/{job}",
         group="jobs",
         summary="Look at a job",
-        description="With its specification, its placement, and what each rank is doing.",
+        description="With its specification, its placement, what each rank has, against what it asked for, and does,"
+        " how fast it goes on, what holds it back, and how fast it was at other sizes.",
         handler=jobs.job,
         query=PastQuery,
         answers={200: Answer(description="The job.", type=JobView)},
@@ -182,6 +185,19 @@ OPERATIONS: tuple[Route[Any], ...] = (
         handler=nodes.nodes,
         query=NoQuery,
         answers={200: Answer(description="All of them.", type=NodesView)},
+    ),
+    Route(
+        method="GET",
+        path="/v1/gpus",
+        group="cluster",
+        summary="List the GPUs",
+        description="What each is and does now, who holds it, and how fast it is for each class of jobs: what is"
+        " believed of that, from how many samples, how old, and from where. An emulated GPU is called so. Of another"
+        " tenant's job only the id is told.",
+        handler=gpus.gpus,
+        query=GpusQuery,
+        answers={200: Answer(description="All of them.", type=GpusView)},
+        example="?node=node-1",
     ),
     Route(
         method="POST",

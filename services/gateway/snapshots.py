@@ -1,19 +1,22 @@
-"""What the store said a moment ago: pictures that many requests share, each at most SECONDS old."""
+"""What the store said a moment ago: pictures that many requests share, each a little old at most."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 from msgspec import Struct
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job
+from libs.messages.signals import GpuScore, WorkloadClass
 from libs.store import GatewayStore, StoreUnavailableError
 from services.gateway.admission import Admission
 
 T = TypeVar("T")
 
 SECONDS = 1.0
+SCORES_SECONDS = 5.0  # they are many, and change slowly
 QUICK_TIMES = 4
 
 
@@ -32,14 +35,21 @@ class Fresh(Generic[T]):
 
     While the store is away one who asks finds out whether it is back, and the others do not wait for that.
 
-    Too old: SECONDS, or with `quick` already a few times what reading it took, so that what is cheap is fresh.
+    Too old: `seconds`, or with `quick` already a few times what reading it took, so that what is cheap is fresh.
     """
 
-    def __init__(self, read: Callable[[], Awaitable[T]], *, clock: Callable[[], float], quick: bool = False) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[T]],
+        *,
+        clock: Callable[[], float],
+        quick: bool = False,
+        seconds: float = SECONDS,
+    ) -> None:
         self._read = read
         self._clock = clock
         self._quick = quick
-        self._seconds = SECONDS
+        self._seconds = seconds
         self._value: tuple[float, T] | None = None
         self._reading: asyncio.Task[T] | None = None
         self._failing = False
@@ -93,6 +103,8 @@ class Snapshots:
         self.nodes: Fresh[Nodes] = Fresh(self._read_nodes, clock=clock)
         self._holding: dict[str, Fresh[list[Job]]] = {}
         self._queued: dict[str, Fresh[list[Job]]] = {}
+        self._scores: dict[str, Fresh[list[GpuScore]]] = {}
+        self._classes: dict[str, Fresh[list[WorkloadClass]]] = {}
 
     async def holding(self, pool: str) -> list[Job]:
         """The jobs that hold resources. Only for the name of a pool that is known: each is kept."""
@@ -105,6 +117,20 @@ class Snapshots:
         if pool not in self._queued:
             self._queued[pool] = Fresh(lambda: self._store.queued_jobs(pool=pool), clock=self._clock, quick=True)
         return await self._queued[pool].get()
+
+    async def scores(self, pool: str) -> list[GpuScore]:
+        """Of every GPU and class. Only for the name of a pool that is known: each is kept."""
+        if pool not in self._scores:
+            read = partial(self._store.scores, pool=pool)
+            self._scores[pool] = Fresh(read, clock=self._clock, seconds=SCORES_SECONDS)
+        return await self._scores[pool].get()
+
+    async def classes(self, pool: str) -> list[WorkloadClass]:
+        """Which were learnt. Only for the name of a pool that is known: each is kept."""
+        if pool not in self._classes:
+            read = partial(self._store.classes, pool=pool)
+            self._classes[pool] = Fresh(read, clock=self._clock, seconds=SCORES_SECONDS)
+        return await self._classes[pool].get()
 
     async def pools(self) -> list[str]:
         """Every pool that has nodes, and the default one."""

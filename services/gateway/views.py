@@ -1,23 +1,30 @@
 """What is stored and heard, as users see it. Pure, but for the newest that `Cluster` has heard."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from msgspec import structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import FINAL, Allocation, Job
 from libs.messages.http import (
     ClusterView,
     GpuHeldBy,
+    GpuScoreView,
     GpuView,
     JobView,
+    LimitsView,
     NodeView,
     RunView,
     Totals,
 )
+from libs.messages.nodes import RunProgressed
+from libs.messages.signals import CurvePoint, GpuSample
 from libs.store import Access
 from services.gateway.cluster import Cluster
 
 SHOWN_JOBS_MAX = 100
+NOTHING_SLOW: Mapping[str, GpuScoreView] = {}
 
 Held = tuple[Job, Allocation]
 
@@ -26,8 +33,8 @@ def may_see(who: Access, tenant: str) -> bool:
     return who.admin or tenant == who.tenant
 
 
-def job_view(job: Job, cluster: Cluster, *, whole: bool = False) -> JobView:
-    """`whole`: with its specification, its placement and its runs."""
+def job_view(job: Job, cluster: Cluster, *, whole: bool = False, curve: tuple[CurvePoint, ...] = ()) -> JobView:
+    """`whole`: with its specification, its placement, its runs, and what was concluded of it."""
     allocations = job.placement.allocations if job.placement is not None else ()
     spec, heard = job.spec, {} if job.state in FINAL else cluster.progress(job)
     return JobView(
@@ -54,14 +61,17 @@ def job_view(job: Job, cluster: Cluster, *, whole: bool = False) -> JobView:
         waiting_for=job.waiting_for,
         stopping_for=job.stopping_for,
         nodes=tuple(dict.fromkeys(allocation.node_id for allocation in allocations)),
-        progress=heard[min(heard)] if heard else job.progress,
+        progress=heard[min(heard)].progress if heard else job.progress,
         placement=job.placement if whole else None,
         runs=tuple(_run_view(job, allocation, heard, cluster) for allocation in allocations) if whole else (),
         spec=spec if whole else None,
+        verdicts=cluster.verdicts(job) if whole and job.state.holding else (),
+        curve=curve,
     )
 
 
-def _run_view(job: Job, allocation: Allocation, heard: Mapping[int, dict[str, float]], cluster: Cluster) -> RunView:
+def _run_view(job: Job, allocation: Allocation, heard: Mapping[int, RunProgressed], cluster: Cluster) -> RunView:
+    told = heard.get(allocation.rank)
     return RunView(
         rank=allocation.rank,
         role=allocation.role,
@@ -69,23 +79,46 @@ def _run_view(job: Job, allocation: Allocation, heard: Mapping[int, dict[str, fl
         gpus=allocation.gpus,
         cpus=allocation.cpus,
         memory=allocation.memory,
-        progress=heard.get(allocation.rank, {}),
+        progress=told.progress if told else {},
         use=cluster.run_sample(allocation.node_id, job.id, job.epoch, allocation.rank),
+        egress=allocation.egress,
+        asked=_asked(job, allocation),
+        pace=told.pace if told else None,
+        disbelieved=told.disbelieved if told else 0,
     )
 
 
-def node_views(nodes: Sequence[Node], holding: Iterable[Job], cluster: Cluster, who: Access) -> tuple[NodeView, ...]:
+def _asked(job: Job, allocation: Allocation) -> LimitsView | None:
+    """What the rank asked for, if it has something else now."""
+    role = job.spec.roles[allocation.role]
+    asked = LimitsView(cpus=role.cpus, memory=role.memory_bytes, egress=role.egress_bytes)
+    has = LimitsView(cpus=allocation.cpus, memory=allocation.memory, egress=allocation.egress)
+    return None if has == asked else asked
+
+
+def node_views(
+    nodes: Sequence[Node],
+    holding: Iterable[Job],
+    cluster: Cluster,
+    who: Access,
+    *,
+    slowest: Mapping[str, GpuScoreView] = NOTHING_SLOW,
+) -> tuple[NodeView, ...]:
+    """`slowest`: by node, the score of its slowest GPU."""
     held: dict[str, list[Held]] = {}
     for job in holding:
         if job.placement is not None:
             for allocation in job.placement.allocations:
                 held.setdefault(allocation.node_id, []).append((job, allocation))
-    return tuple(_node_view(node, held.get(node.id, []), cluster, who) for node in nodes)
+    return tuple(_node_view(node, held.get(node.id, []), cluster, who, slowest.get(node.id)) for node in nodes)
 
 
-def _node_view(node: Node, held: Sequence[Held], cluster: Cluster, who: Access) -> NodeView:
+def _node_view(
+    node: Node, held: Sequence[Held], cluster: Cluster, who: Access, slowest: GpuScoreView | None
+) -> NodeView:
     sample = cluster.sample(node.id)
-    uses = {gpu.index: gpu for gpu in sample.gpus} if sample is not None else {}
+    theirs = {job.id for job, _ in held if may_see(who, job.tenant)}
+    uses = {gpu.index: _seen_by(who, gpu, theirs) for gpu in sample.gpus} if sample is not None else {}
     holders = {index: (job, allocation) for job, allocation in held for index in allocation.gpus}
     return NodeView(
         id=node.id,
@@ -114,7 +147,15 @@ def _node_view(node: Node, held: Sequence[Held], cluster: Cluster, who: Access) 
         not_enforced=node.not_enforced,
         use=sample.host if sample is not None else None,
         sampled_at=sample.at if sample is not None else None,
+        slowest=slowest,
     )
+
+
+def _seen_by(who: Access, gpu: GpuSample, theirs: Container[str]) -> GpuSample:
+    """Without the processes of other tenants, and of nobody's."""
+    if who.admin or not gpu.processes:
+        return gpu
+    return structs.replace(gpu, processes=tuple(one for one in gpu.processes if one.job_id in theirs))
 
 
 def _held_by(job: Job, allocation: Allocation, who: Access) -> GpuHeldBy:

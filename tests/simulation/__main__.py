@@ -51,6 +51,7 @@ def summary(results: list[Result], *, wall_seconds: float) -> str:
         "unknown outcomes",
         "moves",
         "pre-emptions",
+        "tunings",
         "events",
         "messages",
     )

@@ -17,7 +17,17 @@ import pytest
 
 from libs.domain.job import JobState
 from libs.messages.asks import AskKind
-from libs.messages.http import Accepted, JobsView, NodesView, Submitted, TokenMade, TokensRevoked, TokensView, TokenView
+from libs.messages.http import (
+    Accepted,
+    GpusView,
+    JobsView,
+    NodesView,
+    Submitted,
+    TokenMade,
+    TokensRevoked,
+    TokensView,
+    TokenView,
+)
 from libs.planning.explain import Explanation
 from services.cli import page
 from services.cli.__main__ import main
@@ -84,6 +94,7 @@ async def test_every_seeing_command_prints_json_where_it_is_asked_to(gateway: To
     told = Explanation(job_id=job.id, name="train", state=JobState.RUNNING, code="fits", sentence="it is on node-1")
     gateway.answers |= {
         "GET /v1/nodes": NodesView(nodes=(node_view(),)),
+        "GET /v1/gpus": GpusView(gpus=(gpu_view(0, node_id="node-1"),)),
         "GET /v1/cluster": cluster_view(node_view()),
         "GET /v1/jobs/train": job,
         f"GET /v1/jobs/{job.id}/events": [event],
@@ -92,6 +103,7 @@ async def test_every_seeing_command_prints_json_where_it_is_asked_to(gateway: To
     }
     wanted: dict[tuple[str, ...], object] = {
         ("nodes",): gateway.answers["GET /v1/nodes"],
+        ("gpus",): gateway.answers["GET /v1/gpus"],
         ("top",): gateway.answers["GET /v1/cluster"],
         ("describe", "train"): {"job": job, "events": [event]},
         ("explain", "train"): told,
@@ -122,6 +134,17 @@ async def test_top_without_a_terminal_prints_once(gateway: ToldGateway, capsys: 
     assert "0 of 1 emulated GPU held" in out
     assert "train" in out
     assert "\x1b" not in out
+
+
+async def test_gpus_are_listed_of_the_nodes_that_are_named(gateway: ToldGateway, capsys: Said) -> None:
+    gpus = tuple(gpu_view(0, node_id=f"node-{number}") for number in (1, 2, 3))
+    gateway.answers["GET /v1/gpus"] = GpusView(gpus=gpus)
+    assert await weft(gateway, "gpus", "node-1", "node-3") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["NODE", "node-1", "node-3"]
+    assert await weft(gateway, "gpus", "node-2") == 0
+    assert gateway.asked == ["GET /v1/gpus", "GET /v1/gpus?node=node-2"]
+    assert await weft(gateway, "gpus", "node-2", "node-7") == 1
+    assert "node: there is no node node-7 with GPUs" in capsys.readouterr().err
 
 
 async def test_nodes_of_another_name_are_refused(gateway: ToldGateway, capsys: Said) -> None:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from libs.domain.job import Cause, JobState
 from libs.domain.quantity import duration_text, size_text
-from libs.domain.spec import JobSpec, Role
+from libs.domain.spec import JobSpec, Role, Tuning
 from libs.messages.http import EventView, JobView, NodeView, RunView
 from services.cli.drawing.look import (
     Emulated,
@@ -21,6 +21,7 @@ from services.cli.drawing.look import (
     table,
 )
 from services.cli.drawing.story import story_table
+from services.cli.drawing.tuned import curve_table, tuning_lines
 from services.cli.spec import command_text
 from services.cli.words import ago, count, emulated_gpus, indexes, number, some, span
 
@@ -139,6 +140,8 @@ def description(job: JobView, story: Sequence[EventView], look: Look, *, emulate
     parts: list[RenderableType] = [_headline(job, look), _facts(job, look)]
     if job.runs:
         parts += [Text(), _runs_table(job.runs, look, emulated)]
+    if job.curve:
+        parts += [Text(), Text("how fast it was at each size", "bold"), curve_table(job.curve, look)]
     if story:
         parts += [
             Text(),
@@ -188,6 +191,7 @@ def _fact_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
     if job.progress:
         told = progress_text(job.progress, look, width=24)
         lines.append(("progress", Text(" ").join([told, plain(other_progress(job.progress), "dim")])))
+    lines += tuning_lines(job, look)
     if spec:
         lines += _spec_lines(spec)
     if job.placement and job.placement.why:
@@ -213,9 +217,23 @@ def _spec_lines(spec: JobSpec) -> list[tuple[str, Text]]:
         lines.append(("env", plain(" ".join(sorted(spec.env)))))  # the names only: values are often secrets
     if spec.labels:
         lines.append(("labels", plain(" ".join(f"{key}={value}" for key, value in spec.labels.items()))))
+    if spec.pin:
+        gpus = "" if spec.pin.gpu is None else f", from GPU {spec.pin.gpu} on"
+        lines.append(("only on", plain(f"{spec.pin.node}{gpus}")))
+    if tuning := _envelope(spec.tuning):
+        lines.append(("tuning", plain(tuning)))
     limit = f"; may run for {spec.time_limit}" if spec.time_limit else ""
     lines.append(("limits", plain(f"{spec.grace} to stop in{limit}")))
     return lines
+
+
+def _envelope(tuning: Tuning) -> str:
+    """Whether it may be tuned, and how far; nothing where its pool says."""
+    parts = [tuning.mode.value] if tuning.mode else []
+    parts += [f"at most {number(tuning.cpus)} CPUs in all"] if tuning.cpus is not None else []
+    parts += [f"{tuning.memory} of memory each"] if tuning.memory else []
+    parts += [f"{tuning.egress}/s to send each"] if tuning.egress else []
+    return ", ".join(parts)
 
 
 def _wanted(role: Role, model: str | None) -> str:

@@ -6,19 +6,20 @@ from rich.table import Table
 from rich.text import Text
 
 from libs.domain.quantity import size_text
-from libs.messages.http import GpuView, NodeView
+from libs.messages.http import GpuScoreView, GpuView, NodeView
 from libs.messages.signals import HostSample
 from services.cli.drawing.look import Look, plain, table
 from services.cli.words import ago, clean, number, some
 
 _AWAY_SECONDS = 15.0
 _FREE_PART_MIN = 0.02
+_SLOW = 0.05  # by so much of the typical time slower is shown as slow
 
 
 def nodes_table(nodes: Sequence[NodeView], look: Look) -> Table:
-    made = table(
-        "NODE", "POOL", "STATE", "RUNTIME", "GPUS", "HELD", "CPUS", "MEMORY", "SEEN", look=look, flexible="GPUS"
-    )
+    scored = any(node.slowest for node in nodes)
+    columns = ["NODE", "POOL", "STATE", "RUNTIME", "GPUS", "HELD", "CPUS", "MEMORY", "SEEN"]
+    made = table(*columns, *(["SLOWEST"] if scored else []), look=look, flexible="GPUS")
     for node in nodes:
         made.add_row(
             plain(node.id, "bold"),
@@ -30,6 +31,7 @@ def nodes_table(nodes: Sequence[NodeView], look: Look) -> Table:
             f"{number(round(node.cpus_allocated, 1))}/{number(node.cpus)}",
             f"{size_text(node.memory_allocated)}/{size_text(node.memory)}",
             ago(look.now - node.seen_at),
+            *([slowest_text(node.slowest)] if scored else []),
         )
     return made
 
@@ -69,6 +71,17 @@ def holder_text(gpu: GpuView) -> Text:
     if not holder.name:
         return plain(f"a job of somebody else ({holder.job_id})", "dim")
     return Text.assemble(plain(holder.name), plain(f" {holder.job_id} rank {holder.rank}", "dim"))
+
+
+def slowest_text(score: GpuScoreView | None) -> Text:
+    """`1.21 gpu-3 compute`: of a node, the GPU that is slowest for some class."""
+    if score is None:
+        return Text("-", "dim")
+    return Text(f"{score.believed:.2f} gpu-{score.gpu_index} {clean(score.job_class)}", score_style(score))
+
+
+def score_style(score: GpuScoreView) -> str:
+    return "yellow" if score.believed >= 1.0 + _SLOW else ""
 
 
 def node_state(node: NodeView) -> Text:

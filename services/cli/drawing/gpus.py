@@ -1,0 +1,89 @@
+"""GPUs: what each does now, who holds it, how fast it is for each class of jobs, and how sure that is."""
+
+from collections.abc import Callable, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from libs.domain.quantity import size_text
+from libs.messages.http import GpuView
+from libs.messages.signals import GpuSample
+from services.cli.drawing.look import Look, plain, table
+from services.cli.drawing.nodes import holder_text, model_text, score_style
+from services.cli.words import clean, count, number, span
+
+ORDINARY = frozenset({"idle", "applications-clocks"})  # why clocks are low where nothing is wrong
+
+
+def table_of_gpus(gpus: Sequence[GpuView], look: Look) -> Table:
+    columns: dict[str, Callable[[GpuView], Text | str]] = {
+        "NODE": lambda gpu: plain(gpu.node_id),
+        "GPU": lambda gpu: number(gpu.index),
+        "MODEL": lambda gpu: plain(_model(gpu)),
+        "BUSY": lambda gpu: _told(gpu.use, lambda use: use.utilisation, "{:.0%}"),
+        "MEMORY": _memory,
+        "TEMP": lambda gpu: _told(gpu.use, lambda use: use.temperature, "{:.0f} °C"),
+        "POWER": lambda gpu: _told(gpu.use, lambda use: use.power_watts, "{:.0f} W"),
+        "CLOCK": lambda gpu: _told(gpu.use, lambda use: use.sm_clock_mhz, "{:.0f} MHz"),
+        "SCORES": scores_text,
+        "KNOWN": lambda gpu: known_text(gpu, look),
+        "WORRIES": worries,
+        "HELD BY": holder_text,
+    }
+    if not any(gpu.use and gpu.use.power_watts is not None for gpu in gpus):
+        del columns["POWER"], columns["CLOCK"], columns["TEMP"]
+    if not any(worries(gpu).plain for gpu in gpus):
+        del columns["WORRIES"]
+    made = table(*columns, look=look, right=("GPU",), flexible="HELD BY")
+    for gpu in gpus:
+        made.add_row(*(cell(gpu) for cell in columns.values()))
+    return made
+
+
+def scores_text(gpu: GpuView) -> Text:
+    """`compute 1.21 · memory 1.00`: what placement goes by, and in colour what is slow."""
+    told = [Text(f"{clean(one.job_class)} {one.believed:.2f}", score_style(one)) for one in gpu.scores]
+    return Text(" · ", "dim").join(told) if told else Text("-", "dim")
+
+
+def known_text(gpu: GpuView, look: Look) -> str:
+    """Of the score that is furthest from typical: how sure it is, from how many samples, how old, from where."""
+    if not gpu.scores:
+        return "-"
+    furthest = max(gpu.scores, key=lambda score: abs(score.score - 1.0))
+    parts = [f"{furthest.confidence:.0%} sure"]
+    if furthest.samples:
+        parts.append(count(furthest.samples, "sample"))
+    if furthest.age_seconds is not None:
+        parts.append(f"{span(furthest.age_seconds)} old")
+    if furthest.source:
+        parts.append(clean(furthest.source))
+    if furthest.quarantined_until is not None and furthest.quarantined_until > look.now:
+        parts.append(f"not forgiven for {span(furthest.quarantined_until - look.now)}")
+    return ", ".join(parts)
+
+
+def worries(gpu: GpuView) -> Text:
+    """What its driver says is wrong, and why its clocks are low where that is not ordinary."""
+    use = gpu.use
+    if use is None:
+        return Text()
+    low = [event for event in use.clock_events if event not in ORDINARY]
+    found = [plain(use.problem, "bold red")] if use.problem else []
+    return Text(", ").join([*found, *(plain(event, "yellow") for event in low)])
+
+
+def _model(gpu: GpuView) -> str:
+    model = model_text(gpu.model, emulated=gpu.emulated)
+    provider = gpu.use.provider if gpu.use is not None else ""
+    return f"{model} ({clean(provider)})" if provider in ("fake", "replayed") else model
+
+
+def _memory(gpu: GpuView) -> str:
+    used = gpu.use.memory_used if gpu.use is not None else None
+    return size_text(gpu.memory) if used is None else f"{size_text(used)}/{size_text(gpu.memory)}"
+
+
+def _told(use: GpuSample | None, value: Callable[[GpuSample], float | None], shape: str) -> str:
+    found = value(use) if use is not None else None
+    return "-" if found is None else shape.format(found)
