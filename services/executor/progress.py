@@ -1,96 +1,31 @@
 """How far each run is: from the file or datagram socket the run writes to, or from a pattern on its output.
 
 Lines are `step=120 samples=3840 loss=0.31`; the newest value of each name wins. Only what is new is read, and of a lot
-of news only its end, so a chatty job costs no more than a quiet one.
+of news only its end, so a chatty job costs little more than a quiet one, and no run waits for another's pattern.
 """
 
 import asyncio
 import logging
-import math
 import os
-import re
 import socket
-import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from services.executor.home import Home
+from services.executor.lines import LINE_BYTES_MAX, LINES_MAX, Tail, pairs
 from services.executor.matching import Matcher
+from services.executor.pace import Pacer
 from services.executor.runtime import Run, RunKey
+from services.executor.telling import Told
 
 logger = logging.getLogger(__name__)
 
-READ_BYTES_MAX = 64 * 1024  # of one file at one look
-LINE_BYTES_MAX = 4096
-NAMES_MAX = 32  # of one run
 DATAGRAMS_MAX = 64  # at one wake
-
-_PAIR = re.compile(
-    r"(?<![\w.-])([A-Za-z_][\w.-]{0,63})=([+-]?(?:\d{1,32}\.?\d{0,32}|\.\d{1,32})(?:[eE][+-]?\d{1,3})?)(?![\w.])"
-)
-
-
-def pairs(line: str) -> dict[str, float]:
-    """`step=120 loss=0.31` → {"step": 120.0, "loss": 0.31}; what is not a name and a number is passed over."""
-    return finite({name: float(value) for name, value in _PAIR.findall(line[:LINE_BYTES_MAX])})
-
-
-def finite(values: Mapping[str, float]) -> dict[str, float]:
-    """JSON knows neither infinity nor NaN."""
-    return {name: value for name, value in values.items() if math.isfinite(value)}
-
-
-class Tail:
-    """What is new at the end of a file, as whole lines; the file may also be replaced or written anew."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._offset = 0
-        self._was: tuple[int, int, int] | None = None
-        self._unended = False  # a last line without a newline waits to be ended, or to be left as it is
-
-    def news(self, *, last: bool = False) -> list[str]:
-        """The new lines. A last line that has no newline counts once the file has come to rest, or is `last`."""
-        try:
-            found = os.lstat(self._path)
-        except OSError:
-            return []
-        if not stat.S_ISREG(found.st_mode):  # a FIFO would hold us for ever, a link would lead out of the folder
-            return []
-        now = (found.st_ino, found.st_size, found.st_mtime_ns)
-        at_rest = now == self._was
-        if at_rest and not self._unended:
-            return []
-        if self._was is not None and (now[0] != self._was[0] or found.st_size < self._offset):
-            self._offset = 0
-        elif not at_rest and self._was is not None and found.st_size == self._was[1]:
-            self._offset = 0  # as long as before and yet newer: it was written anew
-        self._was = now
-        return self._read(found.st_size, whole=at_rest or last)
-
-    def _read(self, size: int, *, whole: bool) -> list[str]:
-        skipped = size - self._offset > READ_BYTES_MAX
-        start = size - READ_BYTES_MAX if skipped else self._offset
-        try:
-            fd = os.open(
-                self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            )  # it may be another now
-        except OSError:
-            return []
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return []
-            data = os.pread(fd, READ_BYTES_MAX, start)
-        finally:
-            os.close(fd)
-        if skipped:
-            cut = data.find(b"\n") + 1
-            start, data = start + cut, data[cut:]
-        end = len(data) if whole or len(data) == READ_BYTES_MAX else data.rfind(b"\n") + 1
-        self._offset = start + end
-        self._unended = end < len(data)
-        return [line[:LINE_BYTES_MAX].decode(errors="replace") for line in data[:end].splitlines()]
+DATAGRAMS_PER_SECOND = 2000.0  # of one run; whoever sends more waits, or loses some of them
+PAUSE_SECONDS = 0.05
+MATCH_SECONDS = 0.1  # as long one look waits for patterns; what is found later is told at the next
 
 
 @contextmanager
@@ -106,12 +41,15 @@ def _for_everybody() -> Iterator[None]:
 class Progress(Protocol):
     """What is known of how far the runs are."""
 
-    latest: dict[RunKey, dict[str, float]]
     patterns: Mapping[RunKey, str]
     """For the runs that tell it on their output."""
 
-    async def look(self, runs: Iterable[Run]) -> dict[RunKey, dict[str, float]]:
-        """The progress that is new since the last look, of runs that live; forgets the runs that are gone."""
+    @property
+    def latest(self) -> Mapping[RunKey, dict[str, float]]:
+        """The newest numbers of each run, ended ones too until they are gone."""
+
+    async def look(self, runs: Iterable[Run]) -> dict[RunKey, Told]:
+        """What is known now of the runs that live and told something; forgets the runs that are gone."""
 
     async def settle(self, ended: Sequence[Run]) -> None:
         """Read the last of what ended runs had to say, once, before their end is told."""
@@ -121,66 +59,122 @@ class Progress(Protocol):
 
 class _Watched:
     def __init__(self, home: Home, key: RunKey) -> None:
-        self.file = Tail(home.progress(key))
+        self.file = Tail(home.progress(key), lines_max=LINES_MAX)
         self.log = Tail(home.log(key))
+        self.pacer = Pacer()
+        self.read_at = 0.0  # seconds since the epoch, UTC
         self.socket: socket.socket | None = None
+        self.allowance = DATAGRAMS_PER_SECOND
+        self.heard_at: float | None = None
+        self.matching: asyncio.Task[None] | None = None
         self.settled = False
 
 
 class ProgressReader:
-    """Progress from the files and sockets of a home."""
+    """Progress from the files and sockets of a home. `clock` does not jump; `now` is seconds since the epoch, UTC."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(
+        self, home: Home, *, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
+    ) -> None:
         self._home = home
+        self._clock = clock
+        self._now = now
+        self._looked_at = clock()
         self._watched: dict[RunKey, _Watched] = {}
         self._matcher = Matcher()
-        self.latest: dict[RunKey, dict[str, float]] = {}
+        self._matching: set[asyncio.Task[None]] = set()
         self.patterns: Mapping[RunKey, str] = {}
 
-    async def look(self, runs: Iterable[Run]) -> dict[RunKey, dict[str, float]]:
-        before = dict(self.latest)
-        known: set[RunKey] = set()
+    @property
+    def latest(self) -> dict[RunKey, dict[str, float]]:
+        return {key: dict(watched.pacer.values) for key, watched in self._watched.items() if watched.pacer.values}
+
+    async def look(self, runs: Iterable[Run]) -> dict[RunKey, Told]:
+        runs = list(runs)
         for run in runs:
-            known.add(run.key)
             if run.live:
-                await self._read(run.key, last=False)
-        for key in [key for key in self._watched if key not in known]:
+                self._read(run.key)
+                await asyncio.sleep(0)  # a run that tells a lot holds up the rest of the executor for it alone
+        self._looked_at = self._clock()
+        for key in self._watched.keys() - {run.key for run in runs}:
             self._close(self._watched.pop(key))
-        self.latest = {key: progress for key, progress in self.latest.items() if key in known}
-        return {key: progress for key, progress in self.latest.items() if before.get(key) != progress}
+        if self._matching:
+            await asyncio.wait(self._matching, timeout=MATCH_SECONDS)
+        now = self._clock()
+        return {run.key: told for run in runs if run.live and (told := self._told(run.key, now)) is not None}
 
     async def settle(self, ended: Sequence[Run]) -> None:
         for run in ended:
             watched = self._watched.get(run.key)
-            if run.started_at is not None and (watched is None or not watched.settled):
-                await self._read(run.key, last=True)
-                watched = self._watched[run.key]
-                watched.settled = True
-                self._close(watched)
+            if run.started_at is None or (watched is not None and watched.settled):
+                continue
+            if watched is None:
+                watched = self._watched[run.key] = _Watched(self._home, run.key)
+            watched.settled = True
+            if watched.socket is not None:
+                self._hear(watched, watched.socket)
+            self._close(watched)
+            self._take(watched, watched.file, last=True)
+            if watched.matching is not None:
+                await asyncio.wait({watched.matching})
+            self._match(run.key, watched, last=True)
+            if watched.matching is not None:
+                await asyncio.wait({watched.matching})
 
     async def close(self) -> None:
         for watched in self._watched.values():
             self._close(watched)
+        for matching in self._matching:
+            matching.cancel()
+        if self._matching:
+            await asyncio.wait(self._matching)
         await self._matcher.close()
 
-    async def _read(self, key: RunKey, *, last: bool) -> None:
+    def _told(self, key: RunKey, now: float) -> Told | None:
+        watched = self._watched.get(key)
+        if watched is None or not (watched.pacer.values or watched.pacer.disbelieved):
+            return None
+        pacer = watched.pacer
+        return Told(
+            progress=dict(pacer.values), at=watched.read_at, pace=pacer.pace(now), disbelieved=pacer.disbelieved
+        )
+
+    def _read(self, key: RunKey) -> None:
         watched = self._watched.get(key)
         if watched is None:
             watched = self._watched[key] = _Watched(self._home, key)
-            if not last:
-                watched.socket = self._listen(key)
-        for line in watched.file.news(last=last):
-            self._learn(key, pairs(line))
+            watched.socket = self._listen(watched, key)
+        self._take(watched, watched.file)
+        self._match(key, watched)
+
+    def _take(self, watched: _Watched, file: Tail, *, last: bool = False) -> None:
+        self._learn(watched, [pairs(line) for line in file.news(last=last)], at=self._written(file))
+
+    def _match(self, key: RunKey, watched: _Watched, *, last: bool = False) -> None:
         pattern = self.patterns.get(key)
-        if pattern is not None:
-            self._learn(key, finite(await self._matcher.latest(pattern, watched.log.news(last=last))))
+        if pattern is None or (watched.matching is not None and not watched.matching.done()):
+            return
+        if lines := watched.log.news(last=last):
+            matching = self._matched(watched, pattern, lines, self._written(watched.log))
+            watched.matching = asyncio.create_task(matching, name=f"progress-pattern-{key}")
+            self._matching.add(watched.matching)
+            watched.matching.add_done_callback(self._matching.discard)
 
-    def _learn(self, key: RunKey, values: Mapping[str, float]) -> None:
-        if values:
-            both = {**self.latest.get(key, {}), **values}
-            self.latest[key] = dict(list(both.items())[:NAMES_MAX])
+    async def _matched(self, watched: _Watched, pattern: str, lines: Sequence[str], at: float) -> None:
+        self._learn(watched, [await self._matcher.latest(pattern, lines)], at=at)
 
-    def _listen(self, key: RunKey) -> socket.socket | None:
+    def _learn(self, watched: _Watched, lines: Sequence[Mapping[str, float]], *, at: float) -> None:
+        told = [line for line in lines if line]
+        if told:
+            watched.read_at = self._now()
+            watched.pacer.tell(told, at=at)
+
+    def _written(self, file: Tail) -> float:
+        """When its last line was written. A job can misdate its files, so that is after the last look in any case."""
+        now = self._clock()
+        return min(now, max(self._looked_at, now - (self._now() - file.written_at)))
+
+    def _listen(self, watched: _Watched, key: RunKey) -> socket.socket | None:
         """The run's own datagram socket. Where there can be none, the file remains."""
         path = self._home.progress_socket(key)
         if not path:
@@ -195,16 +189,30 @@ class ProgressReader:
             logger.debug("no progress socket for %s: %s", key, error)
             listening.close()
             return None
-        asyncio.get_running_loop().add_reader(listening.fileno(), self._hear, key, listening)
+        asyncio.get_running_loop().add_reader(listening.fileno(), self._hear, watched, listening)
         return listening
 
-    def _hear(self, key: RunKey, listening: socket.socket) -> None:
+    def _hear(self, watched: _Watched, listening: socket.socket) -> None:
+        now = self._clock()
+        since = 0.0 if watched.heard_at is None else now - watched.heard_at
+        watched.heard_at = now
+        watched.allowance = min(DATAGRAMS_PER_SECOND, watched.allowance + since * DATAGRAMS_PER_SECOND)
+        lines = []
         for _ in range(DATAGRAMS_MAX):
             try:
-                data = listening.recv(LINE_BYTES_MAX)
+                lines.append(pairs(listening.recv(LINE_BYTES_MAX).decode(errors="replace")))
             except OSError:
-                return
-            self._learn(key, pairs(data.decode(errors="replace")))
+                break
+        watched.allowance -= len(lines)
+        self._learn(watched, lines, at=now)
+        if watched.allowance < 0:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listening.fileno())
+            loop.call_later(PAUSE_SECONDS, self._hear_again, watched, listening)
+
+    def _hear_again(self, watched: _Watched, listening: socket.socket) -> None:
+        if watched.socket is listening:
+            asyncio.get_running_loop().add_reader(listening.fileno(), self._hear, watched, listening)
 
     def _close(self, watched: _Watched) -> None:
         if watched.socket is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from libs.bus import Bus
-from libs.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog, RunProgressed
+from libs.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog
 from libs.service import Answer, Every, Listen, serve
 from services.executor.agent import Agent, Introduction
 from services.executor.core import Policy, Reconciler
@@ -15,6 +15,7 @@ from services.executor.keeper import Keeper
 from services.executor.progress import Progress
 from services.executor.retention import Retention
 from services.executor.runtime import RunKey, Runtime, RuntimeUnavailableError
+from services.executor.telling import Telling
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ async def run(
             jitter=jitter,
         )
 
+        telling = Telling()
+
         async def hinted(_: NodeHinted) -> None:
             agent.hint()
 
@@ -68,12 +71,8 @@ async def run(
             return await read_log(runtime, ask)
 
         async def tell_progress() -> None:
-            news = await progress.look(await agent.runs() or ())
-            runs = tuple(
-                RunProgressed(job_id=key.job_id, epoch=key.epoch, rank=key.rank, progress=news[key])
-                for key in sorted(news)
-            )
-            if runs:
+            told = await progress.look(await agent.runs() or ())
+            for runs in telling.due(told, now=clock()):
                 await bus.publish(ProgressSeen(node_id=node.node_id, runs=runs))
 
         async def keep_logs() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import secrets
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -59,7 +60,14 @@ async def run(stop: asyncio.Event) -> None:
     to = config.connections
     finder: Finder = docker_runs(config.node_id) if config.runtime == "docker" else ProcessRuns(config.home)
     gpus = await asyncio.to_thread(watch, config)
-    telemetry = service.Telemetry(node_id=config.node_id, pool=config.pool, finder=finder, gpus=gpus, disk=config.home)
+    telemetry = service.Telemetry(
+        node_id=config.node_id,
+        pool=config.pool,
+        finder=finder,
+        gpus=gpus,
+        disk=config.home,
+        boot=secrets.token_hex(4),
+    )
     name = f"telemetry-{config.node_id}"
     async with NatsBus.connect(to.nats_url, name=name, **nats_keys(to), on_closed=stop.set) as bus:
         await service.run(

@@ -1,6 +1,7 @@
 """Two readings make a sample. Pure: what was read, and when, is an argument."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -8,6 +9,11 @@ from libs.messages.signals import GpuSample, NodeSampled, RunSample
 from services.telemetry.counters import part, rate
 from services.telemetry.host import HostReading, host_sample
 from services.telemetry.usage import RunReading
+
+_MEASURES = ("cpu_seconds", "memory_used", "periods", "memory_failures", "oom_kills", "cpu_stalled")
+"""Those that do not come and go while a run runs."""
+
+_Identity: TypeAlias = tuple[str, int, int, int]
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -18,36 +24,53 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 class Sampler:
-    """Remembers the last reading; without one there are no rates yet, which are then unknown and not 0."""
+    """Remembers the last reading; without one there are no rates yet, which are then unknown and not 0.
 
-    def __init__(self, *, node_id: str, pool: str) -> None:
+    `boot`: another one each time telemetry starts. `lost`: how many measures of runs were known and then could not be
+    read any more, such as those of a cgroup that vanished.
+    """
+
+    def __init__(self, *, node_id: str, pool: str, boot: str = "") -> None:
         self._node_id = node_id
         self._pool = pool
+        self._boot = boot
+        self._seq = 0
         self._before: Reading | None = None
+        self.lost = 0
 
     def sampled(self, reading: Reading, gpus: tuple[GpuSample, ...], *, at: float) -> NodeSampled:
         """What happened since the reading before this one. `at`: seconds since the epoch, UTC."""
         before, self._before = self._before, reading
+        runs_before = {_identity(run): run for run in before.runs} if before else {}
+        self.lost += sum(
+            measures_lost(runs_before[_identity(run)], run) for run in reading.runs if _identity(run) in runs_before
+        )
+        self._seq += 1
         return NodeSampled(
             node_id=self._node_id,
             pool=self._pool,
             at=at,
             host=host_sample(before.host if before else None, reading.host),
             gpus=gpus,
-            runs=run_samples(before.runs if before else (), reading.runs),
+            runs=run_samples(runs_before, reading.runs),
+            boot=self._boot,
+            seq=self._seq,
         )
 
 
-def run_samples(before: Iterable[RunReading], after: Iterable[RunReading]) -> tuple[RunSample, ...]:
+def run_samples(before: Mapping[_Identity, RunReading], after: Iterable[RunReading]) -> tuple[RunSample, ...]:
     """One of each run that is there now, in order."""
-    earlier = {_identity(reading): reading for reading in before}
     return tuple(
-        run_sample(earlier.get(_identity(reading)), reading)
+        run_sample(before.get(_identity(reading)), reading)
         for reading in sorted(after, key=lambda reading: reading.run.key)
     )
 
 
-def _identity(reading: RunReading) -> tuple[str, int, int, int]:
+def measures_lost(before: RunReading, after: RunReading) -> int:
+    return sum(getattr(before, name) is not None and getattr(after, name) is None for name in _MEASURES)
+
+
+def _identity(reading: RunReading) -> _Identity:
     return (*reading.run.key, reading.run.pid)
 
 
@@ -61,8 +84,15 @@ def run_sample(before: RunReading | None, after: RunReading) -> RunSample:
         source=after.source,
         cpus_used=rate(old.cpu_seconds, after.cpu_seconds, seconds),
         cpu_throttled=part(old.periods, after.periods),
+        cpus_limit=after.cpus_limit,
+        busiest_thread=after.threads.busiest,
+        blocked=after.threads.blocked,
         memory_used=after.memory_used,
         memory_limit=after.memory_limit,
+        memory_failures_rate=rate(old.memory_failures, after.memory_failures, seconds),
+        oom_kills=after.oom_kills,
+        major_faults_rate=rate(old.major_faults, after.major_faults, seconds),
+        network_resent_rate=rate(old.segments_resent, after.segments_resent, seconds),
         disk_read_rate=rate(old.disk.inbound, after.disk.inbound, seconds),
         disk_write_rate=rate(old.disk.outbound, after.disk.outbound, seconds),
         network_receive_rate=rate(old.network.inbound, after.network.inbound, seconds),

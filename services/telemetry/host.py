@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from libs.messages.signals import HostSample
-from services.telemetry.counters import Traffic, interfaces, rate, stalled_seconds
+from services.telemetry.counters import Traffic, interfaces, number, rate, stalled_seconds
 from services.telemetry.files import read_text
 
 _SECTOR_BYTES = 512  # in /proc/diskstats always, whatever the disk's own are
@@ -36,7 +36,9 @@ def cpu_seconds(stat: str, ticks_per_second: int) -> float | None:
     and what a hypervisor stole was somebody else's."""
     for line in stat.splitlines():
         if line.startswith("cpu "):
-            user, nice, system, _idle, _waiting, hard, soft = (int(field) for field in line.split()[1:8])
+            user, nice, system, _idle, _waiting, hard, soft = (
+                [number(field) or 0 for field in line.split()[1:8]] + [0] * 7
+            )[:7]
             return (user + nice + system + hard + soft) / ticks_per_second
     return None
 
@@ -46,8 +48,7 @@ def memory_total_and_used(meminfo: str) -> tuple[int, int]:
     kilobytes = {}
     for line in meminfo.splitlines():
         name, _, value = line.partition(":")
-        if value:
-            kilobytes[name] = int(value.split()[0])
+        kilobytes[name] = number(value.removesuffix("kB")) or 0
     total = kilobytes.get("MemTotal", 0)
     free = kilobytes.get("MemAvailable", kilobytes.get("MemFree", 0))
     return total * 1024, (total - free) * 1024
@@ -62,8 +63,8 @@ def disk_traffic(diskstats: str) -> Traffic:
         if len(fields) < 10 or not _is_disk(fields[2], disks):
             continue
         disks.add(fields[2])
-        read += int(fields[5])
-        written += int(fields[9])
+        read += number(fields[5]) or 0
+        written += number(fields[9]) or 0
     return Traffic(read * _SECTOR_BYTES, written * _SECTOR_BYTES) if disks else Traffic()
 
 

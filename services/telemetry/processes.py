@@ -5,15 +5,15 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from services.telemetry.counters import Traffic
-from services.telemetry.files import read_text
+from services.telemetry.counters import Traffic, number
+from services.telemetry.files import names_in, read_text
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Process(Struct, frozen=True):
-    """One process of /proc. `ticks`: its own CPU time and that of the children it has waited for.
+    """One process of /proc. `ticks`: its own CPU time and that of the children it has waited for; `major_faults` alike.
 
     `ended`: it only waits for its parent to take note; until then its CPU time is counted here and nowhere else.
     """
@@ -25,11 +25,14 @@ class Process(Struct, frozen=True):
     ticks: int
     pages: int
     ended: bool = False
+    started: int = 0  # in ticks since the machine began: another process of the same number began at another time
+    major_faults: int = 0
 
 
 class ProcessUse(Struct, frozen=True, kw_only=True):
     cpu_seconds: float
     memory_used: int
+    major_faults: int
 
 
 def parse_process(stat: str) -> Process | None:
@@ -38,15 +41,20 @@ def parse_process(stat: str) -> Process | None:
     fields = rest.split()
     if not closing or len(fields) < 22:
         return None
-    return Process(
-        pid=int(head.partition(" ")[0]),
-        parent=int(fields[1]),
-        group=int(fields[2]),
-        session=int(fields[3]),
-        ticks=sum(int(field) for field in fields[11:15]),
-        pages=int(fields[21]),
-        ended=fields[0] in ("Z", "X"),
-    )
+    try:
+        return Process(
+            pid=int(head.partition(" ")[0]),
+            parent=int(fields[1]),
+            group=int(fields[2]),
+            session=int(fields[3]),
+            ticks=sum(int(field) for field in fields[11:15]),
+            pages=int(fields[21]),
+            ended=fields[0] in ("Z", "X"),
+            started=int(fields[19]),
+            major_faults=int(fields[9]) + int(fields[10]),
+        )
+    except ValueError:
+        return None
 
 
 def read_process(pid: int, proc: str) -> Process | None:
@@ -56,7 +64,7 @@ def read_process(pid: int, proc: str) -> Process | None:
 
 def read_all(proc: str) -> list[Process]:
     """Every process there is: some 10 microseconds each, so only for hosts that give runs no cgroups."""
-    found = (read_process(int(name), proc) for name in os.listdir(proc) if name.isdecimal())
+    found = (read_process(int(name), proc) for name in names_in(proc) if name.isdecimal())
     return [process for process in found if process is not None]
 
 
@@ -80,8 +88,9 @@ def members(everyone: Iterable[Process], pid: int) -> list[Process]:
 def processes_use(processes: Sequence[Process]) -> ProcessUse:
     """Memory is what each has resident, added up: pages that they share count for each."""
     return ProcessUse(
-        cpu_seconds=sum(process.ticks for process in processes) / _TICKS_PER_SECOND,
+        cpu_seconds=sum(process.ticks for process in processes) / TICKS_PER_SECOND,
         memory_used=sum(process.pages for process in processes) * _PAGE_BYTES,
+        major_faults=sum(process.major_faults for process in processes),
     )
 
 
@@ -90,7 +99,7 @@ def process_traffic(io: str) -> Traffic:
     numbers = dict(line.partition(": ")[::2] for line in io.splitlines())
     if not {"read_bytes", "write_bytes"} <= numbers.keys():
         return Traffic()
-    return Traffic(int(numbers["read_bytes"]), int(numbers["write_bytes"]))
+    return Traffic(number(numbers["read_bytes"]), number(numbers["write_bytes"]))
 
 
 def read_traffic(pids: Iterable[int], proc: str) -> Traffic:

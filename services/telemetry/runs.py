@@ -13,7 +13,11 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
+from services.telemetry.files import read_text
+
 logger = logging.getLogger(__name__)
+
+RUNS_MAX = 1024  # that are told of, on one node
 
 
 class FoundRun(Struct, frozen=True, kw_only=True):
@@ -56,7 +60,7 @@ class ProcessRuns:
     async def find(self) -> list[FoundRun]:
         """Microseconds per run: a file is read again only after it was replaced."""
         try:
-            names = sorted(os.listdir(self._folder))
+            names = sorted(os.listdir(self._folder))[:RUNS_MAX]
         except OSError:
             names = []  # nothing ever ran here
         self._known = {name: self._seen(name) for name in names}
@@ -70,8 +74,7 @@ class ProcessRuns:
             known = self._known.get(name)
             if known is not None and known[0] == version:
                 return known
-            with open(path, "rb") as file:
-                record = msgspec.json.decode(file.read(), type=_Record)
+            record = msgspec.json.decode(read_text(path) or "", type=_Record)
         except (OSError, msgspec.DecodeError):
             return (0, 0), None  # half a folder: being made, or being removed
         return version, _process_run(record)

@@ -4,12 +4,13 @@ import asyncio
 import time
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from libs.bus import Bus
 from libs.gpus import GpuWatch
-from libs.messages.signals import NodeSampled
+from libs.messages.signals import GpuSample, NodeSampled
 from libs.service import Every, serve
+from services.telemetry.attribution import Attribution
 from services.telemetry.core import Reading, Sampler
 from services.telemetry.dcgm import dcgm_families
 from services.telemetry.host import read_host
@@ -24,23 +25,27 @@ LOOK_SECONDS = 2.0
 class Telemetry:
     """This node, as it can be sampled. Files are read in a thread: a disk that hangs must not hang the probes."""
 
-    def __init__(self, *, node_id: str, pool: str, finder: Finder, gpus: GpuWatch, disk: Path) -> None:
-        self._sampler = Sampler(node_id=node_id, pool=pool)
+    def __init__(self, *, node_id: str, pool: str, finder: Finder, gpus: GpuWatch, disk: Path, boot: str = "") -> None:
+        self.sampler = Sampler(node_id=node_id, pool=pool, boot=boot)
         self._finder = finder
         self._gpus = gpus
         self._disk = disk
         self._usage = UsageReader()
+        self._attribution = Attribution()
         self._runs: list[FoundRun] = []
 
     async def look(self) -> None:
         self._runs = await self._finder.find()
 
     async def sample(self, *, at: float) -> NodeSampled:
-        reading = await asyncio.to_thread(self._read, self._runs)
-        return self._sampler.sampled(reading, await self._gpus.sample(), at=at)
+        gpus = await self._gpus.sample()
+        reading, gpus = await asyncio.to_thread(self._read, self._runs, gpus)
+        return self.sampler.sampled(reading, gpus, at=at)
 
-    def _read(self, runs: list[FoundRun]) -> Reading:
-        return Reading(host=read_host(disk=self._disk), runs=tuple(self._usage.read(runs)))
+    def _read(self, runs: list[FoundRun], gpus: tuple[GpuSample, ...]) -> tuple[Reading, tuple[GpuSample, ...]]:
+        readings = tuple(self._usage.read(runs))
+        gpus = self._attribution.attributed(gpus, [reading.run for reading in readings])
+        return Reading(host=read_host(disk=self._disk), runs=readings), gpus
 
 
 async def run(
@@ -55,6 +60,10 @@ async def run(
 ) -> None:
     registry, gauges = CollectorRegistry(auto_describe=True), NodeGauges(dcgm_families if dcgm_names else None)
     registry.register(gauges)
+    lost = Gauge(
+        "weft_telemetry_lost", "Measures of runs that were known and could not be read any more.", registry=registry
+    )
+    lost.set_function(lambda: telemetry.sampler.lost)
 
     async def sample() -> None:
         sampled = await telemetry.sample(at=time.time())

@@ -7,9 +7,10 @@ from functools import cached_property
 from msgspec import Struct
 
 from services.telemetry import cgroups
-from services.telemetry.cgroups import CgroupUse, Mount, cgroup_use
-from services.telemetry.counters import Traffic, interfaces
-from services.telemetry.files import link_of, read_text
+from services.telemetry.cgroup_use import cgroup_use
+from services.telemetry.cgroups import Mount
+from services.telemetry.counters import Traffic, interfaces, segments_resent
+from services.telemetry.files import KeptOpen, link_of, read_text
 from services.telemetry.processes import (
     Process,
     ProcessUse,
@@ -20,6 +21,9 @@ from services.telemetry.processes import (
     read_traffic,
 )
 from services.telemetry.runs import FoundRun
+from services.telemetry.threads import ThreadUse, ThreadWatch, threads_of
+
+RENEW_SECONDS = 10.0  # a run that just began may still move to its groups and its network
 
 
 class RunReading(Struct, frozen=True, kw_only=True):
@@ -29,18 +33,33 @@ class RunReading(Struct, frozen=True, kw_only=True):
     at: float
     source: str
     cpu_seconds: float | None = None
+    cpus_limit: float | None = None
     periods: tuple[int, int] | None = None  # those in which it was held back, and all
+    threads: ThreadUse = ThreadUse()
     memory_used: int | None = None
     memory_limit: int | None = None
+    memory_failures: int | None = None
+    oom_kills: int | None = None
+    major_faults: int | None = None
     disk: Traffic = Traffic()
     network: Traffic = Traffic()
+    segments_resent: int | None = None
     cpu_stalled: float | None = None
     memory_stalled: float | None = None
     disk_stalled: float | None = None
 
 
+class _Place(Struct, frozen=True):
+    """What of a run seldom changes. `started`: of its first process, which another of that number did not."""
+
+    started: int
+    found_at: float
+    folders: cgroups.Folders
+    own_network: bool
+
+
 class UsageReader:
-    """Knows what of this host does not change while it runs."""
+    """Knows what of this host does not change while it runs, and of its runs what seldom does."""
 
     def __init__(self, *, proc: str = "/proc", clock: Callable[[], float] = time.monotonic) -> None:
         self._proc = proc
@@ -48,48 +67,76 @@ class UsageReader:
         self._mounts: dict[str, Mount] = cgroups.mounts(read_text(f"{proc}/self/mountinfo") or "")
         own = (link_of(f"{proc}/self/ns/net"), link_of(f"{proc}/1/ns/net"))
         self._host_networks = frozenset(network for network in own if network)
+        self._places: dict[int, _Place] = {}
+        self._files = KeptOpen()
+        self._threads = ThreadWatch(proc)
 
     def read(self, runs: Iterable[FoundRun]) -> list[RunReading]:
         """Of each run whose first process lives."""
+        runs = list(runs)
         everyone = _Everyone(self._proc)
-        readings = (self._reading(run, everyone) for run in runs)
-        return [reading for reading in readings if reading is not None]
+        self._threads.begin({(run.key, run.pid) for run in runs})
+        readings = [reading for run in runs if (reading := self._reading(run, everyone)) is not None]
+        self._places = {reading.run.pid: self._places[reading.run.pid] for reading in readings}
+        self._files.sweep()
+        return readings
 
     def _reading(self, run: FoundRun, everyone: "_Everyone") -> RunReading | None:
         first = read_process(run.pid, self._proc)
         if first is None or first.ended or (run.leads_session and first.session != run.pid):
             return None  # it ended; perhaps its number is somebody else's by now
-        where = self._folders(run)
-        group = cgroup_use(where)
-        pids: list[int] = []
+        at = self._clock()
+        place = self._places[run.pid] = self._place(run, first, at)
+        group = cgroup_use(place.folders, self._files.read)
+        inside: list[Process] = []
         use: ProcessUse | None = None
         if group.cpu_seconds is None or group.memory_used is None or group.disk.inbound is None:
-            processes = self._processes(run, where, everyone)
-            pids = [process.pid for process in processes]
-            use = processes_use(processes)
-        return self._put_together(run, group, use, pids)
+            inside = self._processes(run, place.folders, everyone)
+            use = processes_use(inside)
 
-    def _put_together(self, run: FoundRun, group: CgroupUse, use: ProcessUse | None, pids: list[int]) -> RunReading:
+        def threads() -> list[int]:
+            found = cgroups.threads_in(place.folders)
+            if found:
+                return found
+            return threads_of([one.pid for one in inside or self._processes(run, place.folders, everyone)], self._proc)
+
         sources = set(group.sources)
-        cpu_seconds, memory_used = group.cpu_seconds, group.memory_used
+        cpu_seconds, memory_used, major_faults = group.cpu_seconds, group.memory_used, group.major_faults
         if use and (cpu_seconds is None or memory_used is None):
             sources.add("processes")
             cpu_seconds = use.cpu_seconds if cpu_seconds is None else cpu_seconds
-            memory_used = use.memory_used if memory_used is None else memory_used
+            if memory_used is None:
+                memory_used, major_faults = use.memory_used, use.major_faults
+        pids = [process.pid for process in inside]
         return RunReading(
             run=run,
-            at=self._clock(),
+            at=at,
             source="+".join(sorted(sources)),
             cpu_seconds=cpu_seconds,
+            cpus_limit=group.cpus_limit,
             periods=group.periods,
+            threads=self._threads.use((run.key, run.pid), threads, at=at),
             memory_used=memory_used,
             memory_limit=group.memory_limit,
+            memory_failures=group.memory_failures,
+            oom_kills=group.oom_kills,
+            major_faults=major_faults,
             disk=group.disk if group.disk.inbound is not None else read_traffic(pids, self._proc),
-            network=self._network(run.pid),
+            network=self._network(run.pid) if place.own_network else Traffic(),
+            segments_resent=self._resent(run.pid) if place.own_network else None,
             cpu_stalled=group.cpu_stalled,
             memory_stalled=group.memory_stalled,
             disk_stalled=group.disk_stalled,
         )
+
+    def _place(self, run: FoundRun, first: Process, at: float) -> _Place:
+        known = self._places.get(run.pid)
+        if known is not None and known.started == first.started and at < known.found_at + RENEW_SECONDS:
+            return known
+        # Only of a network of its own is its traffic; of a shared one nobody can tell whose the bytes are.
+        network = link_of(f"{self._proc}/{run.pid}/ns/net")
+        own_network = network is not None and network not in self._host_networks
+        return _Place(first.started, at, self._folders(run), own_network)
 
     def _folders(self, run: FoundRun) -> cgroups.Folders:
         if run.cgroups is not None:
@@ -105,12 +152,11 @@ class UsageReader:
         return members(everyone.processes, run.pid)
 
     def _network(self, pid: int) -> Traffic:
-        """Only of a run that has a network of its own; of a shared one nobody can tell whose the bytes are."""
-        network = link_of(f"{self._proc}/{pid}/ns/net")
-        if network is None or network in self._host_networks:
-            return Traffic()
         seen = interfaces(read_text(f"{self._proc}/{pid}/net/dev"))
         return Traffic.sum([traffic for name, traffic in seen if name != "lo"])
+
+    def _resent(self, pid: int) -> int | None:
+        return segments_resent(read_text(f"{self._proc}/{pid}/net/snmp"))
 
 
 class _Everyone:

@@ -5,7 +5,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import deciding, network, overhead, running, simulating
+from tests.bench import deciding, network, overhead, running, simulating, telemetry, telling
 from tests.bench.figures import Figures
 
 PARTS = {
@@ -15,6 +15,8 @@ PARTS = {
     "running": running.measure,
     "network": network.measure,
     "overhead": overhead.measure,
+    "telemetry": telemetry.measure,
+    "telling": telling.measure,
 }
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import docker.errors
@@ -20,9 +21,11 @@ import pytest
 
 from libs.bus.memory import MemoryBus
 from libs.gpus import GpuWatch, inventory
-from libs.messages.signals import NodeSampled, RunSample
-from services.telemetry.runs import ProcessRuns, docker_runs
+from libs.messages.signals import GpuProcess, GpuSample, NodeSampled, RunSample
+from services.telemetry.attribution import Attribution
+from services.telemetry.runs import FoundRun, ProcessRuns, docker_runs
 from services.telemetry.service import Telemetry, run
+from services.telemetry.threads import LOOK_SECONDS
 from tests.support.engine import need_engine
 
 BUSY = """
@@ -165,7 +168,7 @@ async def test_the_host_tells_its_size_and_the_emulated_gpus_nothing_but_theirs(
 
 @pytest.fixture
 def cgroups() -> Iterator[dict[str, str]]:
-    """A cgroup of the run's own, with half a core, where this machine lets us make one."""
+    """A cgroup of the run's own, with a fifth of a core, where this machine lets us make one."""
     root, name = Path("/sys/fs/cgroup"), f"weft-telemetry-test-{os.getpid()}"
     if (root / "cgroup.controllers").exists():
         pytest.skip("making one in version 2 would change the cgroup that the tests run in")
@@ -173,7 +176,7 @@ def cgroups() -> Iterator[dict[str, str]]:
     try:
         for folder in made.values():
             folder.mkdir(exist_ok=True)
-        (made["cpu"] / "cpu.cfs_quota_us").write_text("50000")
+        (made["cpu"] / "cpu.cfs_quota_us").write_text("20000")
         (made["memory"] / "memory.limit_in_bytes").write_text(str(256 * MEBIBYTE))
     except OSError as error:
         pytest.skip(f"no cgroup can be made here: {error}")
@@ -188,16 +191,17 @@ def cgroups() -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.alone
-async def test_a_run_held_to_half_a_core_by_its_cgroup_is_seen_throttled(
+async def test_a_run_held_to_a_fifth_of_a_core_by_its_cgroup_is_seen_throttled(
     cgroups: dict[str, str], home: Path, start: Start
 ) -> None:
     start("held", BUSY, cgroups)
     held = run_of(await sampled_over(2.0, telemetry(home)), "held")
     assert held.source == "cgroup1"
     assert held.cpus_used is not None
-    assert 0.3 < held.cpus_used < 0.6
+    assert 0.1 < held.cpus_used < 0.3
     assert held.cpu_throttled is not None
     assert held.cpu_throttled > 0.5
+    assert held.cpus_limit == 0.2
     assert held.memory_limit == 256 * MEBIBYTE
 
 
@@ -226,6 +230,8 @@ async def test_the_service_says_a_sample_each_period_and_shows_it(home: Path, st
             shown = await answer.text()
         stop.set()
     assert [(one.node_id, one.pool) for one in heard] == [("node-1", "default")] * len(heard)
+    assert [one.seq for one in heard] == list(range(1, len(heard) + 1))
+    assert "weft_telemetry_lost 0.0" in shown
     assert heard[-1].at > heard[0].at
     assert [one.job_id for one in heard[-1].runs] == ["idle"]
     assert heard[-1].runs[0].cpus_used is not None
@@ -238,8 +244,8 @@ IMAGE = "weft-telemetry-test"
 
 
 @pytest.fixture
-def container() -> Iterator[Callable[[str], str]]:
-    """Start a shell loop in a labelled container as the docker runtime would; the image is one static program."""
+def container() -> Iterator[Callable[..., Any]]:
+    """Start a shell's program in a labelled container as the docker runtime would; the image is one static program."""
     need_engine()
     busybox = shutil.which("busybox")
     try:
@@ -251,22 +257,28 @@ def container() -> Iterator[Callable[[str], str]]:
         pytest.skip("needs a static busybox to make an image of")
     image = io.BytesIO()
     with tarfile.open(fileobj=image, mode="w") as archive:
-        archive.add(os.path.realpath(busybox), arcname="bin/sh")
+        archive.add(os.path.realpath(busybox), arcname="bin/busybox")
+        for applet in ("sh", "dd", "nc", "sleep", "tail"):
+            link = tarfile.TarInfo(f"bin/{applet}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            archive.addfile(link)
     engine.api.import_image_from_data(image.getvalue(), repository=IMAGE)
     started = []
 
-    def begin(job_id: str) -> str:
+    def begin(job_id: str, program: str, *, cpus: float = 0.5, **limits: Any) -> Any:
         made = engine.containers.run(
             IMAGE,
-            ["/bin/sh", "-c", "while true; do :; done"],
+            ["/bin/sh", "-c", program],
             detach=True,
-            cpu_period=100_000,
-            cpu_quota=50_000,
+            environment={"PATH": "/bin"},
+            nano_cpus=round(cpus * 1e9),
             mem_limit=64 * MEBIBYTE,
             labels={"weft.job": job_id, "weft.epoch": "1", "weft.rank": "0", "weft.node": "telemetry-test"},
+            **limits,
         )
         started.append(made)
-        return str(made.id)
+        made.reload()
+        return made
 
     yield begin
     for one in started:
@@ -275,26 +287,158 @@ def container() -> Iterator[Callable[[str], str]]:
     engine.close()
 
 
-@pytest.mark.docker
-@pytest.mark.alone
-async def test_a_container_is_measured_by_its_cgroup_and_its_own_network(
-    container: Callable[[str], str], home: Path
-) -> None:
-    container("boxed")
-    node = Telemetry(
+@pytest.fixture
+def boxes(home: Path) -> Telemetry:
+    """A node of the docker runtime."""
+    return Telemetry(
         node_id="telemetry-test",
         pool="default",
         finder=docker_runs("telemetry-test"),
         gpus=GpuWatch(()),
         disk=home,
     )
-    boxed = run_of(await sampled_over(2.0, node), "boxed")
+
+
+@pytest.mark.docker
+@pytest.mark.alone
+async def test_a_container_is_measured_by_its_cgroup_and_its_own_network(
+    container: Callable[..., Any], boxes: Telemetry
+) -> None:
+    container("boxed", "while true; do :; done", cpus=0.2)  # so little that it is held back on a busy machine, too
+    await sampled_over(2.0, boxes)
+    boxed = run_of(await sampled_over(2.0, boxes), "boxed")
     assert boxed.source in ("cgroup1", "cgroup2")
-    assert boxed.cpus_used == pytest.approx(0.45, abs=0.2)
+    assert boxed.cpus_used == pytest.approx(0.2, abs=0.1)
     assert boxed.cpu_throttled is not None
     assert boxed.cpu_throttled > 0.5
+    assert boxed.cpus_limit == 0.2
+    assert boxed.busiest_thread == pytest.approx(0.2, abs=0.1)
+    assert boxed.blocked == 0.0
     assert boxed.memory_limit == 64 * MEBIBYTE
     assert boxed.memory_used is not None
     assert 0 < boxed.memory_used < 32 * MEBIBYTE
+    assert (boxed.memory_failures_rate, boxed.oom_kills, boxed.network_resent_rate) == (0.0, 0, 0.0)
     assert boxed.network_receive_rate is not None
     assert boxed.disk_read_rate is not None
+
+
+@pytest.mark.docker
+async def test_a_container_that_meets_its_memory_limit_and_one_that_is_killed_for_it_are_told_apart(
+    container: Callable[..., Any], boxes: Telemetry
+) -> None:
+    """The page cache of a large file meets the limit again and again; what only grows is killed."""
+    container("meets", "while true; do dd if=/dev/zero of=/large bs=1M count=256; done")
+    container("killed", "tail /dev/zero; sleep 3600", memswap_limit=64 * MEBIBYTE)
+    container("quiet", "sleep 3600")
+    await boxes.look()
+    for _ in range(100):
+        if run_of(await boxes.sample(at=time.time()), "killed").oom_kills:
+            break
+        await asyncio.sleep(0.2)
+    sampled = await sampled_over(2.0, boxes)
+    meets, killed, quiet = (run_of(sampled, name) for name in ("meets", "killed", "quiet"))
+    assert meets.memory_failures_rate is not None
+    assert meets.memory_failures_rate > 1
+    assert (meets.oom_kills, killed.oom_kills) == (0, 1)
+    assert (quiet.oom_kills, quiet.memory_failures_rate, quiet.major_faults_rate) == (0, 0.0, 0.0)
+
+
+@pytest.mark.docker
+async def test_what_a_container_sends_is_seen_at_both_ends_and_nowhere_else(
+    container: Callable[..., Any], boxes: Telemetry
+) -> None:
+    """About 1 MiB a second, in a network of their own each."""
+    hears = container("hears", "while true; do sleep 3600 | nc -l -p 5000 > /dev/null; done")
+    address = hears.attrs["NetworkSettings"]["IPAddress"]
+    stream = "while dd if=/dev/zero bs=1M count=1; do sleep 1; done"
+    container("sends", f"while true; do ({stream}) | nc {address} 5000; sleep 0.1; done")
+    container("quiet", "sleep 3600")
+    await sampled_over(2.0, boxes)
+    await asyncio.sleep(4.0)
+    sampled = await boxes.sample(at=time.time())
+    hears, sends, quiet = (run_of(sampled, name) for name in ("hears", "sends", "quiet"))
+    assert sends.network_send_rate == pytest.approx(MEBIBYTE, rel=0.4)
+    assert hears.network_receive_rate == pytest.approx(sends.network_send_rate, rel=0.3)
+    assert quiet.network_send_rate is not None
+    assert quiet.network_send_rate < 10_000
+    assert (sends.network_resent_rate is None, quiet.network_resent_rate) == (False, 0.0)
+
+
+@pytest.mark.docker
+async def test_a_container_that_vanishes_while_it_is_read_is_told_of_no_more(
+    container: Callable[..., Any], boxes: Telemetry
+) -> None:
+    made = [container(f"short-{number}", "sleep 3600") for number in range(3)]
+    await boxes.look()
+    assert len((await boxes.sample(at=0.0)).runs) == 3
+    killing = asyncio.create_task(asyncio.to_thread(lambda: [one.kill() for one in made]))
+    while not killing.done():
+        await boxes.sample(at=0.0)  # what was known is read while it goes
+    await killing
+    assert (await boxes.sample(at=0.0)).runs == ()
+
+
+@pytest.mark.docker
+async def test_a_process_in_a_container_is_known_to_be_its_runs(container: Callable[..., Any]) -> None:
+    made = container("boxed", "sleep 3600 & sleep 3600 & wait")
+    runs = await docker_runs("telemetry-test").find()
+    pids = [int(fields[1]) for fields in made.top()["Processes"]]
+    assert len(pids) == 3
+    assert owners(runs, [*pids, os.getpid()]) == ["boxed"] * 3 + [""]
+
+
+async def test_a_process_that_a_run_began_is_known_to_be_its_own_even_in_another_session(
+    home: Path, start: Start
+) -> None:
+    begins = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[0]], start_new_session=True)"
+    process = start("busy", begins.replace("sys.argv[0]", repr(BUSY)))
+    assert process.stdout is not None
+    pid = int(await asyncio.to_thread(process.stdout.readline))
+    runs = await ProcessRuns(home).find()
+    try:
+        assert owners(runs, [pid, process.pid, os.getpid()]) == ["busy", "busy", ""]
+    finally:
+        os.kill(pid, 9)
+
+
+def owners(runs: list[FoundRun], pids: list[int]) -> list[str]:
+    gpu = GpuSample(index=0, uuid="u", model="m", processes=tuple(GpuProcess(pid=pid) for pid in pids))
+    (attributed,) = Attribution().attributed((gpu,), runs)
+    return [process.job_id for process in attributed.processes]
+
+
+async def test_threads_are_told_apart(home: Path, start: Start) -> None:
+    """One that works a fifth of the time beside many that sleep; no quota, no container."""
+    program = """
+import threading, time
+for _ in range(20):
+    threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+print("ready", flush=True)
+while True:
+    until = time.monotonic() + 0.02
+    while time.monotonic() < until: pass
+    time.sleep(0.08)
+"""
+    process = start("threads", program)
+    assert process.stdout is not None
+    await asyncio.to_thread(process.stdout.readline)
+    one = run_of(await sampled_over(LOOK_SECONDS + 0.2, telemetry(home)), "threads")
+    assert one.busiest_thread == pytest.approx(0.2, abs=0.1)
+    assert one.blocked == 0.0
+    assert one.cpus_limit is None
+
+
+@pytest.mark.alone
+async def test_a_cgroup_that_is_removed_while_its_run_lives_leaves_what_its_processes_tell(
+    cgroups: dict[str, str], home: Path, start: Start
+) -> None:
+    process = start("held", IDLE, cgroups)
+    node = telemetry(home)
+    assert run_of(await sampled_over(0.5, node), "held").source == "cgroup1"
+    for folder in map(Path, cgroups.values()):
+        (folder.parent / "cgroup.procs").write_text(str(process.pid))
+        os.rmdir(folder)
+    after = run_of(await sampled_over(0.5, node), "held")
+    assert (after.source, after.oom_kills, after.memory_limit) == ("processes", None, None)
+    assert after.cpus_used is not None
+    assert node.sampler.lost > 0

@@ -1,7 +1,10 @@
 """Progress from lines, from the end of files, and from patterns."""
 
+import asyncio
+import math
 import os
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,9 @@ from hypothesis import strategies as st
 
 from libs.messages.nodes import EndReason, RunState
 from services.executor.home import Home
+from services.executor.lines import READ_BYTES_MAX, Tail, pairs
 from services.executor.matching import Matcher
-from services.executor.progress import READ_BYTES_MAX, ProgressReader, Tail, pairs
+from services.executor.progress import ProgressReader
 from services.executor.runtime import Run, RunKey
 from tests.support.runs import until
 
@@ -37,8 +41,9 @@ def home(tmp_path: Path) -> Home:
         ("step=120 samples=3840 loss=0.31", {"step": 120.0, "samples": 3840.0, "loss": 0.31}),
         ("epoch 3: step=5, loss=1.5e-3; lr=-.5", {"step": 5.0, "loss": 0.0015, "lr": -0.5}),
         ("step=1 step=2", {"step": 2.0}),
-        ("loss=nan best=inf step=7", {"step": 7.0}),
-        ("loss=1e999", {}),
+        ("best=inf step=7 worst=-Infinity", {"best": math.inf, "step": 7.0, "worst": -math.inf}),
+        ("loss=1e999", {"loss": math.inf}),
+        ("loss=nano info=information", {}),
         ("path=/tmp/x name=7b version=1.2.3", {}),
         ("nothing to see", {}),
         ("=5 5=6 a= b", {}),
@@ -52,7 +57,7 @@ def test_a_line_is_read_as_names_and_numbers(line: str, found: dict[str, float])
 @settings(deadline=None)
 @given(st.text(max_size=300))
 def test_no_line_is_too_strange(line: str) -> None:
-    assert all(value == value and abs(value) != float("inf") for value in pairs(line).values())
+    assert all(isinstance(value, float) for value in pairs(line).values())
 
 
 def test_only_what_is_new_is_read(tmp_path: Path) -> None:
@@ -116,11 +121,20 @@ def test_a_line_without_an_end_does_not_grow_in_memory(tmp_path: Path) -> None:
     assert max(len(line) for line in Tail(str(path)).news()) <= 4096
 
 
-async def test_news_are_told_once_and_the_newest_value_wins(home: Home) -> None:
+async def numbers(reader: ProgressReader) -> dict[str, float]:
+    """What it knows of the run at its next look."""
+    told = (await reader.look([LIVE])).get(KEY)
+    return told.progress if told else {}
+
+
+async def test_the_newest_value_of_each_name_wins(home: Home) -> None:
     reader = ProgressReader(home)
     write(home.progress(KEY), "step=1 total=10\nstep=2\n")
-    assert await reader.look([LIVE]) == {KEY: {"step": 2.0, "total": 10.0}}
-    assert await reader.look([LIVE]) == {}
+    began = time.time()
+    told = (await reader.look([LIVE]))[KEY]
+    assert told.progress == {"step": 2.0, "total": 10.0}
+    assert began <= told.at <= time.time()
+    assert (await reader.look([LIVE]))[KEY] == told
     assert reader.latest == {KEY: {"step": 2.0, "total": 10.0}}
     assert await reader.look([]) == {}
     assert reader.latest == {}
@@ -155,7 +169,8 @@ async def test_a_pattern_finds_progress_in_the_output(home: Home) -> None:
     reader = ProgressReader(home)
     reader.patterns = {KEY: r"iter (?P<step>\d+) .* acc (?P<accuracy>[\d.]+)(?P<note>!?)"}
     write(home.log(KEY), "iter 1 of 9 acc 0.1\nnoise\niter 2 of 9 acc 0.2!\n")
-    assert await reader.look([LIVE]) == {KEY: {"step": 2.0, "accuracy": 0.2}}
+    await numbers(reader)
+    await until(lambda: reader.latest == {KEY: {"step": 2.0, "accuracy": 0.2}})
     await reader.close()
 
 
@@ -176,7 +191,7 @@ def test_a_path_too_long_for_a_socket_is_not_offered(tmp_path: Path) -> None:
 async def test_a_job_that_makes_its_progress_a_pipe_holds_up_nobody(home: Home) -> None:
     os.mkfifo(home.progress(KEY))
     reader = ProgressReader(home)
-    assert await reader.look([LIVE]) == {}
+    assert await numbers(reader) == {}
     await reader.settle([ENDED])
     await reader.close()
 
@@ -196,4 +211,95 @@ async def test_a_link_where_the_socket_will_be_changes_nobody_elses_rights(home:
     reader = ProgressReader(home)
     await reader.look([LIVE])
     assert (secret.stat().st_mode & 0o777, os.stat(home.progress_socket(KEY)).st_mode & 0o777) == (0o600, 0o666)
+    await reader.close()
+
+
+async def test_a_run_tells_how_fast_it_goes_and_when_that_was_written_counts_and_not_when_it_was_read(
+    home: Home,
+) -> None:
+    """Two steps a second, told by a file that is looked at in moments of no rhythm."""
+    now = 1000.0
+    reader = ProgressReader(home, clock=lambda: now, now=lambda: now + 5e8)
+    told = ""
+    for step in range(60):
+        told += f"step={step} samples={step * 32} t_compute=0.3 t_data=0.1\n"
+        write(home.progress(KEY), told)
+        os.utime(home.progress(KEY), (0, now + 5e8))
+        now += 0.5
+        if step % 3 == 1 or step % 7 == 0:
+            await reader.look([LIVE])
+    seen = (await reader.look([LIVE]))[KEY]
+    pace = seen.pace
+    assert pace is not None
+    assert pace.steps_rate == pytest.approx(2.0, rel=1e-3)
+    assert pace.samples_rate == pytest.approx(64.0, rel=1e-3)
+    assert (pace.step_seconds, pace.phases) == (0.3, {"t_compute": 0.3, "t_data": 0.1})
+    assert (seen.at, seen.disbelieved) == (pytest.approx(now + 5e8, abs=0.6), 0)
+    await reader.close()
+
+
+async def test_what_makes_no_sense_is_counted_and_not_told(home: Home) -> None:
+    reader = ProgressReader(home)
+    write(home.progress(KEY), "step=7 loss=0.5\nstep=-3 loss=nan\nsamples=-1 lr=inf\nstep=1e300\n\x00\xff=\n")
+    told = (await reader.look([LIVE]))[KEY]
+    assert (told.progress, told.disbelieved) == ({"step": 7.0, "loss": 0.5}, 5)
+    await reader.close()
+
+
+async def test_a_run_that_sends_datagrams_as_fast_as_it_can_is_held_up_and_nobody_else_is(home: Home) -> None:
+    reader = ProgressReader(home)
+    await reader.look([LIVE])
+    step, stop = 0, time.monotonic() + 1.0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
+        telling.setblocking(False)
+        telling.connect(home.progress_socket(KEY))
+        worked, began, turns = time.process_time(), time.monotonic(), 0
+        flooding = 0.0
+        while time.monotonic() < stop:
+            flood = time.process_time()
+            for _ in range(1000):
+                step += 1
+                try:
+                    telling.send(f"step={step}".encode())
+                except BlockingIOError:
+                    break
+            flooding += time.process_time() - flood
+            await asyncio.sleep(0.001)
+            turns += 1
+        worked = (time.process_time() - worked - flooding) / (time.monotonic() - began)
+        await until(lambda: _sent(telling, f"step={step + 1}"), seconds_max=5)
+    assert turns > 100
+    assert worked < 0.9
+    await until(lambda: reader.latest[KEY] == {"step": step + 1.0}, seconds_max=5)
+    await reader.close()
+
+
+def _sent(telling: socket.socket, line: str) -> bool:
+    try:
+        telling.send(line.encode())
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def test_a_slow_pattern_holds_up_no_other_run(home: Home) -> None:
+    other = RunKey("job-2", 1, 0)
+    os.mkdir(home.run(other))
+    runs = [LIVE, Run(key=other, state=RunState.RUNNING, started_at=1.0)]
+    reader = ProgressReader(home)
+    reader.patterns = {KEY: r"(?P<step>(a+)+)$"}
+    write(home.log(KEY), "a" * 40 + "!\n")
+    write(home.progress(other), "step=5\n")
+    began = time.monotonic()
+    assert (await reader.look(runs))[other].progress == {"step": 5.0}
+    assert time.monotonic() - began < 1.0
+    await reader.close()
+
+
+async def test_of_a_file_that_grows_by_a_million_lines_the_newest_is_told_and_little_is_read(home: Home) -> None:
+    reader = ProgressReader(home)
+    write(home.progress(KEY), "".join(f"step={step} loss=0.5 t_compute=0.001\n" for step in range(1_000_000)))
+    worked = time.process_time()
+    assert await numbers(reader) == {"step": 999_999.0, "loss": 0.5, "t_compute": 0.001}
+    assert time.process_time() - worked < 0.1
     await reader.close()

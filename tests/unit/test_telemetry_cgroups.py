@@ -9,21 +9,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from services.telemetry.cgroups import (
-    CgroupUse,
-    Mount,
-    blkio_traffic,
-    cgroup_use,
-    folders,
-    io_traffic,
-    memberships,
-    mounts,
-    processes_in,
-)
-from services.telemetry.counters import Traffic
+from services.telemetry.cgroup_use import CgroupUse, blkio_traffic, cgroup_use, io_traffic
+from services.telemetry.cgroups import Mount, folders, memberships, mounts, processes_in, threads_in
+from services.telemetry.core import measures_lost, run_sample
+from services.telemetry.counters import Traffic, interfaces, segments_resent
+from services.telemetry.files import KeptOpen
 from services.telemetry.processes import Process, members, parse_process, process_traffic, processes_use
 from services.telemetry.runs import FoundRun
+from services.telemetry.threads import LOOK_SECONDS, Thread, ThreadUse, parse_thread, thread_use
 from services.telemetry.usage import UsageReader
 
 MOUNTS_V1 = """\
@@ -49,8 +45,10 @@ V2 = {
     "cpu.stat": "usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n"
     "nr_periods 200\nnr_throttled 50\nthrottled_usec 900000\n",
     "memory.current": "1000000\n",
-    "memory.stat": "anon 700000\nfile 300000\ninactive_file 200000\nworkingset_refault_file 3\n",
+    "memory.stat": "anon 700000\nfile 300000\ninactive_file 200000\nworkingset_refault_file 3\npgmajfault 12\n",
     "memory.max": "2000000\n",
+    "memory.events": "low 1\nhigh 3\nmax 40\noom 2\noom_kill 1\noom_group_kill 0\n",
+    "cpu.max": "150000 100000\n",
     "io.stat": "8:0 rbytes=1000 wbytes=2000 rios=1 wios=2 dbytes=0 dios=0\n8:16 rbytes=5 wbytes=6 rios=1 wios=1\n",
     "cpu.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\nfull avg10=0.00 total=1\n",
     "memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
@@ -60,14 +58,18 @@ V1 = {
     "cpu/cpu.stat": "nr_periods 200\nnr_throttled 50\nthrottled_time 900000000\n",
     "cpu/cpuacct.usage": "2500000000\n",
     "memory/memory.usage_in_bytes": "1000000\n",
+    "cpu/cpu.cfs_quota_us": "150000\n",
+    "cpu/cpu.cfs_period_us": "100000\n",
+    "memory/memory.failcnt": "43\n",
+    "memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
     "memory/memory.stat": "cache 300000\nrss 700000\ninactive_file 1\nhierarchical_memory_limit 2000000\n"
-    "total_inactive_file 200000\n",
+    "pgmajfault 1\ntotal_inactive_file 200000\ntotal_pgmajfault 12\n",
     "blkio/blkio.throttle.io_service_bytes_recursive": "8:0 Read 1000\n8:0 Write 2000\n8:0 Sync 5\n8:0 Total 3000\n"
     "Total 3000\n",
 }
 
 STAT = (
-    "{pid} (a (bad) name) S {parent} {group} {session} 0 -1 4194560 100 0 0 0 {ticks} 5 3 2 20 0 1 0 141295 3133440 "
+    "{pid} (a (bad) name) S {parent} {group} {session} 0 -1 4194560 100 0 9 2 {ticks} 5 3 2 20 0 1 0 141295 3133440 "
     "{pages} 18446744073709551615 1 1"
 )
 
@@ -135,9 +137,13 @@ def test_version_2_tells_everything() -> None:
     assert cgroup_use({"": "/g"}, files("/g", V2).get) == CgroupUse(
         sources=frozenset({"cgroup2"}),
         cpu_seconds=2.5,
+        cpus_limit=1.5,
         periods=(50, 200),
         memory_used=800_000,
         memory_limit=2_000_000,
+        memory_failures=43,
+        oom_kills=1,
+        major_faults=12,
         disk=Traffic(1005, 2006),
         cpu_stalled=1.5,
         memory_stalled=0.0,
@@ -150,9 +156,13 @@ def test_version_1_tells_the_same_but_pressure() -> None:
     assert cgroup_use(where, files("/g", V1).get) == CgroupUse(
         sources=frozenset({"cgroup1"}),
         cpu_seconds=2.5,
+        cpus_limit=1.5,
         periods=(50, 200),
         memory_used=800_000,
         memory_limit=2_000_000,
+        memory_failures=43,
+        oom_kills=1,
+        major_faults=12,
         disk=Traffic(1000, 2000),
     )
 
@@ -160,8 +170,54 @@ def test_version_1_tells_the_same_but_pressure() -> None:
 def test_no_limit_is_none_in_both_versions() -> None:
     unlimited = V2 | {"memory.max": "max\n"}
     assert cgroup_use({"": "/g"}, files("/g", unlimited).get).memory_limit is None
-    unlimited = V1 | {"memory/memory.stat": "hierarchical_memory_limit 9223372036854771712\n"}
-    assert cgroup_use({"memory": "/g/memory"}, files("/g", unlimited).get).memory_limit is None
+    assert cgroup_use({"": "/g"}, files("/g", V2 | {"cpu.max": "max 100000\n"}).get).cpus_limit is None
+    unlimited = V1 | {
+        "memory/memory.stat": "hierarchical_memory_limit 9223372036854771712\n",
+        "cpu/cpu.cfs_quota_us": "-1\n",
+    }
+    use = cgroup_use({"memory": "/g/memory", "cpu": "/g/cpu"}, files("/g", unlimited).get)
+    assert (use.memory_limit, use.cpus_limit) == (None, None)
+
+
+def test_what_a_kernel_does_not_count_is_unknown_and_not_nought() -> None:
+    old = {name: text for name, text in V1.items() if not name.endswith(("failcnt", "oom_control"))}
+    old["memory/memory.stat"] = "total_inactive_file 0\n"
+    use = cgroup_use({"memory": "/g/memory"}, files("/g", old).get)
+    assert use.memory_used == 1_000_000
+    assert (use.memory_failures, use.oom_kills, use.major_faults, use.cpus_limit) == (None, None, None, None)
+    assert (use.cpu_stalled, use.memory_stalled, use.disk_stalled) == (None, None, None)
+
+
+def test_pressure_of_a_version_1_run_is_from_its_group_in_version_2_where_both_are_mounted() -> None:
+    pressure = {name: text for name, text in V2.items() if name.endswith("pressure")}
+    where = {"cpu": "/g/cpu", "cpuacct": "/g/cpu", "memory": "/g/memory", "blkio": "/g/blkio", "": "/u"}
+    use = cgroup_use(where, (files("/g", V1) | files("/u", pressure)).get)
+    assert use.sources == {"cgroup1"}
+    assert (use.cpu_seconds, use.cpu_stalled, use.disk_stalled) == (2.5, 1.5, 0.25)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted({*V2, *V1})), st.text(alphabet="0123456789 \n:=.maxRWreadbytes-²", max_size=60)
+    ),
+    st.booleans(),
+)
+def test_garbage_is_unknown_and_breaks_nothing(texts: dict[str, str], new: bool) -> None:
+    where = {"": "/g"} if new else {name: f"/g/{name}" for name in ("cpu", "cpuacct", "memory", "blkio")}
+    use = cgroup_use(where, files("/g", (V2 if new else V1) | texts).get)
+    assert all(number is None or number >= 0 for number in (use.cpu_seconds, use.memory_used, use.oom_kills))
+
+
+@given(st.text(max_size=200))
+def test_no_text_of_a_process_breaks_its_reader(text: str) -> None:
+    parse_process(text)
+    parse_process(f"7 (a) S {text}")
+    parse_thread(f"7 (a) S {text}")
+    process_traffic(text)
+    list(interfaces(f"eth0: {text}"))
+    segments_resent(f"Tcp: RetransSegs {text}\nTcp: {text}")
+    memberships(text)
+    mounts(text)
 
 
 def test_a_version_2_cgroup_without_controllers_still_tells_its_cpu_time() -> None:
@@ -190,15 +246,26 @@ def test_the_processes_of_a_cgroup_are_listed() -> None:
     assert processes_in({"memory": "/g"}, {"/g/cgroup.procs": "12\n13\n"}.get) == [12, 13]
     assert processes_in({"memory": "/g"}, nothing) is None
     assert processes_in({}) is None
+    assert processes_in({"memory": "/g"}, {"/g/cgroup.procs": "12\nx\n"}.get) == [12]
+
+
+def test_the_threads_of_a_cgroup_are_listed_by_either_version() -> None:
+    texts = {"/one/tasks": "12\n13\n", "/two/cgroup.threads": "14\n"}
+    assert threads_in({"memory": "/one"}, texts.get) == [12, 13]
+    assert threads_in({"": "/two"}, texts.get) == [14]
+    assert threads_in({"memory": "/gone"}, texts.get) is None
 
 
 def test_a_process_is_read_whatever_its_name_is() -> None:
     stat = STAT.format(pid=7, parent=1, group=6, session=5, ticks=10, pages=42)
-    expected = Process(pid=7, parent=1, group=6, session=5, ticks=10 + 5 + 3 + 2, pages=42)
+    expected = Process(
+        pid=7, parent=1, group=6, session=5, ticks=10 + 5 + 3 + 2, pages=42, started=141295, major_faults=11
+    )
     assert parse_process(stat) == expected
     assert parse_process(stat.replace(") S ", ") Z ")) == msgspec.structs.replace(expected, ended=True)
     assert parse_process("") is None
     assert parse_process("7 (half") is None
+    assert parse_process(stat.replace("42", "many")) is None
 
 
 def test_a_runs_processes_are_its_session_its_group_and_all_that_descend_from_them() -> None:
@@ -219,6 +286,7 @@ def test_what_processes_use_is_added_up() -> None:
     use = processes_use([process(1, 0), process(2, 1), process(3, 1)])
     assert use.cpu_seconds == 3 / os.sysconf("SC_CLK_TCK")
     assert use.memory_used == 3 * os.sysconf("SC_PAGE_SIZE")
+    assert use.major_faults == 0
 
 
 def test_disk_traffic_of_a_process_is_what_reached_disks() -> None:
@@ -238,7 +306,9 @@ def host(tmp_path: Path) -> Path:
         (tmp_path / "proc" / name / "ns").mkdir(parents=True)
         (tmp_path / "proc" / name / "ns/net").symlink_to(f"net:[{network}]")
     dev = " lo: 9 0 0 0 0 0 0 0 9 0 0 0 0 0 0 0\neth0: 70 0 0 0 0 0 0 0 80 0 0 0 0 0 0 0\n"
-    write(tmp_path / "proc/100/net", {"dev": dev})
+    snmp = "Ip: Forwarding\nIp: 1\nTcp: OutSegs RetransSegs InErrs\nTcp: 900 31 0\n"
+    write(tmp_path / "proc/100/net", {"dev": dev, "snmp": snmp})
+    write(tmp_path / "proc/200/net", {"dev": dev, "snmp": snmp})
     write(tmp_path / "group", V2)
     return tmp_path
 
@@ -269,7 +339,7 @@ def test_a_run_with_a_cgroup_is_measured_by_that(host: Path) -> None:
 def test_what_a_cgroup_does_not_tell_comes_from_the_processes_in_it_and_that_is_said(host: Path) -> None:
     write(host / "cpu", {"cpu.stat": V1["cpu/cpu.stat"], "cgroup.procs": "100\n101\n"})
     (reading,) = reader(host).read([run(cgroups={"cpu": str(host / "cpu")})])
-    assert (reading.source, reading.periods) == ("processes", (50, 200))
+    assert (reading.source, reading.periods, reading.major_faults) == ("processes", (50, 200), 22)
     write(host / "memory", {"memory.usage_in_bytes": "100", "memory.stat": "", "cgroup.procs": "100\n101\n"})
     both = {"cpu": str(host / "cpu"), "memory": str(host / "memory")}
     (reading,) = reader(host).read([run(cgroups=both)])
@@ -287,8 +357,8 @@ def test_a_containers_cgroup_is_found_through_its_process(host: Path) -> None:
 
 def test_only_a_network_of_its_own_is_a_runs_traffic(host: Path) -> None:
     own, shared = reader(host).read([run(100, cgroups={}), run(200, cgroups={})])
-    assert own.network == Traffic(70, 80)
-    assert shared.network == Traffic()
+    assert (own.network, own.segments_resent) == (Traffic(70, 80), 31)
+    assert (shared.network, shared.segments_resent) == (Traffic(), None)
 
 
 def test_a_run_whose_process_has_gone_is_not_told_of(host: Path) -> None:
@@ -303,3 +373,90 @@ def test_a_run_that_only_waits_for_its_parent_to_take_note_has_ended(host: Path)
 
 def test_a_pid_that_is_somebody_elses_by_now_is_not_taken_for_the_run(host: Path) -> None:
     assert reader(host).read([run(101, cgroups={})]) == []  # in a session that another process leads
+
+
+def test_the_busiest_thread_is_the_one_that_used_most_between_two_looks() -> None:
+    before = {1: Thread(5, 100, False), 2: Thread(5, 0, False), 3: Thread(5, 7, False)}
+    after = {1: Thread(5, 110, False), 2: Thread(5, 240, True), 3: Thread(9, 900, False), 4: Thread(9, 500, True)}
+    assert thread_use(before, after, 3.0, 100) == (ThreadUse(0.8, 0.5), 2)
+    assert thread_use({}, after, 0.0, 100) == (ThreadUse(None, 0.5), 0)
+    assert thread_use(before, {}, 3.0, 100) == (ThreadUse(), 0)
+
+
+def thread(pid: int, ticks: int, state: str = "S") -> str:
+    return STAT.format(pid=pid, parent=1, group=pid, session=pid, ticks=ticks, pages=1).replace(") S ", f") {state} ")
+
+
+def test_each_run_is_looked_at_every_few_seconds_and_its_threads_are_found(host: Path) -> None:
+    now = 0.0
+    reads = UsageReader(proc=str(host / "proc"), clock=lambda: now)
+    write(host / "group", {"cgroup.threads": "100\n150\n"})
+    write(host / "proc/100/task/100", {"stat": thread(100, 0)})
+    write(host / "proc/150/task/150", {"stat": thread(150, 0, "D")})
+
+    def threads() -> ThreadUse:
+        return reads.read([run(cgroups={"": str(host / "group")})])[0].threads
+
+    assert threads() == ThreadUse(None, 0.5)
+    write(host / "proc/150/task/150", {"stat": thread(150, round(1.5 * os.sysconf("SC_CLK_TCK")))})
+    now = LOOK_SECONDS / 2
+    assert threads() == ThreadUse(None, 0.5)
+    now = LOOK_SECONDS
+    assert threads() == ThreadUse(0.5, 0.0)
+
+
+def test_a_run_of_very_many_threads_costs_the_others_nothing_but_a_turn(host: Path) -> None:
+    now = 0.0
+    reads = UsageReader(proc=str(host / "proc"), clock=lambda: now)
+    numbers = range(1000, 3000)
+    for number in numbers:
+        write(host / f"proc/{number}/task/{number}", {"stat": thread(number, 10)})
+    write(host / "group", {"cgroup.threads": "\n".join(map(str, numbers))})
+    many = [
+        FoundRun(job_id=f"j-{number}", epoch=1, rank=0, pid=100, cgroups={"": str(host / "group")})
+        for number in range(5)
+    ]
+    looked = []
+    for _ in range(3):
+        looked.append(sum(reading.threads.blocked is not None for reading in reads.read(many)))
+        now += 1.0
+    assert looked == [2, 4, 5]
+
+
+def test_a_cgroup_that_tells_nothing_any_more_leaves_what_the_processes_tell(host: Path) -> None:
+    reads = reader(host)
+    here = run(cgroups={"": str(host / "group")})
+    (before,) = reads.read([here])
+    write(host / "group", dict.fromkeys(V2, ""))
+    (after,) = reads.read([here])
+    assert (before.source, after.source) == ("cgroup2", "processes")
+    assert measures_lost(before, after) == 4
+    assert run_sample(before, after).cpus_used is None
+
+
+def test_a_pipe_or_a_link_in_the_place_of_a_file_is_not_waited_for(host: Path) -> None:
+    (host / "group/cpu.stat").unlink()
+    os.mkfifo(host / "group/cpu.stat")
+    (host / "group/memory.current").unlink()
+    (host / "group/memory.current").symlink_to("/dev/zero")
+    (reading,) = reader(host).read([run(cgroups={"": str(host / "group")})])
+    assert reading.source == "processes"
+
+
+def test_files_are_kept_open_up_to_a_number_and_as_long_as_they_are_read(tmp_path: Path) -> None:
+    write(tmp_path, {name: name for name in "abc"} | {"long": "x" * 20_000})
+    opened = len(os.listdir("/proc/self/fd"))
+    kept = KeptOpen(kept_max=2)
+    for _ in range(2):
+        assert [kept.read(str(tmp_path / name)) for name in "abc"] == ["a", "b", "c"]
+        assert len(os.listdir("/proc/self/fd")) == opened + 2
+        kept.sweep()
+    write(tmp_path, {"a": "anew"})
+    assert kept.read(str(tmp_path / "a")) == "anew"
+    kept.sweep()
+    assert len(os.listdir("/proc/self/fd")) == opened + 1
+    assert kept.read(str(tmp_path / "long")) == "x" * 20_000
+    assert kept.read(str(tmp_path / "nowhere")) is None
+    kept.sweep()
+    kept.sweep()
+    assert len(os.listdir("/proc/self/fd")) == opened

@@ -1,6 +1,7 @@
 """Two readings make a sample, runs are found as their runtime left them, and gauges show the newest."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from services.telemetry.counters import Traffic
 from services.telemetry.host import HostReading
 from services.telemetry.metrics import NodeGauges
 from services.telemetry.runs import DockerRuns, FoundRun, ProcessRuns
+from services.telemetry.threads import ThreadUse
 from services.telemetry.usage import RunReading
 
 
@@ -35,9 +37,14 @@ def samples(*readings: tuple[RunReading, ...]) -> list[tuple[RunSample, ...]]:
 
 def test_a_sample_says_whose_it_is_and_when_it_was() -> None:
     gpu = GpuSample(index=0, uuid="u", model="m")
-    sampled = Sampler(node_id="node-1", pool="default").sampled(Reading(host=host(1.0)), (gpu,), at=99.0)
+    sampler = Sampler(node_id="node-1", pool="default", boot="b-1")
+    sampled = sampler.sampled(Reading(host=host(1.0)), (gpu,), at=99.0)
     expected = HostSample(cpus=4.0, memory_total=8, memory_used=1)
-    assert sampled == NodeSampled(node_id="node-1", pool="default", at=99.0, host=expected, gpus=(gpu,))
+    assert sampled == NodeSampled(
+        node_id="node-1", pool="default", at=99.0, host=expected, gpus=(gpu,), boot="b-1", seq=1
+    )
+    again = sampler.sampled(Reading(host=host(2.0)), (gpu,), at=50.0)
+    assert (again.boot, again.seq) == ("b-1", 2)
 
 
 def test_a_runs_first_sample_has_no_rates_and_its_second_has() -> None:
@@ -52,6 +59,25 @@ def test_a_runs_first_sample_has_no_rates_and_its_second_has() -> None:
             disk_read_rate=5.0, disk_write_rate=10.0,
         ),
     )  # fmt: skip
+
+
+def test_what_a_run_met_is_told_as_rates_and_what_is_in_force_as_it_is() -> None:
+    before = used(found(), 10.0, memory_failures=5, major_faults=1, segments_resent=7, oom_kills=0)
+    after = used(
+        found(), 12.0, memory_failures=9, major_faults=1, segments_resent=10, oom_kills=1, cpus_limit=1.5,
+        threads=ThreadUse(0.9, 0.25),
+    )  # fmt: skip
+    first, second = (runs[0] for runs in samples((before,), (after,)))
+    assert (first.memory_failures_rate, first.major_faults_rate, first.network_resent_rate) == (None, None, None)
+    assert (second.memory_failures_rate, second.major_faults_rate, second.network_resent_rate) == (2.0, 0.0, 1.5)
+    assert (second.oom_kills, second.cpus_limit, second.busiest_thread, second.blocked) == (1, 1.5, 0.9, 0.25)
+
+
+def test_measures_that_were_known_and_are_not_any_more_are_counted() -> None:
+    sampler = Sampler(node_id="node-1", pool="default")
+    for at, values in enumerate(({"oom_kills": 1, "periods": (0, 0)}, {"oom_kills": 1}, {}, {})):
+        sampler.sampled(Reading(host=host(float(at)), runs=(used(found(), float(at), **values),)), (), at=0.0)
+    assert sampler.lost == 2
 
 
 def test_a_run_that_changed_its_process_or_its_source_begins_anew() -> None:
@@ -93,6 +119,16 @@ async def test_runs_of_the_process_runtime_are_found_by_their_files(tmp_path: Pa
     assert [(one.job_id, one.pid) for one in await finder.find()] == [("a", 5), ("h", 6)]
     (tmp_path / "runs/a-2-1/run.json").unlink()
     assert [one.job_id for one in await finder.find()] == ["h"]
+
+
+async def test_a_record_that_is_a_pipe_a_link_or_without_end_is_passed_over(tmp_path: Path) -> None:
+    for name in ("pipe", "link", "long"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    os.mkfifo(tmp_path / "runs/pipe/run.json")
+    (tmp_path / "runs/link/run.json").symlink_to("/dev/zero")
+    (tmp_path / "runs/long/run.json").write_text("[" * 3_000_000)
+    leave(tmp_path, "good", {"job_id": "a", "epoch": 1, "rank": 0, "pid": 5})
+    assert [one.job_id for one in await ProcessRuns(tmp_path).find()] == ["a"]
 
 
 async def test_a_home_where_nothing_ran_has_no_runs(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from services.executor.telling import Told
 
 
 class Program(Struct, frozen=True, kw_only=True):
@@ -188,13 +189,9 @@ class FakeProgress:
     def __init__(self) -> None:
         self.latest: dict[RunKey, dict[str, float]] = {}
         self.patterns: Mapping[RunKey, str] = {}
-        self._told: dict[RunKey, dict[str, float]] = {}
 
-    async def look(self, runs: Iterable[Run]) -> dict[RunKey, dict[str, float]]:
-        known = {run.key for run in runs}
-        news = {key: value for key, value in self.latest.items() if key in known and self._told.get(key) != value}
-        self._told.update(news)
-        return news
+    async def look(self, runs: Iterable[Run]) -> dict[RunKey, Told]:
+        return {run.key: Told(progress=self.latest[run.key]) for run in runs if run.live and run.key in self.latest}
 
     async def settle(self, ended: Sequence[Run]) -> None:
         pass

@@ -1,0 +1,110 @@
+"""Whose the processes on a GPU are: by their control group, else by their session, else by their ancestors.
+
+The driver tells the host's pids. One that cannot be seen from here, or is no run's, keeps no name.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from msgspec.structs import replace
+
+from libs.messages.signals import GpuProcess, GpuSample
+from services.telemetry import cgroups
+from services.telemetry.files import read_text
+from services.telemetry.processes import Process, read_process
+from services.telemetry.runs import FoundRun
+
+ANCESTORS_MAX = 64
+PROCESSES_MAX = 512  # that are looked up at one time
+
+Groups = Mapping[str, str]
+"""Where a process belongs, by controller, as in /proc/<pid>/cgroup."""
+
+
+class Owners:
+    """The runs of a node and where the first process of each belongs. A group that two runs share says nothing."""
+
+    def __init__(self, runs: Iterable[tuple[FoundRun, Groups]]) -> None:
+        self._firsts: dict[int, FoundRun] = {}
+        self._sessions: dict[int, FoundRun] = {}
+        self._groups: dict[tuple[str, str], FoundRun | None] = {}
+        for run, groups in runs:
+            self._firsts[run.pid] = run
+            if run.leads_session:
+                self._sessions[run.pid] = run
+            for controller, path in groups.items():
+                if path != "/" and (run.cgroups is None or controller in run.cgroups):
+                    self._groups[controller, path] = None if (controller, path) in self._groups else run
+
+    def owner(
+        self, process: Process, *, groups: Callable[[int], Groups], look: Callable[[int], Process | None]
+    ) -> FoundRun | None:
+        """`groups` and `look` are asked for what is needed of it and of its ancestors."""
+        first = self._firsts.get(process.pid) or self._by_group(groups(process.pid))
+        ancestor: Process | None = process
+        for _ in range(ANCESTORS_MAX):
+            if first is not None or ancestor is None:
+                break
+            first = self._firsts.get(ancestor.pid) or self._sessions.get(ancestor.session)
+            ancestor = look(ancestor.parent) if ancestor.parent > 1 else None
+        return first
+
+    def _by_group(self, groups: Groups) -> FoundRun | None:
+        for controller, path in groups.items():
+            for above in _upwards(path):
+                if (run := self._groups.get((controller, above))) is not None:
+                    return run
+        return None
+
+
+def _upwards(path: str) -> Iterator[str]:
+    for _ in range(ANCESTORS_MAX):
+        if not path.strip("/"):
+            return
+        yield path
+        path = path.rpartition("/")[0]
+
+
+class Attribution:
+    """Remembers whose a process was found to be, for as long as it is on a GPU and its run is there."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._known: dict[tuple[int, int], FoundRun] = {}
+
+    def attributed(self, gpus: tuple[GpuSample, ...], runs: Iterable[FoundRun]) -> tuple[GpuSample, ...]:
+        """The same samples, with the run of each process that is a run's."""
+        pids = {process.pid for gpu in gpus for process in gpu.processes if not process.job_id}
+        if not pids:
+            return gpus
+        owners = self._owners(sorted(pids)[:PROCESSES_MAX], list(runs))
+        return tuple(
+            replace(gpu, processes=tuple(_named(process, owners.get(process.pid)) for process in gpu.processes))
+            for gpu in gpus
+        )
+
+    def _owners(self, pids: list[int], runs: list[FoundRun]) -> dict[int, FoundRun]:
+        by_pid = {run.pid: run for run in runs}
+        owners: Owners | None = None
+        known: dict[tuple[int, int], FoundRun] = {}
+        for pid in pids:
+            process = read_process(pid, self._proc)
+            if process is None:
+                continue
+            name = (pid, process.started)
+            run = self._known.get(name)
+            if run is None or by_pid.get(run.pid) != run:
+                owners = owners or Owners([(run, self._groups(run.pid)) for run in runs])
+                run = owners.owner(process, groups=self._groups, look=lambda pid: read_process(pid, self._proc))
+            if run is not None:
+                known[name] = run
+        self._known = known
+        return {pid: run for (pid, _), run in known.items()}
+
+    def _groups(self, pid: int) -> Groups:
+        return cgroups.memberships(read_text(f"{self._proc}/{pid}/cgroup") or "")
+
+
+def _named(process: GpuProcess, run: FoundRun | None) -> GpuProcess:
+    if run is None or process.job_id:
+        return process
+    return replace(process, job_id=run.job_id, epoch=run.epoch, rank=run.rank)
