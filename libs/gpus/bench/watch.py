@@ -26,12 +26,20 @@ class Unwatched:
 
 
 class NvmlWatch:
-    """In a thread of its own, that nobody waits for longer than STOP_SECONDS_MAX: a driver may hang."""
+    """In a thread of its own, that nobody waits for longer than `stop_seconds_max`: a driver may hang."""
 
-    def __init__(self, uuid: str, *, nvml: Nvml = DRIVER, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self,
+        uuid: str,
+        *,
+        nvml: Nvml = DRIVER,
+        look_seconds: float = LOOK_SECONDS,
+        stop_seconds_max: float = STOP_SECONDS_MAX,
+    ) -> None:
         self._gpu = Gpu(index=0, uuid=uuid, model="", memory=0)
         self._nvml = nvml
         self._look_seconds = look_seconds
+        self._stop_seconds_max = stop_seconds_max
         self._over = threading.Event()
         self._seen: list[GpuSample] = []
         self._thread = threading.Thread(target=self._look, name="bench-watch", daemon=True)
@@ -41,7 +49,7 @@ class NvmlWatch:
 
     def stop(self) -> Sequence[GpuSample]:
         self._over.set()
-        self._thread.join(STOP_SECONDS_MAX)
+        self._thread.join(self._stop_seconds_max)
         return tuple(seen for seen in self._seen if not seen.problem)
 
     def _look(self) -> None:

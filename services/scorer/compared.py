@@ -1,0 +1,162 @@
+"""What benchmarks measured, GPU by GPU, compared with GPUs that are alike. Pure.
+
+One run that was disturbed must not brand a GPU, and one that turned slow should be known soon: a result that is far
+from what was expected has to be confirmed by another, and until then the faster of the two counts.
+"""
+
+from collections.abc import Sequence
+from statistics import median, median_low
+
+from msgspec import Struct
+
+from libs.gpus.bench import Measured
+from libs.planning.scores import TYPICAL
+
+RESULTS_KEPT = 3  # of a GPU: the middle one counts
+KEPT_SECONDS = 30 * 86400.0  # of a GPU that is there no more
+SURPRISE = 0.10  # how far a result may be from what was expected
+ALONE = 0.2  # how sure we are of a GPU that too few can be compared with
+UNCONFIRMED = 0.5  # of how sure we would be
+REPS_HALF, GROUP_HALF, SPREAD_HALF = 2.0, 0.5, 0.05  # where half of the confidence is left
+POWER_ROUND_WATTS = 10.0
+
+
+class Conditions(Struct, frozen=True, kw_only=True):
+    """What must be alike for two results to be compared."""
+
+    model: str
+    driver: str  # its major version
+    power: float | None  # limit, in watts, rounded
+    emulated: bool
+
+    @classmethod
+    def of(cls, *, model: str, driver: str, power: float | None, emulated: bool) -> "Conditions":
+        rounded = None if power is None else round(power / POWER_ROUND_WATTS) * POWER_ROUND_WATTS
+        return cls(model=model, driver=driver.partition(".")[0], power=rounded, emulated=emulated)
+
+    @classmethod
+    def during(cls, result: Measured) -> "Conditions":
+        return cls.of(
+            model=result.model, driver=result.driver, power=result.power_limit_watts, emulated=result.emulated
+        )
+
+
+class Compared(Struct, frozen=True, kw_only=True):
+    """A GPU's time over that of its like, 1.0 where there are too few of them; `confidence` from 0 to 1."""
+
+    compute: float
+    memory: float
+    confidence: float
+    at: float
+    samples: int
+
+    @property
+    def by_class(self) -> dict[str, float]:
+        return {"compute": self.compute, "mixed": (self.compute * self.memory) ** 0.5, "memory": self.memory}
+
+
+class _Group(Struct, frozen=True):
+    """GPUs that are alike: how many, and what the middle one takes to compute and to move memory."""
+
+    size: int
+    compute: float
+    memory: float
+
+
+class Results:
+    """The last results of each GPU, by its uuid, all of the conditions of its newest."""
+
+    def __init__(self, *, group_least: int) -> None:
+        self._group_least = group_least
+        self._results: dict[str, list[Measured]] = {}
+        self._groups: dict[Conditions, _Group] | None = None  # None: to be made anew
+
+    def add(self, result: Measured) -> bool:
+        """Whether it is new. They may come in any order, and more than once."""
+        before = self._results.get(result.uuid, [])
+        if any(one.job_id == result.job_id for one in before):
+            return False
+        results = sorted([*before, result], key=lambda one: (one.at, one.job_id))
+        conditions = Conditions.during(results[-1])
+        results = [one for one in results if Conditions.during(one) == conditions][-RESULTS_KEPT:]
+        if results == before:
+            return False
+        self._results[result.uuid] = results
+        self._groups = None
+        return True
+
+    def forget(self, *, but: frozenset[str], now: float) -> None:
+        """What is old, of GPUs that are gone."""
+        begin = now - KEPT_SECONDS
+        old = [uuid for uuid, results in self._results.items() if uuid not in but and results[-1].at < begin]
+        for uuid in old:
+            del self._results[uuid]
+            self._groups = None
+
+    def newest(self, uuid: str) -> Measured | None:
+        results = self._results.get(uuid)
+        return results[-1] if results else None
+
+    def all_newest(self) -> dict[str, Measured]:
+        return {uuid: results[-1] for uuid, results in self._results.items()}
+
+    def lately(self, uuid: str, *, since: float) -> int:
+        """How many of the last RESULTS_KEPT are from since then."""
+        return sum(one.at >= since for one in self._results.get(uuid, ()))
+
+    def surprising(self, uuid: str) -> bool:
+        """The newest is far from what was expected, by this GPU's results before or by its like, and nothing has
+        confirmed it yet."""
+        newest, *before = reversed(self._results[uuid])
+        if before:
+            return all(_far(newest, one.measurement.compute_s) for one in before)
+        group = self._group(newest)
+        return group.size >= self._group_least and _far(newest, group.compute)
+
+    def compared(self, uuid: str) -> Compared | None:
+        results = self._results.get(uuid)
+        if not results:
+            return None
+        newest = results[-1]
+        group = self._group(newest)
+        if group.size < self._group_least:
+            return Compared(compute=TYPICAL, memory=TYPICAL, confidence=ALONE, at=newest.at, samples=len(results))
+        compute, memory = _believed(results)
+        compute, memory = compute / group.compute, memory / group.memory
+        confidence = _confidence(newest, group.size)
+        if self.surprising(uuid):
+            confidence *= UNCONFIRMED
+            if len(results) == 1:
+                compute, memory = min(compute, TYPICAL), min(memory, TYPICAL)
+        return Compared(compute=compute, memory=memory, confidence=confidence, at=newest.at, samples=len(results))
+
+    def _group(self, result: Measured) -> _Group:
+        if self._groups is None:
+            alike: dict[Conditions, list[tuple[float, float]]] = {}
+            for results in self._results.values():
+                alike.setdefault(Conditions.during(results[-1]), []).append(_believed(results))
+            self._groups = {
+                conditions: _Group(len(each), median(one[0] for one in each), median(one[1] for one in each))
+                for conditions, each in alike.items()
+            }
+        return self._groups[Conditions.during(result)]
+
+
+def _believed(results: Sequence[Measured]) -> tuple[float, float]:
+    """To compute and to move memory: the middle result, the faster of two."""
+    return (
+        median_low(one.measurement.compute_s for one in results),
+        median_low(one.measurement.memory_s for one in results),
+    )
+
+
+def _far(newest: Measured, expected: float) -> bool:
+    return abs(newest.measurement.compute_s / expected - 1.0) > SURPRISE
+
+
+def _confidence(newest: Measured, group: int) -> float:
+    """More by more repetitions and by more GPUs to compare with, less by a wider spread."""
+    measurement = newest.measurement
+    spread = max(measurement.compute_spread, measurement.memory_spread)
+    by_reps = measurement.reps / (measurement.reps + REPS_HALF)
+    return by_reps * group / (group + GROUP_HALF) / (1.0 + (spread / SPREAD_HALF) ** 2)
