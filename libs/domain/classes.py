@@ -1,5 +1,6 @@
 """Classes of jobs by how much the speed of their GPU matters to them (PAL, SC'24), called by what holds each back."""
 
+from collections.abc import Mapping
 from hashlib import blake2b
 
 import msgspec
@@ -11,11 +12,15 @@ JOB_CLASSES = ("compute", "mixed", "memory")
 
 CLASS_LABEL = "weft/class"
 WORKLOAD_LABEL = "weft/workload"
+NOTHING_LEARNT: Mapping[str, str] = {}
 
 
-def class_of(spec: JobSpec) -> str:
-    """What its label says; who says nothing, or what is no class, counts as most sensitive (PAL's rule)."""
+def class_of(spec: JobSpec, learnt: Mapping[str, str] = NOTHING_LEARNT) -> str:
+    """What its label says, else what was `learnt` of its workload; who says what is no class, or of whom nothing is
+    known, counts as most sensitive (PAL's rule)."""
     said = spec.labels.get(CLASS_LABEL, "")
+    if not said and learnt:
+        said = learnt.get(workload_of(spec), "")
     return said if said in JOB_CLASSES else JOB_CLASSES[0]
 
 

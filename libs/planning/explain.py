@@ -13,6 +13,7 @@ from libs.domain.job import Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
 from libs.planning.jobs import ends_at, gpus_held, standing_of
 from libs.planning.order.standing import Order
+from libs.planning.pins import in_the_way, is_pinned, with_holders
 from libs.planning.policy import ORDERS, Policy
 from libs.planning.queue import Place, place_of
 from libs.planning.room import NoRoom, Room, Shape, never_fits, shape_of
@@ -110,8 +111,11 @@ def _of_waiting(
         if ahead:
             sentence = f"it would fit now, but {ahead} jobs are served before it"
         return _waiting(job, CauseCode.HELD_BACK if ahead else CauseCode.FITS, sentence, {}, ahead=ahead)
-    holders, estimate_at = _holders(job, shape, room, holding)
-    cause = found.cause
+    cause, relevant = found.cause, holding
+    if is_pinned(shape):
+        relevant = in_the_way(shape, holding)
+        cause = with_holders(cause, relevant)
+    holders, estimate_at = _holders(shape, room, relevant)
     if job.waiting_for is not None and job.waiting_for.code is CauseCode.MAKING_ROOM:
         cause = job.waiting_for
     return _waiting(
@@ -203,7 +207,7 @@ def _waiting(
     )
 
 
-def _holders(job: Job, shape: Shape, room: Room, holding: Sequence[Job]) -> tuple[tuple[HolderSeen, ...], float | None]:
+def _holders(shape: Shape, room: Room, holding: Sequence[Job]) -> tuple[tuple[HolderSeen, ...], float | None]:
     """Who holds most of what the job needs, and when time limits will have freed enough of it."""
     wants_gpus = any(want.request.gpus for want in shape)
     relevant = [held for held in holding if not wants_gpus or gpus_held(held)]

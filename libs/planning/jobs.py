@@ -1,8 +1,10 @@
 """What planning may know of a job of the store: where it stands in an order, how long it lasts, whom a place is for."""
 
+from collections.abc import Mapping
+
 from msgspec import structs
 
-from libs.domain.classes import class_of
+from libs.domain.classes import NOTHING_LEARNT, class_of
 from libs.domain.job import Job, JobState
 from libs.planning.order.standing import Order, Standing
 from libs.planning.room import Asked, gpus_of, shape_of
@@ -45,5 +47,6 @@ def ends_at(job: Job) -> float | None:
     return None if limit is None else (job.started_at or job.since) + limit
 
 
-def asked_by(job: Job) -> Asked:
-    return Asked(class_of(job.spec), job.id)
+def asked_by(job: Job, learnt: Mapping[str, str] = NOTHING_LEARNT) -> Asked:
+    """`learnt`: the classes of workloads."""
+    return Asked(class_of(job.spec, learnt), job.id)

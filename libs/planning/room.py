@@ -3,12 +3,13 @@
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from libs.domain.cluster import Node, Request
 from libs.domain.job import Allocation, Cause, CauseCode
 from libs.domain.quantity import size_text
 from libs.domain.spec import JobSpec, Role
+from libs.planning import pins
 from libs.planning.locality import Locality
 from libs.planning.placement.offers import Cost, Offers
 from libs.planning.placement.packed import packed
@@ -92,10 +93,13 @@ Shape = tuple[Want, ...]
 
 
 def shape_of(spec: JobSpec) -> Shape:
-    return tuple(
-        Want(name, role.replicas.least, role.replicas.want, _request(role, spec.gpu_model))
-        for name, role in spec.roles.items()
-    )
+    """Of a job that is pinned to GPUs, each role begins behind the GPUs of the role before."""
+    wants: list[Want] = []
+    node, gpu = (None, None) if spec.pin is None else (spec.pin.node, spec.pin.gpu)
+    for name, role in spec.roles.items():
+        wants.append(Want(name, role.replicas.least, role.replicas.want, _request(role, spec.gpu_model, node, gpu)))
+        gpu = None if gpu is None else gpu + role.gpus * role.replicas.want
+    return tuple(wants)
 
 
 def gpus_of(shape: Shape) -> int:
@@ -214,6 +218,15 @@ class Room:
             self._refile(room, allocation, self._restore)
             self.grown += 1
 
+    def resize(self, before: Allocation, after: Allocation) -> None:
+        """A rank has other CPUs and memory than before, on the same GPUs."""
+        room = self.nodes.get(before.node_id)
+        if room is not None:
+            room.cpus += before.cpus - after.cpus
+            room.memory += before.memory - after.memory
+            self.changed.append(before.node_id)
+            self.grown += after.cpus < before.cpus or after.memory < before.memory
+
     def take_all(self, allocations: Iterable[Allocation]) -> None:
         for allocation in allocations:
             self.take(allocation)
@@ -258,6 +271,10 @@ class Room:
     def _place_role(self, want: Want, first_rank: int, asked: Asked) -> tuple[Allocation, ...]:
         if want.request.gpus > max(self.buckets, default=0):
             return ()  # no node has so many free
+        if want.request.node is not None:
+            counts = range(want.count, want.least - 1, -1)
+            found = next((picks for count in counts if (picks := pins.pinned(self, want, count, asked))), None)
+            return allocations_of(found, want, first_rank) if found else ()
         placer = self.placer if want.request.gpus else packed
         picks = placer(self, want, want.count, asked)
         if picks is None and want.least < want.count:
@@ -291,6 +308,8 @@ class Room:
 
     def _why_not(self, want: Want) -> Cause:
         request = want.request
+        if request.node is not None:
+            return pins.why_not_there(self, want)
         if not self._open:
             return Cause(code=CauseCode.NO_NODES, sentence="no node of its pool takes work now")
         fitting = [room for room in self.open_nodes if room.count(request, 1)]
@@ -382,6 +401,8 @@ def never_fits(spec: JobSpec, nodes: Sequence[Node]) -> Cause | None:
     placed = room.place(shape)
     if not isinstance(placed, NoRoom):
         return None
+    if spec.pin is not None:
+        return structs.replace(placed.cause, code=CauseCode.TOO_BIG)
     largest = max((len(node.capacity.gpus) for node in nodes), default=0)
     together = sum(len(node.capacity.gpus) for node in nodes)
     asked = sum(want.least * want.request.gpus for want in shape)
@@ -436,11 +457,13 @@ def _times(want: Want) -> str:
     return "" if want.least == 1 else f", {want.least} times"
 
 
-def _request(role: Role, model: str | None) -> Request:
+def _request(role: Role, model: str | None, node: str | None, gpu: int | None) -> Request:
     return Request(
         gpus=role.gpus,
         cpus=role.cpus,
         memory=role.memory_bytes,
         model=model if role.gpus else None,
         egress=role.egress_bytes,
+        node=node,
+        gpu=gpu if role.gpus else None,
     )

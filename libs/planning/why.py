@@ -5,11 +5,15 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from libs.domain.job import Allocation
+from libs.planning.pins import is_pinned
 from libs.planning.placement.packed import packed
 from libs.planning.room import Asked, Room, Shape
+from libs.planning.scores import GpuKey
+from libs.planning.slow import SlowGpus
 
 ALIKE = 0.005  # times nearer to each other than this are told as equal
 NODES_NAMED = 3
+NONE_SLOW = SlowGpus({}, 0.0)
 
 
 class Why(Struct, frozen=True):
@@ -19,10 +23,21 @@ class Why(Struct, frozen=True):
     numbers: dict[str, float]
 
 
-def why_there(room: Room, shape: Shape, asked: Asked, allocations: Sequence[Allocation], *, placement: str) -> Why:
-    """Asked before the room knows of it. `placement` is the name of what chose them."""
+def why_there(
+    room: Room,
+    shape: Shape,
+    asked: Asked,
+    allocations: Sequence[Allocation],
+    *,
+    placement: str,
+    slow: SlowGpus = NONE_SLOW,
+) -> Why:
+    """Asked before the room knows of it. `placement` is the name of what chose them; `slow`: what is known of GPUs."""
     gpus = sum(len(allocation.gpus) for allocation in allocations)
     nodes = list(dict.fromkeys(allocation.node_id for allocation in allocations))
+    pinned = is_pinned(shape)
+    if not gpus and pinned:
+        return Why(f"pinned to {nodes[0]}, where its CPUs and memory are free", {})
     if not gpus:
         together = " together" if len(allocations) > 1 else ""
         sentence = f"its CPUs and memory are free{together} on {_named(nodes)}; without GPUs, the fullest that fits"
@@ -35,21 +50,41 @@ def why_there(room: Room, shape: Shape, asked: Asked, allocations: Sequence[Allo
     speed = f"slowest {slowest:.2f}" if gpus > 1 else f"score {slowest:.2f}"
     if locality != 1.0:
         speed += f" × locality {locality:.2f}"
-    sentence = f"{placement}: {gpus} GPU{'' if gpus == 1 else 's'} of {where}, {speed}"
-    if placement == "packed":
-        return Why(sentence, numbers)
-    otherwise = slowdown_packed(room, shape, asked)
-    if otherwise is None:
-        return Why(sentence, numbers)
-    return Why(sentence + _against(otherwise, slowdown), {**numbers, "slowdown_packed": otherwise})
+    sentence = f"{'pinned' if pinned else placement}: {gpus} GPU{'' if gpus == 1 else 's'} of {where}, {speed}"
+    taken = _gpus_of(allocations)
+    otherwise = None if pinned or placement == "packed" else packed_instead(room, shape, asked)
+    if otherwise is not None:
+        numbers["slowdown_packed"] = room.slowdown(otherwise, asked.job_class)
+        sentence += _against(numbers["slowdown_packed"], slowdown)
+        left = _free_beside(room, shape, nodes) | _gpus_of(otherwise)
+        if avoided := slow.avoided(sorted(left - taken), slowest):
+            sentence += f"; left aside: {avoided}"
+    if named := slow.taken(sorted(taken)):
+        sentence += f"; taken although {named}"
+    return Why(sentence, numbers)
 
 
-def slowdown_packed(room: Room, shape: Shape, asked: Asked) -> float | None:
-    """How fast it would be where packing puts it, if it finds a place at all."""
+def packed_instead(room: Room, shape: Shape, asked: Asked) -> tuple[Allocation, ...] | None:
+    """Where packing would put it, if that finds a place at all."""
     placer, room.placer = room.placer, packed
     found = room.find(shape, asked)
     room.placer = placer
-    return None if found is None else room.slowdown(found, asked.job_class)
+    return found
+
+
+def _free_beside(room: Room, shape: Shape, nodes: Sequence[str]) -> set[GpuKey]:
+    """What else on these nodes it might have had."""
+    return {
+        (node_id, gpu)
+        for node_id in nodes
+        for want in shape
+        if want.request.gpus
+        for gpu in room.nodes[node_id].gpus_for(want.request)
+    }
+
+
+def _gpus_of(allocations: Sequence[Allocation]) -> set[GpuKey]:
+    return {(allocation.node_id, gpu) for allocation in allocations for gpu in allocation.gpus}
 
 
 def _against(otherwise: float, slowdown: float) -> str:

@@ -82,6 +82,8 @@ class Admission:
 
 def _too_big(spec: JobSpec, nodes: Sequence[Node]) -> str:
     """The field to look at first: of the role that alone is too big, where there is one, the resource."""
+    if spec.pin is not None:
+        return _too_narrow(spec, nodes)
     for name, role in spec.roles.items():
         alone = msgspec.structs.replace(spec, roles={name: role})
         if never_fits(alone, nodes) is None:
@@ -98,6 +100,20 @@ def _too_big(spec: JobSpec, nodes: Sequence[Node]) -> str:
             return f"roles.{name}.memory"
         return f"roles.{name}.replicas" if role.replicas.least > 1 else f"roles.{name}"
     return "roles"
+
+
+def _too_narrow(spec: JobSpec, nodes: Sequence[Node]) -> str:
+    """The same of one that must run on a certain node."""
+    assert spec.pin is not None
+    there = [node for node in nodes if node.id == spec.pin.node]
+    if not there:
+        return "pin.node"
+    if spec.pin.gpu is not None:
+        anywhere = msgspec.structs.replace(spec, pin=msgspec.structs.replace(spec.pin, gpu=None))
+        if never_fits(anywhere, nodes) is None:
+            return "pin.gpu"
+    unpinned = msgspec.structs.replace(spec, pin=None)
+    return "pin.node" if never_fits(unpinned, there) is None else _too_big(unpinned, there)
 
 
 def _plain(path: str) -> str:

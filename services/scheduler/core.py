@@ -4,7 +4,7 @@ Every decision is a `Step`. The core draws it into its own picture at once; the 
 store refuses one, the picture was wrong, and it is loaded anew.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, structs
 
@@ -13,10 +13,10 @@ from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.messages.asks import Ask, AskKind
 from libs.messages.nodes import NodeReported, RunState, StartRun
-from libs.messages.signals import GpuScore
+from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
-from services.scheduler import lives
+from services.scheduler import lives, tuning
 from services.scheduler.moving import MoveRules, Moving
 from services.scheduler.picture import POLICY, NodeChange, Picture
 from services.scheduler.reaper import Reaper
@@ -80,7 +80,8 @@ class Scheduler:
         *,
         jobs: Iterable[Job],
         nodes: Iterable[Node],
-        scores: Iterable[GpuScore] = (),
+        scores: Sequence[GpuScore] = (),
+        classes: Iterable[WorkloadClass] = (),
         now: float,
         went_back_at: float | None = None,
     ) -> None:
@@ -90,7 +91,7 @@ class Scheduler:
         """
         self._begin()
         self._settling = self._settle(now, went_back_at)
-        self.picture.load(jobs=jobs, nodes=nodes, scores=scores, now=now)
+        self.picture.load(jobs=jobs, nodes=nodes, scores=scores, classes=classes, now=now)
 
     # what happened
 
@@ -134,7 +135,7 @@ class Scheduler:
             self.picture.change_node(node, "changed", "has other capacity, address or runtime than before", at=now)
 
     def ask(self, ask: Ask, now: float, *, job: Job | None = None) -> list[Step]:
-        """What follows from what a user asks; nothing if it is done already. `job`: a final one; we keep none."""
+        """What follows from what is asked; nothing if it is done already. `job`: a final one; we keep none."""
         if ask.kind in (AskKind.DRAIN, AskKind.RESUME):
             self._drain(ask, drained=ask.kind is AskKind.DRAIN, now=now)
             return []
@@ -159,6 +160,8 @@ class Scheduler:
                 sentence = f"priority {job.priority} → {ask.priority} by {ask.tenant}"
                 cause = Cause(code=_C.PRIORITY_ASKED, sentence=sentence, by=ask.tenant)
                 return self.picture.go(job, _E.REPRIORITISED, cause, now, ask=ask.id, priority=ask.priority)
+            case AskKind.TUNE:
+                return tuning.tune(self.picture, ask, now, closed=self._waiting.reserved)
             case _:
                 return []
 

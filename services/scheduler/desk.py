@@ -16,7 +16,7 @@ from libs.domain.job import JobEvent, Step
 from libs.messages.asks import OutboxFilled
 from libs.messages.history import Record
 from libs.messages.nodes import Leader, NodeDesired, NodeHinted, NodeReported
-from libs.messages.signals import GpuScore, GpusScored
+from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, WorkloadClass
 from libs.store import (
     DoubleAllocationError,
     Lease,
@@ -91,6 +91,7 @@ class Desk:
         self._touched_at = 0.0
         self._scores_at = 0.0
         self._told_scores: list[GpuScore] = []
+        self._told_classes: list[WorkloadClass] = []
         self._joined: set[str] = set()  # nodes whose scores were not asked for yet
 
     # what comes in
@@ -103,6 +104,10 @@ class Desk:
         """Taken in with the next turn: in the middle of one, nobody could say what was decided from it."""
         if self._leadership.lease is not None:
             self._told_scores += scored.scores
+
+    def learnt(self, learnt: ClassesLearnt) -> None:
+        if self._leadership.lease is not None:
+            self._told_classes += learnt.classes
 
     async def report(self, report: NodeReported) -> NodeDesired | None:
         """Answer a node's report; None leaves it to whoever leads."""
@@ -201,11 +206,20 @@ class Desk:
     async def _load(self, lease: Lease) -> None:
         pool = self.core.pool
         await self._store.lead_by(lease, str(self.core.settings.policy))
-        nodes, jobs, scores = await asyncio.gather(
-            self._store.nodes(pool=pool), self._store.open_jobs(pool=pool), self._store.scores(pool=pool)
+        nodes, jobs, scores, classes = await asyncio.gather(
+            self._store.nodes(pool=pool),
+            self._store.open_jobs(pool=pool),
+            self._store.scores(pool=pool),
+            self._store.classes(pool=pool),
         )
         self._journal.load(
-            jobs=jobs, nodes=nodes, scores=scores, now=self._clock(), epoch=lease.epoch, went_back_at=self._went_back_at
+            jobs=jobs,
+            nodes=nodes,
+            scores=scores,
+            classes=classes,
+            now=self._clock(),
+            epoch=lease.epoch,
+            went_back_at=self._went_back_at,
         )
         self._loaded_for = lease.epoch
         self._asked = True
@@ -218,14 +232,21 @@ class Desk:
         told, self._told_scores = self._told_scores, []
         if told:
             self._journal.rescore(told)
+        classes, self._told_classes = self._told_classes, []
+        self._learn(classes, now)
         if not self._joined and now < self._scores_at + SCORES_SECONDS:
             return
         since, joined = self._scores_at - SCORES_SLACK_SECONDS, sorted(self._joined)
         found = await self._store.scores(pool=self.core.pool, since=since, nodes=joined)
+        self._learn(await self._store.classes(pool=self.core.pool, since=since), now)
         self._scores_at = now
         self._joined.clear()
         if new := [score for score in found if self.core.picture.is_news(score)]:
             self._journal.rescore(new)
+
+    def _learn(self, classes: Sequence[WorkloadClass], now: float) -> None:
+        if new := [one for one in classes if self.core.picture.is_learnt_anew(one)]:
+            self._journal.learn(new, now)
 
     async def _take_in_asks(self, lease: Lease, now: float) -> list[Step]:
         if not self._asked and now < self._polled_at + POLL_SECONDS:

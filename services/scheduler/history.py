@@ -16,7 +16,7 @@ from libs.domain.job import Job, Step
 from libs.messages.asks import Ask
 from libs.messages.history import Record
 from libs.messages.nodes import NodeReported, RunSeen, StartRun
-from libs.messages.signals import GpuScore
+from libs.messages.signals import GpuScore, WorkloadClass
 from services.scheduler.core import Scheduler, Settings
 from services.scheduler.keeping import pickled
 from services.scheduler.picture import NodeChange
@@ -35,6 +35,7 @@ class Loaded(Struct, frozen=True, array_like=True, tag=0):
     scores: tuple[GpuScore, ...]
     now: float
     went_back_at: float | None = None
+    classes: tuple[WorkloadClass, ...] = ()
 
 
 class Began(Struct, frozen=True, array_like=True, tag=2):
@@ -82,6 +83,10 @@ class Rescored(Struct, frozen=True, array_like=True, tag=9):
     scores: tuple[GpuScore, ...]
 
 
+class Learnt(Struct, frozen=True, array_like=True, tag=12):
+    classes: tuple[WorkloadClass, ...]
+
+
 class Decided(Struct, frozen=True, array_like=True, tag=10):
     """Looked at the queue, and with that the turn was over: all steps and all changes of nodes that came of it."""
 
@@ -107,7 +112,19 @@ class Kept(Struct, frozen=True, array_like=True, tag=1):
 
 
 Entry: TypeAlias = (
-    Loaded | Kept | Began | Admitted | Asked | Reported | Changed | Repeated | Followed | Rescored | Decided | Answered
+    Loaded
+    | Kept
+    | Began
+    | Admitted
+    | Asked
+    | Reported
+    | Changed
+    | Repeated
+    | Followed
+    | Rescored
+    | Learnt
+    | Decided
+    | Answered
 )
 
 encode = msgspec.msgpack.Encoder().encode
@@ -162,12 +179,22 @@ class Journal:
         now: float,
         epoch: int,
         went_back_at: float | None = None,
+        classes: Sequence[WorkloadClass] = (),
     ) -> None:
         """Begin from the store, as leader of this epoch. What was not stored before led to nothing that was."""
-        self.core.load(jobs=jobs, nodes=nodes, scores=scores, now=now, went_back_at=went_back_at)
+        self.core.load(jobs=jobs, nodes=nodes, scores=scores, classes=classes, now=now, went_back_at=went_back_at)
         # Whether the record before this was stored may be unknown: its number is not given again.
         self._epoch, self._number = epoch, self._number + 1 if epoch == self._epoch else 1
-        loaded = Loaded(self.core.pool, self.core.settings, tuple(jobs), tuple(nodes), tuple(scores), now, went_back_at)
+        loaded = Loaded(
+            pool=self.core.pool,
+            settings=self.core.settings,
+            jobs=tuple(jobs),
+            nodes=tuple(nodes),
+            scores=tuple(scores),
+            now=now,
+            went_back_at=went_back_at,
+            classes=tuple(classes),
+        )
         self._open(loaded, now)
 
     def begin(self, now: float) -> None:
@@ -202,6 +229,11 @@ class Journal:
         self.core.picture.rescore(scores)
         self._flush_answers()
         self._entries.append(Rescored(tuple(scores)))
+
+    def learn(self, classes: Sequence[WorkloadClass], now: float) -> None:
+        self.core.picture.learn(classes, now)
+        self._flush_answers()
+        self._entries.append(Learnt(tuple(classes)))
 
     def decide(self, now: float) -> tuple[list[Step], list[NodeChange]]:
         """What follows now, and every change of a node in this turn."""

@@ -31,6 +31,11 @@ class Holdings:
             ending = self._ending_of[job.id] = Ending(at, gpus, job.id)
             insort(self._endings, ending)
 
+    def resize(self, before: Job, job: Job) -> None:
+        """It has other CPUs or memory than `before`."""
+        self.shares.let_go(before)
+        self.shares.hold(job)
+
     def let_go(self, job: Job) -> None:
         self.shares.let_go(job)
         self.holders.remove(job.id)

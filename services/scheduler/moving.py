@@ -199,11 +199,12 @@ class Moving:
 
     def _chance(self, job: Job) -> "_Chance":
         cost = self._cost(job)
-        job_class = class_of(job.spec)
+        job_class = class_of(job.spec, self._picture.learnt)
         slowdown = self._slowdown(job, job_class)
         may = (
             job.state is _S.RUNNING
             and job.spec.preemptible
+            and job.spec.pin is None
             and job.spec.kind in MOVING_KINDS
             and lost_seconds(job.spec) is not None
         )
@@ -222,7 +223,7 @@ class Moving:
 
     def _as_movable(self, job: Job, now: float) -> Movable:
         assert job.placement is not None
-        asked = asked_by(job)
+        asked = asked_by(job, self._picture.learnt)
         return Movable(
             job_id=job.id,
             shape=_as_placed(job),

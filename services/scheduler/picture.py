@@ -3,7 +3,7 @@
 Every change of a job goes through `go`, which makes the step and draws it into the picture at once.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -11,7 +11,7 @@ from libs.domain.classes import JOB_CLASSES, class_of
 from libs.domain.cluster import Node
 from libs.domain.job import STEPS, Allocation, Cause, Job, JobEvent, JobState, Placement, Step, after
 from libs.messages.nodes import NodeReported, RunSeen, RunState, StartRun
-from libs.messages.signals import GpuScore
+from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.jobs import standing_of
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
@@ -23,6 +23,8 @@ from services.scheduler.orders import order_bytes_max, ports_of, run_orders
 from services.scheduler.runs import Runs
 
 _S, _E = JobState, JobEvent
+
+CPU_DUST = 1e-3  # what adding and subtracting cores very often may leave behind
 
 POLICY = Policy("priority", "weft-best", "easy")
 
@@ -63,7 +65,9 @@ class Picture:
         self.leaving: set[str] = set()
         self.strays: dict[str, tuple[RunSeen, ...]] = {}  # by node: what it reports and no job has there
         self.kept: dict[str, tuple[Allocation, ...]] = {}  # what is kept for a job that moves
-        self.scored = 0  # counts every change of a score
+        self.scored = 0  # counts every change of a score, and of what is learnt
+        self.measured: dict[str, dict[GpuKey, GpuScore]] = {}  # by class: where scores are from
+        self.learnt: dict[str, str] = {}  # by workload: the class of its jobs
         self.kept_out: set[str] = set()  # jobs that wait for a stray of theirs to end
         self.backing_off: set[str] = set()
         self.unexplained: set[str] = set()  # jobs that wait, and nobody has said why yet
@@ -73,12 +77,22 @@ class Picture:
         self.hinted: set[str] = set()
         self.node_changes: list[NodeChange] = []
 
-    def load(self, *, jobs: Iterable[Job], nodes: Iterable[Node], scores: Iterable[GpuScore] = (), now: float) -> None:
+    def load(
+        self,
+        *,
+        jobs: Iterable[Job],
+        nodes: Iterable[Node],
+        scores: Sequence[GpuScore] = (),
+        classes: Iterable[WorkloadClass] = (),
+        now: float,
+    ) -> None:
         """Begin from the store. Every node counts as heard of now: silence before we listened means nothing.
 
         None is given anything before it has reported: what runs there is not known.
         """
         self.room = self._room_for(scores)
+        self._note(scores)
+        self.learnt = _classes(classes)
         for node in nodes:
             self.nodes[node.id] = node
             self.heard[node.id] = now
@@ -94,14 +108,33 @@ class Picture:
         known = self.room.scores.of(score.job_class).get((score.node_id, score.gpu_index))
         return score.job_class in JOB_CLASSES and known != score.believed
 
-    def rescore(self, scores: Iterable[GpuScore]) -> None:
+    def rescore(self, scores: Sequence[GpuScore]) -> None:
         """Other scores for some GPUs: what is placed from now on goes by them."""
+        self._note(scores)
         for job_class, by_gpu in _by_class(scores).items():
             known = self.room.scores.of(job_class)
             new = {gpu: score for gpu, score in by_gpu.items() if known.get(gpu) != score}
             if new:
                 self.scored += 1
                 self.room.rescore(job_class, new)
+
+    def _note(self, scores: Iterable[GpuScore]) -> None:
+        for score in scores:
+            self.measured.setdefault(score.job_class, {})[score.node_id, score.gpu_index] = score
+
+    def is_learnt_anew(self, one: WorkloadClass) -> bool:
+        return one.job_class in JOB_CLASSES and self.learnt.get(one.workload) != one.job_class
+
+    def learn(self, classes: Iterable[WorkloadClass], now: float) -> None:
+        """Other classes for some workloads: who of them waits stands in another group, and all are placed by it."""
+        new = {workload: name for workload, name in _classes(classes).items() if self.learnt.get(workload) != name}
+        if not new:
+            return
+        self.scored += 1
+        before, self.learnt = self.learnt, {**self.learnt, **new}
+        for job in [job for job in self.jobs.values() if job.id in self.queue]:
+            if class_of(job.spec, before) != class_of(job.spec, self.learnt):
+                self.stand(job, now)
 
     def _room_for(self, scores: Iterable[GpuScore]) -> Room:
         return Room(Scores(_by_class(scores)), placer=self.policy.placing.placer, locality=self.locality)
@@ -281,6 +314,8 @@ class Picture:
         elif job.state is _S.STOPPING and before.state is not _S.STOPPING:
             self._undesire(before)
         if before.state.holding and job.state.holding:
+            if job.placement != before.placement:
+                self._resize(before, job)
             self.holdings.change(job, now)
         self.queue.remove(job.id)
         self.backing_off.discard(job.id)
@@ -310,7 +345,10 @@ class Picture:
     def stand(self, job: Job, now: float) -> None:
         """It waits in the queue, where the order puts it now."""
         lasts = None if self.policy.backfill == "none" else job.spec.time_limit_seconds
-        self.queue.add(standing_of(job, now, self.queue.order), JobGroup(shape_of(job.spec), class_of(job.spec), lasts))
+        self.queue.add(
+            standing_of(job, now, self.queue.order),
+            JobGroup(shape_of(job.spec), class_of(job.spec, self.learnt), lasts),
+        )
 
     def _give(self, job: Job, now: float, *, loaded: bool) -> None:
         """A job came to hold what its placement says."""
@@ -322,9 +360,25 @@ class Picture:
         self.room.take_all(job.placement.allocations)
         if job.state is not _S.STOPPING:
             self.order_bytes[job.id] = order_bytes_max(job)
-            for node_id, orders in run_orders(job, self.nodes).items():
-                self.desired.setdefault(node_id, {})[job.id] = orders
+            self._desire(job)
+
+    def _desire(self, job: Job) -> None:
+        for node_id, orders in run_orders(job, self.nodes).items():
+            of_node = self.desired.setdefault(node_id, {})
+            if of_node.get(job.id) != orders:
+                of_node[job.id] = orders
                 self.hinted.add(node_id)
+
+    def _resize(self, before: Job, job: Job) -> None:
+        """A running job has other limits on the same GPUs."""
+        assert before.placement is not None
+        assert job.placement is not None
+        for had, has in zip(before.placement.allocations, job.placement.allocations, strict=True):
+            assert (had.rank, had.node_id, had.gpus) == (has.rank, has.node_id, has.gpus), f"{job.id} would move"
+            if had != has:
+                self.room.resize(had, has)
+        self.holdings.resize(before, job)
+        self._desire(job)
 
     def _undesire(self, job: Job) -> None:
         assert job.placement is not None
@@ -357,6 +411,17 @@ class Picture:
                     other = held.setdefault((allocation.node_id, gpu), job.id)
                     assert other == job.id, f"GPU {gpu} of {allocation.node_id}: {other} and {job.id}"
         for node_id, room in self.room.nodes.items():
+            here = [
+                allocation
+                for job_id in self.runs.jobs_on(node_id)
+                if (placement := self.jobs[job_id].placement) is not None
+                for allocation in placement.allocations
+                if allocation.node_id == node_id
+            ]
+            cpus = room.node.capacity.cpus - sum(allocation.cpus for allocation in here)
+            assert abs(room.cpus - cpus) < CPU_DUST, f"{node_id}: {room.cpus} CPUs free, which are {cpus}"
+            memory = room.node.capacity.memory - sum(allocation.memory for allocation in here)
+            assert room.memory == memory, f"{node_id}: {room.memory} bytes free, which are {memory}"
             for gpu in room.free:
                 assert (node_id, gpu) not in held, f"GPU {gpu} of {node_id} is free and held by {held[node_id, gpu]}"
                 assert gpu not in self.occupied(node_id), f"GPU {gpu} of {node_id} is free and occupied"
@@ -366,6 +431,10 @@ class Picture:
             assert node_id not in self.room.nodes or gpu not in self.room.nodes[node_id].free, (
                 f"GPU {gpu} of {node_id} is free and kept"
             )
+
+
+def _classes(classes: Iterable[WorkloadClass]) -> dict[str, str]:
+    return {one.workload: one.job_class for one in classes if one.job_class in JOB_CLASSES}
 
 
 def _by_class(scores: Iterable[GpuScore]) -> dict[str, dict[GpuKey, float]]:

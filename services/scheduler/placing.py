@@ -3,6 +3,7 @@
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Placement, Step
 from libs.planning.jobs import asked_by, standing_of
 from libs.planning.room import shape_of
+from libs.planning.slow import SlowGpus
 from libs.planning.why import why_there
 from services.scheduler.orders import master_port
 from services.scheduler.picture import Picture
@@ -14,7 +15,10 @@ def place(
     address = picture.nodes[allocations[0].node_id].address
     port = master_port(job, ranks=len(allocations), taken=picture.ports.get(address, ()))
     name = picture.policy.placement
-    why = why_there(picture.room, shape_of(job.spec), asked_by(job), allocations, placement=name)
+    asked = asked_by(job, picture.learnt)
+    shape = shape_of(job.spec)
+    slow = SlowGpus(picture.measured.get(picture.room.scores.known(asked.job_class), {}), now)
+    why = why_there(picture.room, shape, asked, allocations, placement=name, slow=slow)
     sentence = f"{why.sentence}; {moved_for}" if moved_for else why.sentence
     # What the order forgot of it stays forgotten: else it would be displaced at once for what it had before.
     had = standing_of(job, now, picture.queue.order).attained_s

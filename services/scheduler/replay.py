@@ -98,6 +98,7 @@ class Replay:
                     jobs=entry.jobs,
                     nodes=entry.nodes,
                     scores=entry.scores,
+                    classes=entry.classes,
                     now=entry.now,
                     went_back_at=entry.went_back_at,
                 )
@@ -136,6 +137,8 @@ class Replay:
                 self._steps += core.follow(self._reports[number], self._now)
             case history.Rescored(scores):
                 core.picture.rescore(scores)
+            case history.Learnt(classes):
+                core.picture.learn(classes, self._now)
             case Decided():
                 self._steps += core.decide(self._now)
                 self.steps += len(self._steps)

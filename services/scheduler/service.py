@@ -7,7 +7,7 @@ from contextlib import suppress
 from libs.bus import Bus, NoAnswerError
 from libs.messages.asks import AskStored, OutboxFilled
 from libs.messages.nodes import NodeReported
-from libs.messages.signals import GpusScored
+from libs.messages.signals import ClassesLearnt, GpusScored
 from libs.service.run import Answer, Every, Listen, serve
 from libs.store import SchedulerStore, StoreUnavailableError
 from services.scheduler.core import Scheduler, Settings
@@ -58,6 +58,9 @@ async def run(
     async def hear_scores(scored: GpusScored) -> None:
         desk.scored(scored)
 
+    async def hear_classes(learnt: ClassesLearnt) -> None:
+        desk.learnt(learnt)
+
     async def lead() -> None:
         led = leadership.lease is not None
         await leadership.beat()
@@ -81,6 +84,7 @@ async def run(
                 Listen(AskStored, hear_ask, group="", tokens={"pool": pool}),
                 Listen(OutboxFilled, hear_outbox, group=""),
                 Listen(GpusScored, hear_scores, group="", tokens={"pool": pool}),
+                Listen(ClassesLearnt, hear_classes, group="", tokens={"pool": pool}),
             ],
             answers=[Answer(NodeReported, desk.report, group="", at_once=4096, tokens={"pool": pool})],
             loops=[

@@ -12,6 +12,7 @@ from libs.messages.nodes import RunSeen, RunState
 from libs.planning.jobs import asked_by, standing_of
 from libs.planning.order.las import LAS
 from libs.planning.order.standing import Standing
+from libs.planning.pins import in_the_way, is_pinned, with_holders
 from libs.planning.preemption import Clearing, Holder, clearing_for
 from libs.planning.room import NoRoom, Room, Shape, empty_room, gpus_of
 from services.scheduler import lives
@@ -136,6 +137,8 @@ class Waiting:
             if not reserved and (reserved := self._claim(job, group.shape, now)):
                 kept_for = job_id
                 picture.room.close(reserved)
+            if is_pinned(group.shape) and picture.policy.backfill != "none":
+                continue  # what is free elsewhere is of no use to it
             ahead = ahead or job_id
             if (gpus or picture.policy.backfill == "none") and not backfill.blocked(gpus, group.lasts_s):
                 causes.of_others = _behind(ahead, picture.policy.backfill)
@@ -152,7 +155,7 @@ class Waiting:
         known = self._unfit.get(shape)
         if known is not None and known[:2] == (room.grown, reserved):
             return ()
-        found = room.find(shape, asked_by(job))
+        found = room.find(shape, asked_by(job, self._picture.learnt))
         if not found:
             self._unfit[shape] = (room.grown, reserved, None)
         return found or ()
@@ -178,7 +181,7 @@ class Waiting:
         willing = picture.holdings.holders.who_may_leave(waiting, picture.jobs, now)
         if not _enough(shape, willing, free=room.gpus_free):
             return []
-        clearing = clearing_for(shape, room=room, holders=willing, asked=asked_by(job))
+        clearing = clearing_for(shape, room=room, holders=willing, asked=asked_by(job, picture.learnt))
         if clearing is None:
             return []
         self._making_room[job.id] = clearing
@@ -210,6 +213,8 @@ class Waiting:
 
     def _emptiest(self, shape: Shape) -> Nodes:
         """The nodes that would hold the whole shape if they were empty, those with most GPUs free first."""
+        if is_pinned(shape):
+            return tuple(sorted({want.request.node for want in shape if want.request.node in self._picture.room.nodes}))
         wanted = gpus_of(shape)
         nodes = sorted(self._picture.room.open_nodes, key=lambda room: (-len(room.free), room.node.id))
         claimed: list[str] = []
@@ -233,6 +238,9 @@ class Waiting:
             found = room.place(group.shape)
             assert isinstance(found, NoRoom), "it did not fit a moment ago"
             cause = found.cause
+            if is_pinned(group.shape):
+                jobs = (self._picture.jobs[job_id] for job_id in sorted(self._picture.runs.holding))
+                cause = with_holders(cause, in_the_way(group.shape, jobs))
             self._unfit[group.shape] = (room.grown, reserved, cause)
         return _kept_for(kept_for, cause) if reserved else cause
 

@@ -12,8 +12,10 @@ import pytest
 from msgspec import Struct
 
 from libs.credentials import Credentials, provision
+from libs.domain.job import Cause, CauseCode
+from libs.messages.asks import RankTuning, Tune
 from libs.servers import erase, up
-from libs.store import Lease, StoreUnavailableError
+from libs.store import Envelope, Lease, StoreUnavailableError
 from libs.store.migrate import ROLES, MigrationError, migrate
 from libs.store.postgres import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, CONNECT_SECONDS_MAX, PostgresStore
 from tests.support import postgres
@@ -21,6 +23,7 @@ from tests.support.builders import node, spec
 from tests.support.postgres import Server, Stores
 
 AT = 1_700_000_000.0
+TUNE = Tune(epoch=0, ranks=(RankTuning(rank=0, cpus=1.0),), cause=Cause(code=CauseCode.UPSCALED))
 ANSWER_SECONDS_MAX = ACQUIRE_SECONDS_MAX + COMMAND_SECONDS_MAX + CONNECT_SECONDS_MAX
 
 # Who may write what; everything else is refused. `table.column` where only that column may be changed.
@@ -34,12 +37,16 @@ MAY_WRITE = {
         "UPDATE": {"leases", "jobs", "nodes", "outbox", "policies"},
         "DELETE": {"asks", "gpu_slots", "leaderships", "outbox", "decisions"},
     },
-    "scorer": {"INSERT": {"gpu_scores"}, "UPDATE": {"gpu_scores"}},
-    "reallocator": {},
+    "scorer": {
+        "INSERT": {"gpu_scores", "workload_classes", "curves"},
+        "UPDATE": {"gpu_scores", "workload_classes", "curves"},
+        "DELETE": {"workload_classes", "curves"},
+    },
+    "reallocator": {"INSERT": {"envelopes"}, "UPDATE": {"envelopes"}, "DELETE": {"envelopes"}},
 }
 MAY_NOT_READ = {
     "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations"},
-    "scheduler": {"tenants", "tokens", "migrations"},
+    "scheduler": {"tenants", "tokens", "migrations", "envelopes"},
     "scorer": {
         *{
             "tenants",
@@ -54,6 +61,7 @@ MAY_NOT_READ = {
             "events",
             "outbox",
             "migrations",
+            "envelopes",
         },
     },
     "reallocator": {
@@ -114,7 +122,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 16
+    assert len(tables) == 19
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():
@@ -162,6 +170,10 @@ async def test_a_store_of_one_role_cannot_write_for_another(server: Server) -> N
             stores.scheduler.add_token(bytes(32), tenant="alice", admin=True, label="", at=AT),
             stores.scorer.drop_asks(lease, [1]),
             stores.reallocator.save_scores([], at=AT),
+            stores.reallocator.save_classes([], pool="default"),
+            stores.scheduler.save_curves([]),
+            stores.scheduler.save_envelope(Envelope(job_id="j-1", pool="default", epoch=0, state=b"{}"), at=AT),
+            stores.gateway.ask_tune(Envelope(job_id="j-1", pool="default", epoch=0, state=b"{}"), TUNE, at=AT),
         ):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await forbidden

@@ -265,6 +265,7 @@ class Cluster:
             witness=self.witness,
         )
         self.machines.append(machine)
+        self.witness.capacities[node_id] = machine.capacity
         self.executors[node_id] = self._add(f"executor-{node_id}", self._executor(machine))
         self.on_machine[node_id] = [
             self.executors[node_id],

@@ -24,7 +24,9 @@ from services.scheduler.moving import MoveRules
 from services.scheduler.replay import Replay
 from tests.simulation.cluster import Cluster, Life, Shape, WatchedScheduler, WatchedStore
 from tests.simulation.history import Failure, History, Listener, dice
+from tests.simulation.machine import WALL
 from tests.simulation.trouble import Trouble
+from tests.simulation.tuner import Tuner
 from tests.simulation.witness import Witness
 from tests.simulation.workload import Client, job
 from tests.support.virtual_time import Process, VirtualTimeLoop
@@ -124,6 +126,9 @@ class _World:
         shape = structs.replace(shape_of(seed), fencing=variation.fencing)
         self.cluster = Cluster(seed, shape, loop=loop, history=history, store=variation.store)
         self.trouble = Trouble(self.cluster, dice(seed, "trouble"), kinds=variation.kinds)
+        self.tuner = Tuner(
+            self.cluster.database.store, dice(seed, "tuner"), history=history, clock=lambda: WALL + loop.time()
+        )
         self.specs: dict[str, dict[str, Any]] = {}
         self.clients: set[asyncio.Task[Any]] = set()
 
@@ -136,9 +141,11 @@ class _World:
         self.client = self._client()
         seconds = self.dice.uniform(60.0, 180.0)
         users = asyncio.ensure_future(self._users(seconds))
+        tuned = asyncio.ensure_future(self.tuner.tune(seconds))
         await self.trouble.make(seconds)
         self.trouble.heal()
         await users
+        await tuned
         if await self._all_ended():
             await asyncio.sleep(SETTLE_SECONDS)
             stream = self.cluster.network.stream
@@ -166,7 +173,7 @@ class _World:
             dice=dice(self.seed, "client"),
             history=self.history,
             witness=self.cluster.witness,
-            clock=lambda: 1_767_225_600.0 + self.loop.time(),
+            clock=lambda: WALL + self.loop.time(),
         )
 
     async def _users(self, seconds: float) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.scheduler import picture
+from services.scheduler import picture, tuning
 from services.scheduler import service as scheduler_service
 from tests.simulation import mutants
 from tests.simulation.simulate import Result, Variation, simulate
@@ -66,6 +66,10 @@ MUTANTS = {
     "a scheduler for which what must stop is gone": (
         mutants.scheduler_has(picture, "Runs", mutants.CredulousRuns),
         "runs",
+    ),
+    "a scheduler that gives what is not free": (
+        mutants.scheduler_has(tuning, "_fits", lambda *_: True),
+        "over-given: ",
     ),
     "a relay that does not wait for the stream": (
         mutants.scheduler_has(scheduler_service, "Relay", mutants.HastyRelay),

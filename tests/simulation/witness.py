@@ -3,12 +3,14 @@
 import msgspec
 from msgspec import Struct
 
-from libs.domain.job import Cause, CauseCode, Placement
+from libs.domain.cluster import Capacity
+from libs.domain.job import Allocation, Cause, CauseCode, JobState, Placement
 from libs.messages.events import Event
 from libs.messages.nodes import EndReason, StartRun
 from services.executor.runtime import RunKey
 from tests.simulation.history import History
 
+CPU_DUST = 1e-6
 OVER = ("succeeded", "failed", "cancelled")
 
 
@@ -24,6 +26,7 @@ class Told(Struct):
     epoch: int = 0
     state: str = ""
     ranks: int = 0
+    allocations: tuple[Allocation, ...] = ()  # while it holds something
 
 
 class _Data(Struct):
@@ -45,6 +48,7 @@ class Witness:
         self.told_of: dict[tuple[str, str], Told] = {}
         self.keys: dict[str, str] = {}
         self.acknowledged: dict[str, str] = {}  # job id → the name under which it was submitted
+        self.capacities: dict[str, Capacity] = {}  # by node
         self._reports: dict[tuple[str, str], tuple[int, int]] = {}
 
     # what runs
@@ -92,6 +96,11 @@ class Witness:
             self.history.counts["pre-emptions"] += said.cause.code is CauseCode.PREEMPTED
         if said.placement is not None:
             told.ranks = len(said.placement.allocations)
+            told.allocations = said.placement.allocations
+            self._check_nodes(event.message_id, said.placement.allocations)
+        if not JobState(said.state).holding:
+            told.allocations = ()
+        self.history.counts["tunings"] += event.event == "tuned"
         ranks = [RunKey(job_id, said.epoch, rank) for rank in range(told.ranks)]
         if event.event == "started" and not self.begun.issuperset(ranks):
             self.history.fail(f"half placed: {job_id} is said to run, and {_missing(ranks, self.begun)} never began")
@@ -101,6 +110,18 @@ class Witness:
         for key in self.alive:
             if key.job_id == job_id and (over or key.epoch < said.epoch):
                 self.history.fail(f"{job_id} is {said.state} in epoch {said.epoch} while {key} runs")
+
+    def _check_nodes(self, what: str, allocations: tuple[Allocation, ...]) -> None:
+        """What all jobs hold of a node together is never more than it has."""
+        held = [one for told in self.told_of.values() for one in told.allocations]
+        for node_id in sorted({allocation.node_id for allocation in allocations}):
+            here = [one for one in held if one.node_id == node_id]
+            capacity = self.capacities[node_id]
+            cpus, memory = sum(one.cpus for one in here), sum(one.memory for one in here)
+            if cpus > capacity.cpus + CPU_DUST or memory > capacity.memory:
+                self.history.fail(f"over-given: with {what} jobs hold {cpus:g} CPUs and {memory} bytes of {node_id}")
+            if min(one.cpus for one in here) <= 0 or min(one.memory for one in here) <= 0:
+                self.history.fail(f"starved: with {what} a rank on {node_id} has nothing")
 
     def report_taken(self, scheduler: str, node_id: str, number: tuple[int, int]) -> None:
         if number <= self._reports.get((scheduler, node_id), (0, 0)):

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from libs.bus.memory import MemoryBus
-from libs.domain.classes import JOB_CLASSES
-from libs.domain.job import JobState, Step
-from libs.messages.asks import AskKind
+from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, WORKLOAD_LABEL
+from libs.domain.job import Cause, CauseCode, JobState, Step
+from libs.messages.asks import AskKind, RankTuning, Tune
 from libs.messages.history import Record
 from libs.messages.nodes import RunSeen, RunState
-from libs.messages.signals import GpuScore, GpusScored
+from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, WorkloadClass
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
-from libs.store import Lease, StoreUnavailableError, UnlawfulError
+from libs.store import Envelope, Lease, StoreUnavailableError, UnlawfulError
 from libs.store.memory import MemoryStore
 from services.scheduler.core import Scheduler, Settings
 from services.scheduler.desk import Desk
@@ -24,6 +24,9 @@ from services.scheduler.moving import MoveRules
 from services.scheduler.tally import Tally
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode
+
+MIB, GIB = 1 << 20, 1 << 30
+TUNED_FOR = (CauseCode.UPSCALED, CauseCode.RECLAIMED, CauseCode.REBALANCED, CauseCode.ROLLED_BACK)
 
 SETTINGS = Settings(
     lease_seconds=30.0,
@@ -56,6 +59,7 @@ class Life:
 
     def __init__(self, seed: int, *, nodes: int = 3, gpus: int = 4, pace: Pace | None = None) -> None:
         self.chance = random.Random(seed)
+        self.tuner = random.Random(f"tuner/{seed}")
         self.settings = SETTINGS
         if seed % 2:
             policy = Policy(self.chance.choice(ORDERS), self.chance.choice(PLACEMENTS), self.chance.choice(BACKFILLS))
@@ -110,6 +114,10 @@ class Life:
             done = happens()
             if asyncio.iscoroutine(done):
                 await done
+            if self.tuner.random() < 0.2:
+                await self._tune()
+            if self.tuner.random() < 0.05:
+                await self._learn()
             await self.turn()
 
     async def turn(self) -> None:
@@ -130,6 +138,9 @@ class Life:
     async def _submit(self) -> None:
         job_id = f"j-{len(self.jobs)}"
         self.jobs.append(job_id)
+        labels = {"weft/checkpoints": "0s", WORKLOAD_LABEL: f"w-{self.tuner.randint(1, 3)}"}
+        if self.tuner.random() < 0.6:
+            labels[CLASS_LABEL] = self.tuner.choice([*JOB_CLASSES, "other"])
         wanted = spec(
             f"job-{len(self.jobs)}",
             gpus=self.chance.choice([0, 1, 1, 2, 4, 5]),
@@ -137,7 +148,7 @@ class Life:
             priority=self.chance.choice([0, 0, 0, 5, 10]),
             preemptible=self.chance.random() < 0.7,
             grace="3s",
-            labels={"weft/class": self.chance.choice([*JOB_CLASSES, "other"]), "weft/checkpoints": "0s"},
+            labels=labels,
             time_limit=self.chance.choice([None, None, "1m", "5m"]),
             retries={"max": self.chance.choice([0, 1, 3]), "backoff": "3s"},
         )
@@ -188,6 +199,43 @@ class Life:
         )
         await self.store.save_scores(scores, at=self.now)
         self.desk.scored(GpusScored(pool="default", scores=scores))
+
+    async def _tune(self) -> None:
+        """Ask for other limits of a running job: most make sense, and some fit."""
+        running = await self.store.jobs(tenant=None, states=[JobState.RUNNING])
+        if not running:
+            return
+        job = self.tuner.choice(running)
+        assert job.placement is not None
+        ranks = tuple(
+            RankTuning(
+                rank=allocation.rank + (self.tuner.random() < 0.02),
+                cpus=self.tuner.choice([None, 0.0, 0.5, 2.0, 30.0, 60.0, allocation.cpus]),
+                memory=self.tuner.choice([None, None, 1, 64 * MIB, 2 * GIB, 200 * GIB]),
+                egress=self.tuner.choice([None, None, 1, 2_500_000]),
+            )
+            for allocation in job.placement.allocations
+            if self.tuner.random() < 0.7
+        )
+        cause = Cause(code=self.tuner.choice(TUNED_FOR), sentence="by chance")
+        tune = Tune(epoch=job.epoch - (self.tuner.random() < 0.1), ranks=ranks, cause=cause)
+        envelope = Envelope(job_id=job.id, pool="default", epoch=job.epoch, state=b"{}")
+        await self.store.ask_tune(envelope, tune, at=self.now)
+
+    async def _learn(self) -> None:
+        classes = tuple(
+            WorkloadClass(
+                workload=f"w-{number}",
+                job_class=self.tuner.choice([*JOB_CLASSES, "other"]),
+                compute=0.5,
+                memory=0.5,
+                at=self.now,
+            )
+            for number in self.tuner.sample([1, 2, 3], 2)
+        )
+        await self.store.save_classes(classes, pool="default")
+        if self.tuner.random() < 0.7:  # else nobody is told
+            self.desk.learnt(ClassesLearnt(pool="default", classes=classes))
 
     def _come_or_go(self) -> None:
         one = self.chance.choice(self.nodes)

@@ -6,8 +6,8 @@ from typing import Any
 from msgspec import structs
 
 from libs.domain.cluster import Node
-from libs.domain.job import Job, JobEvent, JobState, Step, after
-from libs.messages.asks import Ask, AskKind
+from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step, after
+from libs.messages.asks import Ask, AskKind, RankTuning, Tune
 from libs.messages.nodes import Leader
 from services.scheduler.core import Scheduler, Settings
 from tests.support.builders import capacity, job
@@ -35,6 +35,13 @@ class World:
     def ask(self, kind: AskKind, subject_id: str, priority: int = 0, *, job: Job | None = None) -> list[Step]:
         ask = Ask(id=1, kind=kind, subject_id=subject_id, tenant="alice", at=self.now, priority=priority)
         return self.keep(self.core.ask(ask, self.now, job=job))
+
+    def tune(self, job_id: str, *ranks: RankTuning, epoch: int | None = None) -> list[Step]:
+        """As the reallocator asks it; nothing comes of what is refused."""
+        of = self.stored[job_id].epoch if epoch is None else epoch
+        asked = Tune(epoch=of, ranks=ranks, cause=Cause(code=CauseCode.UPSCALED, sentence="it is held back"))
+        ask = Ask(id=1, kind=AskKind.TUNE, subject_id=job_id, tenant="weft", at=self.now, tune=asked)
+        return self.keep(self.core.ask(ask, self.now))
 
     def keep(self, steps: list[Step]) -> list[Step]:
         self.steps += steps

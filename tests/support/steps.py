@@ -12,6 +12,7 @@ CAUSES = {
     JobEvent.PLACED: CauseCode.FITS,
     JobEvent.STARTING: CauseCode.NODE_REPORTED,
     JobEvent.STARTED: CauseCode.NODE_REPORTED,
+    JobEvent.TUNED: CauseCode.UPSCALED,
     JobEvent.STOPPING: CauseCode.PREEMPTED,
     JobEvent.REQUEUED: CauseCode.PREEMPTED,
     JobEvent.SUCCEEDED: CauseCode.EXITED,

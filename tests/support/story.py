@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from libs.domain.cluster import Capacity, Gpu, Node
 from libs.domain.job import Cause, CauseCode, JobEvent
@@ -74,6 +75,11 @@ async def _a_job_that_is_preempted(gateway: GatewayStore, scheduler: SchedulerSt
     job = await go(scheduler, lease, job, _E.PLACED, at=BEGAN + 900, placement=where)
     job = await go(scheduler, lease, job, _E.STARTING, at=BEGAN + 900.2)
     job = await go(scheduler, lease, job, _E.STARTED, at=BEGAN + 902)
+    sentence = "rank 0 is held back for 62 % of its CPU periods: 1 → 2 CPUs, which are free on node-1"
+    cause = Cause(code=_C.UPSCALED, sentence=sentence, numbers={"cpu_throttled": 0.62, "cpus": 1.0, "cpus_new": 2.0})
+    first, *others = where.allocations
+    tuned = structs.replace(where, allocations=(structs.replace(first, cpus=2.0), *others))
+    job = await go(scheduler, lease, job, _E.TUNED, at=BEGAN + 1200, cause=cause, placement=tuned)
     cause = Cause(code=_C.EXITED, sentence="every rank ended with status 0")
     ended = {"exit_code": 0, "progress": {"step": 4000.0, "loss": 0.08}}
     await go(scheduler, lease, job, _E.SUCCEEDED, at=BEGAN + 3600, cause=cause, **ended)

@@ -105,3 +105,18 @@ def test_an_allow_list_with_the_root_allows_everything() -> None:
 def test_a_folder_of_the_host_that_nobody_offers_is_refused(source: str) -> None:
     found = refusal(spec(**volume(source)), allowed=("/srv/data",))
     assert (found or (0, "", ""))[:2] == (422, "volumes[0].source")
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        (spec(pin={"node": "node-9"}), "pin.node"),
+        (spec(pin={"node": "node-1", "gpu": 4}), "pin.gpu"),
+        (spec(gpus=5, pin={"node": "node-1", "gpu": 0}), "roles.worker.gpus"),
+        (spec(role={"cpus": 65}, pin={"node": "node-1"}), "roles.worker.cpus"),
+    ],
+)
+def test_a_pin_that_can_never_be_held_names_what_is_wrong_with_it(asked: JobSpec, field: str) -> None:
+    _, found, reason = refusal(asked) or (0, "", "")
+    assert found == field
+    assert "is pinned to" in reason

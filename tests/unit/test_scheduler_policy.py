@@ -252,7 +252,10 @@ def test_the_next_placement_goes_by_new_scores_of_the_jobs_class() -> None:
     placed = {job_id: w.core.picture.jobs[job_id].placement for job_id in ("j-1", "j-2")}
     assert placed["j-1"] is not None
     assert placed["j-1"].allocations[0].gpus == (1,)
-    assert placed["j-1"].why == "weft-best: 1 GPU of node-1, score 0.90; packed would have given 1.30: 31 % faster"
+    assert placed["j-1"].why == (
+        "weft-best: 1 GPU of node-1, score 0.90; packed would have given 1.30: 31 % faster;"
+        " left aside: gpu-0 of node-1 is 1.30× slower for compute-bound jobs"
+    )
     assert placed["j-1"].numbers["slowdown_packed"] == 1.3
     assert placed["j-2"] is not None
     assert placed["j-2"].allocations[0].gpus == (0,)  # slow for others, and not for it
