@@ -235,7 +235,7 @@ class Benchmarks:
                     gpu_index=known.place[1],
                     job_class=job_class,
                     score=score,
-                    confidence=compared.confidence,
+                    confidence=compared.confidence[job_class],
                     source="benchmark",
                     measured_at=compared.at,
                     samples=compared.samples,

@@ -42,17 +42,12 @@ class Conditions(Struct, frozen=True, kw_only=True):
 
 
 class Compared(Struct, frozen=True, kw_only=True):
-    """A GPU's time over that of its like, 1.0 where there are too few of them; `confidence` from 0 to 1."""
+    """A GPU's time over that of its like, by class of jobs, 1.0 where there are too few of them; and how sure that is."""
 
-    compute: float
-    memory: float
-    confidence: float
+    by_class: dict[str, float]
+    confidence: dict[str, float]
     at: float
     samples: int
-
-    @property
-    def by_class(self) -> dict[str, float]:
-        return {"compute": self.compute, "mixed": (self.compute * self.memory) ** 0.5, "memory": self.memory}
 
 
 class _Group(Struct, frozen=True):
@@ -118,17 +113,29 @@ class Results:
         if not results:
             return None
         newest = results[-1]
+        compute = memory = TYPICAL
+        sure_of_compute = sure_of_memory = ALONE
         group = self._group(newest)
-        if group.size < self._group_least:
-            return Compared(compute=TYPICAL, memory=TYPICAL, confidence=ALONE, at=newest.at, samples=len(results))
-        compute, memory = _believed(results)
-        compute, memory = compute / group.compute, memory / group.memory
-        confidence = _confidence(newest, group.size)
-        if self.surprising(uuid):
-            confidence *= UNCONFIRMED
-            if len(results) == 1:
-                compute, memory = min(compute, TYPICAL), min(memory, TYPICAL)
-        return Compared(compute=compute, memory=memory, confidence=confidence, at=newest.at, samples=len(results))
+        if group.size >= self._group_least:
+            compute, memory = _believed(results)
+            compute, memory = compute / group.compute, memory / group.memory
+            told = newest.measurement
+            sure_of_compute = _confidence(told.reps, told.compute_spread, group.size)
+            sure_of_memory = _confidence(told.reps, told.memory_spread, group.size)
+            if self.surprising(uuid):
+                sure_of_compute, sure_of_memory = sure_of_compute * UNCONFIRMED, sure_of_memory * UNCONFIRMED
+                if len(results) == 1:
+                    compute, memory = min(compute, TYPICAL), min(memory, TYPICAL)
+        return Compared(
+            by_class={"compute": compute, "mixed": (compute * memory) ** 0.5, "memory": memory},
+            confidence={
+                "compute": sure_of_compute,
+                "mixed": min(sure_of_compute, sure_of_memory),
+                "memory": sure_of_memory,
+            },
+            at=newest.at,
+            samples=len(results),
+        )
 
     def _group(self, result: Measured) -> _Group:
         if self._groups is None:
@@ -154,9 +161,6 @@ def _far(newest: Measured, expected: float) -> bool:
     return abs(newest.measurement.compute_s / expected - 1.0) > SURPRISE
 
 
-def _confidence(newest: Measured, group: int) -> float:
-    """More by more repetitions and by more GPUs to compare with, less by a wider spread."""
-    measurement = newest.measurement
-    spread = max(measurement.compute_spread, measurement.memory_spread)
-    by_reps = measurement.reps / (measurement.reps + REPS_HALF)
-    return by_reps * group / (group + GROUP_HALF) / (1.0 + (spread / SPREAD_HALF) ** 2)
+def _confidence(reps: float, spread: float, group: int) -> float:
+    """From 0 to 1: more by more repetitions and by more GPUs to compare with, less by a wider spread."""
+    return reps / (reps + REPS_HALF) * group / (group + GROUP_HALF) / (1.0 + (spread / SPREAD_HALF) ** 2)

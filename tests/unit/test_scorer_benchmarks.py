@@ -300,18 +300,19 @@ def test_emulated_and_real_ones_are_never_compared() -> None:
 
 
 def test_less_is_believed_of_a_wide_spread_few_repetitions_and_few_gpus() -> None:
-    def confidence(nodes: int, **fields: float) -> float:
+    def confidence(nodes: int, job_class: str = "compute", **fields: float) -> float:
         w = World(*(bench_node(f"node-{number}") for number in range(1, nodes + 1)), at_once=9)
         for wanted in w.ask():
             w.end(wanted, **fields)
-        return w.scores()["node-1/0"].confidence
+        return w.scores(job_class)["node-1/0"].confidence
 
     usual = confidence(4)
     assert 0.7 < usual < 1.0
     assert confidence(8) > usual > confidence(3) > confidence(2)
     assert confidence(4, reps=3) < usual
     assert confidence(4, compute_spread=0.2) < usual / 4
-    assert confidence(4, memory_spread=0.2) < usual / 4
+    assert confidence(4, memory_spread=0.2) == usual
+    assert confidence(4, "memory", memory_spread=0.2) == confidence(4, "mixed", memory_spread=0.2) < usual / 4
 
 
 def test_one_disturbed_run_brands_nobody() -> None:
