@@ -42,7 +42,7 @@ class Conditions(Struct, frozen=True, kw_only=True):
 
 
 class Compared(Struct, frozen=True, kw_only=True):
-    """A GPU's time over that of its like, by class of jobs, 1.0 where there are too few of them; and how sure that is."""
+    """A GPU's time over that of its like by class of jobs, 1.0 where they are too few; and how sure that is."""
 
     by_class: dict[str, float]
     confidence: dict[str, float]

@@ -1,7 +1,7 @@
 """A benchmark as a job, how it is gone about, and what is read from one that has ended."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ from libs.domain.spec import Pin, TuningMode, decode_spec
 from libs.gpus.bench import Measurement, benchmark_spec, is_benchmark, measured
 from libs.gpus.bench.protocol import Durations, measure
 from libs.gpus.bench.result import measurement_of, progress_line, spread
-from libs.gpus.bench.standin import StandIn
+from libs.gpus.bench.standin import REP_SECONDS, StandIn
 from libs.gpus.bench.watch import NvmlWatch, Unwatched
 from libs.gpus.fake import FakeGpu, FakeNvml
 from libs.messages.signals import GpuSample
@@ -209,32 +209,59 @@ def test_one_that_ran_elsewhere_or_did_not_succeed_says_nothing() -> None:
 # the stand-in
 
 
-def test_the_stand_in_reports_cpu_time_times_the_slowdown_and_lasts_so_long() -> None:
-    clock, cpu = Clock(), iter([0.0, 0.004, 1.0, 1.004])
-    slowdown = [1.0, 1.5]
+class Machine:
+    """Its CPU takes `slice_seconds` for each slice of work; the wall's clock may run on meanwhile, for others."""
 
-    def sleep(seconds: float) -> None:
-        clock.now += seconds
+    def __init__(self, slice_seconds: Callable[[int], float], *, others: float = 0.0) -> None:
+        self.clock = Clock()
+        self.slept: list[float] = []
+        self._slice_seconds = slice_seconds
+        self._others = others
+        self._asked = 0
+        self._cpu = 5.0
 
-    bench = StandIn(lambda: slowdown.pop(0), cpu_time=lambda: next(cpu), clock=clock, sleep=sleep)
-    normal = bench.compute()
-    lasted = clock.now
-    assert bench.compute() == pytest.approx(1.5 * normal)
-    assert clock.now - lasted == pytest.approx(1.5 * lasted)
+    def cpu_time(self) -> float:
+        """Asked before and after each slice."""
+        if self._asked % 2:
+            took = self._slice_seconds(self._asked // 2)
+            self._cpu += took
+            self.clock.now += took + self._others
+        self._asked += 1
+        return self._cpu
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.clock.now += seconds
+
+    def stand_in(self, *slowdowns: float) -> StandIn:
+        left = list(slowdowns)
+        return StandIn(lambda: left.pop(0), cpu_time=self.cpu_time, clock=self.clock, sleep=self.sleep)
 
 
-def test_a_repetition_that_waited_for_a_cpu_took_no_longer() -> None:
-    """Half a second passes on the wall's clock, for others' work; the CPU time of our own is what is told."""
-    clock, cpu = Clock(), iter([5.0, 5.004])
+def test_a_repetition_takes_the_slowdown_and_really_lasts_so_long() -> None:
+    machine = Machine(lambda _: 0.0003)
+    bench = machine.stand_in(1.0, 1.5)
+    assert bench.compute() == pytest.approx(REP_SECONDS)
+    assert machine.clock.now == pytest.approx(REP_SECONDS)
+    assert bench.memory() == pytest.approx(1.5 * REP_SECONDS)
+    assert machine.clock.now == pytest.approx(2.5 * REP_SECONDS)
 
-    def cpu_time() -> float:
-        clock.now += 0.25
-        return next(cpu)
 
-    slept: list[float] = []
-    bench = StandIn(lambda: 1.0, cpu_time=cpu_time, clock=clock, sleep=slept.append)
-    assert bench.compute() == pytest.approx(0.004)
-    assert slept == [0.0], "and it is late already, so it waits for nothing"
+def test_a_machine_that_is_slow_for_a_while_makes_no_slow_gpu() -> None:
+    """Half as fast from the tenth slice on, disturbed in every fifth, and others take the CPU in between."""
+    machine = Machine(lambda number: 0.0003 * (1 + (number >= 10)) * (1 + 3 * (number % 5 == 0)), others=0.25)
+    assert machine.stand_in(1.33).compute() == pytest.approx(1.33 * REP_SECONDS, rel=0.01)
+    assert machine.slept == [0.0], "it is late already, so it waits for nothing"
+
+
+def test_what_the_work_itself_takes_longer_is_measured() -> None:
+    """It is a measurement, and not the slowdown read from a file."""
+    machine = Machine(lambda number: 0.0003 * (1.2 if number % 2 == 0 else 1.0))
+    assert machine.stand_in(1.0).compute() == pytest.approx(1.2 * REP_SECONDS)
+
+
+def test_a_kernel_that_counts_in_ticks_makes_no_nonsense() -> None:
+    assert Machine(lambda _: 0.0).stand_in(1.33).compute() == pytest.approx(1.33 * REP_SECONDS)
 
 
 # clocks

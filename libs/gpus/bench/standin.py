@@ -1,17 +1,20 @@
 """What stands in for the benchmark where GPUs are emulated: a fixed amount of work of the CPU.
 
-No GPU is measured, and what is told of it is called emulated. The work is timed by the CPU time that it took, not by
-the clock on the wall, because a busy machine must not look like a GPU that varies; that time is multiplied by the
-slowdown that the emulated GPU has at that moment. A repetition also lasts so much longer: it works, and then waits.
-What is left of the machine's own noise is in the spread, and in how results differ from one benchmark to the next.
+No GPU is measured, and what is told of it is called emulated. Nor is the CPU: a busy machine must not look like a GPU
+that varies. So the work is timed by the CPU time that it took, in units of the very same work done in between: what the
+machine does to both falls out. A repetition is said to have taken REP_SECONDS times that ratio, times the slowdown that
+the emulated GPU has at that moment, and it really lasts as long as REP_SECONDS times the slowdown: it works, and waits.
+What is left of the machine's own noise shows as spread.
 """
 
 import time
 from collections.abc import Callable
+from statistics import median
 
-STEPS = 150_000  # of the arithmetic: some milliseconds
-COPIES, ARRAY_BYTES = 12, 4 << 20  # larger than a core's own cache
-REP_SECONDS = 0.04  # how long a repetition lasts at a slowdown of 1, most of it waiting
+REP_SECONDS = 0.04  # of a repetition at a slowdown of 1, most of it waiting
+SLICES = 9  # of the work of a repetition, and as many in between
+STEPS = 10_000  # of the arithmetic of a slice
+ARRAY_BYTES = 2 << 20  # larger than a core's own cache
 
 Seconds = Callable[[], float]
 
@@ -42,17 +45,24 @@ class StandIn:
         return self._rep(self._copy)
 
     def _rep(self, work: Callable[[], None]) -> float:
-        slowdown, until = self._slowdown(), self._clock()
-        until += REP_SECONDS * slowdown
+        slowdown = self._slowdown()
+        until = self._clock() + REP_SECONDS * slowdown
+        ours: list[float] = []
+        between: list[float] = []
+        for _ in range(SLICES):
+            ours.append(self._timed(work))
+            between.append(self._timed(work))
+        self._sleep(max(0.0, until - self._clock()))
+        unit = median(between)  # 0 where a kernel counts CPU time in ticks
+        return REP_SECONDS * slowdown * (median(ours) / unit if unit > 0 else 1.0)
+
+    def _timed(self, work: Callable[[], None]) -> float:
         began = self._cpu_time()
         work()
-        took = self._cpu_time() - began
-        self._sleep(max(0.0, until - self._clock()))
-        return took * slowdown
+        return max(0.0, self._cpu_time() - began)
 
     def _copy(self) -> None:
-        for _ in range(COPIES):
-            self._to[:] = self._from
+        self._to[:] = self._from
 
 
 def _chain() -> None:
