@@ -175,7 +175,7 @@ class Benchmarks:
         last = self._results.newest(uuid)
         if last is None:
             return 0, "joined"
-        if Conditions.during(last) != known.conditions:
+        if self._results.conditions(uuid) != known.conditions:
             power = "" if known.power is None else f"-{known.power:g}W"
             return 1, f"changed-{known.driver}{power}-{last.at:.0f}"
         # One whose results never agree would be measured without end.
@@ -224,11 +224,9 @@ class Benchmarks:
         """For each class, of each GPU that is there and was measured as it is: its time over that of GPUs like it."""
         found: list[GpuScore] = []
         for uuid, known in sorted(self._gpus.items(), key=lambda item: item[1].place):
-            last = self._results.newest(uuid)
-            if last is None or Conditions.during(last) != known.conditions:
+            if self._results.conditions(uuid) != known.conditions:
                 continue
             compared = self._results.compared(uuid)
-            assert compared is not None
             found += [
                 GpuScore(
                     node_id=known.place[0],

@@ -64,6 +64,7 @@ class Results:
     def __init__(self, *, group_least: int) -> None:
         self._group_least = group_least
         self._results: dict[str, list[Measured]] = {}
+        self._conditions: dict[str, Conditions] = {}  # of each GPU's newest
         self._groups: dict[Conditions, _Group] | None = None  # None: to be made anew
 
     def add(self, result: Measured) -> bool:
@@ -77,6 +78,7 @@ class Results:
         if results == before:
             return False
         self._results[result.uuid] = results
+        self._conditions[result.uuid] = conditions
         self._groups = None
         return True
 
@@ -85,12 +87,16 @@ class Results:
         begin = now - KEPT_SECONDS
         old = [uuid for uuid, results in self._results.items() if uuid not in but and results[-1].at < begin]
         for uuid in old:
-            del self._results[uuid]
+            del self._results[uuid], self._conditions[uuid]
             self._groups = None
 
     def newest(self, uuid: str) -> Measured | None:
         results = self._results.get(uuid)
         return results[-1] if results else None
+
+    def conditions(self, uuid: str) -> Conditions | None:
+        """Of the newest."""
+        return self._conditions.get(uuid)
 
     def all_newest(self) -> dict[str, Measured]:
         return {uuid: results[-1] for uuid, results in self._results.items()}
@@ -105,17 +111,16 @@ class Results:
         newest, *before = reversed(self._results[uuid])
         if before:
             return all(_far(newest, one.measurement.compute_s) for one in before)
-        group = self._group(newest)
+        group = self._group(uuid)
         return group.size >= self._group_least and _far(newest, group.compute)
 
-    def compared(self, uuid: str) -> Compared | None:
-        results = self._results.get(uuid)
-        if not results:
-            return None
+    def compared(self, uuid: str) -> Compared:
+        """Of a GPU that has results."""
+        results = self._results[uuid]
         newest = results[-1]
         compute = memory = TYPICAL
         sure_of_compute = sure_of_memory = ALONE
-        group = self._group(newest)
+        group = self._group(uuid)
         if group.size >= self._group_least:
             compute, memory = _believed(results)
             compute, memory = compute / group.compute, memory / group.memory
@@ -137,16 +142,16 @@ class Results:
             samples=len(results),
         )
 
-    def _group(self, result: Measured) -> _Group:
+    def _group(self, uuid: str) -> _Group:
         if self._groups is None:
             alike: dict[Conditions, list[tuple[float, float]]] = {}
-            for results in self._results.values():
-                alike.setdefault(Conditions.during(results[-1]), []).append(_believed(results))
+            for other, results in self._results.items():
+                alike.setdefault(self._conditions[other], []).append(_believed(results))
             self._groups = {
                 conditions: _Group(len(each), median(one[0] for one in each), median(one[1] for one in each))
                 for conditions, each in alike.items()
             }
-        return self._groups[Conditions.during(result)]
+        return self._groups[self._conditions[uuid]]
 
 
 def _believed(results: Sequence[Measured]) -> tuple[float, float]:
