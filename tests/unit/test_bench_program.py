@@ -137,7 +137,7 @@ def test_the_chains_go_on_changing_for_as_long_as_a_repetition() -> None:
 # emulated
 
 
-def emulated(tmp_path: Path, slowdown: str = "1", *, seconds: str = "0.4") -> Measurement:
+def emulated(tmp_path: Path, slowdown: str = "1", *, seconds: str = "1.2") -> Measurement:
     folder = tmp_path / "emulated"
     folder.mkdir(exist_ok=True)
     (folder / "2").write_text(slowdown)
@@ -148,8 +148,8 @@ def emulated(tmp_path: Path, slowdown: str = "1", *, seconds: str = "0.4") -> Me
 
 
 def test_an_emulated_gpu_is_called_so_and_is_as_slow_as_its_file_says(tmp_path: Path) -> None:
-    normal, slow = emulated(tmp_path), emulated(tmp_path, "1.33")
+    normal, slow = emulated(tmp_path), emulated(tmp_path, "2")
     assert (normal.emulated, slow.emulated) == (1, 1)
-    assert slow.compute_s / normal.compute_s == pytest.approx(1.33, rel=0.05)
-    assert slow.memory_s / normal.memory_s == pytest.approx(1.33, rel=0.1)
+    assert slow.compute_s / normal.compute_s == pytest.approx(2, rel=0.1)
+    assert slow.memory_s / normal.memory_s == pytest.approx(2, rel=0.2)
     assert slow.reps <= normal.reps, "and its work really takes longer"

@@ -20,6 +20,7 @@ from libs.gpus.bench.result import Measurement, progress_line
 from libs.gpus.bench.standin import StandIn
 from libs.gpus.bench.watch import NvmlWatch, Unwatched
 from libs.gpus.emulated import slowdown_here
+from libs.gpus.nvml import MIG_PREFIX
 
 PROGRESS_VARIABLE, EMULATED_VARIABLE = "WEFT_PROGRESS", "WEFT_GPUS_EMULATED"
 
@@ -57,7 +58,7 @@ def _real(durations: Durations, compute: ComputeWork, memory: MemoryWork, *, vis
         gpu = bench.gpu
         logging.info("%s (%s, compute capability %s): %g s", gpu.name, gpu.uuid, gpu.capability, durations.total)
         # NVML knows an instance of a GPU by the name that the node gave us, and not by that of the whole.
-        watched = visible if visible.startswith("MIG-") else gpu.uuid
+        watched = visible if visible.startswith(MIG_PREFIX) else gpu.uuid
         measurement = measure(bench, NvmlWatch(watched), durations, clock=time.monotonic)
         bench.check()
         terabytes = memory.moved_bytes / measurement.memory_s / 1e12

@@ -2,17 +2,17 @@
 
 No GPU is measured, and what is told of it is called emulated. Nor is the CPU: a busy machine must not look like a GPU
 that varies. So the work is timed by the CPU time that it took, in units of the very same work done in between: what the
-machine does to both falls out. A repetition is said to have taken REP_SECONDS times that ratio, times the slowdown that
-the emulated GPU has at that moment, and it really lasts as long as REP_SECONDS times the slowdown: it works, and waits.
-What is left of the machine's own noise shows as spread.
+machine does to both falls out, and of each only the fastest slices count. A repetition is said to have taken
+REP_SECONDS times that ratio, times the slowdown that the emulated GPU has at that moment, and it really lasts as long as
+REP_SECONDS times the slowdown: it works, and waits. What is left of the machine's own noise shows as spread.
 """
 
 import time
 from collections.abc import Callable
-from statistics import median
 
 REP_SECONDS = 0.04  # of a repetition at a slowdown of 1, most of it waiting
-SLICES = 9  # of the work of a repetition, and as many in between
+SLICES = 10  # of the work of a repetition, and as many in between
+COUNTED = 3
 STEPS = 10_000  # of the arithmetic of a slice
 ARRAY_BYTES = 2 << 20  # larger than a core's own cache
 
@@ -47,14 +47,13 @@ class StandIn:
     def _rep(self, work: Callable[[], None]) -> float:
         slowdown = self._slowdown()
         until = self._clock() + REP_SECONDS * slowdown
-        ours: list[float] = []
-        between: list[float] = []
-        for _ in range(SLICES):
-            ours.append(self._timed(work))
-            between.append(self._timed(work))
+        slices = [self._timed(work) for _ in range(2 * SLICES)]
         self._sleep(max(0.0, until - self._clock()))
-        unit = median(between)  # 0 where a kernel counts CPU time in ticks
-        return REP_SECONDS * slowdown * (median(ours) / unit if unit > 0 else 1.0)
+        # Of four slices the outer two, so that a machine that grows faster or slower favours neither.
+        ours = sum(sorted(took for number, took in enumerate(slices) if number % 4 in (0, 3))[:COUNTED])
+        between = sum(sorted(took for number, took in enumerate(slices) if number % 4 in (1, 2))[:COUNTED])
+        # Nothing where a kernel counts CPU time in ticks.
+        return REP_SECONDS * slowdown * (ours / between if between > 0 else 1.0)
 
     def _timed(self, work: Callable[[], None]) -> float:
         began = self._cpu_time()

@@ -2,12 +2,13 @@
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
 from libs.domain.cluster import Gpu
 from libs.gpus.nvml import DRIVER, Nvml, NvmlError
-from libs.gpus.sample import sample
+from libs.gpus.sample import GpuReader
 from libs.messages.signals import GpuSample
 
 logger = logging.getLogger(__name__)
@@ -58,8 +59,10 @@ class NvmlWatch:
         except NvmlError as error:
             logger.info("clocks and power are not looked at: %s", error)
             return
+        reader = GpuReader((self._gpu,), nvml=self._nvml)
         while not self._over.is_set():
-            self._seen.extend(sample((self._gpu,), nvml=self._nvml))
+            self._seen.extend(reader.read(now=time.monotonic()))
             self._over.wait(self._look_seconds)
+        reader.free()
         with suppress(NvmlError):
             self._nvml.nvmlShutdown()
