@@ -3,8 +3,8 @@
 No GPU is measured, and what is told of it is called emulated. Nor is the CPU: a busy machine must not look like a GPU
 that varies. So the work is timed by the CPU time that it took, in units of the very same work done in between: what the
 machine does to both falls out, and of each only the fastest slices count. A repetition is said to have taken
-REP_SECONDS times that ratio, times the slowdown that the emulated GPU has at that moment, and it really lasts as long as
-REP_SECONDS times the slowdown: it works, and waits. What is left of the machine's own noise shows as spread.
+REP_SECONDS times that ratio, times the slowdown that the emulated GPU has at that moment, and it really lasts as long
+as REP_SECONDS times the slowdown: it works, and waits. What is left of the machine's own noise shows as spread.
 """
 
 import time
