@@ -1,4 +1,4 @@
-"""Throughput against size: what was measured of a job at some numbers of replicas and CPUs, and what to expect at others.
+"""Throughput against size: what was measured of a job at some numbers of replicas and CPUs, and what else to expect.
 
 Between two sizes that were measured the speed is interpolated, in logarithms; beyond them it goes on as it went, never
 faster than in proportion to the replicas or to the CPUs. What a workload's other jobs did is a prior: scaled to the
@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import exp, inf, log, log2
 from statistics import median
-
-from msgspec.structs import replace
 
 from libs.messages.signals import Curve, CurvePoint
 
@@ -182,9 +180,3 @@ def _in_row(row: Sequence[CurvePoint], cpus: float) -> tuple[float, float]:
         slope = log(row[1].speed / least.speed) / log(row[1].cpus / least.cpus)
         exponent = min(1.0, max(0.0, slope))
     return least.speed * (cpus / least.cpus) ** exponent, confidence_of(least) * 0.5 ** log2(least.cpus / cpus)
-
-
-def merged(curve: Curve | None, subject: str, pool: str, more: Iterable[CurvePoint], *, at: float) -> Curve:
-    """A curve with more points in it; a new one where there was none."""
-    known = curve or Curve(subject=subject, pool=pool)
-    return replace(known, points=joined(known.points, more), at=at)
