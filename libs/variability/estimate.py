@@ -68,16 +68,19 @@ class Estimate(Struct, frozen=True, kw_only=True):
         return self.prior + (self.value - self.prior) * self.confidence(now)
 
 
-def observed(known: Estimate, sample: float, now: float, *, weight: float = 1.0, witness: str = "") -> Estimate:
+def observed(
+    known: Estimate, sample: float, now: float, *, weight: float = 1.0, weight_most: float = inf, witness: str = ""
+) -> Estimate:
     """`known` after one more sample (above 0, and finite). One that is older than the last one changes nothing.
 
-    `weight`: how many usual samples it is worth. `witness`: which run told it.
+    `weight`: how many usual samples it is worth; `weight_most`: how many all of its like are, however many there are.
+    `witness`: which run told it.
     """
     if now < known.at_s or not 0 < sample < inf or not 0 < weight < inf:
         return known
     expected = known.value if known.samples else known.prior
     if abs(sample / expected - 1.0) > FAR:
-        return _surprised(known, sample, now, weight, witness)
+        return _surprised(known, sample, now, weight, weight_most, witness)
     share = max(WEIGHT_LEAST * min(1.0, weight), weight / (known.weight + weight))
     value = expected + (sample - expected) * share if known.samples else sample
     well = value <= known.prior * (1.0 + FAR)
@@ -85,7 +88,7 @@ def observed(known: Estimate, sample: float, now: float, *, weight: float = 1.0,
     return Estimate(
         value=value,
         samples=known.samples + 1,
-        weight=known.weight + weight,
+        weight=min(known.weight + weight, max(known.weight, weight_most)),
         at_s=now,
         odd=known.odd[dropped:],
         odd_weights=known.odd_weights[dropped:],
@@ -97,7 +100,7 @@ def observed(known: Estimate, sample: float, now: float, *, weight: float = 1.0,
     )
 
 
-def _surprised(known: Estimate, sample: float, now: float, weight: float, witness: str) -> Estimate:
+def _surprised(known: Estimate, sample: float, now: float, weight: float, weight_most: float, witness: str) -> Estimate:
     """After a sample far from what is known: that has changed, if enough of them agree."""
     needed = _needed(known, now)
     odd, weights = _latest((*known.odd, sample), (*known.odd_weights, weight), needed)
@@ -109,7 +112,7 @@ def _surprised(known: Estimate, sample: float, now: float, weight: float, witnes
     return Estimate(
         value=middle,
         samples=len(odd),
-        weight=sum(weights),
+        weight=min(sum(weights), weight_most),
         at_s=now,
         prior=known.prior,
         quarantines=known.quarantines + sudden,

@@ -23,7 +23,7 @@ from libs.planning.scores import GpuKey
 from libs.samples.arrivals import Arrivals
 from libs.variability.estimate import FAR, NEAR, SUDDEN
 from services.scorer.partition import Peers, owned, owner
-from services.scorer.references import TOLD_MOST, Alike, Paces, shares
+from services.scorer.references import ONE_OF_MANY, TOLD_MOST, Alike, Paces, shares
 from services.scorer.references import sound as sound_pace
 from services.scorer.standings import MeasuredGpus, Standings, weight_of
 from services.scorer.throughput import Growth, Throughput
@@ -436,6 +436,7 @@ class Scorer:
                 ratio,
                 now,
                 weight=weight * share * (STARTLING if startling else 1.0),
+                faint=reading.clock_only or share == ONE_OF_MANY or not (reading.of_one or ratio <= 1.0 + FAR),
                 witness=reading.witness,
                 source="jobs",
             )

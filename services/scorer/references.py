@@ -82,6 +82,10 @@ def sound(pace: GpuPace) -> bool:
     return 0 < pace.step_seconds < 1e9 and 1.0 / RATIO_MOST < pace.score < RATIO_MOST
 
 
+ALL_FINE, BLAMED, ONE_OF_MANY = 0.5, 0.5, 0.15
+CLOCK_APART = 0.97
+
+
 def shares(ratio: float, clocks: Mapping[int, float], gpus: Iterable[int], *, fine: float) -> dict[int, float]:
     """Of a rank with these GPUs, whose time is that of its slowest: how much its ratio says of each, 0–1.
 
@@ -98,7 +102,3 @@ def shares(ratio: float, clocks: Mapping[int, float], gpus: Iterable[int], *, fi
         if clocks[slowest] < CLOCK_APART * clocks[next_one]:
             return {slowest: BLAMED}
     return dict.fromkeys(held, ONE_OF_MANY)
-
-
-ALL_FINE, BLAMED, ONE_OF_MANY = 0.5, 0.5, 0.15
-CLOCK_APART = 0.97

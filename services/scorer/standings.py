@@ -20,6 +20,7 @@ SURE_MOST = 0.95  # nothing is ever believed without a doubt
 SCORE_NOTABLE, CONFIDENCE_NOTABLE = 0.01, 0.1
 REFRESH_SECONDS = 300.0
 UNTIL_NOTABLE_SECONDS = 1.0
+FAINT_MOST = 2.0  # samples that all faint ones together are worth: half sure
 STRONG = 0.5  # a sample of such a weight makes its source that of the score
 
 ByClass = Mapping[str, float]
@@ -97,13 +98,27 @@ class Standings:
             self._touched.add((score.node_id, score.gpu_index))
 
     def measured(
-        self, place: GpuKey, job_class: str, ratio: float, now: float, *, weight: float, source: str, witness: str = ""
+        self,
+        place: GpuKey,
+        job_class: str,
+        ratio: float,
+        now: float,
+        *,
+        weight: float,
+        source: str,
+        witness: str = "",
+        faint: bool = False,
     ) -> None:
-        """One sample: how many times slower than the typical GPU. Of a GPU that is not there it is not taken."""
+        """One sample: how many times slower than the typical GPU. Of a GPU that is not there it is not taken.
+
+        `faint`: it may be of another GPU, or of something else, however often it is said.
+        """
         standing = self._of(place, job_class)
         if standing is None:
             return
-        standing.estimate = observed(standing.estimate, ratio, now, weight=weight, witness=witness)
+        standing.estimate = observed(
+            standing.estimate, ratio, now, weight=weight, weight_most=FAINT_MOST if faint else inf, witness=witness
+        )
         if weight >= STRONG:
             standing.strong_at = now
         if weight >= STRONG or not standing.source:

@@ -9,10 +9,13 @@ from typing import Any
 from libs.domain.cluster import Node
 from libs.domain.job import Allocation, Job, JobState, Placement
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
-from libs.messages.signals import GpuProcess, GpuSample, HostSample, NodeSampled, RunSample
+from libs.messages.signals import GpuProcess, GpuSample, GpuScore, HostSample, NodeSampled, RunSample
 from libs.planning.scores import GpuKey
+from services.scorer.core import Scorer
+from services.scorer.standings import MeasuredGpus
 from tests.support.builders import GIB, job, node
 
+PERIOD = 5  # seconds between two decisions of a scorer
 STEP_SECONDS = 0.25
 PACE_SECONDS = 10.0
 
@@ -48,7 +51,9 @@ class Fleet:
         self.dice = Random(seed)
         self.now = 1000.0
         self.seq = 0
-        self.shape: Callable[[Rank, dict[str, Any]], dict[str, Any]] = lambda rank, run: run  # what a run tells of itself
+        self.shape: Callable[[Rank, dict[str, Any]], dict[str, Any]] = lambda rank, run: (
+            run
+        )  # what a run tells of itself
         self.sample: Callable[[GpuSample], dict[str, Any]] = lambda gpu: {}
         self.paces: Callable[[Rank], dict[str, Any]] = lambda rank: {}
         self.foreign: set[GpuKey] = set()
@@ -125,7 +130,9 @@ class Fleet:
             pool=one.pool,
             at=self.now,
             host=HostSample(cpus=64, memory_total=256 * GIB, memory_used=GIB),
-            gpus=tuple(self._gpu(one, gpu.index, gpu.uuid, gpu.model, holders.get(gpu.index)) for gpu in one.capacity.gpus),
+            gpus=tuple(
+                self._gpu(one, gpu.index, gpu.uuid, gpu.model, holders.get(gpu.index)) for gpu in one.capacity.gpus
+            ),
             runs=tuple(
                 RunSample(
                     **self.shape(
@@ -154,3 +161,46 @@ class Fleet:
         plain = GpuSample(index=index, uuid=uuid, model=model, emulated=True, processes=processes)
         more = self.sample(plain)
         return GpuSample(**({name: getattr(plain, name) for name in plain.__struct_fields__} | more)) if more else plain
+
+
+class Watched:
+    """One scorer, told all that a fleet tells."""
+
+    def __init__(self, fleet: Fleet, profile: MeasuredGpus | None = None) -> None:
+        self.fleet = fleet
+        self.scorer = Scorer(profile)
+        self.worst: dict[GpuKey, float] = {}
+        self.saved: list[GpuScore] = []
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> float | None:
+        """After how many seconds `until` was true, at a decision; None if it never was."""
+        began = self.fleet.now
+        while self.fleet.now - began < seconds:
+            for message in self.fleet.tick():
+                if isinstance(message, ProgressSeen):
+                    self.scorer.observe_progress(message, self.fleet.now)
+                else:
+                    self.scorer.observe(message, self.fleet.now)
+            if self.fleet.seq % PERIOD == 0:
+                self._decide()
+                if until():
+                    return self.fleet.now - began
+        return None
+
+    def _decide(self) -> None:
+        now = self.fleet.now
+        self.scorer.learn(nodes=self.fleet.nodes, jobs=self.fleet.jobs, now=now)
+        mine = self.scorer.divide(now)
+        if mine != self.scorer.owned:
+            self.scorer.own(mine, (), now)
+        due = self.scorer.decide(now)
+        for scores in due.scores.values():
+            self.scorer.stored(scores)
+            self.saved += scores
+        for place in self.fleet.places if self.scorer.owned else ():
+            self.worst[place] = max(self.worst.get(place, 0.0), self.score(place).score)
+
+    def score(self, place: GpuKey, job_class: str = "compute") -> GpuScore:
+        found = self.scorer.score(place, job_class)
+        assert found is not None
+        return found

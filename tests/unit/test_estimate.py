@@ -190,6 +190,16 @@ def test_a_faint_sample_that_all_is_as_before_does_not_undo_a_strong_one_that_it
     assert weighed(known, 1.0, 1.0).odd == ()
 
 
+def test_faint_samples_are_never_worth_more_than_they_may_be_however_many_there_are() -> None:
+    known = Estimate()
+    for number in range(200):
+        known = observed(known, 1.3, number * STEP_S, weight=0.2, weight_most=2.0)
+    assert known.value == pytest.approx(1.3)
+    assert known.confidence(known.at_s) == pytest.approx(0.5)
+    strong = observed(known, 1.3, known.at_s + 1, weight=1.0)
+    assert observed(strong, 1.3, strong.at_s + 1, weight=0.2, weight_most=2.0).weight == strong.weight
+
+
 def test_what_one_run_alone_says_is_forgotten_sooner_and_what_two_say_is_not() -> None:
     known = usual()
     alone = weighed(known, 2.0, 1.0, 1.0, 1.0, witness="j-1/1")

@@ -3,65 +3,16 @@
 Also a program: `python -m tests.unit.test_scorer_drift` prints what it measured, over some seeds.
 """
 
-from collections.abc import Callable
 from statistics import median
 
 import pytest
 from msgspec import Struct
 
-from libs.messages.nodes import ProgressSeen
-from libs.messages.signals import GpuScore
-from libs.planning.scores import GpuKey
-from services.scorer.core import Scorer
-from tests.support.fleet import Fleet
+from tests.support.fleet import Fleet, Watched
 
-PERIOD = 5  # seconds between two decisions
 THIRD_SLOWER = 4 / 3  # a step takes a third longer
 SLOW = (("node-1", 2), ("node-1", 5))
 NOTICED, FORGIVEN = 1.2, 1.1
-
-
-class Watched:
-    """One scorer, told all that a fleet tells."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet = fleet
-        self.scorer = Scorer()
-        self.worst: dict[GpuKey, float] = {}
-        self.saved: list[GpuScore] = []
-
-    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> float | None:
-        """After how many seconds `until` was true, at a decision; None if it never was."""
-        began = self.fleet.now
-        while self.fleet.now - began < seconds:
-            for message in self.fleet.tick():
-                if isinstance(message, ProgressSeen):
-                    self.scorer.observe_progress(message, self.fleet.now)
-                else:
-                    self.scorer.observe(message, self.fleet.now)
-            if self.fleet.seq % PERIOD == 0:
-                self._decide()
-                if until():
-                    return self.fleet.now - began
-        return None
-
-    def _decide(self) -> None:
-        now = self.fleet.now
-        self.scorer.learn(nodes=self.fleet.nodes, jobs=self.fleet.jobs, now=now)
-        mine = self.scorer.divide(now)
-        if mine != self.scorer.owned:
-            self.scorer.own(mine, (), now)
-        due = self.scorer.decide(now)
-        for scores in due.scores.values():
-            self.scorer.stored(scores)
-            self.saved += scores
-        for place in self.fleet.places if self.scorer.owned else ():
-            self.worst[place] = max(self.worst.get(place, 0.0), self.score(place).score)
-
-    def score(self, place: GpuKey, job_class: str = "compute") -> GpuScore:
-        found = self.scorer.score(place, job_class)
-        assert found is not None
-        return found
 
 
 class Drift(Struct, frozen=True):
