@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from libs.domain.classes import JOB_CLASSES, workload_of
 from libs.domain.cluster import Node
-from libs.domain.job import Allocation, Job, JobState
+from libs.domain.job import Job, JobState
 from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import GpuPace, GpuScore, NodeSampled, PacesSeen, ScorerPresent, WorkloadClass
 from libs.planning.scores import GpuKey
@@ -42,6 +42,11 @@ APART = 1.05  # ranks of one job whose steps are so far from each other do not w
 APART_SPREAD = 0.05
 APART_WINDOWS = 2
 
+JobKey = tuple[str, int]
+"""A job, and its epoch."""
+RunKey = tuple[str, int, int]
+"""And the rank."""
+
 
 class Due(Struct, frozen=True, kw_only=True):
     """What to store and to say, by pool."""
@@ -60,7 +65,7 @@ class _Reading(Struct, frozen=True, kw_only=True):
     places: tuple[GpuKey, ...]
     job_class: str
     weight: float
-    job: tuple[str, int]
+    job: JobKey
     of_one: bool  # of this rank alone
     clocks: dict[int, float] = {}
     clock_only: bool = False
@@ -73,7 +78,7 @@ class _Reading(Struct, frozen=True, kw_only=True):
 class _OnNode(Struct):
     """The runs on one of our nodes."""
 
-    by_key: dict[tuple[str, int, int], Run]
+    by_key: dict[RunKey, Run]
     by_gpu: dict[int, Run]
 
 
@@ -88,13 +93,13 @@ class Scorer:
         self.arrivals = Arrivals()
         self._nodes: dict[str, Node] = {}
         self._models: dict[GpuKey, str] = {}
-        self._jobs: dict[tuple[str, int], Job] = {}  # that run, by their epoch
-        self._since: dict[tuple[str, int], float] = {}
-        self._workloads_of: dict[str, str] = {}
-        self._runs: dict[tuple[str, int, int], Run] = {}
+        self._jobs: dict[JobKey, Job] = {}  # that run
+        self._since: dict[JobKey, float] = {}  # we know that they do
+        self._workload_of: dict[JobKey, str] = {}
+        self._runs: dict[RunKey, Run] = {}
         self._on: dict[str, _OnNode] = {}
-        self._led: dict[tuple[str, int], list[Run]] = {}  # all runs of those jobs whose first rank is on our nodes
-        self._apart: Counter[tuple[str, int]] = Counter()
+        self._led: dict[JobKey, list[Run]] = {}  # all runs of those jobs whose first rank is on our nodes
+        self._apart: Counter[JobKey] = Counter()
         self._standings = Standings(profile or MeasuredGpus())
         self._paces = Paces()
         self._workloads = Workloads()
@@ -115,13 +120,22 @@ class Scorer:
         """All nodes, and all jobs that hold GPUs, of every pool."""
         self._now = now
         self._nodes = {node.id: node for node in nodes}
-        running = (job for job in jobs if job.state is JobState.RUNNING and job.placement is not None)
-        self._jobs = {(job.id, job.epoch): job for job in running}
-        self._since = {key: self._since.get(key, now) for key in self._jobs}
-        self._apart = Counter({key: count for key, count in self._apart.items() if key in self._jobs})
-        self._workloads_of = {job.id: self._workload(job) for job in self._jobs.values()}
+        running = {
+            (job.id, job.epoch): job for job in jobs if job.state is JobState.RUNNING and job.placement is not None
+        }
+        for key in self._jobs.keys() - running.keys():
+            self._displace(key)
+            del self._since[key], self._workload_of[key]
+            self._apart.pop(key, None)
+        for key, job in running.items():
+            if (known := self._jobs.get(key)) is None:
+                self._since[key] = now
+                self._workload_of[key] = workload_of(job.spec)
+            if known is None or known.version != job.version:
+                self._place(key, job, now)
+        self._jobs = running
         self._appear()
-        self._place(now)
+        self._hear_of_led()
 
     def learn_classes(self, pool: str, classes: Iterable[WorkloadClass]) -> None:
         self._workloads.learnt(pool, classes)
@@ -138,10 +152,10 @@ class Scorer:
         self.owned = mine
         self._appear()
         self._standings.recall(scores, now)
-        self._place(now)
-
-    def _workload(self, job: Job) -> str:
-        return self._workloads_of.get(job.id) or workload_of(job.spec)
+        known, self._runs, self._on, self._led = self._runs, {}, {one: _OnNode({}, {}) for one in mine}, {}
+        for key, job in self._jobs.items():
+            self._place(key, job, now, known)
+        self._hear_of_led()
 
     def _appear(self) -> None:
         """GPUs that no telemetry tells of are there, too, as their node says."""
@@ -153,44 +167,51 @@ class Scorer:
                 if silent:
                     self._standings.appear(place, gpu.uuid)
 
-    def _place(self, now: float) -> None:
-        """Who is where, on our nodes, and on others of the jobs whose curve is ours to draw."""
-        runs: dict[tuple[str, int, int], Run] = {}
-        self._on = {node_id: _OnNode({}, {}) for node_id in self.owned}
-        self._led = {}
-        also: set[str] = set()
-        for key, job in self._jobs.items():
-            assert job.placement is not None
-            allocations = job.placement.allocations
-            leads = bool(allocations) and allocations[0].node_id in self.owned
-            ranks = sum(bool(one.gpus) for one in allocations)
-            first = min((one.rank for one in allocations if one.gpus), default=-1)
-            for allocation in allocations:
-                here = allocation.node_id in self.owned
-                if not (here or leads):
-                    continue
-                run = self._run(job, allocation, ranks, first, now)
-                runs[*key, allocation.rank] = run
-                if leads:
-                    self._led.setdefault(key, []).append(run)
-                if here:
-                    on = self._on[allocation.node_id]
-                    on.by_key[*key, allocation.rank] = run
-                    on.by_gpu.update(dict.fromkeys(allocation.gpus, run))
-                else:
-                    also.add(allocation.node_id)
-        self._runs = runs
-        self.also_hears = frozenset(also)
-        self._throughput.forget(but={job_id for job_id, _ in self._led})
+    def _place(self, key: JobKey, job: Job, now: float, known: dict[RunKey, Run] | None = None) -> None:
+        """Its ranks on our nodes; if the first is there, all of them: then its curve is ours to draw."""
+        assert job.placement is not None
+        known = self._displace(key) if known is None else known
+        allocations = job.placement.allocations
+        leads = bool(allocations) and allocations[0].node_id in self.owned
+        ranks = sum(bool(one.gpus) for one in allocations)
+        first = min((one.rank for one in allocations if one.gpus), default=-1)
+        for allocation in allocations:
+            here = allocation.node_id in self.owned
+            if not (here or leads):
+                continue
+            run = known.get((*key, allocation.rank))
+            if run is None or (run.node_id, run.gpus) != (allocation.node_id, allocation.gpus):
+                workload = self._workload_of[key]
+                run = Run(job, allocation, workload=workload, ranks=ranks, first=allocation.rank == first, now=now)
+            run.cpus = allocation.cpus
+            self._runs[*key, allocation.rank] = run
+            if leads:
+                self._led.setdefault(key, []).append(run)
+            if here:
+                on = self._on[allocation.node_id]
+                on.by_key[*key, allocation.rank] = run
+                on.by_gpu.update(dict.fromkeys(allocation.gpus, run))
 
-    def _run(self, job: Job, allocation: Allocation, ranks: int, first: int, now: float) -> Run:
-        known = self._runs.get((job.id, job.epoch, allocation.rank))
-        if known is not None and (known.node_id, known.gpus) == (allocation.node_id, allocation.gpus):
-            known.cpus = allocation.cpus
-            return known
-        return Run(
-            job, allocation, workload=self._workloads_of[job.id], ranks=ranks, first=allocation.rank == first, now=now
-        )
+    def _displace(self, key: JobKey) -> dict[RunKey, Run]:
+        """A job that has ended, or will be placed as it is now. Returns what it was."""
+        self._led.pop(key, None)
+        job = self._jobs.get(key)
+        found: dict[RunKey, Run] = {}
+        if job is None or job.placement is None:
+            return found
+        for allocation in job.placement.allocations:
+            run = self._runs.pop((*key, allocation.rank), None)
+            if run is None:
+                continue
+            found[*key, allocation.rank] = run
+            if (on := self._on.get(run.node_id)) is not None:
+                on.by_key.pop((*key, allocation.rank), None)
+                on.by_gpu = {gpu: holder for gpu, holder in on.by_gpu.items() if holder is not run}
+        return found
+
+    def _hear_of_led(self) -> None:
+        self.also_hears = frozenset(run.node_id for runs in self._led.values() for run in runs) - self.owned
+        self._throughput.forget(but=(job_id for job_id, _ in self._led))
 
     # what is told
 
@@ -293,7 +314,7 @@ class Scorer:
         return self._workloads.review(now, names=names)
 
     def _growths(self, now: float) -> list[Growth]:
-        of = {key[0]: (self._jobs[key].pool, self._workloads_of[key[0]]) for key in self._led if key in self._jobs}
+        of = {key[0]: (self._jobs[key].pool, self._workload_of[key]) for key in self._led}
         return self._throughput.due(of, now)
 
     # windows
@@ -316,7 +337,7 @@ class Scorer:
 
     def _mark_apart(self, due: Sequence[Run]) -> None:
         """Jobs whose ranks are seen to go on each at its own pace."""
-        steps: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        steps: defaultdict[JobKey, list[float]] = defaultdict(list)
         for run in due:
             if run.gpus and not run.alone and run.pace is not None and run.pace.step_spread < APART_SPREAD:
                 steps[run.job].append(run.pace.step_seconds)
@@ -451,13 +472,13 @@ def _whole_use(run: Run) -> tuple[float, float] | None:
     return sum(one.compute for one in told) / count, sum(one.memory for one in told) / count
 
 
-def _shifted_together(readings: Sequence[_Reading], ratios: Sequence[float | None]) -> set[tuple[str, int]]:
+def _shifted_together(readings: Sequence[_Reading], ratios: Sequence[float | None]) -> set[JobKey]:
     """Jobs of several ranks here, all of which are as far from typical: another phase of the job, or a slow rack."""
-    by_job: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    by_job: defaultdict[JobKey, list[float]] = defaultdict(list)
     for reading, ratio in zip(readings, ratios, strict=True):
         if ratio is not None and not reading.clock_only:
             by_job[reading.job].append(ratio)
-    found: set[tuple[str, int]] = set()
+    found: set[JobKey] = set()
     for job, of_job in by_job.items():
         middle = median(of_job)
         if len(of_job) > 1 and abs(middle - 1.0) > FAR and all(abs(one / middle - 1.0) <= NEAR for one in of_job):

@@ -72,5 +72,6 @@ if __name__ == "__main__":
                 f"{slower:.2f}x slower, {outliers:.0%} outliers, {len(found)} seeds:"
                 f" noticed {told([one.noticed for one in found])}, believed {told([one.avoided for one in found])},"
                 f" forgiven {told([one.forgiven for one in found])};"
-                f" worst other {max(one.worst_other for one in found):.3f}, rows {median(one.rows for one in found):.0f}"
+                f" worst other {max(one.worst_other for one in found):.3f},"
+                f" rows {median(one.rows for one in found):.0f}"
             )
