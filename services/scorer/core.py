@@ -152,14 +152,14 @@ class Scorer:
         self.owned = mine
         self._appear()
         self._standings.recall(scores, now)
-        known, self._runs, self._on, self._led = self._runs, {}, {one: _OnNode({}, {}) for one in mine}, {}
+        known, self._runs, self._on, self._led = self._runs, {}, {one: _OnNode({}, {}) for one in sorted(mine)}, {}
         for key, job in self._jobs.items():
             self._place(key, job, now, known)
         self._hear_of_led()
 
     def _appear(self) -> None:
         """GPUs that no telemetry tells of are there, too, as their node says."""
-        for node_id in self.owned & self._nodes.keys():
+        for node_id in sorted(self.owned & self._nodes.keys()):
             silent = self.arrivals.heard_at(node_id) is None
             for gpu in self._nodes[node_id].capacity.gpus:
                 place = (node_id, gpu.index)

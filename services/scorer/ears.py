@@ -17,7 +17,7 @@ class Ears:
     async def listen(self, wanted: Iterable[Listen[Any]]) -> None:
         """To these, and to nothing else."""
         entries = {_name(entry): entry for entry in wanted}
-        for name in self._open.keys() - entries.keys():
+        for name in sorted(self._open.keys() - entries.keys()):
             await self._open.pop(name).drain()
         for name in sorted(entries.keys() - self._open.keys()):
             entry = entries[name]

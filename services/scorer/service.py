@@ -133,7 +133,7 @@ class _Shell:
 
     async def _stored(self, node_ids: Iterable[str]) -> list[GpuScore]:
         by_pool: dict[str, list[str]] = {}
-        for node_id in node_ids:
+        for node_id in sorted(node_ids):
             by_pool.setdefault(self._pools[node_id], []).append(node_id)
         return [
             score
