@@ -92,6 +92,8 @@ class Scorer:
         self.outcomes: Counter[str] = Counter()  # of windows, and of what is told
         self.arrivals = Arrivals()
         self._nodes: dict[str, Node] = {}
+        self._divided_among: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())
+        self._share: frozenset[str] = frozenset()
         self._models: dict[GpuKey, str] = {}
         self._jobs: dict[JobKey, Job] = {}  # that run
         self._since: dict[JobKey, float] = {}  # we know that they do
@@ -143,7 +145,11 @@ class Scorer:
     def divide(self, now: float) -> frozenset[str]:
         """The nodes that should be ours now."""
         present = self.peers.present(now)
-        return owned(self.peers.me, self._nodes, present) if present else frozenset()
+        among = (present, frozenset(self._nodes))
+        if among != self._divided_among:
+            self._divided_among = among
+            self._share = owned(self.peers.me, self._nodes, present) if present else frozenset()
+        return self._share
 
     def own(self, node_ids: Iterable[str], scores: Iterable[GpuScore], now: float) -> None:
         """These nodes are ours from now on, and no others. `scores`: what is stored of those that were not."""
