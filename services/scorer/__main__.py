@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from uuid import uuid4
 
 import msgspec
 
@@ -16,8 +17,8 @@ from libs.store import StoreUnavailableError
 from libs.store.postgres import PostgresStore
 from libs.variability.profile import ProfileError
 from services.scorer import service
-from services.scorer.core import MeasuredGpus
 from services.scorer.profile import read
+from services.scorer.standings import MeasuredGpus
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +43,7 @@ async def run(stop: asyncio.Event) -> None:
             store=store,
             stop=stop,
             clock=steady(),
+            name=f"scorer-{uuid4().hex[:12]}",
             profile=profile,
             admin_port=config.admin_port,
             admin_host=config.admin_host,
