@@ -5,7 +5,7 @@ others had measured (`weft bench-gpu`) is read all the same.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -13,9 +13,11 @@ from msgspec import Struct
 
 from libs.bus import BusError
 from libs.domain.cluster import Node
+from libs.domain.job import Job
 from libs.gpus.bench import Measured
 from libs.messages.asks import SubmitAnswered
 from libs.messages.signals import NodeSampled
+from libs.planning.scores import GpuKey
 from libs.service.config import SettingsError
 from libs.store import ScorerStore
 from services.scorer.benchmarks import Benchmarks, BenchmarkSettings, Wanted
@@ -27,6 +29,16 @@ SUBMIT_SECONDS_MAX = 5.0
 REMEMBERED_SECONDS = 30 * 86400.0  # how far back results are read at the start
 OVERLAP_SECONDS = 60.0  # a job may be stored a little after the time that it ended at
 ENDED_AT_ONCE = 1000
+
+
+def held_by(jobs: Iterable[Job]) -> frozenset[GpuKey]:
+    return frozenset(
+        (one.node_id, gpu)
+        for job in jobs
+        if job.placement is not None
+        for one in job.placement.allocations
+        for gpu in one.gpus
+    )
 
 
 class Submitter(Protocol):
@@ -84,10 +96,10 @@ class Measuring:
         for gpu in sampled.gpus:
             self.benchmarks.observe_sample(gpu)
 
-    async def turn(self, nodes: Sequence[Node], *, now: float) -> list[Measured]:
-        """Look after these nodes; the results that are new. Raises StoreUnavailableError."""
+    async def turn(self, nodes: Sequence[Node], jobs: Iterable[Job], *, now: float) -> list[Measured]:
+        """Look after these nodes, whose GPUs `jobs` hold; the results that are new. Raises StoreUnavailableError."""
         found = await self._read(now)
-        self.benchmarks.observe_nodes(nodes, await self._held(nodes), now=now)
+        self.benchmarks.observe_nodes(nodes, held_by(jobs), now=now)
         for wanted in self.benchmarks.due(now):
             await self._submit(wanted, now)
         if self.benchmarks.settings.on and self.benchmarks.without_image:
@@ -109,14 +121,6 @@ class Measuring:
             since = last
         self._since = max(self._since or 0.0, last)
         return found
-
-    async def _held(self, nodes: Sequence[Node]) -> Collection[tuple[str, int]]:
-        held: set[tuple[str, int]] = set()
-        for pool in sorted({node.pool for node in nodes}):
-            for job in await self._store.holding_jobs(pool=pool):
-                if job.placement is not None:
-                    held |= {(one.node_id, gpu) for one in job.placement.allocations for gpu in one.gpus}
-        return held
 
     async def _submit(self, wanted: Wanted, now: float) -> None:
         """Refused or not answered, it is tried again later."""

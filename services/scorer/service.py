@@ -1,12 +1,15 @@
 """The scorer's shell: nodes, jobs, samples and steps go in; stored scores, classes and curves come out."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from libs.bus import Bus
+from libs.domain.cluster import Node
+from libs.domain.job import Job
+from libs.gpus.bench import is_benchmark
 from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import (
     ClassesLearnt,
@@ -20,6 +23,7 @@ from libs.service.run import Every, Listen, serve
 from libs.store import ScorerStore, StoreUnavailableError
 from services.scorer.core import Due, Scorer
 from services.scorer.ears import Ears
+from services.scorer.measuring import Measuring
 from services.scorer.standings import MeasuredGpus
 from services.scorer.throughput import Growth, grown
 from services.scorer.workloads import REVIEW_SECONDS
@@ -32,10 +36,6 @@ CURVES_AT_ONCE = 500
 GROUP = "scorer"  # while a node goes from one to another, both listen, and one of them hears
 
 
-async def no_benchmarks() -> Sequence[GpuScore]:
-    return ()
-
-
 async def run(
     *,
     bus: Bus,
@@ -44,13 +44,13 @@ async def run(
     clock: Callable[[], float],
     name: str = "scorer",
     profile: MeasuredGpus | None = None,
-    benchmarks: Callable[[], Awaitable[Iterable[GpuScore]]] = no_benchmarks,
+    measuring: Measuring | None = None,
     admin_port: int | None = None,
     admin_host: str = "127.0.0.1",
 ) -> None:
-    """Serve until `stop`. `name`: no other scorer has it. `benchmarks` is asked every few seconds what is new."""
+    """Serve until `stop`. `name`: no other scorer has it. Without `measuring` nothing is known of benchmarks."""
     scorer = Scorer(profile, me=name)
-    shell = _Shell(scorer, bus, store, clock, benchmarks)
+    shell = _Shell(scorer, bus, store, clock, measuring)
     registry = CollectorRegistry(auto_describe=True)
     scored = Gauge("weft_scorer_gpus_scored", "GPUs that this scorer has stored scores for.", registry=registry)
     scored.set_function(lambda: float(scorer.gpus_scored))
@@ -99,10 +99,11 @@ class _Shell:
         bus: Bus,
         store: ScorerStore,
         clock: Callable[[], float],
-        benchmarks: Callable[[], Awaitable[Iterable[GpuScore]]],
+        measuring: Measuring | None,
     ) -> None:
         self._scorer, self._bus, self._store, self._clock = scorer, bus, store, clock
-        self._benchmarks = benchmarks
+        self._measuring = measuring
+        self._measured: frozenset[str] = frozenset()  # nodes of which benchmarks were told
         self._pools: dict[str, str] = {}  # by node
         self.ears = Ears(bus)
 
@@ -119,13 +120,21 @@ class _Shell:
         pools = {node.id: node.pool for node in nodes}
         jobs = [job for pool in sorted(set(pools.values())) for job in await self._store.holding_jobs(pool=pool)]
         self._pools = pools
-        self._scorer.learn(nodes=nodes, jobs=jobs, now=self._clock())
-        self._scorer.observe_benchmarks(await self._benchmarks())
+        self._scorer.learn(nodes=nodes, jobs=[job for job in jobs if not is_benchmark(job.spec)], now=self._clock())
+        if self._measuring is not None:
+            await self._measure(self._measuring, [node for node in nodes if node.id in self._scorer.owned], jobs)
         due = self._scorer.decide(self._clock())
         await self._tell_paces(due)
         await self._keep_scores(due)
         await self._keep_classes(due)
         await self._keep_curves(due.growths)
+
+    async def _measure(self, measuring: Measuring, mine: Sequence[Node], jobs: Sequence[Job]) -> None:
+        found = await measuring.turn(mine, jobs, now=self._clock())
+        there = frozenset(node.id for node in mine)
+        if found or there != self._measured:
+            self._measured = there
+            self._scorer.observe_benchmarks(measuring.benchmarks.scores())
 
     async def read_classes(self) -> None:
         for pool in sorted(set(self._pools.values())):
@@ -153,6 +162,8 @@ class _Shell:
 
     async def _hear_sample(self, sampled: NodeSampled) -> None:
         self._scorer.observe(sampled, self._clock())
+        if self._measuring is not None:
+            self._measuring.hear(sampled)
 
     async def _hear_progress(self, seen: ProgressSeen) -> None:
         self._scorer.observe_progress(seen, self._clock())

@@ -115,7 +115,7 @@ async def test_a_scorer_measures_gpus_that_joined_and_finds_the_slow_one(cluster
             if score.job_class == "compute"
         }
         again = Measuring(bus=bus, store=store, token=lambda: token, settings=settings)
-        await again.turn(await store.nodes(), now=time.time())
+        await again.turn(await store.nodes(), (), now=time.time())
     await weft(cluster, "emulate", "node-1", "1", "1")
     assert {one.uuid for one in found} == {f"EMULATED-node-{node}-{gpu}" for node in (1, 2) for gpu in (0, 1)}
     assert all(one.emulated for one in found)
@@ -136,7 +136,7 @@ async def test_without_a_token_nothing_is_submitted_and_results_are_read(cluster
         dsn, password=lambda: credentials.postgres_password("scorer"), connections=1
     ) as store:
         measuring = Measuring(bus=NoBus(), store=store, token=None)
-        await measuring.turn(await store.nodes(), now=time.time())
+        await measuring.turn(await store.nodes(), (), now=time.time())
     assert measuring.benchmarks.due(time.time()) == []
     assert len(measuring.benchmarks.results()) == 4, "those that a person asked for"
 
@@ -150,7 +150,8 @@ async def _until_settled(measuring: Measuring, store: PostgresStore) -> list[Mea
     found: list[Measured] = []
     async with asyncio.timeout(SECONDS_MAX):
         while True:
-            found += await measuring.turn(await store.nodes(), now=time.time())
+            jobs = await store.holding_jobs(pool="default")
+            found += await measuring.turn(await store.nodes(), jobs, now=time.time())
             if len(measuring.benchmarks.results()) == 4 and not measuring.benchmarks.under_way:
                 return found
             await asyncio.sleep(0.2)

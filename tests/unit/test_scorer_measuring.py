@@ -54,9 +54,6 @@ class Ended(MemoryStore):
         found = [job for job in self.ended if (job.ended_at or 0.0) >= since]
         return sorted(found, key=lambda job: (job.ended_at or 0.0, job.seq))[:limit]
 
-    async def holding_jobs(self, *, pool: str) -> list[Job]:
-        return self.holding
-
 
 NODES = [bench_node("node-1"), bench_node("node-2"), bench_node("node-3")]
 
@@ -70,11 +67,11 @@ def measuring(
 async def test_what_is_due_is_submitted_with_the_token_and_a_key() -> None:
     gateway, store = Gateway(), Ended()
     made = measuring(gateway, store)
-    await made.turn(NODES, now=1000.0)
+    await made.turn(NODES, (), now=1000.0)
     assert [spec.pin.node for spec in gateway.specs if spec.pin] == ["node-1", "node-2"]
     assert [headers["Authorization"] for headers in gateway.headers] == ["Bearer secret"] * 2
     assert gateway.headers[0]["Idempotency-Key"] == "bench-EMULATED-node-1-0-joined-0"
-    await made.turn(NODES, now=1005.0)
+    await made.turn(NODES, (), now=1005.0)
     assert len(gateway.specs) == 2
 
 
@@ -82,10 +79,10 @@ async def test_results_are_read_once_and_then_those_that_are_new() -> None:
     gateway, store = Gateway(), Ended()
     made = measuring(gateway, store)
     store.ended = [bench_job(gpu("node-1"), "node-1", measurement(), at=900.0), job("j-other", ended_at=950.0)]
-    assert [one.node_id for one in await made.turn(NODES, now=1000.0)] == ["node-1"]
-    assert await made.turn(NODES, now=1005.0) == []
+    assert [one.node_id for one in await made.turn(NODES, (), now=1000.0)] == ["node-1"]
+    assert await made.turn(NODES, (), now=1005.0) == []
     store.ended.append(bench_job(gpu("node-2"), "node-2", measurement(), at=1006.0))
-    assert [one.node_id for one in await made.turn(NODES, now=1010.0)] == ["node-2"]
+    assert [one.node_id for one in await made.turn(NODES, (), now=1010.0)] == ["node-2"]
     assert store.asked_since[0] < 0
     assert store.asked_since[-1] == 950.0 - 60.0
 
@@ -96,13 +93,13 @@ async def test_more_results_than_come_at_once_are_all_read() -> None:
         bench_job(gpu(f"n-{number}"), f"n-{number}", measurement(), at=float(number // 3)) for number in range(2500)
     ]
     made = measuring(gateway, store)
-    assert len(await made.turn([], now=1000.0)) == 2500
+    assert len(await made.turn([], (), now=1000.0)) == 2500
 
 
 async def test_a_gpu_that_is_held_is_not_asked_for() -> None:
     gateway, store = Gateway(), Ended()
-    store.holding = [bench_job(gpu("node-1"), "node-1", measurement(), at=1.0)]
-    await measuring(gateway, store).turn(NODES, now=1000.0)
+    holding = [bench_job(gpu("node-1"), "node-1", measurement(), at=1.0)]
+    await measuring(gateway, store).turn(NODES, holding, now=1000.0)
     assert [spec.pin.node for spec in gateway.specs if spec.pin] == ["node-2", "node-3"]
 
 
@@ -123,14 +120,14 @@ async def test_one_that_cannot_be_submitted_is_tried_again_later_and_said_once(
     made = measuring(gateway, store, token=lambda: read_secret(str(file)))
     with caplog.at_level(logging.WARNING):
         for now in range(1000, 1100, 5):
-            await made.turn(NODES[:1], now=float(now))
+            await made.turn(NODES[:1], (), now=float(now))
     (said,) = [record.message for record in caplog.records]
     assert said.startswith("a benchmark is not submitted, and tried again later: ")
     assert why in said
     assert len(gateway.specs) <= 1
     gateway.answer = OK
     file.write_text("secret")
-    await made.turn(NODES[:1], now=2000.0)
+    await made.turn(NODES[:1], (), now=2000.0)
     assert gateway.headers[-1]["Idempotency-Key"] == "bench-EMULATED-node-1-0-joined-1"
 
 
@@ -142,7 +139,7 @@ async def test_without_a_token_or_switched_off_nothing_is_submitted_and_results_
     store.ended = [bench_job(gpu("node-1"), "node-1", measurement(), at=900.0)]
     with caplog.at_level(logging.WARNING):
         made = measuring(gateway, store, token=token, benchmarks=benchmarks)
-        assert len(await made.turn(NODES, now=1000.0)) == 1
+        assert len(await made.turn(NODES, (), now=1000.0)) == 1
     assert gateway.specs == []
     assert len(made.benchmarks.scores()) == 3
     assert [record.message for record in caplog.records] == (
@@ -155,7 +152,7 @@ async def test_nodes_with_containers_and_no_image_are_said_once(caplog: pytest.L
     made = measuring(gateway, store)
     with caplog.at_level(logging.WARNING):
         for now in (1000.0, 1005.0):
-            await made.turn([bench_node("node-1", runtime="docker")], now=now)
+            await made.turn([bench_node("node-1", runtime="docker")], (), now=now)
     assert len(caplog.records) == 1
     assert "SCORER_BENCHMARK_IMAGE" in caplog.records[0].message
 
@@ -164,7 +161,7 @@ async def test_what_telemetry_tells_is_known_when_it_is_submitted() -> None:
     gateway, store = Gateway(), Ended()
     made = measuring(gateway, store)
     node = bench_node("node-1", emulated=False)
-    await made.turn([node], now=1000.0)
+    await made.turn([node], (), now=1000.0)
     assert gateway.specs == []
     made.hear(
         msgspec.convert(
@@ -178,5 +175,5 @@ async def test_what_telemetry_tells_is_known_when_it_is_submitted() -> None:
             NodeSampled,
         )
     )
-    await made.turn([node], now=1005.0)
+    await made.turn([node], (), now=1005.0)
     assert gateway.specs[0].labels["weft/benchmark-driver"] == "580.1"
