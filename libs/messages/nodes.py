@@ -54,6 +54,7 @@ class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: str = ""
     progress: dict[str, float] = {}
     gpus: tuple[int, ...] | None = None  # what a live run holds; None: the node does not say
+    not_applied: str = ""  # which of its order's limits a live run could not be given so far, and why
 
 
 class NodeReported(Message, frozen=True, kw_only=True):

@@ -79,6 +79,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     pull: bool = True
     pull_seconds_max: float = 900.0
     engine_files: bool = True  # copy output from the engine's own files, where they can be reached, and shorten them
+    limits_by: str = "auto"  # engine, files, or auto
+    egress_by: str = "auto"  # direct, helper, off, or auto
+    egress_image: str = ""  # with Python, for the helper; "": the executor's own
 
     def __post_init__(self) -> None:
         if self.drift_seconds < DRIFT_SECONDS_MIN:
@@ -101,6 +104,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"runtime is process or docker, not {self.runtime}")
         if self.gpu_injection not in ("auto", "cdi", "nvidia", "devices"):
             raise ValueError(f"gpu_injection is auto, cdi, nvidia or devices, not {self.gpu_injection}")
+        if self.limits_by not in ("auto", "engine", "files"):
+            raise ValueError(f"limits_by is auto, engine or files, not {self.limits_by}")
+        if self.egress_by not in ("auto", "direct", "helper", "off"):
+            raise ValueError(f"egress_by is auto, direct, helper or off, not {self.egress_by}")
 
 
 async def run(stop: asyncio.Event) -> None:
@@ -236,6 +243,9 @@ async def _open_runtime(config: Config, home: Home, node: NodeFacts, keeper: Fil
                 pull=config.pull,
                 pull_seconds_max=config.pull_seconds_max,
                 engine_files=config.engine_files,
+                limits_by=config.limits_by,
+                egress_by=config.egress_by,
+                egress_image=config.egress_image,
             ),
         )
     from services.executor.runtime.cgroup import NoCgroups, find_cgroups

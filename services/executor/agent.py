@@ -60,6 +60,7 @@ class Agent:
             permits=lambda key: reconciler.permits(key, clock()),
             done=self.touch,
             failed=reconciler.undo,
+            not_applied=reconciler.not_applied,
         )
         self.woken = asyncio.Event()  # there is a reason to speak
         self.touched = asyncio.Event()  # there is a reason to decide

@@ -7,9 +7,11 @@ asked to stop. All times here are seconds on one clock that never jumps.
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from libs.messages.nodes import NEVER_RAN, EndReason, Leader, NodeDesired, RunSeen, RunState, StartRun
-from services.executor.runtime import Run, RunKey
+from services.executor.runtime import NO_LIMIT, Limits, Run, RunKey
+from services.executor.runtime.limits import fault, lacking
 
 OVER_KEPT = 10_000
 
@@ -34,7 +36,14 @@ class Remove(Struct, frozen=True):
     key: RunKey
 
 
-Action = Start | Terminate | Kill | Remove
+class Resize(Struct, frozen=True):
+    """Change these limits of a run, and leave the others."""
+
+    key: RunKey
+    limits: Limits
+
+
+Action = Start | Terminate | Kill | Remove | Resize
 
 
 class Policy(Struct, frozen=True, kw_only=True):
@@ -43,6 +52,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     fence_seconds: float = 90.0
     fence_grace_max: float = 30.0
     kill_again_seconds: float = 5.0
+    resize_again_seconds: float = 1.0  # after a try that did not take; each time twice as long
+    resize_again_max: float = 60.0
 
 
 class Stop(Struct, frozen=True, kw_only=True):
@@ -59,6 +70,15 @@ class Holding(Struct, frozen=True):
 
     key: RunKey
     gpus: tuple[int, ...]
+
+
+class Trying(Struct, frozen=True, kw_only=True):
+    """A resize that was tried `tries` times since `wanted` was ordered, and is not tried before `again_at`."""
+
+    wanted: Limits
+    tries: int
+    again_at: float
+    why: str = ""  # it did not take
 
 
 class Memory(Struct, frozen=True, kw_only=True):
@@ -88,6 +108,7 @@ class Reconciler:
         self._closing = False
         self._told: set[RunKey] = set()  # runs whose end was in a report that was answered
         self._over: dict[RunKey, None] = {}  # runs that ended and were removed here, the latest last
+        self._trying: dict[RunKey, Trying] = {}  # runs that do not have the limits that were ordered for them
 
     @property
     def memory(self) -> Memory:
@@ -139,7 +160,7 @@ class Reconciler:
         for key in sorted(found.keys() - busy):
             run = found[key]
             if run.live:
-                actions += self._ends(run, now)
+                actions += self._ends(run, now) or self._resizes(run, now)
             elif self._removable(key):
                 actions.append(self._remove(key))
         return actions + self._starts(found, busy, now)
@@ -160,6 +181,12 @@ class Reconciler:
                 self._stops[key] = Stop(key=key, kill_at=stop.kill_at, fenced=stop.fenced)
             case _:
                 pass  # Starts and removals are decided from what is seen, so they come again by themselves.
+
+    def not_applied(self, action: Resize, why: str) -> None:
+        """It stays as it was, at least in part: it is tried again, ever more seldom, and told of until then."""
+        trying = self._trying.get(action.key)
+        if trying is not None:
+            self._trying[action.key] = replace(trying, why=why)
 
     def report(
         self, runs: Iterable[Run], progress: Mapping[RunKey, dict[str, float]], *, beginning: Iterable[RunKey] = ()
@@ -199,6 +226,7 @@ class Reconciler:
         kept = set(known)
         self._told &= kept
         self._stops = {key: stop for key, stop in self._stops.items() if key in kept}
+        self._trying = {key: trying for key, trying in self._trying.items() if key in kept}
         kept |= (self._desired or {}).keys()
         self._graces = {key: grace for key, grace in self._graces.items() if key in kept}
         self._gpus = {key: gpus for key, gpus in self._gpus.items() if key in kept}
@@ -236,6 +264,30 @@ class Reconciler:
             fell_at = now if self._synced_at is None else self._synced_at + self._policy.fence_seconds
             kill_at = min(kill_at, fell_at + self._policy.fence_grace_max)
         return kill_at
+
+    def _resizes(self, run: Run, now: float) -> list[Action]:
+        """Give a run what its order says now. What it has is its host's word, so nothing is forgotten or repeated."""
+        key = run.key
+        order = (self._desired or {}).get(key)
+        if order is None or key in self._stops or run.state is not RunState.RUNNING:
+            self._trying.pop(key, None)
+            return []
+        wanted = _limits_of(order)
+        before = self._trying.get(key)
+        if why := fault(wanted):
+            self._trying[key] = Trying(wanted=wanted, tries=0, again_at=now, why=why)
+            return []
+        limits = lacking(run.limits, wanted)
+        if limits is None:
+            self._trying.pop(key, None)
+            return []
+        if before is None or before.wanted != wanted:  # News, so at once.
+            before = Trying(wanted=wanted, tries=0, again_at=now)
+        if now < before.again_at:
+            return []
+        wait = min(self._policy.resize_again_seconds * 2.0 ** min(before.tries, 30), self._policy.resize_again_max)
+        self._trying[key] = replace(before, tries=before.tries + 1, again_at=now + wait)
+        return [Resize(key, limits)]
 
     def _starts(self, found: Mapping[RunKey, Run], busy: frozenset[RunKey], now: float) -> list[Action]:
         """Start what is desired and never was here; not before an old epoch, and whoever has its GPUs, have ended."""
@@ -275,7 +327,13 @@ class Reconciler:
             detail=run.detail,
             progress=progress,
             gpus=self._held_by(run.key) if run.live else None,
+            not_applied=self._trying[run.key].why if run.live and run.key in self._trying else "",
         )
+
+
+def _limits_of(order: StartRun) -> Limits:
+    egress = NO_LIMIT if order.egress is None else order.egress
+    return Limits(cpus=order.cpus, memory=order.memory, egress=egress)
 
 
 def _was_here(key: RunKey) -> RunSeen:

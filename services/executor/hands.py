@@ -4,8 +4,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from services.executor.core import Action, Kill, Remove, Start, Terminate
+from services.executor.core import Action, Kill, Remove, Resize, Start, Terminate
 from services.executor.runtime import RunKey, Runtime, RuntimeUnavailableError
+from services.executor.runtime.limits import shown
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +24,14 @@ class Hands:
         permits: Callable[[RunKey], bool],
         done: Callable[[], None],
         failed: Callable[[Action], None],
+        not_applied: Callable[[Resize, str], None],
     ) -> None:
         self._runtime = runtime
         self._tasks = tasks
         self._permits = permits
         self._done = done
         self._failed = failed
+        self._not_applied = not_applied
         self._in_hand: dict[RunKey, asyncio.Task[None]] = {}
         self._beginning: set[RunKey] = set()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
@@ -82,3 +85,9 @@ class Hands:
                 await self._runtime.signal(key, kill=True)
             case Remove(key):
                 await self._runtime.remove(key)
+            case Resize(key, limits):
+                if why := await self._runtime.resize(key, limits):
+                    logger.warning("not applied to %s: %s", key, why)
+                    self._not_applied(action, why)
+                else:
+                    logger.info("resized %s: %s", key, shown(limits))

@@ -2,187 +2,21 @@
 
 import asyncio
 import os
-import random
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from msgspec import Struct
 from msgspec.structs import replace
 
-from libs.domain.cluster import Gpu
 from libs.domain.spec import Volume
 from libs.gpus.emulated import slow_down
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.home import Home
-from services.executor.node import NodeFacts
 from services.executor.runtime import Limits, RunKey, Runtime
-from services.executor.runtime.cgroup import NoCgroups, find_cgroups
-from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
-from services.executor.runtime.process import ProcessRuntime
-from tests.simulation.machine import Engine, SimRuntime
-from tests.simulation.place import Place
-from tests.support.engine import need_engine
-from tests.support.runs import find, in_state, logged, order, until, whole_log
-from tests.support.virtual_time import Process
-
-IMAGE = "weft-job-busybox:local"
-MEBIBYTE = 1 << 20
-
-# What a run does: for a shell, and for the fake.
-BEHAVIOURS: dict[str, tuple[str, Program]] = {
-    "ends well": ("echo out; echo err >&2", Program(output=b"out\nerr\n", seconds=0.0)),
-    "fails with 3": ("echo so far; exit 3", Program(output=b"so far\n", seconds=0.0, exit_code=3)),
-    "stays": ("echo up; exec sleep 60", Program(output=b"up\n")),
-    "finishes on SIGTERM": (
-        "trap 'echo saved; exit 0' TERM; echo up; while :; do sleep 0.05; done",
-        Program(output=b"up\n", on_term=0),
-    ),
-    "ignores SIGTERM": (
-        "trap '' TERM; echo up; while :; do sleep 0.05; done",
-        Program(output=b"up\n", on_term=None),
-    ),
-    "writes much": (
-        "i=0; while [ $i -lt 20000 ]; do echo line $i of a log that must be whole; i=$((i+1)); done; exit 7",
-        Program(
-            output=b"".join(b"line %d of a log that must be whole\n" % i for i in range(20000)),
-            seconds=0.0,
-            exit_code=7,
-        ),
-    ),
-    "uses too much memory": (
-        "echo up; exec tail /dev/zero",
-        Program(output=b"up\n", seconds=0.0, exit_code=137, oom=True),
-    ),
-}
-
-
-class Rig(Struct):
-    """One runtime, how to open it anew on the same host, and what it cannot show."""
-
-    name: str
-    runtime: Runtime
-    reopen: Callable[[], Awaitable[Runtime]]
-    node: NodeFacts
-    lacks: frozenset[str] = frozenset()
-
-    def order(self, behaviour: str, **fields: Any) -> StartRun:
-        command = ("sh", "-c", BEHAVIOURS[behaviour][0])
-        return self.shell(command, name=behaviour.replace(" ", "-").lower(), **fields)
-
-    def shell(self, command: tuple[str, ...], **fields: Any) -> StartRun:
-        image = IMAGE if self.name == "docker" else None
-        job_id = f"job-{uuid.uuid4().hex[:8]}"
-        return order(**{"job_id": job_id, "command": command, "image": image, **fields})
-
-    def needs(self, *abilities: str) -> None:
-        """Skip what this runtime cannot do on this host; it says so in `not_enforced` where users must know."""
-        missing = sorted(self.lacks.union(self.runtime.not_enforced).intersection(abilities))
-        if missing:
-            pytest.skip(f"{self.name} does not do {', '.join(missing)} here")
-
-
-def _fake_program(asked: StartRun) -> Program:
-    names = {behaviour.replace(" ", "-").lower(): program for behaviour, (_, program) in BEHAVIOURS.items()}
-    return names[asked.name]
-
-
-def _gpus(node_id: str) -> tuple[Gpu, ...]:
-    return tuple(
-        Gpu(index=index, uuid=f"EMULATED-{node_id}-{index}", model="Emulated GPU", memory=1 << 34, emulated=True)
-        for index in range(2)
-    )
-
-
-@pytest.fixture(
-    params=["fake", "simulated", "process", "process-cgroups", pytest.param("docker", marks=pytest.mark.docker)]
-)
-async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
-    node_id = f"test-{uuid.uuid4().hex[:8]}"
-    allowed = tmp_path / "allowed"
-    allowed.mkdir()
-    node = NodeFacts(
-        node_id=node_id,
-        gpus=_gpus(node_id),
-        checkpoints=str(tmp_path / "checkpoints"),
-        volumes_allowed=(str(allowed),),
-    )
-    home = Home(tmp_path / "home")
-    opened: list[Runtime] = []
-
-    async def reopen() -> Runtime:
-        if opened:
-            await opened[-1].close()
-        opened.append(await open_runtime())
-        return opened[-1]
-
-    host = FakeHost(_fake_program, now=lambda: 0.0)
-    lacks: frozenset[str] = frozenset()
-    match request.param:
-        case "fake":
-            lacks = frozenset({"commands", "refusals", "oom", "resize"})
-
-            async def open_runtime() -> Runtime:
-                return FakeRuntime(host)
-        case "simulated":
-            lacks = frozenset({"commands", "refusals", "oom", "resize"})
-
-            async def open_runtime() -> Runtime:
-                loop = asyncio.get_running_loop()
-                engine = Engine(host, loop, random.Random(1))
-                return SimRuntime(engine, Place(Process("test", loop), loop))
-        case "process":
-            lacks = frozenset({"oom", "resize", "volumes"})
-
-            async def open_runtime() -> Runtime:
-                return await ProcessRuntime.open(home, node, inherited=os.environ, cgroups=NoCgroups())
-        case "process-cgroups":
-            lacks = frozenset({"volumes"})
-            if isinstance(find_cgroups(node_id), NoCgroups):
-                pytest.skip("this host lets us make no cgroups")
-
-            async def open_runtime() -> Runtime:
-                return await ProcessRuntime.open(home, node, inherited=os.environ, cgroups=find_cgroups(node_id))
-        case _:
-            need_engine()
-            from services.executor.runtime import RuntimeUnavailableError
-            from services.executor.runtime.container import ContainerSettings
-            from services.executor.runtime.docker import DockerRuntime
-
-            async def open_runtime() -> Runtime:
-                return await DockerRuntime.open(home, node, ContainerSettings(cluster=node_id, pull=False))
-
-            try:
-                await reopen()
-            except RuntimeUnavailableError as error:
-                if os.environ.get("WEFT_CI_DOCKER") == "1":
-                    raise
-                pytest.skip(str(error))
-    runtime = opened[-1] if opened else await reopen()
-    built = Rig(name=request.param, runtime=runtime, reopen=reopen, node=node, lacks=lacks)
-    yield built
-    last = built.runtime = opened[-1]
-    for run in await last.runs():
-        await last.signal(run.key, kill=True)
-    for run in await last.runs():
-        await in_state(last, run.key, RunState.EXITED)
-        await last.remove(run.key)
-    await last.close()
-    if request.param == "docker":
-        _remove_network(f"{node_id}-alone")
-
-
-def _remove_network(name: str) -> None:
-    import docker
-
-    with_engine = docker.from_env()
-    for network in with_engine.networks.list(names=[name]):
-        network.remove()
-    with_engine.close()
+from tests.support.rig import BEHAVIOURS, MEBIBYTE, Rig
+from tests.support.runs import find, in_state, logged, until, whole_log
 
 
 async def test_a_run_starts_ends_and_says_what_it_wrote(rig: Rig) -> None:
@@ -325,7 +159,7 @@ async def test_signals_to_a_run_that_is_not_there_are_left_alone(rig: Rig) -> No
     await rig.runtime.signal(key, kill=False)
     await rig.runtime.signal(key, kill=True)
     await rig.runtime.remove(key)
-    assert not await rig.runtime.resize(key, Limits(cpus=1.0))
+    assert await rig.runtime.resize(key, Limits(cpus=1.0)) == "it does not run"
 
 
 async def test_changed_returns_when_a_run_ends(rig: Rig) -> None:
@@ -525,17 +359,6 @@ async def test_memory_beyond_the_limit_ends_the_run_as_oom(rig: Rig) -> None:
     run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
     assert run.reason is EndReason.OOM
     assert await whole_log(rig.runtime, RunKey.of(asked)) == b"up\n" or rig.name not in ("fake", "simulated")
-
-
-async def test_limits_change_while_it_runs(rig: Rig) -> None:
-    rig.needs("resize", "cpus", "memory")
-    asked = rig.order("stays", cpus=1.0, memory=128 * MEBIBYTE)
-    key = RunKey.of(asked)
-    await rig.runtime.start(asked)
-    await logged(rig.runtime, key, b"up")
-    assert await rig.runtime.resize(key, Limits(cpus=0.5))
-    assert await rig.runtime.resize(key, Limits(memory=256 * MEBIBYTE))
-    assert await rig.runtime.resize(key, Limits(memory=64 * MEBIBYTE))
 
 
 async def test_a_read_only_root_is_not_written_to(rig: Rig) -> None:

@@ -196,7 +196,7 @@ class SimRuntime:
         await self._place.point(f"remove {key}")
         await self._engine.ask(self._place, lambda: self._host.remove(key))
 
-    async def resize(self, key: RunKey, limits: Limits) -> bool:
+    async def resize(self, key: RunKey, limits: Limits) -> str:
         return await self._fake.resize(key, limits)
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:

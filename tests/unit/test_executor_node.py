@@ -79,8 +79,11 @@ def test_version_2_is_used_where_it_was_delegated(tmp_path: Path) -> None:
     assert groups == {"unified": str(group)}
     assert (group / "cpu.max").read_text() == "50000 100000"
     assert found.oom_killed(groups)
-    assert not found.limit(groups, Limits(memory=GIB))
-    assert found.limit(groups, Limits(memory=2 * GIB))
+    assert found.limits(groups) == Limits(cpus=0.5, memory=2 * GIB)
+    assert found.limit(groups, Limits(cpus=2.0, memory=GIB)).startswith(f"memory {GIB}: it uses {GIB} bytes now")
+    assert found.limits(groups) == Limits(cpus=2.0, memory=2 * GIB)
+    assert found.limit(groups, Limits(memory=3 * GIB)) == ""
+    assert found.limits(groups) == Limits(cpus=2.0, memory=3 * GIB)
 
 
 def test_version_2_without_its_controllers_is_not_used(tmp_path: Path) -> None:

@@ -41,12 +41,11 @@ class Gateway:
 
 
 class Ended(MemoryStore):
-    """A store in which these jobs have ended and those hold their GPUs."""
+    """A store in which these jobs have ended."""
 
     def __init__(self) -> None:
         super().__init__()
         self.ended: list[Job] = []
-        self.holding: list[Job] = []
         self.asked_since: list[float] = []
 
     async def ended_jobs(self, *, tenants: object, since: float, limit: int = 1000) -> list[Job]:

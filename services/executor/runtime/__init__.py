@@ -42,6 +42,20 @@ class RunKey(Struct, frozen=True, order=True):
         return cls(order.job_id, order.epoch, order.rank)
 
 
+NO_LIMIT = -1  # of egress, said explicitly
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What may be changed while a run runs: CPU in cores, memory in bytes, egress in bytes per second.
+
+    To be set: None leaves it as it is. As found: None is not held here, so it cannot be changed either.
+    """
+
+    cpus: float | None = None
+    memory: int | None = None
+    egress: int | None = None
+
+
 class Run(Struct, frozen=True, kw_only=True):
     """One run as the runtime finds it. Times are seconds since the epoch, UTC."""
 
@@ -53,17 +67,11 @@ class Run(Struct, frozen=True, kw_only=True):
     exit_code: int | None = None  # 128 + N for signal N
     reason: EndReason | None = None  # with `exited`
     detail: str = ""
+    limits: Limits = Limits()  # of a run that runs: what it is held to, as the host has it
 
     @property
     def live(self) -> bool:
         return self.state is not RunState.EXITED
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """What may be changed while a run runs: CPU in cores, memory in bytes. None leaves it as it is."""
-
-    cpus: float | None = None
-    memory: int | None = None
 
 
 class LogChunk(Struct, frozen=True, kw_only=True):
@@ -101,8 +109,11 @@ class Runtime(Protocol):
     async def remove(self, key: RunKey) -> None:
         """Forget an ended run; its log stays. A run that still runs is left alone."""
 
-    async def resize(self, key: RunKey, limits: Limits) -> bool:
-        """Change a running run's limits. False: this runtime cannot, or the run is not there."""
+    async def resize(self, key: RunKey, limits: Limits) -> str:
+        """Change a running run's limits, in place. Empty, or what of it stays as it was, and why.
+
+        Memory is not made less than the run needs now. `runs` shows at once what it then has.
+        """
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         """Bytes the run wrote (stdout and stderr together), as far as the node still has them."""

@@ -6,22 +6,17 @@ then move into `weft-executor` beside it, because a group with processes may not
 Neither: `NoCgroups`, and the node says what it does not enforce. A run's groups are `{controller: folder}`.
 """
 
-import errno
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from services.executor.runtime import Limits
+from services.executor.runtime.groups import Groups, change, counter, get, put, read_limits, write
 
-PERIOD_MICROSECONDS = 100_000
-QUOTA_MICROSECONDS_MIN = 1_000
 KILL_ROUNDS_MAX = 20
-SHRINK_ROOM = 1.1  # memory is not shrunk below this many times what is in use
-
-Groups = Mapping[str, str]
 
 
 class Cgroups(Protocol):
@@ -30,8 +25,11 @@ class Cgroups(Protocol):
     def create(self, name: str, limits: Limits) -> dict[str, str]:
         """The groups of a new run. Raises OSError."""
 
-    def limit(self, groups: Groups, limits: Limits) -> bool:
-        """Change the limits; False where a limit cannot be held, such as less memory than is in use."""
+    def limit(self, groups: Groups, limits: Limits) -> str:
+        """Change the limits. Empty, or what of it stays as it was, and why: such as less memory than is in use."""
+
+    def limits(self, groups: Groups) -> Limits:
+        """What is in force."""
 
     def oom_killed(self, groups: Groups) -> bool:
         """Did the kernel kill something in there for memory?"""
@@ -61,8 +59,11 @@ class NoCgroups:
     def create(self, name: str, limits: Limits) -> dict[str, str]:
         return {}
 
-    def limit(self, groups: Groups, limits: Limits) -> bool:
-        return False
+    def limit(self, groups: Groups, limits: Limits) -> str:
+        return "this host lets us make no control groups"
+
+    def limits(self, groups: Groups) -> Limits:
+        return Limits()
 
     def oom_killed(self, groups: Groups) -> bool:
         return False
@@ -97,26 +98,17 @@ class CgroupsV1:
         groups = {controller: f"{folder}/{name}" for controller, folder in self._folders.items()}
         for group in groups.values():
             os.makedirs(group, exist_ok=True)
-        self._write(groups, limits)
+        write(groups, limits)
         return groups
 
-    def limit(self, groups: Groups, limits: Limits) -> bool:
-        return _possible(lambda: self._write(groups, limits)) if groups else False
+    def limit(self, groups: Groups, limits: Limits) -> str:
+        return change(groups, limits)
 
-    def _write(self, groups: Groups, limits: Limits) -> None:
-        if limits.cpus is not None:
-            _set(groups["cpu"], "cpu.cfs_period_us", PERIOD_MICROSECONDS)
-            _set(groups["cpu"], "cpu.cfs_quota_us", _quota(limits.cpus))
-        if limits.memory is not None:
-            group, memory = groups["memory"], limits.memory
-            with suppress(OSError):  # With swap counted, it must never be below the limit: widen it first.
-                _set(group, "memory.memsw.limit_in_bytes", -1)
-            _set(group, "memory.limit_in_bytes", memory)
-            with suppress(OSError):  # Absent where the kernel does not count swap.
-                _set(group, "memory.memsw.limit_in_bytes", memory)
+    def limits(self, groups: Groups) -> Limits:
+        return read_limits(groups)
 
     def oom_killed(self, groups: Groups) -> bool:
-        return _counter(groups.get("memory"), "memory.oom_control", "oom_kill") > 0
+        return counter(groups.get("memory"), "memory.oom_control", "oom_kill") > 0
 
     def kill(self, groups: Groups) -> None:
         kill(groups)
@@ -141,16 +133,16 @@ class CgroupsV2:
             path = next(line[3:] for line in text.splitlines() if line.startswith("0::"))
             base = root / path.strip("/")
             base = base.parent if base.name == "weft-executor" else base
-            if not {"cpu", "memory"} <= set(_get(str(base), "cgroup.controllers").split()):
+            if not {"cpu", "memory"} <= set(get(str(base), "cgroup.controllers").split()):
                 return None
-            if not {"cpu", "memory"} <= set(_get(str(base), "cgroup.subtree_control").split()):
+            if not {"cpu", "memory"} <= set(get(str(base), "cgroup.subtree_control").split()):
                 leaf = base / "weft-executor"
                 leaf.mkdir(exist_ok=True)
-                _set(str(leaf), "cgroup.procs", 0)
+                put(str(leaf), "cgroup.procs", 0)
             folder = base / "weft" / owner
             folder.mkdir(parents=True, exist_ok=True)
             for parent in (base, base / "weft", folder):
-                _set(str(parent), "cgroup.subtree_control", "+cpu +memory")
+                put(str(parent), "cgroup.subtree_control", "+cpu +memory")
         except (OSError, StopIteration):
             return None
         return cls(folder)
@@ -159,29 +151,17 @@ class CgroupsV2:
         groups = {"unified": f"{self._folder}/{name}"}
         with suppress(FileExistsError):
             os.mkdir(groups["unified"])
-        self._write(groups["unified"], limits)
+        write(groups, limits)
         return groups
 
-    def limit(self, groups: Groups, limits: Limits) -> bool:
-        if not groups or (limits.memory is not None and not self._fits(groups["unified"], limits.memory)):
-            return False
-        return _possible(lambda: self._write(groups["unified"], limits))
+    def limit(self, groups: Groups, limits: Limits) -> str:
+        return change(groups, limits)
 
-    def _fits(self, group: str, memory: int) -> bool:
-        """Version 2 takes any limit, and kills whoever does not fit into it."""
-        used = _get(group, "memory.current").strip()
-        return not used or int(used) * SHRINK_ROOM <= memory
-
-    def _write(self, group: str, limits: Limits) -> None:
-        if limits.cpus is not None:
-            _set(group, "cpu.max", f"{_quota(limits.cpus)} {PERIOD_MICROSECONDS}")
-        if limits.memory is not None:
-            _set(group, "memory.max", limits.memory)
-            with suppress(OSError):
-                _set(group, "memory.swap.max", 0)
+    def limits(self, groups: Groups) -> Limits:
+        return read_limits(groups)
 
     def oom_killed(self, groups: Groups) -> bool:
-        return _counter(groups.get("unified"), "memory.events", "oom_kill") > 0
+        return counter(groups.get("unified"), "memory.events", "oom_kill") > 0
 
     def kill(self, groups: Groups) -> None:
         kill(groups)
@@ -197,10 +177,10 @@ def kill(groups: Groups) -> None:
     """SIGKILL to everything inside, whichever version they are of."""
     if "unified" in groups:
         with suppress(OSError):
-            _set(groups["unified"], "cgroup.kill", 1)
+            put(groups["unified"], "cgroup.kill", 1)
     elif "memory" in groups:
         for _ in range(KILL_ROUNDS_MAX):  # What forks meanwhile is in the next list.
-            pids = _get(groups["memory"], "cgroup.procs").split()
+            pids = get(groups["memory"], "cgroup.procs").split()
             if not pids:
                 return
             for pid in pids:
@@ -210,7 +190,7 @@ def kill(groups: Groups) -> None:
 
 def occupied(groups: Groups) -> bool:
     """Is any process inside?"""
-    return any(_get(group, "cgroup.procs").strip() for group in groups.values())
+    return any(get(group, "cgroup.procs").strip() for group in groups.values())
 
 
 def remove(groups: Groups) -> bool:
@@ -226,10 +206,6 @@ def remove(groups: Groups) -> bool:
     return gone
 
 
-def _quota(cpus: float) -> int:
-    return max(QUOTA_MICROSECONDS_MIN, round(cpus * PERIOD_MICROSECONDS))
-
-
 def _names(folders: Mapping[str, Path]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for controller, folder in folders.items():
@@ -238,40 +214,3 @@ def _names(folders: Mapping[str, Path]) -> dict[str, dict[str, str]]:
                 if entry.is_dir():
                     found.setdefault(entry.name, {})[controller] = entry.path
     return found
-
-
-def _possible(change: Callable[[], None]) -> bool:
-    try:
-        change()
-    except OSError as error:
-        if error.errno in (errno.EBUSY, errno.EINVAL, errno.ENOENT):
-            return False
-        raise
-    return True
-
-
-def _set(group: str, name: str, value: str | int) -> None:
-    fd = os.open(f"{group}/{name}", os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, str(value).encode())
-    finally:
-        os.close(fd)
-
-
-def _get(group: str, name: str) -> str:
-    try:
-        with open(f"{group}/{name}", encoding="ascii") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
-
-
-def _counter(group: str | None, name: str, field: str) -> int:
-    """One number of a file whose lines are `field number`."""
-    if group is None:
-        return 0
-    for line in _get(group, name).splitlines():
-        words = line.split()
-        if len(words) == 2 and words[0] == field:
-            return int(words[1])
-    return 0

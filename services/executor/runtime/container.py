@@ -14,10 +14,7 @@ from services.executor.environment import RunFacts, environment
 from services.executor.node import NodeFacts, Refusal, gpus_of, volume_source
 from services.executor.runtime import RunKey
 from services.executor.runtime.labels import labels
-
-CPU_PERIOD_MICROSECONDS = 100_000
-CPU_QUOTA_MICROSECONDS_MIN = 1_000
-MEMORY_BYTES_MIN = 6 << 20  # the engine refuses less
+from services.executor.runtime.limits import CPU_STEPS, MEMORY_BYTES_MIN, quota
 
 # Never rotate, whatever the engine's own default: that would lose what was not yet copied.
 _WITHOUT_END = "1000000g"
@@ -44,6 +41,9 @@ class ContainerSettings(Struct, frozen=True, kw_only=True):
     pull: bool = True
     pull_seconds_max: float = 900.0
     engine_files: bool = True  # copy output from the engine's own files, where they can be reached, and shorten them
+    limits_by: str = "auto"  # how limits change: engine (its update), files (of the control groups), or auto
+    egress_by: str = "auto"  # direct, helper, off, or auto: the first of them that works
+    egress_image: str = ""  # of the helper, with Python; "": the executor's own
 
 
 class Joined(Struct, frozen=True, kw_only=True):
@@ -97,8 +97,8 @@ def container_arguments(
         {order.master_port: order.master_port} if _published(order, joined) else None
     )
     host_config = client.create_host_config(
-        cpu_period=CPU_PERIOD_MICROSECONDS,
-        cpu_quota=max(CPU_QUOTA_MICROSECONDS_MIN, round(order.cpus * CPU_PERIOD_MICROSECONDS)),
+        cpu_period=CPU_STEPS,  # never `nano_cpus`: what a container was made with is how it can be changed
+        cpu_quota=quota(order.cpus),
         mem_limit=memory,
         memswap_limit=memory,
         shm_size=order.shm or None,
@@ -134,8 +134,8 @@ def update_arguments(*, cpus: float | None, memory: int | None) -> dict[str, Any
     """What `update_container` is called with; the same style of limit as at creation, or the engine refuses."""
     arguments: dict[str, Any] = {}
     if cpus is not None:
-        arguments["cpu_period"] = CPU_PERIOD_MICROSECONDS
-        arguments["cpu_quota"] = max(CPU_QUOTA_MICROSECONDS_MIN, round(cpus * CPU_PERIOD_MICROSECONDS))
+        arguments["cpu_period"] = CPU_STEPS
+        arguments["cpu_quota"] = quota(cpus)
     if memory is not None:
         arguments["mem_limit"] = arguments["memswap_limit"] = max(memory, MEMORY_BYTES_MIN)
     return arguments

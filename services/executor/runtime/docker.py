@@ -25,27 +25,29 @@ from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal, port_taken
 from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.container import (
+    HOST_NETWORK,
     LOG_BY_ASKING,
     LOG_BY_FILE,
     ContainerSettings,
     container_arguments,
     container_name,
     injection_for,
-    update_arguments,
 )
+from services.executor.runtime.egress import find_egress
 from services.executor.runtime.engine import APIError, Engine, NotFound, explanation
 from services.executor.runtime.enginelog import FileCopy, engine_file, engine_folder
 from services.executor.runtime.labels import grace_of, key_of, of_node
 from services.executor.runtime.logcopy import LogCopy, position_path, read_position
 from services.executor.runtime.networks import Networks
+from services.executor.runtime.rates import Rates
 from services.executor.runtime.records import forget
+from services.executor.runtime.resizing import Held, Resizing, held_of, safe_update
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 FOLLOWERS_STOP_SECONDS_MAX = 2.0
 COPY_SECONDS_MAX = 30.0  # after its end, for its log to be copied
-SHRINK_ROOM = 1.1  # memory is not shrunk below this many times what is in use
 CONFLICT, MISSING = 409, 404
 INIT_FAILED = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+) failed: (.+)\n")
 INIT_FAILED_STATUSES = (126, 127)
@@ -67,6 +69,8 @@ class DockerRuntime:
         self._settings = settings
         self._found: dict[RunKey, _Container] = {}
         self._inspected: dict[RunKey, Run] = {}  # of running and of drained containers
+        self._held: dict[RunKey, Held] = {}  # of running containers
+        self._limits: dict[RunKey, Limits] = {}  # as they were at the last look
         self._copies: dict[RunKey, LogCopy | FileCopy] = {}
         self._engine_folder = ""  # of the engine's containers, where we may change what is in there
         self._ended_at: dict[RunKey, float] = {}  # on the loop's clock: since when its log is all that is missing
@@ -77,6 +81,8 @@ class DockerRuntime:
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
         self._networks = Networks(engine, node, settings)
+        self._rates = Rates(home)
+        self._resizing = Resizing(engine, self._rates, egress=None, limits_by=settings.limits_by, safe=True)
         self._poll: asyncio.Task[None] | None = None
         self.not_enforced: tuple[str, ...] = ()
 
@@ -95,6 +101,7 @@ class DockerRuntime:
         runtime.not_enforced = tuple(
             limit for limit, field in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota")) if not info.get(field, True)
         )
+        await runtime._prepare_resizing()
         await runtime._remove_half_made()
         await runtime._look()
         for name in os.listdir(home.runs):
@@ -102,6 +109,7 @@ class DockerRuntime:
                 forget(f"{home.runs}/{name}")
         for key in kept.every(home).keys() - runtime._found.keys():
             kept.forget(home, key)
+        runtime._rates.forget_others({str(key) for key in runtime._found})
         for key in runtime._found.keys() - kept.every(home).keys():
             with suppress(RuntimeUnavailableError):
                 runtime._keep(key, runtime._found[key].id, runtime._found[key].grace)
@@ -122,6 +130,8 @@ class DockerRuntime:
         try:
             await self._start(order, key, permitted)
             await self._look()
+            if order.egress is not None:
+                await self._begin_with_egress(key, order.egress)
         except Refusal as refusal:
             self._over[key] = Run(
                 key=key,
@@ -171,21 +181,17 @@ class DockerRuntime:
             os.unlink(position_path(self._home.log(key)))
         forget(self._home.run(key))
         kept.forget(self._home, key)
+        self._rates.forget(key)
         await self._networks.remove(key)
 
-    async def resize(self, key: RunKey, limits: Limits) -> bool:
-        container = self._found.get(key)
-        if container is None or container.state != "running":
-            return False
-        try:
-            if limits.memory is not None and not await self._fits(container.id, limits.memory):
-                return False
-            arguments = update_arguments(cpus=limits.cpus, memory=limits.memory)
-            await self._engine.call(lambda: self._engine.client.update_container(container.id, **arguments))
-        except APIError as error:
-            logger.warning("resizing %s: %s", key, explanation(error))
-            return False
-        return True
+    async def resize(self, key: RunKey, limits: Limits) -> str:
+        container, held = self._found.get(key), self._held.get(key)
+        if container is None or container.state != "running" or held is None:
+            return "it does not run"
+        why = await self._resizing.resize(key, held, limits)
+        await self._read_limits(key, held)
+        self._changed.set()
+        return why
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         container = self._found.get(key)
@@ -208,6 +214,39 @@ class DockerRuntime:
         for copy in self._copies.values():
             await asyncio.to_thread(copy.join, max(0.0, deadline - time.monotonic()))
         self._engine.close()
+
+    # ── limits ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _prepare_resizing(self) -> None:
+        """What this node can change while containers run, found out once."""
+        settings = self._settings
+        egress, why = await find_egress(self._engine, settings)
+        if egress is None or settings.job_network == HOST_NETWORK:
+            self.not_enforced += ("egress",)
+            logger.warning("what jobs send is not limited here: %s", why or "they have the network of their host")
+        else:
+            logger.info("what jobs send is limited by the %s way", egress.way)
+        safe = safe_update(gpus=self._node.gpus, injection=self._injection)
+        if not safe and settings.limits_by != "engine":
+            logger.info("an update by the engine could take GPUs away here: their limits are changed by files")
+        self._resizing = Resizing(self._engine, self._rates, egress=egress, limits_by=settings.limits_by, safe=safe)
+
+    async def _begin_with_egress(self, key: RunKey, rate: int) -> None:
+        """A network namespace is there only once the container runs, so its first bytes may go unlimited."""
+        held = self._held.get(key)
+        if held is not None and (why := await self._resizing.resize(key, held, Limits(egress=rate))):
+            logger.warning("not applied to %s: %s", key, why)
+        if held is not None:
+            await self._read_limits(key, held)
+
+    async def _read_limits(self, key: RunKey, held: Held) -> None:
+        """After a change, the engine is asked again where the files cannot tell."""
+        if not held.groups:
+            with suppress(APIError):
+                held = held_of(await self._engine.call(self._engine.client.inspect_container, held.id))
+        if key in self._held:  # Else it ended meanwhile.
+            self._held[key] = held
+            self._limits[key] = self._resizing.limits(key, held)
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -323,6 +362,9 @@ class DockerRuntime:
             for key, container in found.items():
                 self._follow(key, container)
                 await self._inspect(key, container)
+            running = {key for key, container in found.items() if container.state in ("running", "paused")}
+            self._held = {key: held for key, held in self._held.items() if key in running}
+            self._limits = {key: self._resizing.limits(key, held) for key, held in self._held.items()}
             self._problem = ""
             if await self.runs() != before:
                 self._changed.set()
@@ -379,11 +421,13 @@ class DockerRuntime:
         if container.state == "created" or (run is not None and run.live is not ended):
             return
         try:
-            state = (await self._engine.call(self._engine.client.inspect_container, container.id))["State"]
+            inspected = await self._engine.call(self._engine.client.inspect_container, container.id)
         except APIError:
             return  # It goes at this moment; the next look sees it.
-        outcome = self._inspected[key] = _outcome(key, container.grace, state)
-        if not outcome.live:
+        outcome = self._inspected[key] = _outcome(key, container.grace, inspected["State"])
+        if outcome.live:
+            self._held[key] = held_of(inspected)
+        else:
             self._ended_at[key] = asyncio.get_running_loop().time()
             if key in self._copies:
                 self._copies[key].over()
@@ -397,7 +441,7 @@ class DockerRuntime:
             run = self._inspected[key] = self._explained(run)
             return run
         if run.live:
-            return run
+            return replace(run, limits=self._limits.get(key, Limits()))
         return Run(key=key, state=RunState.RUNNING, grace=run.grace, started_at=run.started_at)
 
     def _explained(self, run: Run) -> Run:
@@ -439,14 +483,6 @@ class DockerRuntime:
         for container in (await self._listed()).values():
             if container.state == "created":
                 await self._remove_container(container.id)
-
-    async def _fits(self, container: str, memory: int) -> bool:
-        """Would what is in use fit into less memory? Page cache does not count, it can be dropped."""
-        stats = await self._engine.call(self._engine.client.stats, container, stream=False, one_shot=True)
-        usage = stats.get("memory_stats", {})
-        cache = usage.get("stats", {})
-        idle = cache.get("inactive_file", cache.get("total_inactive_file", 0))
-        return bool((usage.get("usage", 0) - idle) * SHRINK_ROOM <= memory)
 
 
 def _outcome(key: RunKey, grace: float, state: Mapping[str, Any]) -> Run:

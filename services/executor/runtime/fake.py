@@ -10,7 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState, StartRun
-from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from services.executor.runtime import NO_LIMIT, Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from services.executor.runtime.groups import too_tight
+from services.executor.runtime.limits import fault
 from services.executor.telling import Told
 
 
@@ -24,6 +26,7 @@ class Program(Struct, frozen=True, kw_only=True):
     oom: bool = False
     refused: str = ""  # it cannot start, and this is why
     start_seconds: float = 0.0  # such as a pull
+    working_set: int = 0  # memory that it needs, in bytes
 
 
 class _Held:
@@ -46,7 +49,8 @@ class FakeHost:
         self._listeners: list[Callable[[], None]] = []
         self.logs: dict[RunKey, bytes] = {}
         self.starts: list[RunKey] = []  # in order; one twice would be a run that ran twice
-        self.limits: dict[RunKey, Limits] = {}
+        self.resizes: list[tuple[RunKey, Limits]] = []  # in order, also those that did not take
+        self.refuse: Callable[[RunKey, Limits], str] = lambda _key, _limits: ""  # why a resize does not take
         self.available = True
 
     def runs(self) -> list[Run]:
@@ -69,7 +73,8 @@ class FakeHost:
             self.end(key, reason=EndReason.START_FAILED, detail=program.refused)
             return
         self.starts.append(key)
-        self.limits[key] = Limits(cpus=order.cpus, memory=order.memory)
+        egress = NO_LIMIT if order.egress is None else order.egress
+        held.run = replace(run, limits=Limits(cpus=order.cpus, memory=order.memory, egress=egress))
         self.write(key, program.output)
         if program.seconds is not None:
             ended = EndReason.OOM if program.oom else EndReason.EXIT
@@ -97,8 +102,31 @@ class FakeHost:
             exit_code=exit_code,
             reason=reason,
             detail=detail,
+            limits=Limits(),
         )
         self._tell()
+
+    def resize(self, key: RunKey, limits: Limits) -> str:
+        """Each of the limits, unless the whole is refused. Empty, or why not."""
+        held = self._held.get(key)
+        if held is None or not held.run.live:
+            return "it does not run"
+        self.resizes.append((key, limits))
+        if why := fault(limits) or self.refuse(key, limits):
+            return why
+        has = held.run.limits
+        memory = has.memory if limits.memory is None else limits.memory
+        why = too_tight(held.program.working_set, memory) if memory and memory < (has.memory or 0) else ""
+        held.run = replace(
+            held.run,
+            limits=Limits(
+                cpus=has.cpus if limits.cpus is None else limits.cpus,
+                memory=has.memory if why else memory,
+                egress=has.egress if limits.egress is None else limits.egress,
+            ),
+        )
+        self._tell()
+        return why
 
     def signal(self, key: RunKey, *, kill: bool) -> None:
         held = self._held.get(key)
@@ -125,7 +153,7 @@ class FakeHost:
 
 class FakeRuntime:
     name = "fake"
-    not_enforced: tuple[str, ...] = ("cpus", "memory", "shm", "read_only", "gpus")
+    not_enforced: tuple[str, ...] = ("cpus", "memory", "egress", "shm", "read_only", "gpus")
 
     def __init__(self, host: FakeHost) -> None:
         self.host = host
@@ -152,15 +180,9 @@ class FakeRuntime:
         self._check()
         self.host.remove(key)
 
-    async def resize(self, key: RunKey, limits: Limits) -> bool:
-        held = self.host.limits.get(key)
-        if held is None or not any(run.live for run in self.host.runs() if run.key == key):
-            return False
-        self.host.limits[key] = Limits(
-            cpus=limits.cpus if limits.cpus is not None else held.cpus,
-            memory=limits.memory if limits.memory is not None else held.memory,
-        )
-        return True
+    async def resize(self, key: RunKey, limits: Limits) -> str:
+        self._check()
+        return self.host.resize(key, limits)
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         log = self.host.logs.get(key)

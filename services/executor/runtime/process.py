@@ -5,7 +5,7 @@ the executor may be killed at any instant. What a process cannot have is refused
 
 - an image: refused, unless the node is set to ignore images and there is a command;
 - a volume: allowed only where its target is its source, because nothing is mounted;
-- shm, read_only, and GPUs beyond CUDA_VISIBLE_DEVICES are not enforced, and the node says so.
+- shm, read_only, egress, and GPUs beyond CUDA_VISIBLE_DEVICES are not enforced, and the node says so.
 
 A job runs as the executor's own user, in its checkpoint folder unless it names a workdir.
 """
@@ -28,6 +28,7 @@ from services.executor.environment import RunFacts, environment
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal, gpus_of, port_taken, volume_source
 from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always, cgroup, records
+from services.executor.runtime.limits import fault
 from services.executor.runtime.shim import CGROUP_REFUSED_STATUS, TOO_LATE_STATUS, find_command, spawn
 from services.executor.runtime.stragglers import kill_stragglers
 
@@ -78,7 +79,7 @@ class ProcessRuntime:
         self._strayed: set[RunKey] = set()  # ended, and may have left processes outside their group
         self._sweeping = False
         self._polling = False
-        self.not_enforced = (*self._cgroups.not_enforced, "shm", "read_only", "gpus")
+        self.not_enforced = (*self._cgroups.not_enforced, "shm", "read_only", "egress", "gpus")
         if ignore_images:
             self.not_enforced += ("image",)
 
@@ -141,9 +142,24 @@ class ProcessRuntime:
             self._home.close_log(key)
             records.forget(self._home.run(key))
 
-    async def resize(self, key: RunKey, limits: Limits) -> bool:
+    async def resize(self, key: RunKey, limits: Limits) -> str:
         live = self._live.get(key)
-        return live is not None and self._cgroups.limit(live.record.cgroups, limits)
+        if live is None:
+            return "it does not run"
+        if why := fault(limits):
+            return why
+        reasons = []
+        if limits.cpus is not None or limits.memory is not None:
+            reasons.append(await asyncio.to_thread(self._cgroups.limit, live.record.cgroups, limits))
+        if limits.egress is not None:
+            reasons.append("egress: the processes of this node share their host's network")
+        before = live.record
+        self._read_limits(live)
+        if live.record is not before:
+            with suppress(OSError):  # For its words should it run out of it, after a restart too.
+                records.write(self._home.run(key), live.record)
+        self._changed.set()
+        return "; ".join(why for why in reasons if why)
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         known = key in self._live or key in self._ended
@@ -248,11 +264,19 @@ class ProcessRuntime:
         now = time.time()
         self._end(Run(key=key, state=RunState.EXITED, ended_at=now, reason=reason, detail=detail))
 
+    def _read_limits(self, live: _Live) -> None:
+        """As its groups have them."""
+        limits = self._cgroups.limits(live.record.cgroups)
+        live.run = replace(live.run, limits=limits)
+        if limits.memory is not None and limits.memory != live.record.memory:
+            live.record = replace(live.record, memory=limits.memory)
+
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _watch(self, live: _Live) -> None:
         """Hear of its end by a pidfd, or by looking where there is none to be had."""
         self._live[live.run.key] = live
+        self._read_limits(live)
         try:
             live.pidfd = os.pidfd_open(live.record.pid)
         except (AttributeError, OSError):
