@@ -1,6 +1,6 @@
-"""Which running job should get more or less. In this version it watches and reports, and changes nothing.
+"""What holds each running job back, and what is tried about it: more, less or otherwise shared CPU, memory and network.
 
-Hears: NodeSampled.
-Says:  PoolReviewed: what it would have to do.
-Owns:  nothing yet; envelopes and loans later.
+Hears: NodeSampled, ProgressSeen.
+Says:  PoolReviewed: verdicts, and what it would do; AskStored: other limits were asked for.
+Owns:  envelopes: what the tuner of each job knows, and has under trial.
 """

@@ -1,15 +1,27 @@
-"""The reallocator's shell: samples and the store's jobs go in, findings come out."""
+"""The reallocator's shell: samples, progress and the store's jobs go in; findings, verdicts and asks come out.
+
+Two of them in one pool do no harm, and no good: what is asked is stored with what the tuner knows, one ask at a time of
+each job, and who finds something stored that it did not store goes by that from then on.
+"""
 
 import asyncio
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from libs.bus import Bus
+from libs.domain.spec import TuningMode
+from libs.messages.asks import AskStored
+from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import NodeSampled, PoolReviewed
 from libs.service.run import Every, Listen, serve
-from libs.store import ReviewStore, StoreUnavailableError
-from services.reallocator.core import Reallocator
+from libs.store import Envelope, ReviewStore, StoreUnavailableError
+from libs.tuning.envelope import GROWTH
+from libs.tuning.window import WINDOW_SECONDS
+from services.reallocator.core import Decided, Known, Reallocator
+
+BEAT_SECONDS = 1.0
+CLEAN_SECONDS = 600.0  # how often what was known of jobs that have ended is dropped
 
 
 async def run(
@@ -19,34 +31,120 @@ async def run(
     stop: asyncio.Event,
     clock: Callable[[], float],
     pool: str,
+    tuning: TuningMode = TuningMode.ADVISE,
+    growth: float = GROWTH,
+    window_seconds: float = WINDOW_SECONDS,
     review_seconds: float = 5.0,
     admin_port: int | None = None,
     admin_host: str = "127.0.0.1",
 ) -> None:
-    """Review `pool` every `review_seconds` until `stop`."""
-    reallocator = Reallocator()
-    registry = CollectorRegistry(auto_describe=True)
-    found = Gauge("weft_reallocator_findings", "What would have to be done now.", ["code"], registry=registry)
+    """Review `pool` every `review_seconds`, and sooner while something asked for is awaited, until `stop`."""
+    reallocator = Reallocator(pool=pool, tuning=tuning, growth=growth, window_seconds=window_seconds)
+    review = Review(reallocator, bus, store, clock, review_seconds)
 
-    async def hear(sampled: NodeSampled) -> None:
-        if sampled.pool == pool:
-            reallocator.observe(sampled)
+    async def hear_sampled(sampled: NodeSampled) -> None:
+        reallocator.observe(sampled, now=clock())
 
-    async def review() -> None:
-        reallocator.learn(jobs=await store.open_jobs(pool=pool), nodes=await store.nodes(pool=pool))
-        findings = reallocator.decide(clock())
-        found.clear()
-        for finding in findings:
-            found.labels(finding.code).inc()
-        await bus.publish(PoolReviewed(pool=pool, at=clock(), findings=findings))
+    async def hear_progress(seen: ProgressSeen) -> None:
+        reallocator.observe(seen, now=clock())
 
+    beat = min(BEAT_SECONDS, review_seconds, window_seconds)
     await serve(
         "reallocator",
         bus=bus,
         stop=stop,
-        listens=[Listen(NodeSampled, hear, group="")],
-        loops=[Every(review_seconds, review, retry_on=(StoreUnavailableError,), name="review")],
-        registry=registry,
+        listens=[Listen(NodeSampled, hear_sampled, group=""), Listen(ProgressSeen, hear_progress, group="")],
+        loops=[
+            Every(beat, review.beat, retry_on=(StoreUnavailableError,), name="review"),
+            Every(CLEAN_SECONDS, review.clean, retry_on=(StoreUnavailableError,), name="clean"),
+        ],
+        registry=review.registry,
         admin_port=admin_port,
         admin_host=admin_host,
     )
+
+
+class Review:
+    """What a beat does: look, decide, remember, ask, tell."""
+
+    def __init__(
+        self, core: Reallocator, bus: Bus, store: ReviewStore, clock: Callable[[], float], review_seconds: float
+    ) -> None:
+        self._core, self._bus, self._store, self._clock = core, bus, store, clock
+        self._review_seconds = review_seconds
+        self._recalled = False
+        self._looked_at = -review_seconds
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._found = Gauge(
+            "weft_reallocator_findings", "What would have to be done now.", ["code"], registry=self.registry
+        )
+        self._verdicts = Gauge(
+            "weft_reallocator_jobs", "Jobs by what holds them back.", ["verdict"], registry=self.registry
+        )
+        self._asked = Counter(
+            "weft_reallocator_asked", "Changes asked for, by their cause.", ["cause"], registry=self.registry
+        )
+        refused = Gauge(
+            "weft_reallocator_samples_refused", "Samples that were late, doubled or impossible.", registry=self.registry
+        )
+        refused.set_function(lambda: core.arrivals.refused + core.gathering.disbelieved)
+
+    async def beat(self) -> None:
+        now = self._clock()
+        due = now - self._looked_at >= self._review_seconds
+        if due or self._core.awaits:
+            await self._look(now)
+        decided = self._core.decide(now)
+        if due:
+            await self._tell(decided, now)
+        await self._remember(decided, now)
+
+    async def clean(self) -> None:
+        await self._store.drop_envelopes(pool=self._core.pool)
+
+    async def _look(self, now: float) -> None:
+        if not self._recalled:
+            for stored in await self._store.envelopes(pool=self._core.pool):
+                self._core.recall(stored.job_id, epoch=stored.epoch, state=stored.state, now=now)
+        jobs, nodes = await self._store.open_jobs(pool=self._core.pool), await self._store.nodes(pool=self._core.pool)
+        self._core.learn(jobs=jobs, nodes=nodes, now=now)
+        self._recalled, self._looked_at = True, now
+
+    async def _remember(self, decided: Decided, now: float) -> None:
+        if not decided.known:
+            return
+        news = {
+            there.job_id: there
+            for there in await self._store.envelopes(pool=self._core.pool)
+            if self._core.is_news(there.job_id, epoch=there.epoch, state=there.state)
+        }
+        asked = False
+        for known in decided.known:
+            there = news.get(known.job_id)
+            if there is not None:
+                self._core.recall(there.job_id, epoch=there.epoch, state=there.state, now=now)
+            elif known.tune is None:
+                await self._store.save_envelope(self._envelope(known), at=now)
+                self._core.remembered(known)
+            elif await self._store.ask_tune(self._envelope(known), known.tune, at=now):
+                asked = True
+                self._core.remembered(known)
+                self._asked.labels(known.tune.cause.code.value).inc()
+            else:
+                self._core.not_asked(known.job_id)
+        if asked:
+            await self._bus.publish(AskStored(pool=self._core.pool))
+
+    def _envelope(self, known: Known) -> Envelope:
+        return Envelope(job_id=known.job_id, pool=self._core.pool, epoch=known.epoch, state=known.state)
+
+    async def _tell(self, decided: Decided, now: float) -> None:
+        self._found.clear()
+        for finding in decided.findings:
+            self._found.labels(finding.code).inc()
+        self._verdicts.clear()
+        for verdict in decided.verdicts:
+            if verdict.rank < 0:
+                self._verdicts.labels(verdict.code).inc()
+        told = PoolReviewed(pool=self._core.pool, at=now, findings=decided.findings, verdicts=decided.verdicts)
+        await self._bus.publish(told)

@@ -22,6 +22,7 @@ SERVICES = ("cli", "executor", "gateway", "reallocator", "scheduler", "scorer", 
 PURE = (
     "libs/domain/*.py",
     "libs/planning/**/*.py",
+    "libs/tuning/*.py",
     *(f"libs/variability/{part}.py" for part in ("binning", "classes", "curves", "estimate", "kmeans")),
     "services/*/core.py",
     "services/executor/guard/core.py",

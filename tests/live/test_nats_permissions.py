@@ -38,8 +38,8 @@ REFUSED = {
         ["weft.>", "weft.events.>", "weft.scores.*", "weft.sync.*.*"],
     ),
     "reallocator": (
-        ["weft.scores.p", "weft.hints.node-1", "weft.events.job", "weft.asks.p", "$JS.API.INFO"],
-        ["weft.>", "weft.findings.*", "weft.sync.*.*"],
+        ["weft.scores.p", "weft.hints.node-1", "weft.events.job", "weft.submit", "$JS.API.INFO"],
+        ["weft.>", "weft.findings.*", "weft.sync.*.*", "weft.asks.*"],
     ),
     "executor-node-1": (
         [

@@ -1,0 +1,56 @@
+"""How far a job may be tuned: what its user says, else what it asked for, times the pool's growth."""
+
+from msgspec import Struct
+
+from libs.domain.job import Allocation, Job
+from libs.domain.quantity import size_bytes
+from libs.domain.spec import TuningMode
+
+GROWTH = 2.0  # times the CPUs asked for; a pool's to say
+MEMORY_GROWTH = 2.0  # times the memory asked for
+EGRESS_GROWTH = 8.0  # times the rate asked for: the link has slack most of the time
+CPUS_MIN = 0.03  # of a rank: less, and it answers its peers too late
+CPUS_GRAIN = 1000
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """`cpus`: cores of all ranks together. Memory and egress of one rank, by role; None: no cap was asked for."""
+
+    cpus: float
+    memory: dict[str, int]
+    egress: dict[str, int | None]
+
+
+def bounds_of(job: Job, *, growth: float = GROWTH) -> Bounds:
+    """Of a job that is placed."""
+    assert job.placement is not None
+    tuning, roles = job.spec.tuning, job.spec.roles
+    asked = sum(roles[allocation.role].cpus for allocation in job.placement.allocations)
+    memory = None if tuning.memory is None else size_bytes(tuning.memory)
+    egress = None if tuning.egress is None else size_bytes(tuning.egress)
+    return Bounds(
+        cpus=growth * asked if tuning.cpus is None else tuning.cpus,
+        memory={
+            name: int(MEMORY_GROWTH * role.memory_bytes) if memory is None else memory for name, role in roles.items()
+        },
+        egress={
+            name: None if role.egress_bytes is None else egress or int(EGRESS_GROWTH * role.egress_bytes)
+            for name, role in roles.items()
+        },
+    )
+
+
+def mode_of(job: Job, pool: TuningMode) -> TuningMode:
+    """A pool's `off` is final; else the job's word counts, if it says one."""
+    if pool is TuningMode.OFF:
+        return TuningMode.OFF
+    return job.spec.tuning.mode or pool
+
+
+def cpus_of(allocations: tuple[Allocation, ...]) -> float:
+    return sum(allocation.cpus for allocation in allocations)
+
+
+def grained(cpus: float) -> float:
+    """Down to thousandths of a core, so that rounding never leaves a budget."""
+    return int(cpus * CPUS_GRAIN + 1e-6) / CPUS_GRAIN

@@ -1,0 +1,150 @@
+"""Proposals about memory and about what ranks may send."""
+
+from libs.domain.job import Allocation, CauseCode
+from libs.domain.quantity import size_text
+from libs.domain.spec import EGRESS_BYTES_MIN
+from libs.messages.asks import RankTuning
+from libs.tuning.proposal import GAIN_MIN, WORTH_MIN, Case, Proposal
+from libs.tuning.split import Demand, best_split, fit, predicted
+from libs.tuning.verdict import MEMORY_FULL, failing_memory
+from libs.tuning.window import Window
+
+MEMORY_STEP = 0.3  # of the limit; halved after each step in vain
+MEMORY_GRAIN = 1 << 20
+EGRESS_TIMES = (8.0, 4.0, 2.0, 1.5)
+EGRESS_KEPT = 1.5  # times what is sent on average: bursts need more than their mean
+DONOR_LEAST = 0.25  # of its cap that a rank keeps in any case
+
+
+def more_memory(case: Case) -> Proposal | None:
+    """For the ranks of that role that meet their limit, as far as their nodes have it and the envelope goes."""
+    direction = f"memory:up:{case.stood.role}"
+    windows, most = case.windows, case.bounds.memory[case.stood.role]
+    free = {node: left.memory for node, left in case.free.items()}
+    after: dict[int, int] = {}
+    for allocation in case.allocations:
+        window = windows.get(allocation.rank)
+        if allocation.role != case.stood.role or window is None or failing_memory(window, None) is None:
+            continue
+        wanted = min(most, int(allocation.memory * (1.0 + MEMORY_STEP * case.damped(direction))))
+        more = min(wanted - allocation.memory, free.get(allocation.node_id, 0)) // MEMORY_GRAIN * MEMORY_GRAIN
+        if more > 0:
+            after[allocation.rank] = allocation.memory + more
+            free[allocation.node_id] -= more
+    if not after:
+        return None
+    ranks = [allocation for allocation in case.allocations if allocation.rank in after]
+    total = sum(allocation.memory for allocation in case.allocations)
+    grown = sum(after[allocation.rank] - allocation.memory for allocation in ranks)
+    first = ranks[0]
+    return Proposal(
+        direction=direction,
+        code=CauseCode.UPSCALED,
+        before=tuple(RankTuning(rank=allocation.rank, memory=allocation.memory) for allocation in ranks),
+        after=tuple(RankTuning(rank=allocation.rank, memory=after[allocation.rank]) for allocation in ranks),
+        gain=0.0,
+        cost=grown / total,
+        sentence=f"each {first.role} {size_text(first.memory)} → {size_text(after[first.rank])} of memory",
+        numbers={"memory_before": float(first.memory), "memory_after": float(after[first.rank])},
+    )
+
+
+def may_shrink_to(window: Window | None, memory: int) -> bool:
+    """Would a rank live with so little? Who uses more would be killed."""
+    return window is None or window.memory_used is None or window.memory_used <= MEMORY_FULL * memory
+
+
+def split_egress(case: Case) -> Proposal | None:
+    """What the ranks of the job may send together, shared as they use it."""
+    demands = _demands(case)
+    if len(demands) < 2:
+        return None
+    capped = _capped(case)
+    found = best_split(demands, float(sum(allocation.egress or 0 for allocation in capped)))
+    part = case.damped("egress:split")
+    after: dict[int, int] = {}
+    for allocation in capped:
+        alike = sum(other.role == allocation.role for other in capped)
+        now = float(allocation.egress or 0)
+        most = max(now, float(case.bounds.egress[allocation.role] or 0))
+        target = min(most, now + (found.by_role[allocation.role] / alike - now) * part)
+        after[allocation.rank] = max(EGRESS_BYTES_MIN, int(target))
+    return _egress(case, "egress:split", after, demands, CauseCode.REBALANCED)
+
+
+def more_egress(case: Case) -> Proposal | None:
+    """A higher cap for the role that meets its own: the link has slack, as long as nobody says otherwise."""
+    direction = f"egress:up:{case.stood.role}"
+    demands = _demands(case)
+    for times in EGRESS_TIMES:
+        after: dict[int, int] = {}
+        for allocation in _capped(case):
+            if allocation.role == case.stood.role:
+                now = allocation.egress or 0
+                most = case.bounds.egress[allocation.role] or now
+                after[allocation.rank] = min(most, int(now * (1.0 + (times - 1.0) * case.damped(direction))))
+        found = _egress(case, direction, after, demands, CauseCode.UPSCALED)
+        if found is not None and found.gain >= WORTH_MIN * found.cost:
+            return found
+    return None
+
+
+def _capped(case: Case) -> list[Allocation]:
+    return [allocation for allocation in case.allocations if allocation.egress is not None]
+
+
+def _demands(case: Case) -> list[Demand]:
+    """One a role that has a cap; none where what a rank sends is not known."""
+    windows, by_role = case.windows, dict[str, list[tuple[Allocation, Window]]]()
+    for allocation in _capped(case):
+        window = windows.get(allocation.rank)
+        if window is None or window.network_send_rate is None:
+            return []
+        by_role.setdefault(allocation.role, []).append((allocation, window))
+    return [_demand(case, role, ranks) for role, ranks in by_role.items()]
+
+
+def _demand(case: Case, role: str, ranks: list[tuple[Allocation, Window]]) -> Demand:
+    given = part = least = 0.0
+    for allocation, window in ranks:
+        cap, sent = float(allocation.egress or 1), window.network_send_rate or 0.0
+        given += cap
+        told = window.phase_part("t_push") or 0.0
+        part = max(part, min(1.0, sent / cap), told if role == case.stood.role else 0.0)
+        least += min(cap, max(EGRESS_KEPT * sent, DONOR_LEAST * cap))
+    return Demand(role=role, given=given, part=part, most=1e15, least=least)
+
+
+def _egress(
+    case: Case, direction: str, after: dict[int, int], demands: list[Demand], code: CauseCode
+) -> Proposal | None:
+    ranks = [rank for rank in _capped(case) if after.get(rank.rank, rank.egress) != rank.egress]
+    if not ranks or not demands:
+        return None
+    by_role: dict[str, float] = {}
+    for allocation in _capped(case):
+        by_role[allocation.role] = by_role.get(allocation.role, 0.0) + after.get(
+            allocation.rank, allocation.egress or 0
+        )
+    fitted = fit([demand.part for demand in demands])
+    now = predicted(demands, {demand.role: demand.given for demand in demands}, fitted)
+    gain = now / max(predicted(demands, by_role, fitted), 1e-9) - 1.0
+    if gain < GAIN_MIN:
+        return None
+    total = sum(demand.given for demand in demands)
+    first: dict[str, Allocation] = {}
+    for allocation in ranks:
+        first.setdefault(allocation.role, allocation)
+    return Proposal(
+        direction=direction,
+        code=code,
+        before=tuple(RankTuning(rank=allocation.rank, egress=allocation.egress) for allocation in ranks),
+        after=tuple(RankTuning(rank=allocation.rank, egress=after[allocation.rank]) for allocation in ranks),
+        gain=gain,
+        cost=(sum(by_role.values()) - total) / total,
+        sentence=", ".join(
+            f"each {role} {size_text(one.egress or 0)}/s → {size_text(after[one.rank])}/s"
+            for role, one in first.items()
+        ),
+        numbers={"egress_before": total, "egress_after": sum(by_role.values())},
+    )

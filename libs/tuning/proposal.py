@@ -1,0 +1,76 @@
+"""What could be changed about a job, and what came of it before."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from libs.domain.job import Allocation, CauseCode, Job
+from libs.messages.asks import RankTuning
+from libs.tuning.cause import Stood
+from libs.tuning.envelope import Bounds
+from libs.tuning.window import JobWindow, Window
+
+GAIN_MIN = 0.05  # predicted: a little more than what must come true for a change to be kept
+WORTH_MIN = 0.4  # predicted gain over cost, likewise
+TRIES = {"split": 2, "up": 3, "less": 1}
+"""How often a direction is tried in vain, each time half as far, until it counts as exhausted."""
+
+
+class Free(Struct, frozen=True, kw_only=True):
+    """What a node has left: cores, bytes."""
+
+    cpus: float
+    memory: int
+
+
+class Failed(Struct, frozen=True, kw_only=True):
+    """Tried so often in vain, last at that speed and with that envelope: another of either makes it worth a try."""
+
+    times: int
+    speed: float
+    cpus: float
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """One job that may be changed: what stands, what was measured (newest last), what is free and allowed."""
+
+    job: Job
+    stood: Stood
+    recent: Sequence[JobWindow]
+    free: Mapping[str, Free]
+    bounds: Bounds
+    tried: Mapping[str, int] = {}  # by direction: in vain
+    speed_known: bool = True  # and steady: else nothing can be verified
+
+    @property
+    def allocations(self) -> tuple[Allocation, ...]:
+        assert self.job.placement is not None
+        return self.job.placement.allocations
+
+    @property
+    def windows(self) -> dict[int, Window]:
+        return {window.rank: window for window in self.recent[-1].ranks}
+
+    def open(self, direction: str) -> bool:
+        """Is it not exhausted?"""
+        kind = direction.split(":")[1]
+        return self.tried.get(direction, 0) < TRIES[kind]
+
+    def damped(self, direction: str) -> float:
+        return 0.5 ** self.tried.get(direction, 0)
+
+
+class Proposal(Struct, frozen=True, kw_only=True):
+    """`gain`: by which part the job is predicted to be faster; `cost`: by which part what it has would grow.
+
+    `before` and `after` name the same ranks and say the same kinds of limits.
+    """
+
+    direction: str  # `<resource>:<split, up or less>:<role>`
+    code: CauseCode
+    before: tuple[RankTuning, ...]
+    after: tuple[RankTuning, ...]
+    gain: float
+    cost: float
+    sentence: str
+    numbers: dict[str, float] = {}

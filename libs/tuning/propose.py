@@ -1,0 +1,54 @@
+"""What to try for a job, by what holds it back: what it has already, shared otherwise; then more, within bounds."""
+
+from collections.abc import Callable
+
+from libs.domain.spec import Kind
+from libs.messages.signals import Finding
+from libs.tuning import cpus, limits
+from libs.tuning.proposal import Case, Proposal
+from libs.tuning.verdict import THROTTLED, Verdict
+
+_Way = tuple[str, Callable[[Case], Proposal | None]]
+
+
+def propose(case: Case) -> Proposal | None:
+    """The first that its direction is open for and that is predicted to pay; None: nothing to do."""
+    for direction, way in _ways(case):
+        if case.open(direction) and (found := way(case)) is not None:
+            return found
+    return None
+
+
+def _ways(case: Case) -> list[_Way]:
+    role, code = case.stood.role, case.stood.reading.code
+    more_cpu: list[_Way] = [("cpus:split", cpus.split), (f"cpus:up:{role}", cpus.more)]
+    if code is Verdict.CPU_QUOTA_BOUND:
+        return more_cpu
+    if code is Verdict.INPUT_BOUND:
+        window = case.windows.get(case.stood.rank)
+        return more_cpu if window is not None and (window.cpu_throttled or 0.0) >= THROTTLED else []
+    if code is Verdict.MEMORY_BOUND:
+        return [(f"memory:up:{role}", limits.more_memory)]
+    if code is Verdict.NETWORK_BOUND:
+        return [("egress:split", limits.split_egress), (f"egress:up:{role}", limits.more_egress)]
+    if code is Verdict.OVER_PROVISIONED and case.job.spec.kind in (Kind.TRAINING, Kind.BATCH):
+        return [("cpus:less", cpus.less)]  # a notebook and a service keep their slack: it is there for what comes
+    return []
+
+
+def outscale(case: Case) -> Finding | None:
+    """Where more for a role does not pay, or is not there: one more of it, for its user to decide."""
+    role, code = case.stood.role, case.stood.reading.code
+    if code not in (Verdict.CPU_QUOTA_BOUND, Verdict.NETWORK_BOUND, Verdict.LAUNCH_BOUND) or not role:
+        return None
+    have = sum(allocation.role == role for allocation in case.allocations)
+    most = case.job.spec.roles[role].replicas.max
+    if most is not None and have >= most:
+        return None
+    return Finding(
+        code="outscale",
+        job_id=case.job.id,
+        sentence=f"one more {role} of {case.job.name} might help, more for those it has does not pay or is not there: "
+        + case.stood.reading.sentence,
+        numbers={**case.stood.reading.numbers, "have": float(have)},
+    )

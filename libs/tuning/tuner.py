@@ -1,0 +1,323 @@
+"""NEARCHUS's inner loop for one job, as a state machine: measure, change one thing, measure again, keep it or undo it.
+
+    settling ─► stable ─► acting ─► verifying ─► (kept) settling
+        ▲                   │            └─► rolling-back ─► settling
+        └── refused ────────┘
+
+The state is data and is stored with every change that is asked for, so that whoever takes over goes on with the trial
+under way, or undoes it. What it does not know is the window before: it measures anew.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from statistics import fmean, pstdev
+
+import msgspec
+from msgspec import Struct, structs
+
+from libs.domain.job import Allocation, Cause, CauseCode, Job
+from libs.messages.asks import RankTuning, Tune
+from libs.tuning.limits import may_shrink_to
+from libs.tuning.proposal import Failed, Proposal
+from libs.tuning.window import JobWindow
+
+SPEED_SPREAD = 0.05  # of the mean, between windows: what counts as stable
+CPU_SPREAD = 0.10
+STABLE_WINDOWS = 2
+SKIP_AFTER_START = 2  # windows that are not looked at: the job loads, its caches fill
+SKIP_AFTER_CHANGE = 1
+VERIFY_WINDOWS_MAX = 5  # a speed that does not settle in so many is judged by its mean
+GAIN_KEPT = 0.03
+WORTH_KEPT = 0.3  # gain over cost
+LOSS_KEPT = 0.03  # what a reclaim may cost
+DRIFT = 0.10  # of the speed: what was in vain is worth another try
+ASK_SECONDS = 20.0  # an ask that is not done by then counts as refused
+VERIFY_SECONDS = 180.0  # a trial of which nothing is heard for so long is undone
+ROLLBACKS_MAX = 5  # a rollback refused so often is given up: what it needs has gone to others
+LIMIT_OFF = 0.05  # by which part a limit in force may differ from the one granted: kernels round
+_ALIKE = 1e-6
+
+
+class Phase(StrEnum):
+    SETTLING = "settling"
+    STABLE = "stable"
+    ACTING = "acting"  # asked for, and not seen to be done
+    VERIFYING = "verifying"
+    ROLLING_BACK = "rolling-back"
+
+
+class Trial(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One change under trial. `asked_at`: when it, or its rollback, was asked for last; `cpus`: the job's then."""
+
+    proposal: Proposal
+    speed: float
+    asked_at: float
+    cpus: float
+    rollbacks: int = 0
+
+
+class Measure(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One window: speed, CPU used, how many ranks told a speed."""
+
+    speed: float
+    cpus: float
+    told: int
+
+
+class State(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the tuner knows of a job in one epoch. `skip`: windows still not to be looked at; `since`: of this phase.
+
+    `late`: refused, as far as we know, and should it be done after all, then it is under trial.
+    """
+
+    epoch: int
+    phase: Phase = Phase.SETTLING
+    since: float = 0.0
+    skip: int = SKIP_AFTER_START
+    measures: tuple[Measure, ...] = ()
+    trial: Trial | None = None
+    late: Trial | None = None
+    failed: dict[str, Failed] = {}
+    kept: int = 0
+    undone: int = 0
+    gained: float = 1.0  # how many times as fast as at first, as far as trials were kept
+
+
+class Moved(Struct, frozen=True, kw_only=True):
+    """What follows: the state, and what to ask for with it. `save`: it is worth remembering at once."""
+
+    state: State
+    tune: Tune | None = None
+    save: bool = False
+
+
+def begin(epoch: int, now: float) -> State:
+    return State(epoch=epoch, since=now)
+
+
+def encode(state: State) -> bytes:
+    return msgspec.json.encode(state)
+
+
+def parse(stored: bytes) -> State | None:
+    """None: a later version stored it, in words that this one does not know."""
+    try:
+        return msgspec.json.decode(stored, type=State)
+    except msgspec.DecodeError:
+        return None
+
+
+def decode(stored: bytes, *, epoch: int, now: float) -> State:
+    """As it was stored; measured anew. What a later version stored, or of another epoch, is forgotten."""
+    state = parse(stored)
+    if state is None or state.epoch != epoch:
+        return begin(epoch, now)
+    phase = Phase.SETTLING if state.phase is Phase.STABLE else state.phase
+    trial = state.trial and structs.replace(state.trial, asked_at=now)
+    return structs.replace(state, phase=phase, trial=trial, since=now, skip=SKIP_AFTER_CHANGE, measures=())
+
+
+def advance(state: State, job: Job, window: JobWindow | None, *, now: float, changed: bool = False) -> Moved:
+    """What follows of `window`, one that has just ended (None: none has), and of what the job has now.
+
+    `changed`: it has other limits than when it was last looked at.
+    """
+    match state.phase:
+        case Phase.ACTING | Phase.ROLLING_BACK if state.trial is not None:
+            return _asked(state, state.trial, job, now)
+        case Phase.VERIFYING if state.trial is not None:
+            if not _has(job, state.trial.proposal.after):
+                return Moved(state=_settling(state, now, SKIP_AFTER_CHANGE), save=True)  # not ours to judge any more
+            return _verified(state, state.trial, job, window, now)
+        case _ if changed:
+            if state.late is not None and _has(job, state.late.proposal.after):
+                return Moved(state=_verifying(structs.replace(state, trial=state.late, late=None), now), save=True)
+            return Moved(state=_settling(state, now, SKIP_AFTER_CHANGE))
+        case _:
+            measured = _measured(state, window)
+            phase = Phase.STABLE if _stable(measured.measures) else Phase.SETTLING
+            return Moved(state=structs.replace(measured, phase=phase, trial=None))
+
+
+def tried_in_vain(state: State, cpus_allowed: float) -> dict[str, int]:
+    """By direction. What was in vain at another speed or with another envelope does not count."""
+    speed = _speed(state.measures)
+    return {
+        direction: failed.times
+        for direction, failed in state.failed.items()
+        if abs(speed / failed.speed - 1.0) <= DRIFT and abs(failed.cpus - cpus_allowed) <= _ALIKE
+    }
+
+
+def act(state: State, job: Job, proposal: Proposal, *, why: str, now: float, cpus_allowed: float) -> Moved:
+    """Ask for what is proposed. `why`: what holds the job back, as a sentence."""
+    assert state.phase is Phase.STABLE, f"{job.id}: acts while {state.phase}"
+    speed, still = _speed(state.measures), tried_in_vain(state, cpus_allowed)
+    trial = Trial(proposal=proposal, speed=speed, asked_at=now, cpus=cpus_allowed)
+    numbers = {**proposal.numbers, "speed": round(speed, 6), "gain_predicted": round(proposal.gain, 6)}
+    cause = Cause(code=proposal.code, sentence=f"{proposal.sentence}: {why}", numbers=numbers)
+    asks = Tune(epoch=job.epoch, ranks=proposal.after, cause=cause)
+    failed = {direction: one for direction, one in state.failed.items() if direction in still}
+    after = structs.replace(state, phase=Phase.ACTING, since=now, trial=trial, late=None, failed=failed)
+    return Moved(state=after, tune=asks, save=True)
+
+
+def switched_off(state: State, job: Job, *, now: float) -> Moved:
+    """Tuning of the job was switched off: a trial under way is undone, and nothing else begun."""
+    if state.trial is None or state.phase in (Phase.ACTING, Phase.ROLLING_BACK):
+        return advance(state, job, None, now=now)
+    return _undo(state, state.trial, job, "tuning was switched off", now, window=None)
+
+
+def same_trials(one: State, other: State) -> bool:
+    """Do both know of the same trials? What is measured in between is nobody else's."""
+    return _trials(one) == _trials(other)
+
+
+def _trials(state: State) -> tuple[object, ...]:
+    under_trial = state.trial and (state.trial.proposal, state.trial.rollbacks)
+    return state.epoch, under_trial, state.kept, state.undone, state.failed
+
+
+def _asked(state: State, trial: Trial, job: Job, now: float) -> Moved:
+    """Has the scheduler done it? Its answer is the job's placement."""
+    undoing = state.phase is Phase.ROLLING_BACK
+    if _has(job, trial.proposal.before if undoing else trial.proposal.after):
+        if undoing:
+            return Moved(state=_settling(state, now, SKIP_AFTER_CHANGE), save=True)
+        return Moved(state=_verifying(state, now), save=True)
+    if now - trial.asked_at < ASK_SECONDS:
+        return Moved(state=state)
+    if undoing and trial.rollbacks < ROLLBACKS_MAX and _has(job, trial.proposal.after):
+        return _undo(state, trial, job, "asked for again", now, window=None)
+    if undoing:
+        return Moved(state=_settling(state, now, SKIP_AFTER_CHANGE), save=True)
+    failed = _in_vain(state, trial)
+    return Moved(state=structs.replace(_settling(failed, now, 0), late=trial), save=True)
+
+
+def _verified(state: State, trial: Trial, job: Job, window: JobWindow | None, now: float) -> Moved:
+    if window is not None and not _in_force(window, trial.proposal.after):
+        window = None  # asked for and granted; the node has yet to do it
+    state = _measured(state, window)
+    enough = _stable(state.measures) or len(state.measures) >= VERIFY_WINDOWS_MAX
+    if not enough:
+        if now - state.since < VERIFY_SECONDS:
+            return Moved(state=state)
+        return _undo(state, trial, job, f"no steady speed in {VERIFY_SECONDS:.0f} s", now, window=window)
+    speed = _speed(state.measures)
+    gain = speed / trial.speed - 1.0
+    if is_kept(trial.proposal, gain):
+        failed = {name: one for name, one in state.failed.items() if name != trial.proposal.direction}
+        settled = _settling(structs.replace(state, failed=failed), now, 0)
+        phase = Phase.STABLE if _stable(state.measures) else Phase.SETTLING
+        gained = state.gained * (1.0 + gain)
+        return Moved(state=structs.replace(settled, phase=phase, kept=state.kept + 1, gained=gained), save=True)
+    why = f"speed {trial.speed:.4g} → {speed:.4g} per second ({gain:+.1%})"
+    return _undo(state, trial, job, why, now, window=window, gain=gain)
+
+
+def is_kept(proposal: Proposal, gain: float) -> bool:
+    """Was it worth it?"""
+    if proposal.code is CauseCode.RECLAIMED:
+        return gain >= -LOSS_KEPT
+    return gain >= GAIN_KEPT and (proposal.cost <= _ALIKE or gain / proposal.cost >= WORTH_KEPT)
+
+
+def _undo(
+    state: State, trial: Trial, job: Job, why: str, now: float, *, window: JobWindow | None, gain: float = 0.0
+) -> Moved:
+    """Ask for what was before. What would kill a rank for lack of memory stays as it is, and is not tried again."""
+    remembered = state if trial.rollbacks else _in_vain(state, trial)
+    if not _may_shrink(trial.proposal, window):
+        return Moved(state=_settling(remembered, now, SKIP_AFTER_CHANGE), save=True)
+    numbers = {"speed_before": round(trial.speed, 6), "gain": round(gain, 6), "cost": round(trial.proposal.cost, 6)}
+    sentence = f"as before ({trial.proposal.sentence} did not pay): {why}"
+    cause = Cause(code=CauseCode.ROLLED_BACK, sentence=sentence, numbers=numbers)
+    again = structs.replace(trial, asked_at=now, rollbacks=trial.rollbacks + 1)
+    undone = remembered.undone + (trial.rollbacks == 0)
+    after = structs.replace(remembered, phase=Phase.ROLLING_BACK, since=now, trial=again, undone=undone)
+    return Moved(state=after, tune=Tune(epoch=job.epoch, ranks=trial.proposal.before, cause=cause), save=True)
+
+
+def _in_force(window: JobWindow, limits: Sequence[RankTuning]) -> bool:
+    """As far as the nodes tell which limits they hold their runs to."""
+    by_rank = {rank.rank: rank for rank in window.ranks}
+    for limit in limits:
+        rank = by_rank.get(limit.rank)
+        if rank is None:
+            continue
+        if limit.cpus and rank.cpus_limit and abs(rank.cpus_limit / limit.cpus - 1.0) > LIMIT_OFF:
+            return False
+        if limit.memory and rank.memory_limit and abs(rank.memory_limit / limit.memory - 1.0) > LIMIT_OFF:
+            return False
+    return True
+
+
+def _may_shrink(proposal: Proposal, window: JobWindow | None) -> bool:
+    by_rank = {} if window is None else {rank.rank: rank for rank in window.ranks}
+    return all(
+        limit.memory is None or may_shrink_to(by_rank.get(limit.rank), limit.memory) for limit in proposal.before
+    )
+
+
+def _in_vain(state: State, trial: Trial) -> State:
+    direction = trial.proposal.direction
+    before = state.failed.get(direction)
+    times = 1 + (before.times if before is not None else 0)
+    failed = Failed(times=times, speed=trial.speed, cpus=trial.cpus)
+    return structs.replace(state, failed={**state.failed, direction: failed})
+
+
+def _settling(state: State, now: float, skip: int) -> State:
+    measures = state.measures if skip == 0 else ()
+    return structs.replace(state, phase=Phase.SETTLING, since=now, skip=skip, trial=None, measures=measures)
+
+
+def _verifying(state: State, now: float) -> State:
+    return structs.replace(state, phase=Phase.VERIFYING, since=now, skip=SKIP_AFTER_CHANGE, measures=())
+
+
+def _measured(state: State, window: JobWindow | None) -> State:
+    if window is None:
+        return state
+    if state.skip:
+        return structs.replace(state, skip=state.skip - 1)
+    if window.speed is None or window.speed <= 0.0:
+        return structs.replace(state, measures=())
+    measure = Measure(speed=window.speed, cpus=window.cpus_used or 0.0, told=len(window.speeds))
+    return structs.replace(state, measures=(*state.measures, measure)[-VERIFY_WINDOWS_MAX:])
+
+
+def _stable(measures: Sequence[Measure]) -> bool:
+    latest = measures[-STABLE_WINDOWS:]
+    if len(latest) < STABLE_WINDOWS or len({measure.told for measure in latest}) > 1:
+        return False
+    speeds, cpus = [measure.speed for measure in latest], [measure.cpus for measure in latest]
+    return _spread(speeds) < SPEED_SPREAD and _spread(cpus) < CPU_SPREAD
+
+
+def _spread(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return pstdev(values) / mean if mean > 0.0 else 0.0
+
+
+def _speed(measures: Sequence[Measure]) -> float:
+    """Of the latest windows; of all, where they never came to rest."""
+    latest = measures[-STABLE_WINDOWS:] if _stable(measures) else measures
+    return fmean(measure.speed for measure in latest)
+
+
+def _has(job: Job, ranks: Sequence[RankTuning]) -> bool:
+    """Has the job these limits?"""
+    assert job.placement is not None
+    by_rank = {allocation.rank: allocation for allocation in job.placement.allocations}
+    return all(limit.rank in by_rank and _as_said(by_rank[limit.rank], limit) for limit in ranks)
+
+
+def _as_said(allocation: Allocation, limit: RankTuning) -> bool:
+    if limit.cpus is not None and abs(allocation.cpus - limit.cpus) > _ALIKE:
+        return False
+    if limit.memory is not None and allocation.memory != limit.memory:
+        return False
+    return limit.egress is None or allocation.egress == limit.egress

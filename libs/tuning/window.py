@@ -1,0 +1,324 @@
+"""What was measured of each rank of a job in the last few seconds, as one `Window` a rank, and of the job as a whole.
+
+Samples that are late, doubled or out of order are dropped before (`libs.samples.arrivals`). What a value cannot be is
+counted and not believed. Memory is bounded: sums are kept, and at most `KEPT_MAX` values of a rank's CPU and speed.
+"""
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from statistics import fmean, median
+
+from msgspec import Struct
+
+from libs.domain.job import Allocation, Job
+from libs.messages.nodes import Pace, ProgressSeen
+from libs.messages.signals import GpuSample, NodeSampled, RunSample
+
+WINDOW_SECONDS = 10.0
+KEPT_MAX = 64
+VALUE_MAX = 1e15  # of any rate, part or size: more is no measurement
+STEPS_MIN = 2  # a pace over fewer steps tells no speed
+
+_RUN = (
+    *("cpus_used", "cpu_throttled", "busiest_thread", "blocked", "memory_failures_rate", "major_faults_rate"),
+    *("disk_read_rate", "disk_write_rate", "network_send_rate", "network_receive_rate", "network_resent_rate"),
+    *("cpu_pressure", "memory_pressure", "disk_pressure"),
+)
+_HOST = ("cpus", "cpus_used", "cpu_pressure", "disk_pressure")
+_GPU = ("utilisation", "sm_active", "dram_active", "power_part", "clock_part")
+_of_run = attrgetter(*_RUN)
+_of_host = attrgetter(*_HOST)
+
+
+class Window(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One rank. Means over its `samples`, in the units of `RunSample`; None: nobody told.
+
+    `cpus_p95` is of single samples, `memory_used` their largest, limits the latest. `speed`: samples per second where
+    the rank tells them, else steps per second; `phases`: seconds per step. `gpus`: how many it holds; what is told of
+    them is their mean, but `gpu_utilisation` is that of the least used.
+    """
+
+    rank: int
+    role: str
+    samples: int = 0
+    cpus_used: float | None = None
+    cpus_p95: float | None = None
+    cpus_limit: float | None = None
+    cpu_throttled: float | None = None
+    busiest_thread: float | None = None
+    blocked: float | None = None
+    memory_used: int | None = None
+    memory_limit: int | None = None
+    memory_failures_rate: float | None = None
+    oom_kills: int = 0  # in this window
+    major_faults_rate: float | None = None
+    disk_read_rate: float | None = None
+    disk_write_rate: float | None = None
+    network_send_rate: float | None = None
+    network_receive_rate: float | None = None
+    network_resent_rate: float | None = None
+    cpu_pressure: float | None = None
+    memory_pressure: float | None = None
+    disk_pressure: float | None = None
+    egress: int | None = None  # what it may send, bytes per second
+    host_cpus: float | None = None
+    host_cpus_used: float | None = None
+    host_cpu_pressure: float | None = None
+    host_disk_pressure: float | None = None
+    gpus: int = 0
+    emulated: bool = False
+    gpu_utilisation: float | None = None
+    sm_active: float | None = None
+    dram_active: float | None = None
+    power_part: float | None = None  # of its power limit
+    clock_part: float | None = None  # of its highest clock
+    speed: float | None = None
+    of_samples: bool = False  # else `speed` is of steps
+    steps_rate: float | None = None
+    step_seconds: float | None = None
+    phases: dict[str, float] = {}
+
+    def phase_part(self, *names: str) -> float | None:
+        """The part of a step's time that these phases take, 0–1; None where it tells none of them."""
+        told = [self.phases[name] for name in names if name in self.phases]
+        return min(1.0, sum(told) * self.steps_rate) if told and self.steps_rate else None
+
+    @property
+    def use_part(self) -> float | None:
+        """CPU used, of its limit."""
+        if self.cpus_used is None or not self.cpus_limit:
+            return None
+        return self.cpus_used / self.cpus_limit
+
+
+class JobWindow(Struct, frozen=True, kw_only=True):
+    """All ranks of one job. Times are when it was heard, on our clock."""
+
+    job_id: str
+    epoch: int
+    began: float
+    ended: float
+    ranks: tuple[Window, ...]
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """Of the ranks that tell samples, else of those that tell steps."""
+        samples = tuple(rank.speed for rank in self.ranks if rank.speed is not None and rank.of_samples)
+        return samples or tuple(rank.speed for rank in self.ranks if rank.speed is not None)
+
+    @property
+    def speed(self) -> float | None:
+        """Of the job: their mean."""
+        return fmean(self.speeds) if self.speeds else None
+
+    @property
+    def cpus_used(self) -> float | None:
+        told = [rank.cpus_used for rank in self.ranks if rank.cpus_used is not None]
+        return sum(told) if told else None
+
+
+class Gathering:
+    """`follow` jobs, `hear` what is told of them, `close` their windows."""
+
+    def __init__(self, *, window_seconds: float = WINDOW_SECONDS) -> None:
+        self.window_seconds = window_seconds
+        self.disbelieved = 0
+        self._jobs: dict[str, _Gathered] = {}
+
+    def follow(self, job: Job, *, now: float) -> None:
+        """A job that runs; one that is followed in another epoch, or elsewhere, begins anew."""
+        assert job.placement is not None
+        allocations = {allocation.rank: allocation for allocation in job.placement.allocations}
+        known = self._jobs.get(job.id)
+        if known is None or known.epoch != job.epoch or known.ranks.keys() != allocations.keys():
+            self._jobs[job.id] = _Gathered(job.epoch, allocations, now)
+        else:
+            for rank, allocation in allocations.items():
+                known.ranks[rank].allocation = allocation
+
+    def begin_anew(self, job_id: str, *, now: float) -> None:
+        """Something of the job has changed: what was measured before does not count, nor does a pace that is older."""
+        if (gathered := self._jobs.get(job_id)) is not None:
+            gathered.clean_since = now
+            gathered.begin(now)
+
+    def keep_only(self, job_ids: Iterable[str]) -> None:
+        wanted = frozenset(job_ids)
+        self._jobs = {job_id: gathered for job_id, gathered in self._jobs.items() if job_id in wanted}
+
+    def hear(self, sampled: NodeSampled) -> None:
+        gpus: dict[int, GpuSample] | None = None
+        host = _of_host(sampled.host)
+        for run in sampled.runs:
+            of_rank = self._of(run.job_id, run.epoch, run.rank, sampled.node_id)
+            if of_rank is None:
+                continue
+            held: tuple[GpuSample, ...] = ()
+            if of_rank.allocation.gpus:
+                if gpus is None:
+                    gpus = {gpu.index: gpu for gpu in sampled.gpus}
+                held = tuple(gpus[index] for index in of_rank.allocation.gpus if index in gpus)
+            self.disbelieved += of_rank.add(run, host, held)
+
+    def hear_progress(self, seen: ProgressSeen, *, now: float) -> None:
+        for run in seen.runs:
+            of_rank = self._of(run.job_id, run.epoch, run.rank, seen.node_id)
+            if of_rank is not None and run.pace is not None:
+                clean = now - run.pace.window_seconds >= self._jobs[run.job_id].clean_since
+                self.disbelieved += of_rank.add_pace(run.pace, clean=clean)
+
+    def close(self, job_id: str, *, now: float) -> JobWindow | None:
+        """The window that ends now, or None while it is not long enough. The next begins."""
+        gathered = self._jobs.get(job_id)
+        if gathered is None or now - gathered.began < self.window_seconds:
+            return None
+        ranks = tuple(gathered.ranks[rank].window() for rank in sorted(gathered.ranks))
+        closed = JobWindow(job_id=job_id, epoch=gathered.epoch, began=gathered.began, ended=now, ranks=ranks)
+        gathered.begin(now)
+        return closed
+
+    def _of(self, job_id: str, epoch: int, rank: int, node_id: str) -> "_OfRank | None":
+        """Who this is told of, if it is a rank of ours that is on that node."""
+        gathered = self._jobs.get(job_id)
+        if gathered is None or gathered.epoch != epoch:
+            return None
+        of_rank = gathered.ranks.get(rank)
+        return of_rank if of_rank is not None and of_rank.allocation.node_id == node_id else None
+
+
+class _Gathered:
+    __slots__ = ("began", "clean_since", "epoch", "ranks")
+
+    def __init__(self, epoch: int, allocations: dict[int, Allocation], now: float) -> None:
+        self.epoch = epoch
+        self.began = self.clean_since = now
+        self.ranks = {rank: _OfRank(allocation) for rank, allocation in allocations.items()}
+
+    def begin(self, now: float) -> None:
+        self.began = now
+        for of_rank in self.ranks.values():
+            of_rank.begin()
+
+
+class _Means:
+    """Sums of so many values, each of which may be missing in a sample."""
+
+    __slots__ = ("counts", "sums")
+
+    def __init__(self, size: int) -> None:
+        self.sums = [0.0] * size
+        self.counts = [0] * size
+
+    def add(self, values: Sequence[float | None]) -> int:
+        """How many of them cannot be."""
+        wrong = 0
+        for place, value in enumerate(values):
+            if value is not None:
+                if 0.0 <= value < VALUE_MAX:
+                    self.sums[place] += value
+                    self.counts[place] += 1
+                else:
+                    wrong += 1
+        return wrong
+
+    def of(self, place: int) -> float | None:
+        return self.sums[place] / self.counts[place] if self.counts[place] else None
+
+
+class _OfRank:
+    __slots__ = (
+        *("allocation", "cpus", "emulated", "gpu", "gpu_least", "host", "last", "memory", "ooms_before"),
+        *("paces", "run", "samples"),
+    )
+
+    def __init__(self, allocation: Allocation) -> None:
+        self.allocation = allocation
+        self.ooms_before: int | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        self.run, self.host, self.gpu = _Means(len(_RUN)), _Means(len(_HOST)), _Means(len(_GPU))
+        self.samples = self.memory = 0
+        self.cpus: list[float] = []
+        self.gpu_least = _Means(1)
+        self.emulated = False
+        self.last: RunSample | None = None
+        self.paces: list[Pace] = []
+
+    def add(self, run: RunSample, host: Sequence[float | None], held: Sequence[GpuSample]) -> int:
+        wrong = self.run.add(_of_run(run)) + self.host.add(host)
+        if run.cpus_used is not None and 0.0 <= run.cpus_used < VALUE_MAX and len(self.cpus) < KEPT_MAX:
+            self.cpus.append(run.cpus_used)
+        self.samples += 1
+        self.memory = max(self.memory, run.memory_used or 0)
+        if self.ooms_before is None:
+            self.ooms_before = run.oom_kills
+        self.last = run
+        for gpu in held:
+            self.emulated = self.emulated or gpu.emulated
+            wrong += self.gpu.add(_of_gpu(gpu))
+        if known := [gpu.utilisation for gpu in held if gpu.utilisation is not None]:
+            self.gpu_least.add([min(known)])
+        return wrong
+
+    def add_pace(self, pace: Pace, *, clean: bool) -> int:
+        rates = (pace.steps_rate, pace.step_seconds, pace.samples_rate, *pace.phases.values())
+        if not all(rate is None or 0.0 <= rate < VALUE_MAX for rate in rates):
+            return 1
+        if clean and pace.steps >= STEPS_MIN and len(self.paces) < KEPT_MAX:
+            self.paces.append(pace)
+        return 0
+
+    def window(self) -> Window:
+        last, run = self.last, self.run
+        means = {name: run.of(place) for place, name in enumerate(_RUN)}
+        of_gpu = {name: self.gpu.of(place) for place, name in enumerate(_GPU) if name != "utilisation"}
+        of_host = {f"host_{name}": self.host.of(place) for place, name in enumerate(_HOST)}
+        ooms = 0
+        if last is not None and last.oom_kills is not None:
+            ooms = max(0, last.oom_kills - (self.ooms_before or 0))
+            self.ooms_before = last.oom_kills
+        return Window(
+            rank=self.allocation.rank,
+            role=self.allocation.role,
+            samples=self.samples,
+            cpus_p95=_p95(self.cpus),
+            cpus_limit=None if last is None else last.cpus_limit,
+            memory_used=self.memory or None,
+            memory_limit=None if last is None else last.memory_limit,
+            oom_kills=ooms,
+            egress=self.allocation.egress,
+            gpus=len(self.allocation.gpus),
+            emulated=self.emulated,
+            gpu_utilisation=self.gpu_least.of(0),
+            **means,  # type: ignore[arg-type]  # each is a float or None, by name
+            **of_host,  # type: ignore[arg-type]
+            **of_gpu,  # type: ignore[arg-type]
+            **_paced(self.paces),  # type: ignore[arg-type]
+        )
+
+
+def _of_gpu(gpu: GpuSample) -> tuple[float | None, ...]:
+    power = gpu.power_watts / gpu.power_limit_watts if gpu.power_watts and gpu.power_limit_watts else None
+    clock = gpu.sm_clock_mhz / gpu.sm_clock_max_mhz if gpu.sm_clock_mhz and gpu.sm_clock_max_mhz else None
+    return gpu.utilisation, gpu.sm_active, gpu.dram_active, power, clock
+
+
+def _p95(values: Sequence[float]) -> float | None:
+    return sorted(values)[min(len(values) - 1, int(0.95 * len(values)))] if values else None
+
+
+def _paced(paces: Sequence[Pace]) -> dict[str, object]:
+    """Medians over the paces told in a window."""
+    if not paces:
+        return {}
+    samples = [pace.samples_rate for pace in paces if pace.samples_rate is not None]
+    steps_rate = median(pace.steps_rate for pace in paces)
+    names = sorted({name for pace in paces for name in pace.phases})
+    return {
+        "speed": median(samples) if samples else steps_rate,
+        "of_samples": bool(samples),
+        "steps_rate": steps_rate,
+        "step_seconds": median(pace.step_seconds for pace in paces),
+        "phases": {name: median(pace.phases[name] for pace in paces if name in pace.phases) for name in names},
+    }

@@ -1,0 +1,57 @@
+"""What a pool's jobs lack or waste that no limit mends: replicas that would fit, GPUs that are left idle."""
+
+from collections.abc import Sequence
+
+from libs.domain.cluster import Node
+from libs.domain.job import Job
+from libs.messages.signals import Finding
+from libs.planning.explain import room_of
+from libs.planning.room import shape_of
+from libs.tuning.window import JobWindow
+
+IDLE_BELOW = 0.05  # utilisation of the least used GPU that a rank holds
+
+
+def short_of_replicas(running: Sequence[Job], holding: Sequence[Job], nodes: Sequence[Node]) -> list[Finding]:
+    """Who runs with fewer replicas than it wants, where there is room for more."""
+    short = [job for job in running if _missing(job)]
+    if not short:
+        return []
+    room = room_of(nodes, holding)
+    findings: list[Finding] = []
+    for job in short:
+        for role, missing in _missing(job).items():
+            request = next(want.request for want in shape_of(job.spec) if want.role == role)
+            fits = min(missing, sum(node.count(request, missing) for node in room.open_nodes))
+            if fits:
+                sentence = f"{job.name} runs with {missing} {role} fewer than it wants; {fits} would fit"
+                numbers = {"missing": float(missing), "would_fit": float(fits)}
+                findings.append(Finding(code="grow", job_id=job.id, sentence=sentence, numbers=numbers))
+    return findings
+
+
+def idle_gpus(job: Job, window: JobWindow) -> list[Finding]:
+    assert job.placement is not None
+    nodes = {allocation.rank: allocation.node_id for allocation in job.placement.allocations}
+    return [
+        Finding(
+            code="idle-gpu",
+            job_id=job.id,
+            node_id=nodes.get(rank.rank, ""),
+            sentence=f"rank {rank.rank} of {job.name} leaves its {rank.gpus} GPUs idle",
+            numbers={"utilisation": rank.gpu_utilisation},
+        )
+        for rank in window.ranks
+        if rank.gpus and rank.gpu_utilisation is not None and rank.gpu_utilisation < IDLE_BELOW
+    ]
+
+
+def _missing(job: Job) -> dict[str, int]:
+    """How many replicas of each role are wanted and not there."""
+    assert job.placement is not None
+    missing: dict[str, int] = {}
+    for name, role in job.spec.roles.items():
+        have = sum(allocation.role == name for allocation in job.placement.allocations)
+        if have < role.replicas.want:
+            missing[name] = role.replicas.want - have
+    return missing
