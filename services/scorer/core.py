@@ -8,7 +8,7 @@ clocks of GPUs of one model are compared, too, as a faint sign.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import floor, inf
 from statistics import median
 
@@ -304,6 +304,10 @@ class Scorer:
     def score(self, place: GpuKey, job_class: str) -> GpuScore | None:
         """As it is now."""
         return self._standings.score(place, job_class, self._now)
+
+    def stored_scores(self) -> Iterator[tuple[str, GpuScore]]:
+        """Of each GPU here, by its uuid, what the store has."""
+        return self._standings.stored_scores()
 
     def _told_paces(self) -> dict[str, list[GpuPace]]:
         return {pool: [pace for paces in kinds.values() for pace in paces] for pool, kinds in self._to_tell.items()}

@@ -7,9 +7,9 @@ from math import inf
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from libs.bus import Bus
+from libs.domain.classes import is_benchmark
 from libs.domain.cluster import Node
 from libs.domain.job import Job
-from libs.gpus.bench import is_benchmark
 from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import (
     ClassesLearnt,
@@ -24,6 +24,7 @@ from libs.store import ScorerStore, StoreUnavailableError
 from services.scorer.core import Due, Scorer
 from services.scorer.ears import Ears
 from services.scorer.measuring import Measuring
+from services.scorer.metrics import ScoreGauges
 from services.scorer.standings import MeasuredGpus
 from services.scorer.throughput import Growth, grown
 from services.scorer.workloads import REVIEW_SECONDS
@@ -56,6 +57,7 @@ async def run(
     scored.set_function(lambda: float(scorer.gpus_scored))
     owned = Gauge("weft_scorer_nodes_owned", "Nodes that this scorer looks after.", registry=registry)
     owned.set_function(lambda: float(len(scorer.owned)))
+    registry.register(ScoreGauges(scorer))
     windows = Counter(
         "weft_scorer_windows", "Windows of running ranks, by what they said of the GPU.", ["outcome"], registry=registry
     )

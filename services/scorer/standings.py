@@ -4,7 +4,7 @@ All that is measured, by a benchmark or by the steps of jobs, adds to one estima
 profile is what was believed before.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
 from msgspec import Struct
@@ -159,6 +159,13 @@ class Standings:
             standing = self._of((score.node_id, score.gpu_index), score.job_class)
             if standing is not None:
                 standing.stored, standing.stored_at = score, now
+
+    def stored_scores(self) -> Iterator[tuple[str, GpuScore]]:
+        """By the GPU's uuid."""
+        for place, classes in sorted(self._by_gpu.items()):
+            for standing in classes.values():
+                if standing.stored is not None:
+                    yield self._uuids[place], standing.stored
 
     def _of(self, place: GpuKey, job_class: str) -> _Standing | None:
         return self._by_gpu.get(place, {}).get(job_class)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
+from libs.domain.classes import is_benchmark
 from libs.domain.job import JobState
 from libs.domain.spec import Pin, TuningMode, decode_spec
-from libs.gpus.bench import Measurement, benchmark_spec, is_benchmark, measured
+from libs.gpus.bench import Measurement, benchmark_spec, measured
 from libs.gpus.bench.protocol import Durations, measure
 from libs.gpus.bench.result import measurement_of, progress_line, spread
 from libs.gpus.bench.standin import REP_SECONDS, StandIn

@@ -5,7 +5,7 @@ through the driver's API; an emulated one gets a stand-in on the CPU, and what i
 makes the job and reads what it told; `result.py` has the numbers and their names.
 """
 
-from libs.gpus.bench.job import Measured, benchmark_spec, is_benchmark, measured
+from libs.gpus.bench.job import Measured, benchmark_spec, measured
 from libs.gpus.bench.result import Measurement
 
-__all__ = ["Measured", "Measurement", "benchmark_spec", "is_benchmark", "measured"]
+__all__ = ["Measured", "Measurement", "benchmark_spec", "measured"]

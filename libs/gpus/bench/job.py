@@ -6,12 +6,12 @@ is in its labels, because results are compared only where these are alike.
 
 from msgspec import Struct
 
+from libs.domain.classes import BENCHMARK_LABEL, is_benchmark
 from libs.domain.cluster import Gpu
 from libs.domain.job import Job, JobState
 from libs.domain.spec import JobSpec, Kind, Pin, Retries, Role, Tuning, TuningMode
 from libs.gpus.bench.result import Measurement, measurement_of
 
-BENCHMARK_LABEL = "weft/benchmark"
 UUID_LABEL, MODEL_LABEL = "weft/benchmark-gpu", "weft/benchmark-model"
 DRIVER_LABEL, POWER_LABEL = "weft/benchmark-driver", "weft/benchmark-power-limit"
 
@@ -20,10 +20,8 @@ PRIORITY = -1000
 
 # The node's own Python, which has this module; in a container of Weft's image that is simply python3.
 _COMMAND = ("sh", "-c", 'exec "${WEFT_PYTHON:-python3}" -m libs.gpus.bench --seconds "$1"', "bench")
-_TAKES, _BESIDE = (
-    1.8,
-    120.0,
-)  # of the steady seconds: with warm-up and memory; and to come up, and to compile the kernels
+_TAKES = 1.8  # of the steady seconds: with warm-up and memory
+_BESIDE = 120.0  # to come up, and to compile the kernels
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -77,10 +75,6 @@ def benchmark_spec(
         tuning=Tuning(mode=TuningMode.OFF),
         pin=Pin(node=node_id, gpu=gpu.index),
     )
-
-
-def is_benchmark(spec: JobSpec) -> bool:
-    return spec.labels.get(BENCHMARK_LABEL) == "1"
 
 
 def measured(job: Job) -> Measured | None:
