@@ -5,13 +5,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import deciding, network, overhead, running, scoring, simulating, telemetry, telling
+from tests.bench import deciding, drifting, network, overhead, running, scoring, simulating, telemetry, telling
 from tests.bench.figures import Figures
 
 PARTS = {
     "simulating": simulating.measure,
     "thinking": deciding.think,
     "deciding": deciding.measure,
+    "drifting": drifting.measure,
     "scoring": scoring.measure,
     "running": running.measure,
     "network": network.measure,
