@@ -28,6 +28,11 @@ class Credentials(msgspec.Struct, frozen=True):
         return self.folder / "admin-token"
 
     @property
+    def scorer_token_file(self) -> Path:
+        """By which the scorer submits benchmarks."""
+        return self.folder / "scorer-token"
+
+    @property
     def nats_users_file(self) -> Path:
         return self.folder / "nats-users.conf"
 
@@ -59,7 +64,8 @@ def provision(folder: Path, *, nodes: Sequence[str], mode: int = 0o600) -> Crede
     permissions_by_user(nodes)  # A bad node id is refused before anything is written.
     credentials = Credentials(folder)
     with _alone(folder, mode):
-        _keep_or_make(credentials.admin_token_file, mode, prefix="weft_")
+        for token in (credentials.admin_token_file, credentials.scorer_token_file):
+            _keep_or_make(token, mode, prefix="weft_")
         for role in POSTGRES_ROLES:
             _keep_or_make(credentials.postgres_password_file(role), mode)
         permissions = permissions_by_user([*credentials.nodes(), *nodes])

@@ -72,7 +72,7 @@ SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
         answers=True,
     ),
     "scorer": Permissions(
-        publish=("weft.scores.*", "weft.classes.*", "weft.paces.*", "weft.scorers.*"),
+        publish=("weft.scores.*", "weft.classes.*", "weft.paces.*", "weft.scorers.*", "weft.submit"),
         subscribe=("weft.telemetry.*", "weft.progress.*", "weft.paces.*", "weft.scorers.*"),
     ),
     "reallocator": Permissions(

@@ -12,6 +12,7 @@ JOB_CLASSES = ("compute", "mixed", "memory")
 
 CLASS_LABEL = "weft/class"
 WORKLOAD_LABEL = "weft/workload"
+BENCHMARK_LABEL = "weft/benchmark"
 NOTHING_LEARNT: Mapping[str, str] = {}
 
 
@@ -38,3 +39,8 @@ def workload_of(spec: JobSpec) -> str:
         name: (role.image or spec.image, role.command or spec.command, role.gpus) for name, role in spec.roles.items()
     }
     return blake2b(msgspec.json.encode(roles), digest_size=8).hexdigest()
+
+
+def is_benchmark(spec: JobSpec) -> bool:
+    """Does it measure a GPU, and is no work of anybody's?"""
+    return spec.labels.get(BENCHMARK_LABEL) == "1"

@@ -1,12 +1,14 @@
 """The GPUs of this node: which there are, and what they do now.
 
 Real ones through NVIDIA's driver (NVML), or emulated ones where a node asks for those: they are no hardware, are
-called so everywhere, and nothing about them is invented. `nvml.py` alone knows the driver's library; `fake.py` is a
-driver for tests.
+called so everywhere, and nothing about them is invented. `nvml.py` alone knows the driver's library. For tests,
+`fake.py` is a driver and `fakenvml.py` a driver's library; `record.py` keeps a session of real GPUs that `replay.py`
+gives back. Every sample says who told it.
 """
 
 from libs.gpus.inventory import EMULATED_MEMORY, EMULATED_MODEL, inventory
 from libs.gpus.sample import sample
+from libs.gpus.topology import topology
 from libs.gpus.watch import GpuWatch
 
-__all__ = ["EMULATED_MEMORY", "EMULATED_MODEL", "GpuWatch", "inventory", "sample"]
+__all__ = ["EMULATED_MEMORY", "EMULATED_MODEL", "GpuWatch", "inventory", "sample", "topology"]

@@ -1,76 +1,51 @@
 # ruff: noqa: N802 (these are NVML's own names)
 """A driver for tests: the functions of NVML that we call, over GPUs that a test describes and breaks.
 
-No GPU was there when this was written, so it follows NVIDIA's documentation and its users' reports, not a recording.
-It raises the real binding's own errors.
+It follows NVIDIA's documentation and its users' reports, not a recording, and raises the real binding's own errors.
+`fakenvml.py` tells of the same GPUs one layer lower, as the driver's library does to the binding.
 """
 
+import queue
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, ClassVar, TypeVar
 
-from libs.gpus.nvml import MIG_ENABLED, Handle, Memory, Utilisation, nvml_error
+from libs.gpus.fakegpu import (
+    EVENT_WAIT_SECONDS,
+    INVALID_ARGUMENT,
+    NO_INSTANCE,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    SUCCESS,
+    UNINITIALIZED,
+    FakeGpu,
+    Xid,
+    topology_level,
+)
+from libs.gpus.nvml import EVENT_XID, MEMORY_V2, MIG_ENABLED, TIMEOUT, Handle, nvml_error
 
 T = TypeVar("T")
-
-# The error codes of NVML's own header that a test may want.
-UNINITIALIZED = 1
-NOT_SUPPORTED = 3
-NO_PERMISSION = 4
-NOT_FOUND = 6
-DRIVER_NOT_LOADED = 9
-LIBRARY_NOT_FOUND = 12
-FUNCTION_NOT_FOUND = 13
-GPU_IS_LOST = 15
-LIBRARY_DRIVER_MISMATCH = 18
-UNKNOWN = 999
-
-
-@dataclass
-class _Memory:
-    total: int
-    used: int
-
-
-@dataclass
-class _Utilisation:
-    gpu: int
-    memory: int
-
-
-@dataclass
-class FakeGpu:
-    """A GPU as the driver would tell of it. `fails` maps a function's name, or "*", to the error code it raises."""
-
-    uuid: str
-    name: str | bytes = "NVIDIA H200"
-    memory_total: int = 141 * 2**30
-    memory_used: int = 0
-    utilisation: int = 0
-    power_milliwatts: int = 75_000
-    power_limit_milliwatts: int = 700_000
-    temperature: int = 30
-    sm_clock: int = 345
-    sm_clock_max: int = 1980
-    fails: dict[str, int] = field(default_factory=dict)
-    mig: bool = False
-    instances: dict[int, "FakeGpu"] = field(default_factory=dict)  # by place
-    bytes_uuid: bool = False
 
 
 @dataclass
 class FakeNvml:
     """`init_fails` and `count_fails` are error codes. `hang()` makes every later question wait for `release()`."""
 
+    weft_is_fake: ClassVar[bool] = True
+
     gpus: list[FakeGpu] = field(default_factory=list)
+    driver: str | bytes = "570.86.15"
     init_fails: int | None = None
     count_fails: int | None = None
+    events_fail: int | None = None  # how waiting for events ends
+    xids: "queue.Queue[Xid]" = field(default_factory=queue.Queue)
     opened: int = 0  # times nvmlInit succeeded
-    busiest: int = 0  # the most calls that were under way at once
+    asked: Counter[str] = field(default_factory=Counter)  # calls about a GPU, by function
+    gpm_samples: int = 0  # that are allocated
     _users: int = 0
-    _in_calls: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
     _goes_on: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -91,6 +66,10 @@ class FakeNvml:
     def nvmlShutdown(self) -> None:
         self._need_open()
         self._users -= 1
+
+    def nvmlSystemGetDriverVersion(self) -> str | bytes:
+        self._need_open()
+        return self.driver
 
     def nvmlDeviceGetCount(self) -> int:
         self._need_open()
@@ -115,14 +94,19 @@ class FakeNvml:
     def nvmlDeviceGetName(self, handle: Handle, /) -> str | bytes:
         return self._asked(handle, "nvmlDeviceGetName", lambda gpu: gpu.name)
 
-    def nvmlDeviceGetMemoryInfo(self, handle: Handle, /) -> Memory:
+    def nvmlDeviceGetMemoryInfo(self, handle: Handle, version: int | None = None, /) -> Any:
+        reserved = handle.memory_reserved if version != MEMORY_V2 else 0
         return self._asked(
-            handle, "nvmlDeviceGetMemoryInfo", lambda gpu: _Memory(total=gpu.memory_total, used=gpu.memory_used)
+            handle,
+            "nvmlDeviceGetMemoryInfo",
+            lambda gpu: SimpleNamespace(total=gpu.memory_total, used=gpu.memory_used + reserved),
         )
 
-    def nvmlDeviceGetUtilizationRates(self, handle: Handle, /) -> Utilisation:
+    def nvmlDeviceGetUtilizationRates(self, handle: Handle, /) -> Any:
         return self._asked(
-            handle, "nvmlDeviceGetUtilizationRates", lambda gpu: _Utilisation(gpu=gpu.utilisation, memory=0)
+            handle,
+            "nvmlDeviceGetUtilizationRates",
+            lambda gpu: SimpleNamespace(gpu=gpu.utilisation, memory=gpu.memory_utilisation),
         )
 
     def nvmlDeviceGetPowerUsage(self, handle: Handle, /) -> int:
@@ -131,14 +115,136 @@ class FakeNvml:
     def nvmlDeviceGetEnforcedPowerLimit(self, handle: Handle, /) -> int:
         return self._asked(handle, "nvmlDeviceGetEnforcedPowerLimit", lambda gpu: gpu.power_limit_milliwatts)
 
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Handle, /) -> int:
+        return self._asked(handle, "nvmlDeviceGetTotalEnergyConsumption", lambda gpu: gpu.energy_millijoules)
+
     def nvmlDeviceGetTemperature(self, handle: Handle, sensor: int, /) -> int:
         return self._asked(handle, "nvmlDeviceGetTemperature", lambda gpu: gpu.temperature)
 
     def nvmlDeviceGetClockInfo(self, handle: Handle, clock: int, /) -> int:
-        return self._asked(handle, "nvmlDeviceGetClockInfo", lambda gpu: gpu.sm_clock)
+        return self._asked(
+            handle, "nvmlDeviceGetClockInfo", lambda gpu: gpu.sm_clock if clock == 1 else gpu.memory_clock
+        )
 
     def nvmlDeviceGetMaxClockInfo(self, handle: Handle, clock: int, /) -> int:
         return self._asked(handle, "nvmlDeviceGetMaxClockInfo", lambda gpu: gpu.sm_clock_max)
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Handle, /) -> int:
+        return self._asked(handle, "nvmlDeviceGetCurrentClocksEventReasons", lambda gpu: gpu.clock_events)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Handle, /) -> int:
+        return self._asked(handle, "nvmlDeviceGetCurrentClocksThrottleReasons", lambda gpu: gpu.clock_events)
+
+    def nvmlDeviceGetViolationStatus(self, handle: Handle, policy: int, /) -> Any:
+        return self._asked(
+            handle,
+            "nvmlDeviceGetViolationStatus",
+            lambda gpu: SimpleNamespace(violationTime=(gpu.power_capped_nanoseconds, gpu.thermal_nanoseconds)[policy]),
+        )
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: Handle, kind: int, counter: int, /) -> int:
+        return self._supported(handle, "nvmlDeviceGetTotalEccErrors", lambda gpu: gpu.ecc)[kind]
+
+    def nvmlDeviceGetRemappedRows(self, handle: Handle, /) -> tuple[int, int, int, int]:
+        return self._supported(handle, "nvmlDeviceGetRemappedRows", lambda gpu: gpu.rows)
+
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Handle, /) -> int:
+        return self._asked(handle, "nvmlDeviceGetCurrPcieLinkGeneration", lambda gpu: gpu.pcie[0])
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: Handle, /) -> int:
+        return self._asked(handle, "nvmlDeviceGetCurrPcieLinkWidth", lambda gpu: gpu.pcie[1])
+
+    def nvmlDeviceGetPcieReplayCounter(self, handle: Handle, /) -> int:
+        return self._asked(handle, "nvmlDeviceGetPcieReplayCounter", lambda gpu: gpu.pcie_replays)
+
+    def nvmlDeviceGetPcieThroughput(self, handle: Handle, counter: int, /) -> int:
+        return self._asked(handle, "nvmlDeviceGetPcieThroughput", lambda gpu: gpu.pcie_kib[counter])
+
+    def nvmlDeviceGetFieldValues(self, handle: Handle, fields: Sequence[tuple[int, int]], /) -> Sequence[Any]:
+        return self._asked(
+            handle,
+            "nvmlDeviceGetFieldValues",
+            lambda gpu: [_field_value(gpu.counter(number, scope)) for number, scope in fields],
+        )
+
+    def nvmlDeviceGetNvLinkState(self, handle: Handle, link: int, /) -> int:
+        states = self._asked(handle, "nvmlDeviceGetNvLinkState", lambda gpu: gpu.nvlinks)
+        if link >= len(states):
+            raise nvml_error(INVALID_ARGUMENT if states else NOT_SUPPORTED)
+        return states[link]
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, handle: Handle, other: Handle, /) -> int:
+        return self._asked(handle, "nvmlDeviceGetTopologyCommonAncestor", lambda gpu: topology_level(gpu, other))
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Handle, /) -> Sequence[Any]:
+        return self._processes(handle, "nvmlDeviceGetComputeRunningProcesses_v3", mps=False)
+
+    def nvmlDeviceGetComputeRunningProcesses_v2(self, handle: Handle, /) -> Sequence[Any]:
+        return self._processes(handle, "nvmlDeviceGetComputeRunningProcesses_v2", mps=False)
+
+    def nvmlDeviceGetComputeRunningProcesses_v1(self, handle: Handle, /) -> Sequence[Any]:
+        return self._processes(handle, "nvmlDeviceGetComputeRunningProcesses_v1", mps=False)
+
+    def nvmlDeviceGetMPSComputeRunningProcesses_v3(self, handle: Handle, /) -> Sequence[Any]:
+        return self._processes(handle, "nvmlDeviceGetMPSComputeRunningProcesses_v3", mps=True)
+
+    def nvmlDeviceGetProcessUtilization(self, handle: Handle, since: int, /) -> Sequence[Any]:
+        busy = self._asked(handle, "nvmlDeviceGetProcessUtilization", lambda gpu: gpu.busy_since(since))
+        if not busy:
+            raise nvml_error(NOT_FOUND)
+        return [SimpleNamespace(pid=one.pid, timeStamp=one.seen_at, smUtil=one.busy) for one in busy]
+
+    def nvmlGpmQueryDeviceSupport(self, handle: Handle, /) -> Any:
+        return self._asked(
+            handle,
+            "nvmlGpmQueryDeviceSupport",
+            lambda gpu: SimpleNamespace(isSupportedDevice=int(gpu.gpm is not None)),
+        )
+
+    def nvmlGpmSampleAlloc(self) -> Any:
+        self._need_open()
+        self.gpm_samples += 1
+        return SimpleNamespace(metrics={})
+
+    def nvmlGpmSampleFree(self, sample: Any, /) -> None:
+        self._need_open()
+        self.gpm_samples -= 1
+
+    def nvmlGpmSampleGet(self, handle: Handle, sample: Any, /) -> Any:
+        sample.metrics = self._asked(handle, "nvmlGpmSampleGet", lambda gpu: gpu.gpm)
+        return sample
+
+    def nvmlGpmMigSampleGet(self, handle: Handle, instance: int, sample: Any, /) -> Any:
+        (one,) = (one for one in handle.instances.values() if one.instance == instance)
+        return self.nvmlGpmSampleGet(one, sample)
+
+    def gpm_metrics(self, older: Any, newer: Any, numbers: Sequence[int], /) -> list[float | None]:
+        self._need_open()
+        return [newer.metrics.get(number) for number in numbers]
+
+    def nvmlEventSetCreate(self) -> Any:
+        self._need_open()
+        return SimpleNamespace(gpus=[])
+
+    def nvmlEventSetFree(self, events: Any, /) -> None:
+        self._need_open()
+
+    def nvmlDeviceGetSupportedEventTypes(self, handle: Handle, /) -> int:
+        return self._asked(handle, "nvmlDeviceGetSupportedEventTypes", lambda gpu: EVENT_XID if gpu.xids else 0)
+
+    def nvmlDeviceRegisterEvents(self, handle: Handle, types: int, events: Any, /) -> None:
+        events.gpus.append(self._asked(handle, "nvmlDeviceRegisterEvents", lambda gpu: gpu))
+
+    def nvmlEventSetWait_v2(self, events: Any, milliseconds: int, /) -> Any:
+        """Answers sooner than the driver, so that nobody waits for a test."""
+        self._need_open()
+        if self.events_fail is not None:
+            raise nvml_error(self.events_fail)
+        try:
+            xid = self.xids.get(timeout=min(milliseconds / 1000, EVENT_WAIT_SECONDS))
+        except queue.Empty:
+            raise nvml_error(TIMEOUT) from None
+        return SimpleNamespace(device=xid.gpu, eventType=EVENT_XID, eventData=xid.number, gpuInstanceId=xid.instance)
 
     def nvmlDeviceGetMigMode(self, handle: Handle, /) -> list[int]:
         return self._asked(
@@ -154,14 +260,29 @@ class FakeNvml:
             raise nvml_error(NOT_FOUND)
         return instances[index]
 
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: Handle, /) -> Handle:
+        name = "nvmlDeviceGetDeviceHandleFromMigDeviceHandle"
+        whole = [gpu for gpu in self.gpus if handle in gpu.instances.values()]
+        return self._supported(handle, name, lambda _: whole[0] if whole else None)
+
+    def nvmlDeviceGetGpuInstanceId(self, handle: Handle, /) -> int:
+        name = "nvmlDeviceGetGpuInstanceId"
+        return self._supported(handle, name, lambda gpu: None if gpu.instance == NO_INSTANCE else gpu.instance)
+
+    def _processes(self, gpu: FakeGpu, function: str, *, mps: bool) -> Sequence[Any]:
+        processes = self._asked(gpu, function, lambda asked: [one for one in asked.processes if one.mps == mps])
+        return [SimpleNamespace(pid=one.pid, usedGpuMemory=one.used) for one in processes]
+
+    def _supported(self, gpu: FakeGpu, function: str, answer: Callable[[FakeGpu], T | None]) -> T:
+        value = self._asked(gpu, function, answer)
+        if value is None:
+            raise nvml_error(NOT_SUPPORTED)
+        return value
+
     def _asked(self, gpu: FakeGpu, function: str, answer: Callable[[FakeGpu], T]) -> T:
         """One call about one GPU: it may hang, find the driver closed, or fail as the test says."""
-        with self._lock:
-            self._in_calls += 1
-            self.busiest = max(self.busiest, self._in_calls)
+        self.asked[function] += 1
         self._goes_on.wait()
-        with self._lock:
-            self._in_calls -= 1
         self._need_open()
         code = gpu.fails.get(function, gpu.fails.get("*"))
         if code is not None:
@@ -171,3 +292,11 @@ class FakeNvml:
     def _need_open(self) -> None:
         if self._users <= 0:
             raise nvml_error(UNINITIALIZED)
+
+
+def _field_value(counter: tuple[int, int] | None) -> Any:
+    if counter is None:
+        return SimpleNamespace(nvmlReturn=NOT_SUPPORTED, valueType=0, value=SimpleNamespace(dVal=0.0))
+    value, bits = counter
+    kind, name = (1, "uiVal") if bits == 32 else (3, "ullVal")
+    return SimpleNamespace(nvmlReturn=SUCCESS, valueType=kind, value=SimpleNamespace(**{name: value}))

@@ -1,11 +1,12 @@
 # ruff: noqa: N802 (these are NVML's own names)
-"""NVIDIA's driver library as we use it. The only module that imports pynvml, which has no types.
+"""NVIDIA's driver library as we use it. Only this module and the stand-in for the library import pynvml (no types).
 
-Any value may be missing on any GPU, so each is asked for by `known`, which turns "not supported here" into None and
-lets through what says that the GPU or the whole driver is gone.
+Any value may be missing on any GPU, so each is asked for by `known` (or by an `Asker`, which also survives worse),
+which turns "not supported here" into None and lets through what says that the GPU or the whole driver is gone.
 """
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 import pynvml
@@ -17,7 +18,7 @@ Handle: TypeAlias = Any
 
 
 class Memory(Protocol):
-    """In bytes; `total` counts what the driver keeps for itself."""
+    """In bytes; `total` counts what the driver keeps for itself, and `used` does so in version 1 alone."""
 
     total: int
     used: int
@@ -35,32 +36,114 @@ class Nvml(Protocol):
 
     def nvmlInit(self) -> None: ...
     def nvmlShutdown(self) -> None: ...
+    def nvmlSystemGetDriverVersion(self) -> str | bytes: ...
     def nvmlDeviceGetCount(self) -> int: ...
     def nvmlDeviceGetHandleByIndex(self, index: int, /) -> Handle: ...
     def nvmlDeviceGetHandleByUUID(self, uuid: str, /) -> Handle: ...
     def nvmlDeviceGetUUID(self, handle: Handle, /) -> str | bytes: ...
     def nvmlDeviceGetName(self, handle: Handle, /) -> str | bytes: ...
-    def nvmlDeviceGetMemoryInfo(self, handle: Handle, /) -> Memory: ...
+    def nvmlDeviceGetMemoryInfo(self, handle: Handle, version: int | None = None, /) -> Memory: ...
     def nvmlDeviceGetUtilizationRates(self, handle: Handle, /) -> Utilisation: ...
     def nvmlDeviceGetPowerUsage(self, handle: Handle, /) -> int: ...
     def nvmlDeviceGetEnforcedPowerLimit(self, handle: Handle, /) -> int: ...
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Handle, /) -> int: ...
     def nvmlDeviceGetTemperature(self, handle: Handle, sensor: int, /) -> int: ...
     def nvmlDeviceGetClockInfo(self, handle: Handle, clock: int, /) -> int: ...
     def nvmlDeviceGetMaxClockInfo(self, handle: Handle, clock: int, /) -> int: ...
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Handle, /) -> int: ...
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Handle, /) -> int: ...
+    def nvmlDeviceGetViolationStatus(self, handle: Handle, policy: int, /) -> Any: ...
+    def nvmlDeviceGetTotalEccErrors(self, handle: Handle, kind: int, counter: int, /) -> int: ...
+    def nvmlDeviceGetRemappedRows(self, handle: Handle, /) -> tuple[int, int, int, int]: ...
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Handle, /) -> int: ...
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: Handle, /) -> int: ...
+    def nvmlDeviceGetPcieReplayCounter(self, handle: Handle, /) -> int: ...
+    def nvmlDeviceGetPcieThroughput(self, handle: Handle, counter: int, /) -> int: ...
+    def nvmlDeviceGetFieldValues(self, handle: Handle, fields: Sequence[tuple[int, int]], /) -> Sequence[Any]: ...
+    def nvmlDeviceGetNvLinkState(self, handle: Handle, link: int, /) -> int: ...
+    def nvmlDeviceGetTopologyCommonAncestor(self, handle: Handle, other: Handle, /) -> int: ...
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Handle, /) -> Sequence[Any]: ...
+    def nvmlDeviceGetComputeRunningProcesses_v2(self, handle: Handle, /) -> Sequence[Any]: ...
+    def nvmlDeviceGetComputeRunningProcesses_v1(self, handle: Handle, /) -> Sequence[Any]: ...
+    def nvmlDeviceGetMPSComputeRunningProcesses_v3(self, handle: Handle, /) -> Sequence[Any]: ...
+    def nvmlDeviceGetProcessUtilization(self, handle: Handle, since: int, /) -> Sequence[Any]: ...
+    def nvmlGpmQueryDeviceSupport(self, handle: Handle, /) -> Any: ...
+    def nvmlGpmSampleAlloc(self) -> Any: ...
+    def nvmlGpmSampleFree(self, sample: Any, /) -> None: ...
+    def nvmlGpmSampleGet(self, handle: Handle, sample: Any, /) -> Any: ...
+    def nvmlGpmMigSampleGet(self, handle: Handle, instance: int, sample: Any, /) -> Any: ...
+    def gpm_metrics(self, older: Any, newer: Any, numbers: Sequence[int], /) -> list[float | None]: ...
+    def nvmlEventSetCreate(self) -> Any: ...
+    def nvmlEventSetFree(self, events: Any, /) -> None: ...
+    def nvmlDeviceGetSupportedEventTypes(self, handle: Handle, /) -> int: ...
+    def nvmlDeviceRegisterEvents(self, handle: Handle, types: int, events: Any, /) -> None: ...
+    def nvmlEventSetWait_v2(self, events: Any, milliseconds: int, /) -> Any: ...
     def nvmlDeviceGetMigMode(self, handle: Handle, /) -> list[int]: ...
     def nvmlDeviceGetMaxMigDeviceCount(self, handle: Handle, /) -> int: ...
     def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Handle, index: int, /) -> Handle: ...
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: Handle, /) -> Handle: ...
+    def nvmlDeviceGetGpuInstanceId(self, handle: Handle, /) -> int: ...
 
 
-DRIVER: Final = cast(Nvml, pynvml)
+class _OldProcess(ctypes.Structure):
+    _fields_ = (("pid", ctypes.c_uint), ("usedGpuMemory", ctypes.c_ulonglong))
+
+
+class _Binding:
+    """pynvml, and what it has no longer or not as plainly: processes as old drivers list them, and GPM's metrics."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(pynvml, name)
+
+    def nvmlDeviceGetComputeRunningProcesses_v1(self, handle: Handle, /) -> Sequence[Any]:
+        function = pynvml._nvmlGetFunctionPointer("nvmlDeviceGetComputeRunningProcesses")
+        count = ctypes.c_uint(0)
+        code = function(handle, ctypes.byref(count), None)
+        if code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+            pynvml._nvmlCheckReturn(code)
+            return []
+        count.value = count.value * 2 + 5  # more may have come meanwhile
+        found = (_OldProcess * count.value)()
+        pynvml._nvmlCheckReturn(function(handle, ctypes.byref(count), found))
+        return list(found[: count.value])
+
+    def gpm_metrics(self, older: Any, newer: Any, numbers: Sequence[int], /) -> list[float | None]:
+        """`nvmlGpmMetricsGet`, which takes and fills one large structure; None for a metric that failed."""
+        request = pynvml.c_nvmlGpmMetricsGet_t()
+        request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(numbers)
+        request.sample1, request.sample2 = older, newer
+        for place, number in enumerate(numbers):
+            request.metrics[place].metricId = number
+        pynvml.nvmlGpmMetricsGet(request)
+        metrics = request.metrics[: len(numbers)]
+        return [metric.value if metric.nvmlReturn == 0 else None for metric in metrics]
+
+
+DRIVER: Final = cast(Nvml, _Binding())
 
 NvmlError: Final = cast(type[Exception], pynvml.NVMLError)
 
 SENSOR_GPU: Final[int] = pynvml.NVML_TEMPERATURE_GPU
 CLOCK_SM: Final[int] = pynvml.NVML_CLOCK_SM
+CLOCK_MEMORY: Final[int] = pynvml.NVML_CLOCK_MEM
+MEMORY_V2: Final[int] = pynvml.nvmlMemory_v2
 MIG_ENABLED: Final[int] = pynvml.NVML_DEVICE_MIG_ENABLE
+POLICY_POWER: Final[int] = pynvml.NVML_PERF_POLICY_POWER
+POLICY_THERMAL: Final[int] = pynvml.NVML_PERF_POLICY_THERMAL
+ECC_CORRECTED: Final[int] = pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
+ECC_UNCORRECTED: Final[int] = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+ECC_AGGREGATE: Final[int] = pynvml.NVML_AGGREGATE_ECC
+PCIE_SENT: Final[int] = pynvml.NVML_PCIE_UTIL_TX_BYTES
+PCIE_RECEIVED: Final[int] = pynvml.NVML_PCIE_UTIL_RX_BYTES
+NVLINKS_MAX: Final[int] = pynvml.NVML_NVLINK_MAX_LINKS
+EVENT_XID: Final[int] = pynvml.nvmlEventTypeXidCriticalError
 
 LIBRARY_NOT_FOUND: Final[int] = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+INSUFFICIENT_SIZE: Final[int] = pynvml.NVML_ERROR_INSUFFICIENT_SIZE
+TIMEOUT: Final[int] = pynvml.NVML_ERROR_TIMEOUT
+NOTHING_TO_SAY: Final[frozenset[int]] = frozenset({pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND})
+"""Of processes' utilisation: pynvml raises even success where there is no sample, and drivers say "not found"."""
 
 # What only says that this one value is not to be had from this GPU, this driver, or by this user.
 _VALUE_MISSING: Final = frozenset(
@@ -71,13 +154,39 @@ _VALUE_MISSING: Final = frozenset(
         pynvml.NVML_ERROR_NOT_FOUND,
         pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,  # the driver is older than the library's binding
         pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_DEPRECATED,
         pynvml.NVML_ERROR_NO_DATA,
         pynvml.NVML_ERROR_NOT_READY,
+        pynvml.NVML_ERROR_INSUFFICIENT_SIZE,  # a list grew between the two calls that pynvml makes for it
         pynvml.NVML_SUCCESS,  # pynvml raises it where the driver had nothing to say
     }
 )
 
+# What says that the GPU cannot be reached at all.
+_GONE: Final = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_GPU_IS_LOST,
+        pynvml.NVML_ERROR_RESET_REQUIRED,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_GPU_NOT_FOUND,
+    }
+)
+
 _NOT_AVAILABLE: Final = frozenset({0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF, -1})
+
+MIG_PREFIX: Final = "MIG-"
+"""How the uuid of a MIG instance begins."""
+
+FAKE_MARK: Final = "weft_is_fake"
+"""What a stand-in for the library has, so that it is never taken for the driver."""
+
+
+def provider_of(nvml: Nvml) -> str:
+    """`nvml`, or `fake` for whatever stands in for the driver or for its library."""
+    library = getattr(nvml, "nvmlLib", None)
+    return "fake" if hasattr(nvml, FAKE_MARK) or hasattr(library, FAKE_MARK) else "nvml"
 
 
 def code_of(error: Exception) -> int:
@@ -89,22 +198,38 @@ def nvml_error(code: int) -> Exception:
     return NvmlError(code)
 
 
+def means_missing(error: Exception) -> bool:
+    return code_of(error) in _VALUE_MISSING
+
+
+def means_gone(error: Exception) -> bool:
+    return code_of(error) in _GONE
+
+
 def known(ask: Callable[..., T], *arguments: Any) -> T | None:
     """What the driver answers; None where this value is not to be had."""
     try:
         return ask(*arguments)
+    except UnicodeDecodeError:  # pynvml takes every name for UTF-8
+        return None
     except NvmlError as error:
-        if code_of(error) in _VALUE_MISSING:
+        if means_missing(error):
             return None
         raise
 
 
-def number(ask: Callable[..., int], *arguments: Any) -> int | None:
-    """A number of the driver's; None also for the all-ones with which it says N/A."""
-    value = known(ask, *arguments)
+def available(value: int | None) -> int | None:
+    """None also for the all-ones with which the driver says N/A."""
     return None if value in _NOT_AVAILABLE else value
 
 
 def text(value: str | bytes) -> str:
     """Bindings of some ages answer bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def key_of(handle: Handle) -> int:
+    """The same for two handles of one device, of one opening of the driver."""
+    if isinstance(handle, ctypes._Pointer):
+        return ctypes.cast(handle, ctypes.c_void_p).value or 0
+    return id(handle)

@@ -1,21 +1,41 @@
-"""What GPUs do now: one reading of each. It blocks; `watch.py` does it beside the event loop."""
+"""What GPUs do now, once a period. It blocks; `watch.py` does it beside the event loop."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from libs.domain.cluster import Gpu
-from libs.gpus.nvml import CLOCK_SM, DRIVER, SENSOR_GPU, Handle, Nvml, NvmlError, known, number
+from libs.gpus.asking import Asker
+from libs.gpus.gpm import Gpm
+from libs.gpus.links import Links
+from libs.gpus.nvml import DRIVER, MIG_PREFIX, PCIE_RECEIVED, PCIE_SENT, Handle, Nvml, provider_of
+from libs.gpus.processes import Processes
+from libs.gpus.values import Values, quick_values, slow_values
 from libs.messages.signals import GpuSample
+
+SLOW_SECONDS: Final = 30.0
+"""How often limits, error counts and links are read again."""
+
+THROUGHPUT_SECONDS: Final = 10.0
+"""Without counters the PCIe throughput of one GPU, each in its turn, is measured so often: that blocks for 40 ms."""
+
+Xids = Callable[[str], tuple[Mapping[str, int], int | None]]
+"""Of a GPU by uuid: how often each XID came, and the last."""
 
 
 def sample(gpus: Iterable[Gpu], *, nvml: Nvml = DRIVER) -> tuple[GpuSample, ...]:
-    """One sample for each of `gpus`, whatever goes wrong; the driver must be initialised if any of them is real.
+    """One sample for each of `gpus`, whatever goes wrong, without rates: they take a `GpuReader`.
 
-    An emulated GPU does nothing that could be measured, so nothing is said of it but its size.
+    The driver must be initialised if any of them is real.
     """
-    return tuple(unknown(gpu) if gpu.emulated else _sampled(gpu, nvml) for gpu in gpus)
+    reader = GpuReader(tuple(gpus), nvml=nvml)
+    try:
+        return reader.read(now=0.0)
+    finally:
+        reader.free()
 
 
-def unknown(gpu: Gpu, problem: str = "") -> GpuSample:
+def unknown(gpu: Gpu, problem: str = "", *, provider: str = "nvml") -> GpuSample:
+    """An emulated GPU does nothing that could be measured, so nothing is said of it but its size."""
     return GpuSample(
         index=gpu.index,
         uuid=gpu.uuid,
@@ -23,44 +43,136 @@ def unknown(gpu: Gpu, problem: str = "") -> GpuSample:
         emulated=gpu.emulated,
         memory_total=gpu.memory or None,
         problem=problem,
+        provider="emulated" if gpu.emulated else provider,
     )
 
 
-def _sampled(gpu: Gpu, nvml: Nvml) -> GpuSample:
-    try:
+class GpuReader:
+    """Reads the GPUs of a driver that was opened, again and again; a driver opened anew takes a new reader."""
+
+    def __init__(
+        self, gpus: tuple[Gpu, ...], *, nvml: Nvml = DRIVER, driver: str = "", xids: Xids = lambda _: ({}, None)
+    ) -> None:
+        self._ones = [
+            _One(gpu, nvml, driver=driver, place=place / len(gpus), xids=xids) for place, gpu in enumerate(gpus)
+        ]
+        self._turn = 0
+        self._throughput_at = -THROUGHPUT_SECONDS
+
+    def read(self, *, now: float) -> tuple[GpuSample, ...]:
+        """One sample of each, whatever goes wrong. `now`: seconds on a clock that only goes on."""
+        self._grant_throughput(now)
+        return tuple(one.read(now=now) for one in self._ones)
+
+    def errors(self) -> dict[str, dict[str, str]]:
+        """By uuid: what each function that failed in the last reading said."""
+        return {one.gpu.uuid: one.asker.errors for one in self._ones}
+
+    def free(self) -> None:
+        for one in self._ones:
+            one.free()
+
+    def _grant_throughput(self, now: float) -> None:
+        needing = [one for one in self._ones if one.needs_throughput]
+        if needing and now >= self._throughput_at + THROUGHPUT_SECONDS:
+            self._throughput_at = now
+            self._turn += 1
+            needing[self._turn % len(needing)].may_measure_throughput = True
+
+
+class _One:
+    """One GPU, and what is remembered of it between two readings."""
+
+    def __init__(self, gpu: Gpu, nvml: Nvml, *, driver: str, place: float, xids: Xids) -> None:
+        self.gpu = gpu
+        self.asker = Asker()
+        self.needs_throughput = False
+        self.may_measure_throughput = False
+        self._nvml = nvml
+        self._provider = provider_of(nvml)
+        self._driver = driver
+        self._place = place  # 0–1: so that not all of a node's GPUs have their slow values read in one second
+        self._xids = xids
+        self._slow: Values = {}
+        self._slow_due: float | None = None
+        self._links = Links()
+        self._processes = Processes()
+        self._gpm: Gpm | None = None
+        self._gpm_instance: int | None = None
+        self._throughput: tuple[float, Values] | None = None
+
+    def read(self, *, now: float) -> GpuSample:
+        if self.gpu.emulated:
+            return unknown(self.gpu)
+        nvml, asker = self._nvml, Asker()
+        self.asker = asker
         # By uuid each time: it is cheap, and an old handle means nothing once its GPU was reset or lost.
-        return _reading(gpu, nvml, nvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
-    except NvmlError as error:
-        return unknown(gpu, problem=str(error))
+        handle = asker.ask(nvml.nvmlDeviceGetHandleByUUID, self.gpu.uuid)
+        if handle is None:
+            said = next(iter(asker.errors.values()), "the driver does not name it")
+            return unknown(self.gpu, problem=said, provider=self._provider)
+        quick = quick_values(nvml, handle, asker)
+        if quick["memory_total"] is None:
+            quick["memory_total"] = self.gpu.memory or None
+        slow = self._slow_values(handle, asker, now)
+        counted = self._counted(handle, asker, now)
+        processes = self._processes.read(nvml, handle, asker, now=now)
+        errors, last = self._xids(self.gpu.uuid)
+        return GpuSample(
+            index=self.gpu.index,
+            uuid=self.gpu.uuid,
+            model=self.gpu.model,
+            provider=self._provider,
+            driver=self._driver,
+            xid_errors=dict(errors),
+            last_xid=last,
+            processes=processes,
+            problem=asker.problem,
+            **quick,
+            **slow,
+            **counted,
+        )
 
+    def free(self) -> None:
+        if self._gpm is not None:
+            self._gpm.free(Asker())
 
-def _reading(gpu: Gpu, nvml: Nvml, handle: Handle) -> GpuSample:
-    memory = known(nvml.nvmlDeviceGetMemoryInfo, handle)
-    rates = known(nvml.nvmlDeviceGetUtilizationRates, handle)
-    temperature = number(nvml.nvmlDeviceGetTemperature, handle, SENSOR_GPU)
-    return GpuSample(
-        index=gpu.index,
-        uuid=gpu.uuid,
-        model=gpu.model,
-        utilisation=_part(rates.gpu) if rates else None,
-        memory_used=memory.used if memory else None,
-        memory_total=memory.total if memory else gpu.memory or None,
-        power_watts=_thousandth(number(nvml.nvmlDeviceGetPowerUsage, handle)),
-        power_limit_watts=_thousandth(number(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
-        temperature=None if temperature is None else float(temperature),
-        sm_clock_mhz=_mhz(number(nvml.nvmlDeviceGetClockInfo, handle, CLOCK_SM)),
-        sm_clock_max_mhz=_mhz(number(nvml.nvmlDeviceGetMaxClockInfo, handle, CLOCK_SM)),
-    )
+    def _slow_values(self, handle: Handle, asker: Asker, now: float) -> Values:
+        if self._slow_due is None or now >= self._slow_due:
+            seconds = SLOW_SECONDS if self._slow_due is not None else SLOW_SECONDS * (0.5 + self._place / 2)
+            self._slow = slow_values(self._nvml, handle, asker)
+            self._slow_due = now if asker.problem else now + seconds
+        return self._slow
 
+    def _counted(self, handle: Handle, asker: Asker, now: float) -> Values:
+        """Rates and the chip's own counts: by counters of bytes where it has them, else by its means, else measured."""
+        counted = self._counts(handle, asker, now)
+        rates = self._links.rates(self._nvml, handle, asker, now=now, nvlinks=self._slow.get("nvlinks_active"))
+        self.needs_throughput = not self._links.pcie_counted and not (self._gpm and self._gpm.works)
+        if self.needs_throughput:
+            counted = self._measured(handle, asker, now) | counted
+        return counted | rates
 
-def _part(percent: int) -> float | None:
-    """Some drivers answer nonsense above 100 for what they do not measure."""
-    return percent / 100 if 0 <= percent <= 100 else None
+    def _counts(self, handle: Handle, asker: Asker, now: float) -> Values:
+        if self._gpm is None:
+            if self.gpu.uuid.startswith(MIG_PREFIX):
+                self._gpm_instance = asker.ask(self._nvml.nvmlDeviceGetGpuInstanceId, handle)
+                if self._gpm_instance is None:
+                    return {}
+            self._gpm = Gpm(self._nvml, instance=self._gpm_instance)
+        if self._gpm_instance is not None:
+            handle = asker.ask(self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle)
+            if handle is None:
+                return {}
+        return self._gpm.read(handle, asker, now=now)
 
-
-def _thousandth(milliwatts: int | None) -> float | None:
-    return None if milliwatts is None else milliwatts / 1000
-
-
-def _mhz(clock: int | None) -> float | None:
-    return None if clock is None else float(clock)
+    def _measured(self, handle: Handle, asker: Asker, now: float) -> Values:
+        if self.may_measure_throughput:
+            self.may_measure_throughput = False
+            sent = asker.number(self._nvml.nvmlDeviceGetPcieThroughput, handle, PCIE_SENT)
+            received = asker.number(self._nvml.nvmlDeviceGetPcieThroughput, handle, PCIE_RECEIVED)
+            found = {"pcie_send_rate": sent, "pcie_receive_rate": received}
+            self._throughput = now, {name: kib * 1024.0 for name, kib in found.items() if kib is not None}
+        if self._throughput is None or now - self._throughput[0] >= THROUGHPUT_SECONDS:
+            return {}
+        return self._throughput[1]

@@ -8,21 +8,20 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from libs.domain.cluster import Gpu
-from libs.gpus.nvml import DRIVER, Nvml, NvmlError
-from libs.gpus.sample import sample, unknown
-from libs.messages.signals import GpuSample
+from libs.gpus.nvml import DRIVER, Nvml
+from libs.gpus.sample import unknown
+from libs.gpus.source import DriverSource, Samples, Source, SourceError
 
 logger = logging.getLogger(__name__)
 
-Samples = tuple[GpuSample, ...]
-
 
 class GpuWatch:
-    """Asks the driver beside the event loop, one question at a time.
+    """Asks the driver, or another source, beside the event loop, one question at a time.
 
     A GPU that fell off the bus can hang its driver for good, so nobody waits longer than `seconds_max`: then every
     GPU is unknown, the question stays open, and no second one is asked until it is answered. After a GPU had a
-    problem the driver is closed and opened again, at most every `retry_seconds`.
+    problem the driver is closed and opened again: not within `retry_seconds` of the last opening, and each time that
+    it did not help only after twice as long, `retry_seconds_max` at most.
     """
 
     def __init__(
@@ -30,24 +29,28 @@ class GpuWatch:
         gpus: tuple[Gpu, ...],
         *,
         nvml: Nvml = DRIVER,
+        source: Source | None = None,
         seconds_max: float = 0.5,
         retry_seconds: float = 30.0,
+        retry_seconds_max: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.gpus = gpus
         self.seconds_max = seconds_max
-        self._nvml = nvml
-        self._retry_seconds = retry_seconds
+        self._asks = source is not None or any(not gpu.emulated for gpu in gpus)
+        self._source: Source = source or DriverSource(gpus, nvml=nvml, clock=clock)
+        self._retry_seconds = (retry_seconds, retry_seconds_max)
         self._clock = clock
-        self._real = any(not gpu.emulated for gpu in gpus)
         self._open = False
-        self._opened_at = -retry_seconds
+        self._closing = False
+        self._open_next = clock()
+        self._wait_seconds = 0.0  # between the last opening and the next
         self._failure = ""
         self._asked: asyncio.Future[Samples] | None = None
 
     async def sample(self) -> Samples:
-        if not self._real:
-            return sample(self.gpus, nvml=self._nvml)
+        if not self._asks:
+            return self._unknown("")
         if self._asked is None:
             self._asked = _beside_the_loop(self._read)
         await asyncio.wait({self._asked}, timeout=self.seconds_max)
@@ -58,21 +61,27 @@ class GpuWatch:
 
     def _read(self) -> Samples:
         """Runs in a thread of its own, never two at once."""
+        if self._closing:
+            self._close()
         if not self._open and not self._opened():
             return self._unknown(self._failure)
-        samples = sample(self.gpus, nvml=self._nvml)
-        if any(one.problem for one in samples) and self._clock() >= self._opened_at + self._retry_seconds:
+        samples = self._source.read()
+        if not any(one.problem for one in samples):
+            self._wait_seconds = 0.0
+        elif not self._closing and self._clock() >= self._open_next:
             self._close()
         return samples
 
     def _opened(self) -> bool:
         now = self._clock()
-        if now < self._opened_at + self._retry_seconds:
+        if now < self._open_next:
             return False
-        self._opened_at = now
+        least, most = self._retry_seconds
+        self._wait_seconds = min(most, self._wait_seconds * 2) if self._wait_seconds else least
+        self._open_next = now + self._wait_seconds
         try:
-            self._nvml.nvmlInit()
-        except NvmlError as error:
+            self._source.open()
+        except SourceError as error:
             self._failure = str(error)
             logger.warning("the NVIDIA driver does not open: %s", error)
         else:
@@ -80,12 +89,12 @@ class GpuWatch:
         return self._open
 
     def _close(self) -> None:
-        self._open = False
-        with suppress(NvmlError):
-            self._nvml.nvmlShutdown()
+        closed = self._source.close()
+        self._open, self._closing = not closed, not closed
 
     def _unknown(self, problem: str) -> Samples:
-        return tuple(unknown(gpu, problem="" if gpu.emulated else problem) for gpu in self.gpus)
+        provider = self._source.provider
+        return tuple(unknown(gpu, problem="" if gpu.emulated else problem, provider=provider) for gpu in self.gpus)
 
 
 def _beside_the_loop(read: Callable[[], Samples]) -> asyncio.Future[Samples]:

@@ -187,7 +187,11 @@ class GpusScored(Message, frozen=True, kw_only=True):
 
 
 class GpuPace(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How long one step of a workload takes on one GPU, as the median over some windows, in seconds."""
+    """How long one step of a workload takes on one GPU, as the median over some windows, in seconds; 0: not told.
+
+    Only paces of one `workload` that are `alike` compare. `score`: what its scorer believes of that GPU. `compute` and
+    `memory`: how busy it is kept, 0–1, where that is known.
+    """
 
     workload: str  # `libs.domain.classes.workload_of`
     job_class: str
@@ -196,6 +200,10 @@ class GpuPace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     step_seconds: float
     windows: int
     at: float
+    alike: str = ""
+    score: float = 1.0
+    compute: float | None = None
+    memory: float | None = None
 
 
 class PacesSeen(Message, frozen=True, kw_only=True):

@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from libs.simulator.workload import TraceJob
+
 Gpu = tuple[int, int]
 """A GPU of the simulated cluster: its node, and its index there."""
 
@@ -42,6 +44,24 @@ class JobOutcome(Struct, frozen=True, kw_only=True):
     @property
     def jct_s(self) -> float:
         return self.completed_s - self.arrival_s
+
+
+def outcome_of(
+    trace: TraceJob, *, started_s: float, completed_s: float, moves: int = 0, evictions: int = 0, lost_s: float = 0.0
+) -> JobOutcome:
+    return JobOutcome(
+        id=trace.id,
+        job_class=trace.job_class,
+        tenant=trace.tenant,
+        gpus=trace.gpus,
+        arrival_s=trace.arrival_s,
+        started_s=started_s,
+        completed_s=completed_s,
+        work_s=trace.work_s,
+        moves=moves,
+        evictions=evictions,
+        lost_s=lost_s,
+    )
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
 """The simulated cluster as the scheduler's planning sees it: nodes, room, shapes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from libs.domain.cluster import Capacity, Gpu, Node, Request
+from libs.domain.job import Allocation
 from libs.planning.locality import Locality
 from libs.planning.room import Placer, Room, Shape, Want
 from libs.planning.scores import GpuKey, Scores
@@ -66,3 +67,8 @@ def by_gpu(scores: tuple[float, ...], gpus_per_node: int) -> dict[GpuKey, float]
 def shape_of(gpus: int) -> Shape:
     """A gang of so many ranks with one GPU each, wherever they are."""
     return (Want("worker", gpus, gpus, PER_REPLICA),)
+
+
+def gpus_in(allocations: Iterable[Allocation]) -> tuple[tuple[int, int], ...]:
+    """Each GPU by its node's number and its index there, as spells tell them."""
+    return tuple((node_number(allocation.node_id), gpu) for allocation in allocations for gpu in allocation.gpus)

@@ -15,8 +15,8 @@ from libs.planning.placement.pal import pal
 from libs.planning.placement.pm_first import pm_first
 from libs.planning.room import Asked, Placer, Room
 from libs.simulator.model import Cluster, World
-from libs.simulator.outcome import Gpu, JobOutcome, Outcome, Spell
-from libs.simulator.pool import node_number, room_of, shape_of
+from libs.simulator.outcome import JobOutcome, Outcome, Spell, outcome_of
+from libs.simulator.pool import gpus_in, room_of, shape_of
 from libs.simulator.workload import TraceJob, Workload
 from libs.variability.binning import ARTIFACT_GROUPS
 
@@ -59,8 +59,7 @@ class _Job:
 
     def leave(self, now: float) -> None:
         if self.allocations and now > self.spell_begin:
-            gpus: tuple[Gpu, ...] = tuple((node_number(a.node_id), gpu) for a in self.allocations for gpu in a.gpus)
-            self.spells.append(Spell(self.number, self.spell_begin, now, gpus, self.slowdown))
+            self.spells.append(Spell(self.number, self.spell_begin, now, gpus_in(self.allocations), self.slowdown))
 
 
 def simulate_rounds(
@@ -106,7 +105,8 @@ def simulate_rounds(
                 room.give_back_all(job.allocations)
                 active.remove(job)
                 spells += job.spells
-                ended[job.number] = _outcome(job, now)
+                assert job.begun is not None
+                ended[job.number] = outcome_of(job.trace, started_s=job.begun, completed_s=now, moves=job.moves)
         if progress is not None:
             progress(len(ended), len(workload.jobs))
     return Outcome(
@@ -153,19 +153,3 @@ def _place(active: Sequence[_Job], room: Room, now: float, gpus: int, placement:
             job.leave(now)
             job.allocations = ()
     return [job for job in active if job.allocations]
-
-
-def _outcome(job: _Job, now: float) -> JobOutcome:
-    trace = job.trace
-    assert job.begun is not None
-    return JobOutcome(
-        id=trace.id,
-        job_class=trace.job_class,
-        tenant=trace.tenant,
-        gpus=trace.gpus,
-        arrival_s=trace.arrival_s,
-        started_s=job.begun,
-        completed_s=now,
-        work_s=trace.work_s,
-        moves=job.moves,
-    )

@@ -55,9 +55,9 @@ class Truth:
         """What an oracle is told of it."""
         return self.now if self._belief == "oracle" else {}
 
-    def slowest(self, job_class: str, gpus: Iterable[GpuKey]) -> float:
-        scores = self.now.get(job_class) or next(iter(self.now.values()), {})
-        return max((scores.get(gpu, 1.0) for gpu in gpus), default=1.0)
+    def of(self, job_class: str) -> Mapping[GpuKey, float]:
+        """What is true for that class; one that is not known counts as the first."""
+        return self.now.get(job_class) or next(iter(self.now.values()), {})
 
     def sample(self, job_class: str, gpus: Iterable[GpuKey], now: float) -> dict[GpuKey, float]:
         """One noisy step time of each; returns the scores that are notably others now."""

@@ -2,17 +2,25 @@
 
 As PAL has it (SC '24): the use of the floating-point units and of the memory's bandwidth, measured over a run, is
 clustered in two dimensions. The class whose jobs compute most is the most sensitive, the one bound by memory the least;
-a job that nothing is known of counts as most sensitive, because then nothing is risked with it.
+a job that nothing is known of counts as most sensitive, because then nothing is risked with it. Of a few jobs, or of
+many that are all alike, no clusters are made: fixed thresholds tell their classes.
 """
 
 from collections.abc import Sequence
-from math import inf
+from itertools import combinations
+from math import dist, inf
 
 from msgspec import Struct
 
 from libs.variability.kmeans import Point, nearest_to, point_clusters
 
 NAMES = ("A", "B", "C")
+FEW = 6  # jobs, or workloads: of fewer no clusters are made
+APART = 0.15  # so far the middles of clusters must be from each other to mean something
+MEMORY_HIGH = 0.55  # of its bandwidth: from there on memory may be what holds a job back
+MEMORY_TO_COMPUTE = 0.7  # and is, where it is used so much as the arithmetic units are
+COMPUTE_HIGH = 0.5
+MEMORY_LOW = 0.6  # of how much it computes: below, it is computing that holds it back
 
 
 class Features(Struct, frozen=True, kw_only=True):
@@ -40,6 +48,29 @@ class Classes(Struct, frozen=True, kw_only=True):
         if features is None or not features.sound:
             return self.names[0]
         return self.names[nearest_to(features.point, self.centroids)]
+
+
+class Thresholds(Struct, frozen=True, kw_only=True):
+    """Three names, most sensitive first, told apart by what a job uses most."""
+
+    names: tuple[str, ...] = NAMES
+
+    def of(self, features: Features | None) -> str:
+        if features is None or not features.sound:
+            return self.names[0]
+        compute, memory = features.point
+        if memory >= MEMORY_HIGH and memory >= MEMORY_TO_COMPUTE * compute:
+            return self.names[2]
+        return self.names[0] if compute >= COMPUTE_HIGH and memory <= MEMORY_LOW * compute else self.names[1]
+
+
+def told_apart(features: Sequence[Features], names: tuple[str, ...] = NAMES) -> Classes | Thresholds:
+    """What tells the class of each of these: clusters, where there are enough of them that are far enough apart."""
+    if len(features) < FEW:
+        return Thresholds(names=names)
+    classes = learn(features, names)
+    near = any(dist(one, other) < APART for one, other in combinations(classes.centroids, 2))
+    return Thresholds(names=names) if near or len(classes.centroids) < len(names) else classes
 
 
 def learn(features: Sequence[Features], names: Sequence[str] = NAMES) -> Classes:

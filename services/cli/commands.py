@@ -37,6 +37,8 @@ _ACT = _commands(
 )
 _CLUSTER = {
     **_commands("up", up="start a cluster on this machine, or attach to it"),
+    **_commands("bench_gpu", **{"bench-gpu": "measure how fast GPUs are"}),
+    **_commands("emulate", emulate="have an emulated GPU be slow, or recover"),
     **_commands("demo", demo="see real jobs share a cluster, in about two minutes"),
     **_commands("setup", setup="make the credentials of a cluster"),
     **_commands("replay", replay="derive anew what the scheduler decided, and compare"),

@@ -55,6 +55,7 @@ def options(args: argparse.Namespace) -> Options:
         emulated_gpus=emulated,
         cpus=args.cpus,
         port=args.port,
+        benchmarks=True,
         nats_url=os.environ.get("WEFT_NATS_URL"),
         pg_dsn=os.environ.get("WEFT_PG_DSN"),
     )

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from libs.domain.cluster import Gpu
+from libs.gpus.emulated import FOLDER_VARIABLE
 from libs.messages.nodes import StartRun
 
 _TUNING = {"PYTHONUNBUFFERED": "1"}
@@ -23,6 +24,8 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     checkpoints: str
     progress: str
     progress_socket: str = ""
+    slowdowns: str = ""  # of the node's emulated GPUs, see libs/gpus/emulated.py
+    python: str = ""  # the node's own, for jobs that are programs of ours
     master_address: str
     peers: Mapping[str, tuple[str, ...]] = {}
     task_ports_differ: bool = True
@@ -54,8 +57,10 @@ def _contract(order: StartRun, facts: RunFacts) -> dict[str, str]:
         "PET_NNODES": world,
         "PET_NODE_RANK": rank,
         "PET_MASTER_ADDR": facts.master_address,
-        **_gpus(facts.gpus),
+        **_gpus(facts.gpus, facts.slowdowns),
     }
+    if facts.python:
+        names["WEFT_PYTHON"] = facts.python
     if facts.progress_socket:
         names["WEFT_PROGRESS_SOCKET"] = facts.progress_socket
     if order.master_port:
@@ -64,12 +69,14 @@ def _contract(order: StartRun, facts: RunFacts) -> dict[str, str]:
     return names
 
 
-def _gpus(gpus: tuple[Gpu, ...]) -> dict[str, str]:
-    """Real GPUs by uuid; an emulated one is not there for CUDA, and the run is told so."""
+def _gpus(gpus: tuple[Gpu, ...], slowdowns: str) -> dict[str, str]:
+    """Real GPUs by uuid; an emulated one is not there for CUDA, and the run is told so, and where its slowdown is."""
     real = [gpu.uuid for gpu in gpus if not gpu.emulated]
     names = {"CUDA_VISIBLE_DEVICES": ",".join(real)}
     if any(gpu.emulated for gpu in gpus):
         names["WEFT_GPUS_EMULATED"] = "1"
+        if slowdowns:
+            names[FOLDER_VARIABLE] = slowdowns
     return names
 
 

@@ -8,6 +8,7 @@ runs/<job>-<epoch>-<rank>/   one folder per run until it is removed (process run
     run.json          what telemetry reads: job_id, epoch, rank, pid, cgroups
     progress          the file that WEFT_PROGRESS names
     progress.sock     the datagram socket that WEFT_PROGRESS_SOCKET names
+emulated/<gpu>        how slow that emulated GPU is to be, where somebody wrote it (libs/gpus/emulated.py)
 logs/<job>-<epoch>-<rank>.log   what the run wrote, kept when the run is removed (how long: retention.py)
 
 A log whose head was dropped is a file with a hole there: every byte that is left keeps its offset, and the file itself
@@ -31,10 +32,12 @@ class Home:
         self.root = root.absolute()
         self.runs = self.root / "runs"
         self.logs = self.root / "logs"
+        self.emulated = self.root / "emulated"
         self.state = self.root / "state.json"
         self.lock = self.root / "lock"
         for folder in (self.runs, self.logs):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.emulated.mkdir(exist_ok=True)  # containers of any user read it
 
     def run(self, key: RunKey) -> str:
         return f"{self.runs}/{key}"

@@ -38,6 +38,7 @@ class Config(Struct, frozen=True, kw_only=True):
     admin_host: str = "127.0.0.1"
     admin_port: int | None = None
     admin_token_file: str = ""
+    scorer_token_file: str = ""
     default_pool: str = "default"
     volumes_allowed: tuple[str, ...] = ()
     pg_connections: int = 8
@@ -88,6 +89,7 @@ async def run(stop: asyncio.Event) -> None:
             default_pool=config.default_pool,
             volumes_allowed=config.volumes_allowed,
             admin_token=read_secret(config.admin_token_file),
+            scorer_token=read_secret(config.scorer_token_file),
             admin_host=config.admin_host,
             admin_port=config.admin_port,
             limits=Limits(

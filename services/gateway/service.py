@@ -16,7 +16,7 @@ from services.gateway.feed import EventTold
 from services.gateway.gateway import Gateway, Limits
 from services.gateway.listening import listening
 from services.gateway.submissions import answer_submit
-from services.gateway.tokens import keep_admin_token
+from services.gateway.tokens import ADMIN_TENANT, OWN_TENANT, keep_file_token
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,7 @@ async def run(
     default_pool: str = "default",
     volumes_allowed: tuple[str, ...] = (),
     admin_token: str = "",
+    scorer_token: str = "",
     admin_host: str = "127.0.0.1",
     admin_port: int | None = None,
     limits: Limits | None = None,
@@ -63,8 +64,9 @@ async def run(
         volumes_allowed=volumes_allowed,
         limits=limits,
     )
-    if admin_token:
-        await keep_admin_token(store, admin_token, at=now())
+    for tenant, token in ((ADMIN_TENANT, admin_token), (OWN_TENANT, scorer_token)):
+        if token:
+            await keep_file_token(store, token, tenant=tenant, at=now())
 
     async def submit(asked: Asked) -> SubmitAnswered:
         return await answer_submit(

@@ -16,6 +16,7 @@ from services.gateway.route import Call, NoQuery, answer, json_of
 
 TOKEN_CHARACTERS = 40
 ADMIN_TENANT = "admin"
+OWN_TENANT = "weft"  # whose jobs Weft's own services submit
 LISTED_MAX = 1000
 
 
@@ -56,10 +57,10 @@ async def revoke(call: Call[NoQuery]) -> web.StreamResponse:
     return answer(TokensRevoked(revoked=revoked))
 
 
-async def keep_admin_token(store: GatewayStore, token: str, *, at: float) -> None:
-    """Let the operator's own token in. Its label is made from it, so that each can be revoked by itself."""
+async def keep_file_token(store: GatewayStore, token: str, *, tenant: str, at: float) -> None:
+    """Let the token of a file in. Its label is made from it, so that each can be revoked by itself."""
     label = f"file-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
-    await store.add_token(token_hash(token), tenant=ADMIN_TENANT, admin=True, label=label, at=at)
+    await store.add_token(token_hash(token), tenant=tenant, admin=tenant == ADMIN_TENANT, label=label, at=at)
 
 
 def _view(token: TokenKept, now: float) -> TokenView:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, structs
 
+from libs.domain.classes import is_benchmark
 from libs.domain.cluster import Node
 from libs.domain.job import CauseCode, Job, JobState
 from libs.domain.spec import TuningMode
@@ -116,7 +117,7 @@ class Reallocator:
         """All jobs of the pool that are not final, and its nodes."""
         self._holding = [job for job in jobs if job.state.holding and job.placement is not None]
         self._nodes = tuple(nodes)
-        running = {job.id: job for job in self._holding if job.state is JobState.RUNNING}
+        running = {job.id: job for job in self._holding if job.state is JobState.RUNNING and not is_benchmark(job.spec)}
         for job in running.values():
             self._follow(job, now)
         self._followed = {job_id: one for job_id, one in self._followed.items() if job_id in running}

@@ -1,6 +1,6 @@
-"""How fast is each GPU, for which class of job: as a profile says; whoever is not in it counts as typical, 1.0.
+"""How fast each GPU is, for which class of job: learnt from the jobs that run on them, from benchmarks and a profile.
 
-Hears: NodeSampled.
-Says:  GpusScored.
-Owns:  gpu_scores.
+Hears: NodeSampled and ProgressSeen of its own nodes; PacesSeen and ScorerPresent of the other scorers.
+Says:  GpusScored, ClassesLearnt; PacesSeen and ScorerPresent.
+Owns:  gpu_scores, workload_classes, curves.
 """

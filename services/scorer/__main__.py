@@ -3,28 +3,40 @@
 import asyncio
 import os
 import sys
+from collections.abc import Callable
+from typing import Literal
+from uuid import uuid4
 
 import msgspec
 
 from libs.bus import BusError
 from libs.bus.nats import NatsBus
 from libs.service.clock import steady
-from libs.service.config import Connections, SettingsError, load
+from libs.service.config import Connections, SettingsError, load, read_secret
 from libs.service.keys import nats_keys, pg_keys
 from libs.service.start import main
 from libs.store import StoreUnavailableError
 from libs.store.postgres import PostgresStore
 from libs.variability.profile import ProfileError
 from services.scorer import service
-from services.scorer.core import MeasuredGpus
+from services.scorer.measuring import Measuring, MeasuringSettings
 from services.scorer.profile import read
+from services.scorer.standings import MeasuredGpus
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """SCORER_… settings. `profile`: a file with what was measured of GPUs before."""
+    """SCORER_… settings, those of `measuring` among them. `profile`: a file with what was measured of GPUs before;
+    `token_file`: with the token by which benchmarks are submitted."""
 
     connections: Connections = Connections()
     profile: str = ""
+    token_file: str = ""
+    benchmarks: Literal["off", "on"] = "on"
+    benchmark_tenants: tuple[str, ...] = MeasuringSettings().benchmark_tenants
+    benchmark_image: str = ""
+    benchmark_idle_seconds: float = MeasuringSettings().benchmark_idle_seconds
+    benchmark_every_seconds: float = MeasuringSettings().benchmark_every_seconds
+    benchmark_seconds: float | None = None
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"
 
@@ -42,10 +54,27 @@ async def run(stop: asyncio.Event) -> None:
             store=store,
             stop=stop,
             clock=steady(),
+            name=f"scorer-{uuid4().hex[:12]}",
             profile=profile,
+            measuring=Measuring(bus=bus, store=store, token=_token(config), settings=_measuring(config)),
             admin_port=config.admin_port,
             admin_host=config.admin_host,
         )
+
+
+def _token(config: Config) -> Callable[[], str] | None:
+    return (lambda: read_secret(config.token_file)) if config.token_file else None
+
+
+def _measuring(config: Config) -> MeasuringSettings:
+    return MeasuringSettings(
+        benchmarks=config.benchmarks,
+        benchmark_tenants=config.benchmark_tenants,
+        benchmark_image=config.benchmark_image,
+        benchmark_idle_seconds=config.benchmark_idle_seconds,
+        benchmark_every_seconds=config.benchmark_every_seconds,
+        benchmark_seconds=config.benchmark_seconds,
+    )
 
 
 def _profile(path: str) -> MeasuredGpus:

@@ -1,18 +1,40 @@
-"""The scorer's shell: nodes and samples go in, stored scores come out."""
+"""The scorer's shell: nodes, jobs, samples and steps go in; stored scores, classes and curves come out."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from libs.bus import Bus
-from libs.messages.signals import GpusScored, NodeSampled
+from libs.domain.classes import is_benchmark
+from libs.domain.cluster import Node
+from libs.domain.job import Job
+from libs.messages.nodes import ProgressSeen
+from libs.messages.signals import (
+    ClassesLearnt,
+    GpuScore,
+    GpusScored,
+    NodeSampled,
+    PacesSeen,
+    ScorerPresent,
+)
 from libs.service.run import Every, Listen, serve
 from libs.store import ScorerStore, StoreUnavailableError
-from services.scorer.core import MeasuredGpus, Scorer
+from services.scorer.core import Due, Scorer
+from services.scorer.ears import Ears
+from services.scorer.measuring import Measuring
+from services.scorer.metrics import ScoreGauges
+from services.scorer.standings import MeasuredGpus
+from services.scorer.throughput import Growth, grown
+from services.scorer.workloads import REVIEW_SECONDS
 
 PERIOD_SECONDS = 5.0
+PRESENT_SECONDS = 1.0
 SCORES_AT_ONCE = 6000  # in one statement and one message
+PACES_AT_ONCE = 2000
+CURVES_AT_ONCE = 500
+GROUP = "scorer"  # while a node goes from one to another, both listen, and one of them hears
 
 
 async def run(
@@ -21,35 +43,161 @@ async def run(
     store: ScorerStore,
     stop: asyncio.Event,
     clock: Callable[[], float],
+    name: str = "scorer",
     profile: MeasuredGpus | None = None,
+    measuring: Measuring | None = None,
     admin_port: int | None = None,
     admin_host: str = "127.0.0.1",
 ) -> None:
-    """Serve until `stop`. More scorers share the GPUs by hearing the samples as one group."""
-    scorer = Scorer(profile)
+    """Serve until `stop`. `name`: no other scorer has it. Without `measuring` nothing is known of benchmarks."""
+    scorer = Scorer(profile, me=name)
+    shell = _Shell(scorer, bus, store, clock, measuring)
     registry = CollectorRegistry(auto_describe=True)
     scored = Gauge("weft_scorer_gpus_scored", "GPUs that this scorer has stored scores for.", registry=registry)
-
-    async def hear(sampled: NodeSampled) -> None:
-        scorer.observe(sampled)
+    scored.set_function(lambda: float(scorer.gpus_scored))
+    owned = Gauge("weft_scorer_nodes_owned", "Nodes that this scorer looks after.", registry=registry)
+    owned.set_function(lambda: float(len(scorer.owned)))
+    registry.register(ScoreGauges(scorer))
+    windows = Counter(
+        "weft_scorer_windows", "Windows of running ranks, by what they said of the GPU.", ["outcome"], registry=registry
+    )
 
     async def score() -> None:
-        scorer.observe_nodes(await store.nodes())
-        for pool, due in scorer.decide().items():
-            for begin in range(0, len(due), SCORES_AT_ONCE):
-                scores = due[begin : begin + SCORES_AT_ONCE]
-                await store.save_scores(scores, at=clock())
-                scorer.stored(scores)
-                await bus.publish(GpusScored(pool=pool, scores=tuple(scores)))
-        scored.set(scorer.gpus_scored)
+        await shell.score()
+        for outcome, count in scorer.outcomes.items():
+            windows.labels(outcome).inc(count)
+        scorer.outcomes.clear()
 
-    await serve(
-        "scorer",
-        bus=bus,
-        stop=stop,
-        listens=[Listen(NodeSampled, hear)],
-        loops=[Every(PERIOD_SECONDS, score, retry_on=(StoreUnavailableError,), name="score")],
-        registry=registry,
-        admin_port=admin_port,
-        admin_host=admin_host,
-    )
+    async def hear_present(present: ScorerPresent) -> None:
+        scorer.observe_present(present, clock())
+
+    async def hear_paces(said: PacesSeen) -> None:
+        scorer.observe_paces(said, clock())
+
+    patient = (StoreUnavailableError,)
+    try:
+        await serve(
+            "scorer",
+            bus=bus,
+            stop=stop,
+            listens=[Listen(ScorerPresent, hear_present, group=""), Listen(PacesSeen, hear_paces, group="")],
+            loops=[
+                Every(PERIOD_SECONDS, score, retry_on=patient, name="score"),
+                Every(PRESENT_SECONDS, shell.be_present, retry_on=patient, name="present"),
+                Every(REVIEW_SECONDS, shell.read_classes, retry_on=patient, name="classes"),
+            ],
+            registry=registry,
+            admin_port=admin_port,
+            admin_host=admin_host,
+        )
+    finally:
+        await shell.ears.close()
+
+
+class _Shell:
+    def __init__(
+        self,
+        scorer: Scorer,
+        bus: Bus,
+        store: ScorerStore,
+        clock: Callable[[], float],
+        measuring: Measuring | None,
+    ) -> None:
+        self._scorer, self._bus, self._store, self._clock = scorer, bus, store, clock
+        self._measuring = measuring
+        self._measured: frozenset[str] = frozenset()  # nodes of which benchmarks were told
+        self._pools: dict[str, str] = {}  # by node
+        self.ears = Ears(bus)
+
+    async def be_present(self) -> None:
+        """Say so, and look after the nodes that are ours now."""
+        await self._bus.publish(ScorerPresent(scorer=self._scorer.peers.me))
+        mine = self._scorer.divide(self._clock())
+        if mine != self._scorer.owned:
+            self._scorer.own(mine, await self._stored(mine - self._scorer.owned), self._clock())
+        await self._listen()
+
+    async def score(self) -> None:
+        nodes = await self._store.nodes()
+        pools = {node.id: node.pool for node in nodes}
+        jobs = [job for pool in sorted(set(pools.values())) for job in await self._store.holding_jobs(pool=pool)]
+        self._pools = pools
+        self._scorer.learn(nodes=nodes, jobs=[job for job in jobs if not is_benchmark(job.spec)], now=self._clock())
+        if self._measuring is not None:
+            await self._measure(self._measuring, [node for node in nodes if node.id in self._scorer.owned], jobs)
+        due = self._scorer.decide(self._clock())
+        await self._tell_paces(due)
+        await self._keep_scores(due)
+        await self._keep_classes(due)
+        await self._keep_curves(due.growths)
+
+    async def _measure(self, measuring: Measuring, mine: Sequence[Node], jobs: Sequence[Job]) -> None:
+        found = await measuring.turn(mine, jobs, now=self._clock())
+        there = frozenset(node.id for node in mine)
+        if found or there != self._measured:
+            self._measured = there
+            self._scorer.observe_benchmarks(measuring.benchmarks.scores())
+
+    async def read_classes(self) -> None:
+        for pool in sorted(set(self._pools.values())):
+            self._scorer.learn_classes(pool, await self._store.classes(pool=pool))
+
+    async def _stored(self, node_ids: Iterable[str]) -> list[GpuScore]:
+        by_pool: dict[str, list[str]] = {}
+        for node_id in sorted(node_ids):
+            by_pool.setdefault(self._pools[node_id], []).append(node_id)
+        return [
+            score
+            for pool, ids in sorted(by_pool.items())
+            for score in await self._store.scores(pool=pool, since=inf, nodes=ids)
+        ]
+
+    async def _listen(self) -> None:
+        owned, also = self._scorer.owned, self._scorer.also_hears
+        await self.ears.listen(
+            [
+                *(Listen(NodeSampled, self._hear_sample, group=GROUP, tokens={"node_id": one}) for one in owned),
+                *(Listen(ProgressSeen, self._hear_progress, group=GROUP, tokens={"node_id": one}) for one in owned),
+                *(Listen(ProgressSeen, self._hear_progress, group="", tokens={"node_id": one}) for one in also),
+            ]
+        )
+
+    async def _hear_sample(self, sampled: NodeSampled) -> None:
+        self._scorer.observe(sampled, self._clock())
+        if self._measuring is not None:
+            self._measuring.hear(sampled)
+
+    async def _hear_progress(self, seen: ProgressSeen) -> None:
+        self._scorer.observe_progress(seen, self._clock())
+
+    async def _tell_paces(self, due: Due) -> None:
+        for pool, paces in due.paces.items():
+            for begin in range(0, len(paces), PACES_AT_ONCE):
+                some = tuple(paces[begin : begin + PACES_AT_ONCE])
+                await self._bus.publish(PacesSeen(pool=pool, scorer=self._scorer.peers.me, paces=some))
+
+    async def _keep_scores(self, due: Due) -> None:
+        for pool, found in due.scores.items():
+            for begin in range(0, len(found), SCORES_AT_ONCE):
+                scores = found[begin : begin + SCORES_AT_ONCE]
+                await self._store.save_scores(scores, at=self._clock())
+                self._scorer.stored(scores)
+                await self._bus.publish(GpusScored(pool=pool, scores=tuple(scores)))
+
+    async def _keep_classes(self, due: Due) -> None:
+        for pool, classes in due.classes.items():
+            await self._store.save_classes(classes, pool=pool)
+            self._scorer.learn_classes(pool, classes)
+            await self._bus.publish(ClassesLearnt(pool=pool, classes=tuple(classes)))
+
+    async def _keep_curves(self, growths: Sequence[Growth]) -> None:
+        for begin in range(0, len(growths), CURVES_AT_ONCE):
+            some = growths[begin : begin + CURVES_AT_ONCE]
+            known = [
+                curve
+                for pool in sorted({growth.pool for growth in some})
+                for curve in await self._store.curves(
+                    pool=pool, subjects=sorted({name for one in some if one.pool == pool for name in one.subjects})
+                )
+            ]
+            await self._store.save_curves(grown(known, some, at=self._clock()))

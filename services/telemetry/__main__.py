@@ -1,6 +1,7 @@
 """Wires telemetry: `python -m services.telemetry`."""
 
 import asyncio
+import logging
 import os
 import secrets
 import sys
@@ -12,14 +13,22 @@ from msgspec import Meta
 
 from libs.bus.nats import NatsBus
 from libs.gpus import GpuWatch, inventory
-from libs.service import Connections, load, main
+from libs.gpus.recording import RecordingError
+from libs.gpus.replay import Replay
+from libs.service import Connections, SettingsError, load, main
 from libs.service.keys import nats_keys
 from services.telemetry import service
 from services.telemetry.runs import Finder, ProcessRuns, docker_runs
 
+logger = logging.getLogger(__name__)
+
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """TELEMETRY_… settings. `home` is the executor's; `runtime` and `emulated_gpus` are what the executor has, too."""
+    """TELEMETRY_… settings. `home` is the executor's; `runtime` and `emulated_gpus` are what the executor has, too.
+
+    `dcgm_names`: show GPUs under the names of NVIDIA's DCGM exporter as well.
+    `replay`: a file of `libs.gpus.record`, whose GPUs are told of instead of this machine's.
+    """
 
     connections: Connections = Connections()
     node_id: str
@@ -27,21 +36,35 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     home: Path
     runtime: Literal["process", "docker"] = "process"
     emulated_gpus: Annotated[int, Meta(ge=0)] = 0
+    replay: Path | None = None
     period_seconds: Annotated[float, Meta(gt=0)] = 1.0
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"
+    dcgm_names: bool = False
+
+
+def watch(config: Config) -> GpuWatch:
+    """Blocks while the driver wakes up, or the recording is read."""
+    if config.replay is None:
+        return GpuWatch(inventory(emulated=config.emulated_gpus, node_id=config.node_id))
+    try:
+        replay = Replay(config.replay)
+    except RecordingError as error:
+        raise SettingsError(f"TELEMETRY_REPLAY: {error}") from error
+    logger.warning("no GPU is measured: %s is replayed (recorded from %s)", config.replay, replay.recorded_by)
+    return GpuWatch(replay.gpus, source=replay)
 
 
 async def run(stop: asyncio.Event) -> None:
     config = load(Config, prefix="TELEMETRY_", environ=os.environ)
     to = config.connections
     finder: Finder = docker_runs(config.node_id) if config.runtime == "docker" else ProcessRuns(config.home)
-    gpus = await asyncio.to_thread(inventory, emulated=config.emulated_gpus, node_id=config.node_id)
+    gpus = await asyncio.to_thread(watch, config)
     telemetry = service.Telemetry(
         node_id=config.node_id,
         pool=config.pool,
         finder=finder,
-        gpus=GpuWatch(gpus),
+        gpus=gpus,
         disk=config.home,
         boot=secrets.token_hex(4),
     )
@@ -54,6 +77,7 @@ async def run(stop: asyncio.Event) -> None:
             period_seconds=config.period_seconds,
             admin_port=config.admin_port,
             admin_host=config.admin_host,
+            dcgm_names=config.dcgm_names,
         )
 
 

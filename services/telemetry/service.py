@@ -12,6 +12,7 @@ from libs.messages.signals import GpuSample, NodeSampled
 from libs.service import Every, serve
 from services.telemetry.attribution import Attribution
 from services.telemetry.core import Reading, Sampler
+from services.telemetry.dcgm import dcgm_families
 from services.telemetry.host import read_host
 from services.telemetry.metrics import NodeGauges
 from services.telemetry.runs import Finder, FoundRun
@@ -55,8 +56,9 @@ async def run(
     period_seconds: float,
     admin_port: int | None = None,
     admin_host: str = "127.0.0.1",
+    dcgm_names: bool = False,
 ) -> None:
-    registry, gauges = CollectorRegistry(auto_describe=True), NodeGauges()
+    registry, gauges = CollectorRegistry(auto_describe=True), NodeGauges(dcgm_families if dcgm_names else None)
     registry.register(gauges)
     lost = Gauge(
         "weft_telemetry_lost", "Measures of runs that were known and could not be read any more.", registry=registry

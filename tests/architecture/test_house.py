@@ -23,9 +23,13 @@ PURE = (
     "libs/domain/*.py",
     "libs/planning/**/*.py",
     "libs/tuning/*.py",
-    *(f"libs/variability/{part}.py" for part in ("binning", "classes", "estimate", "kmeans")),
+    *(f"libs/variability/{part}.py" for part in ("binning", "classes", "curves", "estimate", "kmeans")),
     "services/*/core.py",
     "services/executor/guard/core.py",
+    *(
+        f"services/scorer/{part}.py"
+        for part in ("partition", "references", "standings", "throughput", "windows", "workloads")
+    ),
     *(
         f"services/scheduler/{part}.py"
         for part in (

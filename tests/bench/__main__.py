@@ -5,15 +5,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import deciding, network, running, simulating, telemetry, telling
+from tests.bench import deciding, drifting, network, overhead, running, scoring, simulating, telemetry, telling
 from tests.bench.figures import Figures
 
 PARTS = {
     "simulating": simulating.measure,
     "thinking": deciding.think,
     "deciding": deciding.measure,
+    "drifting": drifting.measure,
+    "scoring": scoring.measure,
     "running": running.measure,
     "network": network.measure,
+    "overhead": overhead.measure,
     "telemetry": telemetry.measure,
     "telling": telling.measure,
 }

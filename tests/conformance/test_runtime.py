@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from libs.domain.spec import Volume
+from libs.gpus.emulated import slow_down
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.home import Home
 from services.executor.runtime import Limits, RunKey, Runtime
@@ -310,6 +311,21 @@ async def test_a_run_finds_the_contract_in_its_environment(rig: Rig) -> None:
     assert (env["WEFT_EPOCH"], env["RANK"], env["WORLD_SIZE"], env["MASTER_PORT"]) == ("4", "1", "2", "23456")
     assert (env["MINE"], env["CUDA_VISIBLE_DEVICES"], env["WEFT_GPUS_EMULATED"]) == ("kept", "", "1")
     assert "WEFT_NATS_PASSWORD" not in env
+
+
+async def test_a_run_on_an_emulated_gpu_reads_its_slowdown_anew_each_time(rig: Rig, tmp_path: Path) -> None:
+    rig.needs("commands")
+    folder = Home(tmp_path / "home").emulated
+    slow_down(folder, 1, 1.33)
+    script = 'cat "$WEFT_EMULATED_SLOWDOWNS/1" && touch "$WEFT_CHECKPOINT_DIR/read" && '
+    script += 'while [ "$(cat "$WEFT_EMULATED_SLOWDOWNS/1")" != 1 ]; do sleep 0.05; done; echo recovered'
+    asked = rig.shell(("sh", "-c", script), gpus=(1,))
+    await rig.runtime.start(asked)
+    read = Path(rig.node.checkpoints) / asked.job_id / "read"
+    await until(read.exists)
+    slow_down(folder, 1, 1.0)
+    await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert (await whole_log(rig.runtime, RunKey.of(asked))).decode().splitlines() == ["1.33", "recovered"]
 
 
 async def test_a_run_can_write_its_progress_and_its_checkpoints(rig: Rig, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from services.scheduler.core import Scheduler, Settings
 from services.scheduler.moving import MoveRules
 from services.scheduler.picture import POLICY
 from services.scorer import service as scorer
-from services.scorer.core import MeasuredGpus
+from services.scorer.standings import MeasuredGpus
 from services.telemetry import service as telemetry
 from tests.simulation.database import Database, SimStore
 from tests.simulation.history import History, dice

@@ -86,6 +86,18 @@ def test_cuda_sees_neither_emulated_gpus_nor_those_of_others() -> None:
     assert environment(order(), facts())["CUDA_VISIBLE_DEVICES"] == ""
 
 
+def test_a_run_on_emulated_gpus_finds_how_slow_they_are() -> None:
+    emulated = facts(gpus=(gpu(1, emulated=True),), slowdowns="/home/emulated")
+    assert environment(order(gpus=(1,)), emulated)["WEFT_EMULATED_SLOWDOWNS"] == "/home/emulated"
+    real = environment(order(gpus=(1,)), facts(gpus=(gpu(1),), slowdowns="/home/emulated"))
+    assert "WEFT_EMULATED_SLOWDOWNS" not in real
+
+
+def test_a_program_of_ours_finds_the_nodes_own_python() -> None:
+    assert environment(order(), facts(python="/opt/weft/bin/python"))["WEFT_PYTHON"] == "/opt/weft/bin/python"
+    assert "WEFT_PYTHON" not in environment(order(), facts())
+
+
 def test_the_users_names_are_kept_and_the_contracts_win() -> None:
     mine = {"MINE": "1", "RANK": "9", "WEFT_JOB_ID": "other", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
     env = environment(order(env=mine), facts())

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from libs.variability.estimate import (
     AGREEING,
+    AGREEING_MAX,
     FAR,
     HALF_LIFE_S,
+    ONE_WITNESS_QUARANTINE_S,
     PRIOR_SAMPLES,
     QUARANTINE_S,
     QUARANTINE_S_MAX,
@@ -113,8 +115,8 @@ def test_a_change_is_followed_by_another() -> None:
 
 def quarantined(times: int = 1) -> Estimate:
     known = usual()
-    for _ in range(times):
-        known = after(known, *([1.0] * AGREEING), *([SUDDEN * 1.1] * AGREEING), begins=known.at_s)
+    for before in range(times):
+        known = after(known, *([1.0] * (AGREEING + before)), *([SUDDEN * 1.1] * AGREEING), begins=known.at_s)
     return known
 
 
@@ -141,6 +143,83 @@ def test_one_that_is_measured_to_be_well_again_is_let_out_at_once() -> None:
     assert not well.quarantined(well.at_s)
     assert well.score(well.at_s) == pytest.approx(1.0)
     assert well.quarantines == 1
+
+
+def test_the_more_often_it_was_quarantined_the_more_samples_must_agree_that_it_is_well() -> None:
+    for times in range(1, 20):
+        known = quarantined(times)
+        needed = min(AGREEING + times - 1, AGREEING_MAX)
+        assert after(known, *([1.0] * (needed - 1)), begins=known.at_s).quarantined(known.at_s + needed * STEP_S)
+        assert not after(known, *([1.0] * needed), begins=known.at_s).quarantined(known.at_s + needed * STEP_S)
+
+
+def test_one_that_becomes_well_little_by_little_is_let_out_too() -> None:
+    known = quarantined()
+    for number in range(400):
+        known = after(known, max(1.0, known.value * 0.97), begins=known.at_s)
+        assert number < 399
+        if known.value < 1 + FAR:
+            break
+    assert not known.quarantined(known.at_s)
+
+
+# samples that are worth less, or more, and who told them
+
+
+def weighed(known: Estimate, sample: float, *weights: float, witness: str = "") -> Estimate:
+    for weight in weights:
+        known = observed(known, sample, known.at_s + STEP_S, weight=weight, witness=witness)
+    return known
+
+
+def test_so_many_more_faint_samples_must_agree() -> None:
+    assert weighed(usual(), 1.3, *([0.25] * 7)).value == pytest.approx(1.0)
+    assert weighed(usual(), 1.3, *([0.25] * 8)).value == pytest.approx(1.3)
+    assert weighed(usual(), 1.3, *([0.1] * 20)).value == pytest.approx(1.3)
+
+
+def test_one_sample_that_is_worth_many_is_believed_at_once() -> None:
+    known = weighed(usual(), 1.3, 6.0)
+    assert known.value == pytest.approx(1.3)
+    assert known.confidence(known.at_s) == pytest.approx(6 / (6 + PRIOR_SAMPLES))
+
+
+def test_a_faint_sample_that_all_is_as_before_does_not_undo_a_strong_one_that_it_is_not() -> None:
+    known = weighed(weighed(weighed(usual(), 1.3, 1.0), 1.3, 0.5), 1.0, 0.1)
+    assert known.odd == (1.3,)
+    assert weighed(known, 1.0, 1.0).odd == ()
+
+
+def test_faint_samples_are_never_worth_more_than_they_may_be_however_many_there_are() -> None:
+    known = Estimate()
+    for number in range(200):
+        known = observed(known, 1.3, number * STEP_S, weight=0.2, weight_most=2.0)
+    assert known.value == pytest.approx(1.3)
+    assert known.confidence(known.at_s) == pytest.approx(0.5)
+    strong = observed(known, 1.3, known.at_s + 1, weight=1.0)
+    assert observed(strong, 1.3, strong.at_s + 1, weight=0.2, weight_most=2.0).weight == strong.weight
+
+
+def test_what_one_run_alone_says_is_forgotten_sooner_and_what_two_say_is_not() -> None:
+    known = usual()
+    alone = weighed(known, 2.0, 1.0, 1.0, 1.0, witness="j-1/1")
+    assert alone.quarantined_until_s - alone.at_s < ONE_WITNESS_QUARANTINE_S
+    later = alone.at_s + 2 * 3600
+    assert not alone.quarantined(later)
+    assert alone.score(later) < 1.1
+    both = weighed(alone, 2.0, 1.0, witness="j-2/1")
+    assert both.score(both.at_s + 2 * 3600) > 1.5
+
+
+def test_one_that_is_said_to_be_well_again_is_so_for_long_whoever_says_it() -> None:
+    well = weighed(weighed(usual(prior=1.0), 2.0, 1.0, 1.0, witness="j-1/1"), 1.0, 1.0, 1.0, witness="j-1/1")
+    assert well.confirmed
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, nan, inf])
+def test_a_weight_that_is_none_changes_nothing(weight: float) -> None:
+    known = usual()
+    assert observed(known, 1.0, known.at_s + 1, weight=weight) is known
 
 
 def test_each_quarantine_is_twice_as_long_as_the_one_before_up_to_a_bound() -> None:

@@ -189,6 +189,7 @@ def container(
             settings=ContainerSettings(),
             joined=Joined(network=network, named=named),
             run_folder="/home/runs/job-1-1-0",
+            slowdowns="/home/emulated",
             injection=injection,
             log=LOG_BY_FILE,
         )
@@ -221,6 +222,16 @@ def test_an_emulated_gpu_injects_nothing() -> None:
     assert "DeviceRequests" not in made["host_config"]
     assert "Devices" not in made["host_config"]
     assert (made["environment"]["NVIDIA_VISIBLE_DEVICES"], made["environment"]["WEFT_GPUS_EMULATED"]) == ("void", "1")
+
+
+def test_a_container_on_emulated_gpus_reads_how_slow_they_are_and_cannot_say_so() -> None:
+    made = container(gpus=(1,))
+    assert made["environment"]["WEFT_EMULATED_SLOWDOWNS"] == "/weft/emulated"
+    (mount,) = [mount for mount in made["host_config"]["Mounts"] if mount["Target"] == "/weft/emulated"]
+    assert (mount["Source"], mount["ReadOnly"]) == ("/home/emulated", True)
+    real = container(gpus=(0,))
+    assert "WEFT_EMULATED_SLOWDOWNS" not in real["environment"]
+    assert all(mount["Target"] != "/weft/emulated" for mount in real["host_config"]["Mounts"])
 
 
 @pytest.mark.parametrize("injection", ["cdi", "nvidia", "devices"])

@@ -9,7 +9,8 @@ import pytest
 
 from libs.domain.cluster import Gpu
 from libs.gpus import EMULATED_MEMORY, GpuWatch, inventory, sample
-from libs.gpus.fake import (
+from libs.gpus.fake import FakeNvml
+from libs.gpus.fakegpu import (
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
@@ -19,9 +20,10 @@ from libs.gpus.fake import (
     NOT_SUPPORTED,
     UNKNOWN,
     FakeGpu,
-    FakeNvml,
 )
 from libs.gpus.nvml import DRIVER, Nvml
+from libs.gpus.sample import unknown
+from libs.messages.signals import GpuSample
 
 
 def gpus(count: int = 2, **values: object) -> list[FakeGpu]:
@@ -206,7 +208,6 @@ async def test_a_watch_opens_the_driver_once() -> None:
 async def test_a_driver_that_hangs_is_asked_once_and_holds_up_nobody() -> None:
     driver = FakeNvml(gpus(1, utilisation=40))
     watch = GpuWatch(found(driver), nvml=driver, seconds_max=0)
-    driver.busiest = 0
     driver.hang()
     for _ in range(5):
         (one,) = await watch.sample()
@@ -214,7 +215,7 @@ async def test_a_driver_that_hangs_is_asked_once_and_holds_up_nobody() -> None:
     driver.release()
     watch.seconds_max = 10
     assert [one.utilisation for one in await watch.sample()] == [0.4]
-    assert driver.busiest == 1
+    assert driver.asked["nvmlDeviceGetUtilizationRates"] == 1
 
 
 async def test_a_driver_that_does_not_open_is_tried_again_later() -> None:
@@ -229,17 +230,58 @@ async def test_a_driver_that_does_not_open_is_tried_again_later() -> None:
     assert [one.utilisation for one in await watch.sample()] == [0.4]
 
 
-async def test_after_a_problem_the_driver_is_opened_again_now_and_then() -> None:
-    driver, clock = FakeNvml(gpus(1, utilisation=40)), Clock()
-    watch = GpuWatch(found(driver), nvml=driver, seconds_max=10, retry_seconds=30, clock=clock)
+class Scripted:
+    """A source that opens, reads and closes as told, and counts."""
+
+    provider = "fake"
+
+    def __init__(self, gpus: tuple[Gpu, ...]) -> None:
+        self.gpus, self.problem, self.closes_at_once = gpus, "", True
+        self.opened = 0
+
+    def open(self) -> None:
+        self.opened += 1
+
+    def read(self) -> tuple[GpuSample, ...]:
+        return tuple(unknown(gpu, problem=self.problem) for gpu in self.gpus)
+
+    def close(self) -> bool:
+        return self.closes_at_once
+
+
+async def test_after_a_problem_the_driver_is_opened_again_less_and_less_often() -> None:
+    clock, source = Clock(), Scripted(found(FakeNvml(gpus(1))))
+    watch = GpuWatch(source.gpus, source=source, seconds_max=10, retry_seconds=30, retry_seconds_max=200, clock=clock)
     await watch.sample()
-    opened = driver.opened
-    driver.gpus[0].fails = {"*": GPU_IS_LOST}
-    for clock.now in range(1, 95):
+    source.problem = "GPU is lost"
+    opened_at = []
+    for clock.now in range(1, 1000):
+        before = source.opened
         assert [one.problem for one in await watch.sample()] == ["GPU is lost"]
-    assert driver.opened - opened == 3
-    driver.gpus[0].fails = {}
-    assert [one.utilisation for one in await watch.sample()] == [0.4]
+        opened_at += [clock.now] * (source.opened - before)
+    assert opened_at == [31, 62, 123, 244, 445, 646, 847]
+    source.problem = ""
+    assert [one.problem for one in await watch.sample()] == [""]
+    source.problem = "GPU is lost"
+    await watch.sample()
+    clock.now = 1100  # well again in between: the first new opening is not held back by the old ones
+    before = source.opened
+    for _ in range(2):
+        await watch.sample()
+    assert source.opened == before + 1
+
+
+async def test_a_driver_that_cannot_be_closed_yet_is_still_read_and_closed_later() -> None:
+    clock, source = Clock(), Scripted(found(FakeNvml(gpus(1))))
+    watch = GpuWatch(source.gpus, source=source, seconds_max=10, clock=clock)
+    await watch.sample()
+    source.problem, source.closes_at_once, clock.now = "GPU is lost", False, 100
+    for _ in range(3):
+        assert [one.problem for one in await watch.sample()] == ["GPU is lost"]
+    assert source.opened == 1
+    source.closes_at_once, source.problem = True, ""
+    assert [one.problem for one in await watch.sample()] == [""]
+    assert source.opened == 2
 
 
 def test_this_machine_answers_too() -> None:

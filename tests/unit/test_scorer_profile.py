@@ -6,12 +6,14 @@ import msgspec
 import pytest
 
 from libs.domain.classes import JOB_CLASSES
+from libs.domain.cluster import Node
 from libs.messages.signals import GpuSample, GpuScore, HostSample, NodeSampled
 from libs.service.config import SettingsError
 from libs.variability.profile import ProfileError
 from services.scorer.__main__ import _profile
-from services.scorer.core import ASSUMED, PROFILED, MeasuredGpus, Scorer
+from services.scorer.core import Scorer
 from services.scorer.profile import read
+from services.scorer.standings import ASSUMED, PROFILED, MeasuredGpus
 from tests.support.builders import node
 
 
@@ -19,6 +21,20 @@ def written(folder: Path, *lines: str) -> str:
     path = folder / "gpus.csv"
     path.write_text("\n".join(lines) + "\n")
     return str(path)
+
+
+NOW = 100.0
+
+
+def owning(measured: MeasuredGpus, *nodes: Node) -> Scorer:
+    scorer = Scorer(measured)
+    scorer.learn(nodes=nodes, jobs=(), now=0.0)
+    scorer.own([one.id for one in nodes], (), 0.0)
+    return scorer
+
+
+def due(scorer: Scorer) -> list[GpuScore]:
+    return [score for scores in scorer.decide(NOW).scores.values() for score in scores]
 
 
 def by_gpu(scores: list[GpuScore]) -> dict[tuple[str, int], dict[str, float]]:
@@ -31,9 +47,7 @@ def by_gpu(scores: list[GpuScore]) -> dict[tuple[str, int], dict[str, float]]:
 @pytest.mark.parametrize("header", ["compute,mixed,memory", "A,B,C"])
 def test_gpus_are_found_by_their_place_with_classes_by_either_name(tmp_path: Path, header: str) -> None:
     measured = read(written(tmp_path, f"node_id,gpu_index,{header}", "node-1,1,1.2,1.1,1.0", "node-9,0,2,2,2"))
-    scorer = Scorer(measured)
-    scorer.observe_nodes([node("node-1", gpus=2)])
-    (scores,) = scorer.decide().values()
+    scores = due(owning(measured, node("node-1", gpus=2)))
     assert by_gpu(scores) == {
         ("node-1", 0): dict.fromkeys(JOB_CLASSES, 1.0),
         ("node-1", 1): {"compute": 1.2, "mixed": 1.1, "memory": 1.0},
@@ -47,27 +61,45 @@ def test_gpus_are_found_by_their_place_with_classes_by_either_name(tmp_path: Pat
 
 def test_a_gpu_is_found_by_its_uuid_wherever_it_sits(tmp_path: Path) -> None:
     uuid = node("node-3", gpus=1).capacity.gpus[0].uuid
-    scorer = Scorer(read(written(tmp_path, "gpu_uuid,model,compute,mixed,memory", f"{uuid},x,1.5,1.25,1")))
-    scorer.observe(sampled("node-7", uuid))
-    (scores,) = scorer.decide().values()
+    measured = read(written(tmp_path, "gpu_uuid,model,compute,mixed,memory", f"{uuid},x,1.5,1.25,1"))
+    scores = due(owning(measured, node("node-7", gpus=1)))
     assert by_gpu(scores) == {("node-7", 0): {"compute": 1.5, "mixed": 1.25, "memory": 1.0}}
 
 
 def test_another_gpu_in_the_same_place_is_scored_anew(tmp_path: Path) -> None:
-    scorer = Scorer(read(written(tmp_path, "gpu_uuid,A,B,C", "GPU-a,2,2,2")))
-    scorer.observe(sampled("node-1", "GPU-a"))
-    (scores,) = scorer.decide().values()
+    one = node("node-1", gpus=1)
+    scorer = owning(read(written(tmp_path, "gpu_uuid,A,B,C", "GPU-a,2,2,2")), one)
+    scorer.observe(sampled("node-1", "GPU-a"), 0.0)
+    scores = due(scorer)
+    assert {score.score for score in scores} == {2.0}
     scorer.stored(scores)
-    assert scorer.decide() == {}
-    scorer.observe(sampled("node-1", "GPU-b"))
-    (scores,) = scorer.decide().values()
-    assert [score.score for score in scores] == [1.0, 1.0, 1.0]
+    assert due(scorer) == []
+    scorer.learn(nodes=[one], jobs=(), now=1.0)
+    assert due(scorer) == [], "what the node said when it joined is older than what telemetry sees"
+    scorer.observe(sampled("node-1", "GPU-b", seq=2), 1.0)
+    assert [score.score for score in due(scorer)] == [1.0, 1.0, 1.0]
 
 
-def sampled(node_id: str, uuid: str) -> NodeSampled:
+def test_what_is_stored_already_is_not_stored_again(tmp_path: Path) -> None:
+    one = node("node-1", gpus=2)
+    profile = read(written(tmp_path, "node_id,gpu_index,A,B,C", "node-1,1,1.2,1.1,1.0"))
+    stored = due(owning(profile, one))
+    again = Scorer(profile)
+    again.learn(nodes=[one], jobs=(), now=0.0)
+    again.own(["node-1"], stored, 0.0)
+    assert due(again) == []
+
+
+def sampled(node_id: str, uuid: str, seq: int = 1) -> NodeSampled:
     host = HostSample(cpus=1.0, memory_total=1, memory_used=0)
     return NodeSampled(
-        node_id=node_id, pool="default", at=0.0, host=host, gpus=(GpuSample(index=0, uuid=uuid, model="m"),)
+        node_id=node_id,
+        pool="default",
+        at=0.0,
+        host=host,
+        gpus=(GpuSample(index=0, uuid=uuid, model="m"),),
+        boot="b",
+        seq=seq,
     )
 
 

@@ -13,6 +13,7 @@ class Options(Struct, frozen=True, kw_only=True):
     `port` is the gateway's; 0 is any that is free, None the usual one unless it is taken.
 
     A URL or DSN that is given is used, and that server is neither started nor stopped. `settings` go to every service.
+    `benchmarks`: whether GPUs that are idle are measured, by jobs.
     """
 
     nodes: int = 2
@@ -23,6 +24,7 @@ class Options(Struct, frozen=True, kw_only=True):
     pool: str = "default"
     nats_url: str | None = None
     pg_dsn: str | None = None
+    benchmarks: bool = False
     settings: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:

@@ -45,7 +45,7 @@ def services(options: Options, home: Home, credentials: Credentials, addresses: 
     made = [
         _control("gateway", options, home, credentials, addresses, _gateway(options, credentials, addresses)),
         _control("scheduler", options, home, credentials, addresses, {"SCHEDULER_POOL": options.pool}),
-        _control("scorer", options, home, credentials, addresses, {}),
+        _control("scorer", options, home, credentials, addresses, _scorer(options, credentials)),
         _control("reallocator", options, home, credentials, addresses, {"REALLOCATOR_POOL": options.pool}),
     ]
     for node_id in options.node_ids:
@@ -85,7 +85,14 @@ def _gateway(options: Options, credentials: Credentials, addresses: Addresses) -
         "GATEWAY_HOST": "127.0.0.1",
         "GATEWAY_PORT": str(addresses.port),
         "GATEWAY_ADMIN_TOKEN_FILE": str(credentials.admin_token_file),
+        "GATEWAY_SCORER_TOKEN_FILE": str(credentials.scorer_token_file),
     }
+
+
+def _scorer(options: Options, credentials: Credentials) -> dict[str, str]:
+    if not options.benchmarks:
+        return {"SCORER_BENCHMARKS": "off"}
+    return {"SCORER_TOKEN_FILE": str(credentials.scorer_token_file)}
 
 
 def _node(

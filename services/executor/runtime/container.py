@@ -26,6 +26,7 @@ LOG_BY_ASKING = LogConfig(type="json-file", config={"max-size": _WITHOUT_END})
 HOST_NETWORK = "host"
 CHECKPOINTS_INSIDE = "/weft/checkpoints"
 RUN_INSIDE = "/weft/run"
+SLOWDOWNS_INSIDE = "/weft/emulated"
 READ_BY_THE_HOOK = frozenset({"NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_IMEX_CHANNELS"})
 
 
@@ -68,6 +69,7 @@ def container_arguments(
     settings: ContainerSettings,
     joined: Joined,
     run_folder: str,
+    slowdowns: str,
     injection: str,
     log: LogConfig,
 ) -> dict[str, Any]:
@@ -79,6 +81,11 @@ def container_arguments(
     mounts = [
         Mount(CHECKPOINTS_INSIDE, f"{node.checkpoints}/{order.job_id}", type="bind"),
         Mount(RUN_INSIDE, run_folder, type="bind"),
+        *(
+            [Mount(SLOWDOWNS_INSIDE, slowdowns, type="bind", read_only=True)]
+            if any(gpu.emulated for gpu in gpus)
+            else []
+        ),
         *(
             Mount(volume.target, volume_source(volume, node.volumes_allowed), type="bind", read_only=volume.read_only)
             for volume in order.volumes
@@ -154,6 +161,7 @@ def _environment(order: StartRun, gpus: tuple[Gpu, ...], joined: Joined, injecti
         checkpoints=CHECKPOINTS_INSIDE,
         progress=f"{RUN_INSIDE}/progress",
         progress_socket=f"{RUN_INSIDE}/progress.sock",
+        slowdowns=SLOWDOWNS_INSIDE,
         master_address=master,
         peers=peers,
         task_ports_differ=not joined.named,

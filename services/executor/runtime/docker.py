@@ -261,6 +261,7 @@ class DockerRuntime:
             settings=self._settings,
             joined=joined,
             run_folder=self._home.run(key),
+            slowdowns=str(self._home.emulated),
             injection=self._injection,
             log=LOG_BY_FILE if self.reaches_engine_files else LOG_BY_ASKING,
         )

@@ -16,6 +16,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -200,6 +201,8 @@ class ProcessRuntime:
             checkpoints=checkpoints,
             progress=self._home.progress(key),
             progress_socket=self._home.progress_socket(key),
+            slowdowns=str(self._home.emulated),
+            python=sys.executable,
             master_address=order.master_address,
         )
         env = {**self._base, **environment(order, facts)}

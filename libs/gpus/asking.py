@@ -1,0 +1,72 @@
+"""Asks one GPU's driver for many values, of which any may be missing or fail, and says at the end what is wrong."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from libs.gpus.nvml import (
+    INSUFFICIENT_SIZE,
+    NvmlError,
+    available,
+    code_of,
+    means_gone,
+    means_missing,
+)
+
+T = TypeVar("T")
+
+GONE_MAX: Final = 3
+"""After so many answers that the GPU is gone it is asked nothing more: each may take its driver a long time."""
+
+
+class Asker:
+    """One reading of one GPU. `errors`: what each function that failed said, by its name."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, str] = {}
+        self._gone: list[str] = []
+        self._strange: dict[str, str] = {}
+
+    @property
+    def problem(self) -> str:
+        """Empty: the GPU is well. One function that fails strangely is a quirk of its own; two are the GPU's."""
+        if self._gone:
+            return self._gone[0]
+        return next(iter(self._strange.values())) if len(self._strange) > 1 else ""
+
+    def ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
+        """What the driver answers; None where it has no such value, or failed."""
+        if len(self._gone) >= GONE_MAX:
+            return None
+        try:
+            return function(*arguments)
+        except (NvmlError, UnicodeDecodeError) as error:
+            self._note(function, error)
+            return None
+
+    def number(self, function: Callable[..., int], *arguments: Any) -> int | None:
+        return available(self.ask(function, *arguments))
+
+    def ask_list(
+        self, function: Callable[..., Sequence[T]], *arguments: Any, empty: frozenset[int] = frozenset()
+    ) -> Sequence[T] | None:
+        """As `ask`, where the errors `empty` mean an empty list, and one that grew meanwhile is asked for once more."""
+        if len(self._gone) >= GONE_MAX:
+            return None
+        for last in (False, True):
+            try:
+                return function(*arguments)
+            except NvmlError as error:
+                if code_of(error) in empty:
+                    return ()
+                if code_of(error) != INSUFFICIENT_SIZE or last:
+                    self._note(function, error)
+                    return None
+        return None
+
+    def _note(self, function: Callable[..., object], error: Exception) -> None:
+        name, said = function.__name__, str(error)
+        self.errors[name] = said
+        if means_gone(error):
+            self._gone.append(said)
+        elif not means_missing(error):
+            self._strange[name] = said

@@ -1,0 +1,102 @@
+"""In which order a GPU is measured, and for how long: a warm-up, steady computing, then memory.
+
+A power cap bites after some seconds only, and a cold chip is faster than a warm one: what is measured before that is
+thrown away.
+"""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Protocol
+
+from msgspec import Struct
+
+from libs.gpus.bench.result import Measurement, spread
+from libs.messages.signals import GpuSample
+
+REPS_MIN, REPS_MAX = 3, 10_000
+POWER_EVENTS = frozenset({"sw-power-cap", "hw-power-brake", "hw-slowdown"})
+THERMAL_EVENTS = frozenset({"sw-thermal-slowdown", "hw-thermal-slowdown"})
+
+Rep = Callable[[], float]
+
+
+class Bench(Protocol):
+    """What is measured: a GPU, or a stand-in. Each call does its fixed amount of work and returns the seconds of it."""
+
+    emulated: bool
+
+    def compute(self) -> float: ...
+
+    def memory(self) -> float: ...
+
+
+class Watch(Protocol):
+    """Looks at clocks and power meanwhile."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> Sequence[GpuSample]:
+        """What was seen since `start`."""
+
+
+class Durations(Struct, frozen=True, kw_only=True):
+    """In seconds."""
+
+    warm_up: float
+    compute: float
+    memory: float
+
+    @classmethod
+    def of(cls, seconds: float) -> "Durations":
+        """For a measurement of `seconds` of steady computing; at 20 s: 10 s of warm-up before, 5 s of memory after."""
+        return cls(warm_up=seconds / 2, compute=seconds, memory=seconds / 4)
+
+    @property
+    def total(self) -> float:
+        return self.warm_up + self.compute + self.memory
+
+
+def measure(bench: Bench, watch: Watch, durations: Durations, *, clock: Callable[[], float]) -> Measurement:
+    """`clock` counts seconds and never goes back."""
+    began = clock()
+    steady(bench.compute, durations.warm_up, clock=clock, least=1)
+    watch.start()
+    try:
+        computed = steady(bench.compute, durations.compute, clock=clock)
+    finally:
+        seen = watch.stop()
+    steady(bench.memory, durations.memory / 5, clock=clock, least=1)
+    moved = steady(bench.memory, durations.memory, clock=clock)
+    return Measurement(
+        compute_s=median(computed),
+        memory_s=median(moved),
+        compute_spread=spread(computed),
+        memory_spread=spread(moved),
+        reps=min(len(computed), len(moved)),
+        emulated=float(bench.emulated),
+        seconds=clock() - began,
+        clock_mhz=_middle([sample.sm_clock_mhz for sample in seen]),
+        power_w=_middle([sample.power_watts for sample in seen]),
+        temperature_c=_middle([sample.temperature for sample in seen]),
+        power_capped=_part(seen, POWER_EVENTS),
+        thermal=_part(seen, THERMAL_EVENTS),
+    )
+
+
+def steady(rep: Rep, seconds: float, *, clock: Callable[[], float], least: int = REPS_MIN) -> list[float]:
+    """One repetition after the other until the time is up, but `least` of them."""
+    until = clock() + seconds
+    took = [rep() for _ in range(least)]
+    while clock() < until and len(took) < REPS_MAX:
+        took.append(rep())
+    return took
+
+
+def _middle(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _part(seen: Sequence[GpuSample], events: frozenset[str]) -> float | None:
+    """The part of the samples that named one of these; None where there were none to name it."""
+    return sum(not events.isdisjoint(sample.clock_events) for sample in seen) / len(seen) if seen else None

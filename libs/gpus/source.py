@@ -1,0 +1,92 @@
+"""Where samples of real GPUs are from: the driver, opened, read and closed again."""
+
+import logging
+import time
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from libs.domain.cluster import Gpu
+from libs.gpus.nvml import DRIVER, Nvml, NvmlError, provider_of, text
+from libs.gpus.sample import GpuReader
+from libs.gpus.xid import XidCounts, XidListener
+from libs.messages.signals import GpuSample
+
+logger = logging.getLogger(__name__)
+
+Samples = tuple[GpuSample, ...]
+
+
+class SourceError(Exception):
+    """It does not open. The message says why, for a person."""
+
+
+class Source(Protocol):
+    """What a `GpuWatch` asks. All of it may block, and is called by one thread at a time."""
+
+    @property
+    def provider(self) -> str: ...
+    def open(self) -> None: ...  # raises SourceError
+    def read(self) -> Samples: ...  # one of each GPU, whatever goes wrong
+    def close(self) -> bool: ...  # False: not yet, ask again
+
+
+class DriverSource:
+    """Samples from NVML. XID errors are counted over all openings."""
+
+    def __init__(
+        self, gpus: tuple[Gpu, ...], *, nvml: Nvml = DRIVER, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._gpus = gpus
+        self._nvml = nvml
+        self._clock = clock
+        self._xids = XidCounts()
+        self._listener: XidListener | None = None
+        self._reader: GpuReader | None = None
+        self._closing = False
+
+    @property
+    def provider(self) -> str:
+        return provider_of(self._nvml)
+
+    def open(self) -> None:
+        try:
+            self._nvml.nvmlInit()
+        except NvmlError as error:
+            raise SourceError(str(error)) from error
+        self._reader = GpuReader(self._gpus, nvml=self._nvml, driver=self._version(), xids=self._xids.of)
+
+    def read(self) -> Samples:
+        if self._reader is None:
+            raise SourceError("it is not open")
+        if not self._closing and (self._listener is None or not self._listener.alive):
+            self._listener = XidListener(self._nvml, self._gpus, self._xids)
+            self._listener.start()
+            weakref.finalize(self, self._listener.stop)  # who is forgotten without being closed
+        return self._reader.read(now=self._clock())
+
+    def errors(self) -> dict[str, dict[str, str]]:
+        """By uuid: what each function that failed in the last reading said."""
+        return {} if self._reader is None else self._reader.errors()
+
+    def close(self) -> bool:
+        """Not while somebody is still inside the driver: to take it from under them could end the process."""
+        self._closing = True
+        if self._listener is not None and self._listener.alive:
+            self._listener.stop()
+            return False
+        self._listener, self._closing = None, False
+        if self._reader is not None:
+            self._reader.free()
+            self._reader = None
+        try:
+            self._nvml.nvmlShutdown()
+        except NvmlError as error:
+            logger.debug("NVML shutdown: %s", error)
+        return True
+
+    def _version(self) -> str:
+        try:
+            return text(self._nvml.nvmlSystemGetDriverVersion())
+        except (NvmlError, UnicodeDecodeError):
+            return ""

@@ -1,0 +1,38 @@
+"""How near the GPUs of a node are to each other. It does not change while the node runs: ask once."""
+
+from itertools import combinations
+from typing import Final
+
+from libs.domain.cluster import Gpu
+from libs.gpus.asking import Asker
+from libs.gpus.nvml import DRIVER, MIG_PREFIX, Nvml
+
+LEVELS: Final = {
+    0: "internal",  # on one board
+    10: "single",  # one PCIe switch between them
+    20: "multiple",  # several switches
+    30: "hostbridge",  # one host bridge
+    40: "node",  # one NUMA node
+    50: "system",  # the link between two sockets
+}
+"""What NVML calls the nearest thing that two GPUs share, from near to far."""
+
+
+def topology(gpus: tuple[Gpu, ...], *, nvml: Nvml = DRIVER) -> dict[tuple[int, int], str]:
+    """By two GPUs' indices, the lower first. A pair of which the driver does not tell is left out.
+
+    The driver must be initialised if any of them is real; emulated ones are near nothing. MIG instances have no
+    place of their own: they are left out as well.
+    """
+    asker = Asker()
+    handles = {
+        gpu.index: asker.ask(nvml.nvmlDeviceGetHandleByUUID, gpu.uuid)
+        for gpu in gpus
+        if not gpu.emulated and not gpu.uuid.startswith(MIG_PREFIX)
+    }
+    found = {}
+    for one, other in combinations(sorted(index for index, handle in handles.items() if handle is not None), 2):
+        level = Asker().ask(nvml.nvmlDeviceGetTopologyCommonAncestor, handles[one], handles[other])
+        if level in LEVELS:
+            found[one, other] = LEVELS[level]
+    return found

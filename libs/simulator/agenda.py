@@ -1,0 +1,35 @@
+"""What will happen when, in the event-driven simulator."""
+
+from enum import IntEnum
+from heapq import heappop, heappush
+from math import inf
+
+
+class What(IntEnum):
+    """Of what happens at one moment, the first of these comes first."""
+
+    ENDS = 0
+    ARRIVES = 1
+    CHANGES = 2  # its place in the order
+    IS_PROMOTED = 3
+    DRIFTS = 4
+    IS_MEASURED = 5
+    FAILS = 6
+    IS_REPAIRED = 7
+
+
+class Agenda:
+    """`number` is a job's or a node's; what is expected of a job counts as long as it is of that `version`."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[float, What, int, int]] = []
+
+    def add(self, at: float, what: What, number: int = -1, version: int = 0) -> None:
+        heappush(self._events, (at, what, number, version))
+
+    @property
+    def next_at(self) -> float:
+        return self._events[0][0] if self._events else inf
+
+    def take(self) -> tuple[float, What, int, int]:
+        return heappop(self._events)

@@ -1,0 +1,149 @@
+"""What the scheduler's own planning decides in a simulated cluster: who starts, who gives way, who moves."""
+
+from collections.abc import Mapping
+from math import inf
+
+from libs.domain.job import Allocation
+from libs.planning.backfill import Backfill
+from libs.planning.moves import JOINT_MOST, Movable, moves_for
+from libs.planning.policy import ALWAYS, GAINFUL, Policy
+from libs.planning.preemption import clearing_for
+from libs.planning.queue import place_of
+from libs.simulator.job import Job
+from libs.simulator.lives import Lives
+from libs.simulator.model import Cluster, World
+
+
+class Deciding:
+    """`sees_truth`: whether what is believed of GPUs is true, so that a job's speed need not be worked out again."""
+
+    def __init__(
+        self, lives: Lives, jobs: Mapping[str, Job], *, cluster: Cluster, policy: Policy, world: World, sees_truth: bool
+    ) -> None:
+        self.decisions = self.placements = 0
+        self._lives, self._room, self._queue, self._running = lives, lives.room, lives.queue, lives.running
+        self._jobs = jobs
+        self._cluster = cluster
+        self._policy = policy
+        self._order = policy.ordering
+        self._placing = policy.placing
+        self._world = world
+        self._sees_truth = sees_truth
+        self._reviewed_at = -inf
+
+    def decide(self, now: float) -> None:
+        self.decisions += 1
+        if len(self._queue):
+            self._start_waiting(now)
+        if self._placing.moves == ALWAYS:
+            self._place_all_anew(now)
+        elif self._placing.moves == GAINFUL:
+            self._move_for_gain(now)
+
+    def _start_waiting(self, now: float) -> None:
+        walk = self._queue.served(self._running.share)
+        backfill: Backfill | None = None  # begins with the first that does not fit, and knows of all who run then
+        while (job_id := walk.next()) is not None:
+            job = self._jobs[job_id]
+            lasts = self._lasts(job)
+            found = None
+            fits = job.trace.gpus <= self._running.free or self._order.tier is not None
+            in_the_way = fits and backfill is not None and not backfill.may_start(job.trace.gpus, lasts)
+            if fits and not in_the_way:
+                found = self._place_for(job, now)
+            if found is not None:
+                self._room.take_all(found)
+                self._queue.remove(job_id)
+                walk.taken()
+                self.placements += 1
+                self._lives.settle(job, now, found)
+                if backfill is not None:
+                    backfill.started(job.trace.gpus, lasts)
+                continue
+            shorter_may = in_the_way and lasts is not None and not self._order.by_left  # there, those come first
+            if shorter_may or self._policy.backfill == "conservative":  # in which each has a reservation of its own
+                walk.passed()
+            else:
+                walk.blocked()
+            if backfill is None:
+                backfill = self._policy.filling(now=now, free=self._running.free, endings=lambda: self._running.endings)
+            if not backfill.blocked(job.trace.gpus, lasts):
+                return
+
+    def _place_for(self, job: Job, now: float) -> tuple[Allocation, ...] | None:
+        """Where it goes, at once or once others gave way."""
+        if job.trace.gpus <= self._running.free:
+            found = self._room.find(job.shape, job.asked)
+            if found is not None:
+                return found
+        if self._order.tier is None:
+            return None
+        tier = self._order.tier(job.standing(now, known=self._world.durations_known))
+        holders = self._running.last_in_order(tier, enough=job.trace.gpus - self._running.free)
+        if holders is None:
+            return None
+        clearing = clearing_for(job.shape, room=self._room, holders=holders, asked=job.asked)
+        if clearing is None:
+            return None
+        for victim in clearing.victims:
+            self._lives.evict(self._jobs[victim.job_id], now)
+        found = self._room.find(job.shape, job.asked)
+        assert found is not None, "room was made for it"
+        return found
+
+    def _lasts(self, job: Job) -> float | None:
+        estimate = job.trace.work_s if self._world.durations_known else job.trace.estimate_s
+        if estimate is None:
+            return None
+        nodes = 1 if job.trace.gpus <= self._cluster.gpus_per_node else 2
+        return max(0.0, estimate - job.done_s) * self._room.locality.factor(job.trace.job_class, nodes=nodes)
+
+    def _place_all_anew(self, now: float) -> None:
+        """As the PAL artifact does in every round: all give back what they have, and are placed one after the other."""
+        jobs = list(self._running.jobs.values())
+        if self._placing.by_class:
+            jobs.sort(key=lambda job: (self._room.scores.sensitivity(job.trace.job_class), job.number))
+        else:
+            jobs.sort(key=lambda job: job.number)
+        for job in jobs:
+            self._room.give_back_all(job.allocations)
+        for job in jobs:
+            found = self._room.find(job.shape, job.asked)
+            assert found is not None, "all of them fitted"
+            self._room.take_all(found)
+            if found != job.allocations:
+                self._resettle(job, now, found)
+
+    def _move_for_gain(self, now: float) -> None:
+        few = len(self._running.jobs) <= JOINT_MOST
+        if not few and now < self._reviewed_at + self._world.review_s:
+            return
+        self._reviewed_at = now
+        known = self._world.durations_known
+        jobs = list(self._running.jobs.values())
+        if few:
+            jobs.sort(key=lambda job: place_of(self._order, job.standing(now, known=known)))
+        movable = [
+            Movable(
+                job_id=job.trace.id,
+                shape=job.shape,
+                asked=job.asked,
+                allocations=job.allocations,
+                gpus=job.trace.gpus,
+                left_s=job.left_s(now, known=known),
+                cost_s=0.0 if job.settled_at == now else self._world.move_s,
+                slowdown=job.slowdown if self._sees_truth else None,
+            )
+            for job in jobs
+        ]
+        moves = moves_for(self._room, movable)
+        for move in moves:
+            self._room.give_back_all(self._jobs[move.job_id].allocations)
+        for move in moves:
+            self._room.take_all(move.allocations)
+        for move in moves:
+            self._resettle(self._jobs[move.job_id], now, move.allocations)
+
+    def _resettle(self, job: Job, now: float, allocations: tuple[Allocation, ...]) -> None:
+        self.placements += 1
+        self._lives.resettle(job, now, allocations)

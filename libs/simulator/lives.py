@@ -1,0 +1,144 @@
+"""What becomes of a job: it waits, holds GPUs, moves, is evicted, ends; and what is to be expected of it then."""
+
+from libs.domain.job import Allocation
+from libs.planning.order.standing import Order
+from libs.planning.queue import Queue
+from libs.planning.room import Room
+from libs.simulator.agenda import Agenda, What
+from libs.simulator.job import Job
+from libs.simulator.model import World
+from libs.simulator.outcome import JobOutcome, Spell
+from libs.simulator.pool import gpus_in
+from libs.simulator.running import Running
+from libs.simulator.truth import Truth
+
+GRAIN_S = 1e-6
+
+
+class Lives:
+    """The room, the queue, those who run and the agenda always agree about each job."""
+
+    def __init__(
+        self,
+        *,
+        room: Room,
+        queue: Queue,
+        running: Running,
+        agenda: Agenda,
+        order: Order,
+        world: World,
+        truth: Truth,
+        foreseen: bool,
+        keep_spells: bool,
+    ) -> None:
+        self.room, self.queue, self.running = room, queue, running
+        self.ended: dict[int, JobOutcome] = {}
+        self.spells: list[Spell] = []
+        self._agenda = agenda
+        self._order = order
+        self._world = world
+        self._truth = truth
+        self._foreseen = foreseen  # does anybody ask when jobs end?
+        self._keep_spells = keep_spells
+
+    def wait(self, job: Job, now: float) -> None:
+        """It stands in the queue, where it belongs now."""
+        standing = job.standing(now, known=self._world.durations_known)
+        self.queue.add(standing, job.group)
+        after = self._order.promotes_after_s(standing)
+        if after is not None:
+            self._agenda.add(now + after, What.IS_PROMOTED, job.number, job.version)
+
+    def promote(self, job: Job, now: float) -> None:
+        """It waited so long that what it had is forgotten."""
+        job.attained_s, job.waits_since = 0.0, now
+        self.wait(job, now)
+
+    def settle(self, job: Job, now: float, allocations: tuple[Allocation, ...]) -> None:
+        """It holds these GPUs from now on; the room knows."""
+        job.advance(now)
+        fresh = job.begun is None
+        if job.allocations:
+            self._close_spell(job, now)
+            job.moves += 1
+        else:
+            self.running.add(job)
+        if fresh:
+            job.begun = now
+        pause = self._world.start_s if fresh else self._world.move_s
+        job.paused_until = now + pause
+        job.settled_at = job.spell_begin = now
+        job.spell_pause = pause
+        self._hold(job, allocations)
+
+    def resettle(self, job: Job, now: float, allocations: tuple[Allocation, ...]) -> None:
+        """It moves; the room knows. One that had not begun there loses nothing by it."""
+        if job.settled_at == now:
+            self._hold(job, allocations)
+        else:
+            self.settle(job, now, allocations)
+
+    def _hold(self, job: Job, allocations: tuple[Allocation, ...]) -> None:
+        job.allocations = allocations
+        job.slowdown = self._slowdown(job)
+        self._expect(job)
+
+    def drifted(self, job: Job, now: float) -> None:
+        """Its GPUs may have another speed now."""
+        if (slowdown := self._slowdown(job)) != job.slowdown:
+            job.advance(now)
+            self._close_spell(job, now)
+            job.spell_pause = max(0.0, job.paused_until - now)
+            job.spell_begin, job.slowdown = now, slowdown
+            self._expect(job)
+
+    def evict(self, job: Job, now: float) -> None:
+        self._leave(job, now)
+        job.evictions += 1
+        job.waits_since = now
+        self.wait(job, now)
+
+    def lose_work(self, job: Job, now: float) -> None:
+        """What it did since its last checkpoint."""
+        job.advance(now)
+        kept = job.done_s - job.done_s % self._world.checkpoint_s
+        job.lost_s += (job.done_s - kept) * job.slowdown
+        job.done_s = kept
+
+    def end(self, job: Job, now: float) -> None:
+        self._leave(job, now)
+        self.ended[job.number] = job.outcome(now)
+
+    def rank(self, job: Job, now: float) -> None:
+        """Which running jobs it is one of, and until when."""
+        changes_at = self.running.rank(job, now)
+        if changes_at is not None:
+            self._agenda.add(changes_at + GRAIN_S, What.CHANGES, job.number, job.version)
+
+    def _expect(self, job: Job) -> None:
+        """When it ends, or its place in the order changes."""
+        job.version += 1
+        if self._foreseen:
+            self.running.foresee(job)
+        self._agenda.add(job.ends_at(), What.ENDS, job.number, job.version)
+        self.rank(job, job.since)
+
+    def _leave(self, job: Job, now: float) -> None:
+        """It gives its GPUs back."""
+        job.advance(now)
+        self._close_spell(job, now)
+        self.room.give_back_all(job.allocations)
+        job.allocations = ()
+        job.version += 1
+        self.running.remove(job)
+
+    def _slowdown(self, job: Job) -> float:
+        """What is true, whatever is believed."""
+        job_class = job.trace.job_class
+        return self.room.slowdown(job.allocations, job_class, scores=self._truth.of(job_class))
+
+    def _close_spell(self, job: Job, now: float) -> None:
+        if self._keep_spells and now > job.spell_begin:
+            paused = min(job.spell_pause, now - job.spell_begin)
+            held = gpus_in(job.allocations)
+            self.spells.append(Spell(job.number, job.spell_begin, now, held, job.slowdown, paused))

@@ -1,0 +1,87 @@
+"""The jobs that hold GPUs: how many, until when as far as anybody knows, and who may be displaced by whom."""
+
+from bisect import bisect_left, insort
+
+from libs.planning.backfill import Ending
+from libs.planning.order.standing import Order
+from libs.planning.preemption import Holder
+from libs.simulator.job import Job
+
+
+class Running:
+    """`free`: the GPUs that nobody holds, on nodes that have not failed."""
+
+    def __init__(self, gpus: int, order: Order, *, durations_known: bool) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.free = gpus
+        self.endings: list[Ending] = []  # as far as anybody knows, the soonest first
+        self._gpus = gpus
+        self._order = order
+        self._known = durations_known
+        self._held: dict[str, int] = {}  # GPUs by tenant
+        self._by_tier: dict[int, dict[str, Job]] = {}
+        self._held_by_tier: dict[int, int] = {}  # their GPUs
+
+    def add(self, job: Job) -> None:
+        self.jobs[job.trace.id] = job
+        self.free -= job.trace.gpus
+        self._held[job.trace.tenant] = self._held.get(job.trace.tenant, 0) + job.trace.gpus
+
+    def remove(self, job: Job) -> None:
+        self._unrank(job)
+        if job.ending is not None:
+            self.foresee(job)
+        del self.jobs[job.trace.id]
+        self.free += job.trace.gpus
+        self._held[job.trace.tenant] -= job.trace.gpus
+
+    def share(self, tenant: str) -> float:
+        """Of all GPUs, what the tenant holds."""
+        return self._held.get(tenant, 0) / self._gpus
+
+    def foresee(self, job: Job) -> None:
+        """When it will give its GPUs back, as far as anybody knows."""
+        if job.ending is not None:
+            del self.endings[bisect_left(self.endings, job.ending)]
+            job.ending = None
+        left = job.standing(job.since, known=self._known).left_s
+        if job.allocations and left is not None:
+            at = max(job.since, job.paused_until) + left * job.slowdown
+            job.ending = Ending(at, job.trace.gpus, job.trace.id)
+            insort(self.endings, job.ending)
+
+    def rank(self, job: Job, now: float) -> float | None:
+        """File it for those who may displace it. Returns when its tier is another, if it runs on."""
+        if self._order.tier is None:
+            return None
+        self._unrank(job)
+        standing = job.standing(now, known=self._known)
+        job.tier = self._order.tier(standing)
+        self._by_tier.setdefault(job.tier, {})[job.trace.id] = job
+        self._held_by_tier[job.tier] = self._held_by_tier.get(job.tier, 0) + job.trace.gpus
+        after = self._order.changes_after_s(standing)
+        if after is None:
+            return None
+        if self._order.by_left:  # what is left gets less only as it works
+            return max(now, job.paused_until) + max(after, 0.0) * job.slowdown
+        return now + max(after, 0.0)
+
+    def last_in_order(self, tier: int, *, enough: int) -> list[Holder] | None:
+        """Those of higher tiers, who is served last first, with `enough` GPUs; None: they have not so many."""
+        higher = sorted((one for one in self._by_tier if one > tier), reverse=True)
+        if sum(self._held_by_tier[one] for one in higher) < enough:
+            return None
+        holders: list[Holder] = []
+        for one in higher:
+            for job in sorted(self._by_tier[one].values(), key=lambda job: -job.number):
+                holders.append(Holder(job_id=job.trace.id, worth=(-one, -job.number), allocations=job.allocations))
+                enough -= job.trace.gpus
+                if enough <= 0:
+                    return holders
+        return holders
+
+    def _unrank(self, job: Job) -> None:
+        if job.tier is not None:
+            del self._by_tier[job.tier][job.trace.id]
+            self._held_by_tier[job.tier] -= job.trace.gpus
+            job.tier = None

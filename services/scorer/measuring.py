@@ -1,0 +1,148 @@
+"""Benchmarks come and go: results are read from the store, and what is due is submitted as any user would.
+
+A job is submitted over `weft.submit` with a token, because a scorer writes no jobs. Without a token none is; what
+others had measured (`weft bench-gpu`) is read all the same.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from libs.bus import BusError
+from libs.domain.cluster import Node
+from libs.domain.job import Job
+from libs.gpus.bench import Measured
+from libs.messages.asks import SubmitAnswered
+from libs.messages.signals import NodeSampled
+from libs.planning.scores import GpuKey
+from libs.service.config import SettingsError
+from libs.store import ScorerStore
+from services.scorer.benchmarks import Benchmarks, BenchmarkSettings, Wanted
+
+logger = logging.getLogger(__name__)
+
+SUBMIT_SUBJECT = "weft.submit"
+SUBMIT_SECONDS_MAX = 5.0
+REMEMBERED_SECONDS = 30 * 86400.0  # how far back results are read at the start
+OVERLAP_SECONDS = 60.0  # a job may be stored a little after the time that it ended at
+ENDED_AT_ONCE = 1000
+
+
+def held_by(jobs: Iterable[Job]) -> frozenset[GpuKey]:
+    return frozenset(
+        (one.node_id, gpu)
+        for job in jobs
+        if job.placement is not None
+        for one in job.placement.allocations
+        for gpu in one.gpus
+    )
+
+
+class Submitter(Protocol):
+    """What it needs of the bus."""
+
+    async def request_raw(
+        self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, seconds_max: float
+    ) -> bytes: ...
+
+
+class MeasuringSettings(Struct, frozen=True, kw_only=True):
+    """Of the scorer: SCORER_BENCHMARKS and so on."""
+
+    benchmarks: Literal["off", "on"] = "on"
+    benchmark_tenants: tuple[str, ...] = ("weft", "admin")  # whose benchmarks count: the token's, and people's
+    benchmark_image: str = ""
+    benchmark_idle_seconds: float = BenchmarkSettings().idle_seconds
+    benchmark_every_seconds: float = BenchmarkSettings().every_seconds
+    benchmark_seconds: float | None = None
+
+
+class Measuring:
+    """`hear` samples, and take a `turn` every few seconds."""
+
+    def __init__(
+        self,
+        *,
+        bus: Submitter,
+        store: ScorerStore,
+        token: Callable[[], str] | None,
+        settings: MeasuringSettings | None = None,
+    ) -> None:
+        """`token` is asked each time, so that one that was renewed counts; it may raise SettingsError."""
+        said = settings or MeasuringSettings()
+        self._bus = bus
+        self._store = store
+        self._token = token
+        self._tenants = said.benchmark_tenants
+        self._since: float | None = None
+        self._told: set[str] = set()
+        self.benchmarks = Benchmarks(
+            BenchmarkSettings(
+                on=said.benchmarks == "on" and token is not None,
+                image=said.benchmark_image,
+                idle_seconds=said.benchmark_idle_seconds,
+                every_seconds=said.benchmark_every_seconds,
+                seconds=said.benchmark_seconds,
+            ),
+            trusted=said.benchmark_tenants,
+        )
+        if said.benchmarks == "on" and token is None:
+            logger.warning("no GPU is measured unasked: SCORER_TOKEN_FILE names no file with a token")
+
+    def hear(self, sampled: NodeSampled) -> None:
+        for gpu in sampled.gpus:
+            self.benchmarks.observe_sample(gpu)
+
+    async def turn(self, nodes: Sequence[Node], jobs: Iterable[Job], *, now: float) -> list[Measured]:
+        """Look after these nodes, whose GPUs `jobs` hold; the results that are new. Raises StoreUnavailableError."""
+        found = await self._read(now)
+        self.benchmarks.observe_nodes(nodes, held_by(jobs), now=now)
+        for wanted in self.benchmarks.due(now):
+            await self._submit(wanted, now)
+        if self.benchmarks.settings.on and self.benchmarks.without_image:
+            self._tell("nodes that run containers are not measured: SCORER_BENCHMARK_IMAGE names no image")
+        return found
+
+    async def _read(self, now: float) -> list[Measured]:
+        """What ended since it was last asked, and a little before; the same twice is the same."""
+        if not self._tenants:
+            return []
+        found: list[Measured] = []
+        since = now - REMEMBERED_SECONDS if self._since is None else self._since - OVERLAP_SECONDS
+        while True:
+            jobs = await self._store.ended_jobs(tenants=self._tenants, since=since, limit=ENDED_AT_ONCE)
+            found += [result for job in jobs if (result := self.benchmarks.ended(job)) is not None]
+            last = max((job.ended_at or since for job in jobs), default=since)
+            if len(jobs) < ENDED_AT_ONCE or last <= since:
+                break
+            since = last
+        self._since = max(self._since or 0.0, last)
+        return found
+
+    async def _submit(self, wanted: Wanted, now: float) -> None:
+        """Refused or not answered, it is tried again later."""
+        assert self._token is not None, "without a token nothing is due"
+        try:
+            headers = {"Authorization": f"Bearer {self._token()}", "Idempotency-Key": wanted.key}
+            answer = await self._bus.request_raw(
+                SUBMIT_SUBJECT, msgspec.json.encode(wanted.spec), headers=headers, seconds_max=SUBMIT_SECONDS_MAX
+            )
+            answered = msgspec.json.decode(answer, type=SubmitAnswered)
+            why = answered.error
+        except (BusError, SettingsError, msgspec.DecodeError) as error:
+            why = str(error)
+        if why:
+            self._tell(f"a benchmark is not submitted, and tried again later: {why}")
+            self.benchmarks.refused(wanted, now=now)
+        else:
+            logger.info("%s is to be measured (%s)", wanted.spec.name, wanted.cause)
+            self.benchmarks.asked(wanted, now=now)
+
+    def _tell(self, line: str) -> None:
+        """Once."""
+        if line not in self._told and len(self._told) < 100:
+            self._told.add(line)
+            logger.warning("%s", line)

@@ -1,0 +1,249 @@
+"""What is believed of each GPU for each class of jobs, and what of that is worth saying.
+
+All that is measured, by a benchmark or by the steps of jobs, adds to one estimate, each source as much as it is sure; a
+profile is what was believed before.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from math import inf
+
+from msgspec import Struct
+
+from libs.domain.classes import JOB_CLASSES
+from libs.messages.signals import GpuScore
+from libs.planning.scores import TYPICAL, GpuKey
+from libs.variability.estimate import PRIOR_SAMPLES, Estimate, observed
+
+PROFILED, ASSUMED = 0.9, 0.1  # how sure: it was measured once; nobody knows better
+QUARANTINED = 0.9  # samples agreed that it is slow, all at once: that counts, however few they were
+SURE_MOST = 0.95  # nothing is ever believed without a doubt
+SCORE_NOTABLE, CONFIDENCE_NOTABLE = 0.01, 0.1
+REFRESH_SECONDS = 300.0
+UNTIL_NOTABLE_SECONDS = 1.0
+FAINT_MOST = 2.0  # samples that all faint ones together are worth: half sure
+STRONG = 0.5  # a sample of such a weight makes its source that of the score
+
+ByClass = Mapping[str, float]
+Place = tuple[GpuKey, str]
+"""A GPU, and a class of jobs."""
+
+
+class MeasuredGpus(Struct, frozen=True, kw_only=True):
+    """The scores of GPUs that were measured before. `measured_at`: not later than that."""
+
+    by_uuid: Mapping[str, ByClass] = {}
+    by_place: Mapping[GpuKey, ByClass] = {}
+    measured_at: float | None = None
+
+    def of(self, place: GpuKey, uuid: str) -> ByClass | None:
+        return self.by_uuid.get(uuid) or self.by_place.get(place)
+
+
+class _Standing(Struct):
+    """`strong_at`: when a sample of a job's steps last counted."""
+
+    estimate: Estimate
+    profiled: bool
+    source: str = ""
+    strong_at: float = -inf
+    stored: GpuScore | None = None
+    stored_at: float = -inf
+
+
+class Standings:
+    def __init__(self, profile: MeasuredGpus) -> None:
+        self._profile = profile
+        self._uuids: dict[GpuKey, str] = {}
+        self._by_gpu: dict[GpuKey, dict[str, _Standing]] = {}
+        self._touched: set[GpuKey] = set()
+
+    @property
+    def gpus(self) -> int:
+        return len(self._by_gpu)
+
+    @property
+    def stored(self) -> int:
+        """GPUs of which the store knows."""
+        return sum(all(one.stored is not None for one in classes.values()) for classes in self._by_gpu.values())
+
+    # what is told
+
+    def appear(self, place: GpuKey, uuid: str) -> None:
+        """This GPU is there. Another one in the same place is scored anew."""
+        if self._uuids.get(place) == uuid:
+            return
+        self._uuids[place] = uuid
+        known = self._profile.of(place, uuid)
+        self._by_gpu[place] = {
+            name: _Standing(Estimate(prior=known[name] if known else TYPICAL), bool(known)) for name in JOB_CLASSES
+        }
+        self._touched.add(place)
+
+    def forget(self, node_ids: Iterable[str]) -> None:
+        gone = set(node_ids)
+        for place in [place for place in self._by_gpu if place[0] in gone]:
+            del self._by_gpu[place], self._uuids[place]
+            self._touched.discard(place)
+
+    def recall(self, scores: Iterable[GpuScore], now: float) -> None:
+        """As they are stored: measured by us before we began anew, or by who looked after these GPUs until now."""
+        for score in scores:
+            standing = self._of((score.node_id, score.gpu_index), score.job_class)
+            if standing is None or standing.stored is not None or not _sound(score):
+                continue
+            standing.stored, standing.stored_at = score, now
+            if score.source not in ("profile", "assumed", "") and not standing.estimate.samples:
+                standing.source = score.source
+                standing.estimate = _recalled(standing.estimate, score, now)
+            self._touched.add((score.node_id, score.gpu_index))
+
+    def measured(
+        self,
+        place: GpuKey,
+        job_class: str,
+        ratio: float,
+        now: float,
+        *,
+        weight: float,
+        source: str,
+        witness: str = "",
+        faint: bool = False,
+    ) -> None:
+        """One sample: how many times slower than the typical GPU. Of a GPU that is not there it is not taken.
+
+        `faint`: it may be of another GPU, or of something else, however often it is said.
+        """
+        standing = self._of(place, job_class)
+        if standing is None:
+            return
+        standing.estimate = observed(
+            standing.estimate, ratio, now, weight=weight, weight_most=FAINT_MOST if faint else inf, witness=witness
+        )
+        if weight >= STRONG:
+            standing.strong_at = now
+        if weight >= STRONG or not standing.source:
+            standing.source = source
+        self._touched.add(place)
+
+    def strong_within(self, place: GpuKey, job_class: str, since: float) -> bool:
+        standing = self._of(place, job_class)
+        return standing is not None and standing.strong_at >= since
+
+    # what is believed
+
+    def believed(self, place: GpuKey, job_class: str, now: float) -> float:
+        standing = self._of(place, job_class)
+        if standing is None or not (standing.estimate.samples or standing.profiled):
+            return TYPICAL
+        score, confidence = _merged(standing, now)
+        return 1.0 + (score - 1.0) * min(confidence, SURE_MOST)
+
+    def score(self, place: GpuKey, job_class: str, now: float) -> GpuScore | None:
+        standing = self._of(place, job_class)
+        return None if standing is None else self._score(place, job_class, standing, now)
+
+    def due(self, now: float, *, all_of_them: bool) -> list[GpuScore]:
+        """What has changed so much that it should be stored and said; say `store` once it is."""
+        places = self._by_gpu if all_of_them else self._touched
+        found: list[GpuScore] = []
+        for place in sorted(places):
+            for job_class, standing in self._by_gpu[place].items():
+                score = self._score(place, job_class, standing, now)
+                if _notable(standing, score, now):
+                    found.append(score)
+        self._touched.clear()
+        return found
+
+    def store(self, scores: Iterable[GpuScore], now: float) -> None:
+        for score in scores:
+            standing = self._of((score.node_id, score.gpu_index), score.job_class)
+            if standing is not None:
+                standing.stored, standing.stored_at = score, now
+
+    def stored_scores(self) -> Iterator[tuple[str, GpuScore]]:
+        """By the GPU's uuid."""
+        for place, classes in sorted(self._by_gpu.items()):
+            for standing in classes.values():
+                if standing.stored is not None:
+                    yield self._uuids[place], standing.stored
+
+    def _of(self, place: GpuKey, job_class: str) -> _Standing | None:
+        return self._by_gpu.get(place, {}).get(job_class)
+
+    def _score(self, place: GpuKey, job_class: str, standing: _Standing, now: float) -> GpuScore:
+        estimate = standing.estimate
+        if not estimate.samples:
+            return GpuScore(
+                node_id=place[0],
+                gpu_index=place[1],
+                job_class=job_class,
+                score=estimate.prior,
+                confidence=PROFILED if standing.profiled else ASSUMED,
+                source="profile" if standing.profiled else "assumed",
+                measured_at=self._profile.measured_at if standing.profiled else None,
+            )
+        score, confidence = _merged(standing, now)
+        return GpuScore(
+            node_id=place[0],
+            gpu_index=place[1],
+            job_class=job_class,
+            score=score,
+            confidence=confidence,
+            source=standing.source,
+            measured_at=estimate.at_s,
+            samples=estimate.samples,
+            quarantined_until=estimate.quarantined_until_s if estimate.quarantined(now) else None,
+        )
+
+
+def _merged(standing: _Standing, now: float) -> tuple[float, float]:
+    """Score and confidence of what was measured and of the profile, each for what it is sure of."""
+    estimate = standing.estimate
+    if estimate.quarantined(now):
+        return estimate.value, max(QUARANTINED, estimate.confidence(now))
+    sure = estimate.confidence(now)
+    before = PROFILED * (1.0 - sure) if standing.profiled else 0.0
+    if sure + before <= 0.0:
+        return estimate.prior, ASSUMED
+    score = (estimate.value * sure + estimate.prior * before) / (sure + before)
+    return score, min(1.0, sure + before)
+
+
+def _notable(standing: _Standing, score: GpuScore, now: float) -> bool:
+    known = standing.stored
+    if known is None:
+        return True
+    if abs(score.score / known.score - 1.0) > SCORE_NOTABLE:
+        return True
+    if abs(score.confidence - known.confidence) > CONFIDENCE_NOTABLE:
+        return True
+    if abs((score.quarantined_until or 0.0) - (known.quarantined_until or 0.0)) > UNTIL_NOTABLE_SECONDS:
+        return True
+    return score.samples != known.samples and now - standing.stored_at >= REFRESH_SECONDS
+
+
+def _recalled(estimate: Estimate, score: GpuScore, now: float) -> Estimate:
+    """The estimate that told this score. Its age counts from the last sample: a little too much, never too little."""
+    sure = min(score.confidence, SURE_MOST)
+    until = score.quarantined_until or 0.0
+    return Estimate(
+        value=score.score,
+        samples=max(1, score.samples),
+        weight=PRIOR_SAMPLES * sure / (1.0 - sure),
+        at_s=min(now, score.measured_at or now),
+        prior=estimate.prior,
+        quarantines=int(until > now),
+        quarantined_until_s=until,
+        witness="",
+        confirmed=until <= now,
+    )
+
+
+def weight_of(score: GpuScore) -> float:
+    """How many samples of a job's steps a benchmark with that confidence is worth."""
+    sure = min(score.confidence, SURE_MOST)
+    return PRIOR_SAMPLES * sure / (1.0 - sure)
+
+
+def _sound(score: GpuScore) -> bool:
+    return 0.0 < score.score < inf and 0.0 <= score.confidence <= 1.0

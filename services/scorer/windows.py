@@ -1,0 +1,210 @@
+"""What one rank and its GPUs did in a window, and whether its step time says something of the GPUs alone.
+
+A window counts only if nothing else held the rank back: no foreign process on its GPUs, its CPU not throttled, memory
+and disk not short, no waiting for data; and if the steps it told are enough, and near to each other.
+"""
+
+from enum import StrEnum
+from math import inf
+
+from libs.domain.job import Allocation, Job
+from libs.messages.nodes import Pace, RunProgressed
+from libs.messages.signals import GpuProcess, GpuSample, HostSample, RunSample
+
+WINDOW_SECONDS = 15.0
+WINDOW_SECONDS_MAX = 60.0
+SETTLED_SECONDS = 30.0  # a job is loading, or compiling, until it ran for so long
+FRESH_SECONDS = 10.0  # a pace heard of longer ago says nothing of now
+SAMPLES_LEAST = 0.15  # per second of a window: with fewer, nobody knows who else was there
+THROTTLED_MOST = 0.05
+PRESSURE_MOST = 0.1
+BLOCKED_MOST = 0.25
+DATA_MOST = 0.2  # of a step
+STEPS_LEAST = 3
+SPREAD_MOST = 0.2
+STEP_SECONDS_LEAST, STEP_SECONDS_MOST = 1e-6, 3600.0
+LOADED = 0.9  # utilisation from which on a clock is that of a GPU at work
+FOREIGN_LEAST = 0.01  # of the SMs' time: less is a process that only keeps the GPU open
+CLOCK_JUMP_SECONDS = 30.0
+
+
+class Unfit(StrEnum):
+    """Why a window says nothing of the GPU."""
+
+    UNTOLD = "untold"  # no steps told lately
+    UNSETTLED = "unsettled"
+    UNSEEN = "unseen"  # too few samples of the node
+    SHARED = "shared"
+    THROTTLED = "throttled"
+    MEMORY = "memory"
+    IO = "io"
+    DATA = "data"
+    FEW_STEPS = "few-steps"
+    UNSTEADY = "unsteady"
+
+
+class Use:
+    """How one GPU was used, summed over samples."""
+
+    __slots__ = ("clock", "clocks", "compute", "computes", "memory", "samples")
+
+    def __init__(self) -> None:
+        self.samples = self.computes = self.clocks = 0
+        self.compute = self.memory = self.clock = 0.0
+
+    def add(self, gpu: GpuSample) -> None:
+        self.samples += 1
+        clock = gpu.sm_clock_mhz or 0.0
+        if 0 < clock < inf and (gpu.utilisation or 0.0) > LOADED and not gpu.emulated:
+            self.clock += clock
+            self.clocks += 1
+        compute, memory = busy(gpu)
+        if compute is not None and 0.0 <= compute <= 1.0 and 0.0 <= memory <= 1.0:
+            self.compute += compute
+            self.memory += memory
+            self.computes += 1
+
+    @property
+    def mean_clock(self) -> float | None:
+        """MHz, if the GPU was at work nearly all the time."""
+        return self.clock / self.clocks if self.clocks > LOADED * self.samples else None
+
+
+def busy(gpu: GpuSample) -> tuple[float | None, float]:
+    """How busy its arithmetic units and its memory were, 0–1; None where this GPU does not tell.
+
+    A chip that counts neither shows it by its power: busy at low power is waiting for memory.
+    """
+    drawn = None
+    if gpu.power_watts is not None and gpu.power_limit_watts:
+        drawn = min(1.0, gpu.power_watts / gpu.power_limit_watts)
+    compute = gpu.sm_active if gpu.sm_active is not None else gpu.tensor_active
+    if compute is None:
+        compute = drawn if drawn is not None and gpu.utilisation is not None else gpu.utilisation
+    memory = gpu.dram_active if gpu.dram_active is not None else gpu.memory_utilisation
+    if memory is None:
+        if drawn is None or gpu.utilisation is None:
+            return None, 0.0
+        memory = max(0.0, gpu.utilisation - drawn)
+    return compute, memory
+
+
+class Run:
+    """One rank of one epoch: what it holds, how fast it goes on, what it did since its window began."""
+
+    def __init__(self, job: Job, allocation: Allocation, *, workload: str, ranks: int, first: bool, now: float) -> None:
+        self.job_id, self.epoch, self.rank = job.id, job.epoch, allocation.rank
+        self.pool = job.pool
+        self.node_id, self.gpus = allocation.node_id, allocation.gpus
+        self.role, self.cpus = allocation.role, allocation.cpus
+        self.workload = workload
+        self.ranks, self.first = ranks, first  # of its job, that hold GPUs: how many, and whether it is the first
+        self.pace: Pace | None = None
+        self.heard_at = -inf
+        self._told_at = -inf
+        self.uses: dict[int, Use] = {}
+        self.begin(now)
+
+    @property
+    def job(self) -> tuple[str, int]:
+        return self.job_id, self.epoch
+
+    @property
+    def alone(self) -> bool:
+        """Does its step time, as it tells it, leave waiting for other ranks out?"""
+        return self.ranks == 1 or (self.pace is not None and "t_compute" in self.pace.phases)
+
+    def begin(self, now: float) -> None:
+        """A new window."""
+        self.begun_at = now
+        self.samples = self.seen = 0
+        self.shared = False
+        self.throttled = self.failures = self.blocked = 0.0
+        self.memory_pressure = self.disk_pressure = 0.0
+        self.uses = {gpu: Use() for gpu in self.gpus}
+
+    # what is told
+
+    def told(self, progressed: RunProgressed, now: float) -> bool:
+        """False if it is not news, or makes no sense."""
+        if progressed.pace is None:
+            return True
+        if not sound(progressed.pace):
+            return False
+        if self._told_at - CLOCK_JUMP_SECONDS < progressed.at <= self._told_at:
+            return False
+        self._told_at, self.heard_at, self.pace = progressed.at, now, progressed.pace
+        return True
+
+    def saw_gpu(self, gpu: GpuSample) -> None:
+        self.uses[gpu.index].add(gpu)
+        if gpu.processes and not self.shared:
+            self.shared = any(self._foreign(process) for process in gpu.processes)
+
+    def saw(self, sample: RunSample | None, host: HostSample) -> None:
+        """One sample of its node. What the run itself does not tell, the node does."""
+        self.samples += 1
+        memory, disk = host.memory_pressure, host.disk_pressure
+        if sample is not None:
+            self.seen += 1
+            self.throttled += sample.cpu_throttled or 0.0
+            self.failures += sample.memory_failures_rate or 0.0
+            self.blocked += sample.blocked or 0.0
+            memory = memory if sample.memory_pressure is None else sample.memory_pressure
+            disk = disk if sample.disk_pressure is None else sample.disk_pressure
+        self.memory_pressure += memory or 0.0
+        self.disk_pressure += disk or 0.0
+
+    def _foreign(self, process: GpuProcess) -> bool:
+        if (process.job_id, process.epoch, process.rank) == (self.job_id, self.epoch, self.rank):
+            return False
+        return process.sm_utilisation is None or process.sm_utilisation > FOREIGN_LEAST
+
+    # what it says
+
+    def due(self, now: float) -> bool:
+        """Is its window as long as the time that its pace is of, so that no step counts twice?"""
+        length = WINDOW_SECONDS if self.pace is None else max(WINDOW_SECONDS, self.pace.window_seconds)
+        return now - self.begun_at >= min(length, WINDOW_SECONDS_MAX) - 1.0
+
+    def unfit(self, now: float, *, settled: bool) -> Unfit | None:
+        """None: its step time says something of its GPUs."""
+        pace = self.pace
+        if pace is None or now - self.heard_at > FRESH_SECONDS:
+            return Unfit.UNTOLD
+        if not settled:
+            return Unfit.UNSETTLED
+        if self.samples < SAMPLES_LEAST * (now - self.begun_at):
+            return Unfit.UNSEEN
+        if self.shared:
+            return Unfit.SHARED
+        return self._held_back(pace) or _unsteady(pace)
+
+    def _held_back(self, pace: Pace) -> Unfit | None:
+        seen, samples = max(1, self.seen), max(1, self.samples)
+        if self.throttled / seen >= THROTTLED_MOST:
+            return Unfit.THROTTLED
+        if self.failures > 0 or self.memory_pressure / samples > PRESSURE_MOST:
+            return Unfit.MEMORY
+        if self.disk_pressure / samples > PRESSURE_MOST or self.blocked / seen > BLOCKED_MOST:
+            return Unfit.IO
+        told = pace.phases
+        step = max(pace.step_seconds, sum(told.values()))
+        return Unfit.DATA if told.get("t_data", 0.0) > DATA_MOST * step else None
+
+
+def _unsteady(pace: Pace) -> Unfit | None:
+    if pace.steps < STEPS_LEAST:
+        return Unfit.FEW_STEPS
+    return Unfit.UNSTEADY if pace.step_spread > SPREAD_MOST else None
+
+
+def sound(pace: Pace) -> bool:
+    """Could it be true at all?"""
+    rates = (pace.steps_rate, pace.samples_rate or 0.0, pace.step_spread, *pace.phases.values())
+    return (
+        STEP_SECONDS_LEAST <= pace.step_seconds <= STEP_SECONDS_MOST
+        and 0 < pace.window_seconds < inf
+        and pace.steps >= 0
+        and all(0 <= rate < inf for rate in rates)
+    )
