@@ -74,6 +74,7 @@ class Traced(Struct, frozen=True, kw_only=True):
     at: float
     seconds: float
     elsewhere: float
+    steps: int = 3000  # of each job
     jobs: tuple[Waited, ...]
     actions: tuple[Action, ...] = ()
 

@@ -45,6 +45,7 @@ async def play(lab: Lab, trace: Trace, side: str, *, rep: int) -> Traced:
         at=wall,
         seconds=round(over - began, 1),
         elsewhere=busy(lab, ids, began, over)[0],
+        steps=trace.steps,
         jobs=tuple(task.result()[1] for task in ended),
         actions=tuple(sorted(made, key=lambda action: action.at)),
     )

@@ -121,19 +121,32 @@ def queues(traces: Sequence[Traced]) -> str:
     if not traces:
         return f"{_sentence(WHAT)} {NOT_RUN}"
     rows = []
-    off = _of_trace(traces, "off")
-    for side in SIDES:
-        queued, whole, seconds, count = _of_trace(traces, side)
-        rows.append(
-            (
-                side,
-                f"{queued:.1f} s ({change(queued / off[0]) if off[0] else ''})",
-                f"{whole:.1f} s ({change(whole / off[1]) if off[1] else ''})",
-                f"{seconds:.0f} s",
-                str(count),
-            )
-        )
-    return f"{_sentence(WHAT)}\n\n{table(('side', 'mean queueing', 'mean JCT', 'makespan', 'runs'), rows)}"
+    for steps, of in _by_length(traces).items():
+        off = _of_trace(of, "off")
+        for side in SIDES:
+            queued, whole, seconds, count = _of_trace(of, side)
+            if count:
+                rows.append(
+                    (
+                        f"{_alone(of):.0f} s ({steps} steps)",
+                        side,
+                        f"{queued:.1f} s ({change(queued / off[0]) if off[0] else '–'})",
+                        f"{whole:.1f} s ({change(whole / off[1]) if off[1] else '–'})",
+                        f"{seconds:.0f} s",
+                        str(count),
+                    )
+                )
+    header = ("a job alone", "side", "mean queueing", "mean JCT", "makespan", "runs")
+    return f"{_sentence(WHAT)}\n\n{table(header, rows)}"
+
+
+def _by_length(traces: Sequence[Traced]) -> dict[int, list[Traced]]:
+    return {steps: [run for run in traces if run.steps == steps] for steps in sorted({run.steps for run in traces})}
+
+
+def _alone(traces: Iterable[Traced]) -> float:
+    """Seconds of a job that waited for nobody."""
+    return min(job.whole - job.queued for run in traces for job in run.jobs)
 
 
 def _of_trace(traces: Iterable[Traced], side: str) -> tuple[float, float, float, int]:
@@ -173,17 +186,27 @@ def aims(found: dict[str, list[Measured]], traces: Sequence[Traced]) -> str:
     rows.append(
         ("once settled, to the oracle, everywhere", f"within {1 - NEAR:.0%}", told, _yes(all_near) if nears else "–")
     )
-    off, on = _of_trace(traces, "off"), _of_trace(traces, "reclaim")
-    for what, place, aim in (("queueing", 0, SHORTER_QUEUE), ("JCT", 1, SHORTER_JOBS)):
-        ratio = on[place] / off[place] if off[place] and on[3] else None
-        reached = "–" if ratio is None else _yes(ratio <= aim)
-        rows.append((f"S4: mean {what}", change(aim), "not run" if ratio is None else change(ratio), reached))
+    rows += _queueing_aims(traces)
     runs = found[S6.name]
     count = sum(len(run.actions) for run in runs)
     minutes = sum(run.seconds for run in runs) / 60
     reached = _yes(count == 0) if minutes >= 30 else "–"
     rows.append(("S6: changes", "0 in 30 minutes", f"{count} in {minutes:.0f} minutes" if runs else "not run", reached))
     return table(("what", "aim", "measured", "reached"), rows)
+
+
+def _queueing_aims(traces: Sequence[Traced]) -> list[tuple[str, ...]]:
+    rows = []
+    for of in _by_length(traces).values():
+        off, on = _of_trace(of, "off"), _of_trace(of, "reclaim")
+        for what, place, aim in (("queueing", 0, SHORTER_QUEUE), ("JCT", 1, SHORTER_JOBS)):
+            if off[place] and on[3]:
+                ratio = on[place] / off[place]
+                told = f"S4: mean {what}, jobs of {_alone(of):.0f} s"
+                rows.append((told, change(aim), change(ratio), _yes(ratio <= aim)))
+    return rows or [
+        ("S4: mean queueing and JCT", f"{change(SHORTER_QUEUE)} and {change(SHORTER_JOBS)}", "not run", "–")
+    ]
 
 
 def verdicts(corpus: Sequence[Recorded]) -> str:
