@@ -14,7 +14,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from libs.domain.classes import JOB_CLASSES, workload_of
+from libs.domain.classes import JOB_CLASSES
 from libs.domain.cluster import Node
 from libs.domain.job import Job, JobState
 from libs.messages.nodes import ProgressSeen
@@ -27,6 +27,7 @@ from services.scorer.references import ONE_OF_MANY, TOLD_MOST, Alike, Paces, sha
 from services.scorer.references import sound as sound_pace
 from services.scorer.standings import MeasuredGpus, Standings, weight_of
 from services.scorer.throughput import Growth, Throughput
+from services.scorer.whereabouts import JobKey, Whereabouts
 from services.scorer.windows import SETTLED_SECONDS, WINDOW_SECONDS, Run, Unfit
 from services.scorer.workloads import REVIEW_SECONDS, Workloads
 
@@ -41,11 +42,6 @@ BENCHMARK_MOST = 8.0
 APART = 1.05  # ranks of one job whose steps are so far from each other do not wait for each other
 APART_SPREAD = 0.05
 APART_WINDOWS = 2
-
-JobKey = tuple[str, int]
-"""A job, and its epoch."""
-RunKey = tuple[str, int, int]
-"""And the rank."""
 
 
 class Due(Struct, frozen=True, kw_only=True):
@@ -75,13 +71,6 @@ class _Reading(Struct, frozen=True, kw_only=True):
         return f"{self.job[0]}/{self.job[1]}"
 
 
-class _OnNode(Struct):
-    """The runs on one of our nodes."""
-
-    by_key: dict[RunKey, Run]
-    by_gpu: dict[int, Run]
-
-
 class Scorer:
     """`me`: a name that no other scorer has."""
 
@@ -95,12 +84,7 @@ class Scorer:
         self._divided_among: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())
         self._share: frozenset[str] = frozenset()
         self._models: dict[GpuKey, str] = {}
-        self._jobs: dict[JobKey, Job] = {}  # that run
-        self._since: dict[JobKey, float] = {}  # we know that they do
-        self._workload_of: dict[JobKey, str] = {}
-        self._runs: dict[RunKey, Run] = {}
-        self._on: dict[str, _OnNode] = {}
-        self._led: dict[JobKey, list[Run]] = {}  # all runs of those jobs whose first rank is on our nodes
+        self._where = Whereabouts()
         self._apart: Counter[JobKey] = Counter()
         self._standings = Standings(profile or MeasuredGpus())
         self._paces = Paces()
@@ -125,17 +109,8 @@ class Scorer:
         running = {
             (job.id, job.epoch): job for job in jobs if job.state is JobState.RUNNING and job.placement is not None
         }
-        for key in self._jobs.keys() - running.keys():
-            self._displace(key)
-            del self._since[key], self._workload_of[key]
+        for key in self._where.learn(running, now):
             self._apart.pop(key, None)
-        for key, job in running.items():
-            if (known := self._jobs.get(key)) is None:
-                self._since[key] = now
-                self._workload_of[key] = workload_of(job.spec)
-            if known is None or known.version != job.version:
-                self._place(key, job, now)
-        self._jobs = running
         self._appear()
         self._hear_of_led()
 
@@ -158,9 +133,7 @@ class Scorer:
         self.owned = mine
         self._appear()
         self._standings.recall(scores, now)
-        known, self._runs, self._on, self._led = self._runs, {}, {one: _OnNode({}, {}) for one in sorted(mine)}, {}
-        for key, job in self._jobs.items():
-            self._place(key, job, now, known)
+        self._where.own(mine, now)
         self._hear_of_led()
 
     def _appear(self) -> None:
@@ -173,51 +146,9 @@ class Scorer:
                 if silent:
                     self._standings.appear(place, gpu.uuid)
 
-    def _place(self, key: JobKey, job: Job, now: float, known: dict[RunKey, Run] | None = None) -> None:
-        """Its ranks on our nodes; if the first is there, all of them: then its curve is ours to draw."""
-        assert job.placement is not None
-        known = self._displace(key) if known is None else known
-        allocations = job.placement.allocations
-        leads = bool(allocations) and allocations[0].node_id in self.owned
-        ranks = sum(bool(one.gpus) for one in allocations)
-        first = min((one.rank for one in allocations if one.gpus), default=-1)
-        for allocation in allocations:
-            here = allocation.node_id in self.owned
-            if not (here or leads):
-                continue
-            run = known.get((*key, allocation.rank))
-            if run is None or (run.node_id, run.gpus) != (allocation.node_id, allocation.gpus):
-                workload = self._workload_of[key]
-                run = Run(job, allocation, workload=workload, ranks=ranks, first=allocation.rank == first, now=now)
-            run.cpus = allocation.cpus
-            self._runs[*key, allocation.rank] = run
-            if leads:
-                self._led.setdefault(key, []).append(run)
-            if here:
-                on = self._on[allocation.node_id]
-                on.by_key[*key, allocation.rank] = run
-                on.by_gpu.update(dict.fromkeys(allocation.gpus, run))
-
-    def _displace(self, key: JobKey) -> dict[RunKey, Run]:
-        """A job that has ended, or will be placed as it is now. Returns what it was."""
-        self._led.pop(key, None)
-        job = self._jobs.get(key)
-        found: dict[RunKey, Run] = {}
-        if job is None or job.placement is None:
-            return found
-        for allocation in job.placement.allocations:
-            run = self._runs.pop((*key, allocation.rank), None)
-            if run is None:
-                continue
-            found[*key, allocation.rank] = run
-            if (on := self._on.get(run.node_id)) is not None:
-                on.by_key.pop((*key, allocation.rank), None)
-                on.by_gpu = {gpu: holder for gpu, holder in on.by_gpu.items() if holder is not run}
-        return found
-
     def _hear_of_led(self) -> None:
-        self.also_hears = frozenset(run.node_id for runs in self._led.values() for run in runs) - self.owned
-        self._throughput.forget(but=(job_id for job_id, _ in self._led))
+        self.also_hears = self._where.nodes_led_to() - self.owned
+        self._throughput.forget(but=(job_id for job_id, _ in self._where.leads))
 
     # what is told
 
@@ -226,7 +157,7 @@ class Scorer:
 
     def observe(self, sampled: NodeSampled, now: float) -> None:
         self._now = now
-        on = self._on.get(sampled.node_id)
+        on = self._where.on(sampled.node_id)
         if on is None:
             return
         if not self.arrivals.take(sampled, heard_at=now):
@@ -247,7 +178,7 @@ class Scorer:
         """Of a run that is not there, or of an older epoch, nothing is believed."""
         self._now = now
         for told in seen.runs:
-            run = self._runs.get((told.job_id, told.epoch, told.rank))
+            run = self._where.run((told.job_id, told.epoch, told.rank))
             if run is None or run.node_id != seen.node_id:
                 self.outcomes["not-there"] += 1
             elif not run.told(told, now):
@@ -324,7 +255,8 @@ class Scorer:
         return self._workloads.review(now, names=names)
 
     def _growths(self, now: float) -> list[Growth]:
-        of = {key[0]: (self._jobs[key].pool, self._workload_of[key]) for key in self._led}
+        where = self._where
+        of = {key[0]: (where.jobs[key].pool, where.workload_of[key]) for key in where.leads}
         return self._throughput.due(of, now)
 
     # windows
@@ -332,15 +264,15 @@ class Scorer:
     def _close(self, now: float) -> None:
         """The windows that are long enough end; what they say of GPUs is told, and kept for `_measure`."""
         self._paces.forget_old(now)
-        due = [run for on in self._on.values() for run in on.by_key.values() if run.due(now)]
+        due = [run for run in self._where.runs_here() if run.due(now)]
         self._mark_apart(due)
         for run in due:
-            settled = now - self._since.get(run.job, now) >= SETTLED_SECONDS
+            settled = self._where.known_for(run.job, now) >= SETTLED_SECONDS
             unfit = run.unfit(now, settled=settled)
             self.outcomes[unfit or "fit"] += 1
             self._read(run, unfit, now, settled=settled)
-        for key, runs in self._led.items():
-            if runs[0].due(now) and now - self._since.get(key, now) >= SETTLED_SECONDS:
+        for key, runs in self._where.leads.items():
+            if runs[0].due(now) and self._where.known_for(key, now) >= SETTLED_SECONDS:
                 self._throughput.window(key[0], runs, now)
         for run in due:
             run.begin(now)
@@ -357,7 +289,7 @@ class Scorer:
     def _read(self, run: Run, unfit: Unfit | None, now: float, *, settled: bool) -> None:
         if not run.gpus:
             return
-        job_class = self._workloads.class_of(self._jobs[run.job].spec, run.workload)
+        job_class = self._workloads.class_of(self._where.jobs[run.job].spec, run.workload)
         use = _whole_use(run) if settled and not run.shared else None
         if use is not None:
             self._workloads.used(run.pool, run.workload, *use, now)

@@ -28,7 +28,7 @@ PURE = (
     "services/executor/guard/core.py",
     *(
         f"services/scorer/{part}.py"
-        for part in ("partition", "references", "standings", "throughput", "windows", "workloads")
+        for part in ("partition", "references", "standings", "throughput", "whereabouts", "windows", "workloads")
     ),
     *(
         f"services/scheduler/{part}.py"
