@@ -72,7 +72,7 @@ def _asked() -> argparse.Namespace:
     run.add_argument("--out", type=Path, default=RESULTS)
     recording = verbs.add_parser("record", help="make the corpus of labelled windows anew")
     recording.add_argument("--label", action="append", help="only these: labels, or names such as io-bound-2")
-    recording.add_argument("--seconds", type=float, default=30.0)
+    recording.add_argument("--seconds", type=float, default=25.0)
     recording.add_argument("--out", type=Path, default=CORPUS)
     reporting = verbs.add_parser("report", help="put the tables of the raw results into the page")
     reporting.add_argument("--results", type=Path, default=RESULTS)

@@ -98,9 +98,9 @@ RECIPES = (
     Recipe(label="memory-bound", arguments="--data-mib 256 --reads 32 --work 8", memory="192MiB"),
     Recipe(label="memory-bound", arguments="--data-mib 120 --reads 32 --work 20 --held-mib 40", memory="128MiB"),
     Recipe(label="memory-bound", arguments="--held-mib 224 --work 40", cpus={"worker": 1.2}, memory="256MiB"),
-    # Who waits for the disk, with memory to spare: what it reads is dropped from the cache, what it writes is synced.
-    Recipe(label="io-bound", arguments="--data-mib 96 --reads 64 --drop --work 4", cpus={"worker": 1.5}),
-    Recipe(label="io-bound", arguments="--data-mib 96 --reads 128 --drop --work 10", cpus={"worker": 1.5}),
+    # Who waits for the disk, with memory to spare: what it reads comes from there each time, what it writes is synced.
+    Recipe(label="io-bound", arguments="--data-mib 96 --reads 64 --direct --work 4", cpus={"worker": 1.5}),
+    Recipe(label="io-bound", arguments="--data-mib 96 --reads 128 --direct --work 10", cpus={"worker": 1.5}),
     Recipe(label="io-bound", arguments="--writes 8 --work 4", cpus={"worker": 1.0}),
     Recipe(label="io-bound", arguments="--writes 32 --work 10", cpus={"worker": 1.0}),
     # Who may send less than it has to.

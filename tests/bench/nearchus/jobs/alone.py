@@ -37,7 +37,7 @@ class Files:
                     file.write(self._picks.bytes(BLOCK))
                 file.flush()
                 os.fsync(file.fileno())
-            self._fd = os.open(self._data, os.O_RDONLY)
+            self._fd = os.open(self._data, os.O_RDONLY | (os.O_DIRECT if asked.direct else 0))
         self._written = os.open(folder / f"written-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         self._chunk = self._picks.bytes(BLOCK)
         self._buffer = mmap.mmap(-1, BLOCK)  # aligned, as direct reads want it
@@ -45,8 +45,6 @@ class Files:
     def read(self) -> None:
         for _ in range(self._asked.reads if self._blocks else 0):
             offset = int(self._picks.integers(self._blocks)) * BLOCK
-            if self._asked.drop:
-                os.posix_fadvise(self._fd, offset, BLOCK, os.POSIX_FADV_DONTNEED)
             os.preadv(self._fd, [self._buffer], offset)
 
     def write(self) -> None:
@@ -86,7 +84,7 @@ def main() -> None:
     parser.add_argument("--device-ms", type=float, default=0.0, help="each step's emulated wait for a device")
     parser.add_argument("--data-mib", type=int, default=0, help="size of the data set on disk")
     parser.add_argument("--reads", type=int, default=0, help="blocks of 64 KiB read each step")
-    parser.add_argument("--drop", action="store_true", help="read them from the disk each time")
+    parser.add_argument("--direct", action="store_true", help="read them from the disk each time")
     parser.add_argument("--writes", type=int, default=0, help="blocks of 64 KiB written and synced each step")
     parser.add_argument("--held-mib", type=int, default=0, help="memory that is held, and touched again and again")
     parser.add_argument("--threads", type=int, default=1, help="that compute the same beside each other")
