@@ -113,6 +113,8 @@ class Trained:
         placement = Placement(allocations=model.allocations())
         self.job: Job = structs.replace(made, state=JobState.RUNNING, epoch=1, placement=placement)
         self.seq = 0
+        self.steps = 0.0  # so far, as of `told_at`
+        self.told_at = 0.0
         self.changed_at = -1000.0
 
     @property
@@ -153,13 +155,15 @@ class Trained:
 
     def progressed(self, now: float, window: float = 10.0) -> ProgressSeen:
         step = self.model.step_seconds(self.held) * self._noise()
+        self.steps += max(0.0, now - self.told_at) / step
+        self.told_at = now
         own = {name: role.seconds / role.threads for name, role in self.model.roles.items()}
         runs = tuple(
             RunProgressed(
                 job_id=self.job.id,
                 epoch=self.job.epoch,
                 rank=one.rank,
-                progress={"step": now / step},
+                progress=self._counted(one.role),
                 at=now,
                 pace=Pace(
                     window_seconds=window,
@@ -173,6 +177,10 @@ class Trained:
             for one in self.held
         )
         return ProgressSeen(node_id="node-1", runs=runs)
+
+    def _counted(self, role: str) -> dict[str, float]:
+        samples = {"samples": self.steps * self.model.samples_per_step} if role == "worker" else {}
+        return {"step": self.steps, **samples}
 
     def _phases(self, one: Allocation) -> dict[str, float]:
         """Told by those whose network matters."""

@@ -99,8 +99,8 @@ def _disturbed(runs: Sequence[Measured]) -> str:
 
 
 def _grid(runs: Sequence[Measured]) -> str:
-    points = [run for run in runs if run.side == GRID]
-    told = "; ".join(f"{_point(run)}: {run.settled:,.0f}" for run in points)
+    points = {_point(run): run.settled for run in runs if run.side == GRID}  # the latest look at each
+    told = "; ".join(f"{point}: {speed:,.0f}" for point, speed in points.items())
     return f"The oracle's grid, samples/s: {told}." if points else ""
 
 
