@@ -2,6 +2,8 @@
 
 import asyncio
 import sys
+import tempfile
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,8 +35,15 @@ while True:
 """
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A home whose sockets have names that are not too long for one."""
+    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+        yield Path(folder) / "home"
+
+
 async def test_the_pace_of_jobs_is_heard_again_and_again_however_they_tell_it(
-    server: NatsServer, control: ControlPlane, tmp_path: Path
+    server: NatsServer, control: ControlPlane, short: Path
 ) -> None:
     heard: dict[str, list[RunProgressed]] = {"file": [], "datagram": [], "output": []}
     loop = asyncio.get_running_loop()
@@ -46,7 +55,7 @@ async def test_the_pace_of_jobs_is_heard_again_and_again_however_they_tell_it(
             heard[run.job_id].append(run)
 
     await control.bus.subscribe(ProgressSeen, hear)
-    async with executor(server, tmp_path / "home"):
+    async with executor(server, short):
         await control.want(
             *(
                 order(
