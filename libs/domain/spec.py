@@ -341,18 +341,32 @@ _PATTERN_WORDS = {
 }
 
 
+class _Loader(yaml.CSafeLoader):
+    """Of YAML 1.2: `on`, `off`, `yes` and `no` are words, as in `tuning: {mode: on}`."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 -- the library's own
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+
+
 def _yaml(body: bytes) -> object:
     """Read by libyaml, once its events have shown that it is neither deep (it would recurse) nor has aliases (with them
     a small document can be unboundedly large)."""
     try:
         depth = 0
-        for event in yaml.parse(body, Loader=yaml.CSafeLoader):
+        for event in yaml.parse(body, Loader=_Loader):
             if isinstance(event, yaml.AliasEvent):
                 raise SpecError("", "YAML aliases are not accepted")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > YAML_DEPTH_MAX:
                 raise SpecError("", "nested too deeply")
-        return yaml.load(body, Loader=yaml.CSafeLoader)
+        return yaml.load(body, Loader=_Loader)
     except yaml.YAMLError as error:
         raise SpecError("", f"not YAML: {' '.join(str(error).split())}") from error
     except ValueError as error:  # an impossible date, which the loader builds by itself

@@ -251,3 +251,14 @@ def test_whatever_stands_anywhere_is_a_job_or_one_error_that_names_a_field(
         said = "taken"
     assert said
     assert "\n" not in said
+
+
+@pytest.mark.parametrize("mode", ["off", "advise", "on"])
+def test_the_words_of_tuning_need_no_quotes_in_yaml(mode: str) -> None:
+    found = decode_spec(f"name: a\ncommand: ['true']\ntuning: {{mode: {mode}}}\n".encode(), content="yaml")
+    assert found.tuning.mode == mode
+
+
+def test_true_and_false_are_what_yaml_says_they_are() -> None:
+    found = decode_spec(b"name: a\ncommand: ['true']\npreemptible: false\nread_only: True\n", content="yaml")
+    assert (found.preemptible, found.read_only) == (False, True)
