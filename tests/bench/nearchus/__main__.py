@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.bench.nearchus.comparing import OURS, Lengths, compare
-from tests.bench.nearchus.corpus import CORPUS
 from tests.bench.nearchus.image import ImageMissingError
 from tests.bench.nearchus.lab import lab
 from tests.bench.nearchus.measured import RESULTS, append
@@ -20,6 +19,7 @@ from tests.bench.nearchus.recording import record
 from tests.bench.nearchus.report import report
 from tests.bench.nearchus.scenarios import SCENARIOS
 from tests.bench.nearchus.sides import run_side
+from tests.support.corpus import CORPUS
 
 PAGE = Path("docs/measurements/nearchus.md")
 EVERY = (*SCENARIOS, S4)

@@ -5,13 +5,13 @@ from pathlib import Path
 from statistics import mean, median
 
 from tests.bench.nearchus.comparing import ASKED, EQUAL, GRID, ORACLE, OURS
-from tests.bench.nearchus.corpus import Recorded, accuracy, confusion, recorded, wrong
 from tests.bench.nearchus.measured import BUSY_ELSEWHERE, Action, Measured, Traced, measured, traced
 from tests.bench.nearchus.queueing import NAME as S4
 from tests.bench.nearchus.queueing import SIDES, WHAT
 from tests.bench.nearchus.quiet import S6
 from tests.bench.nearchus.scenarios import SCENARIOS, Scenario, Share
 from tests.bench.policies.tables import change, lacks, put, table
+from tests.support.corpus import Recorded, accuracy, confusion, recorded, wrong
 
 FASTER, FASTER_MOST, NEAR = 1.714, 2.291, 0.90
 SHORTER_QUEUE, SHORTER_JOBS = 1.0 - 0.678, 1.0 - 0.356

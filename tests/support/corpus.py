@@ -4,7 +4,7 @@ A file is one job: its first line a `Head`, then a `Line` for each message that 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import NodeSampled
 from libs.samples.arrivals import Arrivals
 from libs.tuning.cause import Standing, Stood, judge
+from libs.tuning.verdict import Verdict
 from libs.tuning.window import WINDOW_SECONDS, Gathering, JobWindow
 
-CORPUS = Path("tests/corpus")
+CORPUS = Path(__file__).parents[1] / "corpus"
 KINDS = {"NodeSampled": NodeSampled, "ProgressSeen": ProgressSeen}
 NOTHING = "no verdict"
 LATE_SECONDS = 1.5  # by which a last window may be short: samples come once a second
@@ -52,12 +53,16 @@ class Recorded(Struct, frozen=True, kw_only=True):
 
 
 def read(path: Path) -> Recorded:
-    first, *lines = path.read_bytes().splitlines()
+    return parse(path.stem, path.read_bytes())
+
+
+def parse(name: str, recording: bytes) -> Recorded:
+    first, *lines = recording.splitlines()
     heard = []
     for text in lines:
         line = msgspec.json.decode(text, type=Line)
         heard.append((line.at, msgspec.convert(line.message, KINDS[line.kind])))
-    return Recorded(name=path.stem, head=msgspec.json.decode(first, type=Head), heard=tuple(heard))
+    return Recorded(name=name, head=msgspec.json.decode(first, type=Head), heard=tuple(heard))
 
 
 def recorded(folder: Path = CORPUS) -> list[Recorded]:
@@ -87,7 +92,7 @@ def windows(of: Recorded) -> Iterator[JobWindow]:
         yield window
 
 
-def concluded(of: Recorded) -> Stood | None:
+def stood(of: Recorded) -> Stood | None:
     """What stands of the job at the end."""
     standing = Standing()
     for window in windows(of):
@@ -95,38 +100,38 @@ def concluded(of: Recorded) -> Stood | None:
     return standing.job
 
 
-def code_of(of: Recorded) -> str:
-    stood = concluded(of)
-    return NOTHING if stood is None else str(stood.reading.code)
+def concluded(of: Recorded) -> str:
+    """The verdict at the end; of whom, too, where that is not whom it was done to: then it is a mistake all the same."""
+    found = stood(of)
+    if found is None:
+        return NOTHING
+    code = str(found.reading.code)
+    if of.head.rank < 0 or found.rank < 0 or found.rank == of.head.rank:
+        return code
+    role = of.head.ranks[str(found.rank)].role
+    if role != of.head.ranks[str(of.head.rank)].role:
+        return f"{code} of {role}"
+    return f"{code} of rank {found.rank}" if of.head.label == Verdict.STRAGGLER else code  # a straggler is just one
 
 
 def confusion(corpus: Iterable[Recorded]) -> Mapping[tuple[str, str], int]:
-    """How often (label, verdict) came together."""
-    return Counter((one.head.label, code_of(one)) for one in corpus)
+    """How often (label, conclusion) came together."""
+    return Counter((one.head.label, concluded(one)) for one in corpus)
 
 
 def accuracy(pairs: Mapping[tuple[str, str], int]) -> float:
     return sum(count for (label, code), count in pairs.items() if label == code) / max(1, sum(pairs.values()))
 
 
-def wrong(corpus: Sequence[Recorded]) -> list[str]:
-    """Each that was concluded otherwise, or of another rank, with what was said."""
+def wrong(corpus: Iterable[Recorded]) -> list[str]:
+    """Each that was concluded otherwise than it was made, with what was said."""
     told = []
     for one in corpus:
-        stood = concluded(one)
-        code = NOTHING if stood is None else str(stood.reading.code)
-        elsewhere = stood is not None and one.head.rank >= 0 and stood.rank >= 0 and stood.rank != one.head.rank
-        if code != one.head.label or (elsewhere and not _alike(one, stood)):
-            said = "" if stood is None else f": {stood.reading.sentence}"
-            told.append(f"{one.name} ({one.head.scenario}): {code}{said}")
+        if (said := concluded(one)) != one.head.label:
+            found = stood(one)
+            why = f": {found.reading.sentence}" if found else ""
+            told.append(f"{one.name} ({one.head.scenario}): {said}{why}")
     return told
-
-
-def _alike(one: Recorded, stood: Stood | None) -> bool:
-    """Ranks of one role that are all in the same state are no mistake of each other; a straggler is just one."""
-    if stood is None or one.head.label == "straggler":
-        return False
-    return one.head.ranks[str(stood.rank)].role == one.head.ranks[str(one.head.rank)].role
 
 
 def _job(head: Head) -> Job:
