@@ -3,94 +3,49 @@
 Driver traps and their work-arounds are in docs/decisions/0003-postgres-is-truth.md.
 """
 
-import asyncio
-import hashlib
-import logging
-import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
-import asyncpg
 import msgspec
 
-from libs.domain.cluster import Capacity, Node
-from libs.domain.job import FINAL, HOLDING, Cause, Job, JobState, Placement, Step
+from libs.domain.cluster import Node
+from libs.domain.job import FINAL, HOLDING, Job, JobState, Step
 from libs.domain.spec import JobSpec
 from libs.messages.asks import Ask, AskKind, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
-from libs.messages.signals import Curve, CurvePoint, GpuScore, WorkloadClass
-from libs.service.sockets import notice_death
+from libs.messages.signals import Curve, GpuScore, WorkloadClass
 from libs.store import (
     Access,
-    DoubleAllocationError,
     Envelope,
     KeyReusedError,
     Lease,
-    LeaseLostError,
     Moment,
-    StoreUnavailableError,
     Submitted,
     TokenKept,
-    UnlawfulError,
 )
-from libs.store.sql import QUERIES
-
-CONNECT_SECONDS_MAX = 2.0
-COMMAND_SECONDS_MAX = 5.0
-ACQUIRE_SECONDS_MAX = 3.0
-UNHEARD_SECONDS_MAX = 4  # bytes sent and not acknowledged for so long: the link is dead
-NO_PLACE_SECONDS = 0.05
-WAITING_MAX = 1024  # who waits for a connection; more are refused at once
-
-# So that the server, too, gives up whoever has vanished: what he had locked is free about 10 s later.
-SESSION: Mapping[str, str] = {
-    "application_name": "weft",
-    "timezone": "UTC",
-    "lock_timeout": "2s",
-    "statement_timeout": "4500ms",  # below our own bound, so that it is the server that ends it
-    "idle_in_transaction_session_timeout": "10s",
-    "tcp_keepalives_idle": "4",
-    "tcp_keepalives_interval": "2",
-    "tcp_keepalives_count": "3",
-    "tcp_user_timeout": "10000",
-}
-
-# A write that failed in one of these ways may or may not have happened.
-UNREACHABLE = (
-    OSError,
-    TimeoutError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.exceptions._base.InternalClientError,  # raised when the server dies in mid-answer
-    asyncpg.OperatorInterventionError,  # it shuts down, starts up, or cancelled the query
-    asyncpg.InsufficientResourcesError,  # connections, disk, memory
-    asyncpg.PostgresSystemError,
-    asyncpg.LockNotAvailableError,
-    asyncpg.TransactionRollbackError,  # deadlocks among them
-    asyncpg.IdleInTransactionSessionTimeoutError,
-    asyncpg.InvalidAuthorizationSpecificationError,  # a password that is being changed: the new one comes in its file
-    asyncpg.ReadOnlySQLTransactionError,
+from libs.store.asking import Asking
+from libs.store.rows import (
+    as_json,
+    as_text,
+    ask_of,
+    columns_of,
+    curve_of,
+    envelope_of,
+    event_of,
+    hash_of,
+    job_of,
+    node_of,
 )
-
-_ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
-
-_Row = asyncpg.Record
 
 
 class PostgresStore:
-    """Every store Protocol of `libs.store`, over one pool of connections. Every wait is bounded.
+    """Every store Protocol of `libs.store`; how Postgres is asked is `Asking`'s."""
 
-    While Postgres does not answer only as many ask as there are connections; all others are told so at once.
-    """
-
-    def __init__(self, pool: "asyncpg.Pool[_Row]", *, connections: int) -> None:
-        self._pool = pool
-        self._connections = connections
-        self._asking = 0
-        self._failing = False
+    def __init__(self, asking: Asking) -> None:
+        self.asking = asking
+        self._rows, self._row = asking.rows, asking.row
 
     @classmethod
     @asynccontextmanager
@@ -106,40 +61,14 @@ class PostgresStore:
         """Connect, or raise StoreUnavailableError. With `tls` a server that offers none is refused; without, the DSN's
         `sslmode` says. It and a `password` that is a function are asked for each connection: what was renewed counts.
         """
-
-        async def connect(*arguments: Any, **named: Any) -> "asyncpg.Connection[_Row]":
-            if tls is not None:
-                named["ssl"] = tls()
-            made: asyncpg.Connection[_Row] = await asyncpg.connect(*arguments, **named)
-            notice_death(getattr(made, "_transport", None), seconds=UNHEARD_SECONDS_MAX)
-            return made
-
-        logging.getLogger("asyncpg").setLevel(logging.CRITICAL)  # it prints tracebacks while the server restarts
-        try:
-            pool = await asyncpg.create_pool(
-                dsn,
-                user=user,
-                password=password,
-                min_size=1,
-                max_size=connections,
-                connect=connect,
-                timeout=CONNECT_SECONDS_MAX,
-                command_timeout=COMMAND_SECONDS_MAX,
-                reset=_no_reset,
-                server_settings=dict(SESSION),
-            )
-        except (*UNREACHABLE, asyncpg.InvalidCatalogNameError) as error:
-            raise StoreUnavailableError(f"connecting to Postgres: {error}") from error
-        try:
-            yield cls(pool, connections=connections)
-        finally:
-            pool.terminate()
+        async with Asking.connect(dsn, user=user, password=password, tls=tls, connections=connections) as asking:
+            yield cls(asking)
 
     # gateway
 
     async def submit(self, spec: JobSpec, *, job_id: str, tenant: str, key: str | None, at: float) -> Submitted:
         encoded = msgspec.json.encode(spec).decode()
-        row = await self._row("submit", job_id, tenant, key, spec.pool, spec.name, encoded, _hash(spec), at)
+        row = await self._row("submit", job_id, tenant, key, spec.pool, spec.name, encoded, hash_of(spec), at)
         if row is not None:
             return Submitted(job_id=job_id, created=True)
         assert key is not None, "only a key conflicts"
@@ -151,7 +80,7 @@ class PostgresStore:
         before = await self._row("submitted_before", tenant, key)
         if before is None:
             return None
-        if before["spec_hash"] != _hash(spec):
+        if before["spec_hash"] != hash_of(spec):
             raise KeyReusedError(f"this key was used for job {before['id']}, which has another specification")
         return Submitted(job_id=before["id"], created=False)
 
@@ -180,7 +109,7 @@ class PostgresStore:
 
     async def job(self, job_id: str) -> Job | None:
         row = await self._row("job", job_id)
-        return None if row is None else _job(row)
+        return None if row is None else job_of(row)
 
     async def jobs(
         self, *, tenant: str | None, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
@@ -189,36 +118,36 @@ class PostgresStore:
         rows = await self._rows(
             "jobs_open" if opened else "jobs", tenant, [str(s) for s in states], name, before or 2**62, limit
         )
-        return [_job(row) for row in rows]
+        return [job_of(row) for row in rows]
 
     async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
-        return [_event(row) for row in await self._rows("story", job_id, after)]
+        return [event_of(row) for row in await self._rows("story", job_id, after)]
 
     async def events(
         self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
     ) -> list[Event]:
         xid, _, event_id = (after or "0-0").partition("-")
         rows = await self._rows("events_newest" if newest else "events_after", int(xid), int(event_id), tenant, limit)
-        return [_event(row) for row in rows]
+        return [event_of(row) for row in rows]
 
     async def policy(self, *, pool: str) -> str:
         row = await self._row("policy", pool)
         return "" if row is None else str(row["policy"])
 
     async def nodes(self, *, pool: str | None = None) -> list[Node]:
-        return [_node(row) for row in await self._rows("nodes", pool)]
+        return [node_of(row) for row in await self._rows("nodes", pool)]
 
     async def holding_jobs(self, *, pool: str) -> list[Job]:
-        return [_job(row) for row in await self._rows("jobs_in", pool, [str(s) for s in HOLDING])]
+        return [job_of(row) for row in await self._rows("jobs_in", pool, [str(s) for s in HOLDING])]
 
     async def queued_jobs(self, *, pool: str) -> list[Job]:
-        return [_job(row) for row in await self._rows("jobs_in", pool, [JobState.QUEUED.value])]
+        return [job_of(row) for row in await self._rows("jobs_in", pool, [JobState.QUEUED.value])]
 
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]:
-        return [_job(row) for row in await self._rows("jobs_of", list(job_ids))]
+        return [job_of(row) for row in await self._rows("jobs_of", list(job_ids))]
 
     async def told_until(self, moment: Moment) -> list[Event]:
-        return [_event(row) for row in await self._rows("told_until", moment.at, *moment.place)]
+        return [event_of(row) for row in await self._rows("told_until", moment.at, *moment.place)]
 
     async def history(
         self, *, pool: str, after: tuple[int, int] = (0, 0), limit: int = 100, bytes_max: int = 1 << 20
@@ -262,26 +191,26 @@ class PostgresStore:
         if not rows:
             return []
         born = await self._rows("jobs_of", [row["id"] for row in rows])
-        return sorted((_job(row) for row in born), key=lambda job: job.seq)
+        return sorted((job_of(row) for row in born), key=lambda job: job.seq)
 
     async def asks(self, *, pool: str, limit: int) -> list[Ask]:
-        return [_ask(row) for row in await self._rows("asks", pool, limit)]
+        return [ask_of(row) for row in await self._rows("asks", pool, limit)]
 
     async def drop_asks(self, lease: Lease, ask_ids: Sequence[int]) -> None:
         await self._row("drop_asks", lease.name, lease.holder, lease.epoch, list(ask_ids))
 
     async def open_jobs(self, *, pool: str) -> list[Job]:
         states = [str(state) for state in JobState if not state.final]
-        return [_job(row) for row in await self._rows("jobs_in", pool, states)]
+        return [job_of(row) for row in await self._rows("jobs_in", pool, states)]
 
     async def take(self, lease: Lease, steps: Sequence[Step], *, record: Record | None = None) -> list[bool]:
         if not steps:
             return []
         held = (lease.name, lease.holder, lease.epoch)
         if record is None:
-            rows = await self._rows("take", *held, _json(steps))
+            rows = await self._rows("take", *held, as_json(steps))
         else:
-            rows = await self._rows("take_recorded", *held, _json(steps), *_columns(record))
+            rows = await self._rows("take_recorded", *held, as_json(steps), *columns_of(record))
         taken = {row["ordinal"] for row in rows}
         return [ordinal in taken for ordinal in range(1, len(steps) + 1)]
 
@@ -295,15 +224,15 @@ class PostgresStore:
             lease.epoch,
             node.id,
             node.pool,
-            _text(node.address),
-            _json(node.capacity),
-            _text(node.runtime),
-            _json(node.not_enforced),
+            as_text(node.address),
+            as_json(node.capacity),
+            as_text(node.runtime),
+            as_json(node.not_enforced),
             node.ready,
             node.drained,
             node.seen_at,
             event,
-            _text(cause),
+            as_text(cause),
             ask,
             node.seen_at if at is None else at,
         )
@@ -315,7 +244,7 @@ class PostgresStore:
         return [GpuScore(**row) for row in await self._rows("scores", pool, since, list(nodes))]
 
     async def record(self, lease: Lease, record: Record) -> None:
-        await self._row("record", lease.name, lease.holder, lease.epoch, *_columns(record))
+        await self._row("record", lease.name, lease.holder, lease.epoch, *columns_of(record))
 
     async def trim_history(self, lease: Lease, *, before: float, bytes_max: int) -> int:
         row = await self._row("trim_history", lease.name, lease.holder, lease.epoch, before, bytes_max)
@@ -324,7 +253,7 @@ class PostgresStore:
     # relay
 
     async def unsent(self, *, limit: int) -> list[Event]:
-        return [_event(row) for row in await self._rows("unsent", limit)]
+        return [event_of(row) for row in await self._rows("unsent", limit)]
 
     async def unsent_count(self) -> int:
         row = await self._row("unsent_count")
@@ -355,7 +284,7 @@ class PostgresStore:
         )
 
     async def ended_jobs(self, *, tenants: Sequence[str], since: float, limit: int = 1000) -> list[Job]:
-        return [_job(row) for row in await self._rows("ended_jobs", list(tenants), since, limit)]
+        return [job_of(row) for row in await self._rows("ended_jobs", list(tenants), since, limit)]
 
     async def save_classes(self, classes: Sequence[WorkloadClass], *, pool: str) -> None:
         await self._row(
@@ -382,20 +311,12 @@ class PostgresStore:
         )
 
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]:
-        rows = await self._rows("curves", pool, list(subjects))
-        return [
-            Curve(pool=row["pool"], subject=row["subject"], points=_POINTS.decode(row["points"]), at=row["at"])
-            for row in rows
-        ]
+        return [curve_of(row) for row in await self._rows("curves", pool, list(subjects))]
 
     # reallocator
 
     async def envelopes(self, *, pool: str) -> list[Envelope]:
-        rows = await self._rows("envelopes", pool)
-        return [
-            Envelope(job_id=row["job_id"], pool=row["pool"], epoch=row["epoch"], state=row["state"].encode())
-            for row in rows
-        ]
+        return [envelope_of(row) for row in await self._rows("envelopes", pool)]
 
     async def save_envelope(self, envelope: Envelope, *, at: float) -> None:
         await self._row("save_envelope", envelope.job_id, envelope.pool, envelope.epoch, envelope.state.decode(), at)
@@ -410,162 +331,3 @@ class PostgresStore:
     async def drop_envelopes(self, *, pool: str) -> int:
         row = await self._row("drop_envelopes", pool)
         return int(row["count"]) if row is not None else 0
-
-    # how it asks
-
-    async def _rows(self, query: str, *arguments: Any) -> list[_Row]:
-        if self._asking >= self._connections + (0 if self._failing else WAITING_MAX):
-            reason = "Postgres does not answer" if self._failing else "too many wait for Postgres"
-            raise StoreUnavailableError(f"{query}: {reason}")
-        self._asking += 1
-        try:
-            rows = await self._ask(query, *arguments)
-        except StoreUnavailableError:
-            self._failing = True
-            raise
-        finally:
-            self._asking -= 1
-        self._failing = False
-        return rows
-
-    async def _ask(self, query: str, *arguments: Any) -> list[_Row]:
-        try:
-            async with self._acquired() as connection:
-                try:
-                    return await connection.fetch(QUERIES[query], *arguments)
-                except (asyncpg.DataError, TimeoutError):
-                    # Where an argument fits no column it stays between two steps, with locks; where there was no answer
-                    # it would be waited for again.
-                    connection.terminate()
-                    raise
-        except asyncpg.UniqueViolationError as error:
-            if error.table_name == "gpu_slots":
-                raise DoubleAllocationError(str(error)) from error
-            raise
-        except (asyncpg.CheckViolationError, asyncpg.DataError) as error:
-            raise UnlawfulError(f"{query}: {error}") from error
-        except asyncpg.PostgresError as error:
-            if error.sqlstate == "WL001":
-                raise LeaseLostError(str(error)) from error
-            if isinstance(error, UNREACHABLE):
-                await self._forget(error)
-                raise StoreUnavailableError(f"{query}: {error}") from error
-            raise
-        except UNREACHABLE as error:
-            raise StoreUnavailableError(f"{query}: {type(error).__name__} {error}") from error
-
-    @asynccontextmanager
-    async def _acquired(self) -> AsyncIterator["asyncpg.pool.PoolConnectionProxy[_Row]"]:
-        connection = await self._acquire()
-        try:
-            yield connection
-        finally:
-            await self._pool.release(connection, timeout=ACQUIRE_SECONDS_MAX)
-
-    async def _acquire(self) -> "asyncpg.pool.PoolConnectionProxy[_Row]":
-        """A connection. Where Postgres has no place for one more, it is one of those that we have."""
-        now = asyncio.get_running_loop().time
-        until = now() + ACQUIRE_SECONDS_MAX
-        while True:
-            try:
-                return await self._pool.acquire(timeout=until - now())
-            except asyncpg.TooManyConnectionsError:
-                if not self._pool.get_size() or now() + NO_PLACE_SECONDS > until:
-                    raise
-                await asyncio.sleep(NO_PLACE_SECONDS)
-
-    async def _row(self, query: str, *arguments: Any) -> _Row | None:
-        rows = await self._rows(query, *arguments)
-        return rows[0] if rows else None
-
-    async def _forget(self, error: BaseException) -> None:
-        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-            await self._pool.expire_connections()  # it was demoted: none of these connections can write again
-
-
-async def _no_reset(connection: object) -> None:
-    """Connections carry no session state here, so nothing needs a round trip to be reset."""
-
-
-def _json(value: object) -> str:
-    """As JSON that Postgres takes: what a node says may hold a zero byte, which no text there can."""
-    return _ZERO_BYTE.sub(r"\1\\ufffd", msgspec.json.encode(value).decode())
-
-
-def _text(value: str) -> str:
-    return value.replace("\0", "\ufffd")
-
-
-def _columns(record: Record) -> tuple[Any, ...]:
-    return (
-        record.epoch,
-        record.number,
-        record.format,
-        record.begins,
-        record.at,
-        record.until,
-        record.turns,
-        record.steps,
-        record.body,
-    )
-
-
-def _hash(spec: JobSpec) -> bytes:
-    return hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).digest()
-
-
-def _ask(row: _Row) -> Ask:
-    return Ask(**{**row, "kind": AskKind(row["kind"]), "tune": row["tune"] and _TUNE.decode(row["tune"])})
-
-
-def _job(row: _Row) -> Job:
-    return Job(
-        id=row["id"],
-        tenant=row["tenant"],
-        spec=_SPEC.decode(row["spec"]),
-        seq=row["seq"],
-        submitted_at=row["submitted_at"],
-        state=JobState(row["state"]),
-        epoch=row["epoch"],
-        version=row["version"],
-        priority=row["priority"],
-        attempts=row["attempts"],
-        not_before=row["not_before"] or 0.0,
-        since=row["since"],
-        stopping_for=row["stopping_for"] and _CAUSE.decode(row["stopping_for"]),
-        waiting_for=row["waiting_for"] and _CAUSE.decode(row["waiting_for"]),
-        placement=row["placement"] and _PLACEMENT.decode(row["placement"]),
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-        exit_code=row["exit_code"],
-        progress=_PROGRESS.decode(row["progress"]) if row["progress"] else {},
-        placed_at=row["placed_at"],
-        attained_seconds=row["attained_seconds"],
-    )
-
-
-def _node(row: _Row) -> Node:
-    return Node(
-        id=row["id"],
-        pool=row["pool"],
-        address=row["address"],
-        capacity=msgspec.json.decode(row["capacity"], type=Capacity),
-        runtime=row["runtime"],
-        not_enforced=tuple(msgspec.json.decode(row["not_enforced"], type=list[str])),
-        ready=row["ready"],
-        drained=row["drained"],
-        seen_at=row["seen_at"],
-    )
-
-
-def _event(row: _Row) -> Event:
-    fields = dict(row)
-    return Event(**{**fields, "data": msgspec.Raw(fields["data"].encode())})
-
-
-_SPEC = msgspec.json.Decoder(JobSpec)
-_CAUSE = msgspec.json.Decoder(Cause)
-_TUNE = msgspec.json.Decoder(Tune)
-_POINTS = msgspec.json.Decoder(tuple[CurvePoint, ...])
-_PLACEMENT = msgspec.json.Decoder(Placement)
-_PROGRESS = msgspec.json.Decoder(dict[str, float])

@@ -13,7 +13,8 @@ import pytest
 from msgspec import Struct, structs
 
 from libs.messages.http import ErrorView
-from libs.store.postgres import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, PostgresStore
+from libs.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX
+from libs.store.postgres import PostgresStore
 from services.gateway.gateway import Limits
 from services.gateway.snapshots import SECONDS as SNAPSHOT_SECONDS
 from tests.support.builders import spec

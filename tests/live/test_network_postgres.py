@@ -9,14 +9,8 @@ import asyncpg
 import pytest
 
 from libs.store import Lease, StoreUnavailableError
-from libs.store.postgres import (
-    ACQUIRE_SECONDS_MAX,
-    COMMAND_SECONDS_MAX,
-    CONNECT_SECONDS_MAX,
-    SESSION,
-    WAITING_MAX,
-    PostgresStore,
-)
+from libs.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, CONNECT_SECONDS_MAX, SESSION, WAITING_MAX
+from libs.store.postgres import PostgresStore
 from services.scheduler.leadership import Leadership
 from tests.support.postgres import Server, Stores, embedded, stores
 from tests.support.proxy import Proxy, Way
@@ -158,7 +152,7 @@ async def _sessions(postgres: Stores) -> set[int]:
 
 
 async def test_a_session_has_what_has_the_server_give_it_up(postgres: Stores, link: Proxy) -> None:
-    async with store_behind(link, postgres.server) as store, store._pool.acquire() as connection:
+    async with store_behind(link, postgres.server) as store, store.asking.pool.acquire() as connection:
         shown = {name: await connection.fetchval("SELECT current_setting($1)", name) for name in SESSION}
         assert shown == SESSION
 
@@ -178,7 +172,7 @@ async def test_when_no_place_is_left_it_is_said_at_once_and_whoever_is_in_stays_
             store = await stack.enter_async_context(store_behind(link, server))
             await postgres.owner.execute("ALTER ROLE weft_scheduler CONNECTION LIMIT 0")
             await asyncio.gather(*(store.nodes() for _ in range(200)))
-            assert store._pool.get_size() < CONNECTIONS, "as many as it got"
+            assert store.asking.pool.get_size() < CONNECTIONS, "as many as it got"
     finally:
         await postgres.owner.execute("ALTER ROLE weft_scheduler CONNECTION LIMIT -1")
 

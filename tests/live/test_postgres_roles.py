@@ -16,8 +16,9 @@ from libs.domain.job import Cause, CauseCode
 from libs.messages.asks import RankTuning, Tune
 from libs.servers import erase, up
 from libs.store import Envelope, Lease, StoreUnavailableError
+from libs.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, CONNECT_SECONDS_MAX
 from libs.store.migrate import ROLES, MigrationError, migrate
-from libs.store.postgres import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, CONNECT_SECONDS_MAX, PostgresStore
+from libs.store.postgres import PostgresStore
 from tests.support import postgres
 from tests.support.builders import node, spec
 from tests.support.postgres import Server, Stores

@@ -101,7 +101,7 @@ def stood(of: Recorded) -> Stood | None:
 
 
 def concluded(of: Recorded) -> str:
-    """The verdict at the end; of whom, too, where that is not whom it was done to: then it is a mistake all the same."""
+    """The verdict at the end, and of whom where that is not whom it was done to: then it is a mistake all the same."""
     found = stood(of)
     if found is None:
         return NOTHING

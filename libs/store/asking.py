@@ -1,0 +1,180 @@
+"""How Postgres is asked: a pool of connections, bounds on every wait, and its errors in our words."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from libs.service.sockets import notice_death
+from libs.store import DoubleAllocationError, LeaseLostError, StoreUnavailableError, UnlawfulError
+from libs.store.sql import QUERIES
+
+CONNECT_SECONDS_MAX = 2.0
+COMMAND_SECONDS_MAX = 5.0
+ACQUIRE_SECONDS_MAX = 3.0
+UNHEARD_SECONDS_MAX = 4  # bytes sent and not acknowledged for so long: the link is dead
+NO_PLACE_SECONDS = 0.05
+WAITING_MAX = 1024  # who waits for a connection; more are refused at once
+
+# So that the server, too, gives up whoever has vanished: what he had locked is free about 10 s later.
+SESSION: Mapping[str, str] = {
+    "application_name": "weft",
+    "timezone": "UTC",
+    "lock_timeout": "2s",
+    "statement_timeout": "4500ms",  # below our own bound, so that it is the server that ends it
+    "idle_in_transaction_session_timeout": "10s",
+    "tcp_keepalives_idle": "4",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+
+# A write that failed in one of these ways may or may not have happened.
+UNREACHABLE = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.exceptions._base.InternalClientError,  # raised when the server dies in mid-answer
+    asyncpg.OperatorInterventionError,  # it shuts down, starts up, or cancelled the query
+    asyncpg.InsufficientResourcesError,  # connections, disk, memory
+    asyncpg.PostgresSystemError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.TransactionRollbackError,  # deadlocks among them
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.InvalidAuthorizationSpecificationError,  # a password that is being changed: the new one comes in its file
+    asyncpg.ReadOnlySQLTransactionError,
+)
+
+Row = asyncpg.Record
+
+
+class Asking:
+    """Statements of `sql/queries.sql`, by name. Every wait is bounded.
+
+    While Postgres does not answer only as many ask as there are connections; all others are told so at once.
+    """
+
+    def __init__(self, pool: "asyncpg.Pool[Row]", *, connections: int) -> None:
+        self.pool = pool
+        self._connections = connections
+        self._waiting = 0
+        self._failing = False
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        dsn: str,
+        *,
+        user: str | None = None,
+        password: str | Callable[[], str] | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        connections: int,
+    ) -> AsyncIterator["Asking"]:
+        """As `PostgresStore.connect`."""
+
+        async def connect(*arguments: Any, **named: Any) -> "asyncpg.Connection[Row]":
+            if tls is not None:
+                named["ssl"] = tls()
+            made: asyncpg.Connection[Row] = await asyncpg.connect(*arguments, **named)
+            notice_death(getattr(made, "_transport", None), seconds=UNHEARD_SECONDS_MAX)
+            return made
+
+        logging.getLogger("asyncpg").setLevel(logging.CRITICAL)  # it prints tracebacks while the server restarts
+        try:
+            pool = await asyncpg.create_pool(
+                dsn,
+                user=user,
+                password=password,
+                min_size=1,
+                max_size=connections,
+                connect=connect,
+                timeout=CONNECT_SECONDS_MAX,
+                command_timeout=COMMAND_SECONDS_MAX,
+                reset=_no_reset,
+                server_settings=dict(SESSION),
+            )
+        except (*UNREACHABLE, asyncpg.InvalidCatalogNameError) as error:
+            raise StoreUnavailableError(f"connecting to Postgres: {error}") from error
+        try:
+            yield cls(pool, connections=connections)
+        finally:
+            pool.terminate()
+
+    async def rows(self, query: str, *arguments: Any) -> list[Row]:
+        if self._waiting >= self._connections + (0 if self._failing else WAITING_MAX):
+            reason = "Postgres does not answer" if self._failing else "too many wait for Postgres"
+            raise StoreUnavailableError(f"{query}: {reason}")
+        self._waiting += 1
+        try:
+            rows = await self._fetched(query, *arguments)
+        except StoreUnavailableError:
+            self._failing = True
+            raise
+        finally:
+            self._waiting -= 1
+        self._failing = False
+        return rows
+
+    async def _fetched(self, query: str, *arguments: Any) -> list[Row]:
+        try:
+            async with self._acquired() as connection:
+                try:
+                    return await connection.fetch(QUERIES[query], *arguments)
+                except (asyncpg.DataError, TimeoutError):
+                    # Where an argument fits no column it stays between two steps, with locks; where there was no answer
+                    # it would be waited for again.
+                    connection.terminate()
+                    raise
+        except asyncpg.UniqueViolationError as error:
+            if error.table_name == "gpu_slots":
+                raise DoubleAllocationError(str(error)) from error
+            raise
+        except (asyncpg.CheckViolationError, asyncpg.DataError) as error:
+            raise UnlawfulError(f"{query}: {error}") from error
+        except asyncpg.PostgresError as error:
+            if error.sqlstate == "WL001":
+                raise LeaseLostError(str(error)) from error
+            if isinstance(error, UNREACHABLE):
+                await self._forget(error)
+                raise StoreUnavailableError(f"{query}: {error}") from error
+            raise
+        except UNREACHABLE as error:
+            raise StoreUnavailableError(f"{query}: {type(error).__name__} {error}") from error
+
+    @asynccontextmanager
+    async def _acquired(self) -> AsyncIterator["asyncpg.pool.PoolConnectionProxy[Row]"]:
+        connection = await self._acquire()
+        try:
+            yield connection
+        finally:
+            await self.pool.release(connection, timeout=ACQUIRE_SECONDS_MAX)
+
+    async def _acquire(self) -> "asyncpg.pool.PoolConnectionProxy[Row]":
+        """A connection. Where Postgres has no place for one more, it is one of those that we have."""
+        now = asyncio.get_running_loop().time
+        until = now() + ACQUIRE_SECONDS_MAX
+        while True:
+            try:
+                return await self.pool.acquire(timeout=until - now())
+            except asyncpg.TooManyConnectionsError:
+                if not self.pool.get_size() or now() + NO_PLACE_SECONDS > until:
+                    raise
+                await asyncio.sleep(NO_PLACE_SECONDS)
+
+    async def row(self, query: str, *arguments: Any) -> Row | None:
+        rows = await self.rows(query, *arguments)
+        return rows[0] if rows else None
+
+    async def _forget(self, error: BaseException) -> None:
+        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+            await self.pool.expire_connections()  # it was demoted: none of these connections can write again
+
+
+async def _no_reset(connection: object) -> None:
+    """Connections carry no session state here, so nothing needs a round trip to be reset."""

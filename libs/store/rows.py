@@ -1,0 +1,111 @@
+"""From rows to what they say, and from what is to be stored to columns."""
+
+import hashlib
+import re
+from typing import Any
+
+import msgspec
+
+from libs.domain.cluster import Capacity, Node
+from libs.domain.job import Cause, Job, JobState, Placement
+from libs.domain.spec import JobSpec
+from libs.messages.asks import Ask, AskKind, Tune
+from libs.messages.events import Event
+from libs.messages.history import Record
+from libs.messages.signals import Curve, CurvePoint
+from libs.store import Envelope
+from libs.store.asking import Row
+
+_ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+
+
+def as_json(value: object) -> str:
+    """As JSON that Postgres takes: what a node says may hold a zero byte, which no text there can."""
+    return _ZERO_BYTE.sub(r"\1\\ufffd", msgspec.json.encode(value).decode())
+
+
+def as_text(value: str) -> str:
+    return value.replace("\0", "\ufffd")
+
+
+def columns_of(record: Record) -> tuple[Any, ...]:
+    return (
+        record.epoch,
+        record.number,
+        record.format,
+        record.begins,
+        record.at,
+        record.until,
+        record.turns,
+        record.steps,
+        record.body,
+    )
+
+
+def hash_of(spec: JobSpec) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).digest()
+
+
+def ask_of(row: Row) -> Ask:
+    return Ask(**{**row, "kind": AskKind(row["kind"]), "tune": row["tune"] and _TUNE.decode(row["tune"])})
+
+
+def job_of(row: Row) -> Job:
+    return Job(
+        id=row["id"],
+        tenant=row["tenant"],
+        spec=_SPEC.decode(row["spec"]),
+        seq=row["seq"],
+        submitted_at=row["submitted_at"],
+        state=JobState(row["state"]),
+        epoch=row["epoch"],
+        version=row["version"],
+        priority=row["priority"],
+        attempts=row["attempts"],
+        not_before=row["not_before"] or 0.0,
+        since=row["since"],
+        stopping_for=row["stopping_for"] and _CAUSE.decode(row["stopping_for"]),
+        waiting_for=row["waiting_for"] and _CAUSE.decode(row["waiting_for"]),
+        placement=row["placement"] and _PLACEMENT.decode(row["placement"]),
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        exit_code=row["exit_code"],
+        progress=_PROGRESS.decode(row["progress"]) if row["progress"] else {},
+        placed_at=row["placed_at"],
+        attained_seconds=row["attained_seconds"],
+    )
+
+
+def node_of(row: Row) -> Node:
+    return Node(
+        id=row["id"],
+        pool=row["pool"],
+        address=row["address"],
+        capacity=msgspec.json.decode(row["capacity"], type=Capacity),
+        runtime=row["runtime"],
+        not_enforced=tuple(msgspec.json.decode(row["not_enforced"], type=list[str])),
+        ready=row["ready"],
+        drained=row["drained"],
+        seen_at=row["seen_at"],
+    )
+
+
+def event_of(row: Row) -> Event:
+    fields = dict(row)
+    return Event(**{**fields, "data": msgspec.Raw(fields["data"].encode())})
+
+
+def curve_of(row: Row) -> Curve:
+    return Curve(pool=row["pool"], subject=row["subject"], points=_POINTS.decode(row["points"]), at=row["at"])
+
+
+def envelope_of(row: Row) -> Envelope:
+    return Envelope(job_id=row["job_id"], pool=row["pool"], epoch=row["epoch"], state=row["state"].encode())
+
+
+_SPEC = msgspec.json.Decoder(JobSpec)
+_CAUSE = msgspec.json.Decoder(Cause)
+_TUNE = msgspec.json.Decoder(Tune)
+_POINTS = msgspec.json.Decoder(tuple[CurvePoint, ...])
+_PLACEMENT = msgspec.json.Decoder(Placement)
+_PROGRESS = msgspec.json.Decoder(dict[str, float])
