@@ -37,7 +37,8 @@ class Files:
                     file.write(self._picks.bytes(BLOCK))
                 file.flush()
                 os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # read, its pages are smaller than written
+                # Read from disk, as a data set is: pages that were written lie in larger pieces.
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             self._fd = os.open(self._data, os.O_RDONLY | (os.O_DIRECT if asked.direct else 0))
         self._written = os.open(folder / f"written-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         self._chunk = self._picks.bytes(BLOCK)
