@@ -1,13 +1,27 @@
-"""The SQL, by name: each statement in queries.sql begins with `-- name: what_it_does`."""
+"""The SQL, by name: each statement in queries.sql begins with `-- name: what_it_does`.
+
+What begins with `-- columns: thing` is no statement: `{thing}` stands for it in those that are.
+"""
 
 import re
 from importlib.resources import files
 
+_HEADING = re.compile(r"^-- (name|columns): (\w+)\n", re.MULTILINE)
+
 
 def _read() -> dict[str, str]:
-    text = files(__package__).joinpath("queries.sql").read_text()
-    named = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
-    return dict(zip(named[::2], (body.strip().rstrip(";") for body in named[1::2]), strict=True))
+    parts = _HEADING.split(files(__package__).joinpath("queries.sql").read_text())[1:]
+    statements: dict[str, str] = {}
+    columns: dict[str, str] = {}
+    for what, name, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        (statements if what == "name" else columns)[name] = body.partition(";")[0].strip()
+    return {name: _filled(text, columns) for name, text in statements.items()}
+
+
+def _filled(statement: str, columns: dict[str, str]) -> str:
+    for name, text in columns.items():
+        statement = statement.replace(f"{{{name}}}", text)
+    return statement
 
 
 QUERIES = _read()

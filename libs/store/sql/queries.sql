@@ -1,3 +1,13 @@
+-- columns: job
+id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
+       attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
+       stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
+       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
+       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds;
+
+-- columns: event
+id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data;
+
 -- gateway
 
 -- name: submit
@@ -58,52 +68,35 @@ UPDATE tokens SET revoked_at = to_timestamp($3::float8)
 RETURNING 1;
 
 -- name: job
-SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
-       attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
-       stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
-       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
-       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds
-  FROM all_jobs WHERE id = $1;
+SELECT {job} FROM all_jobs WHERE id = $1;
 
 -- name: jobs
-SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
-       attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
-       stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
-       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
-       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds
-  FROM all_jobs
+SELECT {job} FROM all_jobs
  WHERE ($1::text IS NULL OR tenant = $1) AND (cardinality($2::text[]) = 0 OR state = ANY ($2))
    AND ($3 = '' OR name = $3) AND seq < $4
  ORDER BY seq DESC LIMIT $5;
 
 -- name: jobs_open
 -- The same for states that are not final: they are few, whatever the history.
-SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
-       attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
-       stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
-       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
-       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds
-  FROM all_jobs
+SELECT {job} FROM all_jobs
  WHERE id IN (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
               UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
    AND ($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND ($3 = '' OR name = $3) AND seq < $4
  ORDER BY seq DESC LIMIT $5;
 
 -- name: story
-SELECT id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data
-  FROM events WHERE topic = 'jobs' AND subject_id = $1 AND version > $2 ORDER BY version;
+SELECT {event} FROM events WHERE topic = 'jobs' AND subject_id = $1 AND version > $2 ORDER BY version;
 
 -- name: events_after
 -- What is not yet committed has a transaction id at or above the snapshot's xmin: stop there, and nothing is overtaken.
-SELECT id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data
-  FROM events
+SELECT {event} FROM events
  WHERE (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
    AND ($3::text IS NULL OR tenant = $3)
  ORDER BY events.xid, id LIMIT $4;
 
 -- name: events_newest
 SELECT * FROM (
-    SELECT id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data
+    SELECT {event}
       FROM events
      WHERE (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
        AND ($3::text IS NULL OR tenant = $3)
@@ -119,12 +112,7 @@ SELECT id, pool, address, capacity, runtime, not_enforced, ready, drained,
   FROM nodes WHERE $1::text IS NULL OR pool = $1 ORDER BY id;
 
 -- name: jobs_in
-SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
-       attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
-       stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
-       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
-       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds
-  FROM all_jobs
+SELECT {job} FROM all_jobs
  WHERE id IN (SELECT id FROM jobs WHERE pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled'))
    AND state = ANY ($2::text[])
  ORDER BY seq;
@@ -147,7 +135,7 @@ WITH open_then AS (
       WHERE topic = 'nodes' AND at <= to_timestamp($1::float8) AND (xid, id) <= ($2::bigint::text::xid8, $3::bigint)
       ORDER BY subject_id, version DESC)
 )
-SELECT id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data
+SELECT {event}
   FROM told ORDER BY topic, subject_id, version;
 
 -- name: history
@@ -195,12 +183,7 @@ SELECT name, holder, epoch, seq FROM leaderships WHERE name = $1 ORDER BY epoch;
 SELECT id FROM admit_jobs($1, $2, $3, $4, $5) AS id;
 
 -- name: jobs_of
-SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
-       attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
-       stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
-       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
-       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds
-  FROM all_jobs WHERE id = ANY ($1::text[]) ORDER BY seq;
+SELECT {job} FROM all_jobs WHERE id = ANY ($1::text[]) ORDER BY seq;
 
 -- name: asks
 SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune
@@ -288,8 +271,7 @@ SELECT node_id, gpu_index, job_class, score, confidence, source, extract(epoch F
 -- relay
 
 -- name: unsent
-SELECT id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data
-  FROM events JOIN outbox ON outbox.event_id = events.id ORDER BY events.id LIMIT $1;
+SELECT {event} FROM events JOIN outbox ON outbox.event_id = events.id ORDER BY events.id LIMIT $1;
 
 -- name: unsent_count
 SELECT count(*) AS count FROM outbox;
@@ -321,12 +303,7 @@ ON CONFLICT (node_id, gpu_index, job_class) DO UPDATE
  WHERE known.at <= excluded.at;
 
 -- name: ended_jobs
-SELECT id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at, state, epoch, version, priority,
-       attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
-       stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
-       extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
-       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds
-  FROM all_jobs
+SELECT {job} FROM all_jobs
  WHERE tenant = ANY ($1::text[]) AND state = 'succeeded' AND ended_at >= to_timestamp($2::float8)
  ORDER BY ended_at, seq LIMIT $3;
 
