@@ -1,11 +1,15 @@
-"""Each runtime in turn."""
+"""Each runtime in turn, and each store."""
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from libs.store.memory import MemoryStore
+from tests.support import postgres
 from tests.support.rig import Rig, opened
+from tests.support.stores import REAL, Servers, World, simulated
 
 
 @pytest.fixture(
@@ -14,3 +18,23 @@ from tests.support.rig import Rig, opened
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
     async with opened(request.param, tmp_path) as built:
         yield built
+
+
+@pytest.fixture(scope="session")
+async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Servers]:
+    async with AsyncExitStack() as stack:
+        yield Servers(tmp_path_factory, stack)
+
+
+@pytest.fixture(params=["memory", "simulated", *REAL])
+async def world(request: pytest.FixtureRequest, servers: Servers) -> World:
+    if request.param in ("memory", "simulated"):
+        store = MemoryStore() if request.param == "memory" else simulated()
+        return World(store, store, store, store, store)
+    stores = await servers.empty(request.param)
+    return World(stores.gateway, stores.scheduler, stores.scheduler, stores.scorer, stores.reallocator)
+
+
+@pytest.fixture(params=REAL)
+async def real(request: pytest.FixtureRequest, servers: Servers) -> postgres.Stores:
+    return await servers.empty(request.param)

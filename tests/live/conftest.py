@@ -1,4 +1,4 @@
-"""What a live test of one executor needs: a NATS of its own, and a control plane of a few lines on it."""
+"""What live tests need: of one executor a NATS and a control plane of a few lines, of a gateway a world around it."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -7,6 +7,8 @@ import pytest
 
 from libs.bus.nats import NatsBus
 from tests.support.control_plane import ControlPlane
+from tests.support.gateway import Place, place
+from tests.support.gateway_world import World, opened
 from tests.support.nats_server import NatsServer
 
 
@@ -24,3 +26,15 @@ async def control(server: NatsServer) -> AsyncIterator[ControlPlane]:
         plane = ControlPlane(bus)
         await plane.listen()
         yield plane
+
+
+@pytest.fixture(scope="session")
+async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
+    async with place(tmp_path_factory.mktemp("gateway")) as made:
+        yield made
+
+
+@pytest.fixture
+async def world(servers: Place) -> AsyncIterator[World]:
+    async with opened(servers) as made:
+        yield made

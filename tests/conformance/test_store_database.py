@@ -1,0 +1,233 @@
+"""What only a database can promise, or refuse; and that the store in one process does to a job what it does."""
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from libs.domain.job import STEPS, Cause, CauseCode, Job, JobEvent, JobState, Step
+from libs.messages.events import Event
+from libs.store import (
+    DoubleAllocationError,
+    Lease,
+    StoreUnavailableError,
+    UnlawfulError,
+)
+from libs.store.memory import MemoryStore
+from libs.store.postgres import PostgresStore
+from tests.support import postgres
+from tests.support.builders import spec
+from tests.support.steps import placement
+from tests.support.stores import AT, World, told
+
+_E, _S = JobEvent, JobState
+
+# only where there are transactions
+
+
+async def test_a_number_that_no_column_holds_is_a_mistake_and_leaves_no_lock_behind(real: postgres.Stores) -> None:
+    with pytest.raises(UnlawfulError, match="out of int64 range"):
+        await real.gateway.jobs(tenant=None, before=2**63)
+    await real.clear()  # needs every table alone
+    assert await real.gateway.jobs(tenant=None) == []
+
+
+async def test_a_write_that_waits_too_long_for_a_lock_is_not_known_to_have_happened(real: postgres.Stores) -> None:
+    lease = await real.scheduler.take_lease("default", holder="me", seen=None)
+    assert lease is not None
+    connection = await real.server.connect("scheduler")
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT must_hold('default', 'me', 1)")
+            with pytest.raises(StoreUnavailableError, match="lock"):
+                await real.scheduler.renew_lease(lease)
+        assert await real.scheduler.renew_lease(lease) is not None
+    finally:
+        await connection.close()
+
+
+async def test_the_database_itself_refuses_what_is_no_step(real: postgres.Stores) -> None:
+    world = World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator)
+    await world.admitted(await world.lead(), "j-1")
+    await real.gateway.submit(spec(), job_id="j-2", tenant="alice", key=None, at=AT)
+    connection = await real.server.connect("scheduler")
+    try:
+        for statement in (
+            "UPDATE jobs SET state = 'running', last_event = 'started', version = 2",
+            "UPDATE jobs SET state = 'cancelled', version = 2",  # not by `submitted`
+            "UPDATE jobs SET last_event = 'waiting'",
+            "UPDATE jobs SET last_event = 'waiting', version = 3",
+            "UPDATE jobs SET last_event = 'waiting', version = 2, epoch = 1",
+            "UPDATE jobs SET last_event = 'placed', state = 'placed', version = 2",
+            "UPDATE jobs SET last_event = 'lost', state = 'nowhere', version = 2",
+            "INSERT INTO jobs (id, tenant, pool, state, last_event, epoch, version, priority, since, placement)"
+            " VALUES ('j-2', 'alice', 'default', 'running', 'started', 0, 1, 0, now(), '{}')",
+            "INSERT INTO jobs (id, tenant, pool, state, last_event, epoch, version, priority, since)"
+            " VALUES ('j-2', 'alice', 'default', 'queued', 'submitted', 5, 1, 0, now())",
+        ):
+            with pytest.raises(asyncpg.CheckViolationError):
+                await connection.execute(statement)
+        await connection.execute("UPDATE jobs SET last_event = 'waiting', version = 2")
+    finally:
+        await connection.close()
+
+
+class Writers:
+    """Transactions that each record one event when they are told to, and end when they are told to."""
+
+    def __init__(self, real: postgres.Stores, stack: AsyncExitStack) -> None:
+        self._real = real
+        self._stack = stack
+        self._count = 0
+        self._open: dict[int, tuple[asyncpg.Connection[Any], Any]] = {}
+        self._pool: list[asyncpg.Connection[Any]] = []
+        self.committed: set[str] = set()
+        self._told: dict[int, list[str]] = {}
+
+    async def write(self, number: int) -> None:
+        if number not in self._open:
+            connection = self._pool.pop() if self._pool else await self._real.server.connect("scheduler")
+            self._stack.push_async_callback(connection.close)
+            transaction = connection.transaction()
+            await transaction.start()
+            self._open[number], self._told[number] = (connection, transaction), []
+        self._count += 1
+        subject = f"n-{self._count}"
+        await self._open[number][0].execute(
+            "INSERT INTO events (topic, event, subject_id, version, at, data)"
+            " VALUES ('nodes', 'changed', $1, 1, now(), '{}')",
+            subject,
+        )
+        self._told[number].append(subject)
+
+    async def end(self, number: int, *, commit: bool) -> None:
+        if number in self._open:
+            connection, transaction = self._open.pop(number)
+            await (transaction.commit() if commit else transaction.rollback())
+            self.committed.update(self._told.pop(number) if commit else ())
+            self._pool.append(connection)
+
+
+acts = st.one_of(
+    st.tuples(st.just("write"), st.integers(0, 3)),
+    st.tuples(st.sampled_from(["commit", "commit", "rollback"]), st.integers(0, 3)),
+    st.tuples(st.just("read"), st.integers(1, 3)),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(script=st.lists(acts, max_size=30))
+async def test_no_event_is_skipped_however_transactions_interleave(
+    real: postgres.Stores, script: list[tuple[str, int]]
+) -> None:
+    await real.clear()
+    seen: list[Event] = []
+
+    async def read(limit: int) -> int:
+        found = await real.gateway.events(after=seen[-1].cursor if seen else "", limit=limit)
+        seen.extend(found)
+        return len(found)
+
+    async with AsyncExitStack() as stack:
+        writers = Writers(real, stack)
+        for act, number in script:
+            if act == "write":
+                await writers.write(number)
+            elif act == "read":
+                await read(number)
+            else:
+                await writers.end(number, commit=act == "commit")
+        for number in range(4):
+            await writers.end(number, commit=True)
+    while await read(100):
+        pass
+    assert sorted(event.subject_id for event in seen) == sorted(writers.committed)
+    assert seen == await real.gateway.events()
+
+
+# after() against the database's own statement
+
+numbers = st.dictionaries(st.sampled_from(["step", "loss"]), st.floats(-1e6, 1e6), max_size=2)
+causes = st.builds(
+    Cause,
+    code=st.sampled_from(CauseCode),
+    sentence=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8),
+    by=st.sampled_from(["", "node-1"]),
+    numbers=numbers,
+)
+moments = st.integers(0, 10**9).map(lambda micros: AT + micros / 1e6)
+fields = st.fixed_dictionaries(
+    {"at": moments, "cause": causes},
+    optional={
+        "priority": st.integers(-1000, 1000),
+        "attempts": st.integers(0, 5),
+        "not_before": moments | st.just(0.0),
+        "exit_code": st.integers(0, 255),
+        "progress": numbers,
+    },
+)
+tries = st.tuples(
+    st.sampled_from([event for event in _E if event is not _E.SUBMITTED]),
+    fields,
+    st.integers(0, 3),  # which GPU, or how the step is spoilt
+    st.sampled_from(["legal", "legal", "legal", "legal", "stale", "to", "epoch"]),
+)
+
+
+def attempt(job: Job, drawn: tuple[JobEvent, dict[str, Any], int, str]) -> Step:
+    """A step from `drawn`: legal where it can be, or wrong in the way that was drawn."""
+    event, with_fields, number, way = drawn
+    legal = sorted(known for state, known in STEPS if state is job.state)
+    if way != "to" and event not in legal:
+        event = legal[number % len(legal)]
+    where: dict[str, Any] = {"placement": placement(("n", number))} if event is _E.PLACED else {}
+    return Step(
+        job_id=job.id,
+        version=job.version - (way == "stale"),
+        event=event,
+        to=list(_S)[number] if way == "to" else STEPS[job.state, event],
+        epoch=job.epoch + (event is _E.REQUEUED) + (way == "epoch"),
+        **with_fields,
+        **where,
+    )
+
+
+async def outcome(store: MemoryStore | PostgresStore, lease: Lease, made: Step) -> Any:
+    try:
+        return await store.take(lease, [made])
+    except UnlawfulError:
+        return "illegal"
+    except DoubleAllocationError:
+        return "double"
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(script=st.lists(tries, max_size=25))
+async def test_any_steps_make_the_same_job_in_memory_and_in_postgres(
+    real: postgres.Stores, script: list[tuple[JobEvent, dict[str, Any], int, str]]
+) -> None:
+    await real.clear()
+    memory = MemoryStore()
+    stores: tuple[MemoryStore | PostgresStore, ...] = (memory, real.scheduler)
+    for gateway in (memory, real.gateway):
+        for job_id in ("j-0", "j-1"):
+            await gateway.submit(spec(), job_id=job_id, tenant="alice", key=None, at=AT)
+    leases: list[Lease] = []
+    for store in stores:
+        lease = await store.take_lease("default", holder="me", seen=None)
+        assert lease is not None
+        await store.admit(lease, pool="default", limit=10)
+        leases.append(lease)
+    for number, drawn in enumerate(script):
+        job = await memory.job(f"j-{number % 2}")
+        assert job is not None
+        made = attempt(job, drawn)
+        found = [await outcome(store, lease, made) for store, lease in zip(stores, leases, strict=True)]
+        assert found[0] == found[1], made
+        assert await memory.jobs(tenant=None) == await real.gateway.jobs(tenant=None)
+    for job_id in ("j-0", "j-1"):
+        in_memory, in_postgres = await memory.story(job_id), await real.gateway.story(job_id)
+        assert [told(event) for event in in_memory] == [told(event) for event in in_postgres]

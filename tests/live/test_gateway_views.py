@@ -1,0 +1,193 @@
+"""What a gateway shows of jobs, GPUs, nodes and the cluster, over a real Postgres and a real NATS."""
+
+import asyncio
+import time
+from typing import Any
+
+from msgspec import structs
+
+from libs.domain.job import JobEvent, JobState
+from libs.messages.http import LimitsView
+from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
+from libs.messages.signals import (
+    Curve,
+    CurvePoint,
+    GpuProcess,
+    GpuSample,
+    GpuScore,
+    HostSample,
+    NodeSampled,
+    PoolReviewed,
+    RankVerdict,
+)
+from tests.support.builders import GIB, spec
+from tests.support.gateway_world import SECONDS_MAX, World
+from tests.support.steps import placement
+
+
+async def test_a_job_is_found_by_its_id_or_as_the_newest_of_its_name(world: World) -> None:
+    first, second = await world.alice.submit(spec("train")), await world.alice.submit(spec("train"))
+    assert (await world.alice.job("train")).id == second.id
+    assert (await world.alice.job(first.id)).id == first.id
+
+
+async def test_jobs_are_listed_the_newest_first_by_pages_states_and_name(world: World) -> None:
+    ids = [(await world.alice.submit(spec(f"job-{number % 2}"))).id for number in range(5)]
+    page = await world.alice.jobs(limit=3)
+    assert [job.id for job in page.jobs] == ids[:1:-1]
+    assert page.before is not None
+    rest = await world.alice.jobs(limit=3, before=page.before)
+    assert [job.id for job in rest.jobs] == ids[1::-1]
+    assert rest.before is None
+    assert len((await world.alice.jobs(name="job-1")).jobs) == 2
+    assert len((await world.alice.jobs(states=[JobState.QUEUED, JobState.FAILED])).jobs) == 5
+    assert not (await world.alice.jobs(states=[JobState.RUNNING])).jobs
+
+
+async def test_a_running_job_shows_the_progress_and_the_use_that_are_heard(world: World) -> None:
+    job = await world.running()
+    sample = NodeSampled(
+        node_id="node-1",
+        pool="default",
+        at=time.time(),
+        host=HostSample(cpus=64, cpus_used=3.5, memory_total=256 * GIB, memory_used=GIB),
+        gpus=(GpuSample(index=0, uuid="EMULATED-0", model="Emulated GPU", emulated=True, utilisation=0.75),),
+    )
+    runs = (RunProgressed(job_id=job.id, epoch=0, rank=0, progress={"step": 120.0}),)
+    async with world.place.bus("executor-node-1") as executor, world.place.bus("telemetry-node-1") as telemetry:
+        async with asyncio.timeout(SECONDS_MAX):
+            while (seen := await world.alice.job(job.id)).progress != {"step": 120.0}:
+                await executor.publish(ProgressSeen(node_id="node-1", runs=runs))
+            while (await world.alice.nodes()).nodes[0].use is None:
+                await telemetry.publish(sample)
+    assert seen.runs[0].progress == {"step": 120.0}
+    shown = (await world.alice.nodes()).nodes[0]
+    assert shown.use is not None
+    assert shown.use.cpus_used == 3.5
+    assert shown.gpus[0].use is not None
+    assert shown.gpus[0].use.utilisation == 0.75
+
+
+def score(gpu: int, value: float, **fields: Any) -> GpuScore:
+    return GpuScore(node_id="node-1", gpu_index=gpu, job_class="compute", score=value, source="jobs", **fields)
+
+
+async def test_gpus_are_shown_with_their_use_their_holder_and_their_scores(world: World) -> None:
+    job = await world.running()
+    measured = score(0, 1.25, confidence=0.8, samples=40, measured_at=time.time() - 120)
+    held = score(1, 3.0, quarantined_until=time.time() + 600)
+    await world.place.stores.scorer.save_scores([measured, held], at=time.time())
+    processes = (
+        GpuProcess(pid=10, job_id=job.id, memory_used=GIB),
+        GpuProcess(pid=11, job_id="j-of-others"),
+        GpuProcess(pid=12),
+    )
+    busy = GpuSample(index=0, uuid="EMULATED-0", model="Emulated GPU", utilisation=0.75, processes=processes)
+    busy = structs.replace(busy, clock_events=("sw-thermal-slowdown",), provider="emulated")
+    sample = NodeSampled(
+        node_id="node-1",
+        pool="default",
+        at=time.time(),
+        host=HostSample(cpus=64, memory_total=GIB, memory_used=0),
+        gpus=(busy,),
+    )
+    async with world.place.bus("telemetry-node-1") as telemetry, asyncio.timeout(SECONDS_MAX):
+        while (await world.alice.gpus()).gpus[0].use is None:
+            await telemetry.publish(sample)
+    seen = {
+        who: (await client.gpus(node="node-1")).gpus
+        for who, client in (("alice", world.alice), ("bob", world.bob), ("admin", world.admin))
+    }
+    first, second = seen["alice"][:2]
+    assert (first.node_id, first.pool, first.index, first.emulated) == ("node-1", "default", 0, True)
+    assert first.held_by is not None
+    assert first.held_by.name == job.name
+    (known,) = first.scores
+    assert (known.score, round(known.believed, 6), known.samples, known.source) == (1.25, 1.2, 40, "jobs")
+    assert known.age_seconds is not None
+    assert 115 < known.age_seconds < 180
+    assert second.scores[0].quarantined_until is not None
+    pids = {
+        who: [process.pid for process in gpus[0].use.processes] if gpus[0].use else None for who, gpus in seen.items()
+    }
+    assert pids == {"alice": [10], "bob": [], "admin": [10, 11, 12]}
+    theirs = seen["bob"][0]
+    assert theirs.held_by is not None
+    assert (theirs.held_by.job_id, theirs.held_by.name, theirs.held_by.tenant) == (job.id, "", "")
+    assert theirs.use is not None
+    assert theirs.use.clock_events == ("sw-thermal-slowdown",)
+    assert len((await world.alice.gpus()).gpus) == 8
+    assert (await world.alice.gpus(node="node-9")).gpus == ()
+    assert (await world.alice.gpus(pool="other")).gpus == ()
+    slowest = {node.id: node.slowest for node in (await world.alice.nodes()).nodes}
+    assert slowest["node-2"] is None
+    assert slowest["node-1"] is not None
+    assert (slowest["node-1"].gpu_index, slowest["node-1"].believed) == (1, 3.0)
+
+
+async def test_a_job_shows_its_pace_what_holds_it_back_what_was_tuned_and_its_curve(world: World) -> None:
+    job = await world.running()
+    assert job.placement is not None
+    (allocation,) = job.placement.allocations
+    tuned = structs.replace(allocation, cpus=2.5, egress=2_500_000)
+    await world.go(job, JobEvent.TUNED, placement=structs.replace(job.placement, allocations=(tuned,)))
+    point = CurvePoint(replicas=1, cpus=1.0, speed=64.0, windows=4)
+    curve = Curve(subject=f"job:{job.id}", pool="default", points=(point,), at=time.time())
+    await world.place.stores.scorer.save_curves([curve])
+    pace = Pace(window_seconds=30.0, steps=60, steps_rate=2.0, samples_rate=64.0, step_seconds=0.5)
+    run = RunProgressed(job_id=job.id, epoch=0, rank=0, progress={"step": 9.0}, pace=pace, disbelieved=3)
+    verdict = RankVerdict(job_id=job.id, epoch=0, rank=0, code="cpu-quota-bound", sentence="held back", since=1.0)
+    others = (structs.replace(verdict, job_id="j-of-others"), structs.replace(verdict, epoch=1, rank=-1))
+    reviewed = PoolReviewed(pool="default", at=time.time(), verdicts=(*others, verdict))
+    async with (
+        world.place.bus("executor-node-1") as executor,
+        world.place.bus("reallocator") as reallocator,
+        asyncio.timeout(SECONDS_MAX),
+    ):
+        while not (seen := await world.alice.job(job.id)).verdicts or not seen.progress:
+            await executor.publish(ProgressSeen(node_id="node-1", runs=(run,)))
+            await reallocator.publish(reviewed)
+    assert seen.verdicts == (verdict,)
+    assert seen.curve == (point,)
+    (shown,) = seen.runs
+    assert (shown.pace, shown.disbelieved) == (pace, 3)
+    assert (shown.cpus, shown.egress) == (2.5, 2_500_000)
+    assert shown.asked == LimitsView(cpus=1.0, memory=GIB)
+    (listed,) = (await world.alice.jobs()).jobs
+    assert (listed.verdicts, listed.curve, listed.runs) == ((), (), ())
+
+
+async def test_a_job_on_a_gpu_that_turned_slow_is_explained_by_what_is_known_now(world: World) -> None:
+    job = await world.running()
+    other = await world.go(await world.submitted(name="other"), JobEvent.PLACED, placement=placement(("node-1", 2)))
+    await world.place.stores.scorer.save_scores([score(0, 1.21, samples=40)], at=time.time())
+    told = (await world.alice.explain(job.id)).sentence
+    assert told.endswith("; now gpu-0 of node-1 is 1.21× slower for compute-bound jobs (40 samples, from jobs)")
+    assert "slower" not in (await world.alice.explain(other.id)).sentence
+
+
+async def test_nodes_show_what_is_held_by_whom_and_what_is_emulated(world: World) -> None:
+    job = await world.running()
+    first, second = (await world.alice.nodes()).nodes
+    assert (first.id, first.cpus_allocated, first.memory_allocated) == ("node-1", 1.0, GIB)
+    assert first.gpus[0].held_by is not None
+    assert (first.gpus[0].held_by.job_id, first.gpus[0].held_by.name) == (job.id, job.name)
+    assert all(gpu.held_by is None for gpu in (*first.gpus[1:], *second.gpus))
+    assert all(gpu.emulated for gpu in (*first.gpus, *second.gpus))
+
+
+async def test_the_cluster_at_a_glance_counts_jobs_and_resources(world: World) -> None:
+    running = await world.running()
+    waiting = await world.submitted(name="waits")
+    view = await world.alice.cluster()
+    assert (view.totals.nodes, view.totals.gpus, view.totals.gpus_held, view.totals.gpus_emulated) == (2, 8, 1, 8)
+    assert view.states == {"running": 1, "queued": 1}
+    assert [job.id for job in view.running] == [running.id]
+    assert [job.id for job in view.queued] == [waiting.id]
+
+
+async def test_a_placed_job_is_explained_by_where_it_is(world: World) -> None:
+    job = await world.running()
+    told = await world.alice.explain(job.id)
+    assert told.state is JobState.RUNNING
+    assert "node-1" in told.sentence

@@ -1,0 +1,97 @@
+"""A gateway over a real Postgres and a real NATS, two tenants, an administrator and two nodes."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from libs.client import Client
+from libs.domain.job import Job, JobEvent
+from libs.messages.http import ErrorView
+from libs.store import Lease
+from tests.support.builders import spec
+from tests.support.gateway import (
+    ADMIN_TOKEN,
+    FakeExecutor,
+    Place,
+    RunningGateway,
+    add_nodes,
+    admitted,
+    executors,
+)
+from tests.support.steps import go, placement
+
+SECONDS_MAX = 20.0
+HELLO = {"name": "hello", "command": ["true"]}
+
+
+class World(msgspec.Struct):
+    """A gateway, its servers, and the tests' own ways around it."""
+
+    place: Place
+    gateway: RunningGateway
+    lease: Lease
+    nodes: dict[str, FakeExecutor]
+    http: aiohttp.ClientSession
+    alice: Client
+    bob: Client
+    admin: Client
+    tokens: dict[str, str]
+
+    async def stored(self) -> list[int]:
+        """How much there is of all that the gateway writes."""
+        rows = await self.place.stores.owner.fetch(
+            "SELECT (SELECT count(*) FROM submissions), (SELECT count(*) FROM asks), (SELECT count(*) FROM events),"
+            " (SELECT count(*) FROM outbox), (SELECT count(*) FROM tokens), (SELECT count(*) FROM tenants)"
+        )
+        return list(rows[0])
+
+    async def ask(self, method: str, path: str, *, token: str = "alice", **options: Any) -> tuple[int, bytes, Any]:
+        headers = {"Authorization": f"Bearer {self.tokens[token]}", **options.pop("headers", {})}
+        url = f"{self.gateway.url}{path}"
+        async with self.http.request(method, url, headers=headers, **options) as response:
+            return response.status, await response.read(), response.headers
+
+    async def submitted(self, **fields: Any) -> Job:
+        """A job of alice's, as the scheduler has it."""
+        submitted = await self.alice.submit(spec(**fields))
+        return await admitted(self.place, self.lease, submitted.id)
+
+    async def go(self, job: Job, *events: JobEvent, **fields: Any) -> Job:
+        for event in events:
+            job = await go(self.place.stores.scheduler, self.lease, job, event, at=time.time(), **fields)
+            fields = {}
+        return job
+
+    async def running(self, **fields: Any) -> Job:
+        """A job of alice's that runs on the first GPU of node-1."""
+        where = fields.pop("placement", placement(("node-1", 0)))
+        job = await self.go(await self.submitted(**fields), JobEvent.PLACED, placement=where)
+        return await self.go(job, JobEvent.STARTING, JobEvent.STARTED)
+
+
+@asynccontextmanager
+async def opened(servers: Place) -> AsyncIterator[World]:
+    """Emptied before; the gateway ends with it."""
+    await servers.stores.clear()
+    lease = await add_nodes(servers)
+    gateway = RunningGateway(servers, volumes_allowed=("/srv/data",))
+    await gateway.start()
+    async with (
+        executors(servers, "node-1", "node-2") as nodes,
+        aiohttp.ClientSession() as http,
+        gateway.client() as admin,
+    ):
+        made = [await admin.make_token(tenant, "test") for tenant in ("alice", "bob")]
+        tokens = {"admin": ADMIN_TOKEN, **{each.tenant: each.token for each in made}}
+        async with gateway.client(tokens["alice"]) as alice, gateway.client(tokens["bob"]) as bob:
+            yield World(servers, gateway, lease, nodes, http, alice, bob, admin, tokens)
+    await gateway.stop()
+
+
+def error_of(body: bytes) -> tuple[str, str]:
+    error = msgspec.json.decode(body, type=ErrorView).error
+    return error.field, error.reason
