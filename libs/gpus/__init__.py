@@ -8,7 +8,6 @@ gives back. Every sample says who told it.
 
 from libs.gpus.inventory import EMULATED_MEMORY, EMULATED_MODEL, inventory
 from libs.gpus.sample import sample
-from libs.gpus.topology import topology
 from libs.gpus.watch import GpuWatch
 
-__all__ = ["EMULATED_MEMORY", "EMULATED_MODEL", "GpuWatch", "inventory", "sample", "topology"]
+__all__ = ["EMULATED_MEMORY", "EMULATED_MODEL", "GpuWatch", "inventory", "sample"]

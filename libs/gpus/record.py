@@ -14,7 +14,6 @@ from libs.gpus.inventory import inventory
 from libs.gpus.nvml import DRIVER, Nvml
 from libs.gpus.recording import FORMAT, Header, Moment, line
 from libs.gpus.source import DriverSource, Samples, SourceError
-from libs.gpus.topology import topology
 from libs.messages.signals import GpuSample
 
 _IDENTITY: Final = frozenset({"index", "uuid", "model", "emulated", "problem", "provider", "driver"})
@@ -53,7 +52,7 @@ def main(
         return 1
     try:
         if asked.check:
-            _check(source, gpus, nvml, out, clock=clock, sleep=sleep, period=asked.period)
+            _check(source, gpus, out, clock=clock, sleep=sleep, period=asked.period)
         else:
             with asked.file.open("xb") as file:
                 taken = _record(
@@ -101,13 +100,13 @@ def _record(
 
 def _header(source: DriverSource, gpus: tuple[Gpu, ...], samples: Samples, period: float) -> Header:
     driver = next((sample.driver for sample in samples if sample.driver), "")
-    return Header(recording=FORMAT, provider=source.provider, driver=driver, period=period, gpus=gpus)
+    near = tuple((*pair, share) for pair, share in source.near.items())
+    return Header(recording=FORMAT, provider=source.provider, driver=driver, period=period, gpus=gpus, near=near)
 
 
 def _check(
     source: DriverSource,
     gpus: tuple[Gpu, ...],
-    nvml: Nvml,
     out: TextIO,
     *,
     clock: Callable[[], float],
@@ -131,8 +130,7 @@ def _check(
             out.write(f"problem: {sample.problem}\n")
         _tell_fields(sample, out)
         out.writelines(f"  {function}: {words}\n" for function, words in sorted(errors[sample.uuid].items()))
-    near = topology(gpus, nvml=nvml)
-    out.writelines(f"GPUs {one} and {other}: {level}\n" for (one, other), level in near.items())
+    out.writelines(f"GPUs {one} and {other}: {level}\n" for (one, other), level in source.near.items())
 
 
 def _tell_fields(sample: GpuSample, out: TextIO) -> None:

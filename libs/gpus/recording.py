@@ -28,6 +28,7 @@ class Header(Struct, frozen=True, kw_only=True):
     driver: str
     period: float
     gpus: tuple[Gpu, ...]
+    near: tuple[tuple[int, int, str], ...] = ()  # two GPUs' indices, and the nearest thing that they share
 
 
 class Moment(Struct, frozen=True, kw_only=True):

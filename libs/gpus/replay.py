@@ -11,6 +11,7 @@ import msgspec
 from libs.domain.cluster import Gpu
 from libs.gpus.recording import Recording, load
 from libs.gpus.source import Samples
+from libs.gpus.topology import Near
 from libs.messages.signals import GpuSample
 
 _GROWING: Final = ("energy_joules", "power_capped_seconds", "thermal_seconds")
@@ -28,6 +29,7 @@ class Replay:
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         recording = load(path)
         self.gpus: tuple[Gpu, ...] = recording.header.gpus
+        self.near: Near = {(one, other): share for one, other, share in recording.header.near}
         self.recorded_by = recording.header.provider
         self._recording = recording
         self._clock = clock

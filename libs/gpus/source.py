@@ -9,6 +9,7 @@ from typing import Protocol
 from libs.domain.cluster import Gpu
 from libs.gpus.nvml import DRIVER, Nvml, NvmlError, provider_of, text
 from libs.gpus.sample import GpuReader
+from libs.gpus.topology import Near, topology
 from libs.gpus.xid import XidCounts, XidListener
 from libs.messages.signals import GpuSample
 
@@ -26,6 +27,8 @@ class Source(Protocol):
 
     @property
     def provider(self) -> str: ...
+    @property
+    def near(self) -> Near: ...  # as of the last opening
     def open(self) -> None: ...  # raises SourceError
     def read(self) -> Samples: ...  # one of each GPU, whatever goes wrong
     def close(self) -> bool: ...  # False: not yet, ask again
@@ -44,6 +47,7 @@ class DriverSource:
         self._listener: XidListener | None = None
         self._reader: GpuReader | None = None
         self._closing = False
+        self.near: Near = {}
 
     @property
     def provider(self) -> str:
@@ -54,6 +58,7 @@ class DriverSource:
             self._nvml.nvmlInit()
         except NvmlError as error:
             raise SourceError(str(error)) from error
+        self.near = topology(self._gpus, nvml=self._nvml)
         self._reader = GpuReader(self._gpus, nvml=self._nvml, driver=self._version(), xids=self._xids.of)
 
     def read(self) -> Samples:

@@ -1,5 +1,6 @@
 """How near the GPUs of a node are to each other. It does not change while the node runs: ask once."""
 
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Final
 
@@ -17,9 +18,12 @@ LEVELS: Final = {
 }
 """What NVML calls the nearest thing that two GPUs share, from near to far."""
 
+Near = Mapping[tuple[int, int], str]
+"""By two GPUs' indices, the lower first."""
 
-def topology(gpus: tuple[Gpu, ...], *, nvml: Nvml = DRIVER) -> dict[tuple[int, int], str]:
-    """By two GPUs' indices, the lower first. A pair of which the driver does not tell is left out.
+
+def topology(gpus: tuple[Gpu, ...], *, nvml: Nvml = DRIVER) -> Near:
+    """A pair of which the driver does not tell is left out.
 
     The driver must be initialised if any of them is real; emulated ones are near nothing. MIG instances have no
     place of their own: they are left out as well.

@@ -11,6 +11,7 @@ from libs.domain.cluster import Gpu
 from libs.gpus.nvml import DRIVER, Nvml
 from libs.gpus.sample import unknown
 from libs.gpus.source import DriverSource, Samples, Source, SourceError
+from libs.gpus.topology import Near
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,11 @@ class GpuWatch:
         self._wait_seconds = 0.0  # between the last opening and the next
         self._failure = ""
         self._asked: asyncio.Future[Samples] | None = None
+
+    @property
+    def near(self) -> Near:
+        """How near its GPUs are to each other, as the driver said when it was opened last."""
+        return self._source.near
 
     async def sample(self) -> Samples:
         if not self._asks:

@@ -2,6 +2,7 @@
 
 weft_gpu_…      labels node, gpu, gpu_uuid, model, emulated ("true": no hardware); weft_gpu_info has driver and provider
 weft_gpu_process_…   and pid, job_id, rank: what one process has of it
+weft_gpu_pair_info   labels node, gpu_uuid, peer_uuid, share: the nearest thing that two GPUs share, as NVML calls it
 weft_node_…     label node
 weft_run_…      labels node, job_id, rank, epoch, source
 weft_sampled_at_seconds   when that was, seconds since the epoch
@@ -16,6 +17,8 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from libs.domain.cluster import Gpu
+from libs.gpus.topology import Near
 from libs.messages.signals import CLOCK_EVENTS, GpuSample, HostSample, NodeSampled, RunSample
 
 _Gauge = tuple[str, str, str, float]
@@ -122,6 +125,22 @@ class NodeGauges(Collector):
         yield from _families(_RUN_TOTALS, RUN_LABELS, runs, CounterMetricFamily)
         if self._also is not None:
             yield from self._also(sampled)
+
+
+class GpuPairs(Collector):
+    """How near the GPUs of a node are to each other, as far as their driver says."""
+
+    def __init__(self, node: str, gpus: Sequence[Gpu], near: Callable[[], Near]) -> None:
+        self._node, self._near = node, near
+        self._uuids = {gpu.index: gpu.uuid for gpu in gpus}
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["node", "gpu_uuid", "peer_uuid", "share"]
+        pairs = GaugeMetricFamily("weft_gpu_pair_info", "Always 1: the nearest thing that they share", labels=labels)
+        for (one, other), share in self._near().items():
+            pairs.add_metric([self._node, self._uuids[one], self._uuids[other], share], 1.0)
+        if pairs.samples:
+            yield pairs
 
 
 def _gpu_labels(node: str, gpu: GpuSample) -> list[str]:

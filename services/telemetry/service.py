@@ -14,7 +14,7 @@ from services.telemetry.attribution import Attribution
 from services.telemetry.core import Reading, Sampler
 from services.telemetry.dcgm import dcgm_families
 from services.telemetry.host import read_host
-from services.telemetry.metrics import NodeGauges
+from services.telemetry.metrics import GpuPairs, NodeGauges
 from services.telemetry.runs import Finder, FoundRun
 from services.telemetry.usage import UsageReader
 
@@ -26,9 +26,10 @@ class Telemetry:
     """This node, as it can be sampled. Files are read in a thread: a disk that hangs must not hang the probes."""
 
     def __init__(self, *, node_id: str, pool: str, finder: Finder, gpus: GpuWatch, disk: Path, boot: str = "") -> None:
+        self.node_id = node_id
         self.sampler = Sampler(node_id=node_id, pool=pool, boot=boot)
         self._finder = finder
-        self._gpus = gpus
+        self.gpus = gpus
         self._disk = disk
         self._usage = UsageReader()
         self._attribution = Attribution()
@@ -38,7 +39,7 @@ class Telemetry:
         self._runs = await self._finder.find()
 
     async def sample(self, *, at: float) -> NodeSampled:
-        gpus = await self._gpus.sample()
+        gpus = await self.gpus.sample()
         reading, gpus = await asyncio.to_thread(self._read, self._runs, gpus)
         return self.sampler.sampled(reading, gpus, at=at)
 
@@ -60,6 +61,7 @@ async def run(
 ) -> None:
     registry, gauges = CollectorRegistry(auto_describe=True), NodeGauges(dcgm_families if dcgm_names else None)
     registry.register(gauges)
+    registry.register(GpuPairs(telemetry.node_id, telemetry.gpus.gpus, lambda: telemetry.gpus.near))
     lost = Gauge(
         "weft_telemetry_lost", "Measures of runs that were known and could not be read any more.", registry=registry
     )

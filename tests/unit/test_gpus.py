@@ -23,6 +23,7 @@ from libs.gpus.fakegpu import (
 )
 from libs.gpus.nvml import DRIVER, Nvml
 from libs.gpus.sample import unknown
+from libs.gpus.topology import Near
 from libs.messages.signals import GpuSample
 
 
@@ -205,6 +206,14 @@ async def test_a_watch_opens_the_driver_once() -> None:
     assert driver.opened == opened + 1
 
 
+async def test_a_watch_knows_how_near_gpus_are_to_each_other_once_the_driver_was_asked() -> None:
+    driver = FakeNvml([FakeGpu(uuid=f"GPU-{n}", bus=n // 2) for n in range(3)])
+    watch = GpuWatch(found(driver), nvml=driver, seconds_max=10)
+    assert watch.near == {}
+    await watch.sample()
+    assert watch.near == {(0, 1): "single", (0, 2): "system", (1, 2): "system"}
+
+
 async def test_a_driver_that_hangs_is_asked_once_and_holds_up_nobody() -> None:
     driver = FakeNvml(gpus(1, utilisation=40))
     watch = GpuWatch(found(driver), nvml=driver, seconds_max=0)
@@ -234,6 +243,7 @@ class Scripted:
     """A source that opens, reads and closes as told, and counts."""
 
     provider = "fake"
+    near: Near = {}  # noqa: RUF012 - never changed
 
     def __init__(self, gpus: tuple[Gpu, ...]) -> None:
         self.gpus, self.problem, self.closes_at_once = gpus, "", True

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libs.domain.cluster import Gpu
-from libs.gpus import inventory, topology
+from libs.gpus import inventory
 from libs.gpus.asking import GONE_MAX
 from libs.gpus.fake import FakeNvml
 from libs.gpus.fakegpu import (
@@ -34,6 +34,7 @@ from libs.gpus.fakenvml import FakeLibrary, installed
 from libs.gpus.nvml import DRIVER, Nvml, NvmlError, provider_of
 from libs.gpus.processes import PROCESSES_MAX
 from libs.gpus.sample import GpuReader
+from libs.gpus.topology import topology
 from libs.messages.signals import GpuProcess, GpuSample
 
 GPM = {2: 55.0, 3: 21.5, 5: 40.0, 10: 33.0, 20: 100.0, 21: 200.0, 60: 300.0, 61: 400.0}

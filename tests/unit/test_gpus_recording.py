@@ -83,6 +83,7 @@ async def test_a_replay_goes_round_says_so_and_its_totals_go_on(tmp_path: Path) 
     assert [utilisation for utilisation, _ in seen] == [0.0, 0.1, 0.2, 0.3, 0.4] * 2 + [0.0, 0.1]
     joules = [energy for _, energy in seen]
     assert joules == sorted(joules)
+    assert watch.near == {(0, 1): "single"}
     assert joules[5:] == [value + 400 for value in joules[:5]] + [800.0, 900.0]
 
 

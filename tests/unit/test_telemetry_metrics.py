@@ -6,9 +6,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from libs.domain.cluster import Gpu
 from libs.messages.signals import CLOCK_EVENTS, GpuProcess, GpuSample, HostSample, NodeSampled, RunSample
 from services.telemetry.dcgm import dcgm_families
-from services.telemetry.metrics import NodeGauges
+from services.telemetry.metrics import GpuPairs, NodeGauges
 
 HOST = HostSample(cpus=2, memory_total=1, memory_used=0)
 
@@ -98,3 +99,15 @@ def test_an_emulated_gpu_has_none_of_nvidias_names() -> None:
 
 def test_nvidias_names_are_left_out_unless_they_are_asked_for() -> None:
     assert not any(name.startswith("DCGM_") for name in shown(gpu(utilisation=0.5), dcgm=False))
+
+
+def test_how_near_two_gpus_are_is_told_by_their_uuids_and_nothing_where_it_is_not_known() -> None:
+    gpus = [Gpu(index=index, uuid=f"GPU-{index}", model="H200", memory=1) for index in range(2)]
+    near: dict[tuple[int, int], str] = {}
+    registry = CollectorRegistry()
+    registry.register(GpuPairs("node-1", gpus, lambda: near))
+    assert generate_latest(registry) == b""
+    near[0, 1] = "hostbridge"
+    (family,) = text_string_to_metric_families(generate_latest(registry).decode())
+    labels = {"node": "node-1", "gpu_uuid": "GPU-0", "peer_uuid": "GPU-1", "share": "hostbridge"}
+    assert [(one.name, one.labels, one.value) for one in family.samples] == [("weft_gpu_pair_info", labels, 1.0)]
