@@ -166,7 +166,7 @@ class TuningMode(StrEnum):
 class Tuning(_Strict, frozen=True, kw_only=True):
     """Whether what the job gets may be changed while it runs, and how far: its envelope.
 
-    What is not said is the pool's to say. `cpus`: cores of all its replicas together; `memory` and `egress`: of each.
+    What is not said is the pool's to say. `cpus`: cores of all its replicas together; the rest: of each.
     """
 
     mode: TuningMode | None = None
@@ -174,6 +174,12 @@ class Tuning(_Strict, frozen=True, kw_only=True):
         None
     )
     memory: Size | None = None
+    memory_min: (
+        Annotated[
+            Size, Meta(description="What was never used may be taken back down to this; else to what it asks for.")
+        ]
+        | None
+    ) = None
     egress: Size | None = None
 
 
@@ -259,6 +265,8 @@ def _check(spec: JobSpec) -> None:
     for name, role in spec.roles.items():
         if not (spec.image or role.image or spec.command or role.command):
             raise SpecError("command", f"role {name} has neither an image nor a command")
+        if (least := spec.tuning.memory_min) is not None and size_bytes(least) > role.memory_bytes:
+            raise SpecError("tuning.memory_min", f"{least} is more than the {role.memory} that role {name} asks for")
     if spec.progress is not None:
         try:
             groups = re.compile(spec.progress.pattern).groupindex

@@ -14,11 +14,16 @@ CPUS_GRAIN = 1000
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """`cpus`: cores of all ranks together. Memory and egress of one rank, by role; None: no cap was asked for."""
+    """`cpus`: cores of all ranks together. Memory and egress of one rank, by role; None: no cap was asked for.
+
+    What a rank has been given beyond `…_min` may be taken back.
+    """
 
     cpus: float
     memory: dict[str, int]
+    memory_min: dict[str, int]
     egress: dict[str, int | None]
+    egress_min: dict[str, int | None]
 
 
 def bounds_of(job: Job, *, growth: float = GROWTH) -> Bounds:
@@ -27,16 +32,19 @@ def bounds_of(job: Job, *, growth: float = GROWTH) -> Bounds:
     tuning, roles = job.spec.tuning, job.spec.roles
     asked = sum(roles[allocation.role].cpus for allocation in job.placement.allocations)
     memory = None if tuning.memory is None else size_bytes(tuning.memory)
+    memory_min = None if tuning.memory_min is None else size_bytes(tuning.memory_min)
     egress = None if tuning.egress is None else size_bytes(tuning.egress)
     return Bounds(
         cpus=growth * asked if tuning.cpus is None else tuning.cpus,
         memory={
             name: int(MEMORY_GROWTH * role.memory_bytes) if memory is None else memory for name, role in roles.items()
         },
+        memory_min={name: role.memory_bytes if memory_min is None else memory_min for name, role in roles.items()},
         egress={
             name: None if role.egress_bytes is None else egress or int(EGRESS_GROWTH * role.egress_bytes)
             for name, role in roles.items()
         },
+        egress_min={name: role.egress_bytes for name, role in roles.items()},
     )
 
 

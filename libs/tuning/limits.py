@@ -1,18 +1,27 @@
 """Proposals about memory and about what ranks may send."""
 
+import math
+from collections.abc import Iterable, Mapping
+
 from libs.domain.job import Allocation, CauseCode
 from libs.domain.quantity import size_text
 from libs.domain.spec import EGRESS_BYTES_MIN
 from libs.messages.asks import RankTuning
 from libs.tuning.proposal import GAIN_MIN, WORTH_MIN, Case, Proposal
 from libs.tuning.split import Demand, best_split, fit, predicted
-from libs.tuning.verdict import MEMORY_FULL, failing_memory
+from libs.tuning.verdict import MEMORY_FULL, MEMORY_NEAR, failing_memory
 from libs.tuning.window import Window
 
 MEMORY_STEP = 0.3  # of the limit; halved after each step in vain
 MEMORY_GRAIN = 1 << 20
+MEMORY_KEPT = 1.5  # times the most that was ever in use: what a reclaim leaves
+MEMORY_WATCHED = 60  # windows: what a rank did not use in them it may still need, but hardly soon
+MEMORY_SPARE = 64 << 20  # bytes: less is not worth a change
+SPARE_PART = 0.1  # of the limit: likewise
 EGRESS_TIMES = (8.0, 4.0, 2.0, 1.5)
 EGRESS_KEPT = 1.5  # times what is sent on average: bursts need more than their mean
+EGRESS_WINDOWS = 3  # in which a rank needed no more
+EGRESS_LOSS = 0.02  # of the time: what a lower cap may cost who sends in bursts and waits for them
 DONOR_LEAST = 0.25  # of its cap that a rank keeps in any case
 
 
@@ -47,6 +56,42 @@ def more_memory(case: Case) -> Proposal | None:
         sentence=f"each {first.role} {size_text(first.memory)} → {size_text(after[first.rank])} of memory",
         numbers={"memory_before": float(first.memory), "memory_after": float(after[first.rank])},
     )
+
+
+def less_memory(case: Case) -> Proposal | None:
+    """Ranks that were watched for long keep 1.5 times the most that they used, and what their envelope leaves them."""
+    after: dict[int, int] = {}
+    for allocation in case.allocations:
+        window = case.windows.get(allocation.rank)
+        if window is None or window.memory_most is None or window.watched < MEMORY_WATCHED:
+            continue
+        keep = max(case.bounds.memory_min[allocation.role], int(MEMORY_KEPT * window.memory_most))
+        keep = -(-keep // MEMORY_GRAIN) * MEMORY_GRAIN
+        if allocation.memory - keep >= max(MEMORY_SPARE, SPARE_PART * allocation.memory):
+            after[allocation.rank] = keep
+    if not after:
+        return None
+    ranks = [allocation for allocation in case.allocations if allocation.rank in after]
+    total = sum(allocation.memory for allocation in case.allocations)
+    given = sum(allocation.memory - after[allocation.rank] for allocation in ranks)
+    first = ranks[0]
+    most = case.windows[first.rank].memory_most or 0
+    return Proposal(
+        direction="memory:less",
+        code=CauseCode.RECLAIMED,
+        before=tuple(RankTuning(rank=allocation.rank, memory=allocation.memory) for allocation in ranks),
+        after=tuple(RankTuning(rank=allocation.rank, memory=after[allocation.rank]) for allocation in ranks),
+        gain=0.0,
+        cost=-given / total,
+        sentence=f"each {first.role} {size_text(first.memory)} → {size_text(after[first.rank])} of memory, "
+        f"of which it never used more than {size_text(most)}",
+        numbers={"memory_before": float(first.memory), "memory_after": float(after[first.rank])},
+    )
+
+
+def squeezed(ranks: Iterable[Allocation], in_use: Mapping[int, int]) -> list[Allocation]:
+    """Those that are about to need more than they have. `in_use`: bytes, by rank."""
+    return [rank for rank in ranks if in_use.get(rank.rank, 0) >= MEMORY_NEAR * rank.memory]
 
 
 def may_shrink_to(window: Window | None, memory: int) -> bool:
@@ -89,6 +134,24 @@ def more_egress(case: Case) -> Proposal | None:
     return None
 
 
+def less_egress(case: Case) -> Proposal | None:
+    """A cap that was raised goes back to what was asked for, as far as that makes sending take little longer."""
+    if len(case.recent) < EGRESS_WINDOWS:
+        return None
+    after: dict[int, int] = {}
+    for allocation in _capped(case):
+        cap = float(allocation.egress or 0)
+        sent = [rank.network_send_rate for one in case.recent for rank in one.ranks if rank.rank == allocation.rank]
+        most = max((math.inf if rate is None else rate for rate in sent), default=math.inf)
+        if most > cap:
+            continue
+        part = most / cap  # of the time, if it sends as fast as it may
+        keep = max(case.bounds.egress_min[allocation.role] or 0, math.ceil(cap * part / (part + EGRESS_LOSS)))
+        if cap - keep >= SPARE_PART * cap:
+            after[allocation.rank] = keep
+    return _egress(case, "egress:less", after, _demands(case), CauseCode.RECLAIMED)
+
+
 def _capped(case: Case) -> list[Allocation]:
     return [allocation for allocation in case.allocations if allocation.egress is not None]
 
@@ -129,7 +192,7 @@ def _egress(
     fitted = fit([demand.part for demand in demands])
     now = predicted(demands, {demand.role: demand.given for demand in demands}, fitted)
     gain = now / max(predicted(demands, by_role, fitted), 1e-9) - 1.0
-    if gain < GAIN_MIN:
+    if gain < GAIN_MIN and code is not CauseCode.RECLAIMED:
         return None
     total = sum(demand.given for demand in demands)
     first: dict[str, Allocation] = {}
@@ -140,7 +203,7 @@ def _egress(
         code=code,
         before=tuple(RankTuning(rank=allocation.rank, egress=allocation.egress) for allocation in ranks),
         after=tuple(RankTuning(rank=allocation.rank, egress=after[allocation.rank]) for allocation in ranks),
-        gain=gain,
+        gain=0.0 if code is CauseCode.RECLAIMED else gain,
         cost=(sum(by_role.values()) - total) / total,
         sentence=", ".join(
             f"each {role} {size_text(one.egress or 0)}/s → {size_text(after[one.rank])}/s"

@@ -9,6 +9,7 @@ from libs.tuning.proposal import Case, Proposal
 from libs.tuning.verdict import THROTTLED, Verdict
 
 _Way = tuple[str, Callable[[Case], Proposal | None]]
+_AT_EASE = (Verdict.OVER_PROVISIONED, Verdict.HEALTHY, Verdict.GPU_BOUND)
 
 
 def propose(case: Case) -> Proposal | None:
@@ -31,9 +32,10 @@ def _ways(case: Case) -> list[_Way]:
         return [(f"memory:up:{role}", limits.more_memory)]
     if code is Verdict.NETWORK_BOUND:
         return [("egress:split", limits.split_egress), (f"egress:up:{role}", limits.more_egress)]
-    if code is Verdict.OVER_PROVISIONED and case.job.spec.kind in (Kind.TRAINING, Kind.BATCH):
-        return [("cpus:less", cpus.less)]  # a notebook and a service keep their slack: it is there for what comes
-    return []
+    if code in _AT_EASE and case.job.spec.kind in (Kind.TRAINING, Kind.BATCH):
+        less_cpu: list[_Way] = [("cpus:less", cpus.less)] if code is Verdict.OVER_PROVISIONED else []
+        return [*less_cpu, ("memory:less", limits.less_memory), ("egress:less", limits.less_egress)]
+    return []  # a notebook and a service keep their slack: it is there for what comes
 
 
 def outscale(case: Case) -> Finding | None:

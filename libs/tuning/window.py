@@ -51,6 +51,8 @@ class Window(Struct, frozen=True, kw_only=True, omit_defaults=True):
     blocked: float | None = None
     memory_used: int | None = None
     memory_limit: int | None = None
+    memory_most: int | None = None  # that was ever in use in this epoch, as far as we watched
+    watched: int = 0  # windows since a limit of the job changed, this one included
     memory_failures_rate: float | None = None
     oom_kills: int = 0  # in this window
     major_faults_rate: float | None = None
@@ -144,7 +146,7 @@ class Gathering:
             gathered.clean_since = now
             gathered.begin(now)
             for of_rank in gathered.ranks.values():
-                of_rank.counted = []
+                of_rank.counted, of_rank.watched = [], 0
 
     def keep_only(self, job_ids: Iterable[str]) -> None:
         wanted = frozenset(job_ids)
@@ -172,6 +174,11 @@ class Gathering:
             if of_rank is not None and run.pace is not None:
                 clean = now - run.pace.window_seconds >= self._jobs[run.job_id].clean_since
                 self.disbelieved += of_rank.add_pace(run.pace, clean=clean)
+
+    def latest_memory(self, job_id: str) -> dict[int, int]:
+        """Bytes in use, by rank, as they were told last."""
+        ranks = self._jobs[job_id].ranks if job_id in self._jobs else {}
+        return {rank: one.last.memory_used for rank, one in ranks.items() if one.last and one.last.memory_used}
 
     def close(self, job_id: str, *, now: float) -> JobWindow | None:
         """The window that ends now, or None while it is not long enough. The next begins."""
@@ -241,13 +248,14 @@ class _Count(Struct, frozen=True, kw_only=True):
 
 class _OfRank:
     __slots__ = (
-        *("allocation", "counted", "cpus", "emulated", "gpu", "gpu_least", "host", "last", "memory", "ooms_before"),
-        *("paces", "run", "samples"),
+        *("allocation", "counted", "cpus", "emulated", "gpu", "gpu_least", "host", "last", "memory", "memory_most"),
+        *("ooms_before", "paces", "run", "samples", "watched"),
     )
 
     def __init__(self, allocation: Allocation) -> None:
         self.allocation = allocation
         self.ooms_before: int | None = None
+        self.memory_most = self.watched = 0
         self.counted: list[_Count] = []  # the first of this window, and the last
         self.begin()
 
@@ -276,6 +284,7 @@ class _OfRank:
             self.cpus.append(run.cpus_used)
         self.samples += 1
         self.memory = max(self.memory, run.memory_used or 0)
+        self.memory_most = max(self.memory_most, self.memory)
         if self.ooms_before is None:
             self.ooms_before = run.oom_kills
         self.last = run
@@ -296,6 +305,7 @@ class _OfRank:
 
     def window(self) -> Window:
         last, run = self.last, self.run
+        self.watched += self.samples > 0
         means = {name: run.of(place) for place, name in enumerate(_RUN)}
         of_gpu = {name: self.gpu.of(place) for place, name in enumerate(_GPU) if name != "utilisation"}
         of_host = {f"host_{name}": self.host.of(place) for place, name in enumerate(_HOST)}
@@ -311,6 +321,8 @@ class _OfRank:
             cpus_limit=None if last is None else last.cpus_limit,
             memory_used=self.memory or None,
             memory_limit=None if last is None else last.memory_limit,
+            memory_most=self.memory_most or None,
+            watched=self.watched,
             oom_kills=ooms,
             egress=self.allocation.egress,
             gpus=len(self.allocation.gpus),

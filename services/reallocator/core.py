@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from libs.domain.classes import is_benchmark
 from libs.domain.cluster import Node
-from libs.domain.job import CauseCode, Job, JobState
+from libs.domain.job import Allocation, CauseCode, Job, JobState
 from libs.domain.spec import TuningMode
 from libs.messages.asks import Tune
 from libs.messages.nodes import ProgressSeen
@@ -22,6 +22,7 @@ from libs.tuning import tuner
 from libs.tuning.cause import Standing, Stood, judge
 from libs.tuning.cpus import RECLAIM_WINDOWS
 from libs.tuning.envelope import GROWTH, bounds_of, mode_of
+from libs.tuning.limits import squeezed
 from libs.tuning.proposal import Case, Free, Proposal
 from libs.tuning.propose import outscale, propose
 from libs.tuning.tuner import Phase, State
@@ -31,7 +32,14 @@ from services.reallocator.advice import idle_gpus, short_of_replicas
 
 VERDICTS_MAX = 1000  # in one review: with the findings it must fit into one message
 FINDINGS_MAX = 500
-_CODES = {"cpus:up": "more-cpu", "cpus:less": "less-cpu", "memory:up": "more-memory", "egress:up": "more-network"}
+_CODES = {
+    "cpus:up": "more-cpu",
+    "memory:up": "more-memory",
+    "egress:up": "more-network",
+    "cpus:less": "less-cpu",
+    "memory:less": "less-memory",
+    "egress:less": "less-network",
+}
 
 
 class Known(Struct, frozen=True, kw_only=True):
@@ -62,6 +70,7 @@ class _Followed:
         self.standing = Standing()
         self.recent: deque[JobWindow] = deque(maxlen=RECLAIM_WINDOWS)
         self.limits = _limits(job)
+        self.lean = _lean(job)
         self.changed = False
         self.advice: tuple[Finding, ...] = ()  # since its last window
 
@@ -94,6 +103,7 @@ class Reallocator:
         self._recalled: dict[str, tuple[int, bytes]] = {}
         self._holding: Sequence[Job] = ()
         self._nodes: Sequence[Node] = ()
+        self._loose: frozenset[str] = frozenset()
         self._short: tuple[Finding, ...] = ()
 
     def observe(self, heard: NodeSampled | ProgressSeen, *, now: float) -> None:
@@ -117,6 +127,7 @@ class Reallocator:
         """All jobs of the pool that are not final, and its nodes."""
         self._holding = [job for job in jobs if job.state.holding and job.placement is not None]
         self._nodes = tuple(nodes)
+        self._loose = frozenset(node.id for node in self._nodes if "cpus" in node.not_enforced)
         running = {job.id: job for job in self._holding if job.state is JobState.RUNNING and not is_benchmark(job.spec)}
         for job in running.values():
             self._follow(job, now)
@@ -135,7 +146,8 @@ class Reallocator:
                 followed.recent.append(window)
                 followed.standing.take(judge(window), at=now)
                 followed.advice = tuple(idle_gpus(followed.job, window))
-            self._advance(followed, window, now, known)
+            if not self._relieved(followed, now, known):
+                self._advance(followed, window, now, known)
             if window is not None and self._wants_more(followed, window):
                 ready.append(followed)
         self._serve(ready, now, known)
@@ -189,6 +201,7 @@ class Reallocator:
         limits = _limits(followed.job)
         followed.changed, followed.limits = limits != followed.limits, limits
         if followed.changed:
+            followed.lean = _lean(followed.job)
             self.gathering.begin_anew(followed.job.id, now=now)
             followed.recent.clear()
 
@@ -198,6 +211,17 @@ class Reallocator:
             self._moved(followed, tuner.advance(followed.state, followed.job, window, now=now, changed=changed), known)
         elif followed.state.trial is not None:
             self._moved(followed, tuner.switched_off(followed.state, followed.job, now=now), known)
+
+    def _relieved(self, followed: _Followed, now: float, known: list[Known]) -> bool:
+        """Who gave memory back and is about to need it has it again, whatever the mode is now."""
+        job = followed.job
+        short = squeezed(followed.lean, self.gathering.latest_memory(job.id)) if followed.lean else []
+        if not short:
+            return False
+        allowed = bounds_of(job, growth=self.growth).cpus
+        moved = tuner.relieve(followed.state, job, short, now=now, cpus_allowed=allowed)
+        self._moved(followed, moved, known)
+        return moved.tune is not None
 
     def _wants_more(self, followed: _Followed, window: JobWindow) -> bool:
         """Is it to be looked at what could be changed, or what one would change?"""
@@ -262,8 +286,7 @@ class Reallocator:
     def _unenforced(self, job: Job) -> bool:
         """Is it on a node that cannot hold runs to limits?"""
         assert job.placement is not None
-        loose = {node.id for node in self._nodes if "cpus" in node.not_enforced}
-        return any(allocation.node_id in loose for allocation in job.placement.allocations)
+        return any(allocation.node_id in self._loose for allocation in job.placement.allocations)
 
     def _free(self) -> dict[str, Free]:
         left = {node.id: [node.capacity.cpus, node.capacity.memory] for node in self._nodes if node.ready}
@@ -292,6 +315,12 @@ class Reallocator:
 def _limits(job: Job) -> tuple[tuple[int, float, int, int | None], ...]:
     allocations = job.placement.allocations if job.placement else ()
     return tuple((one.rank, one.cpus, one.memory, one.egress) for one in allocations)
+
+
+def _lean(job: Job) -> tuple[Allocation, ...]:
+    """Ranks that have less memory than they asked for."""
+    asked = {name: role.memory_bytes for name, role in job.spec.roles.items()}
+    return tuple(one for one in (job.placement.allocations if job.placement else ()) if one.memory < asked[one.role])
 
 
 def _worth(wish: _Wish) -> tuple[float, str]:

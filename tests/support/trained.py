@@ -9,11 +9,15 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from libs.domain.job import Allocation, Job, JobState, Placement
+from libs.domain.job import Allocation, CauseCode, Job, JobState, Placement
+from libs.domain.spec import TuningMode
 from libs.messages.asks import Tune
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import HostSample, NodeSampled, RunSample
+from services.reallocator.core import Decided, Reallocator
 from tests.support.builders import GIB, job, node
+
+START = 1000.0
 
 
 class Kindred(Struct, frozen=True, kw_only=True):
@@ -220,3 +224,53 @@ class Trained:
 def node_of(cpus: float = 64.0) -> object:
     made = node("node-1")
     return structs.replace(made, capacity=structs.replace(made.capacity, cpus=cpus))
+
+
+class Pool:
+    """One node, its jobs, a reallocator, and a scheduler that does at once what it is asked, or what `refuses` not."""
+
+    def __init__(
+        self, *jobs: Trained, cpus: float = 64.0, growth: float = 1.0, tuning: TuningMode = TuningMode.ON
+    ) -> None:
+        self.jobs = {one.job.id: one for one in jobs}
+        self.node = node_of(cpus)
+        self.settings = {"tuning": tuning, "growth": growth}
+        self.core = Reallocator(tuning=tuning, growth=growth)
+        self.now = START
+        self.tunes: list[tuple[float, Tune]] = []
+        self.refuses = False
+        self.stored: dict[str, tuple[int, bytes]] = {}
+        self.decided = Decided()
+
+    def run(self, seconds: int) -> "Pool":
+        for _ in range(seconds):
+            self.second()
+        return self
+
+    def second(self) -> None:
+        self.now += 1.0
+        for one in self.jobs.values():
+            self.core.observe(one.sampled(self.now), now=self.now)
+            self.core.observe(one.progressed(self.now), now=self.now)
+        self.core.learn(jobs=[one.job for one in self.jobs.values()], nodes=[self.node], now=self.now)
+        self.decided = self.core.decide(self.now)
+        for known in self.decided.known:
+            self.stored[known.job_id] = (known.epoch, known.state)
+            self.core.remembered(known)
+            if known.tune is not None:
+                self.tunes.append((self.now - START, known.tune))
+                if not self.refuses:
+                    self.jobs[known.job_id].take(known.tune, self.now)
+
+    def restart(self) -> None:
+        """The process dies; another begins with what is stored."""
+        self.core = Reallocator(**self.settings)  # type: ignore[arg-type]
+        for job_id, (epoch, state) in self.stored.items():
+            self.core.recall(job_id, epoch=epoch, state=state, now=self.now)
+
+    @property
+    def codes(self) -> list[CauseCode]:
+        return [tune.cause.code for _, tune in self.tunes]
+
+    def verdict(self, job_id: str = "j-1") -> str:
+        return next(one.code for one in self.decided.verdicts if (one.job_id, one.rank) == (job_id, -1))

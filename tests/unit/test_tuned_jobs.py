@@ -5,12 +5,8 @@ from msgspec import structs
 
 from libs.domain.job import CauseCode, JobState
 from libs.domain.spec import TuningMode
-from libs.messages.asks import Tune
-from services.reallocator.core import Decided, Reallocator
 from tests.support.builders import GIB
-from tests.support.trained import Kindred, Model, Trained, node_of
-
-START = 1000.0
+from tests.support.trained import Kindred, Model, Pool, Trained
 
 SERVER_STARVED = {"ps": Kindred(count=1, seconds=0.5, cpus=0.4), "worker": Kindred(count=3, seconds=0.05, cpus=0.4)}
 MOST_STARVED = {"ps": Kindred(count=1, seconds=0.5, cpus=0.27), "worker": Kindred(count=5, seconds=0.04, cpus=0.27)}
@@ -21,56 +17,6 @@ THREADED = {
 }
 # Limits above what threads can use, and most of that used: nothing to gain, nothing to spare.
 QUIET = {"ps": Kindred(count=1, seconds=0.3, cpus=1.02), "worker": Kindred(count=2, seconds=0.3, cpus=1.02)}
-
-
-class Pool:
-    """One node, its jobs, a reallocator, and a scheduler that does at once what it is asked, or what `refuses` not."""
-
-    def __init__(
-        self, *jobs: Trained, cpus: float = 64.0, growth: float = 1.0, tuning: TuningMode = TuningMode.ON
-    ) -> None:
-        self.jobs = {one.job.id: one for one in jobs}
-        self.node = node_of(cpus)
-        self.settings = {"tuning": tuning, "growth": growth}
-        self.core = Reallocator(tuning=tuning, growth=growth)
-        self.now = START
-        self.tunes: list[tuple[float, Tune]] = []
-        self.refuses = False
-        self.stored: dict[str, tuple[int, bytes]] = {}
-        self.decided = Decided()
-
-    def run(self, seconds: int) -> "Pool":
-        for _ in range(seconds):
-            self.second()
-        return self
-
-    def second(self) -> None:
-        self.now += 1.0
-        for one in self.jobs.values():
-            self.core.observe(one.sampled(self.now), now=self.now)
-            self.core.observe(one.progressed(self.now), now=self.now)
-        self.core.learn(jobs=[one.job for one in self.jobs.values()], nodes=[self.node], now=self.now)
-        self.decided = self.core.decide(self.now)
-        for known in self.decided.known:
-            self.stored[known.job_id] = (known.epoch, known.state)
-            self.core.remembered(known)
-            if known.tune is not None:
-                self.tunes.append((self.now - START, known.tune))
-                if not self.refuses:
-                    self.jobs[known.job_id].take(known.tune, self.now)
-
-    def restart(self) -> None:
-        """The process dies; another begins with what is stored."""
-        self.core = Reallocator(**self.settings)  # type: ignore[arg-type]
-        for job_id, (epoch, state) in self.stored.items():
-            self.core.recall(job_id, epoch=epoch, state=state, now=self.now)
-
-    @property
-    def codes(self) -> list[CauseCode]:
-        return [tune.cause.code for _, tune in self.tunes]
-
-    def verdict(self, job_id: str = "j-1") -> str:
-        return next(one.code for one in self.decided.verdicts if (one.job_id, one.rank) == (job_id, -1))
 
 
 def total(job: Trained) -> float:

@@ -1,5 +1,6 @@
 """Whatever is measured, told and done: no ask leaves the envelope, and a rollback restores what was, exactly."""
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -9,6 +10,7 @@ from libs.domain.spec import TuningMode
 from libs.messages.asks import Tune
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import HostSample, NodeSampled, RunSample
+from libs.tuning import limits
 from libs.tuning.envelope import bounds_of
 from libs.tuning.split import Demand, best_split
 from services.reallocator.core import Reallocator
@@ -63,6 +65,8 @@ def jobs(draw: st.DrawFn) -> Trained:
         tuning["cpus"] = draw(st.floats(0.05, 30.0))
     if draw(st.booleans()):
         tuning["memory"] = draw(st.sampled_from(["512MiB", "2GiB", "9GiB"]))
+    if draw(st.booleans()):
+        tuning["memory_min"] = draw(st.sampled_from(["64MiB", "700MiB"]))
     if draw(st.booleans()):
         tuning["egress"] = draw(st.sampled_from(["50KB", "9000KB"]))
     return Trained(Model(roles=roles), tuning=tuning)
@@ -120,13 +124,19 @@ class Lawful:
             one = before[limit.rank]
             assert limit.cpus is None or limit.cpus > 0.0
             if not undoing and limit.memory is not None:
-                assert one.memory < limit.memory <= bounds.memory[one.role]
+                reclaimed = tune.cause.code is CauseCode.RECLAIMED
+                assert (limit.memory < one.memory) is reclaimed
+                assert bounds.memory_min[one.role] <= limit.memory <= max(one.memory, bounds.memory[one.role])
             if not undoing and limit.egress is not None:
                 assert 0 < limit.egress <= max(one.egress or 0, bounds.egress[one.role] or 0)
         had = sum(one.cpus for one in self.job.held)
         placed = self.job.job.placement
         self.job.take(tune, 0.0)
         has = sum(one.cpus for one in self.job.held)
+        if undoing and "that it asked for" in tune.cause.sentence:  # it needs what it gave
+            assert all(limit.memory == 1 << 30 for limit in tune.ranks if before[limit.rank].memory < 1 << 30)
+            self.under_trial = None
+            return
         if undoing:
             assert self.under_trial is not None
             assert self.job.job.placement == self.under_trial[1]
@@ -140,22 +150,26 @@ class Lawful:
 
 
 @settings(max_examples=80, deadline=None, phases=QUICK)
-@given(jobs(), st.data(), st.floats(1.0, 4.0), st.floats(0.5, 64.0))
-def test_asks_stay_inside_and_rollbacks_restore(job: Trained, data: st.DataObject, growth: float, cpus: float) -> None:
-    core = Reallocator(tuning=TuningMode.ON, growth=growth, window_seconds=WINDOW)
-    lawful, node, now = Lawful(job, growth, cpus), node_of(cpus), 1000.0
-    pattern = data.draw(st.lists(patterns(), min_size=1, max_size=3))
-    takes = data.draw(st.lists(st.booleans(), min_size=1, max_size=4))
-    for number in range(160):
-        now += 1.0
-        sample, progress = sampled(job, pattern[(number // 40) % len(pattern)], now)
-        core.observe(sample, now=now)
-        core.observe(progress, now=now)
-        core.learn(jobs=[job.job], nodes=[node], now=now)
-        for known in core.decide(now).known:
-            core.remembered(known)
-            if known.tune is not None and takes[number % len(takes)]:
-                lawful.ask(known.tune)
+@given(jobs(), st.data(), st.floats(1.0, 4.0), st.floats(0.5, 64.0), st.sampled_from([3, 60]))
+def test_asks_stay_inside_and_rollbacks_restore(
+    job: Trained, data: st.DataObject, growth: float, cpus: float, watched: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "MEMORY_WATCHED", watched)
+        core = Reallocator(tuning=TuningMode.ON, growth=growth, window_seconds=WINDOW)
+        lawful, node, now = Lawful(job, growth, cpus), node_of(cpus), 1000.0
+        pattern = data.draw(st.lists(patterns(), min_size=1, max_size=3))
+        takes = data.draw(st.lists(st.booleans(), min_size=1, max_size=4))
+        for number in range(160):
+            now += 1.0
+            sample, progress = sampled(job, pattern[(number // 40) % len(pattern)], now)
+            core.observe(sample, now=now)
+            core.observe(progress, now=now)
+            core.learn(jobs=[job.job], nodes=[node], now=now)
+            for known in core.decide(now).known:
+                core.remembered(known)
+                if known.tune is not None and takes[number % len(takes)]:
+                    lawful.ask(known.tune)
 
 
 @settings(max_examples=200, deadline=None, phases=QUICK)

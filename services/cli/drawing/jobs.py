@@ -232,6 +232,7 @@ def _envelope(tuning: Tuning) -> str:
     parts = [tuning.mode.value] if tuning.mode else []
     parts += [f"at most {number(tuning.cpus)} CPUs in all"] if tuning.cpus is not None else []
     parts += [f"{tuning.memory} of memory each"] if tuning.memory else []
+    parts += [f"at least {tuning.memory_min} of memory each"] if tuning.memory_min else []
     parts += [f"{tuning.egress}/s to send each"] if tuning.egress else []
     return ", ".join(parts)
 
