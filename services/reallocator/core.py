@@ -98,6 +98,7 @@ class Reallocator:
         self.tuning = tuning
         self.growth = growth
         self.arrivals = Arrivals()
+        self.not_done = 0  # asks that the scheduler did not take in time
         self.gathering = Gathering(window_seconds=window_seconds)
         self._followed: dict[str, _Followed] = {}
         self._recalled: dict[str, tuple[int, bytes]] = {}
@@ -236,6 +237,7 @@ class Reallocator:
 
     def _moved(self, followed: _Followed, moved: tuner.Moved, known: list[Known]) -> None:
         followed.before, followed.state = followed.state, moved.state
+        self.not_done += moved.state.late is not None and followed.before.late is None
         if moved.save or moved.tune is not None:
             job = followed.job
             known.append(Known(job_id=job.id, epoch=job.epoch, state=tuner.encode(moved.state), tune=moved.tune))

@@ -87,6 +87,10 @@ class Review:
         refused = Gauge(
             "weft_reallocator_samples_refused", "Samples that were late, doubled or impossible.", registry=self.registry
         )
+        not_done = Gauge(
+            "weft_reallocator_not_done", "Changes that the scheduler did not make in time.", registry=self.registry
+        )
+        not_done.set_function(lambda: core.not_done)
         refused.set_function(lambda: core.arrivals.refused + core.gathering.disbelieved)
 
     async def beat(self) -> None:

@@ -24,8 +24,9 @@ from tests.support.gateway import (
     admitted,
     until,
 )
-from tests.support.gateway_world import HELLO, SECONDS_MAX, World, error_of
+from tests.support.gateway_world import SECONDS_MAX, World, error_of
 
+HELLO = {"name": "hello", "command": ["true"]}
 BOMB = b"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: [*b,*b,*b,*b,*b,*b,*b,*b]\n"
 
 

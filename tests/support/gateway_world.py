@@ -25,7 +25,6 @@ from tests.support.gateway import (
 from tests.support.steps import go, placement
 
 SECONDS_MAX = 20.0
-HELLO = {"name": "hello", "command": ["true"]}
 
 
 class World(msgspec.Struct):

@@ -121,6 +121,7 @@ def test_a_refused_ask_is_remembered_and_nothing_is_undone() -> None:
     pool.run(600)
     assert pool.codes == [CauseCode.REBALANCED] * 2
     assert total(job) == pytest.approx(1.6)
+    assert pool.core.not_done == 2
 
 
 def test_an_ask_that_is_done_late_is_verified_after_all() -> None:
