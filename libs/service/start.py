@@ -6,6 +6,7 @@ pid, which also covers a parent that ended before we could ask).
 
 import asyncio
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -21,6 +22,10 @@ logger = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 STATUS_CRASHED = 1
 STATUS_SETTINGS = 2
+GARBAGE_EVERY = (50_000, 50, 20)
+"""Allocations, and young and middle collections, between two of Python's garbage collections. What a service decodes
+has no cycles and goes as soon as nobody needs it; to look through all that it keeps costs more the more GPUs there are.
+"""
 
 
 def main(
@@ -35,6 +40,7 @@ def main(
     `environment_errors` are told in one line: nobody needs a traceback to see that a server is away.
     """
     log.configure(name, style=environ.get("WEFT_LOG", "text"), level=environ.get("WEFT_LOG_LEVEL") or "INFO")
+    gc.set_threshold(*GARBAGE_EVERY)
     try:
         exit_with_parent(environ.get("WEFT_EXIT_WITH_PARENT", ""))
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:

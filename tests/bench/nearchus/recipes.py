@@ -14,7 +14,8 @@ from tests.bench.nearchus.scenarios import ALONE, RINGED, SERVED
 
 
 class Recipe(Struct, frozen=True, kw_only=True):
-    """`rank`: who it is done to. `noise`: cores that others burn beside it. `egress`: kB per second, of `capped`.
+    """`rank`: who it is done to. `noise`: containers beside it that burn a core each. `egress`: kB per
+    second, of `capped`.
 
     `uses`: about how many cores, where others may run beside it; None: it is alone.
     """
@@ -51,9 +52,9 @@ class Recipe(Struct, frozen=True, kw_only=True):
 
 
 def burner(image: str, cores: int) -> JobSpec:
-    """The noisy neighbour: so many threads that always want a core, and may have them."""
-    command = ("python3", "-m", ALONE, "--work", "400", "--threads", str(cores))
-    role = Role(cpus=float(cores), memory="512MiB")
+    """Noisy neighbours: so many containers that always want a core. One with many threads would get one share only."""
+    command = ("python3", "-m", ALONE, "--work", "400")
+    role = Role(replicas=Replicas(want=cores), cpus=1.0, memory="256MiB")
     return JobSpec(
         name="neighbour",
         image=image,

@@ -91,7 +91,7 @@ async def _of_job(made: Lab, recipe: Recipe, seconds: float) -> list[bytes]:
 def _head(recipe: Recipe, view: JobView) -> Head:
     assert view.placement is not None
     ranks = {str(one.rank): one for one in view.placement.allocations}
-    scenario = f"{recipe.program} {recipe.arguments}" + f", {recipe.noise} burning threads beside it" * bool(
+    scenario = f"{recipe.program} {recipe.arguments}" + f", {recipe.noise} burning containers beside it" * bool(
         recipe.noise
     )
     return Head(
