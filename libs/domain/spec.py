@@ -20,6 +20,7 @@ DURATION_SECONDS_MAX = 366 * 86400
 GPUS_PER_REPLICA_MAX = 64
 REPLICAS_MAX = 4096
 MEMORY_BYTES_MAX = 64 << 40
+MEMORY_BYTES_MIN = 16 << 20  # that tuning leaves a rank: below it hardly anything goes on living
 EGRESS_BYTES_MIN = 8192
 OF_THE_CONTAINER = ("/proc", "/sys", "/dev", "/weft")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from libs.domain.job import Allocation, CauseCode
 from libs.domain.quantity import size_text
-from libs.domain.spec import EGRESS_BYTES_MIN
+from libs.domain.spec import EGRESS_BYTES_MIN, MEMORY_BYTES_MIN
 from libs.messages.asks import RankTuning
 from libs.tuning.proposal import GAIN_MIN, WORTH_MIN, Case, Proposal
 from libs.tuning.split import Demand, best_split, fit, predicted
@@ -15,6 +15,7 @@ from libs.tuning.window import Window
 MEMORY_STEP = 0.3  # of the limit; halved after each step in vain
 MEMORY_GRAIN = 1 << 20
 MEMORY_KEPT = 1.5  # times the most that was ever in use: what a reclaim leaves
+MEMORY_FOLLOWED = 60.0  # seconds after its start: who followed a run from later on may not know of its peaks
 MEMORY_WATCHED = 60  # windows: what a rank did not use in them it may still need, but hardly soon
 MEMORY_SPARE = 64 << 20  # bytes: less is not worth a change
 SPARE_PART = 0.1  # of the limit: likewise
@@ -59,13 +60,19 @@ def more_memory(case: Case) -> Proposal | None:
 
 
 def less_memory(case: Case) -> Proposal | None:
-    """Ranks that were watched for long keep 1.5 times the most that they used, and what their envelope leaves them."""
+    """Ranks that were watched for long keep 1.5 times the most that they used, and what their envelope leaves them.
+
+    A job that has failed before keeps what it has: it may have been for lack of memory.
+    """
     after: dict[int, int] = {}
+    started = case.job.started_at
+    if case.job.attempts or started is None or case.recent[-1].since > started + MEMORY_FOLLOWED:
+        return None
     for allocation in case.allocations:
         window = case.windows.get(allocation.rank)
         if window is None or window.memory_most is None or window.watched < MEMORY_WATCHED:
             continue
-        keep = max(case.bounds.memory_min[allocation.role], int(MEMORY_KEPT * window.memory_most))
+        keep = max(MEMORY_BYTES_MIN, case.bounds.memory_min[allocation.role], int(MEMORY_KEPT * window.memory_most))
         keep = -(-keep // MEMORY_GRAIN) * MEMORY_GRAIN
         if allocation.memory - keep >= max(MEMORY_SPARE, SPARE_PART * allocation.memory):
             after[allocation.rank] = keep
@@ -145,8 +152,8 @@ def less_egress(case: Case) -> Proposal | None:
         most = max((math.inf if rate is None else rate for rate in sent), default=math.inf)
         if most > cap:
             continue
-        part = most / cap  # of the time, if it sends as fast as it may
-        keep = max(case.bounds.egress_min[allocation.role] or 0, math.ceil(cap * part / (part + EGRESS_LOSS)))
+        highest = float(case.bounds.egress[allocation.role] or cap)  # of this, not of now: else it would go on and on
+        keep = max(case.bounds.egress_min[allocation.role] or 0, math.ceil(most / (most / highest + EGRESS_LOSS)))
         if cap - keep >= SPARE_PART * cap:
             after[allocation.rank] = keep
     return _egress(case, "egress:less", after, _demands(case), CauseCode.RECLAIMED)

@@ -24,7 +24,10 @@ class Free(Struct, frozen=True, kw_only=True):
 
 
 class Failed(Struct, frozen=True, kw_only=True):
-    """Tried so often in vain, last at that speed and with that envelope: another of either makes it worth a try."""
+    """Tried so often in vain, last at that speed and with that envelope: another of either makes it worth a try.
+
+    A speed of 0: nothing does.
+    """
 
     times: int
     speed: float

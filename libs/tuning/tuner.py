@@ -8,7 +8,7 @@ The state is data and is stored with every change that is asked for, so that who
 under way, or undoes it. What it does not know is the window before: it measures anew.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from statistics import fmean, pstdev
 
@@ -19,7 +19,7 @@ from libs.domain.job import Allocation, Cause, CauseCode, Job
 from libs.domain.quantity import size_text
 from libs.messages.asks import RankTuning, Tune
 from libs.tuning.limits import may_shrink_to
-from libs.tuning.proposal import Failed, Proposal
+from libs.tuning.proposal import TRIES, Failed, Proposal
 from libs.tuning.window import JobWindow
 
 SPEED_SPREAD = 0.05  # of the mean, between windows: what counts as stable
@@ -146,7 +146,7 @@ def tried_in_vain(state: State, cpus_allowed: float) -> dict[str, int]:
     return {
         direction: failed.times
         for direction, failed in state.failed.items()
-        if abs(speed / failed.speed - 1.0) <= DRIFT and abs(failed.cpus - cpus_allowed) <= _ALIKE
+        if not failed.speed or (abs(speed / failed.speed - 1.0) <= DRIFT and abs(failed.cpus - cpus_allowed) <= _ALIKE)
     }
 
 
@@ -170,36 +170,22 @@ def switched_off(state: State, job: Job, *, now: float) -> Moved:
     return _undo(state, state.trial, job, "tuning was switched off", now, window=None)
 
 
-def relieve(state: State, job: Job, ranks: Sequence[Allocation], *, now: float, cpus_allowed: float) -> Moved:
-    """These ranks are about to need the memory that they asked for and gave: they have it again, at once.
+def relieve(state: State, job: Job, ranks: Sequence[Allocation]) -> Moved:
+    """These ranks are about to need the memory that they asked for and gave: they have it again.
 
-    A trial under way goes with it. While another ask is open, nothing is asked for.
+    Whatever else is asked for or under trial goes on. As long as the job runs, its memory is left alone.
     """
-    if state.phase in (Phase.ACTING, Phase.ROLLING_BACK):
-        return Moved(state=state)
-    asked = {rank.rank: RankTuning(rank=rank.rank, memory=job.spec.roles[rank.role].memory_bytes) for rank in ranks}
-    trial = state.trial
-    before = asked if trial is None else {one.rank: one for one in trial.proposal.before}
-    for rank, one in asked.items():
-        before[rank] = structs.replace(before.get(rank, one), memory=one.memory)
     first = ranks[0]
-    again = job.spec.roles[first.role].memory
-    proposal = Proposal(
-        direction="memory:less",
-        code=CauseCode.RECLAIMED,
-        before=tuple(before.values()),
-        after=_as_now(job, before.values()),
-        gain=0.0,
-        cost=0.0,
-        sentence=f"{first.role} rank {first.rank} with {size_text(first.memory)} of memory",
+    role = job.spec.roles[first.role]
+    sentence = (
+        f"{first.role} rank {first.rank} with {size_text(first.memory)} of memory needs more: "
+        f"it has the {role.memory} again that it asked for"
     )
-    speed = trial.speed if trial is not None else _speed(state.measures) if state.measures else 1.0
-    made = Trial(proposal=proposal, speed=speed, asked_at=now, cpus=cpus_allowed, rollbacks=1)
-    sentence = f"{proposal.sentence} needs more: it has the {again} again that it asked for"
     cause = Cause(code=CauseCode.ROLLED_BACK, sentence=sentence, numbers={"memory_before": float(first.memory)})
-    remembered = _in_vain(state, made)
-    after = structs.replace(remembered, phase=Phase.ROLLING_BACK, since=now, trial=made, undone=state.undone + 1)
-    return Moved(state=after, tune=Tune(epoch=job.epoch, ranks=proposal.before, cause=cause), save=True)
+    asked = tuple(RankTuning(rank=rank.rank, memory=job.spec.roles[rank.role].memory_bytes) for rank in ranks)
+    failed = {**state.failed, "memory:less": Failed(times=TRIES["less"], speed=0.0, cpus=0.0)}
+    remembered = structs.replace(state, failed=failed)
+    return Moved(state=remembered, tune=Tune(epoch=job.epoch, ranks=asked, cause=cause), save=True)
 
 
 def same_trials(one: State, other: State) -> bool:
@@ -271,21 +257,6 @@ def _undo(
     undone = remembered.undone + (trial.rollbacks == 0)
     after = structs.replace(remembered, phase=Phase.ROLLING_BACK, since=now, trial=again, undone=undone)
     return Moved(state=after, tune=Tune(epoch=job.epoch, ranks=trial.proposal.before, cause=cause), save=True)
-
-
-def _as_now(job: Job, limits: Iterable[RankTuning]) -> tuple[RankTuning, ...]:
-    """The same kinds of limits, as the job has them."""
-    assert job.placement is not None
-    has = {one.rank: one for one in job.placement.allocations}
-    return tuple(
-        RankTuning(
-            rank=one.rank,
-            cpus=None if one.cpus is None else has[one.rank].cpus,
-            memory=None if one.memory is None else has[one.rank].memory,
-            egress=None if one.egress is None else has[one.rank].egress,
-        )
-        for one in limits
-    )
 
 
 def _in_force(window: JobWindow, limits: Sequence[RankTuning]) -> bool:

@@ -4,6 +4,7 @@ Samples that are late, doubled or out of order are dropped before (`libs.samples
 counted and not believed. Memory is bounded: sums are kept, and at most `KEPT_MAX` values of a rank's CPU and speed.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from statistics import fmean, median
@@ -103,6 +104,7 @@ class JobWindow(Struct, frozen=True, kw_only=True):
     began: float
     ended: float
     ranks: tuple[Window, ...]
+    since: float = math.inf  # we have followed it in this epoch
 
     @property
     def speeds(self) -> tuple[float, ...]:
@@ -175,10 +177,10 @@ class Gathering:
                 clean = now - run.pace.window_seconds >= self._jobs[run.job_id].clean_since
                 self.disbelieved += of_rank.add_pace(run.pace, clean=clean)
 
-    def latest_memory(self, job_id: str) -> dict[int, int]:
-        """Bytes in use, by rank, as they were told last."""
-        ranks = self._jobs[job_id].ranks if job_id in self._jobs else {}
-        return {rank: one.last.memory_used for rank, one in ranks.items() if one.last and one.last.memory_used}
+    def memory_in_use(self, job_id: str) -> dict[int, int]:
+        """Bytes, by rank, as they were told last."""
+        gathered = self._jobs.get(job_id)
+        return {} if gathered is None else {rank: one.memory_now for rank, one in gathered.ranks.items()}
 
     def close(self, job_id: str, *, now: float) -> JobWindow | None:
         """The window that ends now, or None while it is not long enough. The next begins."""
@@ -186,7 +188,9 @@ class Gathering:
         if gathered is None or now - gathered.began < self.window_seconds:
             return None
         ranks = tuple(gathered.ranks[rank].window() for rank in sorted(gathered.ranks))
-        closed = JobWindow(job_id=job_id, epoch=gathered.epoch, began=gathered.began, ended=now, ranks=ranks)
+        closed = JobWindow(
+            job_id=job_id, epoch=gathered.epoch, began=gathered.began, ended=now, ranks=ranks, since=gathered.since
+        )
         gathered.begin(now)
         return closed
 
@@ -200,11 +204,11 @@ class Gathering:
 
 
 class _Gathered:
-    __slots__ = ("began", "clean_since", "epoch", "ranks")
+    __slots__ = ("began", "clean_since", "epoch", "ranks", "since")
 
     def __init__(self, epoch: int, allocations: dict[int, Allocation], now: float) -> None:
         self.epoch = epoch
-        self.began = self.clean_since = now
+        self.began = self.clean_since = self.since = now
         self.ranks = {rank: _OfRank(allocation) for rank, allocation in allocations.items()}
 
     def begin(self, now: float) -> None:
@@ -249,13 +253,13 @@ class _Count(Struct, frozen=True, kw_only=True):
 class _OfRank:
     __slots__ = (
         *("allocation", "counted", "cpus", "emulated", "gpu", "gpu_least", "host", "last", "memory", "memory_most"),
-        *("ooms_before", "paces", "run", "samples", "watched"),
+        *("memory_now", "ooms_before", "paces", "run", "samples", "watched"),
     )
 
     def __init__(self, allocation: Allocation) -> None:
         self.allocation = allocation
         self.ooms_before: int | None = None
-        self.memory_most = self.watched = 0
+        self.memory_most = self.memory_now = self.watched = 0
         self.counted: list[_Count] = []  # the first of this window, and the last
         self.begin()
 
@@ -283,7 +287,8 @@ class _OfRank:
         if run.cpus_used is not None and 0.0 <= run.cpus_used < VALUE_MAX and len(self.cpus) < KEPT_MAX:
             self.cpus.append(run.cpus_used)
         self.samples += 1
-        self.memory = max(self.memory, run.memory_used or 0)
+        self.memory_now = run.memory_used or 0
+        self.memory = max(self.memory, self.memory_now)
         self.memory_most = max(self.memory_most, self.memory)
         if self.ooms_before is None:
             self.ooms_before = run.oom_kills

@@ -7,6 +7,7 @@ one that gains most for what it takes is served first.
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 from msgspec import Struct, structs
 
@@ -32,6 +33,7 @@ from services.reallocator.advice import idle_gpus, short_of_replicas
 
 VERDICTS_MAX = 1000  # in one review: with the findings it must fit into one message
 FINDINGS_MAX = 500
+RELIEF_SECONDS = 5.0  # an ask for memory that is needed is not said again for so long
 _CODES = {
     "cpus:up": "more-cpu",
     "memory:up": "more-memory",
@@ -71,6 +73,7 @@ class _Followed:
         self.recent: deque[JobWindow] = deque(maxlen=RECLAIM_WINDOWS)
         self.limits = _limits(job)
         self.lean = _lean(job)
+        self.relieving, self.relieved_at = False, -inf
         self.changed = False
         self.advice: tuple[Finding, ...] = ()  # since its last window
 
@@ -147,8 +150,9 @@ class Reallocator:
                 followed.recent.append(window)
                 followed.standing.take(judge(window), at=now)
                 followed.advice = tuple(idle_gpus(followed.job, window))
-            if not self._relieved(followed, now, known):
-                self._advance(followed, window, now, known)
+            if self._relieved(followed, now, known):
+                continue
+            self._advance(followed, window, now, known)
             if window is not None and self._wants_more(followed, window):
                 ready.append(followed)
         self._serve(ready, now, known)
@@ -162,7 +166,7 @@ class Reallocator:
     def not_asked(self, job_id: str) -> None:
         """The store did not take the ask: nothing was begun."""
         if (followed := self._followed.get(job_id)) is not None:
-            followed.state = followed.before
+            followed.state, followed.relieving = followed.before, False
 
     def is_news(self, job_id: str, *, epoch: int, state: bytes) -> bool:
         """Is what is stored not what we stored last? Then somebody else tunes that job, too."""
@@ -180,7 +184,7 @@ class Reallocator:
     def awaits(self) -> bool:
         """Has something been asked for that is not seen to be done?"""
         waiting = (Phase.ACTING, Phase.ROLLING_BACK)
-        return any(followed.state.phase in waiting for followed in self._followed.values())
+        return any(one.relieving or one.state.phase in waiting for one in self._followed.values())
 
     def state_of(self, job_id: str) -> State | None:
         followed = self._followed.get(job_id)
@@ -202,7 +206,7 @@ class Reallocator:
         limits = _limits(followed.job)
         followed.changed, followed.limits = limits != followed.limits, limits
         if followed.changed:
-            followed.lean = _lean(followed.job)
+            followed.lean, followed.relieving = _lean(followed.job), False
             self.gathering.begin_anew(followed.job.id, now=now)
             followed.recent.clear()
 
@@ -214,15 +218,28 @@ class Reallocator:
             self._moved(followed, tuner.switched_off(followed.state, followed.job, now=now), known)
 
     def _relieved(self, followed: _Followed, now: float, known: list[Known]) -> bool:
-        """Who gave memory back and is about to need it has it again, whatever the mode is now."""
-        job = followed.job
-        short = squeezed(followed.lean, self.gathering.latest_memory(job.id)) if followed.lean else []
-        if not short:
+        """Who gave memory back and is about to need it has it again, whatever the mode is, and what else is tried."""
+        followed.relieving = followed.relieving and now - followed.relieved_at < RELIEF_SECONDS
+        if not followed.lean or followed.relieving:
             return False
-        allowed = bounds_of(job, growth=self.growth).cpus
-        moved = tuner.relieve(followed.state, job, short, now=now, cpus_allowed=allowed)
-        self._moved(followed, moved, known)
-        return moved.tune is not None
+        short = squeezed(followed.lean, self.gathering.memory_in_use(followed.job.id))
+        fitting = self._fitting(followed.job, short) if short else []
+        if not fitting:
+            return False
+        followed.relieving, followed.relieved_at = True, now
+        self._moved(followed, tuner.relieve(followed.state, followed.job, fitting), known)
+        return True
+
+    def _fitting(self, job: Job, ranks: Sequence[Allocation]) -> list[Allocation]:
+        """Those of them whose nodes have, as far as we know, what they asked for."""
+        left = {name: free.memory for name, free in self._free().items()}
+        found: list[Allocation] = []
+        for rank in ranks:
+            more = job.spec.roles[rank.role].memory_bytes - rank.memory
+            if more <= left.get(rank.node_id, 0):
+                left[rank.node_id] -= more
+                found.append(rank)
+        return found
 
     def _wants_more(self, followed: _Followed, window: JobWindow) -> bool:
         """Is it to be looked at what could be changed, or what one would change?"""

@@ -9,12 +9,11 @@ from math import isfinite
 from msgspec import structs
 
 from libs.domain.job import Allocation, Job, JobEvent, JobState, Step
-from libs.domain.spec import EGRESS_BYTES_MIN, MEMORY_BYTES_MAX
+from libs.domain.spec import EGRESS_BYTES_MIN, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN
 from libs.messages.asks import Ask, RankTuning, Tune
 from services.scheduler.picture import Picture
 
 CPUS_MIN, CPUS_MAX = 0.001, 4096.0  # of one rank, as a role may ask for
-MEMORY_BYTES_MIN = 16 << 20  # below this hardly anything goes on living
 
 _GRAIN = 1e-6  # floating-point dust of adding and subtracting cores
 

@@ -115,7 +115,7 @@ class Trained:
         }
         made = job(job_id, spec={"roles": roles, "tuning": tuning or {"mode": "on"}, **fields})
         placement = Placement(allocations=model.allocations())
-        self.job: Job = structs.replace(made, state=JobState.RUNNING, epoch=1, placement=placement)
+        self.job: Job = structs.replace(made, state=JobState.RUNNING, epoch=1, started_at=START, placement=placement)
         self.seq = 0
         self.steps = 0.0  # so far, as of `told_at`
         self.told_at = 0.0

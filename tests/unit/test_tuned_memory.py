@@ -3,12 +3,8 @@
 import pytest
 from msgspec import structs
 
-from libs.domain.job import CauseCode
+from libs.domain.job import CauseCode, Placement
 from libs.domain.spec import SpecError, TuningMode, decode_spec
-from libs.messages.asks import RankTuning
-from libs.tuning import tuner
-from libs.tuning.proposal import Proposal
-from libs.tuning.tuner import Phase, Trial
 from tests.support.builders import GIB
 from tests.support.trained import Kindred, Model, Pool, Trained
 
@@ -60,37 +56,86 @@ def test_who_is_about_to_need_it_has_it_again_within_seconds_whatever_the_mode_i
     assert len(pool.run(3600).tunes) == 2, "once in vain is enough"
 
 
-def test_while_its_node_has_no_room_it_is_asked_for_again() -> None:
+def test_what_is_refused_is_asked_for_again_and_again() -> None:
     job, pool = lean_pool()
     pool.refuses = True
     job.model = structs.replace(job.model, working_set=600 << 20)
-    pool.run(100)
-    assert pool.codes[1:] == [CauseCode.ROLLED_BACK] * 5
+    pool.run(60)
+    assert pool.codes[1:] == [CauseCode.ROLLED_BACK] * 12
     pool.refuses = False
-    pool.run(30)
+    pool.run(6)
     assert [one.memory for one in job.held] == [GIB, GIB]
 
 
-def test_a_trial_under_way_goes_with_it() -> None:
-    job, _ = lean_pool()
-    had, tried = (RankTuning(rank=0, cpus=cpus) for cpus in (0.8, 1.02))
-    proposal = Proposal(
-        direction="cpus:up:worker",
-        code=CauseCode.UPSCALED,
-        before=(had,),
-        after=(tried,),
-        gain=0.1,
-        cost=0.1,
-        sentence="",
-    )
-    state = structs.replace(
-        tuner.begin(1, 0.0), phase=Phase.VERIFYING, trial=Trial(proposal=proposal, speed=2.0, asked_at=0.0, cpus=4.0)
-    )
-    moved = tuner.relieve(state, job.job, job.held, now=1.0, cpus_allowed=4.0)
-    assert moved.tune is not None
-    assert moved.tune.ranks == (RankTuning(rank=0, cpus=0.8, memory=GIB), RankTuning(rank=1, memory=GIB))
-    job.take(moved.tune, 1.0)
-    assert tuner.advance(moved.state, job.job, None, now=2.0).state.phase is Phase.SETTLING
+def test_a_rank_whose_node_is_full_does_not_keep_the_others_waiting() -> None:
+    job, pool = lean_pool()
+    pool.node = structs.replace(pool.node, capacity=structs.replace(pool.node.capacity, memory=2 * LEAN + (256 << 20)))
+    job.model = structs.replace(job.model, working_set=600 << 20)
+    pool.run(30)
+    assert [one.memory for one in job.held] == [GIB, LEAN]
+    assert len(pool.tunes) == 2, "what does not fit is not asked for"
+
+
+def test_a_trial_under_way_goes_on() -> None:
+    """Its cores are those that it tries; the memory comes back beside it."""
+    roles = {"worker": Kindred(count=2, seconds=0.3, cpus=0.5)}
+    job = Trained(Model(roles=roles), tuning={"mode": "on", "memory_min": "64MiB"})
+    held = tuple(structs.replace(one, memory=LEAN) for one in job.held)
+    job.job = structs.replace(job.job, placement=Placement(allocations=held))
+    pool = Pool(job, growth=4.0)
+    while not pool.tunes:
+        pool.second()
+    job.model = structs.replace(job.model, working_set=600 << 20)
+    pool.run(2)
+    assert pool.codes == [CauseCode.UPSCALED, CauseCode.ROLLED_BACK]
+    pool.run(60)
+    assert [one.memory for one in job.held] == [GIB, GIB]
+    state = pool.core.state_of("j-1")
+    assert state is not None
+    assert (state.kept, state.undone) == (1, 0)
+
+
+def test_the_newest_sample_counts_also_where_every_beat_ends_a_window() -> None:
+    job, pool = lean_pool()
+    pool.core.gathering.window_seconds = 1.0
+    job.model = structs.replace(job.model, working_set=600 << 20)
+    pool.run(2)
+    assert [one.memory for one in job.held] == [GIB, GIB]
+
+
+def test_a_job_that_failed_before_keeps_what_it_has() -> None:
+    job = Trained(Model(roles=WORKER), tuning={"mode": "on", "memory_min": "64MiB"})
+    job.job = structs.replace(job.job, attempts=1)
+    assert Pool(job).run(1500).tunes == []
+
+
+def test_who_began_to_look_later_does_not_know_what_it_used_before() -> None:
+    job = Trained(Model(roles=WORKER), tuning={"mode": "on", "memory_min": "64MiB"})
+    pool = Pool(job).run(300)
+    pool.restart()
+    assert pool.run(1500).tunes == []
+
+
+def test_less_than_a_process_needs_to_live_is_not_left() -> None:
+    job = Trained(Model(roles=WORKER, working_set=1 << 20), tuning={"mode": "on", "memory_min": "1MiB"})
+    Pool(job).run(700)
+    assert [one.memory for one in job.held] == [16 << 20] * 2
+
+
+def test_a_cap_does_not_go_down_step_by_step() -> None:
+    """Who sends in bursts loses a little by each lower cap."""
+    roles = {
+        "ps": Kindred(count=1, seconds=0.05, cpus=0.25, sends=4e5, egress=2_500_000),
+        "worker": Kindred(count=2, seconds=0.3, cpus=1.02),
+    }
+    job = Trained(Model(roles=roles, takes_turns=False), noise=0.001)
+    raised = structs.replace(job.held[0], egress=20_000_000)
+    job.job = structs.replace(job.job, placement=Placement(allocations=(raised, *job.held[1:])))
+    first = job.speed
+    pool = Pool(job).run(3600)
+    assert pool.codes == [CauseCode.RECLAIMED]
+    assert 2_500_000 < (job.held[0].egress or 0) < 20_000_000
+    assert job.speed > 0.97 * first
 
 
 def test_a_cap_that_was_raised_and_is_not_needed_any_more_goes_back_to_what_was_asked_for() -> None:

@@ -133,9 +133,8 @@ class Lawful:
         placed = self.job.job.placement
         self.job.take(tune, 0.0)
         has = sum(one.cpus for one in self.job.held)
-        if undoing and "that it asked for" in tune.cause.sentence:  # it needs what it gave
-            assert all(limit.memory == 1 << 30 for limit in tune.ranks if before[limit.rank].memory < 1 << 30)
-            self.under_trial = None
+        if undoing and "needs more" in tune.cause.sentence:  # what it gave
+            assert all(limit.memory == 1 << 30 and limit.cpus is None for limit in tune.ranks)
             return
         if undoing:
             assert self.under_trial is not None
