@@ -32,13 +32,21 @@ def unknown_class(spec: JobSpec) -> str:
 
 
 def workload_of(spec: JobSpec) -> str:
-    """What is alike in how it runs: jobs of one image and command with as many GPUs a rank, or of one label."""
+    """What is alike in how it runs: jobs of one image, folder and command with as many GPUs a rank, or of one label."""
     if said := spec.labels.get(WORKLOAD_LABEL, ""):
         return said
     roles = {
         name: (role.image or spec.image, role.command or spec.command, role.gpus) for name, role in spec.roles.items()
     }
-    return blake2b(msgspec.json.encode(roles), digest_size=8).hexdigest()
+    where = (roles, spec.workdir) if spec.workdir else roles  # the same words elsewhere are another program
+    return blake2b(msgspec.json.encode(where), digest_size=8).hexdigest()
+
+
+def settings_of(spec: JobSpec, role: str) -> str:
+    """What tells ranks of one workload apart that do not do the same in a step: how their role is set by variables."""
+    of_role = spec.roles.get(role)
+    env = {**spec.env, **(of_role.env if of_role is not None else {})}
+    return blake2b(msgspec.json.encode(sorted(env.items())), digest_size=4).hexdigest() if env else ""
 
 
 def is_benchmark(spec: JobSpec) -> bool:

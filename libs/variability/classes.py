@@ -16,6 +16,7 @@ from libs.variability.kmeans import Point, nearest_to, point_clusters
 
 NAMES = ("A", "B", "C")
 FEW = 6  # jobs, or workloads: of fewer no clusters are made
+IDLE = 0.15  # who uses less of both says nothing of how it would be held back
 APART = 0.15  # so far the middles of clusters must be from each other to mean something
 MEMORY_HIGH = 0.55  # of its bandwidth: from there on memory may be what holds a job back
 MEMORY_TO_COMPUTE = 0.7  # and is, where it is used so much as the arithmetic units are
@@ -37,6 +38,10 @@ class Features(Struct, frozen=True, kw_only=True):
     def point(self) -> Point:
         return (self.compute, self.memory)
 
+    @property
+    def idle(self) -> bool:
+        return max(self.point) < IDLE
+
 
 class Classes(Struct, frozen=True, kw_only=True):
     """`names`, most sensitive first, and for each the middle of its jobs. There may be fewer of these than names."""
@@ -47,6 +52,8 @@ class Classes(Struct, frozen=True, kw_only=True):
     def of(self, features: Features | None) -> str:
         if features is None or not features.sound:
             return self.names[0]
+        if features.idle:
+            return self.names[min(1, len(self.names) - 1)]
         return self.names[nearest_to(features.point, self.centroids)]
 
 
@@ -66,9 +73,10 @@ class Thresholds(Struct, frozen=True, kw_only=True):
 
 def told_apart(features: Sequence[Features], names: tuple[str, ...] = NAMES) -> Classes | Thresholds:
     """What tells the class of each of these: clusters, where there are enough of them that are far enough apart."""
-    if len(features) < FEW:
+    busy = [measured for measured in features if not measured.idle]
+    if len(busy) < FEW:
         return Thresholds(names=names)
-    classes = learn(features, names)
+    classes = learn(busy, names)
     near = any(dist(one, other) < APART for one, other in combinations(classes.centroids, 2))
     return Thresholds(names=names) if near or len(classes.centroids) < len(names) else classes
 

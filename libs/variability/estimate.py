@@ -73,7 +73,8 @@ def observed(
 ) -> Estimate:
     """`known` after one more sample (above 0, and finite). One that is older than the last one changes nothing.
 
-    `weight`: how many usual samples it is worth; `weight_most`: how many all of its like are, however many there are.
+    `weight`: how many usual samples it is worth; `weight_most`: how many all of its like are, however many there are:
+    who is never sure puts no GPU into quarantine.
     `witness`: which run told it.
     """
     if now < known.at_s or not 0 < sample < inf or not 0 < weight < inf:
@@ -107,7 +108,8 @@ def _surprised(known: Estimate, sample: float, now: float, weight: float, weight
     middle = median(odd)
     if sum(weights) < needed - ROUNDING or any(abs(one / middle - 1.0) > NEAR for one in odd):
         return replace(known, odd=odd, odd_weights=weights)
-    sudden = middle >= SUDDEN * (known.value if known.samples else known.prior)
+    faint = weight_most < inf
+    sudden = not faint and middle >= SUDDEN * (known.value if known.samples else known.prior)
     first = ONE_WITNESS_QUARANTINE_S if witness else QUARANTINE_S
     return Estimate(
         value=middle,

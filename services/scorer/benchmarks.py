@@ -6,6 +6,7 @@ and once more when a result surprises.
 """
 
 from collections.abc import Collection, Iterable
+from math import inf
 
 from msgspec import Struct
 
@@ -147,6 +148,10 @@ class Benchmarks:
     def refused(self, wanted: Wanted, *, now: float) -> None:
         """It could not be submitted: again after such a pause."""
         self._note(wanted, until=now)
+
+    def used_up(self, wanted: Wanted) -> None:
+        """Its key was used before: whatever came of that, the next key is tried at once."""
+        self._note(wanted, until=-inf)
 
     def _note(self, wanted: Wanted, *, until: float) -> None:
         spec = wanted.spec

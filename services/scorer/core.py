@@ -130,16 +130,16 @@ class Scorer:
         """These nodes are ours from now on, and no others. `scores`: what is stored of those that were not."""
         mine = frozenset(node_ids)
         self._standings.forget(self.owned - mine)
-        self.owned = mine
-        self._appear()
+        new, self.owned = mine - self.owned, mine
+        self._appear(new)
         self._standings.recall(scores, now)
         self._where.own(mine, now)
         self._hear_of_led()
 
-    def _appear(self) -> None:
-        """GPUs that no telemetry tells of are there, too, as their node says."""
+    def _appear(self, new: frozenset[str] = frozenset()) -> None:
+        """GPUs that no telemetry tells of are there, too, as their node says; those of `new` nodes before it does."""
         for node_id in sorted(self.owned & self._nodes.keys()):
-            silent = self.arrivals.heard_at(node_id) is None
+            silent = node_id in new or self.arrivals.heard_at(node_id) is None
             for gpu in self._nodes[node_id].capacity.gpus:
                 place = (node_id, gpu.index)
                 self._models[place] = gpu.model
@@ -204,7 +204,7 @@ class Scorer:
                 continue
             at = min(score.measured_at or self._now, self._now)
             weight = min(BENCHMARK_MOST, weight_of(score))
-            self._standings.measured(place, score.job_class, score.score, at, weight=weight, source="benchmark")
+            self._standings.benchmarked(place, score.job_class, score.score, at, weight=weight)
 
     # what follows
 
@@ -300,7 +300,7 @@ class Scorer:
             job_class=job_class,
             node_id=run.node_id,
             gpu_index=run.gpus[0],
-            step_seconds=0.0 if pace is None else pace.step_seconds,
+            step_seconds=pace.step_seconds if pace is not None and (of_one or run.first) else 0.0,
             windows=1,
             at=now,
             alike=self._alike(run, of_one=of_one),
@@ -311,7 +311,7 @@ class Scorer:
         self._tell(run.pool, told)
         clocks = {gpu: clock for gpu, one in run.uses.items() if (clock := one.mean_clock) is not None}
         if pace is not None:
-            if of_one or run.first:
+            if told.step_seconds:
                 self._paces.add(told, now)
             self._pending.append(
                 _Reading(
@@ -361,7 +361,7 @@ class Scorer:
         """What must be the same for step times to compare."""
         model = self._models.get((run.node_id, run.gpus[0]), "")
         told = "compute" if run.pace is not None and "t_compute" in run.pace.phases else "steps"
-        return f"{run.role}/{run.ranks}x{len(run.gpus)}/{model}/{told if of_one else 'together'}"
+        return f"{run.role}/{run.ranks}x{len(run.gpus)}/{model}/{run.settings}/{told if of_one else 'together'}"
 
     def _tell(self, pool: str, pace: GpuPace) -> None:
         if pace.step_seconds or pace.compute is not None:

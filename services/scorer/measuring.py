@@ -25,6 +25,7 @@ from services.scorer.benchmarks import Benchmarks, BenchmarkSettings, Wanted
 logger = logging.getLogger(__name__)
 
 SUBMIT_SUBJECT = "weft.submit"
+KEY = "Idempotency-Key"
 SUBMIT_SECONDS_MAX = 5.0
 REMEMBERED_SECONDS = 30 * 86400.0  # how far back results are read at the start
 OVERLAP_SECONDS = 60.0  # a job may be stored a little after the time that it ended at
@@ -126,15 +127,18 @@ class Measuring:
         """Refused or not answered, it is tried again later."""
         assert self._token is not None, "without a token nothing is due"
         try:
-            headers = {"Authorization": f"Bearer {self._token()}", "Idempotency-Key": wanted.key}
+            headers = {"Authorization": f"Bearer {self._token()}", KEY: wanted.key}
             answer = await self._bus.request_raw(
                 SUBMIT_SUBJECT, msgspec.json.encode(wanted.spec), headers=headers, seconds_max=SUBMIT_SECONDS_MAX
             )
             answered = msgspec.json.decode(answer, type=SubmitAnswered)
+            used_up = answered.field == KEY if answered.error else not answered.created
             why = answered.error
         except (BusError, SettingsError, msgspec.DecodeError) as error:
-            why = str(error)
-        if why:
+            why, used_up = str(error), False
+        if used_up:
+            self.benchmarks.used_up(wanted)
+        elif why:
             self._tell(f"a benchmark is not submitted, and tried again later: {why}")
             self.benchmarks.refused(wanted, now=now)
         else:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from libs.domain.classes import JOB_CLASSES
 from libs.messages.signals import GpuScore
 from libs.planning.scores import TYPICAL, GpuKey
-from libs.variability.estimate import PRIOR_SAMPLES, Estimate, observed
+from libs.variability.estimate import NEAR, PRIOR_SAMPLES, Estimate, observed
 
 PROFILED, ASSUMED = 0.9, 0.1  # how sure: it was measured once; nobody knows better
 QUARANTINED = 0.9  # samples agreed that it is slow, all at once: that counts, however few they were
@@ -21,6 +21,7 @@ SCORE_NOTABLE, CONFIDENCE_NOTABLE = 0.01, 0.1
 REFRESH_SECONDS = 300.0
 UNTIL_NOTABLE_SECONDS = 1.0
 FAINT_MOST = 2.0  # samples that all faint ones together are worth: half sure
+BENCHMARK = "benchmark"
 STRONG = 0.5  # a sample of such a weight makes its source that of the score
 
 ByClass = Mapping[str, float]
@@ -46,6 +47,7 @@ class _Standing(Struct):
     profiled: bool
     source: str = ""
     strong_at: float = -inf
+    benched: tuple[float, float] = (-inf, 0.0)  # the latest benchmark that counted: when, and its ratio
     stored: GpuScore | None = None
     stored_at: float = -inf
 
@@ -94,6 +96,8 @@ class Standings:
             standing.stored, standing.stored_at = score, now
             if score.source not in ("profile", "assumed", "") and not standing.estimate.samples:
                 standing.source = score.source
+                if score.source == BENCHMARK:
+                    standing.benched = (score.measured_at or now, score.score)
                 standing.estimate = _recalled(standing.estimate, score, now)
             self._touched.add((score.node_id, score.gpu_index))
 
@@ -124,6 +128,17 @@ class Standings:
         if weight >= STRONG or not standing.source:
             standing.source = source
         self._touched.add(place)
+
+    def benchmarked(self, place: GpuKey, job_class: str, ratio: float, at: float, *, weight: float) -> None:
+        """What a benchmark found. The same result counts once, unless what it is compared with has moved."""
+        standing = self._of(place, job_class)
+        if standing is None:
+            return
+        before, known = standing.benched
+        if at < before or (at == before and abs(ratio / known - 1.0) <= NEAR):
+            return
+        standing.benched = (at, ratio)
+        self.measured(place, job_class, ratio, at, weight=weight, source=BENCHMARK)
 
     def strong_within(self, place: GpuKey, job_class: str, since: float) -> bool:
         standing = self._of(place, job_class)

@@ -1,6 +1,6 @@
 """How fast whole jobs go on at the size that they have, collected until it is time to store it."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
@@ -86,22 +86,26 @@ def speed_of(runs: Sequence[Run], now: float) -> tuple[Size, float] | None:
 
     Samples add up over ranks; steps are made by all of them together.
     """
-    telling: defaultdict[str, list[Run]] = defaultdict(list)
-    there: Counter[str] = Counter(run.role for run in runs)
-    for run in runs:
-        if run.pace is not None and now - run.heard_at <= FRESH_SECONDS and run.pace.steps >= STEPS_LEAST:
-            telling[run.role].append(run)
-    whole = [role for role, ranks in telling.items() if len(ranks) == there[role]]
-    if not whole:
+    there = Counter(run.role for run in runs)
+    telling = {run.role for run in runs if run.pace is not None}
+    if not telling:
         return None
-    role = max(whole, key=lambda role: (there[role], role))
-    ranks = telling[role]
-    paces = [run.pace for run in ranks if run.pace is not None]
+    role = max(telling, key=lambda role: (there[role], role))
+    ranks = [run for run in runs if run.role == role]
+    paces = [run.pace for run in ranks if run.pace is not None and _fresh(run, now)]
+    if len(paces) < len(ranks):
+        return None
     samples = [pace.samples_rate for pace in paces if pace.samples_rate]
-    speed = sum(samples) if len(samples) == len(paces) else median(pace.steps_rate for pace in paces)
+    if samples and len(samples) < len(paces):
+        return None
+    speed = sum(samples) if samples else median(pace.steps_rate for pace in paces)
     if not speed > 0:
         return None
     return (len(ranks), rounded(sum(run.cpus for run in ranks))), speed
+
+
+def _fresh(run: Run, now: float) -> bool:
+    return run.pace is not None and now - run.heard_at <= FRESH_SECONDS and run.pace.steps >= STEPS_LEAST
 
 
 def grown(known: Iterable[Curve], growths: Iterable[Growth], *, at: float) -> list[Curve]:

@@ -88,7 +88,9 @@ class Whereabouts:
             if run is None or (run.node_id, run.gpus) != (allocation.node_id, allocation.gpus):
                 workload = self.workload_of[key]
                 run = Run(job, allocation, workload=workload, ranks=ranks, first=allocation.rank == first, now=now)
-            run.cpus = allocation.cpus
+            if run.cpus != allocation.cpus:
+                run.cpus = allocation.cpus
+                run.begin(now)  # its pace is still of what it had
             self._runs[*key, allocation.rank] = run
             if leads:
                 self.leads.setdefault(key, []).append(run)

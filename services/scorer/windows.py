@@ -7,6 +7,7 @@ and disk not short, no waiting for data; and if the steps it told are enough, an
 from enum import StrEnum
 from math import inf
 
+from libs.domain.classes import settings_of
 from libs.domain.job import Allocation, Job
 from libs.messages.nodes import Pace, RunProgressed
 from libs.messages.signals import GpuProcess, GpuSample, HostSample, RunSample
@@ -98,6 +99,7 @@ class Run:
         self.node_id, self.gpus = allocation.node_id, allocation.gpus
         self.role, self.cpus = allocation.role, allocation.cpus
         self.workload = workload
+        self.settings = settings_of(job.spec, allocation.role)
         self.ranks, self.first = ranks, first  # of its job, that hold GPUs: how many, and whether it is the first
         self.pace: Pace | None = None
         self.heard_at = -inf

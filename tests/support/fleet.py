@@ -82,7 +82,10 @@ class Fleet:
             state=JobState.RUNNING,
             epoch=epoch,
             placement=Placement(allocations=allocations),
-            spec={"labels": {"weft/workload": "resnet", **fields.pop("labels", {})}},
+            spec={
+                "labels": {"weft/workload": "resnet", **fields.pop("labels", {})},
+                "env": fields.pop("env", {}),
+            },
             **fields,
         )
         self.ranks += [Rank(made, allocation) for allocation in allocations]

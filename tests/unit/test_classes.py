@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from libs.variability.classes import Classes, Features, learn
+from libs.variability.classes import NAMES, Classes, Features, learn, told_apart
 
 
 def jobs(seed: int = 1) -> list[Features]:
@@ -65,3 +65,13 @@ def test_nothing_is_learnt_from_no_jobs_or_impossible_ones() -> None:
         learn([])
     with pytest.raises(ValueError, match="between 0 and 1"):
         learn([Features(compute=90.0, memory=0.1)])
+
+
+def test_who_hardly_uses_a_gpu_is_no_class_of_its_own() -> None:
+    idle = [Features(compute=0.0, memory=0.0), Features(compute=0.02, memory=0.0)]
+    busy = [Features(compute=0.9 - n / 100, memory=0.3) for n in range(3)]
+    waiting = [Features(compute=0.4 + n / 100, memory=0.8) for n in range(3)]
+    tells = told_apart([*idle, *busy, *waiting])
+    assert {tells.of(one) for one in busy} == {NAMES[0]}
+    assert {tells.of(one) for one in waiting} == {NAMES[2]}
+    assert {tells.of(one) for one in idle} == {NAMES[1]}

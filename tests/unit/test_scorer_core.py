@@ -71,6 +71,17 @@ def test_a_profile_is_believed_until_jobs_tell_otherwise() -> None:
     assert watched.score(SLOW, "mixed").score == 1.2
 
 
+def test_ranks_whose_variables_differ_are_not_compared() -> None:
+    """The same program with another batch takes another time for a step."""
+    fleet = Fleet(gpus=8)
+    large = fleet.places[:3]
+    fleet.run_one_each(large, env={"BATCH": "128"})
+    fleet.run_one_each(fleet.places[3:], env={"BATCH": "64"})
+    fleet.slow = dict.fromkeys(large, 1.9)
+    watched = after(fleet)
+    assert all(watched.score(place).score == pytest.approx(1.0, abs=0.05) for place in fleet.places)
+
+
 def test_three_gpus_are_enough_to_compare_and_two_are_not() -> None:
     for gpus, told in ((3, "jobs"), (2, "assumed")):
         fleet = Fleet(gpus=gpus)
@@ -138,6 +149,10 @@ def test_a_benchmark_counts_as_much_as_it_is_sure_and_a_job_may_tell_otherwise_l
     watched.run(5)
     told = watched.score(SLOW)
     assert (told.score, told.source) == (pytest.approx(1.3), "benchmark")
+    for _ in range(5):
+        watched.scorer.observe_benchmarks([found])
+    assert watched.score(SLOW).confidence == pytest.approx(told.confidence, abs=0.001)
+    assert watched.score(SLOW).samples == told.samples, "the same result counts once"
     assert told.confidence > 0.75
     watched.scorer.observe_benchmarks([replace(found, score=1.0, measured_at=fleet.now)])
     assert watched.score(SLOW).score < 1.05, "one benchmark is enough"
@@ -393,6 +408,19 @@ def test_against_other_jobs_it_tells_a_little_of_all_its_gpus() -> None:
     assert watched.score(("node-1", 2)).confidence <= 0.5
     others = [place for place in fleet.places if place[0] != "node-1"]
     assert all(watched.score(place).score < 1.05 for place in others)
+
+
+def test_of_gpus_of_which_none_alone_is_known_to_be_slow_none_is_put_into_quarantine() -> None:
+    fleet = gangs(5)
+    in_step(fleet)
+    fleet.slow = {("node-1", 2): 1.7}
+    watched = after(fleet, 20)
+
+    def branded() -> bool:
+        return any(watched.score(("node-1", gpu)).confidence > 0.5 for gpu in range(4))
+
+    assert watched.run(1500, until=branded) is None
+    assert all(watched.score(("node-1", gpu)).score > 1.6 for gpu in range(4))
 
 
 def test_ranks_that_tell_what_they_compute_are_told_apart() -> None:

@@ -130,6 +130,21 @@ async def test_one_that_cannot_be_submitted_is_tried_again_later_and_said_once(
     assert gateway.headers[-1]["Idempotency-Key"] == "bench-EMULATED-node-1-0-joined-1"
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [SubmitAnswered(job_id="j-old"), SubmitAnswered(error="the key was used for another job", field="Idempotency-Key")],
+)
+async def test_a_key_that_was_used_by_a_scorer_before_is_skipped_at_once(answer: SubmitAnswered) -> None:
+    gateway = Gateway(answer)
+    made = measuring(gateway, Ended())
+    for now in (1000.0, 1005.0):
+        await made.turn(NODES[:1], (), now=now)
+    gateway.answer = OK
+    for now in (1010.0, 1015.0):
+        await made.turn(NODES[:1], (), now=now)
+    assert [one["Idempotency-Key"][-1] for one in gateway.headers] == ["0", "1", "2"]
+
+
 @pytest.mark.parametrize(("token", "benchmarks"), [(None, "on"), (lambda: "secret", "off")])
 async def test_without_a_token_or_switched_off_nothing_is_submitted_and_results_count(
     token: Callable[[], str] | None, benchmarks: str, caplog: pytest.LogCaptureFixture

@@ -274,3 +274,42 @@ def test_telemetry_of_a_node_that_nobody_knows_is_no_matter() -> None:
         assert len(await world.scores()) == 24
 
     lived(program, working())
+
+
+def test_nodes_that_come_back_to_one_that_had_them_before_keep_their_scores() -> None:
+    async def program(world: World) -> None:
+        world.fleet.slow = dict(SLOW)
+        await world.begin("a")
+        await world.pass_seconds(180)
+        before = await world.scores()
+        await world.begin("b")
+        await world.pass_seconds(20)
+        await world.kill("b")
+        world.store.saved.clear()
+        await world.pass_seconds(30)
+        assert [score for _, score in world.store.saved if score.source in ("assumed", "")] == []
+        after = await world.scores()
+        assert all(after[place].score == pytest.approx(score.score, abs=0.03) for place, score in before.items())
+
+    lived(program, working())
+
+
+def test_ranks_that_wait_for_each_other_are_told_to_other_scorers_as_one() -> None:
+    """Else two jobs, each seen by a scorer of its own, would be compared as if each were many."""
+    fleet = Fleet(nodes=6, gpus=4, seed=3)
+    for number in range(1, 7):
+        fleet.run(f"gang-{number}", [(f"node-{number}", (gpu,)) for gpu in range(4)])
+
+    async def program(world: World) -> None:
+        await world.begin("a", "b")
+        await world.pass_seconds(120)
+
+    world = lived(program, fleet)
+    told = {
+        (pace.node_id, pace.gpu_index)
+        for said in world.heard[PacesSeen]
+        if isinstance(said, PacesSeen)
+        for pace in said.paces
+        if pace.step_seconds and pace.alike.endswith("together")
+    }
+    assert told == {(f"node-{number}", 0) for number in range(1, 7)}

@@ -171,6 +171,16 @@ def test_the_role_that_tells_its_steps_counts() -> None:
     assert speed_of([run(0), run(1), *servers], 10.0) == ((2, 4.0), 4.0)
 
 
+def test_while_the_larger_role_is_silent_the_smaller_one_is_not_the_jobs_speed() -> None:
+    workers = [run(0), run(1)]
+    late = _heard(run(2, role="evaluator", speed=1.0), 100.0)
+    assert speed_of([*workers, late], 100.0) is None
+
+
+def test_samples_and_steps_are_not_mixed() -> None:
+    assert speed_of([run(0, samples=100.0), run(1, samples=None)], 10.0) is None
+
+
 def test_a_job_of_which_some_ranks_are_silent_has_no_speed() -> None:
     assert speed_of([run(0), run(1, speed=None)], 10.0) is None
     assert speed_of([run(0)], 100.0) is None, "what was told long ago is not how it is"

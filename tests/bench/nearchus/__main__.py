@@ -35,7 +35,9 @@ async def _run(asked: argparse.Namespace) -> None:
     async with lab(settings=settings) as made:
         for name in asked.scenario or EVERY:
             if name == S4:
-                await compare_queues(made, Trace(steps=asked.steps), reps=asked.reps, folder=asked.out, tell=tell)
+                await compare_queues(
+                    made, Trace(steps=asked.steps, cpus=asked.cores), reps=asked.reps, folder=asked.out, tell=tell
+                )
             elif name == S6.name:
                 seconds = asked.minutes * 60.0
                 result = await run_side(made, S6, OURS, S6.equal, seconds=seconds, rep=0, tuned=True)
@@ -67,6 +69,7 @@ def _asked() -> argparse.Namespace:
     run.add_argument("--ours", type=float, default=Lengths().ours, help="seconds of a run of ours, search included")
     run.add_argument("--grid", type=float, default=Lengths().grid, help="seconds at each point of the oracle's grid")
     run.add_argument("--steps", type=int, default=Trace().steps, help="of each job of S4")
+    run.add_argument("--cores", type=float, default=Trace().cpus, help="that each job of S4 asks for")
     run.add_argument("--minutes", type=float, default=30.0, help="of S6")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the services")
     run.add_argument("--out", type=Path, default=RESULTS)

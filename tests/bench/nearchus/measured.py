@@ -75,6 +75,7 @@ class Traced(Struct, frozen=True, kw_only=True):
     seconds: float
     elsewhere: float
     steps: int = 3000  # of each job
+    cpus: float = 0.9  # that each asks for
     jobs: tuple[Waited, ...]
     actions: tuple[Action, ...] = ()
 

@@ -15,7 +15,7 @@ from tests.bench.nearchus.measured import Traced, Waited, append
 from tests.bench.nearchus.sides import actions, busy
 
 NAME = "S4"
-WHAT = "six jobs, each with 0.9 cores and in need of a quarter of one, since an emulated device does the rest; two fit"
+WHAT = "six jobs, each in need of a quarter of a core, since an emulated device does the rest; as they ask, two fit"
 SIDES = {"off": TuningMode.OFF, "reclaim": TuningMode.ON}
 
 
@@ -46,6 +46,7 @@ async def play(lab: Lab, trace: Trace, side: str, *, rep: int) -> Traced:
         seconds=round(over - began, 1),
         elsewhere=busy(lab, ids, began, over)[0],
         steps=trace.steps,
+        cpus=trace.cpus,
         jobs=tuple(task.result()[1] for task in ended),
         actions=tuple(sorted(made, key=lambda action: action.at)),
     )

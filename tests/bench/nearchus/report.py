@@ -121,13 +121,14 @@ def queues(traces: Sequence[Traced]) -> str:
     if not traces:
         return f"{_sentence(WHAT)} {NOT_RUN}"
     rows = []
-    for steps, of in _by_length(traces).items():
+    for (cpus, steps), of in _by_kind(traces).items():
         off = _of_trace(of, "off")
         for side in SIDES:
             queued, whole, seconds, count = _of_trace(of, side)
             if count:
                 rows.append(
                     (
+                        f"{cpus:g}",
                         f"{_alone(of):.0f} s ({steps} steps)",
                         side,
                         f"{queued:.1f} s ({change(queued / off[0]) if off[0] else '–'})",
@@ -136,12 +137,14 @@ def queues(traces: Sequence[Traced]) -> str:
                         str(count),
                     )
                 )
-    header = ("a job alone", "side", "mean queueing", "mean JCT", "makespan", "runs")
+    header = ("cores asked for", "a job alone", "side", "mean queueing", "mean JCT", "makespan", "runs")
     return f"{_sentence(WHAT)}\n\n{table(header, rows)}"
 
 
-def _by_length(traces: Sequence[Traced]) -> dict[int, list[Traced]]:
-    return {steps: [run for run in traces if run.steps == steps] for steps in sorted({run.steps for run in traces})}
+def _by_kind(traces: Sequence[Traced]) -> dict[tuple[float, int], list[Traced]]:
+    """By what each job asks for, and how many steps it makes."""
+    kinds = sorted({(run.cpus, run.steps) for run in traces}, key=lambda kind: (-kind[0], kind[1]))
+    return {kind: [run for run in traces if (run.cpus, run.steps) == kind] for kind in kinds}
 
 
 def _alone(traces: Iterable[Traced]) -> float:
@@ -197,12 +200,12 @@ def aims(found: dict[str, list[Measured]], traces: Sequence[Traced]) -> str:
 
 def _queueing_aims(traces: Sequence[Traced]) -> list[tuple[str, ...]]:
     rows = []
-    for of in _by_length(traces).values():
+    for (cpus, _), of in _by_kind(traces).items():
         off, on = _of_trace(of, "off"), _of_trace(of, "reclaim")
         for what, place, aim in (("queueing", 0, SHORTER_QUEUE), ("JCT", 1, SHORTER_JOBS)):
             if off[place] and on[3]:
                 ratio = on[place] / off[place]
-                told = f"S4: mean {what}, jobs of {_alone(of):.0f} s"
+                told = f"S4: mean {what}, jobs of {_alone(of):.0f} s that ask for {cpus:g} cores"
                 rows.append((told, change(aim), change(ratio), _yes(ratio <= aim)))
     return rows or [
         ("S4: mean queueing and JCT", f"{change(SHORTER_QUEUE)} and {change(SHORTER_JOBS)}", "not run", "–")
