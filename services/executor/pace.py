@@ -3,7 +3,8 @@
 What a job tells may be garbage: a value that makes no sense is counted and not believed. A point is the last step of
 those that were told together, so a burst of lines is one point, and the time of a step comes from how many steps lie
 between two points. A window holds POINTS_MAX points of WINDOW_SECONDS; where steps are slower than that, it reaches
-back a few points. A step that goes back (a checkpoint was loaded) begins a new window.
+back a few points. A step that goes back (a checkpoint was loaded) begins a new window, and so does a step after a
+silence; how long a run was wont to take from one point to the next is remembered beyond both.
 """
 
 import math
@@ -50,6 +51,8 @@ class Pacer:
         self._points: deque[_Point] = deque(maxlen=POINTS_MAX)
         self._pending: dict[str, deque[float]] = {}
         self._samples: float | None = None
+        self._reached_at: float | None = None
+        self._gap = 0.0  # the longest lately between two points, of an old window too; half as long with each point
         self._ever = False
         self._silent = False
         self._pace: Pace | None = None  # of these points; None: not known, or to be counted anew
@@ -113,6 +116,9 @@ class Pacer:
         self._pending.clear()
         if len(points) >= 2 and at - points[-2].at < _GAP_SECONDS:
             points.pop()
+        if self._reached_at is not None:
+            self._gap = max(min(at - self._reached_at, REACH_SECONDS), self._gap / 2)
+        self._reached_at = at
         points.append(_Point(at, step, self._samples, phases))
         self._ever |= len(points) > 1
         self._silent, self._pace = False, None
@@ -124,6 +130,7 @@ class Pacer:
             self._pace = None
         if points:
             longest = max((late.at - early.at for early, late in pairwise(points)), default=0.0)
+            longest = max(longest, self._gap)
             self._silent = now - points[-1].at > max(WINDOW_SECONDS, SILENT_GAPS * longest)
         else:
             self._silent = True

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import pytest
@@ -150,6 +150,81 @@ def test_a_run_whose_steps_take_a_minute_has_a_pace_too_and_is_silent_only_after
     silent = pacer.pace(300.0 + 181.0)
     assert silent is not None
     assert silent.steps == 0
+
+
+def asked_always(pacer: Pacer, steps: Sequence[tuple[float, float]], *, until: float) -> dict[float, float | None]:
+    """Its pace is asked for every two seconds, as an executor does: steps a second, None where no pace is known."""
+    rates: dict[float, float | None] = {}
+    left = list(steps)
+    for now in range(0, int(until) + 1, 2):
+        while left and left[0][0] <= now:
+            at, step = left.pop(0)
+            pacer.tell([{"step": step}], at=at)
+        pace = pacer.pace(float(now))
+        rates[float(now)] = None if pace is None else pace.steps_rate
+    return rates
+
+
+SLOW = pytest.approx(1 / 45, rel=1e-4)
+
+
+def test_a_run_that_tells_a_line_every_45_seconds_has_a_pace_from_the_second_on() -> None:
+    rates = asked_always(Pacer(), [(45.0 * place, float(place)) for place in range(20)], until=900.0)
+    assert [rate for now, rate in rates.items() if now >= 46.0] == [SLOW] * 428
+
+
+def test_a_slow_run_whose_counter_starts_anew_keeps_a_pace() -> None:
+    rates = asked_always(Pacer(), [(45.0 * place, float(place % 10)) for place in range(30)], until=1300.0)
+    assert 0.0 not in rates.values()
+    known = [rate for now, rate in rates.items() if 496.0 <= now < 900.0]  # 450 is step 0 again
+    assert known == [SLOW] * len(known)
+    assert known
+
+
+def test_a_slow_run_that_paused_is_told_as_stopped_and_has_a_pace_again() -> None:
+    before, after = [(45.0 * place, float(place)) for place in range(8)], 315.0 + 180.0
+    steps = [*before, *((after + 45.0 * place, 8.0 + place) for place in range(20))]
+    rates = asked_always(Pacer(), steps, until=1300.0)
+    assert rates[after - 1.0] == 0.0
+    known = [rate for now, rate in rates.items() if now >= after + 46.0]
+    assert known == [SLOW] * len(known)
+
+
+def test_a_run_that_became_slow_all_at_once_has_a_pace_again() -> None:
+    steps = [(float(place), float(place)) for place in range(60)]
+    rates = asked_always(Pacer(), [*steps, *((60.0 + 45.0 * place, 60.0 + place) for place in range(20))], until=900.0)
+    known = [rate for now, rate in rates.items() if now >= 400.0]
+    assert known == [SLOW] * len(known)
+
+
+def test_a_slow_run_of_two_lines_at_a_time_is_not_silent_between_them() -> None:
+    """Each read by itself, so that they are two points, near to each other."""
+    steps = [(45.0 * place + more, 2.0 * place + more) for place in range(20) for more in (0, 1)]
+    rates = asked_always(Pacer(), steps, until=890.0)
+    assert 0.0 not in [rate for now, rate in rates.items() if now >= 46.0]
+
+
+@pytest.mark.parametrize("begin", [0.0, 500.0])
+def test_a_slow_run_that_stops_after_its_counter_started_anew_is_told_as_stopped(begin: float) -> None:
+    steps = [(45.0 * place, begin + place) for place in range(8)]
+    rates = asked_always(Pacer(), [*steps, (360.0, 0.0), (405.0, 1.0)], until=1200.0)
+    assert rates[406.0] == SLOW
+    assert [rate for now, rate in rates.items() if now > 405.0 + 3 * 45.0] == [0.0] * len(range(542, 1201, 2))
+
+
+def test_after_a_pause_a_fast_run_that_stops_is_soon_told_as_stopped() -> None:
+    before, after = [(0.5 * place, float(place)) for place in range(100)], 400.0
+    steps = [*before, *((after + 0.5 * place, 100.0 + place) for place in range(20))]
+    rates = asked_always(Pacer(), steps, until=500.0)
+    assert rates[410.0] == 2.0
+    assert rates[after + 10.0 + WINDOW_SECONDS + 2.0] == 0.0
+
+
+def test_who_stops_at_its_first_step_after_a_pause_is_told_as_stopped_in_ten_minutes() -> None:
+    steps = [(float(place), float(place)) for place in range(60)]
+    rates = asked_always(Pacer(), [*steps, (1000.0, 60.0)], until=1700.0)
+    assert rates[998.0] == 0.0
+    assert rates[1602.0] == 0.0
 
 
 @pytest.mark.parametrize(
