@@ -62,6 +62,13 @@ def test_every_alert_says_what_it_is_and_what_to_do(rule: dict[str, Any]) -> Non
     assert len(rule["annotations"]["action"]) > 40
 
 
+def test_the_first_xid_of_its_kind_alerts_though_a_series_that_begins_at_1_is_no_increase() -> None:
+    (expr,) = (expr for alert, expr in watched() if alert == "WeftGpuXid")
+    kinds = 'weft_gpu_xid_errors_total{xid!~"13|31|43|45"}'
+    words = " ".join(expr.split())
+    assert words == f"increase({kinds}[10m]) > 0 or ({kinds} unless weft_gpu_xid_errors_total offset 10m)"
+
+
 def test_every_process_is_scraped_at_the_port_where_it_tells() -> None:
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     telling = {
