@@ -10,6 +10,7 @@ import msgspec
 
 from libs.domain.cluster import Gpu
 from libs.gpus.recording import Recording, load
+from libs.gpus.sample import NO_XIDS, Xids
 from libs.gpus.source import Samples
 from libs.gpus.topology import Near
 from libs.messages.signals import GpuSample
@@ -37,6 +38,11 @@ class Replay:
         self._seconds = self._times[-1] - self._times[0] + recording.header.period
         self._growth = [_growth(recording, place) for place in range(len(self.gpus))]
         self._begun_at: float | None = None
+        self._given: Samples = ()
+
+    def xids(self, uuid: str) -> Xids:
+        """As the last sample told them."""
+        return next(((one.xid_errors, one.last_xid) for one in self._given if one.uuid == uuid), NO_XIDS)
 
     def open(self) -> None:
         """There is nothing to open: the file was read."""
@@ -48,9 +54,10 @@ class Replay:
         rounds, within = divmod(now - self._begun_at, self._seconds)
         place = bisect_right(self._times, self._times[0] + within) - 1
         samples = self._recording.moments[max(0, place)].samples
-        return tuple(
+        self._given = tuple(
             _replayed(sample, growth, int(rounds)) for sample, growth in zip(samples, self._growth, strict=True)
         )
+        return self._given
 
     def close(self) -> bool:
         return True

@@ -18,8 +18,10 @@ SLOW_SECONDS: Final = 30.0
 THROUGHPUT_SECONDS: Final = 10.0
 """Without counters the PCIe throughput of one GPU, each in its turn, is measured so often: that blocks for 40 ms."""
 
-Xids = Callable[[str], tuple[Mapping[str, int], int | None]]
-"""Of a GPU by uuid: how often each XID came, and the last."""
+Xids = tuple[Mapping[str, int], int | None]
+"""Of one GPU: how often each XID came, and the last."""
+
+NO_XIDS: Final[Xids] = ({}, None)
 
 
 def sample(gpus: Iterable[Gpu], *, nvml: Nvml = DRIVER) -> tuple[GpuSample, ...]:
@@ -34,14 +36,20 @@ def sample(gpus: Iterable[Gpu], *, nvml: Nvml = DRIVER) -> tuple[GpuSample, ...]
         reader.free()
 
 
-def unknown(gpu: Gpu, problem: str = "", *, provider: str = "nvml") -> GpuSample:
-    """An emulated GPU does nothing that could be measured, so nothing is said of it but its size."""
+def unknown(gpu: Gpu, problem: str = "", *, provider: str = "nvml", xids: Xids = NO_XIDS) -> GpuSample:
+    """An emulated GPU does nothing that could be measured, so nothing is said of it but its size.
+
+    Of a GPU that fell off the bus its XID errors are still told: they say why nothing else is.
+    """
+    errors, last = xids
     return GpuSample(
         index=gpu.index,
         uuid=gpu.uuid,
         model=gpu.model,
         emulated=gpu.emulated,
         memory_total=gpu.memory or None,
+        xid_errors=dict(errors),
+        last_xid=last,
         problem=problem,
         provider="emulated" if gpu.emulated else provider,
     )
@@ -51,7 +59,12 @@ class GpuReader:
     """Reads the GPUs of a driver that was opened, again and again; a driver opened anew takes a new reader."""
 
     def __init__(
-        self, gpus: tuple[Gpu, ...], *, nvml: Nvml = DRIVER, driver: str = "", xids: Xids = lambda _: ({}, None)
+        self,
+        gpus: tuple[Gpu, ...],
+        *,
+        nvml: Nvml = DRIVER,
+        driver: str = "",
+        xids: Callable[[str], Xids] = lambda _: NO_XIDS,
     ) -> None:
         self._ones = [
             _One(gpu, nvml, driver=driver, place=place / len(gpus), xids=xids) for place, gpu in enumerate(gpus)
@@ -83,7 +96,7 @@ class GpuReader:
 class _One:
     """One GPU, and what is remembered of it between two readings."""
 
-    def __init__(self, gpu: Gpu, nvml: Nvml, *, driver: str, place: float, xids: Xids) -> None:
+    def __init__(self, gpu: Gpu, nvml: Nvml, *, driver: str, place: float, xids: Callable[[str], Xids]) -> None:
         self.gpu = gpu
         self.asker = Asker()
         self.needs_throughput = False
@@ -110,7 +123,7 @@ class _One:
         handle = asker.ask(nvml.nvmlDeviceGetHandleByUUID, self.gpu.uuid)
         if handle is None:
             said = next(iter(asker.errors.values()), "the driver does not name it")
-            return unknown(self.gpu, problem=said, provider=self._provider)
+            return unknown(self.gpu, problem=said, provider=self._provider, xids=self._xids(self.gpu.uuid))
         quick = quick_values(nvml, handle, asker)
         if quick["memory_total"] is None:
             quick["memory_total"] = self.gpu.memory or None

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from libs.domain.cluster import Gpu
 from libs.gpus.nvml import DRIVER, Nvml, NvmlError, provider_of, text
-from libs.gpus.sample import GpuReader
+from libs.gpus.sample import GpuReader, Xids
 from libs.gpus.topology import Near, topology
 from libs.gpus.xid import XidCounts, XidListener
 from libs.messages.signals import GpuSample
@@ -23,12 +23,13 @@ class SourceError(Exception):
 
 
 class Source(Protocol):
-    """What a `GpuWatch` asks. All of it may block, and is called by one thread at a time."""
+    """What a `GpuWatch` asks. What opens, reads and closes may block, and is called by one thread at a time."""
 
     @property
     def provider(self) -> str: ...
     @property
     def near(self) -> Near: ...  # as of the last opening
+    def xids(self, uuid: str) -> Xids: ...  # so far; also while another thread reads
     def open(self) -> None: ...  # raises SourceError
     def read(self) -> Samples: ...  # one of each GPU, whatever goes wrong
     def close(self) -> bool: ...  # False: not yet, ask again
@@ -52,6 +53,9 @@ class DriverSource:
     @property
     def provider(self) -> str:
         return provider_of(self._nvml)
+
+    def xids(self, uuid: str) -> Xids:
+        return self._xids.of(uuid)
 
     def open(self) -> None:
         try:

@@ -99,8 +99,10 @@ class GpuWatch:
         self._open, self._closing = not closed, not closed
 
     def _unknown(self, problem: str) -> Samples:
-        provider = self._source.provider
-        return tuple(unknown(gpu, problem="" if gpu.emulated else problem, provider=provider) for gpu in self.gpus)
+        provider, xids = self._source.provider, self._source.xids
+        return tuple(
+            unknown(gpu, "" if gpu.emulated else problem, provider=provider, xids=xids(gpu.uuid)) for gpu in self.gpus
+        )
 
 
 def _beside_the_loop(read: Callable[[], Samples]) -> asyncio.Future[Samples]:

@@ -72,6 +72,7 @@ class XidListener:
         self._gpus = [gpu for gpu in gpus if not gpu.emulated]
         self._counts = counts
         self._retry_seconds = retry_seconds
+        self._heard = False  # whether the driver answered since it was asked anew
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="gpu-xid", daemon=True)
 
@@ -91,28 +92,26 @@ class XidListener:
     def _listen(self) -> None:
         seconds, longest = self._retry_seconds
         while not self._stop.is_set():
+            self._heard = False
             try:
-                heard = self._listen_to(self._nvml.nvmlEventSetCreate())
+                self._listen_to(self._nvml.nvmlEventSetCreate())
             except NvmlError as error:
                 logger.debug("XID errors are not heard of: %s", error)
-                heard = False
-            seconds = self._retry_seconds[0] if heard else min(longest, seconds * 2)
+            seconds = self._retry_seconds[0] if self._heard else min(longest, seconds * 2)
             self._stop.wait(seconds)
 
-    def _listen_to(self, events: Any) -> bool:
-        """Until told to stop, or until the driver refuses. Whether it ever answered."""
-        heard = False
+    def _listen_to(self, events: Any) -> None:
+        """Until told to stop, or until the driver refuses."""
         try:
             sources = self._registered(events)
             while sources and not self._stop.is_set():
                 event = self._next(events)
-                heard = True
+                self._heard = True
                 if event is not None and event.eventType & EVENT_XID:
                     self._count(event, sources)
                 self._stop.wait(PAUSE_SECONDS)
         finally:
             self._nvml.nvmlEventSetFree(events)
-        return heard
 
     def _next(self, events: Any) -> Any:
         try:

@@ -87,6 +87,22 @@ async def test_a_replay_goes_round_says_so_and_its_totals_go_on(tmp_path: Path) 
     assert joules[5:] == [value + 400 for value in joules[:5]] + [800.0, 900.0]
 
 
+def test_a_replay_knows_the_xid_errors_that_it_gave_last(tmp_path: Path) -> None:
+    recorded(tmp_path / "a.jsonl")
+    lines = (tmp_path / "a.jsonl").read_bytes().splitlines(keepends=True)
+    for place, moment in enumerate(map(json.loads, lines[1:]), start=1):
+        moment["samples"][1] |= {"xid_errors": {"79": place}, "last_xid": 79}
+        lines[place] = json.dumps(moment).encode() + b"\n"
+    (tmp_path / "a.jsonl").write_bytes(b"".join(lines))
+    clock = Clock()
+    replay = Replay(tmp_path / "a.jsonl", clock=clock)
+    assert replay.xids("GPU-1") == ({}, None)
+    replay.read()
+    clock.now = 2.0
+    assert replay.read()[1].xid_errors == {"79": 3}
+    assert (replay.xids("GPU-0"), replay.xids("GPU-1")) == (({}, None), ({"79": 3}, 79))
+
+
 def _cut(lines: list[bytes]) -> list[bytes]:
     return [*lines[:-1], lines[-1][:-40]]
 

@@ -1,23 +1,32 @@
 """XID errors, heard of by a thread of its own, through the real binding."""
 
+import asyncio
 import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
 from libs.domain.cluster import Gpu
-from libs.gpus import inventory
+from libs.gpus import GpuWatch, inventory
 from libs.gpus.fake import FakeNvml
-from libs.gpus.fakegpu import FUNCTION_NOT_FOUND, GPU_IS_LOST, TIMED_OUT, UNKNOWN, FakeGpu, Xid
+from libs.gpus.fakegpu import DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND, GPU_IS_LOST, TIMED_OUT, UNKNOWN, FakeGpu, Xid
 from libs.gpus.fakenvml import FakeLibrary, installed
 from libs.gpus.nvml import DRIVER
 from libs.gpus.source import DriverSource
 from libs.gpus.xid import KINDS_MAX, OTHER, PAUSE_SECONDS, XidCounts, XidListener
 
 PATIENCE_SECONDS = 10.0
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -28,11 +37,13 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def listening(library: FakeLibrary, counts: XidCounts) -> Iterator[XidListener]:
+def listening(
+    library: FakeLibrary, counts: XidCounts, *, retry_seconds: tuple[float, float] = (0.01, 0.05)
+) -> Iterator[XidListener]:
     with installed(library):
         found = inventory(emulated=0, node_id="n")
         DRIVER.nvmlInit()
-        listener = XidListener(DRIVER, found, counts, retry_seconds=(0.01, 0.05))
+        listener = XidListener(DRIVER, found, counts, retry_seconds=retry_seconds)
         listener.start()
         try:
             yield listener
@@ -81,6 +92,26 @@ def test_when_the_driver_refuses_it_is_asked_again_and_the_lost_gpu_is_left_out(
         library.xids.put(Xid(gpus[1], 48))
         until(lambda: counts.of("GPU-1")[1] == 48)
         assert library.calls["nvmlEventSetFree"] >= library.calls["nvmlEventSetCreate"] - 1
+
+
+def test_a_driver_that_answered_before_it_refused_is_asked_again_as_soon_as_the_first_time() -> None:
+    counts, gpu = XidCounts(), FakeGpu(uuid="GPU-0")
+    library = FakeLibrary([gpu])
+
+    def heard(times: int) -> bool:
+        return counts.of("GPU-0")[0].get("13") == times
+
+    def refused_since(freed: int) -> bool:
+        return library.calls["nvmlEventSetFree"] > freed
+
+    with listening(library, counts, retry_seconds=(0.1, 300.0)):
+        for round_ in range(8):  # twice as long each time, the last would come after 12.8 seconds
+            library.xids.put(Xid(gpu, 13))
+            until(partial(heard, round_ + 1))
+            freed = library.calls["nvmlEventSetFree"]
+            library.fails["nvmlEventSetWait_v2"] = GPU_IS_LOST
+            until(partial(refused_since, freed))
+            del library.fails["nvmlEventSetWait_v2"]
 
 
 @pytest.mark.parametrize("code", [UNKNOWN, FUNCTION_NOT_FOUND, TIMED_OUT])
@@ -136,6 +167,36 @@ def test_a_driver_is_not_closed_under_who_waits_in_it_and_counts_outlive_it() ->
     assert (sample.xid_errors, sample.last_xid, sample.driver) == ({"63": 1}, 63, "570.86.15")
     source.close()
     until(source.close)
+
+
+async def test_what_a_gpu_reported_before_it_fell_off_the_bus_is_told_on() -> None:
+    driver = FakeNvml([FakeGpu(uuid="GPU-0"), FakeGpu(uuid="GPU-1")])
+    clock, gpus = Clock(), inventory(emulated=0, node_id="n", nvml=driver)
+    source = DriverSource(gpus, nvml=driver, clock=clock)
+    watch = GpuWatch(gpus, source=source, seconds_max=10, retry_seconds=30, clock=clock)
+    await watch.sample()
+    driver.xids.put(Xid(driver.gpus[0], 79))
+    until(lambda: source.xids("GPU-0") == ({"79": 1}, 79))
+
+    async def told() -> tuple[str, list[tuple[dict[str, int], int | None]]]:
+        samples = await watch.sample()
+        return samples[0].problem, [(one.xid_errors, one.last_xid) for one in samples]
+
+    known: list[tuple[dict[str, int], int | None]] = [({"79": 1}, 79), ({}, None)]
+    driver.gpus[0].fails = {"*": GPU_IS_LOST}
+    assert await told() == ("GPU is lost", known)
+    driver.hang()
+    watch.seconds_max = 0
+    assert await told() == ("the driver does not answer", known)
+    driver.release()
+    driver.init_fails, watch.seconds_max, clock.now = DRIVER_NOT_LOADED, 10, 100.0
+    now = await told()
+    for _ in range(2000):  # until nobody is inside the driver any more
+        if now[0] != "GPU is lost":
+            break
+        await asyncio.sleep(0.005)
+        now = await told()
+    assert now == ("Driver Not Loaded", known)
 
 
 def test_emulated_gpus_have_no_xids() -> None:
