@@ -6,8 +6,8 @@ called so everywhere, and nothing about them is invented. `nvml.py` alone knows 
 gives back. Every sample says who told it.
 """
 
-from libs.gpus.inventory import EMULATED_MEMORY, EMULATED_MODEL, inventory
+from libs.gpus.inventory import EMULATED_MEMORY, EMULATED_MODEL, inventory, inventory_in_time
 from libs.gpus.sample import sample
 from libs.gpus.watch import GpuWatch
 
-__all__ = ["EMULATED_MEMORY", "EMULATED_MODEL", "GpuWatch", "inventory", "sample"]
+__all__ = ["EMULATED_MEMORY", "EMULATED_MODEL", "GpuWatch", "inventory", "inventory_in_time", "sample"]

@@ -7,6 +7,7 @@ each function here fills the ctypes arguments that it is given and returns an er
 
 import ctypes
 import queue
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -71,7 +72,8 @@ def _use(library: "FakeLibrary | None") -> None:
 
 class FakeLibrary:
     """`fails`: by C function's name, the code it returns. `missing`: functions that this driver has not (before it
-    is installed). `lost_after`: calls about a GPU after which all GPUs are lost. `calls` counts them."""
+    is installed). `lost_after`: calls about a GPU after which all GPUs are lost. `calls` counts them. `hang()` makes
+    every later call wait for `release()`."""
 
     weft_is_fake: ClassVar[bool] = True
 
@@ -85,6 +87,8 @@ class FakeLibrary:
         self.throughput_seconds = 0.0  # how long nvmlDeviceGetPcieThroughput blocks: 0.02 on real GPUs
         self.xids: queue.Queue[Xid] = queue.Queue()
         self.gpm_samples: dict[int, dict[int, float]] = {}
+        self._goes_on = threading.Event()
+        self._goes_on.set()
         self._users = 0
         self._opening = 0
         self._sample_next = 1
@@ -96,6 +100,7 @@ class FakeLibrary:
 
         def call(*arguments: Any) -> int:
             self.calls[name] += 1
+            self._goes_on.wait()
             if name in self.fails:
                 return self.fails[name]
             if self._users == 0 and name != "nvmlInitWithFlags":
@@ -107,6 +112,12 @@ class FakeLibrary:
             return code
 
         return call
+
+    def hang(self) -> None:
+        self._goes_on.clear()
+
+    def release(self) -> None:
+        self._goes_on.set()
 
     # the library itself
 

@@ -1,9 +1,12 @@
 """Which GPUs this node has. Asked once, at start; it blocks while the driver wakes up."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 from libs.domain.cluster import Gpu
+from libs.gpus.beside import beside_the_loop
 from libs.gpus.nvml import (
     DRIVER,
     LIBRARY_NOT_FOUND,
@@ -20,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 EMULATED_MODEL = "Emulated GPU"
 EMULATED_MEMORY = 16 * 2**30
+INVENTORY_SECONDS_MAX = 30.0  # a driver that has to wake up many GPUs takes some of them
 
 
 def inventory(
@@ -36,7 +40,49 @@ def inventory(
     own with an index after all whole ones; name such a one to CUDA by its uuid. What the driver lists but cannot
     speak to (lost, forbidden) is left out, and nobody else's index moves.
     """
-    real = _real(nvml)
+    return _offered(_real(nvml), emulated=emulated, node_id=node_id, model=model, memory=memory)
+
+
+async def inventory_in_time(
+    *,
+    emulated: int,
+    node_id: str,
+    stop: asyncio.Event,
+    nvml: Nvml = DRIVER,
+    seconds_max: float = INVENTORY_SECONDS_MAX,
+) -> tuple[Gpu, ...]:
+    """As `inventory`, beside the event loop, and for no longer than `seconds_max` or until `stop`.
+
+    A GPU that fell off the bus can hang its driver for good. Then no real ones are offered; the thread that asked is
+    left behind, and keeps nobody from ending.
+    """
+    asked = beside_the_loop(lambda: _real(nvml), name="gpu-inventory")
+    stopping = asyncio.create_task(stop.wait())
+    waiting: list[asyncio.Future[Any]] = [asked, stopping]
+    try:
+        await asyncio.wait(waiting, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+    real: tuple[Gpu, ...] = ()
+    if asked.done():
+        real = asked.result()
+    elif not stop.is_set():
+        logger.error(
+            "the NVIDIA driver has not said in %g s which GPUs there are, so no real GPUs until this starts again:"
+            " one may have fallen off the bus; look into dmesg, and reboot the node",
+            seconds_max,
+        )
+    return _offered(real, emulated=emulated, node_id=node_id)
+
+
+def _offered(
+    real: tuple[Gpu, ...],
+    *,
+    emulated: int,
+    node_id: str,
+    model: str = EMULATED_MODEL,
+    memory: int = EMULATED_MEMORY,
+) -> tuple[Gpu, ...]:
     if emulated == 0:
         return real
     if real:

@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from libs.domain.cluster import Gpu
+from libs.gpus.beside import beside_the_loop
 from libs.gpus.nvml import DRIVER, Nvml
 from libs.gpus.sample import unknown
 from libs.gpus.source import DriverSource, Samples, Source, SourceError
@@ -58,7 +57,7 @@ class GpuWatch:
         if not self._asks:
             return self._unknown("")
         if self._asked is None:
-            self._asked = _beside_the_loop(self._read)
+            self._asked = beside_the_loop(self._read, name="gpu-watch")
         await asyncio.wait({self._asked}, timeout=self.seconds_max)
         if not self._asked.done():
             return self._unknown("the driver does not answer")
@@ -103,28 +102,3 @@ class GpuWatch:
         return tuple(
             unknown(gpu, "" if gpu.emulated else problem, provider=provider, xids=xids(gpu.uuid)) for gpu in self.gpus
         )
-
-
-def _beside_the_loop(read: Callable[[], Samples]) -> asyncio.Future[Samples]:
-    """Not asyncio.to_thread: a process waits for that one's threads when it ends, and a hung driver would keep it."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Samples] = loop.create_future()
-
-    def settle(samples: Samples | None) -> None:
-        if answer.done():
-            return
-        if samples is None:
-            answer.set_exception(RuntimeError("sampling the GPUs failed; its thread has said why"))
-        else:
-            answer.set_result(samples)
-
-    def work() -> None:
-        samples: Samples | None = None
-        try:
-            samples = read()
-        finally:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(settle, samples)
-
-    threading.Thread(target=work, name="gpu-watch", daemon=True).start()
-    return answer

@@ -16,7 +16,7 @@ import msgspec
 
 from libs.bus import Bus, BusError
 from libs.bus.nats import NatsBus
-from libs.gpus import inventory
+from libs.gpus import inventory_in_time
 from libs.service import Connections, load, main
 from libs.service.keys import nats_keys
 from services.executor import service
@@ -121,7 +121,7 @@ async def run(stop: asyncio.Event) -> None:
         node = NodeFacts(
             node_id=config.node_id,
             address=config.address,
-            gpus=await asyncio.to_thread(inventory, emulated=config.emulated_gpus, node_id=config.node_id),
+            gpus=await inventory_in_time(emulated=config.emulated_gpus, node_id=config.node_id, stop=stop),
             checkpoints=str((config.checkpoints or home.root / "checkpoints").absolute()),
             volumes_allowed=config.volumes_allowed,
         )

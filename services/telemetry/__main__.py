@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from libs.bus.nats import NatsBus
-from libs.gpus import GpuWatch, inventory
+from libs.gpus import GpuWatch, inventory_in_time
 from libs.gpus.recording import RecordingError
 from libs.gpus.replay import Replay
 from libs.service import Connections, SettingsError, load, main
@@ -43,12 +43,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     dcgm_names: bool = False
 
 
-def watch(config: Config) -> GpuWatch:
-    """Blocks while the driver wakes up, or the recording is read."""
+async def watch(config: Config, *, stop: asyncio.Event) -> GpuWatch:
     if config.replay is None:
-        return GpuWatch(inventory(emulated=config.emulated_gpus, node_id=config.node_id))
+        gpus = await inventory_in_time(emulated=config.emulated_gpus, node_id=config.node_id, stop=stop)
+        return GpuWatch(gpus)
     try:
-        replay = Replay(config.replay)
+        replay = await asyncio.to_thread(Replay, config.replay)
     except RecordingError as error:
         raise SettingsError(f"TELEMETRY_REPLAY: {error}") from error
     logger.warning("no GPU is measured: %s is replayed (recorded from %s)", config.replay, replay.recorded_by)
@@ -59,7 +59,7 @@ async def run(stop: asyncio.Event) -> None:
     config = load(Config, prefix="TELEMETRY_", environ=os.environ)
     to = config.connections
     finder: Finder = docker_runs(config.node_id) if config.runtime == "docker" else ProcessRuns(config.home)
-    gpus = await asyncio.to_thread(watch, config)
+    gpus = await watch(config, stop=stop)
     telemetry = service.Telemetry(
         node_id=config.node_id,
         pool=config.pool,

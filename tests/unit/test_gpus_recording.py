@@ -1,5 +1,6 @@
 """A session of GPUs is recorded, told of in a table, and replayed by telemetry; a bad file is one clear error."""
 
+import asyncio
 import io
 import json
 import math
@@ -155,7 +156,7 @@ async def test_telemetry_is_told_to_replay_by_a_setting(tmp_path: Path, caplog: 
     path = tmp_path / "a.jsonl"
     recorded(path)
     environ = {"TELEMETRY_NODE_ID": "n", "TELEMETRY_HOME": str(tmp_path), "TELEMETRY_REPLAY": str(path)}
-    gpus = watch(load_settings(Config, prefix="TELEMETRY_", environ=environ))
+    gpus = await watch(load_settings(Config, prefix="TELEMETRY_", environ=environ), stop=asyncio.Event())
     gpus.seconds_max = 10
     assert [(one.uuid, one.provider) for one in await gpus.sample()] == [("GPU-0", "replayed"), ("GPU-1", "replayed")]
     assert f"{path} is replayed (recorded from fake)" in caplog.text

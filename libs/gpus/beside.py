@@ -1,0 +1,37 @@
+"""Asks what may hang beside the event loop: the loop goes on, and so does the end of the process."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def beside_the_loop(ask: Callable[[], T], *, name: str) -> asyncio.Future[T]:
+    """Not asyncio.to_thread: a process waits for that one's threads when it ends, and a hung driver would keep it.
+
+    `name` is the thread's.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle(found: tuple[T, ...]) -> None:
+        if answer.done():
+            return
+        if found:
+            answer.set_result(found[0])
+        else:
+            answer.set_exception(RuntimeError(f"{name} failed; its thread has said why"))
+
+    def work() -> None:
+        found: tuple[T, ...] = ()
+        try:
+            found = (ask(),)
+        finally:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return answer

@@ -1,0 +1,105 @@
+"""Who asks at its start which GPUs there are goes on, and ends when told to, though the driver hangs."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from libs.gpus import inventory, inventory_in_time
+from libs.gpus.fake import FakeNvml
+from libs.gpus.fakegpu import FakeGpu
+from libs.gpus.fakenvml import FakeLibrary, installed
+from libs.service import load
+from services.executor import __main__ as executor
+from services.telemetry import __main__ as telemetry
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 20.0
+
+ENDS = """
+import asyncio
+from libs.gpus import inventory_in_time
+from libs.gpus.fake import FakeNvml, FakeGpu
+
+async def run():
+    driver = FakeNvml([FakeGpu(uuid="GPU-0")])
+    driver.hang()
+    print(await inventory_in_time(emulated=0, node_id="n", stop=asyncio.Event(), nvml=driver, seconds_max=0.05))
+
+asyncio.run(run())
+"""
+
+
+@contextmanager
+def a_driver_that_hangs() -> Iterator[FakeLibrary]:
+    library = FakeLibrary([FakeGpu(uuid="GPU-0")])
+    with installed(library):
+        library.hang()
+        try:
+            yield library
+        finally:
+            library.release()
+            for thread in threading.enumerate():
+                if thread.name == "gpu-inventory":
+                    thread.join(PATIENCE_SECONDS)
+
+
+async def test_a_driver_that_answers_tells_what_the_inventory_is() -> None:
+    driver = FakeNvml([FakeGpu(uuid="GPU-0"), FakeGpu(uuid="GPU-1")])
+    for emulated in (0, 3):
+        found = await inventory_in_time(emulated=emulated, node_id="n", stop=asyncio.Event(), nvml=driver)
+        assert found == inventory(emulated=emulated, node_id="n", nvml=driver)
+        assert found
+
+
+@pytest.mark.parametrize("emulated", [0, 2])
+async def test_a_driver_that_hangs_is_told_of_and_leaves_the_emulated_gpus(
+    emulated: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = FakeNvml([FakeGpu(uuid="GPU-0")])
+    driver.hang()
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            found = await inventory_in_time(
+                emulated=emulated, node_id="n", stop=asyncio.Event(), nvml=driver, seconds_max=0.05
+            )
+    finally:
+        driver.release()
+    assert [gpu.uuid for gpu in found] == [f"EMULATED-n-{index}" for index in range(emulated)]
+    assert "the NVIDIA driver has not said in 0.05 s which GPUs there are" in caplog.text
+
+
+def test_a_process_ends_though_its_driver_still_hangs() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "()\n")
+
+
+async def test_telemetry_that_waits_for_a_driver_ends_when_told_to() -> None:
+    config = load(telemetry.Config, prefix="TELEMETRY_", environ={"TELEMETRY_NODE_ID": "n", "TELEMETRY_HOME": "."})
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.05, stop.set)
+    with a_driver_that_hangs():
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            watch = await telemetry.watch(config, stop=stop)
+        assert watch.gpus == ()
+
+
+async def test_an_executor_that_waits_for_a_driver_ends_when_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"NODE_ID": "n", "HOME": str(tmp_path / "home"), "FENCING": "false", "CGROUPS": "false"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"EXECUTOR_{name}", value)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.05, stop.set)
+    with a_driver_that_hangs() as library:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await executor.run(stop)
+        assert library.calls["nvmlInitWithFlags"] == 1
