@@ -4,6 +4,7 @@ Each thread costs a file, so each run is looked at every few seconds only, in tu
 threads. CPU time is counted in ticks of 10 ms by most kernels.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -14,7 +15,7 @@ from services.telemetry.processes import TICKS_PER_SECOND
 
 LOOK_SECONDS = 3.0
 RUN_THREADS_MAX = 256  # of one run: the first ones, and the one that was busiest
-THREADS_MAX = 512  # at one time; the other runs' turn comes a second later
+THREADS_MAX = 512  # at one time; the other runs' turn comes a second later, and before that of those that had theirs
 
 
 class Thread(Struct, frozen=True):
@@ -77,6 +78,11 @@ class ThreadWatch:
         """A new reading, of these runs; the others are forgotten."""
         self._looks = {key: look for key, look in self._looks.items() if key in keys}
         self._left = THREADS_MAX
+
+    def looked_at(self, key: object) -> float:
+        """When the last look at a run was; whose is the longest ago, its turn is first."""
+        last = self._looks.get(key)
+        return -math.inf if last is None else last.at
 
     def use(self, key: object, threads: Callable[[], Sequence[int]], *, at: float) -> ThreadUse:
         """Of one run: what the last look said, after a new one where its turn has come."""

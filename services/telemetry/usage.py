@@ -72,11 +72,13 @@ class UsageReader:
         self._threads = ThreadWatch(proc)
 
     def read(self, runs: Iterable[FoundRun]) -> list[RunReading]:
-        """Of each run whose first process lives."""
+        """Of each run whose first process lives, in the order of `runs`."""
         runs = list(runs)
         everyone = _Everyone(self._proc)
         self._threads.begin({(run.key, run.pid) for run in runs})
-        readings = [reading for run in runs if (reading := self._reading(run, everyone)) is not None]
+        turns = sorted(range(len(runs)), key=lambda place: self._threads.looked_at((runs[place].key, runs[place].pid)))
+        found = {place: self._reading(runs[place], everyone) for place in turns}
+        readings = [reading for place in range(len(runs)) if (reading := found[place]) is not None]
         self._places = {reading.run.pid: self._places[reading.run.pid] for reading in readings}
         self._files.sweep()
         return readings

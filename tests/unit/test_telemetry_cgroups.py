@@ -439,6 +439,27 @@ def test_a_run_of_very_many_threads_costs_the_others_nothing_but_a_turn(host: Pa
     assert looked == [2, 4, 5]
 
 
+def test_every_run_of_many_threads_has_its_turn_again_and_again(host: Path) -> None:
+    now = 0.0
+    reads = UsageReader(proc=str(host / "proc"), clock=lambda: now)
+    numbers = range(1000, 1300)
+    write(host / "group", {"cgroup.threads": "\n".join(map(str, numbers))})
+    eight = [
+        FoundRun(job_id=f"j-{number}", epoch=1, rank=0, pid=100, cgroups={"": str(host / "group")})
+        for number in range(8)
+    ]
+    busiest: list[dict[str, float | None]] = []
+    for second in range(13):
+        now = float(second)
+        for number in numbers:  # each of them uses half a core
+            ticks = round(0.5 * second * os.sysconf("SC_CLK_TCK"))
+            write(host / f"proc/{number}/task/{number}", {"stat": thread(number, ticks)})
+        busiest.append({reading.run.job_id: reading.threads.busiest for reading in reads.read(eight)})
+    assert all(list(told) == [one.job_id for one in eight] for told in busiest), "whose turn it is changes no order"
+    known = [{name for name, value in told.items() if value == 0.5} for told in busiest]
+    assert [len(told) for told in known] == [0, 0, 0, 0, 2, 4, 6, 8, 8, 8, 8, 8, 8], "four seconds for a round"
+
+
 def test_a_cgroup_that_tells_nothing_any_more_leaves_what_the_processes_tell(host: Path) -> None:
     reads = reader(host)
     here = run(cgroups={"": str(host / "group")})
