@@ -254,7 +254,8 @@ def gpu(*, emulated: bool) -> Gpu:
         ((gpu(emulated=False),), "cdi", True),
         ((gpu(emulated=False),), "devices", True),
         ((gpu(emulated=True),), "nvidia", True),
-        ((), "nvidia", True),
+        ((), "nvidia", False),
+        ((), "cdi", True),
     ],
 )
 def test_the_engines_update_is_not_used_where_it_takes_gpus_away(

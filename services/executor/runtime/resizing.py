@@ -6,7 +6,7 @@ CDI) is not among them: the container would lose it. So where GPUs are given tha
 who have one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -50,9 +50,12 @@ def held_of(inspected: Mapping[str, Any]) -> Held:
     )
 
 
-def safe_update(*, gpus: Iterable[Gpu], injection: str) -> bool:
-    """May the engine's update be used on containers that hold GPUs of this node? Not under NVIDIA's legacy hook."""
-    return injection != "nvidia" or all(gpu.emulated for gpu in gpus)
+def safe_update(*, gpus: Sequence[Gpu], injection: str) -> bool:
+    """May the engine's update be used on containers that hold GPUs of this node? Not under NVIDIA's legacy hook.
+
+    Where no GPU is known the driver may hang, and containers from before hold some all the same.
+    """
+    return injection != "nvidia" or (bool(gpus) and all(gpu.emulated for gpu in gpus))
 
 
 class Resizing:
