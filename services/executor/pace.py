@@ -22,6 +22,7 @@ POINTS_MAX = 200
 POINTS_FEW = 4  # of a run whose steps are slow
 REACH_SECONDS = 600.0  # how far back those may lie
 ANCHORS = 24  # points between which slopes are taken: 276 pairs at most
+STEP_LEAST = 1e-6  # who counts parts of a step counts no smaller ones
 SILENT_GAPS = 3  # so many times the longest gap between two points without a new one, and the run is silent
 PENDING_MAX = 64  # times of one phase between two points
 VALUE_MAX = 1e15  # of steps, samples and times
@@ -147,9 +148,13 @@ class Pacer:
         told = {name for point in points for name in point.phases}
         phases = {name: [point.phases[name] for point in points if name in point.phases] for name in sorted(told)}
         own = [
-            (late.at - early.at) / (late.step - early.step) for early, late in pairwise(points) if late.at > early.at
+            (late.at - early.at) / (late.step - early.step)
+            for early, late in pairwise(points)
+            if late.at > early.at and late.step - early.step >= STEP_LEAST
         ]
         times = phases.get(COMPUTE) or own
+        if not times:
+            return None
         typical = median(times)
         return Pace(
             window_seconds=_rounded(points[-1].at - points[0].at),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.executor.pace import NAMES_MAX, WINDOW_SECONDS, Pacer, slope, spread
@@ -256,6 +256,7 @@ LINES = st.dictionaries(
 )
 
 
+@example([(0.0, {"step": 0.0}), (2.0, {"step": 1e-308})])
 @given(st.lists(st.tuples(st.floats(0, 100), LINES), max_size=60))
 def test_whatever_is_told_a_pace_is_finite_and_not_negative(points: list[tuple[float, dict[str, float]]]) -> None:
     pacer, now = Pacer(), 0.0
