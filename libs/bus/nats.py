@@ -36,6 +36,8 @@ ATTEMPT_SECONDS_MAX = 2
 DRAIN_SECONDS_MAX = 5.0
 CLOSE_SECONDS_MAX = 2.0
 UNSENT_BYTES_MAX = 2 << 20  # said, and not yet taken by a server that is slow
+LARGE_AFTER_BYTES_MAX = UNSENT_BYTES_MAX // 2  # while no more waits, one of any size that NATS carries may follow
+PENDING_BYTES_MAX = 16 << 20  # of the client, which would have us wait: never reached, for NATS carries 8 MiB
 FORBIDDEN = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.IGNORECASE)
 
 
@@ -206,7 +208,9 @@ class NatsBus:
             raise BusClosedError("this bus is closed") from error
 
     def _is_full(self, payload: bytes) -> bool:
-        return self._client.pending_data_size + len(payload) > UNSENT_BYTES_MAX
+        """Whether too much waits already. What is large alone is not refused: it would be so each time it is said."""
+        waiting = self._client.pending_data_size
+        return waiting > LARGE_AFTER_BYTES_MAX and waiting + len(payload) > UNSENT_BYTES_MAX
 
     def _heard(self, message: Msg) -> Heard:
         async def respond(answer: bytes) -> None:
@@ -260,7 +264,7 @@ class NatsBus:
                     max_reconnect_attempts=-1,
                     reconnect_time_wait=random.uniform(*RECONNECT_SECONDS),  # type: ignore[arg-type]  # theirs is wrong
                     flush_timeout=FLUSH_SECONDS_MAX,
-                    pending_size=2 * UNSENT_BYTES_MAX,  # never reached: it would have us wait
+                    pending_size=PENDING_BYTES_MAX,
                     error_cb=self._on_error,
                     disconnected_cb=self._on_disconnected,
                     reconnected_cb=self._on_reconnected,

@@ -30,6 +30,7 @@ class Sampled(Message, frozen=True, kw_only=True):
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
     value: float
+    padding: str = ""
 
 
 @pytest.fixture
@@ -200,6 +201,33 @@ async def test_a_stream_of_another_shape_is_brought_up_to_date(server: NatsServe
         assert config["allow_atomic"] is True
         assert config["max_age"] == 24 * 3600 * 10**9
         await bus.emit(events)
+
+
+@pytest.mark.parametrize("size", [3 << 20, 5 << 20, 7 << 20])
+async def test_a_large_request_and_its_large_answer_get_through(server: NatsServer, no_leaks: None, size: int) -> None:
+    """A node whose report or answer is refused for its size would never sync again."""
+
+    async def echo_all(asked: Sampled) -> Answered:
+        return Answered(value=asked.value, padding=asked.padding)
+
+    async with NatsBus.connect(server.url, name="one") as one, NatsBus.connect(server.url, name="two") as two:
+        await one.answer(Sampled, echo_all, node_id="asked")
+        for value in range(3):
+            for _ in range(5):
+                await two.publish(Sampled(node_id="small", padding="x" * 10_000))  # waits before it
+            asked = Sampled(node_id="asked", value=value, padding="x" * size)
+            answer = await two.request(asked, Answered, seconds_max=SECONDS_MAX)
+            assert (answer.value, len(answer.padding)) == (value, size)
+        assert not one.counts
+        assert not two.counts
+
+
+async def test_more_than_nats_carries_is_an_error_that_says_so(server: NatsServer) -> None:
+    async with NatsBus.connect(server.url, name="test") as bus:
+        with pytest.raises(BusError, match="more than NATS takes"):
+            await bus.request(Sampled(padding="x" * (9 << 20)), Answered, seconds_max=1)
+        await bus.answer(Sampled, echo, node_id="asked")
+        await until_answered(bus, 1)
 
 
 async def test_closing_while_the_server_is_away_is_quick(server: NatsServer, no_leaks: None) -> None:

@@ -203,6 +203,22 @@ async def test_to_a_server_that_takes_nothing_only_so_much_is_kept(server: NatsS
         await until(lambda: bus.connected)
 
 
+async def test_to_a_server_that_takes_nothing_only_one_large_one_is_kept(server: NatsServer, no_leaks: None) -> None:
+    loop = asyncio.get_running_loop()
+    large = 5 << 20
+    async with Proxy(server.port) as link, NatsBus.connect(f"nats://127.0.0.1:{link.port}", name="talks") as bus:
+        link.freeze(Way.TO_SERVER)
+        began = loop.time()
+        for _ in range(20):
+            await bus.publish(Said(padding="x" * large))
+        took = loop.time() - began
+        assert bus._client.pending_data_size < large + UNSENT_BYTES_MAX
+        assert bus.counts["dropped"] > 15
+        assert took < LATE_SECONDS_MAX, "who talks does not wait"
+        link.mend()
+        await until(lambda: bus.connected)
+
+
 async def test_all_goes_on_after_a_server_that_stood_still(server: NatsServer, no_leaks: None) -> None:
     async with clients(server) as (_, found, there):
         server.stand_still()

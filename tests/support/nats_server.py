@@ -25,7 +25,7 @@ class NatsServer:
         """`file_store`: how much its streams may take on the disk, as in "1MB"; all there is if it is not said."""
         store = f'store_dir: "{self._folder / "jetstream"}"' + (f", max_file_store: {file_store}" if file_store else "")
         config = self._folder / "nats.conf"
-        config.write_text(f"listen: 127.0.0.1:{self.port}\njetstream {{ {store} }}\n")
+        config.write_text(f"listen: 127.0.0.1:{self.port}\nmax_payload: 8MB\njetstream {{ {store} }}\n")
         command = [str(find_nats().path), "-c", str(config)]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
