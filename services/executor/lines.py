@@ -9,7 +9,7 @@ LINE_BYTES_MAX = 4096
 LINES_MAX = 256  # of one file at one look, where every line is expected to tell something
 
 _PAIR = re.compile(
-    r"(?<![\w.-])([A-Za-z_][\w.-]{0,63})="
+    r"(?<![\w.-])([A-Za-z_][A-Za-z0-9_.-]{0,63})="  # names are ASCII; other letters before one make it none
     r"([+-]?(?:\d{1,32}\.?\d{0,32}(?:[eE][+-]?\d{1,3})?|\.\d{1,32}(?:[eE][+-]?\d{1,3})?|(?i:nan|inf(?:inity)?)))"
     r"(?![\w.])"
 )

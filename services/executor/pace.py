@@ -28,6 +28,7 @@ PENDING_MAX = 64  # times of one phase between two points
 VALUE_MAX = 1e15  # of steps, samples and times
 JUMP_MAX = 1e12  # between two steps, or two samples
 NAMES_MAX = 32
+NAME_BYTES_MAX = 64  # a pattern may name its groups at any length, and each report says all names of all runs
 
 STEP, SAMPLES, COMPUTE, PHASE = "step", "samples", "t_compute", "t_"
 _COUNTED = frozenset({STEP, SAMPLES})
@@ -90,7 +91,7 @@ class Pacer:
             if not _sensible(name, value, before):
                 self.disbelieved += 1
                 continue
-            if before is None and name not in _COUNTED and len(self.values) >= NAMES_MAX:
+            if before is None and name not in _COUNTED and not self._has_room(name):
                 continue
             self.values[name] = value
             if name == STEP:
@@ -106,6 +107,9 @@ class Pacer:
             elif name.startswith(PHASE):
                 self._pending.setdefault(name, deque(maxlen=PENDING_MAX)).append(value)
         return stepped
+
+    def _has_room(self, name: str) -> bool:
+        return len(self.values) < NAMES_MAX and len(name.encode()) <= NAME_BYTES_MAX
 
     def _reach(self, at: float) -> None:
         step, points = self.values[STEP], self._points

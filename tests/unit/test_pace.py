@@ -5,11 +5,12 @@ import random
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from services.executor.pace import NAMES_MAX, WINDOW_SECONDS, Pacer, slope, spread
+from services.executor.pace import NAME_BYTES_MAX, NAMES_MAX, WINDOW_SECONDS, Pacer, slope, spread
 
 
 def told(*points: tuple[float, Mapping[str, float]]) -> Pacer:
@@ -249,6 +250,19 @@ def test_a_million_lines_a_second_take_no_more_room_than_a_few() -> None:
     assert pace.steps_rate == pytest.approx(100.0)
     assert pace.window_seconds <= WINDOW_SECONDS
     assert len(pace.phases) <= NAMES_MAX
+
+
+def test_names_that_are_long_are_ignored_so_that_a_report_of_many_ranks_stays_small() -> None:
+    long = {f"{letter * 60}{number}": 1.0 for letter in ("a" * 1000, "ä", "a") for number in range(100)}
+    pacer = told((0.0, {"step": 1.0, "loss": 0.5}), (1.0, long), (2.0, {"step": 2.0}))
+    assert (pacer.values["step"], pacer.values["loss"]) == (2.0, 0.5)
+    assert len(msgspec.json.encode(pacer.values)) < NAMES_MAX * 100
+    assert all(name.isascii() and len(name) <= NAME_BYTES_MAX for name in pacer.values)
+
+
+def test_a_long_name_takes_no_room_from_those_that_follow() -> None:
+    pacer = told((0.0, {f"{'x' * 65}{number}": 1.0 for number in range(100)}), (1.0, {"loss": 0.5}))
+    assert pacer.values == {"loss": 0.5}
 
 
 LINES = st.dictionaries(

@@ -48,6 +48,7 @@ def home(tmp_path: Path) -> Home:
         ("nothing to see", {}),
         ("=5 5=6 a= b", {}),
         ("train/loss=0.5 val.loss=0.25", {"loss": 0.5, "val.loss": 0.25}),
+        ("verlustgröße=1 lr_größe=2 größe: x=3", {"x": 3.0}),
     ],
 )
 def test_a_line_is_read_as_names_and_numbers(line: str, found: dict[str, float]) -> None:
