@@ -50,6 +50,8 @@ class Matcher:
         if not lines or pattern in self._refused:
             return {}
         async with self._turn:
+            if pattern in self._refused:  # while we waited for our turn
+                return {}
             try:
                 helper = self._helper or await self._begin()
                 async with asyncio.timeout(self._seconds_max):

@@ -26,6 +26,7 @@ DATAGRAMS_MAX = 64  # at one wake
 DATAGRAMS_PER_SECOND = 2000.0  # of one run; whoever sends more waits, or loses some of them
 PAUSE_SECONDS = 0.05
 MATCH_SECONDS = 0.1  # as long one look waits for patterns; what is found later is told at the next
+SETTLE_SECONDS = 2.0  # as long all ended runs together wait for theirs: a node that does not sync is fenced
 
 
 @contextmanager
@@ -52,7 +53,7 @@ class Progress(Protocol):
         """What is known now of the runs that live and told something; forgets the runs that are gone."""
 
     async def settle(self, ended: Sequence[Run]) -> None:
-        """Read the last of what ended runs had to say, once, before their end is told."""
+        """Read the last of what ended runs had to say, once, before their end is told; what takes long comes later."""
 
     async def close(self) -> None: ...
 
@@ -104,6 +105,7 @@ class ProgressReader:
         return {run.key: told for run in runs if run.live and (told := self._told(run.key, now)) is not None}
 
     async def settle(self, ended: Sequence[Run]) -> None:
+        matching = set()
         for run in ended:
             watched = self._watched.get(run.key)
             if run.started_at is None or (watched is not None and watched.settled):
@@ -115,11 +117,12 @@ class ProgressReader:
                 self._hear(watched, watched.socket)
             self._close(watched)
             self._take(watched, watched.file, last=True)
-            if watched.matching is not None:
-                await asyncio.wait({watched.matching})
             self._match(run.key, watched, last=True)
             if watched.matching is not None:
-                await asyncio.wait({watched.matching})
+                matching.add(watched.matching)
+            await asyncio.sleep(0)
+        if matching:
+            await asyncio.wait(matching, timeout=SETTLE_SECONDS)
 
     async def close(self) -> None:
         for watched in self._watched.values():
@@ -151,16 +154,22 @@ class ProgressReader:
         self._learn(watched, [pairs(line) for line in file.news(last=last)], at=self._written(file))
 
     def _match(self, key: RunKey, watched: _Watched, *, last: bool = False) -> None:
+        """Begin to match what is new on its output. While older output is being matched only the `last` is read."""
         pattern = self.patterns.get(key)
-        if pattern is None or (watched.matching is not None and not watched.matching.done()):
+        before = watched.matching if watched.matching is not None and not watched.matching.done() else None
+        if pattern is None or (before is not None and not last):
             return
         if lines := watched.log.news(last=last):
-            matching = self._matched(watched, pattern, lines, self._written(watched.log))
+            matching = self._matched(watched, pattern, lines, self._written(watched.log), after=before)
             watched.matching = asyncio.create_task(matching, name=f"progress-pattern-{key}")
             self._matching.add(watched.matching)
             watched.matching.add_done_callback(self._matching.discard)
 
-    async def _matched(self, watched: _Watched, pattern: str, lines: Sequence[str], at: float) -> None:
+    async def _matched(
+        self, watched: _Watched, pattern: str, lines: Sequence[str], at: float, *, after: asyncio.Task[None] | None
+    ) -> None:
+        if after is not None:
+            await asyncio.wait({after})
         self._learn(watched, [await self._matcher.latest(pattern, lines)], at=at)
 
     def _learn(self, watched: _Watched, lines: Sequence[Mapping[str, float]], *, at: float) -> None:

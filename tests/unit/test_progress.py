@@ -15,7 +15,7 @@ from libs.messages.nodes import EndReason, RunState
 from services.executor.home import Home
 from services.executor.lines import READ_BYTES_MAX, Tail, pairs
 from services.executor.matching import Matcher
-from services.executor.progress import ProgressReader
+from services.executor.progress import SETTLE_SECONDS, ProgressReader
 from services.executor.runtime import Run, RunKey
 from tests.support.runs import until
 
@@ -184,6 +184,16 @@ async def test_a_pattern_that_takes_for_ever_is_given_up_and_others_go_on() -> N
     await matcher.close()
 
 
+async def test_a_pattern_that_takes_for_ever_does_so_once_for_all_who_wait_with_it() -> None:
+    matcher = Matcher(seconds_max=0.3)
+    began = time.monotonic()
+    tried = [matcher.latest(r"(?P<step>(a+)+)$", ["a" * 40 + "!"]) for _ in range(30)]
+    *hopeless, found = await asyncio.gather(*tried, matcher.latest(r"step (?P<step>\d+)", ["step 4"]))
+    assert (hopeless, found) == ([{}] * 30, {"step": 4.0})
+    assert time.monotonic() - began < 3.0
+    await matcher.close()
+
+
 def test_a_path_too_long_for_a_socket_is_not_offered(tmp_path: Path) -> None:
     assert Home(tmp_path / ("d" * 100)).progress_socket(KEY) == ""
 
@@ -294,6 +304,40 @@ async def test_a_slow_pattern_holds_up_no_other_run(home: Home) -> None:
     began = time.monotonic()
     assert (await reader.look(runs))[other].progress == {"step": 5.0}
     assert time.monotonic() - began < 1.0
+    await reader.close()
+
+
+async def test_ended_runs_with_slow_patterns_hold_up_the_sync_of_their_node_for_a_bounded_time(home: Home) -> None:
+    """Each of these takes a second; what the last one told is found later."""
+    keys = [RunKey("job-1", 1, rank) for rank in range(5)]
+    reader = ProgressReader(home)
+    slow = {key: f"(?P<step{key.rank}>(a+)+)$" for key in keys[:-1]}
+    reader.patterns = slow | {keys[-1]: r"iter (?P<iter>\d+)"}
+    for key in keys:
+        os.makedirs(home.run(key), exist_ok=True)
+        write(home.log(key), "a" * 40 + "!\niter 7")
+        write(home.progress(key), "loss=0.5\n")
+    ended = [Run(key=key, state=RunState.EXITED, started_at=1.0, exit_code=0) for key in keys]
+    began = time.monotonic()
+    await reader.settle(ended)
+    assert time.monotonic() - began < SETTLE_SECONDS + 1.0
+    assert reader.latest == {key: {"loss": 0.5} for key in keys}
+    await reader.settle(ended)
+    assert time.monotonic() - began < SETTLE_SECONDS + 1.0
+    await until(lambda: reader.latest[keys[-1]] == {"loss": 0.5, "iter": 7.0})
+    await reader.close()
+
+
+async def test_the_last_output_of_a_run_is_matched_after_what_is_being_matched(home: Home) -> None:
+    reader = ProgressReader(home)
+    reader.patterns = {KEY: r"iter (?P<step>\d+)"}
+    write(home.log(KEY), "iter 1\niter 2\n")
+    looking = asyncio.ensure_future(reader.look([LIVE]))
+    await asyncio.sleep(0)  # its helper is being begun
+    write(home.log(KEY), "iter 1\niter 2\niter 3")
+    await reader.settle([ENDED])
+    assert reader.latest[KEY] == {"step": 3.0}
+    await looking
     await reader.close()
 
 
