@@ -7,14 +7,18 @@ whole executor, and with it the fence. The other process can be killed.
 import asyncio
 import json
 import logging
+import math
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 logger = logging.getLogger(__name__)
 
 MATCH_SECONDS_MAX = 1.0
 BEGIN_SECONDS_MAX = 10.0
+REFUSED_SECONDS = 600.0  # then it is tried again: it may have been the machine that was slow
+TRIES = 2  # a helper can be killed, or not begin, by no fault of the pattern
 ANSWER_BYTES_MAX = 1 << 20
 
 # Read by `python -c` in the other process: nothing of ours is imported there.
@@ -24,7 +28,10 @@ print("ready", flush=True)
 for request in sys.stdin:
     pattern, lines = json.loads(request)
     found = {}
-    matcher = re.compile(pattern)
+    try:
+        matcher = re.compile(pattern)
+    except Exception:
+        lines = []
     for line in lines:
         match = matcher.search(line)
         for name, text in (match.groupdict() if match else {}).items():
@@ -37,30 +44,38 @@ for request in sys.stdin:
 
 
 class Matcher:
-    """One helper for all runs of the node, begun when first needed. A pattern that took too long is not tried again."""
+    """One helper for all runs of the node, begun when first needed. A pattern that took too long rests for a while.
 
-    def __init__(self, seconds_max: float = MATCH_SECONDS_MAX) -> None:
+    `clock` does not jump; it says when that while is over.
+    """
+
+    def __init__(
+        self,
+        seconds_max: float = MATCH_SECONDS_MAX,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        python: str = sys.executable,
+    ) -> None:
         self._seconds_max = seconds_max
+        self._clock = clock
+        self._python = python
         self._helper: asyncio.subprocess.Process | None = None
-        self._refused: set[str] = set()
+        self._refused: dict[str, float] = {}  # until when
         self._turn = asyncio.Lock()
 
     async def latest(self, pattern: str, lines: Sequence[str]) -> dict[str, float]:
-        """The newest number of each named group; empty for a pattern that is too slow."""
-        if not lines or pattern in self._refused:
+        """The newest number of each named group; empty for a pattern that is too slow, or where no helper answers."""
+        if not lines or self._is_refused(pattern):
             return {}
         async with self._turn:
-            if pattern in self._refused:  # while we waited for our turn
-                return {}
-            try:
-                helper = self._helper or await self._begin()
-                async with asyncio.timeout(self._seconds_max):
-                    return await _ask(helper, pattern, lines)
-            except (TimeoutError, OSError, EOFError, ValueError) as error:
-                self._refused.add(pattern)
-                logger.warning("the progress pattern %r is not used any more: %r", pattern, error)
+            for _ in range(TRIES):
+                if self._is_refused(pattern):  # perhaps since we wait for our turn
+                    break
+                found = await self._try(pattern, lines)
+                if found is not None:
+                    return found
                 await self.close()
-                return {}
+            return {}
 
     async def close(self) -> None:
         helper, self._helper = self._helper, None
@@ -69,9 +84,34 @@ class Matcher:
                 helper.kill()
             await helper.wait()
 
+    def _is_refused(self, pattern: str) -> bool:
+        return self._clock() < self._refused.get(pattern, -math.inf)
+
+    def _refuse(self, pattern: str) -> None:
+        now = self._clock()
+        self._refused = {known: until for known, until in self._refused.items() if now < until}
+        self._refused[pattern] = now + REFUSED_SECONDS
+        logger.warning("the progress pattern %r takes too long, and is not used for %.0f s", pattern, REFUSED_SECONDS)
+
+    async def _try(self, pattern: str, lines: Sequence[str]) -> dict[str, float] | None:
+        """None: the helper is of no use any more."""
+        try:
+            helper = self._helper or await self._begin()
+        except OSError as error:  # also when it took too long
+            logger.warning("no helper for progress patterns could be begun: %r", error)
+            return None
+        try:
+            async with asyncio.timeout(self._seconds_max):
+                return await _ask(helper, pattern, lines)
+        except TimeoutError:
+            self._refuse(pattern)
+        except (OSError, EOFError, ValueError) as error:
+            logger.warning("the helper for progress patterns failed at %r: %r", pattern, error)
+        return None
+
     async def _begin(self) -> asyncio.subprocess.Process:
         self._helper = await asyncio.create_subprocess_exec(
-            sys.executable,
+            self._python,
             "-I",
             "-c",
             _PROGRAM,

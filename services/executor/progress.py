@@ -82,7 +82,7 @@ class ProgressReader:
         self._now = now
         self._looked_at = clock()
         self._watched: dict[RunKey, _Watched] = {}
-        self._matcher = Matcher()
+        self._matcher = Matcher(clock=clock)
         self._matching: set[asyncio.Task[None]] = set()
         self.patterns: Mapping[RunKey, str] = {}
 

@@ -3,7 +3,9 @@
 import asyncio
 import math
 import os
+import signal
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from libs.messages.nodes import EndReason, RunState
 from services.executor.home import Home
 from services.executor.lines import READ_BYTES_MAX, Tail, pairs
-from services.executor.matching import Matcher
+from services.executor.matching import REFUSED_SECONDS, Matcher
 from services.executor.progress import SETTLE_SECONDS, ProgressReader
 from services.executor.runtime import Run, RunKey
 from tests.support.runs import until
@@ -182,6 +184,58 @@ async def test_a_pattern_that_takes_for_ever_is_given_up_and_others_go_on() -> N
     assert await matcher.latest(evil, ["a"]) == {}
     assert await matcher.latest(r"step (?P<step>\d+)", ["step 4"]) == {"step": 4.0}
     await matcher.close()
+
+
+async def test_a_pattern_that_took_too_long_is_tried_again_after_a_while() -> None:
+    now = 1000.0
+    matcher = Matcher(seconds_max=0.3, clock=lambda: now)
+    slow_here = r"(?:a+)+(?P<step>\d+)$"
+    assert await matcher.latest(slow_here, ["a" * 40 + "!"]) == {}
+    now += REFUSED_SECONDS - 1
+    assert await matcher.latest(r"(?P<step>\d+)", ["4"]) == {"step": 4.0}
+    assert await matcher.latest(slow_here, ["a4"]) == {}
+    now += 2
+    assert await matcher.latest(slow_here, ["a4"]) == {"step": 4.0}
+    await matcher.close()
+
+
+async def test_a_pattern_is_not_refused_because_its_helper_was_killed() -> None:
+    matcher = Matcher()
+    pattern = r"step (?P<step>\d+)"
+    for step in range(3):
+        assert await matcher.latest(pattern, [f"step {step}"]) == {"step": step}
+        for helper in helpers():
+            os.kill(helper, signal.SIGKILL)
+    await matcher.close()
+
+
+async def test_a_pattern_is_not_refused_because_no_helper_could_be_begun(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    matcher = Matcher(python=str(python))
+    pattern = r"step (?P<step>\d+)"
+    assert await matcher.latest(pattern, ["step 4"]) == {}
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o700)
+    assert await matcher.latest(pattern, ["step 4"]) == {}
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    assert await matcher.latest(pattern, ["step 4"]) == {"step": 4.0}
+    await matcher.close()
+
+
+async def test_what_is_no_pattern_costs_no_helper() -> None:
+    matcher = Matcher()
+    assert await matcher.latest(r"(?P<step>\d+)", ["4"]) == {"step": 4.0}
+    begun = helpers()
+    assert await matcher.latest("(", ["4"]) == {}
+    assert await matcher.latest(r"(?P<step>\d+)", ["5"]) == {"step": 5.0}
+    assert helpers() == begun
+    await matcher.close()
+
+
+def helpers() -> list[int]:
+    """The processes of ours that match patterns."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [int(child) for child in children if b"groupdict" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 async def test_a_pattern_that_takes_for_ever_does_so_once_for_all_who_wait_with_it() -> None:
