@@ -8,9 +8,10 @@ READ_BYTES_MAX = 64 * 1024  # of one file at one look
 LINE_BYTES_MAX = 4096
 LINES_MAX = 256  # of one file at one look, where every line is expected to tell something
 
+# What is not a number as far as it goes is none if shorter either, so nothing is tried twice: `{}+` and `(?>`.
 _PAIR = re.compile(
-    r"(?<![\w.-])([A-Za-z_][A-Za-z0-9_.-]{0,63})="  # names are ASCII; other letters before one make it none
-    r"([+-]?(?:\d{1,32}\.?\d{0,32}(?:[eE][+-]?\d{1,3})?|\.\d{1,32}(?:[eE][+-]?\d{1,3})?|(?i:nan|inf(?:inity)?)))"
+    r"(?<![\w.-])([A-Za-z_][A-Za-z0-9_.-]{0,63}+)="  # names are ASCII; other letters before one make it none
+    r"([+-]?(?>\d{1,32}\.?\d{0,32}(?:[eE][+-]?\d{1,3})?|\.\d{1,32}(?:[eE][+-]?\d{1,3})?|(?i:nan|inf(?:inity)?)))"
     r"(?![\w.])"
 )
 

@@ -63,6 +63,23 @@ def test_no_line_is_too_strange(line: str) -> None:
     assert all(isinstance(value, float) for value in pairs(line).values())
 
 
+@pytest.mark.parametrize("evil", ["a=" + "1" * 70 + " ", "a=" + "1" * 64 + "e111x ", "a" * 70 + " ", "a=1x "])
+def test_no_line_takes_much_longer_than_others_of_its_length(evil: str) -> None:
+    line = "step=123456 loss=0.5 t_compute=0.001 " * 150
+    assert _seconds(evil * 2000) < 5 * _seconds(line)
+
+
+def _seconds(line: str) -> float:
+    """Of CPU, for 30 times; what disturbed it once does not count."""
+    took = []
+    for _ in range(5):
+        began = time.process_time()
+        for _ in range(30):
+            pairs(line)
+        took.append(time.process_time() - began)
+    return min(took)
+
+
 def test_only_what_is_new_is_read(tmp_path: Path) -> None:
     path = tmp_path / "progress"
     tail = Tail(str(path))
