@@ -9,12 +9,15 @@ import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from services.executor.home import Home
-from services.executor.lines import LINE_BYTES_MAX, LINES_MAX, Tail, pairs
+from services.executor.lines import LINE_BYTES_MAX, LINES_MAX, READ_BYTES_MAX, Tail, pairs
 from services.executor.matching import Matcher
 from services.executor.pace import Pacer
 from services.executor.runtime import Run, RunKey
@@ -22,9 +25,12 @@ from services.executor.telling import Told
 
 logger = logging.getLogger(__name__)
 
-DATAGRAMS_MAX = 64  # at one wake
-DATAGRAMS_PER_SECOND = 2000.0  # of one run; whoever sends more waits, or loses some of them
+BYTES_PER_COST = 32.0  # a datagram costs 1, and 1 more for so many bytes: some 2 µs of CPU each
+COST_PER_SECOND = 4000.0  # of one run, 2000 short lines; whoever sends more waits, or loses some of them
+COST_PER_SECOND_ALL = 40_000.0  # of all runs, which share it evenly
+COST_AT_WAKE = 64.0  # then others have their turn
 PAUSE_SECONDS = 0.05
+QUEUED_MAX = 1024  # datagrams of an ended run that are looked at; the kernel keeps fewer
 MATCH_SECONDS = 0.1  # as long one look waits for patterns; what is found later is told at the next
 SETTLE_SECONDS = 2.0  # as long all ended runs together wait for theirs: a node that does not sync is fenced
 
@@ -65,7 +71,7 @@ class _Watched:
         self.pacer = Pacer()
         self.read_at = 0.0  # seconds since the epoch, UTC
         self.socket: socket.socket | None = None
-        self.allowance = DATAGRAMS_PER_SECOND
+        self.allowance = 0.0
         self.heard_at: float | None = None
         self.matching: asyncio.Task[None] | None = None
         self.settled = False
@@ -114,7 +120,7 @@ class ProgressReader:
                 watched = self._watched[run.key] = _Watched(self._home, run.key)
             watched.settled = True
             if watched.socket is not None:
-                self._hear(watched, watched.socket)
+                self._hear_last(watched, watched.socket)
             self._close(watched)
             self._take(watched, watched.file, last=True)
             self._match(run.key, watched, last=True)
@@ -203,21 +209,29 @@ class ProgressReader:
 
     def _hear(self, watched: _Watched, listening: socket.socket) -> None:
         now = self._clock()
-        since = 0.0 if watched.heard_at is None else now - watched.heard_at
+        rate = min(COST_PER_SECOND, COST_PER_SECOND_ALL / len(self._watched))
+        since = 1.0 if watched.heard_at is None else now - watched.heard_at
         watched.heard_at = now
-        watched.allowance = min(DATAGRAMS_PER_SECOND, watched.allowance + since * DATAGRAMS_PER_SECOND)
+        watched.allowance = min(rate, watched.allowance + since * rate)
+        left = min(watched.allowance, COST_AT_WAKE)
         lines = []
-        for _ in range(DATAGRAMS_MAX):
-            try:
-                lines.append(pairs(listening.recv(LINE_BYTES_MAX).decode(errors="replace")))
-            except OSError:
-                break
-        watched.allowance -= len(lines)
+        while left > 0 and (said := _received(listening)) is not None:
+            cost = 1.0 + len(said) / BYTES_PER_COST
+            left, watched.allowance = left - cost, watched.allowance - cost
+            lines.append(pairs(said.decode(errors="replace")))
         self._learn(watched, lines, at=now)
-        if watched.allowance < 0:
+        if watched.allowance <= 0:
             loop = asyncio.get_running_loop()
             loop.remove_reader(listening.fileno())
-            loop.call_later(PAUSE_SECONDS, self._hear_again, watched, listening)
+            pause = max(PAUSE_SECONDS, -watched.allowance / rate)
+            loop.call_later(pause, self._hear_again, watched, listening)
+
+    def _hear_last(self, watched: _Watched, listening: socket.socket) -> None:
+        """The end of all that still waits, as of a file."""
+        waiting = deque(islice(iter(partial(_received, listening), None), QUEUED_MAX), maxlen=LINES_MAX)
+        while sum(map(len, waiting)) > READ_BYTES_MAX:
+            waiting.popleft()
+        self._learn(watched, [pairs(said.decode(errors="replace")) for said in waiting], at=self._clock())
 
     def _hear_again(self, watched: _Watched, listening: socket.socket) -> None:
         if watched.socket is listening:
@@ -228,3 +242,11 @@ class ProgressReader:
             asyncio.get_running_loop().remove_reader(watched.socket.fileno())
             watched.socket.close()
             watched.socket = None
+
+
+def _received(listening: socket.socket) -> bytes | None:
+    """The next datagram, as much of it as a line may be; None when none waits."""
+    try:
+        return listening.recv(LINE_BYTES_MAX)
+    except OSError:
+        return None

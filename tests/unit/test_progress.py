@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from string import ascii_lowercase
 
 import pytest
 from hypothesis import given, settings
@@ -353,6 +354,55 @@ async def test_a_run_that_sends_datagrams_as_fast_as_it_can_is_held_up_and_nobod
     assert turns > 100
     assert worked < 0.9
     await until(lambda: reader.latest[KEY] == {"step": step + 1.0}, seconds_max=5)
+    await reader.close()
+
+
+async def test_runs_that_flood_their_node_with_long_lines_hold_up_nobody(home: Home) -> None:
+    flooding, quiet = [RunKey("job-1", 1, rank) for rank in range(20)], RunKey("job-2", 1, 0)
+    reader = ProgressReader(home)
+    for key in (*flooding, quiet):
+        os.makedirs(home.run(key), exist_ok=True)
+    await reader.look([Run(key=key, state=RunState.RUNNING, started_at=1.0) for key in (*flooding, quiet)])
+    sockets = {key: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for key in (*flooding, quiet)}
+    for key, telling in sockets.items():
+        telling.setblocking(False)
+        telling.connect(home.progress_socket(key))
+    padding = " ".join(f"{first}{second}=1" for first in ascii_lowercase for second in ascii_lowercase)
+    step, own, longest, late = 0, 0.0, 0.0, 0
+    began = time.monotonic()
+    while time.monotonic() < began + 2.0:
+        step += 1
+        for key in flooding:
+            while _sent(sockets[key], f"step={step} {padding}"):
+                pass
+        late = max(late, step - 1 - int(reader.latest.get(quiet, {}).get("step", 0.0)))
+        assert _sent(sockets[quiet], f"step={step}")
+        worked = time.process_time()
+        await asyncio.sleep(0.01)
+        worked = time.process_time() - worked
+        own, longest = own + worked, max(longest, worked)
+    assert own < 1.0, "some 0.2 s each second, and as much at once"
+    assert longest < 0.1
+    assert late <= 2
+    for key in flooding:
+        await until(lambda: _sent(sockets[key], f"step={step + 1}"), seconds_max=10)  # noqa: B023 -- at once
+    await until(lambda: all(reader.latest[key]["step"] == step + 1 for key in flooding), seconds_max=10)
+    for telling in sockets.values():
+        telling.close()
+    await reader.close()
+
+
+async def test_the_last_of_many_datagrams_of_an_ended_run_is_heard(home: Home) -> None:
+    reader = ProgressReader(home)
+    await reader.look([LIVE])
+    step = 0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
+        telling.setblocking(False)
+        telling.connect(home.progress_socket(KEY))
+        while _sent(telling, f"step={step + 1} note=" + "x" * 4000):
+            step += 1
+    await reader.settle([ENDED])
+    assert reader.latest[KEY] == {"step": step}
     await reader.close()
 
 
