@@ -13,6 +13,7 @@ from msgspec import Struct
 from libs.bus import BusError
 from libs.domain.classes import JOB_CLASSES
 from libs.domain.cluster import Capacity, Gpu
+from libs.gpus import GpuWatch
 from libs.messages.nodes import NodeReported, ProgressSeen, RunState
 from libs.messages.signals import HostSample, NodeSampled, PoolReviewed, RunSample
 from libs.planning.policy import Policy as SchedulerPolicy
@@ -406,6 +407,7 @@ class Sampler:
     def __init__(self, machine: Machine, loop: asyncio.AbstractEventLoop) -> None:
         self._machine = machine
         self._loop = loop
+        self.node_id, self.gpus = machine.node_id, GpuWatch(())
 
     async def look(self) -> None:
         pass
