@@ -55,6 +55,7 @@ class Trial(Struct, frozen=True, kw_only=True, omit_defaults=True):
     asked_at: float
     cpus: float
     rollbacks: int = 0
+    why: str = ""  # it is undone
 
 
 class Measure(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -208,7 +209,7 @@ def _asked(state: State, trial: Trial, job: Job, now: float) -> Moved:
     if now - trial.asked_at < ASK_SECONDS:
         return Moved(state=state)
     if undoing and trial.rollbacks < ROLLBACKS_MAX and _has(job, trial.proposal.after):
-        return _undo(state, trial, job, "asked for again", now, window=None)
+        return _undo(state, trial, job, trial.why, now, window=None)
     if undoing:
         return Moved(state=_settling(state, now, SKIP_AFTER_CHANGE), save=True)
     failed = _in_vain(state, trial)
@@ -251,11 +252,12 @@ def _undo(
     if not _may_shrink(trial.proposal, window):
         return Moved(state=_settling(remembered, now, SKIP_AFTER_CHANGE), save=True)
     numbers = {"speed_before": round(trial.speed, 6), "gain": round(gain, 6), "cost": round(trial.proposal.cost, 6)}
-    sentence = f"as before ({trial.proposal.sentence} did not pay): {why}"
+    again = "; asked for again" if trial.rollbacks else ""
+    sentence = f"as before ({trial.proposal.sentence} did not pay): {why}{again}"
     cause = Cause(code=CauseCode.ROLLED_BACK, sentence=sentence, numbers=numbers)
-    again = structs.replace(trial, asked_at=now, rollbacks=trial.rollbacks + 1)
+    asked = structs.replace(trial, asked_at=now, rollbacks=trial.rollbacks + 1, why=why)
     undone = remembered.undone + (trial.rollbacks == 0)
-    after = structs.replace(remembered, phase=Phase.ROLLING_BACK, since=now, trial=again, undone=undone)
+    after = structs.replace(remembered, phase=Phase.ROLLING_BACK, since=now, trial=asked, undone=undone)
     return Moved(state=after, tune=Tune(epoch=job.epoch, ranks=trial.proposal.before, cause=cause), save=True)
 
 

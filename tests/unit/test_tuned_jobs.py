@@ -159,6 +159,23 @@ def test_a_reclaim_that_costs_speed_is_undone_once() -> None:
     assert {one.cpus for one in job.held} == {4.0}
 
 
+def test_a_rollback_that_was_refused_is_asked_for_again_for_the_same_reason() -> None:
+    class Bursty(Model, frozen=True, kw_only=True):
+        def step_seconds(self, held: object) -> float:
+            return 1.0 if min(one.cpus for one in held) >= 4.0 else 1.2  # type: ignore[attr-defined]
+
+    job = Trained(Bursty(roles={"worker": Kindred(count=2, seconds=0.5, cpus=4.0)}))
+    pool = Pool(job)
+    while not pool.tunes:
+        pool.second()
+    pool.refuses = True
+    while len(pool.tunes) < 3:
+        pool.second()
+    first, again = (tune.cause.sentence for _, tune in pool.tunes[1:])
+    assert "did not pay): speed" in first
+    assert again == f"{first}; asked for again"
+
+
 def test_memory_grows_where_pages_are_read_again() -> None:
     job = Trained(
         Model(roles={"worker": Kindred(count=1, seconds=0.3, cpus=1.02, memory=GIB)}, working_set=int(1.5 * GIB))
