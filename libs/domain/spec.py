@@ -167,7 +167,7 @@ class TuningMode(StrEnum):
 class Tuning(_Strict, frozen=True, kw_only=True):
     """Whether what the job gets may be changed while it runs, and how far: its envelope.
 
-    What is not said is the pool's to say. `cpus`: cores of all its replicas together; the rest: of each.
+    What is not said is the pool's to say. `cpus`, `egress_total`: of all its replicas together; the rest: of each.
     """
 
     mode: TuningMode | None = None
@@ -182,6 +182,9 @@ class Tuning(_Strict, frozen=True, kw_only=True):
         | None
     ) = None
     egress: Size | None = None
+    egress_total: (
+        Annotated[Size, Meta(description="What all replicas together may send per second; each then has a cap.")] | None
+    ) = None
 
 
 class Pin(_Strict, frozen=True, kw_only=True):
@@ -268,6 +271,8 @@ def _check(spec: JobSpec) -> None:
             raise SpecError("command", f"role {name} has neither an image nor a command")
         if (least := spec.tuning.memory_min) is not None and size_bytes(least) > role.memory_bytes:
             raise SpecError("tuning.memory_min", f"{least} is more than the {role.memory} that role {name} asks for")
+        if spec.tuning.egress_total is not None and role.egress is None:
+            raise SpecError("tuning.egress_total", f"role {name} has no egress: what it sends cannot be held to a sum")
     if spec.progress is not None:
         try:
             groups = re.compile(spec.progress.pattern).groupindex

@@ -300,6 +300,9 @@ class ScorerStore(Protocol):
 
     async def classes(self, *, pool: str, since: float = 0.0) -> list[WorkloadClass]: ...
 
+    async def forget_classes(self, *, pool: str, before: float) -> None:
+        """Those stored before then."""
+
     async def save_curves(self, curves: Sequence[Curve]) -> None: ...
 
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]: ...

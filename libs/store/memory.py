@@ -385,6 +385,11 @@ class MemoryStore:
         kept = sorted(self._classes.items(), key=lambda kept: kept[0])
         return [one for (of_pool, _), one in kept if of_pool == pool and one.at >= since]
 
+    async def forget_classes(self, *, pool: str, before: float) -> None:
+        self._classes = {
+            kept: one for kept, one in self._classes.items() if kept[0] != pool or one.at >= _micro(before)
+        }
+
     async def save_curves(self, curves: Sequence[Curve]) -> None:
         for curve in curves:
             known = self._curves.get((curve.pool, curve.subject))

@@ -301,6 +301,9 @@ class PostgresStore:
     async def classes(self, *, pool: str, since: float = 0.0) -> list[WorkloadClass]:
         return [WorkloadClass(**row) for row in await self._rows("classes", pool, since)]
 
+    async def forget_classes(self, *, pool: str, before: float) -> None:
+        await self._row("forget_classes", pool, before)
+
     async def save_curves(self, curves: Sequence[Curve]) -> None:
         await self._row(
             "save_curves",

@@ -14,7 +14,8 @@ CPUS_GRAIN = 1000
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """`cpus`: cores of all ranks together. Memory and egress of one rank, by role; None: no cap was asked for.
+    """`cpus`: cores of all ranks together; `egress_total`: bytes per second of all, None: as many as each may.
+    Memory and egress of one rank, by role; None: no cap was asked for.
 
     What a rank has been given beyond `…_min` may be taken back.
     """
@@ -24,6 +25,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
     memory_min: dict[str, int]
     egress: dict[str, int | None]
     egress_min: dict[str, int | None]
+    egress_total: int | None
 
 
 def bounds_of(job: Job, *, growth: float = GROWTH) -> Bounds:
@@ -33,19 +35,22 @@ def bounds_of(job: Job, *, growth: float = GROWTH) -> Bounds:
     asked = sum(roles[allocation.role].cpus for allocation in job.placement.allocations)
     memory = None if tuning.memory is None else size_bytes(tuning.memory)
     memory_min = None if tuning.memory_min is None else size_bytes(tuning.memory_min)
-    egress = None if tuning.egress is None else size_bytes(tuning.egress)
     return Bounds(
         cpus=growth * asked if tuning.cpus is None else tuning.cpus,
         memory={
             name: int(MEMORY_GROWTH * role.memory_bytes) if memory is None else memory for name, role in roles.items()
         },
         memory_min={name: role.memory_bytes if memory_min is None else memory_min for name, role in roles.items()},
-        egress={
-            name: None if role.egress_bytes is None else egress or int(EGRESS_GROWTH * role.egress_bytes)
-            for name, role in roles.items()
-        },
+        egress={name: _egress_most(role.egress_bytes, tuning.egress) for name, role in roles.items()},
         egress_min={name: role.egress_bytes for name, role in roles.items()},
+        egress_total=None if tuning.egress_total is None else size_bytes(tuning.egress_total),
     )
+
+
+def _egress_most(asked: int | None, said: str | None) -> int | None:
+    if asked is None:
+        return None
+    return int(EGRESS_GROWTH * asked) if said is None else size_bytes(said)
 
 
 def mode_of(job: Job, pool: TuningMode) -> TuningMode:

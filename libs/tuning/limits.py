@@ -127,14 +127,17 @@ def split_egress(case: Case) -> Proposal | None:
 def more_egress(case: Case) -> Proposal | None:
     """A higher cap for the role that meets its own: the link has slack, as long as nobody says otherwise."""
     direction = f"egress:up:{case.stood.role}"
-    demands = _demands(case)
+    demands, capped = _demands(case), _capped(case)
+    alike = [allocation for allocation in capped if allocation.role == case.stood.role]
+    total = math.inf if case.bounds.egress_total is None else case.bounds.egress_total
+    room = max(0.0, total - sum(allocation.egress or 0 for allocation in capped))
     for times in EGRESS_TIMES:
         after: dict[int, int] = {}
-        for allocation in _capped(case):
-            if allocation.role == case.stood.role:
-                now = allocation.egress or 0
-                most = case.bounds.egress[allocation.role] or now
-                after[allocation.rank] = min(most, int(now * (1.0 + (times - 1.0) * case.damped(direction))))
+        for allocation in alike:
+            now = allocation.egress or 0
+            most = case.bounds.egress[allocation.role] or now
+            more = min(now * (times - 1.0) * case.damped(direction), room / len(alike))
+            after[allocation.rank] = max(now, min(most, int(now + more)))
         found = _egress(case, direction, after, demands, CauseCode.UPSCALED)
         if found is not None and found.gain >= WORTH_MIN * found.cost:
             return found
@@ -181,7 +184,7 @@ def _demand(case: Case, role: str, ranks: list[tuple[Allocation, Window]]) -> De
         given += cap
         told = window.phase_part("t_push") or 0.0
         part = max(part, min(1.0, sent / cap), told if role == case.stood.role else 0.0)
-        least += min(cap, max(EGRESS_KEPT * sent, DONOR_LEAST * cap))
+        least += min(cap, max(EGRESS_KEPT * sent, DONOR_LEAST * cap, EGRESS_BYTES_MIN))
     return Demand(role=role, given=given, part=part, most=1e15, least=least)
 
 

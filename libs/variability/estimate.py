@@ -6,8 +6,8 @@ transient does not brand a GPU, and one that turned slow is known after two samp
 one, or more: then more of them must agree, or fewer. What is not measured any more grows old and counts less, until it
 counts as typical; sooner where one run alone, the witness, ever said so. A GPU that turned slow all at once is
 quarantined: for a while it counts as slow as it was, however old that is; afterwards it is let back in and measured
-again. The quarantine doubles each time. It ends as soon as samples agree that the GPU is well; the more often it was
-quarantined, the more of them it takes.
+again. The quarantine doubles each time. It ends as soon as samples agree that the GPU is well, not where they agree on
+another slow value; the more often it was quarantined, the more of them it takes.
 """
 
 from math import inf
@@ -84,7 +84,6 @@ def observed(
         return _surprised(known, sample, now, weight, weight_most, witness)
     share = max(WEIGHT_LEAST * min(1.0, weight), weight / (known.weight + weight))
     value = expected + (sample - expected) * share if known.samples else sample
-    well = value <= known.prior * (1.0 + FAR)
     dropped = len(known.odd) if weight >= min(1.0, sum(known.odd_weights)) else 1  # a faint one outweighs one at most
     return Estimate(
         value=value,
@@ -95,7 +94,7 @@ def observed(
         odd_weights=known.odd_weights[dropped:],
         prior=known.prior,
         quarantines=known.quarantines,
-        quarantined_until_s=0.0 if well else known.quarantined_until_s,
+        quarantined_until_s=0.0 if _well(value, known) else known.quarantined_until_s,
         witness=witness,
         confirmed=known.confirmed or witness != known.witness,
     )
@@ -111,6 +110,7 @@ def _surprised(known: Estimate, sample: float, now: float, weight: float, weight
     faint = weight_most < inf
     sudden = not faint and middle >= SUDDEN * (known.value if known.samples else known.prior)
     first = ONE_WITNESS_QUARANTINE_S if witness else QUARANTINE_S
+    until = now + min(first * 2.0**known.quarantines, QUARANTINE_S_MAX) if sudden else known.quarantined_until_s
     return Estimate(
         value=middle,
         samples=len(odd),
@@ -118,10 +118,14 @@ def _surprised(known: Estimate, sample: float, now: float, weight: float, weight
         at_s=now,
         prior=known.prior,
         quarantines=known.quarantines + sudden,
-        quarantined_until_s=now + min(first * 2.0**known.quarantines, QUARANTINE_S_MAX) if sudden else 0.0,
+        quarantined_until_s=0.0 if _well(middle, known) else until,
         witness=witness,
-        confirmed=not witness or middle <= known.prior * (1.0 + FAR),
+        confirmed=not witness or _well(middle, known),
     )
+
+
+def _well(value: float, known: Estimate) -> bool:
+    return value <= known.prior * (1.0 + FAR)
 
 
 def _needed(known: Estimate, now: float) -> float:

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from libs.gpus import inventory
+from libs.gpus import inventory_in_time
 from services.cli.complaint import Complaint
 from services.cli.connection import weft_home
 from services.cli.local import AlreadyRunsError, Home, LocalCluster, LocalError, Options, State
@@ -36,7 +36,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 async def up(args: argparse.Namespace) -> int:
     home = Home(args.home or weft_home(os.environ))
     try:
-        cluster = LocalCluster(home, await asyncio.to_thread(options, args), tell=say)
+        cluster = LocalCluster(home, await options(args), tell=say)
         with stops_on_signals() as stops:
             say(f"weft: starting in {home.root}")
             await _stay(cluster, stops)
@@ -47,9 +47,9 @@ async def up(args: argparse.Namespace) -> int:
     return 0
 
 
-def options(args: argparse.Namespace) -> Options:
+async def options(args: argparse.Namespace) -> Options:
     """The cluster that is asked for. Raises ValueError."""
-    emulated = _emulated(args)
+    emulated = await _emulated(args)
     return Options(
         nodes=(NODES if emulated else 1) if args.nodes is None else args.nodes,
         emulated_gpus=emulated,
@@ -61,11 +61,11 @@ def options(args: argparse.Namespace) -> Options:
     )
 
 
-def _emulated(args: argparse.Namespace) -> int:
+async def _emulated(args: argparse.Namespace) -> int:
     wanted = EMULATED_GPUS if args.emulated_gpus is None else int(args.emulated_gpus)
     if args.gpus == "emulated" or (args.gpus == "auto" and args.emulated_gpus is not None):
         return wanted
-    real = inventory(emulated=0, node_id="node-1")
+    real = await inventory_in_time(emulated=0, node_id="node-1", stop=asyncio.Event())
     if args.gpus == "real" and not real:
         raise ValueError("--gpus real: this machine's driver offers none; --gpus emulated pretends to have some")
     return 0 if real else wanted

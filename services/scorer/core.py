@@ -114,7 +114,12 @@ class Scorer:
         self._appear()
         self._hear_of_led()
 
+    def recall_classes(self, pool: str, classes: Iterable[WorkloadClass]) -> None:
+        """All that are stored."""
+        self._workloads.recall(pool, classes)
+
     def learn_classes(self, pool: str, classes: Iterable[WorkloadClass]) -> None:
+        """Some that were just stored."""
         self._workloads.learnt(pool, classes)
 
     def divide(self, now: float) -> frozenset[str]:

@@ -27,7 +27,7 @@ from services.scorer.measuring import Measuring
 from services.scorer.metrics import ScoreGauges
 from services.scorer.standings import MeasuredGpus
 from services.scorer.throughput import Growth, grown
-from services.scorer.workloads import REVIEW_SECONDS
+from services.scorer.workloads import REMEMBERED_SECONDS, REVIEW_SECONDS
 
 PERIOD_SECONDS = 5.0
 PRESENT_SECONDS = 1.0
@@ -139,8 +139,10 @@ class _Shell:
             self._scorer.observe_benchmarks(measuring.benchmarks.scores())
 
     async def read_classes(self) -> None:
+        before = self._clock() - REMEMBERED_SECONDS
         for pool in sorted(set(self._pools.values())):
-            self._scorer.learn_classes(pool, await self._store.classes(pool=pool))
+            await self._store.forget_classes(pool=pool, before=before)
+            self._scorer.recall_classes(pool, await self._store.classes(pool=pool))
 
     async def _stored(self, node_ids: Iterable[str]) -> list[GpuScore]:
         by_pool: dict[str, list[str]] = {}

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable
+from heapq import nlargest
 from statistics import median
 
 from msgspec import Struct
@@ -17,6 +18,9 @@ REVIEWS_AGREEING = 3  # before a workload is of another class than it was: none 
 REVIEW_SECONDS = 30.0
 FORGOTTEN_SECONDS = 3600.0
 WORKLOADS_MOST = 20_000
+CLUSTERED_MOST = 2_000  # the latest: more of them would hold up the event loop, and tell hardly more
+REMEMBERED_SECONDS = 90 * 86400.0  # a class that nobody has seen for so long is forgotten
+RENEWED_SECONDS = 86400.0  # so often at most it is stored again that a class still stands
 MOVED_NOTABLE = 0.1
 Named = tuple[str, str]
 """A pool, and a workload in it."""
@@ -42,6 +46,11 @@ class Workloads:
         self._seen: dict[Named, _Seen] = {}
         self._known: dict[Named, WorkloadClass] = {}
         self._reviewed_at = 0.0
+
+    def recall(self, pool: str, classes: Iterable[WorkloadClass]) -> None:
+        """All that are stored; no others are known."""
+        self._known = {name: one for name, one in self._known.items() if name[0] != pool}
+        self.learnt(pool, classes)
 
     def learnt(self, pool: str, classes: Iterable[WorkloadClass]) -> None:
         """As they are stored, by us or by another scorer."""
@@ -77,7 +86,7 @@ class Workloads:
             name: Features(compute=known.compute, memory=known.memory) for name, known in self._known.items()
         } | {name: seen.features for name, seen in self._seen.items() if seen.count >= WINDOWS_LEAST}
         sound = {name: one for name, one in features.items() if one.sound}
-        tells = told_apart([sound[name] for name in sorted(sound)], JOB_CLASSES)
+        tells = told_apart([sound[name] for name in self._latest(sound)], JOB_CLASSES)
         found: dict[str, list[WorkloadClass]] = {}
         for name in names:
             seen = self._seen.get(name)
@@ -88,6 +97,15 @@ class Workloads:
             if new is not None:
                 found.setdefault(name[0], []).append(new)
         return found
+
+    def _latest(self, names: Iterable[Named]) -> list[Named]:
+        """Those that were seen last, so many that they can be clustered at once; in order of their names."""
+
+        def at(name: Named) -> tuple[float, Named]:
+            seen, known = self._seen.get(name), self._known.get(name)
+            return max(seen.at if seen else 0.0, known.at if known else 0.0), name
+
+        return sorted(nlargest(CLUSTERED_MOST, names, key=at))
 
     @property
     def names(self) -> list[Named]:
@@ -101,7 +119,7 @@ class Workloads:
             if job_class != known.job_class and seen.reviews < REVIEWS_AGREEING:
                 job_class = known.job_class
             moved = max(abs(features.compute - known.compute), abs(features.memory - known.memory))
-            if job_class == known.job_class and moved < MOVED_NOTABLE:
+            if job_class == known.job_class and moved < MOVED_NOTABLE and now - known.at < RENEWED_SECONDS:
                 return None
         return WorkloadClass(
             workload=name[1],

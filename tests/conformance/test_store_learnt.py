@@ -99,6 +99,15 @@ async def test_the_newest_class_of_a_workload_wins_in_its_pool(world: World) -> 
     await world.scorer.save_classes([], pool="default")
 
 
+async def test_classes_stored_before_then_are_forgotten(world: World) -> None:
+    old, new = learnt("a", "compute"), learnt("b", "memory", at=AT + 1)
+    for pool in ("default", "other"):
+        await world.scorer.save_classes([old, new], pool=pool)
+    await world.scorer.forget_classes(pool="default", before=AT + 1)
+    assert await world.gateway.classes(pool="default") == [new]
+    assert await world.gateway.classes(pool="other") == [old, new]
+
+
 async def test_curves_are_found_by_whose_they_are_and_the_newest_wins(world: World) -> None:
     def curve(subject: str, *speeds: float, pool: str = "default", at: float = AT) -> Curve:
         points = tuple(

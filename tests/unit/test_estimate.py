@@ -145,6 +145,14 @@ def test_one_that_is_measured_to_be_well_again_is_let_out_at_once() -> None:
     assert well.quarantines == 1
 
 
+@pytest.mark.parametrize("slow", [1.25, 1.4, 2.0])
+def test_samples_that_agree_on_another_slow_value_do_not_let_it_out(slow: float) -> None:
+    known = quarantined()
+    still = after(known, *([slow] * AGREEING), begins=known.at_s)
+    assert still.quarantined_until_s == known.quarantined_until_s
+    assert still.score(still.at_s) == still.value == pytest.approx(slow)
+
+
 def test_the_more_often_it_was_quarantined_the_more_samples_must_agree_that_it_is_well() -> None:
     for times in range(1, 20):
         known = quarantined(times)

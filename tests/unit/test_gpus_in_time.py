@@ -1,11 +1,13 @@
 """Who asks at its start which GPUs there are goes on, and ends when told to, though the driver hangs."""
 
+import argparse
 import asyncio
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from libs.gpus.fake import FakeNvml
 from libs.gpus.fakegpu import FakeGpu
 from libs.gpus.fakenvml import FakeLibrary, installed
 from libs.service import load
+from services.cli import up
 from services.executor import __main__ as executor
 from services.telemetry import __main__ as telemetry
 
@@ -89,6 +92,18 @@ async def test_telemetry_that_waits_for_a_driver_ends_when_told_to() -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             watch = await telemetry.watch(config, stop=stop)
         assert watch.gpus == ()
+
+
+async def test_a_cluster_of_this_machine_does_not_wait_for_its_driver_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(up, "inventory_in_time", partial(inventory_in_time, seconds_max=0.05))
+    commands = argparse.ArgumentParser().add_subparsers()
+    up.add(commands)
+    with a_driver_that_hangs():
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            found = await up.options(commands.choices["up"].parse_args([]))
+    assert found.emulated_gpus == up.EMULATED_GPUS
 
 
 async def test_an_executor_that_waits_for_a_driver_ends_when_told_to(

@@ -19,7 +19,7 @@ from tests.bench.nearchus.measured import Measured, Traced, Waited
 from tests.bench.nearchus.recipes import RECIPES
 from tests.bench.nearchus.recording import TOGETHER_CPUS, batches
 from tests.bench.nearchus.report import aims, compared, of_side, queues
-from tests.bench.nearchus.scenarios import BUDGET, SCENARIOS
+from tests.bench.nearchus.scenarios import BUDGET, CAPPED_TOTAL, SCENARIOS
 
 STEPS = 40
 S1 = SCENARIOS["S1"]
@@ -121,13 +121,21 @@ def test_every_split_of_a_scenario_spends_the_same(name: str) -> None:
     assert scenario.tuning.cpus == BUDGET
 
 
+def test_every_side_of_s3_may_send_the_same_in_all() -> None:
+    scenario = SCENARIOS["S3"]
+    assert size_bytes(scenario.tuning.egress_total or "0B") == 1000 * CAPPED_TOTAL
+    for share in (scenario.equal, scenario.asked, *scenario.grid):
+        sent = sum(share.egress[role] * count for role, count in scenario.replicas.items())
+        assert CAPPED_TOTAL - 4 <= sent <= CAPPED_TOTAL
+
+
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_ours_begins_with_the_equal_split_and_may_have_no_more_than_the_oracle(name: str) -> None:
     scenario = SCENARIOS[name]
     spec = scenario.spec("image", scenario.equal, tuned=True)
     assert {role: part.cpus for role, part in spec.roles.items()} == dict(scenario.equal.cpus)
     if scenario.tuning.egress is not None:
-        assert size_bytes(scenario.tuning.egress) == 1000 * max(share.egress or 0 for share in scenario.grid)
+        assert size_bytes(scenario.tuning.egress) == 1000 * max(share.egress["ps"] for share in scenario.grid)
     if scenario.tuning.memory is not None:
         assert size_bytes(scenario.tuning.memory) == max(size_bytes(share.memory) for share in scenario.grid)
 

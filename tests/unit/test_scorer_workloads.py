@@ -9,9 +9,10 @@ from libs.domain.spec import JobSpec
 from libs.messages.nodes import Pace, RunProgressed
 from libs.messages.signals import GpuSample, WorkloadClass
 from libs.variability.classes import Classes, Features, Thresholds, told_apart
+from services.scorer import workloads as module
 from services.scorer.throughput import SAVE_SECONDS, SAVE_SECONDS_MAX, Throughput, grown, speed_of
 from services.scorer.windows import Run, busy
-from services.scorer.workloads import REVIEWS_AGREEING, WINDOWS_LEAST, Workloads
+from services.scorer.workloads import RENEWED_SECONDS, REVIEWS_AGREEING, WINDOWS_LEAST, Workloads
 from tests.support.builders import GIB, job, spec
 
 JOB_CLASSES = ("compute", "mixed", "memory")
@@ -111,6 +112,42 @@ def test_nothing_new_is_not_said_again() -> None:
     assert reviewed(workloads) == {}
     use(workloads, "w", 0.88, 0.22)
     assert reviewed(workloads) == {}
+
+
+def test_a_class_that_still_stands_is_stored_again_once_a_day_so_that_it_is_not_forgotten() -> None:
+    workloads, stored = Workloads(), []
+    for hour in range(48):
+        workloads.used("default", "w", 0.9, 0.2, hour * 3600.0)
+        found = workloads.review(hour * 3600.0, names=workloads.names)
+        for pool, classes in found.items():
+            workloads.learnt(pool, classes)
+            stored.append(hour)
+    assert stored == [WINDOWS_LEAST - 1, WINDOWS_LEAST - 1 + RENEWED_SECONDS // 3600]
+
+
+def test_what_the_store_has_forgotten_is_not_known_any_more() -> None:
+    workloads = Workloads()
+    use(workloads, "w", 0.3, 0.9)
+    use(workloads, "x", 0.3, 0.9)
+    kept = reviewed(workloads)["x"]
+    workloads.learnt("other", [kept])
+    workloads.recall("default", [kept])
+    assert (of(workloads, "w"), of(workloads, "x")) == ("compute", "memory")
+    workloads.recall("default", [])
+    assert workloads.class_of(spec(pool="other"), "x") == "memory"
+
+
+def test_of_very_many_workloads_the_latest_are_clustered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CLUSTERED_MOST", 6)
+    looked_at: list[int] = []
+    monkeypatch.setattr(
+        module, "told_apart", lambda made, names: looked_at.append(len(made)) or told_apart(made, names)
+    )
+    workloads = Workloads()
+    for number in range(20):
+        use(workloads, str(number), 0.9, 0.2)
+    assert len(reviewed(workloads)) == 20
+    assert looked_at == [6]
 
 
 def test_many_workloads_are_clustered() -> None:

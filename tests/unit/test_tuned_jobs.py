@@ -4,7 +4,8 @@ import pytest
 from msgspec import structs
 
 from libs.domain.job import CauseCode, JobState
-from libs.domain.spec import TuningMode
+from libs.domain.quantity import size_bytes
+from libs.domain.spec import SpecError, TuningMode, decode_spec
 from tests.support.builders import GIB
 from tests.support.trained import Kindred, Model, Pool, Trained
 
@@ -196,6 +197,27 @@ def test_a_capped_server_sends_more() -> None:
     assert pool.codes[0] is CauseCode.UPSCALED
     assert 5_000_000 <= (job.held[0].egress or 0) <= 8 * 2_500_000
     assert job.held[1].egress is None
+
+
+@pytest.mark.parametrize(("most", "codes"), [("10MB", ["rebalanced"]), ("14MB", ["rebalanced", "upscaled"])])
+def test_caps_are_shared_anew_and_all_together_stay_in_the_envelope(most: str, codes: list[str]) -> None:
+    roles = {
+        "ps": Kindred(count=1, seconds=0.05, cpus=1.02, sends=2.5e7, egress=2_500_000),
+        "worker": Kindred(count=3, seconds=0.1, cpus=1.02, sends=2.5e5, egress=2_500_000),
+    }
+    job = Trained(Model(roles=roles), tuning={"mode": "on", "egress_total": most})
+    first = job.speed
+    pool = Pool(job).run(600)
+    assert pool.codes == codes
+    assert sum(one.egress or 0 for one in job.held) <= size_bytes(most)
+    assert job.speed > 3.0 * first
+
+
+def test_a_sum_of_what_is_sent_needs_a_cap_of_everybody() -> None:
+    body = b"name: a\ncommand: [run]\nroles: {ps: {egress: 1MB}, worker: {}}\ntuning: {egress_total: 2MB}\n"
+    with pytest.raises(SpecError, match="role worker has no egress") as refused:
+        decode_spec(body, content="yaml")
+    assert refused.value.field == "tuning.egress_total"
 
 
 def test_advise_says_what_on_would_do_and_does_nothing() -> None:

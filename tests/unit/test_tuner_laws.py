@@ -69,6 +69,8 @@ def jobs(draw: st.DrawFn) -> Trained:
         tuning["memory_min"] = draw(st.sampled_from(["64MiB", "700MiB"]))
     if draw(st.booleans()):
         tuning["egress"] = draw(st.sampled_from(["50KB", "9000KB"]))
+    if all(role.egress for role in roles.values()) and draw(st.booleans()):
+        tuning["egress_total"] = draw(st.sampled_from(["10KB", "600KB", "20MB"]))
     return Trained(Model(roles=roles), tuning=tuning)
 
 
@@ -108,6 +110,10 @@ def sampled(job: Trained, seen: list[dict[str, object]], now: float) -> tuple[No
     return sample, ProgressSeen(node_id="node-1", runs=tuple(told))
 
 
+def egress_of(job: Trained) -> int:
+    return sum(one.egress or 0 for one in job.held)
+
+
 class Lawful:
     """Takes asks, and holds each against what the job had and may have."""
 
@@ -129,7 +135,7 @@ class Lawful:
                 assert bounds.memory_min[one.role] <= limit.memory <= max(one.memory, bounds.memory[one.role])
             if not undoing and limit.egress is not None:
                 assert 0 < limit.egress <= max(one.egress or 0, bounds.egress[one.role] or 0)
-        had = sum(one.cpus for one in self.job.held)
+        had, sent = sum(one.cpus for one in self.job.held), egress_of(self.job)
         placed = self.job.job.placement
         self.job.take(tune, 0.0)
         has = sum(one.cpus for one in self.job.held)
@@ -144,8 +150,11 @@ class Lawful:
         self.under_trial = (tune, placed)
         assert has <= max(had, bounds.cpus) + 1e-9
         assert has <= max(had, self.cpus) + 1e-9
+        if bounds.egress_total is not None:
+            assert egress_of(self.job) <= max(sent, bounds.egress_total)
         if tune.cause.code is not CauseCode.UPSCALED:
             assert has <= had + 1e-9
+            assert egress_of(self.job) <= sent
 
 
 @settings(max_examples=80, deadline=None, phases=QUICK)

@@ -321,6 +321,9 @@ ON CONFLICT (pool, workload) DO UPDATE
 SELECT workload, job_class, compute, memory, samples, extract(epoch FROM at)::float8 AS at
   FROM workload_classes WHERE pool = $1 AND at >= to_timestamp($2::float8) ORDER BY workload;
 
+-- name: forget_classes
+DELETE FROM workload_classes WHERE pool = $1 AND at < to_timestamp($2::float8);
+
 -- name: save_curves
 INSERT INTO curves AS known (pool, subject, points, at)
 SELECT pool, subject, points::jsonb, to_timestamp(at)

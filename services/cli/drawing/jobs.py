@@ -234,6 +234,7 @@ def _envelope(tuning: Tuning) -> str:
     parts += [f"{tuning.memory} of memory each"] if tuning.memory else []
     parts += [f"at least {tuning.memory_min} of memory each"] if tuning.memory_min else []
     parts += [f"{tuning.egress}/s to send each"] if tuning.egress else []
+    parts += [f"{tuning.egress_total}/s to send in all"] if tuning.egress_total else []
     return ", ".join(parts)
 
 

@@ -43,7 +43,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     cpus_used: float
     cpus: Mapping[str, float]
     memory: str = ""
-    egress: int | None = None
+    egress: Mapping[str, int] = {}
     curve: tuple[float, ...] = ()
     actions: tuple[Action, ...] = ()
     verdicts: Mapping[str, int] = {}

@@ -1,6 +1,6 @@
 """The page's tables, from the raw results: nothing in them is written by hand."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 
@@ -61,7 +61,7 @@ def compared(scenario: Scenario, runs: Sequence[Measured]) -> str:
         f"Each replica: `python -m {scenario.program} {' '.join(scenario.arguments)}`.",
         table(header, rows),
         _disturbed(runs),
-        _grid(runs),
+        _grid(scenario, runs),
         *(_changes(run.actions) for run in of_side(runs, OURS)[:1]),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -84,9 +84,13 @@ def _row(scenario: Scenario, side: str, runs: Sequence[Measured], best: float) -
 
 def _share(scenario: Scenario, share: Share) -> str:
     words = ", ".join(f"{count} {role} × {share.cpus[role]:g}" for role, count in scenario.replicas.items())
-    if share.egress is not None:
-        words += f", {share.egress * 8 / 1000:g} Mbit/s"
+    if share.egress:
+        words += f"; {_rates(share.egress)}"
     return words if share.memory == scenario.equal.memory == "384MiB" else f"{words}, {share.memory}"
+
+
+def _rates(egress: Mapping[str, int]) -> str:
+    return ", ".join(f"{role} {rate * 8 / 1000:.3g} Mbit/s" for role, rate in egress.items())
 
 
 def _disturbed(runs: Sequence[Measured]) -> str:
@@ -98,16 +102,17 @@ def _disturbed(runs: Sequence[Measured]) -> str:
     return f"{of}: left out, where the side has runs without."
 
 
-def _grid(runs: Sequence[Measured]) -> str:
-    points = {_point(run): run.settled for run in runs if run.side == GRID}  # the latest look at each
-    told = "; ".join(f"{point}: {speed:,.0f}" for point, speed in points.items())
+def _grid(scenario: Scenario, runs: Sequence[Measured]) -> str:
+    looks = {_point(run): run.settled for run in runs if run.side == GRID}  # the latest at each
+    points = [point for share in scenario.grid if (point := _point(share)) in looks]
+    told = "; ".join(f"{point}: {looks[point]:,.0f}" for point in points)
     return f"The oracle's grid, samples/s: {told}." if points else ""
 
 
-def _point(run: Measured) -> str:
-    if run.egress is not None:
-        return f"{run.egress * 8 / 1000:g} Mbit/s"
-    return f"ps {run.cpus['ps']:g}" if "ps" in run.cpus else run.memory
+def _point(of: Measured | Share) -> str:
+    if of.egress:
+        return _rates({"ps": of.egress["ps"]})
+    return f"ps {of.cpus['ps']:g}" if "ps" in of.cpus else of.memory
 
 
 def _changes(actions: Sequence[Action]) -> str:

@@ -16,10 +16,10 @@ Split = Mapping[str, float]
 
 
 class Share(Struct, frozen=True, kw_only=True):
-    """What one side gives: cores of a replica of each role, and what the servers may send, in kB per second."""
+    """What one side gives a replica of each role: cores, and what it may send, in kB per second."""
 
     cpus: Split
-    egress: int | None = None
+    egress: Mapping[str, int] = {}
     memory: str = MEMORY
 
 
@@ -35,7 +35,6 @@ class Scenario(Struct, frozen=True, kw_only=True):
     asked: Share
     grid: tuple[Share, ...]
     tuning: Tuning
-    short: tuple[str, ...] = ()  # the roles that get egress
     extra: str = ""
 
     def spec(self, image: str, share: Share, *, tuned: bool, tag: str = "") -> JobSpec:
@@ -45,7 +44,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
                 replicas=Replicas(want=count),
                 cpus=round(share.cpus[role], 3),
                 memory=share.memory,
-                egress=f"{share.egress}KB" if share.egress is not None and role in self.short else None,
+                egress=f"{share.egress[role]}KB" if role in share.egress else None,
             )
             for role, count in self.replicas.items()
         }
@@ -129,20 +128,43 @@ S2_MOST = _served(
     *WORKER_HEAVY,
 )
 
-_NETWORK = {"ps": 1, "worker": 2}
-_CAPPED = 2500  # kB/s: 20 Mbit/s
-_ENOUGH = {"ps": 0.3, "worker": 0.65}
+CAPPED = 2500  # kB/s: 20 Mbit/s
+CAPPED_TOTAL = 4 * CAPPED
+_SENDING = ("--width", "256", "--worker-work", "160")
+_NETWORK = {"ps": 1, "worker": 3}
+_ENOUGH = {"ps": 0.3, "worker": 0.433}
+
+
+def _sends(weights: Mapping[str, float]) -> Share:
+    """All that may be sent, a replica of each role by its weight."""
+    split = split_by(weights, _NETWORK, CAPPED_TOTAL)
+    return Share(cpus=_ENOUGH, egress={role: int(rate) for role, rate in split.items()})
+
+
 S3 = Scenario(
     name="S3",
-    what="the server may send 20 Mbit/s, half of what its workers could take; the node's link has slack",
+    what="the server may send 20 Mbit/s, and so may each of three workers, of which it sends each as much as it gets",
     program=SERVED,
-    arguments=("--width", "256", "--worker-work", "160"),
+    arguments=_SENDING,
     replicas=_NETWORK,
-    equal=Share(cpus=_ENOUGH, egress=_CAPPED),
-    asked=Share(cpus=_ENOUGH, egress=_CAPPED),
-    grid=tuple(Share(cpus=_ENOUGH, egress=_CAPPED * times) for times in (1, 2, 3, 4)),
-    tuning=Tuning(mode=TuningMode.ON, cpus=BUDGET, egress=f"{4 * _CAPPED}KB"),
-    short=("ps",),
+    equal=_sends(ALIKE),
+    asked=_sends(GUESS),
+    grid=tuple(_sends({"ps": part, "worker": (1.0 - part) / _NETWORK["worker"]}) for part in PARTS),
+    tuning=Tuning(mode=TuningMode.ON, cpus=BUDGET, egress_total=f"{CAPPED_TOTAL}KB"),
+    extra="All sides may send 80 Mbit/s in all.",
+)
+
+_SLACK = {"ps": 0.3, "worker": 0.65}
+S3_SLACK = Scenario(
+    name="S3-slack",
+    what="the server may send 20 Mbit/s, half of what its two workers could take; the node's link has slack",
+    program=SERVED,
+    arguments=_SENDING,
+    replicas={"ps": 1, "worker": 2},
+    equal=Share(cpus=_SLACK, egress={"ps": CAPPED}),
+    asked=Share(cpus=_SLACK, egress={"ps": CAPPED}),
+    grid=tuple(Share(cpus=_SLACK, egress={"ps": CAPPED * times}) for times in (1, 2, 3, 4)),
+    tuning=Tuning(mode=TuningMode.ON, cpus=BUDGET, egress=f"{4 * CAPPED}KB"),
     extra="Only the cap differs: the link's slack is ours to use and the oracle's, not the baselines'.",
 )
 
@@ -160,4 +182,4 @@ S5 = Scenario(
     extra="Memory is the node's slack: ours and the oracle's to use, up to 384 MiB, not the baselines'.",
 )
 
-SCENARIOS = {scenario.name: scenario for scenario in (S1, S1_MOST, S2, S2_MOST, S3, S5)}
+SCENARIOS = {scenario.name: scenario for scenario in (S1, S1_MOST, S2, S2_MOST, S3, S3_SLACK, S5)}

@@ -40,7 +40,7 @@ async def run_side(
             cpus_used=used,
             cpus=dict(share.cpus),
             memory=share.memory,
-            egress=share.egress,
+            egress=dict(share.egress),
             curve=tuple(round(lab.speed(job, a, b)) for a, b in pairwise(points)),
             actions=actions(await lab.story(job), wall),
             verdicts=verdicts(lab, job),
