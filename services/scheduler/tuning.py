@@ -20,12 +20,12 @@ _GRAIN = 1e-6  # floating-point dust of adding and subtracting cores
 
 def tune(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = ()) -> list[Step]:
     """The step that `ask` leads to; nothing where it is refused. On nodes that are `closed`, what is free is kept for
-    somebody who waits."""
+    somebody who waits, and ranks get no more there than they asked for when they began."""
     job, asked = picture.jobs.get(ask.subject_id), ask.tune
     if job is None or asked is None or job.placement is None:
         return []
     after = limits_after(job, asked)
-    if after is None or not _fits(picture, job.placement.allocations, after, closed):
+    if after is None or not _fits(picture, job, after, closed):
         return []
     placement = structs.replace(job.placement, allocations=after)
     return picture.go(job, JobEvent.TUNED, asked.cause, now, ask=ask.id, placement=placement)
@@ -63,10 +63,9 @@ def _tuned(allocation: Allocation, tuning: RankTuning | None) -> Allocation:
     )
 
 
-def _fits(
-    picture: Picture, before: tuple[Allocation, ...], after: tuple[Allocation, ...], closed: Collection[str]
-) -> bool:
+def _fits(picture: Picture, job: Job, after: tuple[Allocation, ...], closed: Collection[str]) -> bool:
     """Is what its ranks take more, less what they give back on the same node, free there now?"""
+    before = job.placement.allocations if job.placement is not None else ()
     for node_id in {allocation.node_id for allocation in before}:
         had = [allocation for allocation in before if allocation.node_id == node_id]
         has = [allocation for allocation in after if allocation.node_id == node_id]
@@ -75,8 +74,14 @@ def _fits(
         if cpus <= _GRAIN and memory <= 0:
             continue
         node = picture.room.nodes.get(node_id)
-        if node is None or node_id in closed:
+        if node is None or (node_id in closed and any(_goes_beyond(job, *pair) for pair in zip(had, has, strict=True))):
             return False
         if (cpus > _GRAIN and cpus > node.cpus + _GRAIN) or (memory > 0 and memory > node.memory):
             return False
     return True
+
+
+def _goes_beyond(job: Job, had: Allocation, has: Allocation) -> bool:
+    """Does that rank get more of anything, and more of it than it asked for?"""
+    asked = job.spec.roles[had.role]
+    return has.cpus > max(had.cpus, asked.cpus) + _GRAIN or has.memory > max(had.memory, asked.memory_bytes)

@@ -168,6 +168,19 @@ def test_what_is_kept_for_somebody_who_waits_is_not_given_to_a_running_job() -> 
     assert len(w.tune("j-1", RankTuning(rank=0, cpus=0.5))) == 1
 
 
+def test_who_gave_something_back_may_have_it_again_before_somebody_who_waits() -> None:
+    w = world(4.0, gpus=2)
+    running(w, cpus=2.0)
+    w.tune("j-1", RankTuning(rank=0, cpus=1.0, memory=GIB // 2))
+    w.submit("j-2", gpus=2, spec={"role": {"cpus": 1.0}})
+    w.tick(Settings().patience_seconds + 1)
+    w.tick()
+    assert w.tune("j-1", RankTuning(rank=0, cpus=2.5)) == []
+    assert w.tune("j-1", RankTuning(rank=0, memory=2 * GIB)) == []
+    assert len(w.tune("j-1", RankTuning(rank=0, cpus=2.0, memory=GIB))) == 1
+    assert has(w)[0][:2] == (2.0, GIB)
+
+
 def test_after_a_requeue_it_starts_with_what_it_asked_for() -> None:
     w = world(8.0)
     running(w, cpus=2.0)
