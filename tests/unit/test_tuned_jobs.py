@@ -213,6 +213,13 @@ def test_caps_are_shared_anew_and_all_together_stay_in_the_envelope(most: str, c
     assert job.speed > 3.0 * first
 
 
+def test_an_envelope_of_nothing_is_one() -> None:
+    roles = {"worker": Kindred(count=2, seconds=0.1, cpus=1.02, sends=2.5e6, egress=2_500_000)}
+    job = Trained(Model(roles=roles), tuning={"mode": "on", "egress": "0B"})
+    assert Pool(job).run(300).tunes == []
+    assert [one.egress for one in job.held] == [2_500_000] * 2
+
+
 def test_a_sum_of_what_is_sent_needs_a_cap_of_everybody() -> None:
     body = b"name: a\ncommand: [run]\nroles: {ps: {egress: 1MB}, worker: {}}\ntuning: {egress_total: 2MB}\n"
     with pytest.raises(SpecError, match="role worker has no egress") as refused:
