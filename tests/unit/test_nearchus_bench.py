@@ -179,16 +179,16 @@ def test_a_gain_is_told_against_the_better_baseline_and_with_the_search() -> Non
 
 
 def test_an_aim_that_is_not_reached_is_said_to_be_not_reached() -> None:
-    assert "| +71.4 % | S1 +75.0 % | yes |" in aims(every(S1=RUNS), [])
+    assert "| +71.4 % | S1 +75.0 % | yes |" in aims(every(S1=RUNS), {})
     slower = [*RUNS[:2], run("ours", 150.0, settled=180.0), RUNS[3]]
-    told = aims(every(S1=slower), [])
+    told = aims(every(S1=slower), {})
     assert "| +71.4 % | S1 +50.0 % | **no** |" in told
     assert "| within 10% | S1 \N{MINUS SIGN}14.3 % | **no** |" in told
     assert "not run" in told
 
 
 def test_quiet_time_that_is_too_short_reaches_no_aim() -> None:
-    short = aims(every(S6=[run("ours", 1.0)]), [])
+    short = aims(every(S6=[run("ours", 1.0)]), {})
     assert "| 0 in 30 minutes | 0 in 1 minutes | – |" in short
 
 
@@ -203,5 +203,17 @@ def test_queues_are_compared_by_their_means() -> None:
         jobs = (Waited(queued=0.0, whole=whole), Waited(queued=2 * queued, whole=whole))
         return Traced(scenario="S4", side=side, rep=0, at=0.0, seconds=9.0, elsewhere=0.1, jobs=jobs)
 
-    told = queues([trace("off", 30.0, 100.0), trace("reclaim", 9.0, 60.0)])
-    assert "| reclaim | 9.0 s (\N{MINUS SIGN}70.0 %) | 60.0 s (\N{MINUS SIGN}40.0 %) |" in told
+    traces = [trace("off", 30.0, 100.0), trace("reclaim", 9.0, 60.0), trace("reclaim", 12.0, 64.0)]
+    told = queues("six jobs", traces)
+    assert (
+        "| reclaim | 10.5 (9.0–12.0), \N{MINUS SIGN}65.0 % | 62.0 (60.0–64.0), \N{MINUS SIGN}38.0 % | 9 s | 2 |" in told
+    )
+    reached = aims(every(), {"S4": traces})
+    assert (
+        "S4: mean queueing, 0.9 cores, for 60 s (3000 steps) | \N{MINUS SIGN}67.8 % | \N{MINUS SIGN}65.0 % | **no** |"
+        in reached
+    )
+    assert (
+        "S4: mean JCT, 0.9 cores, for 60 s (3000 steps) | \N{MINUS SIGN}35.6 % | \N{MINUS SIGN}38.0 % | yes |"
+        in reached
+    )

@@ -12,8 +12,7 @@ from tests.bench.nearchus.comparing import OURS, Lengths, compare
 from tests.bench.nearchus.image import ImageMissingError
 from tests.bench.nearchus.lab import lab
 from tests.bench.nearchus.measured import RESULTS, append
-from tests.bench.nearchus.queueing import NAME as S4
-from tests.bench.nearchus.queueing import Trace, compare_queues
+from tests.bench.nearchus.queueing import CPUS, ONE, STEPS, TRACES, alike, compare_queues
 from tests.bench.nearchus.quiet import S6
 from tests.bench.nearchus.recording import record
 from tests.bench.nearchus.report import report
@@ -22,7 +21,7 @@ from tests.bench.nearchus.sides import run_side
 from tests.support.corpus import CORPUS
 
 PAGE = Path("docs/measurements/nearchus.md")
-EVERY = (*SCENARIOS, S4)
+EVERY = (*SCENARIOS, *TRACES)
 
 
 def tell(line: str) -> None:
@@ -34,10 +33,9 @@ async def _run(asked: argparse.Namespace) -> None:
     lengths = Lengths(fixed=asked.fixed, ours=asked.ours, grid=asked.grid)
     async with lab(settings=settings) as made:
         for name in asked.scenario or EVERY:
-            if name == S4:
-                await compare_queues(
-                    made, Trace(steps=asked.steps, cpus=asked.cores), reps=asked.reps, folder=asked.out, tell=tell
-                )
+            if name in TRACES:
+                trace = ONE if name == ONE.name else alike(cpus=asked.cores, steps=asked.steps)
+                await compare_queues(made, trace, reps=asked.reps, folder=asked.out, tell=tell)
             elif name == S6.name:
                 seconds = asked.minutes * 60.0
                 result = await run_side(made, S6, OURS, S6.equal, seconds=seconds, rep=0, tuned=True)
@@ -68,8 +66,8 @@ def _asked() -> argparse.Namespace:
     run.add_argument("--fixed", type=float, default=Lengths().fixed, help="seconds of a run with a fixed split")
     run.add_argument("--ours", type=float, default=Lengths().ours, help="seconds of a run of ours, search included")
     run.add_argument("--grid", type=float, default=Lengths().grid, help="seconds at each point of the oracle's grid")
-    run.add_argument("--steps", type=int, default=Trace().steps, help="of each job of S4")
-    run.add_argument("--cores", type=float, default=Trace().cpus, help="that each job of S4 asks for")
+    run.add_argument("--steps", type=int, default=STEPS, help="of each job of S4")
+    run.add_argument("--cores", type=float, default=CPUS, help="that each job of S4 asks for")
     run.add_argument("--minutes", type=float, default=30.0, help="of S6")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the services")
     run.add_argument("--out", type=Path, default=RESULTS)

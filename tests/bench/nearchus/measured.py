@@ -74,8 +74,9 @@ class Traced(Struct, frozen=True, kw_only=True):
     at: float
     seconds: float
     elsewhere: float
-    steps: int = 3000  # of each job
-    cpus: float = 0.9  # that each asks for
+    steps: int = 3000  # of the first job
+    cpus: float = 0.9  # that it asks for
+    behind: float | None = None  # cores that each after it asks for; None: as many as it
     jobs: tuple[Waited, ...]
     actions: tuple[Action, ...] = ()
 
@@ -90,8 +91,8 @@ def measured(folder: Path, scenarios: Iterable[str]) -> dict[str, list[Measured]
     return {name: _read(folder / f"{name}.jsonl", Measured) for name in scenarios}
 
 
-def traced(path: Path) -> list[Traced]:
-    return _read(path, Traced)
+def traced(folder: Path, traces: Iterable[str]) -> dict[str, list[Traced]]:
+    return {name: _read(folder / f"{name}.jsonl", Traced) for name in traces}
 
 
 def _read(path: Path, kind: type[R]) -> list[R]:

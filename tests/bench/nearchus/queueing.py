@@ -14,47 +14,75 @@ from tests.bench.nearchus.lab import Lab
 from tests.bench.nearchus.measured import Traced, Waited, append
 from tests.bench.nearchus.sides import actions, busy
 
-NAME = "S4"
-WHAT = "six jobs, each in need of a quarter of a core, since an emulated device does the rest; as they ask, two fit"
 SIDES = {"off": TuningMode.OFF, "reclaim": TuningMode.ON}
+EVERY_SECONDS = 5.0
+DEVICE_MS, WORK = 18.0, 40  # of each step: an emulated wait, and what is computed; about 25 ms together
+STEPS, CPUS = 3000, 0.9
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """One job. Each computes a quarter of the time, whatever it asks for."""
+
+    cpus: float
+    steps: int
 
 
 class Trace(Struct, frozen=True, kw_only=True):
-    """A job every `every` seconds, of so many steps; each step computes, and waits for an emulated device."""
+    """Jobs that come one after another, in this order."""
 
-    jobs: int = 6
-    every: float = 5.0
-    steps: int = 3000  # of about 25 ms
-    cpus: float = 0.9
-    device_ms: float = 18.0
-    work: int = 40
+    name: str
+    what: str
+    asks: tuple[Ask, ...]
+
+
+def alike(*, cpus: float = CPUS, steps: int = STEPS) -> Trace:
+    """Every job asks for too much."""
+    return Trace(
+        name="S4",
+        what="six jobs, each in need of a quarter of a core: an emulated device does the rest; as they ask, two fit",
+        asks=(Ask(cpus=cpus, steps=steps),) * 6,
+    )
+
+
+ONE = Trace(
+    name="S4-one",
+    what=(
+        "a job of 9,000 steps asks for 1.6 cores, and five of 3,000 come behind it that ask for 0.3 cores; each needs a"
+        " quarter of a core: an emulated device does the rest; as they ask, one fits beside the first"
+    ),
+    asks=(Ask(cpus=1.6, steps=9000), *(Ask(cpus=0.3, steps=3000),) * 5),
+)
+TRACES = {trace.name: trace for trace in (alike(), ONE)}
 
 
 async def play(lab: Lab, trace: Trace, side: str, *, rep: int) -> Traced:
     """Submit, and wait until all have ended."""
     began, wall = time.monotonic(), time.time()
     async with asyncio.TaskGroup() as tasks:
-        ended = [tasks.create_task(_one(lab, trace, side, number)) for number in range(trace.jobs)]
+        ended = [tasks.create_task(_one(lab, trace, side, number)) for number in range(len(trace.asks))]
     over = time.monotonic()
     ids = [task.result()[0] for task in ended]
     made = [action for job in ids for action in actions(await lab.story(job), wall)]
     return Traced(
-        scenario=NAME,
+        scenario=trace.name,
         side=side,
         rep=rep,
         at=wall,
         seconds=round(over - began, 1),
         elsewhere=busy(lab, ids, began, over)[0],
-        steps=trace.steps,
-        cpus=trace.cpus,
+        steps=trace.asks[0].steps,
+        cpus=trace.asks[0].cpus,
+        behind=trace.asks[-1].cpus,
         jobs=tuple(task.result()[1] for task in ended),
         actions=tuple(sorted(made, key=lambda action: action.at)),
     )
 
 
 async def _one(lab: Lab, trace: Trace, side: str, number: int) -> tuple[str, Waited]:
-    await asyncio.sleep(number * trace.every)
-    submitted = await lab.client.submit(_spec(lab.image, trace, side, number))
+    await asyncio.sleep(number * EVERY_SECONDS)
+    submitted = await lab.client.submit(
+        _spec(lab.image, trace.asks[number], f"{trace.name.lower()}-{side}-{number}", SIDES[side])
+    )
     try:
         view = await lab.until(submitted.id, JobState.SUCCEEDED, seconds_max=1200.0)
     finally:
@@ -70,15 +98,15 @@ def _seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def _spec(image: str, trace: Trace, side: str, number: int) -> JobSpec:
-    arguments = ("--steps", str(trace.steps), "--device-ms", str(trace.device_ms), "--work", str(trace.work))
+def _spec(image: str, ask: Ask, name: str, mode: TuningMode) -> JobSpec:
+    arguments = ("--steps", str(ask.steps), "--device-ms", str(DEVICE_MS), "--work", str(WORK))
     return JobSpec(
-        name=f"s4-{side}-{number}",
+        name=name,
         image=image,
         command=("python3", "-m", "jobs.alone", *arguments),
-        roles={"worker": Role(cpus=trace.cpus, memory="256MiB")},
+        roles={"worker": Role(cpus=ask.cpus, memory="256MiB")},
         grace="2s",
-        tuning=Tuning(mode=SIDES[side], cpus=trace.cpus),
+        tuning=Tuning(mode=mode, cpus=ask.cpus),
     )
 
 
@@ -86,7 +114,7 @@ async def compare_queues(lab: Lab, trace: Trace, *, reps: int, folder: Path, tel
     for rep in range(reps):
         for side in SIDES if rep % 2 == 0 else reversed(SIDES):
             result = await play(lab, trace, side, rep=rep)
-            append(folder / f"{NAME}.jsonl", result)
+            append(folder / f"{trace.name}.jsonl", result)
             mean = sum(job.whole for job in result.jobs) / len(result.jobs)
             waited = sum(job.queued for job in result.jobs) / len(result.jobs)
-            tell(f"{NAME} {side}: waited {waited:.1f} s, done after {mean:.1f} s, {len(result.actions)} changes")
+            tell(f"{trace.name} {side}: waited {waited:.1f} s, done after {mean:.1f} s, {len(result.actions)} changes")

@@ -6,8 +6,7 @@ from statistics import mean, median
 
 from tests.bench.nearchus.comparing import ASKED, EQUAL, GRID, ORACLE, OURS
 from tests.bench.nearchus.measured import BUSY_ELSEWHERE, Action, Measured, Traced, measured, traced
-from tests.bench.nearchus.queueing import NAME as S4
-from tests.bench.nearchus.queueing import SIDES, WHAT
+from tests.bench.nearchus.queueing import SIDES, TRACES
 from tests.bench.nearchus.quiet import S6
 from tests.bench.nearchus.scenarios import SCENARIOS, Scenario, Share
 from tests.bench.policies.tables import change, lacks, put, table
@@ -16,19 +15,21 @@ from tests.support.corpus import Recorded, accuracy, confusion, recorded, wrong
 FASTER, FASTER_MOST, NEAR = 1.714, 2.291, 0.90
 SHORTER_QUEUE, SHORTER_JOBS = 1.0 - 0.678, 1.0 - 0.356
 RIGHT = 0.95
-PARTS = ("aims", *SCENARIOS, S4, S6.name, "corpus")
+PARTS = ("aims", *SCENARIOS, *TRACES, S6.name, "corpus")
 NOT_RUN = "Not run yet."
+PARTS_OF_JCT = {"queued": "queueing", "whole": "JCT"}
 
 
 def report(results: Path, page: Path, corpus: Path) -> None:
     if missing := lacks(page, PARTS):
         raise SystemExit(f"{page} has no place for {', '.join(missing)}: two marker comments each")
     found = measured(results, (*SCENARIOS, S6.name))
-    traces = traced(results / f"{S4}.jsonl")
+    traces = traced(results, TRACES)
     put(page, "aims", aims(found, traces))
     for name, scenario in SCENARIOS.items():
         put(page, name, compared(scenario, found[name]))
-    put(page, S4, queues(traces))
+    for name, trace in TRACES.items():
+        put(page, name, queues(trace.what, traces[name]))
     put(page, S6.name, quiet(found[S6.name]))
     put(page, "corpus", verdicts(recorded(corpus)))
 
@@ -122,51 +123,44 @@ def _changes(actions: Sequence[Action]) -> str:
     return "\n".join(["What it did in its first run:", "", *lines])
 
 
-def queues(traces: Sequence[Traced]) -> str:
+def queues(what: str, traces: Sequence[Traced]) -> str:
     if not traces:
-        return f"{_sentence(WHAT)} {NOT_RUN}"
+        return f"{_sentence(what)} {NOT_RUN}"
     rows = []
-    for (cpus, steps), of in _by_kind(traces).items():
-        off = _of_trace(of, "off")
+    for of in _by_kind(traces):
         for side in SIDES:
-            queued, whole, seconds, count = _of_trace(of, side)
-            if count:
-                rows.append(
-                    (
-                        f"{cpus:g}",
-                        f"{_alone(of):.0f} s ({steps} steps)",
-                        side,
-                        f"{queued:.1f} s ({change(queued / off[0]) if off[0] else '–'})",
-                        f"{whole:.1f} s ({change(whole / off[1]) if off[1] else '–'})",
-                        f"{seconds:.0f} s",
-                        str(count),
-                    )
-                )
-    header = ("cores asked for", "a job alone", "side", "mean queueing", "mean JCT", "makespan", "runs")
-    return f"{_sentence(WHAT)}\n\n{table(header, rows)}"
+            if runs := [run for run in of if run.side == side]:
+                times = [_told(_means(of, side, part), _means(of, "off", part)) for part in PARTS_OF_JCT]
+                makespan = f"{median(run.seconds for run in runs):.0f} s"
+                rows.append((_asked(of), side, *times, makespan, str(len(runs))))
+    header = ("jobs that ask for", "side", "mean queueing, s", "mean JCT, s", "makespan", "runs")
+    return f"{_sentence(what)}\n\n{table(header, rows)}"
 
 
-def _by_kind(traces: Sequence[Traced]) -> dict[tuple[float, int], list[Traced]]:
-    """By what each job asks for, and how many steps it makes."""
+def _by_kind(traces: Sequence[Traced]) -> list[list[Traced]]:
+    """By what its first job asks for, and how many steps it makes."""
     kinds = sorted({(run.cpus, run.steps) for run in traces}, key=lambda kind: (-kind[0], kind[1]))
-    return {kind: [run for run in traces if (run.cpus, run.steps) == kind] for kind in kinds}
+    return [[run for run in traces if (run.cpus, run.steps) == kind] for kind in kinds]
 
 
-def _alone(traces: Iterable[Traced]) -> float:
-    """Seconds of a job that waited for nobody."""
-    return min(job.whole - job.queued for run in traces for job in run.jobs)
+def _asked(traces: Sequence[Traced]) -> str:
+    """What the jobs ask for, and how long the first takes alone."""
+    first = traces[0]
+    alone = min(run.jobs[0].whole - run.jobs[0].queued for run in traces)
+    behind = "" if first.behind in (None, first.cpus) else f"; those behind it, {first.behind:g}"
+    return f"{first.cpus:g} cores, for {alone:.0f} s ({first.steps} steps){behind}"
 
 
-def _of_trace(traces: Iterable[Traced], side: str) -> tuple[float, float, float, int]:
-    """Medians over the runs of what is a mean over the jobs of each."""
-    runs = [run for run in traces if run.side == side]
-    if not runs:
-        return 0.0, 0.0, 0.0, 0
+def _means(traces: Iterable[Traced], side: str, part: str) -> list[float]:
+    """Of each run, over its jobs; sorted."""
+    return sorted(mean(float(getattr(job, part)) for job in run.jobs) for run in traces if run.side == side)
 
-    def of(part: str) -> float:
-        return median(mean(float(getattr(job, part)) for job in run.jobs) for run in runs)
 
-    return of("queued"), of("whole"), median(run.seconds for run in runs), len(runs)
+def _told(times: Sequence[float], off: Sequence[float]) -> str:
+    """The median over the runs, with the least and the most of several, and its change."""
+    spread = f" ({times[0]:.1f}–{times[-1]:.1f})" if len(times) > 1 else ""
+    changed = f", {change(median(times) / median(off))}" if off else ""
+    return f"{median(times):.1f}{spread}{changed}"
 
 
 def quiet(runs: Sequence[Measured]) -> str:
@@ -180,7 +174,7 @@ def quiet(runs: Sequence[Measured]) -> str:
     return "\n".join([_sentence(S6.what), "", *lines])
 
 
-def aims(found: dict[str, list[Measured]], traces: Sequence[Traced]) -> str:
+def aims(found: dict[str, list[Measured]], traces: Mapping[str, Sequence[Traced]]) -> str:
     rows = []
     for names, aim in ((("S1", "S2"), FASTER), (("S1-most", "S2-most"), FASTER_MOST)):
         gains = {name: gain for name in names if (gain := _gain(found[name])) is not None}
@@ -194,7 +188,8 @@ def aims(found: dict[str, list[Measured]], traces: Sequence[Traced]) -> str:
     rows.append(
         ("once settled, to the oracle, everywhere", f"within {1 - NEAR:.0%}", told, _yes(all_near) if nears else "–")
     )
-    rows += _queueing_aims(traces)
+    for name, of in traces.items():
+        rows += _queueing_aims(name, of)
     runs = found[S6.name]
     count = sum(len(run.actions) for run in runs)
     minutes = sum(run.seconds for run in runs) / 60
@@ -203,17 +198,16 @@ def aims(found: dict[str, list[Measured]], traces: Sequence[Traced]) -> str:
     return table(("what", "aim", "measured", "reached"), rows)
 
 
-def _queueing_aims(traces: Sequence[Traced]) -> list[tuple[str, ...]]:
+def _queueing_aims(name: str, traces: Sequence[Traced]) -> list[tuple[str, ...]]:
     rows = []
-    for (cpus, _), of in _by_kind(traces).items():
-        off, on = _of_trace(of, "off"), _of_trace(of, "reclaim")
-        for what, place, aim in (("queueing", 0, SHORTER_QUEUE), ("JCT", 1, SHORTER_JOBS)):
-            if off[place] and on[3]:
-                ratio = on[place] / off[place]
-                told = f"S4: mean {what}, jobs of {_alone(of):.0f} s that ask for {cpus:g} cores"
-                rows.append((told, change(aim), change(ratio), _yes(ratio <= aim)))
+    for of in _by_kind(traces):
+        for (part, what), aim in zip(PARTS_OF_JCT.items(), (SHORTER_QUEUE, SHORTER_JOBS), strict=True):
+            off, on = _means(of, "off", part), _means(of, "reclaim", part)
+            if off and on:
+                ratio = median(on) / median(off)
+                rows.append((f"{name}: mean {what}, {_asked(of)}", change(aim), change(ratio), _yes(ratio <= aim)))
     return rows or [
-        ("S4: mean queueing and JCT", f"{change(SHORTER_QUEUE)} and {change(SHORTER_JOBS)}", "not run", "–")
+        (f"{name}: mean queueing and JCT", f"{change(SHORTER_QUEUE)} and {change(SHORTER_JOBS)}", "not run", "–")
     ]
 
 
