@@ -10,7 +10,6 @@ clocks of GPUs of one model are compared, too, as a faint sign.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from math import floor, inf
-from statistics import median
 
 from msgspec import Struct
 
@@ -21,8 +20,9 @@ from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import GpuPace, GpuScore, NodeSampled, PacesSeen, ScorerPresent, WorkloadClass
 from libs.planning.scores import GpuKey
 from libs.samples.arrivals import Arrivals
-from libs.variability.estimate import FAR, NEAR, SUDDEN
+from libs.variability.estimate import FAR, SUDDEN
 from services.scorer.partition import Peers, owned, owner
+from services.scorer.readings import Reading, shifted_together
 from services.scorer.references import ONE_OF_MANY, TOLD_MOST, Alike, Paces, shares
 from services.scorer.references import sound as sound_pace
 from services.scorer.standings import MeasuredGpus, Standings, weight_of
@@ -53,24 +53,6 @@ class Due(Struct, frozen=True, kw_only=True):
     growths: list[Growth] = []
 
 
-class _Reading(Struct, frozen=True, kw_only=True):
-    """One window of one rank, or of one GPU's clock, that may say something of the GPUs."""
-
-    kind: Alike
-    step_seconds: float
-    places: tuple[GpuKey, ...]
-    job_class: str
-    weight: float
-    job: JobKey
-    of_one: bool  # of this rank alone
-    clocks: dict[int, float] = {}
-    clock_only: bool = False
-
-    @property
-    def witness(self) -> str:
-        return f"{self.job[0]}/{self.job[1]}"
-
-
 class Scorer:
     """`me`: a name that no other scorer has."""
 
@@ -91,7 +73,7 @@ class Scorer:
         self._workloads = Workloads()
         self._throughput = Throughput()
         self._window = -inf
-        self._pending: list[_Reading] = []
+        self._pending: list[Reading] = []
         self._to_tell: dict[str, dict[Alike, list[GpuPace]]] = {}
         self._swept_at = self._reviewed_at = -inf
         self._now = 0.0
@@ -295,7 +277,7 @@ class Scorer:
         if not run.gpus:
             return
         job_class = self._workloads.class_of(self._where.jobs[run.job].spec, run.workload)
-        use = _whole_use(run) if settled and not run.shared else None
+        use = run.whole_use if settled and not run.shared else None
         if use is not None:
             self._workloads.used(run.pool, run.workload, *use, now)
         pace = run.pace if unfit is None else None
@@ -319,7 +301,7 @@ class Scorer:
             if told.step_seconds:
                 self._paces.add(told, now)
             self._pending.append(
-                _Reading(
+                Reading(
                     kind=(told.workload, told.alike),
                     step_seconds=pace.step_seconds,
                     places=tuple((run.node_id, gpu) for gpu in run.gpus),
@@ -350,7 +332,7 @@ class Scorer:
         self._tell(run.pool, told)
         self._paces.add(told, now)
         self._pending.append(
-            _Reading(
+            Reading(
                 kind=(told.workload, told.alike),
                 step_seconds=told.step_seconds,
                 places=(place,),
@@ -380,7 +362,7 @@ class Scorer:
         """What the windows that ended say of our GPUs, now that all has been told that they compare to."""
         readings, self._pending = self._pending, []
         ratios = [self._paces.against_typical(one.kind, one.step_seconds) for one in readings]
-        common = _shifted_together(readings, ratios)
+        common = shifted_together(readings, ratios)
         for reading, ratio in zip(readings, ratios, strict=True):
             if ratio is None:
                 self.outcomes["no-reference"] += not reading.clock_only
@@ -388,7 +370,7 @@ class Scorer:
             weight = reading.weight * (COMMON if reading.job in common and reading.of_one else 1.0)
             self._sample(reading, ratio, weight, now)
 
-    def _sample(self, reading: _Reading, ratio: float, weight: float, now: float) -> None:
+    def _sample(self, reading: Reading, ratio: float, weight: float, now: float) -> None:
         node_id = reading.places[0][0]
         held = [gpu for _, gpu in reading.places]
         for gpu, share in shares(ratio, reading.clocks, held, fine=1.0 + FAR).items():
@@ -408,26 +390,3 @@ class Scorer:
                 witness=reading.witness,
                 source="jobs",
             )
-
-
-def _whole_use(run: Run) -> tuple[float, float] | None:
-    """Compute and memory of a run's GPUs together, in its window."""
-    told = [one for one in run.uses.values() if one.computes]
-    if not told:
-        return None
-    count = sum(one.computes for one in told)
-    return sum(one.compute for one in told) / count, sum(one.memory for one in told) / count
-
-
-def _shifted_together(readings: Sequence[_Reading], ratios: Sequence[float | None]) -> set[JobKey]:
-    """Jobs of several ranks here, all of which are as far from typical: another phase of the job, or a slow rack."""
-    by_job: defaultdict[JobKey, list[float]] = defaultdict(list)
-    for reading, ratio in zip(readings, ratios, strict=True):
-        if ratio is not None and not reading.clock_only:
-            by_job[reading.job].append(ratio)
-    found: set[JobKey] = set()
-    for job, of_job in by_job.items():
-        middle = median(of_job)
-        if len(of_job) > 1 and abs(middle - 1.0) > FAR and all(abs(one / middle - 1.0) <= NEAR for one in of_job):
-            found.add(job)
-    return found

@@ -116,6 +116,15 @@ class Run:
         """Does its step time, as it tells it, leave waiting for other ranks out?"""
         return self.ranks == 1 or (self.pace is not None and "t_compute" in self.pace.phases)
 
+    @property
+    def whole_use(self) -> tuple[float, float] | None:
+        """Compute and memory of its GPUs together, in this window."""
+        told = [one for one in self.uses.values() if one.computes]
+        if not told:
+            return None
+        count = sum(one.computes for one in told)
+        return sum(one.compute for one in told) / count, sum(one.memory for one in told) / count
+
     def begin(self, now: float) -> None:
         """A new window."""
         self.begun_at = now

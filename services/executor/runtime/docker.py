@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,19 +22,11 @@ from msgspec.structs import replace
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.guard import kept
 from services.executor.home import Home
-from services.executor.node import NodeFacts, Refusal, port_taken
+from services.executor.node import NodeFacts, Refusal
 from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
-from services.executor.runtime.container import (
-    HOST_NETWORK,
-    LOG_BY_ASKING,
-    LOG_BY_FILE,
-    ContainerSettings,
-    container_arguments,
-    container_name,
-    injection_for,
-)
+from services.executor.runtime.container import HOST_NETWORK, ContainerSettings, injection_for
 from services.executor.runtime.egress import find_egress
-from services.executor.runtime.engine import APIError, Engine, NotFound, explanation
+from services.executor.runtime.engine import APIError, Engine, explanation
 from services.executor.runtime.enginelog import FileCopy, engine_file, engine_folder
 from services.executor.runtime.labels import grace_of, key_of, of_node
 from services.executor.runtime.logcopy import LogCopy, position_path, read_position
@@ -42,6 +34,7 @@ from services.executor.runtime.networks import Networks
 from services.executor.runtime.rates import Rates
 from services.executor.runtime.records import forget
 from services.executor.runtime.resizing import Held, Resizing, held_of, safe_update
+from services.executor.runtime.starter import Starter, keep
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +55,10 @@ class _Container(Struct, frozen=True, kw_only=True):
 class DockerRuntime:
     name = "docker"
 
-    def __init__(self, engine: Engine, home: Home, node: NodeFacts, settings: ContainerSettings) -> None:
+    def __init__(
+        self, engine: Engine, home: Home, node: NodeFacts, settings: ContainerSettings, info: Mapping[str, Any]
+    ) -> None:
+        """`info`: what the engine says of itself."""
         self._engine = engine
         self._home = home
         self._node = node
@@ -72,35 +68,40 @@ class DockerRuntime:
         self._held: dict[RunKey, Held] = {}  # of running containers
         self._limits: dict[RunKey, Limits] = {}  # as they were at the last look
         self._copies: dict[RunKey, LogCopy | FileCopy] = {}
-        self._engine_folder = ""  # of the engine's containers, where we may change what is in there
+        # Of the engine's containers, where we may change what is in there.
+        self._engine_folder = engine_folder(str(info.get("DockerRootDir", ""))) if settings.engine_files else ""
         self._ended_at: dict[RunKey, float] = {}  # on the loop's clock: since when its log is all that is missing
         self._starting: dict[RunKey, Run] = {}
         self._over: dict[RunKey, Run] = {}  # ended without a container: never started, or taken from us
         self._problem = ""
-        self._injection = settings.gpu_injection
+        self._injection = injection_for(info) if settings.gpu_injection == "auto" else settings.gpu_injection
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
         self._networks = Networks(engine, node, settings)
+        self._starter = Starter(
+            engine,
+            home,
+            node,
+            settings,
+            self._networks,
+            injection=self._injection,
+            log_by_file=self.reaches_engine_files,
+        )
         self._rates = Rates(home)
         self._resizing = Resizing(engine, self._rates, egress=None, limits_by=settings.limits_by, safe=True)
         self._poll: asyncio.Task[None] | None = None
-        self.not_enforced: tuple[str, ...] = ()
+        self.not_enforced: tuple[str, ...] = tuple(
+            limit for limit, field in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota")) if not info.get(field, True)
+        )
 
     @classmethod
     async def open(cls, home: Home, node: NodeFacts, settings: ContainerSettings | None = None) -> "DockerRuntime":
         """With what runs already. Raises RuntimeUnavailableError where there is no engine."""
         engine = await asyncio.to_thread(Engine)
-        runtime = cls(engine, home, node, settings or ContainerSettings())
         info: dict[str, Any] = await engine.call(engine.client.info)
-        if runtime._injection == "auto":
-            runtime._injection = injection_for(info)
-        if runtime._settings.engine_files:
-            runtime._engine_folder = engine_folder(str(info.get("DockerRootDir", "")))
+        runtime = cls(engine, home, node, settings or ContainerSettings(), info)
         if not runtime.reaches_engine_files:
             logger.info("the engine's own files are out of reach: what containers write stays in them till they end")
-        runtime.not_enforced = tuple(
-            limit for limit, field in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota")) if not info.get(field, True)
-        )
         await runtime._prepare_resizing()
         await runtime._remove_half_made()
         await runtime._look()
@@ -112,7 +113,7 @@ class DockerRuntime:
         runtime._rates.forget_others({str(key) for key in runtime._found})
         for key in runtime._found.keys() - kept.every(home).keys():
             with suppress(RuntimeUnavailableError):
-                runtime._keep(key, runtime._found[key].id, runtime._found[key].grace)
+                keep(home, key, runtime._found[key].id, runtime._found[key].grace)
         runtime._poll = asyncio.create_task(runtime._look_for_ever())
         return runtime
 
@@ -128,7 +129,7 @@ class DockerRuntime:
         self._starting[key] = Run(key=key, state=RunState.STARTING, grace=order.grace)
         self._changed.set()
         try:
-            await self._start(order, key, permitted)
+            await self._starter.start(order, key, permitted)
             await self._look()
             if order.egress is not None:
                 await self._begin_with_egress(key, order.egress)
@@ -171,7 +172,7 @@ class DockerRuntime:
             if not self._copied(key):
                 raise RuntimeUnavailableError(f"the output of {key} is not all copied yet: is the disk full?")
             async with self._looking:  # Else a look that is under way would take it for lost.
-                await self._remove_container(container.id)
+                await self._engine.remove(container.id)
                 self._found.pop(key, None)
                 self._inspected.pop(key, None)
                 self._copies.pop(key, None)
@@ -247,97 +248,6 @@ class DockerRuntime:
         if key in self._held:  # Else it ended meanwhile.
             self._held[key] = held
             self._limits[key] = self._resizing.limits(key, held)
-
-    # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _start(self, order: StartRun, key: RunKey, permitted: Callable[[], bool]) -> None:
-        """Make the container and start it, or adopt the one that is there. Raises Refusal."""
-        self._make_folders(key)
-        joined = await self._networks.join(order, key)
-        arguments = container_arguments(
-            self._engine.client,
-            order,
-            node=self._node,
-            settings=self._settings,
-            joined=joined,
-            run_folder=self._home.run(key),
-            slowdowns=str(self._home.emulated),
-            injection=self._injection,
-            log=LOG_BY_FILE if self.reaches_engine_files else LOG_BY_ASKING,
-        )
-        made = await self._create(arguments, key, permitted)
-        if made is None:
-            return
-        try:
-            self._keep(key, made, order.grace)
-            if not await self._engine.call(lambda: self._begin(made, permitted)):
-                await self._remove_container(made)
-                kept.forget(self._home, key)
-        except APIError as error:
-            if "no such container" in explanation(error).lower():  # The guard removed it: we were late.
-                raise RuntimeUnavailableError(f"{key}: {explanation(error)}") from error
-            await self._remove_container(made)
-            raise _start_refused(explanation(error), order) from error
-
-    def _begin(self, container: str, permitted: Callable[[], bool]) -> bool:
-        """In the very thread that starts it: there may have been a long queue for one, or a long stop of us all."""
-        if permitted():
-            self._engine.client.start(container)
-            return True
-        return False
-
-    async def _create(self, arguments: Mapping[str, Any], key: RunKey, permitted: Callable[[], bool]) -> str | None:
-        """The new container's id; None where the run is there already, or may not start any more. Raises Refusal."""
-        for pulled in (False, True):
-            if not permitted():
-                return None
-            try:
-                made = await self._engine.call(self._engine.client.create_container, **arguments)
-                return cast(str, made["Id"])
-            except NotFound as error:
-                if "image" not in explanation(error).lower() or pulled:
-                    raise Refusal(explanation(error)) from error
-                await self._pull(arguments["image"])
-            except APIError as error:
-                if error.status_code == CONFLICT:
-                    return await self._replace_half_made(key, explanation(error))
-                raise Refusal(explanation(error)) from error
-        raise AssertionError("the second try returns or raises")
-
-    async def _replace_half_made(self, key: RunKey, why: str) -> str | None:
-        """The name is taken: by this very run (None: leave it alone), by half a start (its id), or by a stranger."""
-        try:
-            found = await self._engine.call(self._engine.client.inspect_container, container_name(key))
-        except NotFound as error:
-            raise RuntimeUnavailableError(f"{key}: {why}") from error  # Gone meanwhile: the next try makes it.
-        own = found["Config"]["Labels"] or {}
-        if key_of(own) != key or own.get("weft.node") != self._node.node_id:
-            raise Refusal(f"the container name {container_name(key)} is taken by something else")
-        return cast(str, found["Id"]) if found["State"]["Status"] == "created" else None
-
-    async def _pull(self, image: str) -> None:
-        if not self._settings.pull:
-            raise Refusal(f"image-missing: {image} is not on this node, which fetches none")
-        logger.info("fetching the image %s", image)
-        why = await self._engine.pull(image, seconds_max=self._settings.pull_seconds_max)
-        if why:
-            raise Refusal(f"image-missing: {image}: {why}")
-
-    def _keep(self, key: RunKey, container: str, grace: float) -> None:
-        """For the guard, before it starts."""
-        try:
-            kept.keep(self._home, kept.Kept(key=key, container=container, grace=grace))
-        except OSError as error:
-            raise RuntimeUnavailableError(f"cannot keep which container {key} is: {error}") from error
-
-    def _make_folders(self, key: RunKey) -> None:
-        """Whatever user the container runs as may write here; nobody else passes the folders above."""
-        try:
-            for folder in (f"{self._node.checkpoints}/{key.job_id}", self._home.run(key)):
-                os.makedirs(folder, exist_ok=True)
-                os.chmod(folder, 0o777)
-        except OSError as error:
-            raise RuntimeUnavailableError(f"cannot make the folders of {key}: {error}") from error
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -468,21 +378,10 @@ class DockerRuntime:
         copy = self._copies.get(key)
         return copy is None or copy.done
 
-    # ── removing ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    async def _remove_container(self, container: str) -> None:
-        try:
-            await self._engine.call(self._engine.client.remove_container, container, v=True, force=True)
-        except NotFound:
-            pass
-        except APIError as error:
-            if error.status_code != CONFLICT:  # being removed already
-                raise RuntimeUnavailableError(explanation(error)) from error
-
     async def _remove_half_made(self) -> None:
         for container in (await self._listed()).values():
             if container.state == "created":
-                await self._remove_container(container.id)
+                await self._engine.remove(container.id)
 
 
 def _outcome(key: RunKey, grace: float, state: Mapping[str, Any]) -> Run:
@@ -507,13 +406,3 @@ def _outcome(key: RunKey, grace: float, state: Mapping[str, Any]) -> Run:
 def _seconds(text: str) -> float | None:
     """The engine's time stamps; the year 1 stands for never."""
     return None if text.startswith("0001") else datetime.fromisoformat(text).timestamp()
-
-
-def _start_refused(why: str, order: StartRun) -> Refusal:
-    """The engine's words, made short where the cause is common."""
-    if "executable file not found" in why or ("no such file or directory" in why and "exec" in why):
-        program = order.command[0] if order.command else "the command of the image"
-        return Refusal(f"command not found: {program}")
-    if "port is already allocated" in why or "address already in use" in why:
-        return port_taken(order)
-    return Refusal(why)

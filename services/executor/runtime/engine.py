@@ -25,6 +25,7 @@ CALLS_AT_ONCE = 6
 PULLS_AT_ONCE = 3
 CALL_SECONDS_MAX = 15
 PULL_READ_SECONDS_MAX = 60
+BEING_REMOVED = 409
 
 GONE = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError)
 
@@ -71,6 +72,16 @@ class Engine:
         except requests.exceptions.ReadTimeout:
             return "the registry sends nothing more"
         return ""
+
+    async def remove(self, container: str) -> None:
+        """With its volumes, though it runs; nothing where there is none. Raises RuntimeUnavailableError."""
+        try:
+            await self.call(self.client.remove_container, container, v=True, force=True)
+        except NotFound:
+            pass
+        except APIError as error:
+            if error.status_code != BEING_REMOVED:
+                raise RuntimeUnavailableError(explanation(error)) from error
 
     def close(self) -> None:
         self._closed = True
