@@ -3,7 +3,6 @@
 It has no clock and no randomness: the same calls in the same order leave the same state, event for event.
 """
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,32 +18,31 @@ from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
 from libs.store import (
-    Access,
     DoubleAllocationError,
     Envelope,
     KeyReusedError,
     Lease,
-    LeaseLostError,
     Moment,
     Submitted,
-    TokenKept,
     UnlawfulError,
 )
+from libs.store.memory.leases import Leases
+from libs.store.memory.times import micro
+from libs.store.memory.tokens import Tokens
+from libs.store.rows import hash_of
 
 _Gpu = tuple[str, int]
 
 
-class MemoryStore:
+class MemoryStore(Tokens, Leases):
     """Every store Protocol of `libs.store`. A call runs to its end before the next begins, so each is atomic."""
 
     def __init__(self) -> None:
-        self._tokens: dict[bytes, TokenKept] = {}
+        super().__init__()
         self._submitted: dict[str, Job] = {}  # as it was submitted, in that order
         self._keys: dict[tuple[str, str], tuple[str, bytes]] = {}
         self._asks: dict[int, tuple[str, Ask]] = {}  # with its pool
         self._ask_id = 0
-        self._leases: dict[str, Lease] = {}
-        self._leaderships: dict[str, dict[int, Lease]] = {}  # how each ended, by epoch
         self._jobs: dict[str, Job] = {}  # admitted
         self._slots: dict[_Gpu, str] = {}
         self._nodes: dict[str, tuple[Node, int]] = {}  # with its version
@@ -62,12 +60,12 @@ class MemoryStore:
     # gateway
 
     async def submit(self, spec: JobSpec, *, job_id: str, tenant: str, key: str | None, at: float) -> Submitted:
-        spec_hash = _hash(spec)
+        spec_hash = hash_of(spec)
         before = None if key is None else self._keys.get((tenant, key))
         if before is not None:
             return _the_same(before, spec_hash)
         assert job_id not in self._submitted, f"two jobs with the id {job_id}"
-        at, seq = _micro(at), len(self._submitted) + 1
+        at, seq = micro(at), len(self._submitted) + 1
         job = Job(id=job_id, tenant=tenant, spec=spec, seq=seq, submitted_at=at, since=at, priority=spec.priority)
         self._submitted[job_id] = job
         if key is not None:
@@ -81,47 +79,12 @@ class MemoryStore:
         before = self._keys.get((tenant, key))
         if before is None:
             return None
-        return _the_same(before, _hash(spec))
+        return _the_same(before, hash_of(spec))
 
     async def ask(
         self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0
     ) -> None:
-        self._add_ask(kind, subject_id=subject_id, pool=pool, tenant=tenant, at=_micro(at), priority=priority)
-
-    async def access(self, token_hash: bytes, *, at: float) -> Access | None:
-        token = self._tokens.get(token_hash)
-        if token is None or token.revoked_at is not None:
-            return None
-        if token.expires_at is not None and token.expires_at <= _micro(at):
-            return None
-        return Access(tenant=token.tenant, admin=token.admin)
-
-    async def add_token(
-        self, token_hash: bytes, *, tenant: str, admin: bool, label: str, at: float, expires_at: float | None = None
-    ) -> None:
-        assert len(token_hash) == 32, "the SHA-256 of a token has 32 bytes"
-        ends = None if expires_at is None else _micro(expires_at)
-        new = TokenKept(tenant=tenant, label=label, admin=admin, created_at=_micro(at), expires_at=ends)
-        self._tokens.setdefault(token_hash, new)
-
-    async def token_used(self, token_hash: bytes, *, at: float, not_within: float) -> None:
-        token = self._tokens.get(token_hash)
-        if token is not None and (token.used_at is None or token.used_at < _micro(at - not_within)):
-            self._tokens[token_hash] = structs.replace(token, used_at=_micro(at))
-
-    async def tokens(self, *, tenant: str | None = None, limit: int = 1000) -> list[TokenKept]:
-        found = [token for token in self._tokens.values() if tenant in (None, token.tenant)]
-        return sorted(found, key=lambda token: (-token.created_at, token.label))[:limit]
-
-    async def revoke_tokens(self, *, tenant: str, label: str, at: float) -> int:
-        found = [
-            (token_hash, token)
-            for token_hash, token in self._tokens.items()
-            if (token.tenant, token.label, token.revoked_at) == (tenant, label, None)
-        ]
-        for token_hash, token in found:
-            self._tokens[token_hash] = structs.replace(token, revoked_at=_micro(at))
-        return len(found)
+        self._add_ask(kind, subject_id=subject_id, pool=pool, tenant=tenant, at=micro(at), priority=priority)
 
     async def job(self, job_id: str) -> Job | None:
         return self._jobs.get(job_id) or self._submitted.get(job_id)
@@ -191,46 +154,9 @@ class MemoryStore:
 
     # scheduler
 
-    async def lease(self, name: str) -> Lease | None:
-        return self._leases.get(name)
-
-    async def take_lease(self, name: str, *, holder: str, seen: Lease | None) -> Lease | None:
-        held = self._leases.get(name)
-        free = held is None or not held.holder
-        unchanged = held is not None and seen is not None and (held.epoch, held.seq) == (seen.epoch, seen.seq)
-        if not (free or unchanged):
-            return None
-        if held is None:
-            return self._keep_lease(Lease(name=name, holder=holder, epoch=1, seq=0))
-        self._end_leadership(held)
-        return self._keep_lease(structs.replace(held, holder=holder, epoch=held.epoch + 1, seq=0))
-
-    async def renew_lease(self, lease: Lease) -> Lease | None:
-        held = self._held(lease)
-        return None if held is None else self._keep_lease(structs.replace(held, seq=held.seq + 1))
-
-    async def release_lease(self, lease: Lease) -> None:
-        if (held := self._held(lease)) is not None:
-            self._end_leadership(held)
-            self._keep_lease(structs.replace(held, holder=""))
-
-    async def raise_lease(self, lease: Lease, *, above: int) -> Lease | None:
-        held = self._held(lease)
-        if held is None:
-            return None
-        self._leaderships.pop(lease.name, None)
-        return self._keep_lease(structs.replace(held, epoch=max(held.epoch, above) + 1, seq=0, went_back=True))
-
-    async def settle_lease(self, lease: Lease) -> Lease | None:
-        held = self._held(lease)
-        return None if held is None else self._keep_lease(structs.replace(held, went_back=False))
-
     async def lead_by(self, lease: Lease, policy: str) -> None:
         self._must_hold(lease)
         self._policies[lease.name] = policy
-
-    async def leaderships(self, name: str) -> list[Lease]:
-        return [ended for _, ended in sorted(self._leaderships.get(name, {}).items())]
 
     async def admit(self, lease: Lease, *, pool: str, limit: int) -> list[Job]:
         self._must_hold(lease)
@@ -291,7 +217,7 @@ class MemoryStore:
         self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
     ) -> None:
         self._must_hold(lease)
-        node = structs.replace(node, seen_at=_micro(node.seen_at))
+        node = structs.replace(node, seen_at=micro(node.seen_at))
         version = self._nodes[node.id][1] + 1 if node.id in self._nodes else 1
         self._nodes[node.id] = (node, version)
         self._asks.pop(ask, None)
@@ -307,13 +233,13 @@ class MemoryStore:
                 "version": version,
                 "sentence": cause,
             }
-            self._tell("nodes", event, node.id, version, _micro(node.seen_at if at is None else at), data)
+            self._tell("nodes", event, node.id, version, micro(node.seen_at if at is None else at), data)
 
     async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:
         self._must_hold(lease)
         for node_id in set(node_ids) & self._nodes.keys():
             node, version = self._nodes[node_id]
-            self._nodes[node_id] = (structs.replace(node, seen_at=_micro(at)), version)
+            self._nodes[node_id] = (structs.replace(node, seen_at=micro(at)), version)
 
     async def scores(self, *, pool: str, since: float = 0.0, nodes: Sequence[str] = ()) -> list[GpuScore]:
         known = {node.id for node in await self.nodes(pool=pool)}
@@ -327,7 +253,7 @@ class MemoryStore:
         self._must_hold(lease)
         place, records = (record.epoch, record.number), self._records.setdefault(lease.name, {})
         assert place not in records, f"record {place} is written twice"
-        records[place] = structs.replace(record, at=_micro(record.at), until=_micro(record.until))
+        records[place] = structs.replace(record, at=micro(record.at), until=micro(record.until))
 
     async def trim_history(self, lease: Lease, *, before: float, bytes_max: int) -> int:
         self._must_hold(lease)
@@ -352,7 +278,7 @@ class MemoryStore:
         self._outbox.difference_update(event_ids)
 
     async def resend(self, *, since: float) -> int:
-        again = {event.id for event in self._events if event.at >= _micro(since)} - self._outbox
+        again = {event.id for event in self._events if event.at >= micro(since)} - self._outbox
         self._outbox |= again
         return len(again)
 
@@ -361,11 +287,11 @@ class MemoryStore:
     async def save_scores(self, scores: Sequence[GpuScore], *, at: float) -> None:
         for score in scores:
             key = (score.node_id, score.gpu_index, score.job_class)
-            if key not in self._scores or self._scores[key][1] <= _micro(at):
-                measured_at = None if score.measured_at is None else _micro(score.measured_at)
-                until = None if score.quarantined_until is None else _micro(score.quarantined_until)
+            if key not in self._scores or self._scores[key][1] <= micro(at):
+                measured_at = None if score.measured_at is None else micro(score.measured_at)
+                until = None if score.quarantined_until is None else micro(score.quarantined_until)
                 kept = structs.replace(score, measured_at=measured_at, quarantined_until=until)
-                self._scores[key] = (kept, _micro(at))
+                self._scores[key] = (kept, micro(at))
 
     async def ended_jobs(self, *, tenants: Sequence[str], since: float, limit: int = 1000) -> list[Job]:
         found = [
@@ -378,23 +304,21 @@ class MemoryStore:
     async def save_classes(self, classes: Sequence[WorkloadClass], *, pool: str) -> None:
         for one in classes:
             known = self._classes.get((pool, one.workload))
-            if known is None or known.at <= _micro(one.at):
-                self._classes[pool, one.workload] = structs.replace(one, at=_micro(one.at))
+            if known is None or known.at <= micro(one.at):
+                self._classes[pool, one.workload] = structs.replace(one, at=micro(one.at))
 
     async def classes(self, *, pool: str, since: float = 0.0) -> list[WorkloadClass]:
         kept = sorted(self._classes.items(), key=lambda kept: kept[0])
         return [one for (of_pool, _), one in kept if of_pool == pool and one.at >= since]
 
     async def forget_classes(self, *, pool: str, before: float) -> None:
-        self._classes = {
-            kept: one for kept, one in self._classes.items() if kept[0] != pool or one.at >= _micro(before)
-        }
+        self._classes = {kept: one for kept, one in self._classes.items() if kept[0] != pool or one.at >= micro(before)}
 
     async def save_curves(self, curves: Sequence[Curve]) -> None:
         for curve in curves:
             known = self._curves.get((curve.pool, curve.subject))
-            if known is None or known.at <= _micro(curve.at):
-                self._curves[curve.pool, curve.subject] = structs.replace(curve, at=_micro(curve.at))
+            if known is None or known.at <= micro(curve.at):
+                self._curves[curve.pool, curve.subject] = structs.replace(curve, at=micro(curve.at))
 
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]:
         return [self._curves[pool, subject] for subject in sorted(set(subjects)) if (pool, subject) in self._curves]
@@ -419,7 +343,7 @@ class MemoryStore:
             return False
         if job.state is not JobState.RUNNING:
             return False
-        self._add_ask(AskKind.TUNE, subject_id=job.id, pool=job.pool, tenant="weft", at=_micro(at), tune=tune)
+        self._add_ask(AskKind.TUNE, subject_id=job.id, pool=job.pool, tenant="weft", at=micro(at), tune=tune)
         self._envelopes[job.id] = envelope
         return True
 
@@ -455,24 +379,6 @@ class MemoryStore:
         found = [job for job in self._jobs.values() if job.pool == pool and job.state in wanted]
         return sorted(found, key=lambda job: job.seq)
 
-    def _keep_lease(self, lease: Lease) -> Lease:
-        self._leases[lease.name] = lease
-        return lease
-
-    def _end_leadership(self, lease: Lease) -> None:
-        if lease.holder:
-            ended = self._leaderships.setdefault(lease.name, {})
-            ended[lease.epoch] = structs.replace(lease, went_back=False)
-
-    def _held(self, lease: Lease) -> Lease | None:
-        """The lease as it is now, if it is still the same owner's."""
-        held = self._leases.get(lease.name)
-        return held if held is not None and (held.holder, held.epoch) == (lease.holder, lease.epoch) else None
-
-    def _must_hold(self, lease: Lease) -> None:
-        if self._held(lease) is None:
-            raise LeaseLostError(f"lease {lease.name} is no longer held by {lease.holder} in epoch {lease.epoch}")
-
     def _tell(
         self,
         topic: str,
@@ -504,15 +410,10 @@ class MemoryStore:
             self._stories.setdefault(subject_id, []).append(event)
 
 
-def _micro(at: float) -> float:
-    """Times are kept to the microsecond."""
-    return round(at, 6)
-
-
 def _exact(step: Step) -> Step:
     """The step with its times as they are kept."""
-    not_before = None if step.not_before is None else _micro(step.not_before)
-    return structs.replace(step, at=_micro(step.at), not_before=not_before)
+    not_before = None if step.not_before is None else micro(step.not_before)
+    return structs.replace(step, at=micro(step.at), not_before=not_before)
 
 
 def _move_slots(slots: dict[_Gpu, str], before: Job, job: Job, step: Step) -> None:
@@ -556,10 +457,6 @@ def _told(job: Job, step: Step) -> dict[str, Any]:
         "attempts": step.attempts,
         "not_before": step.not_before,
     }
-
-
-def _hash(spec: JobSpec) -> bytes:
-    return hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).digest()
 
 
 def _the_same(before: tuple[str, bytes], spec_hash: bytes) -> Submitted:

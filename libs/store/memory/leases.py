@@ -1,0 +1,67 @@
+"""Who leads, in memory."""
+
+from msgspec import structs
+
+from libs.store import Lease, LeaseLostError
+
+
+class Leases:
+    def __init__(self) -> None:
+        super().__init__()
+        self._leases: dict[str, Lease] = {}
+        self._leaderships: dict[str, dict[int, Lease]] = {}  # how each ended, by epoch
+
+    async def lease(self, name: str) -> Lease | None:
+        return self._leases.get(name)
+
+    async def take_lease(self, name: str, *, holder: str, seen: Lease | None) -> Lease | None:
+        held = self._leases.get(name)
+        free = held is None or not held.holder
+        unchanged = held is not None and seen is not None and (held.epoch, held.seq) == (seen.epoch, seen.seq)
+        if not (free or unchanged):
+            return None
+        if held is None:
+            return self._keep_lease(Lease(name=name, holder=holder, epoch=1, seq=0))
+        self._end_leadership(held)
+        return self._keep_lease(structs.replace(held, holder=holder, epoch=held.epoch + 1, seq=0))
+
+    async def renew_lease(self, lease: Lease) -> Lease | None:
+        held = self._held(lease)
+        return None if held is None else self._keep_lease(structs.replace(held, seq=held.seq + 1))
+
+    async def release_lease(self, lease: Lease) -> None:
+        if (held := self._held(lease)) is not None:
+            self._end_leadership(held)
+            self._keep_lease(structs.replace(held, holder=""))
+
+    async def raise_lease(self, lease: Lease, *, above: int) -> Lease | None:
+        held = self._held(lease)
+        if held is None:
+            return None
+        self._leaderships.pop(lease.name, None)
+        return self._keep_lease(structs.replace(held, epoch=max(held.epoch, above) + 1, seq=0, went_back=True))
+
+    async def settle_lease(self, lease: Lease) -> Lease | None:
+        held = self._held(lease)
+        return None if held is None else self._keep_lease(structs.replace(held, went_back=False))
+
+    async def leaderships(self, name: str) -> list[Lease]:
+        return [ended for _, ended in sorted(self._leaderships.get(name, {}).items())]
+
+    def _keep_lease(self, lease: Lease) -> Lease:
+        self._leases[lease.name] = lease
+        return lease
+
+    def _end_leadership(self, lease: Lease) -> None:
+        if lease.holder:
+            ended = self._leaderships.setdefault(lease.name, {})
+            ended[lease.epoch] = structs.replace(lease, went_back=False)
+
+    def _held(self, lease: Lease) -> Lease | None:
+        """The lease as it is now, if it is still the same owner's."""
+        held = self._leases.get(lease.name)
+        return held if held is not None and (held.holder, held.epoch) == (lease.holder, lease.epoch) else None
+
+    def _must_hold(self, lease: Lease) -> None:
+        if self._held(lease) is None:
+            raise LeaseLostError(f"lease {lease.name} is no longer held by {lease.holder} in epoch {lease.epoch}")
