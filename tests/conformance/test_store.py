@@ -12,13 +12,9 @@ from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState
 from libs.messages.asks import AskKind
 from libs.messages.events import Event
 from libs.store import (
-    Access,
     DoubleAllocationError,
     KeyReusedError,
-    Lease,
-    LeaseLostError,
     Moment,
-    TokenKept,
     UnlawfulError,
 )
 from libs.store.memory import MemoryStore
@@ -323,6 +319,22 @@ async def test_a_zero_byte_in_what_a_node_says_stops_nobody(world: World) -> Non
     assert len(await world.scheduler.nodes()) == 1
 
 
+async def test_how_long_a_job_held_its_gpus_is_counted_over_all_its_epochs(world: World) -> None:
+    lease = await world.lead()
+    (job,) = await world.admitted(lease, "j-1")
+    assert (job.placed_at, job.attained_seconds) == (None, 0.0)
+    job = await go(world.scheduler, lease, job, _E.PLACED, at=AT + 10.25, placement=placement(("node-1", 0)))
+    job = await go(world.scheduler, lease, job, _E.STARTING, at=AT + 20)
+    job = await go(world.scheduler, lease, job, _E.STARTED, at=AT + 30)
+    assert (job.placed_at, job.attained_seconds) == (AT + 10.25, 0.0)
+    job = await go(world.scheduler, lease, job, _E.STOPPING, at=AT + 40)
+    job = await go(world.scheduler, lease, job, _E.REQUEUED, at=AT + 50.123456)
+    assert (job.placed_at, job.attained_seconds) == (None, 39.873456)
+    job = await go(world.scheduler, lease, job, _E.PLACED, at=AT + 100.1, placement=placement(("node-1", 0)))
+    job = await go(world.scheduler, lease, job, _E.FAILED, at=AT + 100.4)
+    assert (job.placed_at, job.attained_seconds) == (None, 40.173456)
+
+
 # asks
 
 
@@ -351,117 +363,6 @@ async def test_an_ask_stays_until_its_step_is_taken(world: World) -> None:
 async def test_a_submission_is_no_ask_to_be_done(world: World) -> None:
     await world.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT)
     assert await world.scheduler.asks(pool="default", limit=10) == []
-
-
-# leases
-
-
-async def test_of_two_who_take_a_lease_one_has_it(world: World) -> None:
-    assert await world.scheduler.lease("default") is None
-    taken = await asyncio.gather(
-        *(world.scheduler.take_lease("default", holder=f"s-{number}", seen=None) for number in range(10))
-    )
-    (lease,) = filter(None, taken)
-    assert (lease.name, lease.epoch, lease.seq) == ("default", 1, 0)
-    assert await world.scheduler.lease("default") == lease
-
-
-async def test_an_abandoned_lease_is_taken_only_if_it_did_not_change(world: World) -> None:
-    seen = await world.lead(holder="old")
-    renewed = await world.scheduler.renew_lease(seen)
-    assert renewed is not None
-    assert (renewed.holder, renewed.epoch, renewed.seq) == ("old", 1, 1)
-    assert await world.scheduler.take_lease("default", holder="new", seen=seen) is None
-    taken = await world.scheduler.take_lease("default", holder="new", seen=renewed)
-    assert taken is not None
-    assert (taken.holder, taken.epoch, taken.seq) == ("new", 2, 0)
-    assert await world.scheduler.renew_lease(renewed) is None
-
-
-async def test_a_released_lease_is_free_and_only_its_owner_releases_it(world: World) -> None:
-    old = await world.lead(holder="old")
-    new = await world.scheduler.take_lease("default", holder="new", seen=old)
-    assert new is not None
-    await world.scheduler.release_lease(old)
-    assert await world.scheduler.lease("default") == new
-    await world.scheduler.release_lease(new)
-    free = await world.scheduler.lease("default")
-    assert free is not None
-    assert (free.holder, free.epoch) == ("", 2)
-    with pytest.raises(LeaseLostError):
-        await world.scheduler.admit(new, pool="default", limit=1)
-    third = await world.scheduler.take_lease("default", holder="third", seen=None)
-    assert third is not None
-    assert third.epoch == 3
-
-
-async def test_how_earlier_leaderships_ended_is_kept_whoever_ended_them(world: World) -> None:
-    first = await world.lead(holder="first")
-    renewed = await world.scheduler.renew_lease(first)
-    second = await world.scheduler.take_lease("default", holder="second", seen=renewed)
-    assert second is not None
-    assert await world.scheduler.leaderships("default") == [renewed]
-    await world.scheduler.release_lease(second)
-    await world.lead(holder="third")
-    assert await world.scheduler.leaderships("default") == [renewed, second]
-    assert await world.scheduler.leaderships("other") == []
-
-
-async def test_a_lease_is_raised_above_what_was_heard_and_marked_until_it_is_settled(world: World) -> None:
-    first = await world.lead(holder="first")
-    lease = await world.scheduler.take_lease("default", holder="second", seen=first)
-    assert lease is not None
-    raised = await world.scheduler.raise_lease(lease, above=40)
-    assert raised == Lease(name="default", holder="second", epoch=41, seq=0, went_back=True)
-    assert await world.scheduler.lease("default") == raised
-    assert await world.scheduler.leaderships("default") == []  # they were of another past
-    with pytest.raises(LeaseLostError):
-        await world.scheduler.admit(lease, pool="default", limit=1)
-    assert await world.scheduler.raise_lease(lease, above=100) is None
-    assert await world.scheduler.settle_lease(lease) is None
-
-    third = await world.scheduler.take_lease("default", holder="third", seen=raised)
-    assert third is not None
-    assert (third.epoch, third.went_back) == (42, True)  # the next leader has to wait, too
-    renewed = await world.scheduler.renew_lease(third)
-    assert renewed is not None
-    assert renewed.went_back
-    settled = await world.scheduler.settle_lease(renewed)
-    assert settled == structs.replace(renewed, went_back=False)
-    assert await world.scheduler.lease("default") == settled
-    assert await world.scheduler.leaderships("default") == [structs.replace(raised, went_back=False)]
-    low = await world.scheduler.raise_lease(settled, above=3)
-    assert low is not None
-    assert low.epoch == 43
-
-
-async def test_what_a_former_leader_writes_is_refused_whole(world: World) -> None:
-    stale = await world.lead(holder="old")
-    (job,) = await world.admitted(stale, "j-1")
-    await world.scheduler.save_node(stale, node(), event="joined", cause="")
-    await world.gateway.submit(spec(), job_id="j-2", tenant="alice", key=None, at=AT)
-    await world.gateway.ask(AskKind.CANCEL, subject_id="j-1", pool="default", tenant="alice", at=AT)
-    asks = await world.scheduler.asks(pool="default", limit=10)
-    nodes, events = await world.scheduler.nodes(), await world.gateway.events()
-    lease = await world.scheduler.take_lease("default", holder="new", seen=stale)
-    assert lease is not None
-    forged = structs.replace(lease, holder="old")
-    store = world.scheduler
-    for former in (stale, forged, Lease(name="nobodys", holder="old", epoch=1, seq=0)):
-        for writing in (
-            store.take(former, [step(job, _E.WAITING, at=AT)]),
-            store.admit(former, pool="default", limit=1),
-            store.drop_asks(former, [asks[0].id]),
-            store.save_node(former, node(drained=True), event="drained", cause=""),
-            store.save_node(former, node("node-2"), event="", cause=""),
-            store.touch_nodes(former, ["node-1"], at=AT + 100),
-        ):
-            with pytest.raises(LeaseLostError):
-                await writing
-    assert await store.open_jobs(pool="default") == [job]
-    assert await store.asks(pool="default", limit=10) == asks
-    assert (await store.nodes(), await world.gateway.events()) == (nodes, events)
-    assert await world.take(lease, step(job, _E.WAITING, at=AT)) == [True]
 
 
 # nodes
@@ -616,103 +517,3 @@ async def test_what_was_sent_leaves_the_outbox_and_comes_back_when_asked(world: 
     assert await world.relay.resend(since=AT + 2) == 2
     assert await world.relay.resend(since=AT + 1) == 1  # two are there already
     assert await world.relay.unsent(limit=10) == every[1:]
-
-
-# tokens
-
-
-async def test_a_token_gives_access_until_it_is_revoked(world: World) -> None:
-    mine, admins, others = (bytes([number]) * 32 for number in (1, 2, 3))
-    assert await world.gateway.access(mine, at=AT) is None
-    await world.gateway.add_token(mine, tenant="alice", admin=False, label="laptop", at=AT)
-    await world.gateway.add_token(others, tenant="alice", admin=False, label="desk", at=AT)
-    await world.gateway.add_token(admins, tenant="admin", admin=True, label="laptop", at=AT)
-    assert await world.gateway.access(mine, at=AT) == Access(tenant="alice")
-    assert await world.gateway.access(admins, at=AT) == Access(tenant="admin", admin=True)
-    assert await world.gateway.revoke_tokens(tenant="alice", label="laptop", at=AT) == 1
-    assert await world.gateway.revoke_tokens(tenant="alice", label="laptop", at=AT) == 0
-    assert await world.gateway.access(mine, at=AT) is None
-    assert await world.gateway.access(others, at=AT) == Access(tenant="alice")
-    assert await world.gateway.access(admins, at=AT) is not None
-
-
-async def test_the_same_token_again_changes_nothing(world: World) -> None:
-    token = bytes(32)
-    await world.gateway.add_token(token, tenant="alice", admin=False, label="a", at=AT)
-    await world.gateway.add_token(token, tenant="bob", admin=True, label="b", at=AT)
-    assert await world.gateway.access(token, at=AT) == Access(tenant="alice")
-    assert await world.gateway.revoke_tokens(tenant="alice", label="a", at=AT) == 1
-    await world.gateway.add_token(token, tenant="alice", admin=False, label="a", at=AT)
-    assert await world.gateway.access(token, at=AT) is None
-
-
-async def test_a_token_ends_by_itself_when_it_was_said_to(world: World) -> None:
-    token = bytes([4]) * 32
-    await world.gateway.add_token(token, tenant="alice", admin=False, label="ci", at=AT, expires_at=AT + 10)
-    assert await world.gateway.access(token, at=AT + 9.9) == Access(tenant="alice")
-    assert await world.gateway.access(token, at=AT + 10) is None
-    assert await world.gateway.access(token, at=AT + 9.9) is not None
-
-
-async def test_a_token_tells_when_it_was_used_and_no_oftener_than_it_is_asked_to(world: World) -> None:
-    token, other = (bytes([number]) * 32 for number in (5, 6))
-    await world.gateway.add_token(token, tenant="alice", admin=False, label="ci", at=AT)
-    await world.gateway.add_token(other, tenant="bob", admin=True, label="ci", at=AT)
-    seen = []
-    for at in (AT + 5, AT + 64, AT + 66, AT + 1):
-        await world.gateway.token_used(token, at=at, not_within=60)
-        seen.append([each.used_at for each in await world.gateway.tokens(tenant="alice")])
-    assert seen == [[AT + 5], [AT + 5], [AT + 66], [AT + 66]]
-    assert [each.used_at for each in await world.gateway.tokens(tenant="bob")] == [None]
-
-
-async def test_tokens_are_listed_the_newest_first_with_all_that_is_known_of_them(world: World) -> None:
-    for number, (tenant, label) in enumerate([("alice", "a"), ("bob", "b"), ("alice", "c")]):
-        await world.gateway.add_token(
-            bytes([number]) * 32,
-            tenant=tenant,
-            admin=number == 1,
-            label=label,
-            at=AT + number,
-            expires_at=AT + 99 if label == "c" else None,
-        )
-    assert await world.gateway.revoke_tokens(tenant="alice", label="a", at=AT + 7) == 1
-    assert await world.gateway.tokens() == [
-        TokenKept(tenant="alice", label="c", admin=False, created_at=AT + 2, expires_at=AT + 99),
-        TokenKept(tenant="bob", label="b", admin=True, created_at=AT + 1),
-        TokenKept(tenant="alice", label="a", admin=False, created_at=AT, revoked_at=AT + 7),
-    ]
-    assert [each.label for each in await world.gateway.tokens(tenant="alice", limit=1)] == ["c"]
-
-
-# how long, and by what
-
-
-async def test_how_long_a_job_held_its_gpus_is_counted_over_all_its_epochs(world: World) -> None:
-    lease = await world.lead()
-    (job,) = await world.admitted(lease, "j-1")
-    assert (job.placed_at, job.attained_seconds) == (None, 0.0)
-    job = await go(world.scheduler, lease, job, _E.PLACED, at=AT + 10.25, placement=placement(("node-1", 0)))
-    job = await go(world.scheduler, lease, job, _E.STARTING, at=AT + 20)
-    job = await go(world.scheduler, lease, job, _E.STARTED, at=AT + 30)
-    assert (job.placed_at, job.attained_seconds) == (AT + 10.25, 0.0)
-    job = await go(world.scheduler, lease, job, _E.STOPPING, at=AT + 40)
-    job = await go(world.scheduler, lease, job, _E.REQUEUED, at=AT + 50.123456)
-    assert (job.placed_at, job.attained_seconds) == (None, 39.873456)
-    job = await go(world.scheduler, lease, job, _E.PLACED, at=AT + 100.1, placement=placement(("node-1", 0)))
-    job = await go(world.scheduler, lease, job, _E.FAILED, at=AT + 100.4)
-    assert (job.placed_at, job.attained_seconds) == (None, 40.173456)
-
-
-async def test_by_what_a_pool_is_led_is_what_its_leader_said_last(world: World) -> None:
-    assert await world.gateway.policy(pool="default") == ""
-    lease = await world.lead()
-    assert await world.gateway.policy(pool="default") == ""
-    await world.scheduler.lead_by(lease, "las+weft-best+easy")
-    assert await world.gateway.policy(pool="default") == "las+weft-best+easy"
-    assert await world.gateway.policy(pool="other") == ""
-    other = await world.lead(holder="other")
-    with pytest.raises(LeaseLostError):
-        await world.scheduler.lead_by(lease, "fifo+packed+none")
-    await world.scheduler.lead_by(other, "fifo+packed+easy")
-    assert await world.gateway.policy(pool="default") == "fifo+packed+easy"

@@ -15,6 +15,7 @@ from services.scorer.core import Scorer
 from services.scorer.standings import MeasuredGpus
 from tests.support.builders import GIB, job, node
 
+WATCHED_SECONDS = 240.0  # by then a scorer has made up its mind
 PERIOD = 5  # seconds between two decisions of a scorer
 STEP_SECONDS = 0.25
 PACE_SECONDS = 10.0
@@ -207,3 +208,10 @@ class Watched:
         found = self.scorer.score(place, job_class)
         assert found is not None
         return found
+
+
+def after(fleet: Fleet, seconds: float = WATCHED_SECONDS) -> Watched:
+    """A scorer that has watched it for so long."""
+    watched = Watched(fleet)
+    watched.run(seconds)
+    return watched

@@ -32,8 +32,6 @@ from libs.planning.explain import Explanation
 from services.cli import page
 from services.cli.__main__ import main
 from services.cli.commands import COMMANDS, FAMILIES
-from services.cli.complaint import Complaint
-from services.cli.connection import find_place
 from services.cli.logs import LineWriter, last_lines
 from services.cli.top import ended_lately
 from services.cli.wait import seconds
@@ -461,59 +459,6 @@ def test_every_command_is_added_by_the_module_that_is_said_to_add_it() -> None:
         commands = parser.add_subparsers()
         importlib.import_module(module).add(commands)
         assert set(commands.choices) == {name for name, command in COMMANDS.items() if command.module == module}
-
-
-# which cluster
-
-
-def place(environment: dict[str, str], *, url: str = "", token: str = "") -> tuple[str, str]:
-    found = find_place(argparse.Namespace(url=url, token=token), environment)
-    return found.url, found.token
-
-
-def test_the_options_go_before_the_environment_and_that_before_what_up_left(tmp_path: Path) -> None:
-    (tmp_path / "client.json").write_text('{"url": "http://left:1", "token": "left"}')
-    left = {"WEFT_HOME": str(tmp_path)}
-    told = {**left, "WEFT_URL": "http://told:1", "WEFT_TOKEN": "told"}
-    assert place(left) == ("http://left:1", "left")
-    assert place(told) == ("http://told:1", "told")
-    assert place(told, url="http://said:1", token="said") == ("http://said:1", "said")
-    assert place(left, token="said") == ("http://left:1", "said")
-    assert place(left, url="http://left:1/") == ("http://left:1", "left")
-
-
-def test_a_token_is_told_to_no_other_cluster_than_its_own(tmp_path: Path) -> None:
-    (tmp_path / "client.json").write_text('{"url": "http://left:1", "token": "left"}')
-    with pytest.raises(Complaint, match="no token for http://elsewhere:1"):
-        place({"WEFT_HOME": str(tmp_path)}, url="http://elsewhere:1")
-
-
-def test_the_home_is_where_the_system_wants_data(tmp_path: Path) -> None:
-    (tmp_path / "weft").mkdir()
-    (tmp_path / "weft" / "client.json").write_text('{"url": "http://left:1", "token": "left"}')
-    assert place({"XDG_DATA_HOME": str(tmp_path)}) == ("http://left:1", "left")
-
-
-@pytest.mark.parametrize(
-    ("environment", "complaint"),
-    [
-        ({}, "no cluster is known: start one with `weft up`, or set WEFT_URL and WEFT_TOKEN"),
-        ({"WEFT_URL": "http://x:1"}, "no token: give --token, or set WEFT_TOKEN"),
-        ({"WEFT_TOKEN": "t"}, "no address: give --url, or set WEFT_URL"),
-        ({"WEFT_URL": "x:1", "WEFT_TOKEN": "t"}, "url: expected an address such as"),
-        ({"WEFT_URL": "http://x:1", "WEFT_TOKEN": "t\r\nX: y"}, "token: what WEFT_TOKEN has is not a token"),
-    ],
-)
-def test_what_is_missing_is_told_with_what_to_do(environment: dict[str, str], complaint: str, tmp_path: Path) -> None:
-    with pytest.raises(Complaint) as missing:
-        place({"WEFT_HOME": str(tmp_path), **environment})
-    assert str(missing.value).startswith(complaint)
-
-
-def test_a_file_that_weft_did_not_write_is_named(tmp_path: Path) -> None:
-    (tmp_path / "client.json").write_text("{}")
-    with pytest.raises(Complaint, match=r"client\.json is not what `weft up` wrote"):
-        place({"WEFT_HOME": str(tmp_path)})
 
 
 # what a command costs and where it can be read

@@ -11,22 +11,15 @@ from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import GpuPace, GpuScore, NodeSampled, PacesSeen
 from services.scorer.core import Scorer
 from services.scorer.standings import MeasuredGpus
-from tests.support.fleet import Fleet, Rank, Watched
+from tests.support.fleet import WATCHED_SECONDS, Fleet, Rank, Watched, after
 
 SLOW = ("node-1", 3)
-SECONDS = 240
 
 
 def working(**fields: Any) -> Fleet:
     fleet = Fleet(gpus=8, **fields)
     fleet.run_one_each()
     return fleet
-
-
-def after(fleet: Fleet, seconds: float = SECONDS) -> Watched:
-    watched = Watched(fleet)
-    watched.run(seconds)
-    return watched
 
 
 def only(place: tuple[str, int]) -> Callable[[Rank], bool]:
@@ -66,7 +59,7 @@ def test_a_profile_is_believed_until_jobs_tell_otherwise() -> None:
     watched = Watched(fleet, MeasuredGpus(by_place={SLOW: {"compute": 1.4, "mixed": 1.2, "memory": 1.0}}))
     watched.run(20)
     assert (watched.score(SLOW).score, watched.score(SLOW).source) == (1.4, "profile")
-    watched.run(SECONDS)
+    watched.run(WATCHED_SECONDS)
     assert watched.score(SLOW).score < 1.1
     assert watched.score(SLOW, "mixed").score == 1.2
 
@@ -161,9 +154,28 @@ def test_a_benchmark_counts_as_much_as_it_is_sure_and_a_job_may_tell_otherwise_l
     assert watched.score(SLOW).score < 1.05
     fleet.run_one_each()
     fleet.slow = {SLOW: 1.3}
-    watched.run(SECONDS)
+    watched.run(WATCHED_SECONDS)
     assert watched.score(SLOW).score == pytest.approx(1.3, abs=0.04)
     assert watched.score(SLOW).source == "jobs"
+
+
+def test_clocks_alone_are_a_faint_sign_and_only_under_load() -> None:
+    fleet = Fleet(gpus=8)
+    fleet.run_one_each()
+    fleet.paces = lambda rank: {"steps": 0}
+    slow_uuid = fleet.nodes[0].capacity.gpus[3].uuid
+    told = {"emulated": False, "utilisation": 0.99, "sm_clock_mhz": 1800.0}
+    fleet.sample = lambda gpu: told | ({"sm_clock_mhz": 1500.0} if gpu.uuid == slow_uuid else {})
+    watched = after(fleet, 150)
+    assert watched.score(SLOW).score < 1.1
+    watched.run(450)
+    assert watched.score(SLOW).score == pytest.approx(1.2, abs=0.02)
+    assert watched.score(SLOW).confidence <= 0.5
+    idle = Fleet(gpus=8)
+    idle.run_one_each()
+    idle.paces = fleet.paces
+    idle.sample = lambda gpu: told | {"utilisation": 0.5} | ({"sm_clock_mhz": 1500.0} if gpu.index == 3 else {})
+    assert after(idle, 600).score(SLOW).source == "assumed"
 
 
 # transients and faults
@@ -280,11 +292,11 @@ def test_a_node_that_telemetry_does_not_tell_of_says_nothing() -> None:
     watched = Watched(fleet)
     observe = watched.scorer.observe
     watched.scorer.observe = lambda sampled, now: None  # type: ignore[method-assign]
-    watched.run(SECONDS)
+    watched.run(WATCHED_SECONDS)
     assert watched.scorer.outcomes["unseen"] > 0
     assert watched.score(SLOW).source == "assumed"
     watched.scorer.observe = observe  # type: ignore[method-assign]
-    watched.run(SECONDS)
+    watched.run(WATCHED_SECONDS)
     assert watched.score(SLOW).score > 1.4
 
 
@@ -359,155 +371,6 @@ def test_paces_of_another_scorer_that_cannot_be_true_change_nothing() -> None:
         watched.scorer.observe_paces(PacesSeen(pool="default", scorer="scorer", paces=mine), fleet.now)
         watched.run(15)
     assert all(watched.score(place).score == pytest.approx(1.0, abs=0.05) for place in fleet.places)
-
-
-# ranks that wait for each other, and ranks with several GPUs
-
-
-def gangs(count: int, **fields: Any) -> Fleet:
-    """`count` jobs of four ranks each, one on each node, as if all ranks waited for the slowest."""
-    fleet = Fleet(nodes=count, gpus=4, **fields)
-    for number in range(1, count + 1):
-        fleet.run(f"gang-{number}", [(f"node-{number}", (gpu,)) for gpu in range(4)])
-    return fleet
-
-
-def in_step(fleet: Fleet) -> None:
-    """All ranks of a job show the time of the slowest."""
-
-    def told(rank: Rank) -> dict[str, Any]:
-        slowest = max(
-            (fleet.slow.get((one.node_id, gpu), 1.0) for one in _placed(rank) for gpu in one.gpus), default=1.0
-        )
-        return {"step_seconds": 0.25 * slowest * fleet.dice.lognormvariate(0.0, 0.005)}
-
-    fleet.paces = told
-
-
-def _placed(rank: Rank) -> tuple[Any, ...]:
-    assert rank.job.placement is not None
-    return rank.job.placement.allocations
-
-
-def test_a_job_whose_ranks_wait_for_each_other_says_of_no_gpu_alone_that_it_is_slow() -> None:
-    fleet = gangs(1)
-    in_step(fleet)
-    fleet.slow = {("node-1", 2): 1.4}
-    watched = after(fleet, 600)
-    assert {watched.score(place).source for place in fleet.places} == {"assumed"}
-
-
-def test_against_other_jobs_it_tells_a_little_of_all_its_gpus() -> None:
-    fleet = gangs(5)
-    in_step(fleet)
-    fleet.slow = {("node-1", 2): 1.4}
-    watched = after(fleet, 120)
-    assert all(watched.score(("node-1", gpu)).score < 1.1 for gpu in range(4))
-    watched.run(900)
-    assert all(watched.score(("node-1", gpu)).score == pytest.approx(1.4, abs=0.05) for gpu in range(4))
-    assert watched.score(("node-1", 2)).confidence <= 0.5
-    others = [place for place in fleet.places if place[0] != "node-1"]
-    assert all(watched.score(place).score < 1.05 for place in others)
-
-
-def test_of_gpus_of_which_none_alone_is_known_to_be_slow_none_is_put_into_quarantine() -> None:
-    fleet = gangs(5)
-    in_step(fleet)
-    fleet.slow = {("node-1", 2): 1.7}
-    watched = after(fleet, 20)
-
-    def branded() -> bool:
-        return any(watched.score(("node-1", gpu)).confidence > 0.5 for gpu in range(4))
-
-    assert watched.run(1500, until=branded) is None
-    assert all(watched.score(("node-1", gpu)).score > 1.6 for gpu in range(4))
-
-
-def test_ranks_that_tell_what_they_compute_are_told_apart() -> None:
-    fleet = gangs(1)
-    fleet.paces = lambda rank: {"phases": {"t_compute": 0.2}}
-    fleet.slow = {("node-1", 2): 1.4}
-    watched = after(fleet)
-    assert watched.score(("node-1", 2)).score == pytest.approx(1.4, abs=0.04)
-    assert all(watched.score(("node-1", gpu)).score < 1.05 for gpu in (0, 1, 3))
-
-
-def test_ranks_that_are_seen_to_go_on_by_themselves_are_told_apart_and_are_forgiven() -> None:
-    fleet = gangs(1)
-    fleet.slow = {("node-1", 2): 1.4}
-    watched = after(fleet, 300)
-    assert watched.score(("node-1", 2)).score == pytest.approx(1.4, abs=0.04)
-    fleet.slow = {}
-    watched.run(120)
-    assert watched.score(("node-1", 2)).score < 1.1
-
-
-def test_a_gang_whose_ranks_all_slow_down_for_a_moment_blames_nobody_and_one_that_stays_slow_is_known() -> None:
-    fleet = gangs(3)
-    fleet.paces = lambda rank: {"phases": {"t_compute": 0.2}}
-    watched = after(fleet, 120)
-    fleet.slow = {("node-1", gpu): 1.4 for gpu in range(4)}
-    watched.run(40)
-    assert all(watched.score(place).score < 1.1 for place in fleet.places)
-    fleet.slow = {}
-    watched.run(120)
-    fleet.slow = {("node-1", gpu): 1.4 for gpu in range(4)}
-    watched.run(240)
-    assert all((watched.score(place).score > 1.3) == (place[0] == "node-1") for place in fleet.places)
-
-
-def pairs() -> Fleet:
-    """Jobs of one rank with two GPUs each."""
-    fleet = Fleet(nodes=2, gpus=8)
-    for number, (node_id, gpu) in enumerate(place for place in fleet.places if place[1] % 2 == 0):
-        fleet.run(f"j-{number}", [(node_id, (gpu, gpu + 1))])
-    return fleet
-
-
-def test_a_rank_with_several_gpus_says_a_little_of_each() -> None:
-    fleet = pairs()
-    fleet.slow = {("node-1", 2): 1.4}
-    watched = after(fleet, 900)
-    assert {round(watched.score(("node-1", gpu)).score, 1) for gpu in (2, 3)} == {1.4}
-    assert all(watched.score(place).score < 1.05 for place in fleet.places if place not in (SLOW, ("node-1", 2)))
-
-
-def test_where_clocks_differ_the_lowest_is_blamed_alone() -> None:
-    fleet = pairs()
-    fleet.slow = {("node-1", 2): 1.4}
-    slow_uuid = fleet.nodes[0].capacity.gpus[2].uuid
-    told_apart = replace(fleet.nodes[1].capacity)
-    fleet.nodes[1] = replace(
-        fleet.nodes[1],
-        capacity=replace(told_apart, gpus=tuple(replace(gpu, uuid=f"{gpu.uuid}-b") for gpu in told_apart.gpus)),
-    )
-    fleet.sample = lambda gpu: {
-        "emulated": False,
-        "utilisation": 0.99,
-        "sm_clock_mhz": 1300.0 if gpu.uuid == slow_uuid else 1800.0,
-    }
-    watched = after(fleet, 300)
-    assert watched.score(("node-1", 2)).score == pytest.approx(1.4, abs=0.05)
-    assert watched.score(("node-1", 3)).score < 1.1
-
-
-def test_clocks_alone_are_a_faint_sign_and_only_under_load() -> None:
-    fleet = Fleet(gpus=8)
-    fleet.run_one_each()
-    fleet.paces = lambda rank: {"steps": 0}
-    slow_uuid = fleet.nodes[0].capacity.gpus[3].uuid
-    told = {"emulated": False, "utilisation": 0.99, "sm_clock_mhz": 1800.0}
-    fleet.sample = lambda gpu: told | ({"sm_clock_mhz": 1500.0} if gpu.uuid == slow_uuid else {})
-    watched = after(fleet, 150)
-    assert watched.score(SLOW).score < 1.1
-    watched.run(450)
-    assert watched.score(SLOW).score == pytest.approx(1.2, abs=0.02)
-    assert watched.score(SLOW).confidence <= 0.5
-    idle = Fleet(gpus=8)
-    idle.run_one_each()
-    idle.paces = fleet.paces
-    idle.sample = lambda gpu: told | {"utilisation": 0.5} | ({"sm_clock_mhz": 1500.0} if gpu.index == 3 else {})
-    assert after(idle, 600).score(SLOW).source == "assumed"
 
 
 # bounds

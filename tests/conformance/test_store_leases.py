@@ -1,0 +1,137 @@
+"""What every store promises of leases: who leads, and that nobody else writes."""
+
+import asyncio
+
+import pytest
+from msgspec import structs
+
+from libs.domain.job import JobEvent
+from libs.messages.asks import AskKind
+from libs.store import Lease, LeaseLostError
+from tests.support.builders import node, spec
+from tests.support.steps import step
+from tests.support.stores import AT, World
+
+_E = JobEvent
+
+
+async def test_of_two_who_take_a_lease_one_has_it(world: World) -> None:
+    assert await world.scheduler.lease("default") is None
+    taken = await asyncio.gather(
+        *(world.scheduler.take_lease("default", holder=f"s-{number}", seen=None) for number in range(10))
+    )
+    (lease,) = filter(None, taken)
+    assert (lease.name, lease.epoch, lease.seq) == ("default", 1, 0)
+    assert await world.scheduler.lease("default") == lease
+
+
+async def test_an_abandoned_lease_is_taken_only_if_it_did_not_change(world: World) -> None:
+    seen = await world.lead(holder="old")
+    renewed = await world.scheduler.renew_lease(seen)
+    assert renewed is not None
+    assert (renewed.holder, renewed.epoch, renewed.seq) == ("old", 1, 1)
+    assert await world.scheduler.take_lease("default", holder="new", seen=seen) is None
+    taken = await world.scheduler.take_lease("default", holder="new", seen=renewed)
+    assert taken is not None
+    assert (taken.holder, taken.epoch, taken.seq) == ("new", 2, 0)
+    assert await world.scheduler.renew_lease(renewed) is None
+
+
+async def test_a_released_lease_is_free_and_only_its_owner_releases_it(world: World) -> None:
+    old = await world.lead(holder="old")
+    new = await world.scheduler.take_lease("default", holder="new", seen=old)
+    assert new is not None
+    await world.scheduler.release_lease(old)
+    assert await world.scheduler.lease("default") == new
+    await world.scheduler.release_lease(new)
+    free = await world.scheduler.lease("default")
+    assert free is not None
+    assert (free.holder, free.epoch) == ("", 2)
+    with pytest.raises(LeaseLostError):
+        await world.scheduler.admit(new, pool="default", limit=1)
+    third = await world.scheduler.take_lease("default", holder="third", seen=None)
+    assert third is not None
+    assert third.epoch == 3
+
+
+async def test_how_earlier_leaderships_ended_is_kept_whoever_ended_them(world: World) -> None:
+    first = await world.lead(holder="first")
+    renewed = await world.scheduler.renew_lease(first)
+    second = await world.scheduler.take_lease("default", holder="second", seen=renewed)
+    assert second is not None
+    assert await world.scheduler.leaderships("default") == [renewed]
+    await world.scheduler.release_lease(second)
+    await world.lead(holder="third")
+    assert await world.scheduler.leaderships("default") == [renewed, second]
+    assert await world.scheduler.leaderships("other") == []
+
+
+async def test_a_lease_is_raised_above_what_was_heard_and_marked_until_it_is_settled(world: World) -> None:
+    first = await world.lead(holder="first")
+    lease = await world.scheduler.take_lease("default", holder="second", seen=first)
+    assert lease is not None
+    raised = await world.scheduler.raise_lease(lease, above=40)
+    assert raised == Lease(name="default", holder="second", epoch=41, seq=0, went_back=True)
+    assert await world.scheduler.lease("default") == raised
+    assert await world.scheduler.leaderships("default") == []  # they were of another past
+    with pytest.raises(LeaseLostError):
+        await world.scheduler.admit(lease, pool="default", limit=1)
+    assert await world.scheduler.raise_lease(lease, above=100) is None
+    assert await world.scheduler.settle_lease(lease) is None
+
+    third = await world.scheduler.take_lease("default", holder="third", seen=raised)
+    assert third is not None
+    assert (third.epoch, third.went_back) == (42, True)  # the next leader has to wait, too
+    renewed = await world.scheduler.renew_lease(third)
+    assert renewed is not None
+    assert renewed.went_back
+    settled = await world.scheduler.settle_lease(renewed)
+    assert settled == structs.replace(renewed, went_back=False)
+    assert await world.scheduler.lease("default") == settled
+    assert await world.scheduler.leaderships("default") == [structs.replace(raised, went_back=False)]
+    low = await world.scheduler.raise_lease(settled, above=3)
+    assert low is not None
+    assert low.epoch == 43
+
+
+async def test_what_a_former_leader_writes_is_refused_whole(world: World) -> None:
+    stale = await world.lead(holder="old")
+    (job,) = await world.admitted(stale, "j-1")
+    await world.scheduler.save_node(stale, node(), event="joined", cause="")
+    await world.gateway.submit(spec(), job_id="j-2", tenant="alice", key=None, at=AT)
+    await world.gateway.ask(AskKind.CANCEL, subject_id="j-1", pool="default", tenant="alice", at=AT)
+    asks = await world.scheduler.asks(pool="default", limit=10)
+    nodes, events = await world.scheduler.nodes(), await world.gateway.events()
+    lease = await world.scheduler.take_lease("default", holder="new", seen=stale)
+    assert lease is not None
+    forged = structs.replace(lease, holder="old")
+    store = world.scheduler
+    for former in (stale, forged, Lease(name="nobodys", holder="old", epoch=1, seq=0)):
+        for writing in (
+            store.take(former, [step(job, _E.WAITING, at=AT)]),
+            store.admit(former, pool="default", limit=1),
+            store.drop_asks(former, [asks[0].id]),
+            store.save_node(former, node(drained=True), event="drained", cause=""),
+            store.save_node(former, node("node-2"), event="", cause=""),
+            store.touch_nodes(former, ["node-1"], at=AT + 100),
+        ):
+            with pytest.raises(LeaseLostError):
+                await writing
+    assert await store.open_jobs(pool="default") == [job]
+    assert await store.asks(pool="default", limit=10) == asks
+    assert (await store.nodes(), await world.gateway.events()) == (nodes, events)
+    assert await world.take(lease, step(job, _E.WAITING, at=AT)) == [True]
+
+
+async def test_by_what_a_pool_is_led_is_what_its_leader_said_last(world: World) -> None:
+    assert await world.gateway.policy(pool="default") == ""
+    lease = await world.lead()
+    assert await world.gateway.policy(pool="default") == ""
+    await world.scheduler.lead_by(lease, "las+weft-best+easy")
+    assert await world.gateway.policy(pool="default") == "las+weft-best+easy"
+    assert await world.gateway.policy(pool="other") == ""
+    other = await world.lead(holder="other")
+    with pytest.raises(LeaseLostError):
+        await world.scheduler.lead_by(lease, "fifo+packed+none")
+    await world.scheduler.lead_by(other, "fifo+packed+easy")
+    assert await world.gateway.policy(pool="default") == "fifo+packed+easy"
