@@ -26,7 +26,7 @@ from services.executor.node import NodeFacts, Refusal
 from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.container import HOST_NETWORK, ContainerSettings, injection_for
 from services.executor.runtime.egress import find_egress
-from services.executor.runtime.engine import APIError, Engine, explanation
+from services.executor.runtime.engine import CONFLICT, APIError, Engine, NotFound, explanation
 from services.executor.runtime.enginelog import FileCopy, engine_file, engine_folder
 from services.executor.runtime.labels import grace_of, key_of, of_node
 from services.executor.runtime.logcopy import LogCopy, position_path, read_position
@@ -41,7 +41,6 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 FOLLOWERS_STOP_SECONDS_MAX = 2.0
 COPY_SECONDS_MAX = 30.0  # after its end, for its log to be copied
-CONFLICT, MISSING = 409, 404
 INIT_FAILED = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+) failed: (.+)\n")
 INIT_FAILED_STATUSES = (126, 127)
 
@@ -158,8 +157,10 @@ class DockerRuntime:
             return
         try:
             await self._engine.call(self._engine.client.kill, container.id, "SIGKILL" if kill else "SIGTERM")
+        except NotFound:
+            pass
         except APIError as error:
-            if error.status_code not in (CONFLICT, MISSING):  # not running any more
+            if error.status_code != CONFLICT:  # not running any more
                 raise RuntimeUnavailableError(explanation(error)) from error
         if kill:
             await self._look()

@@ -25,11 +25,12 @@ CALLS_AT_ONCE = 6
 PULLS_AT_ONCE = 3
 CALL_SECONDS_MAX = 15
 PULL_READ_SECONDS_MAX = 60
-BEING_REMOVED = 409
 
 GONE = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError)
 
-__all__ = ["APIError", "Engine", "NotFound", "explanation"]
+CONFLICT = 409  # a name is taken; what is asked for is under way, or not possible as it is
+
+__all__ = ["CONFLICT", "APIError", "Engine", "NotFound", "explanation"]
 
 
 class Engine:
@@ -80,7 +81,7 @@ class Engine:
         except NotFound:
             pass
         except APIError as error:
-            if error.status_code != BEING_REMOVED:
+            if error.status_code != CONFLICT:  # being removed already
                 raise RuntimeUnavailableError(explanation(error)) from error
 
     def close(self) -> None:

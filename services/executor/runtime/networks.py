@@ -8,13 +8,12 @@ from libs.messages.nodes import StartRun
 from services.executor.node import NodeFacts, Refusal
 from services.executor.runtime import RunKey, RuntimeUnavailableError
 from services.executor.runtime.container import HOST_NETWORK, ContainerSettings, Joined, gang_network
-from services.executor.runtime.engine import APIError, Engine, explanation
+from services.executor.runtime.engine import CONFLICT, APIError, Engine, explanation
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
 LOOKS_MAX = 20  # for the network that rank 0 makes
-CONFLICT = 409
 
 
 class Networks:

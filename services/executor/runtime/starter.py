@@ -17,13 +17,11 @@ from services.executor.runtime.container import (
     container_arguments,
     container_name,
 )
-from services.executor.runtime.engine import APIError, Engine, NotFound, explanation
+from services.executor.runtime.engine import CONFLICT, APIError, Engine, NotFound, explanation
 from services.executor.runtime.labels import key_of
 from services.executor.runtime.networks import Networks
 
 logger = logging.getLogger(__name__)
-
-NAME_TAKEN = 409
 
 
 class Starter:
@@ -97,7 +95,7 @@ class Starter:
                     raise Refusal(explanation(error)) from error
                 await self._pull(arguments["image"])
             except APIError as error:
-                if error.status_code == NAME_TAKEN:
+                if error.status_code == CONFLICT:
                     return await self._replace_half_made(key, explanation(error))
                 raise Refusal(explanation(error)) from error
         raise AssertionError("the second try returns or raises")
