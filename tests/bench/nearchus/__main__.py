@@ -12,7 +12,7 @@ from tests.bench.nearchus.comparing import OURS, Lengths, compare
 from tests.bench.nearchus.image import ImageMissingError
 from tests.bench.nearchus.lab import lab
 from tests.bench.nearchus.measured import RESULTS, append
-from tests.bench.nearchus.queueing import CPUS, ONE, STEPS, TRACES, alike, compare_queues
+from tests.bench.nearchus.queueing import CPUS, STEPS, TRACES, compare_queues, traces
 from tests.bench.nearchus.quiet import S6
 from tests.bench.nearchus.recording import record
 from tests.bench.nearchus.report import report
@@ -34,7 +34,7 @@ async def _run(asked: argparse.Namespace) -> None:
     async with lab(settings=settings) as made:
         for name in asked.scenario or EVERY:
             if name in TRACES:
-                trace = ONE if name == ONE.name else alike(cpus=asked.cores, steps=asked.steps)
+                trace = traces(cpus=asked.cores, steps=asked.steps)[name]
                 await compare_queues(made, trace, reps=asked.reps, folder=asked.out, tell=tell)
             elif name == S6.name:
                 seconds = asked.minutes * 60.0

@@ -20,8 +20,8 @@ DEVICE_MS, WORK = 18.0, 40  # of each step: an emulated wait, and what is comput
 STEPS, CPUS = 3000, 0.9
 
 
-class Ask(Struct, frozen=True, kw_only=True):
-    """One job. Each computes a quarter of the time, whatever it asks for."""
+class TraceJob(Struct, frozen=True, kw_only=True):
+    """Each computes a quarter of the time, whatever it asks for."""
 
     cpus: float
     steps: int
@@ -32,34 +32,35 @@ class Trace(Struct, frozen=True, kw_only=True):
 
     name: str
     what: str
-    asks: tuple[Ask, ...]
+    jobs: tuple[TraceJob, ...]
 
 
-def alike(*, cpus: float = CPUS, steps: int = STEPS) -> Trace:
-    """Every job asks for too much."""
-    return Trace(
+def traces(*, cpus: float = CPUS, steps: int = STEPS) -> dict[str, Trace]:
+    """By name. `cpus`, `steps`: of each job of the one in which all ask for too much."""
+    alike = Trace(
         name="S4",
         what="six jobs, each in need of a quarter of a core: an emulated device does the rest; as they ask, two fit",
-        asks=(Ask(cpus=cpus, steps=steps),) * 6,
+        jobs=(TraceJob(cpus=cpus, steps=steps),) * 6,
     )
+    one = Trace(
+        name="S4-one",
+        what=(
+            "a job of 9,000 steps asks for 1.6 cores, and five of 3,000 come behind it that ask for 0.3 cores; each"
+            " needs a quarter of a core: an emulated device does the rest; as they ask, one fits beside the first"
+        ),
+        jobs=(TraceJob(cpus=1.6, steps=9000), *(TraceJob(cpus=0.3, steps=3000),) * 5),
+    )
+    return {trace.name: trace for trace in (alike, one)}
 
 
-ONE = Trace(
-    name="S4-one",
-    what=(
-        "a job of 9,000 steps asks for 1.6 cores, and five of 3,000 come behind it that ask for 0.3 cores; each needs a"
-        " quarter of a core: an emulated device does the rest; as they ask, one fits beside the first"
-    ),
-    asks=(Ask(cpus=1.6, steps=9000), *(Ask(cpus=0.3, steps=3000),) * 5),
-)
-TRACES = {trace.name: trace for trace in (alike(), ONE)}
+TRACES = traces()
 
 
 async def play(lab: Lab, trace: Trace, side: str, *, rep: int) -> Traced:
     """Submit, and wait until all have ended."""
     began, wall = time.monotonic(), time.time()
     async with asyncio.TaskGroup() as tasks:
-        ended = [tasks.create_task(_one(lab, trace, side, number)) for number in range(len(trace.asks))]
+        ended = [tasks.create_task(_one(lab, trace, side, number)) for number in range(len(trace.jobs))]
     over = time.monotonic()
     ids = [task.result()[0] for task in ended]
     made = [action for job in ids for action in actions(await lab.story(job), wall)]
@@ -70,9 +71,9 @@ async def play(lab: Lab, trace: Trace, side: str, *, rep: int) -> Traced:
         at=wall,
         seconds=round(over - began, 1),
         elsewhere=busy(lab, ids, began, over)[0],
-        steps=trace.asks[0].steps,
-        cpus=trace.asks[0].cpus,
-        behind=trace.asks[-1].cpus,
+        steps=trace.jobs[0].steps,
+        cpus=trace.jobs[0].cpus,
+        behind=trace.jobs[-1].cpus,
         jobs=tuple(task.result()[1] for task in ended),
         actions=tuple(sorted(made, key=lambda action: action.at)),
     )
@@ -81,7 +82,7 @@ async def play(lab: Lab, trace: Trace, side: str, *, rep: int) -> Traced:
 async def _one(lab: Lab, trace: Trace, side: str, number: int) -> tuple[str, Waited]:
     await asyncio.sleep(number * EVERY_SECONDS)
     submitted = await lab.client.submit(
-        _spec(lab.image, trace.asks[number], f"{trace.name.lower()}-{side}-{number}", SIDES[side])
+        _spec(lab.image, trace.jobs[number], f"{trace.name.lower()}-{side}-{number}", SIDES[side])
     )
     try:
         view = await lab.until(submitted.id, JobState.SUCCEEDED, seconds_max=1200.0)
@@ -98,15 +99,15 @@ def _seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def _spec(image: str, ask: Ask, name: str, mode: TuningMode) -> JobSpec:
-    arguments = ("--steps", str(ask.steps), "--device-ms", str(DEVICE_MS), "--work", str(WORK))
+def _spec(image: str, job: TraceJob, name: str, mode: TuningMode) -> JobSpec:
+    arguments = ("--steps", str(job.steps), "--device-ms", str(DEVICE_MS), "--work", str(WORK))
     return JobSpec(
         name=name,
         image=image,
         command=("python3", "-m", "jobs.alone", *arguments),
-        roles={"worker": Role(cpus=ask.cpus, memory="256MiB")},
+        roles={"worker": Role(cpus=job.cpus, memory="256MiB")},
         grace="2s",
-        tuning=Tuning(mode=mode, cpus=ask.cpus),
+        tuning=Tuning(mode=mode, cpus=job.cpus),
     )
 
 

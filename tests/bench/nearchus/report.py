@@ -17,7 +17,7 @@ SHORTER_QUEUE, SHORTER_JOBS = 1.0 - 0.678, 1.0 - 0.356
 RIGHT = 0.95
 PARTS = ("aims", *SCENARIOS, *TRACES, S6.name, "corpus")
 NOT_RUN = "Not run yet."
-PARTS_OF_JCT = {"queued": "queueing", "whole": "JCT"}
+TIMES = {"queued": "queueing", "whole": "JCT"}
 
 
 def report(results: Path, page: Path, corpus: Path) -> None:
@@ -130,7 +130,7 @@ def queues(what: str, traces: Sequence[Traced]) -> str:
     for of in _by_kind(traces):
         for side in SIDES:
             if runs := [run for run in of if run.side == side]:
-                times = [_told(_means(of, side, part), _means(of, "off", part)) for part in PARTS_OF_JCT]
+                times = [_told(_means(of, side, part), _means(of, "off", part)) for part in TIMES]
                 makespan = f"{median(run.seconds for run in runs):.0f} s"
                 rows.append((_asked(of), side, *times, makespan, str(len(runs))))
     header = ("jobs that ask for", "side", "mean queueing, s", "mean JCT, s", "makespan", "runs")
@@ -201,7 +201,7 @@ def aims(found: dict[str, list[Measured]], traces: Mapping[str, Sequence[Traced]
 def _queueing_aims(name: str, traces: Sequence[Traced]) -> list[tuple[str, ...]]:
     rows = []
     for of in _by_kind(traces):
-        for (part, what), aim in zip(PARTS_OF_JCT.items(), (SHORTER_QUEUE, SHORTER_JOBS), strict=True):
+        for (part, what), aim in zip(TIMES.items(), (SHORTER_QUEUE, SHORTER_JOBS), strict=True):
             off, on = _means(of, "off", part), _means(of, "reclaim", part)
             if off and on:
                 ratio = median(on) / median(off)
