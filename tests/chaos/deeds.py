@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from libs.servers import ServersError
 from tests.chaos import disk
 from tests.chaos.engine import EngineMissingError
-from tests.chaos.faults import BUSIEST, Fault
+from tests.chaos.faults import BUSIEST, Fault, touches
 from tests.chaos.traces import read_runs
 from tests.chaos.world import World
 
@@ -36,7 +36,7 @@ def boot_clock() -> float:
 
 
 class Deeds:
-    """Does faults to a world. `backed_up_at` and `restored_at`: what was acknowledged between them is undone."""
+    """Does faults to a world. `restores`: what was acknowledged from one boot second to the other is undone."""
 
     def __init__(self, world: World, tell: Callable[[str], None]) -> None:
         self.done: list[Done] = []
@@ -45,6 +45,7 @@ class Deeds:
         self._world = world
         self._tell = tell
         self._tasks: set[asyncio.Task[None]] = set()
+        self._one_at_a_time: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def play(self, faults: list[Fault]) -> None:
         """Do each at its time; return when the last is over. Everything is mended then."""
@@ -65,9 +66,15 @@ class Deeds:
             await asyncio.wait(self._tasks)
 
     async def _do(self, fault: Fault) -> None:
-        began, failed = boot_clock(), ""
+        """One may take longer than was planned, by the time that a server needs to be up again: the next one of its
+        target waits for it."""
         if fault.target.endswith(BUSIEST):
             fault = replace(fault, target=fault.target.replace(BUSIEST, self._busiest()))
+        async with self._one_at_a_time[touches(fault.target)]:
+            await self._try(fault)
+
+    async def _try(self, fault: Fault) -> None:
+        began, failed = boot_clock(), ""
         self._tell(f"{fault.what} {fault.target} for {fault.seconds:.1f} s")
         try:
             await self._deed(fault)
@@ -167,8 +174,9 @@ class Deeds:
             await self._while_down(fault)
         finally:
             await stores.release(name)
-        if fault.what == "restore" and self._backed_up_at is not None:
-            self.restores.append((self._backed_up_at, boot_clock()))
+        if fault.what == "restore":  # what was acknowledged before may be heard until now, from a gateway that hung
+            since, _ = self.restores.pop()
+            self.restores.append((since, boot_clock()))
 
     async def _while_down(self, fault: Fault) -> None:
         stores, name = self._world.stores, fault.target
@@ -177,11 +185,14 @@ class Deeds:
             await stores.back_up()
             self._backed_up_at = boot_clock()
             return
+        if fault.what == "restore" and self._backed_up_at is None:
+            raise LookupError("no copy to restore")
         await stores.end(name, signal.SIGTERM if (name, fault.what) == ("nats", "restart") else END[fault.what])
         if fault.what == "lose stream":
             await stores.lose_stream()
-        if fault.what == "restore" and not await stores.restore():
-            raise LookupError("no copy to restore")
+        if fault.what == "restore" and self._backed_up_at is not None:
+            await stores.restore()
+            self.restores.append((self._backed_up_at, boot_clock()))  # also if it does not come up again
         await asyncio.sleep(fault.seconds)
 
 

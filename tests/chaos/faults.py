@@ -57,14 +57,14 @@ def faults(seed: int, seconds: float, means: Means) -> list[Fault]:
     while at < seconds:
         card = next(cards)
         lasts = drawn.uniform(*card.lasts)
-        begin = max([at, *(free_at.get(part, 0.0) for part in touches(card.target))])
+        touched = touches(card.target)
+        begin = max(at, free_at.get(touched, 0.0))
         if card.what == "restore":
             made.append(Fault(at=begin, what="back up", target=card.target, seconds=0.0))
             begin += drawn.uniform(*BACKUP_AGE)
         if begin + lasts < seconds:
             made.append(Fault(at=begin, what=card.what, target=card.target, seconds=lasts))
-            for part in touches(card.target):
-                free_at[part] = begin + lasts + REST_SECONDS
+            free_at[touched] = begin + lasts + REST_SECONDS
         at += drawn.expovariate(1 / BETWEEN_SECONDS)
     return sorted(made, key=lambda fault: fault.at)
 
@@ -82,10 +82,10 @@ def cut_offs(seed: int, seconds: float, means: Means) -> list[Fault]:
     return made
 
 
-def touches(target: str) -> tuple[str, ...]:
+def touches(target: str) -> str:
     """An executor and its guard are what holds a node's fence: only one of them is troubled at a time."""
     kind, _, node = target.partition("-")
-    return (node,) if kind in ("executor", "guard") else (target,)
+    return node if kind in ("executor", "guard") else target
 
 
 def _dealt(drawn: random.Random, means: Means) -> Iterator[Card]:

@@ -101,15 +101,11 @@ class Stores:
         async with self._changing:
             await asyncio.to_thread(_copy, postgres.data_of(folder), self._backup(folder))
 
-    async def restore(self) -> bool:
-        """Set Postgres back to the copy, while it is down. False: there is none."""
+    async def restore(self) -> None:
+        """Set Postgres back to the copy, of which there is one, while it is down."""
         folder = await self.folder("postgres")
         async with self._changing:
-            if not self._backup(folder).is_dir():
-                return False
-            await asyncio.to_thread(shutil.rmtree, postgres.data_of(folder))
             await asyncio.to_thread(_copy, self._backup(folder), postgres.data_of(folder))
-        return True
 
     def _backup(self, folder: Path) -> Path:
         return folder / "backup"

@@ -139,9 +139,9 @@ def test_a_seed_gives_the_same_faults_and_another_seed_others() -> None:
 def test_no_target_has_two_faults_at_once() -> None:
     busy: dict[str, float] = {}
     for fault in faults(7, 600, MEANS):
-        for part in touches(fault.target):
-            assert busy.get(part, 0.0) <= fault.at
-            busy[part] = fault.until
+        touched = touches(fault.target)
+        assert busy.get(touched, 0.0) <= fault.at
+        busy[touched] = fault.until
 
 
 def test_a_long_run_meets_every_kind_of_fault() -> None:

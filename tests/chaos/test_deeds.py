@@ -1,0 +1,55 @@
+"""A fault may take longer than was planned: none is done to a target that another still troubles."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from libs.credentials import provision
+from tests.chaos.deeds import Deeds
+from tests.chaos.faults import Fault
+from tests.chaos.world import World
+
+
+@pytest.fixture
+async def only_stores() -> AsyncIterator[World]:
+    """A world of which nothing but NATS and Postgres runs."""
+    root = Path(tempfile.mkdtemp(prefix="weft-chaos-"))
+    os.chmod(root, 0o711)  # so that Postgres' own user reaches its folder
+    try:
+        made = World(root, fencing=True)
+        os.mkdir(made.home.root, 0o711)
+        made.home.make()
+        provision(made.home.credentials, nodes=[])
+        await made.stores.start()
+        try:
+            yield made
+        finally:
+            await made.stop()
+    finally:
+        shutil.rmtree(root)
+
+
+def postgres(what: str, at: float) -> Fault:
+    return Fault(at=at, what=what, target="postgres", seconds=0.0)
+
+
+@pytest.mark.timeout(120)
+async def test_a_kill_waits_until_what_was_restored_is_up_and_the_restore_is_known(only_stores: World) -> None:
+    deeds = Deeds(only_stores, print)
+    await deeds.play([postgres("back up", 0.0), postgres("restore", 0.1), postgres("kill", 0.2)])
+    assert [(one.what, one.failed) for one in deeds.done] == [("back up", ""), ("restore", ""), ("kill", "")]
+    assert all(before.ended <= after.began for before, after in zip(deeds.done, deeds.done[1:], strict=False))
+    assert len(deeds.restores) == 1
+
+
+async def test_nothing_is_restored_where_nothing_was_backed_up(only_stores: World) -> None:
+    deeds = Deeds(only_stores, print)
+    before = await only_stores.stores.pid("postgres")
+    await deeds.play([postgres("restore", 0.0)])
+    assert [one.failed for one in deeds.done] == ["LookupError: no copy to restore"]
+    assert deeds.restores == []
+    assert await only_stores.stores.pid("postgres") == before
