@@ -1,8 +1,8 @@
-"""Which GPUs this node has. Asked once, at start; it blocks while the driver wakes up."""
+"""Which GPUs this node has. Asked once, at start; the driver may take its time to wake up."""
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from libs.domain.cluster import Gpu
@@ -48,13 +48,14 @@ async def inventory_in_time(
     emulated: int,
     node_id: str,
     stop: asyncio.Event,
+    late: Callable[[tuple[Gpu, ...]], None] = lambda _: None,
     nvml: Nvml = DRIVER,
     seconds_max: float = INVENTORY_SECONDS_MAX,
 ) -> tuple[Gpu, ...]:
     """As `inventory`, beside the event loop, and for no longer than `seconds_max` or until `stop`.
 
     A GPU that fell off the bus can hang its driver for good. Then no real ones are offered; the thread that asked is
-    left behind, and keeps nobody from ending.
+    left behind, and keeps nobody from ending. Should the driver answer after all, `late` is given the real GPUs.
     """
     asked = beside_the_loop(lambda: _real(nvml), name="gpu-inventory")
     stopping = asyncio.create_task(stop.wait())
@@ -68,11 +69,19 @@ async def inventory_in_time(
         real = asked.result()
     elif not stop.is_set():
         logger.error(
-            "the NVIDIA driver has not said in %g s which GPUs there are, so no real GPUs until this starts again:"
-            " one may have fallen off the bus; look into dmesg, and reboot the node",
+            "the NVIDIA driver has not said in %g s which GPUs there are, so no real GPUs until it does:"
+            " one may have fallen off the bus; look into dmesg, and reboot the node if it never answers",
             seconds_max,
         )
+        if not emulated:
+            asked.add_done_callback(lambda answer: _come_late(answer, late))
     return _offered(real, emulated=emulated, node_id=node_id)
+
+
+def _come_late(answer: asyncio.Future[tuple[Gpu, ...]], late: Callable[[tuple[Gpu, ...]], None]) -> None:
+    if not answer.cancelled() and answer.exception() is None and (real := answer.result()):
+        logger.warning("the NVIDIA driver has answered late: %d GPUs are offered from now on", len(real))
+        late(real)
 
 
 def _offered(

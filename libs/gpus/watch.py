@@ -35,18 +35,23 @@ class GpuWatch:
         retry_seconds_max: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.gpus = gpus
         self.seconds_max = seconds_max
-        self._asks = source is not None or any(not gpu.emulated for gpu in gpus)
-        self._source: Source = source or DriverSource(gpus, nvml=nvml, clock=clock)
+        self._nvml = nvml
         self._retry_seconds = (retry_seconds, retry_seconds_max)
         self._clock = clock
+        self.offer(gpus, source=source)
         self._open = False
         self._closing = False
         self._open_next = clock()
         self._wait_seconds = 0.0  # between the last opening and the next
         self._failure = ""
         self._asked: asyncio.Future[Samples] | None = None
+
+    def offer(self, gpus: tuple[Gpu, ...], *, source: Source | None = None) -> None:
+        """These are what there is; to be told late only to one that has watched none."""
+        self.gpus = gpus
+        self._asks = source is not None or any(not gpu.emulated for gpu in gpus)
+        self._source: Source = source or DriverSource(gpus, nvml=self._nvml, clock=self._clock)
 
     @property
     def near(self) -> Near:

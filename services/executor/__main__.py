@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from libs.bus import Bus, BusError
 from libs.bus.nats import NatsBus
@@ -121,9 +122,11 @@ async def run(stop: asyncio.Event) -> None:
         node = NodeFacts(
             node_id=config.node_id,
             address=config.address,
-            gpus=await inventory_in_time(emulated=config.emulated_gpus, node_id=config.node_id, stop=stop),
             checkpoints=str((config.checkpoints or home.root / "checkpoints").absolute()),
             volumes_allowed=config.volumes_allowed,
+        )
+        node.offer(
+            await inventory_in_time(emulated=config.emulated_gpus, node_id=config.node_id, stop=stop, late=node.offer)
         )
         async with guarded(home, _orders(config, keeper), clock=boot_clock):
             runtime = await _open_runtime(config, home, node, keeper)
@@ -139,14 +142,14 @@ async def _serve(
     config: Config, home: Home, keeper: FileKeeper, runtime: Runtime, node: NodeFacts, stop: asyncio.Event
 ) -> None:
     """On the bus; while there is none, on silence, so that the fence falls all the same."""
-    seconds = Introduction(
+    without_gpus = capacity(gpus=(), cpus=config.cpus, memory=config.memory)
+    introduction = Introduction(
         node_id=config.node_id,
         pool=config.pool,
         address=config.address,
-        capacity=capacity(gpus=node.gpus, cpus=config.cpus, memory=config.memory),
+        capacity=lambda: replace(without_gpus, gpus=node.gpus),
         sync_seconds=config.sync_seconds,
     )
-
     retention = Retention(
         home,
         Limits(
@@ -162,7 +165,7 @@ async def _serve(
             runtime=runtime,
             progress=ProgressReader(home),
             keeper=keeper,
-            node=seconds,
+            node=introduction,
             policy=Policy(
                 fence_seconds=config.fence_seconds if config.fencing else math.inf,
                 fence_grace_max=config.fence_grace_max,

@@ -27,12 +27,12 @@ STOP_LOOK_SECONDS = 0.1
 
 
 class Introduction(Struct, frozen=True, kw_only=True):
-    """How this node presents itself, and how often it speaks."""
+    """How this node presents itself, and how often it speaks. `capacity` is asked each time: GPUs may come late."""
 
     node_id: str
     pool: str
     address: str
-    capacity: Capacity
+    capacity: Callable[[], Capacity]
     sync_seconds: float = 2.0
     answer_seconds_max: float = 3.0
     gap_seconds: float = 0.02
@@ -155,7 +155,7 @@ class Agent:
                     boot_id=self._keeper.boot_id,
                     incarnation=self._keeper.incarnation,
                     seq=self._seq,
-                    capacity=self._node.capacity,
+                    capacity=self._node.capacity(),
                     runs=seen,
                     runtime=self._runtime.name,
                     not_enforced=self._runtime.not_enforced,

@@ -10,12 +10,18 @@ from libs.domain.spec import Volume
 from libs.messages.nodes import EndReason, StartRun
 
 
-class NodeFacts(Struct, frozen=True, kw_only=True):
+class NodeFacts(Struct, kw_only=True):
+    """`gpus` may come late, by a driver that takes its time; nothing else of it changes."""
+
     node_id: str
     address: str = "127.0.0.1"
     gpus: tuple[Gpu, ...] = ()
     checkpoints: str  # each job has its own folder in here
     volumes_allowed: tuple[str, ...] = ()  # folders whose contents jobs may mount
+
+    def offer(self, gpus: tuple[Gpu, ...]) -> None:
+        """These are what the node has."""
+        self.gpus = gpus
 
 
 class Refusal(Exception):  # noqa: N818 - not an error of the node: this order can never be carried out here

@@ -45,8 +45,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 async def watch(config: Config, *, stop: asyncio.Event) -> GpuWatch:
     if config.replay is None:
-        gpus = await inventory_in_time(emulated=config.emulated_gpus, node_id=config.node_id, stop=stop)
-        return GpuWatch(gpus)
+        watched = GpuWatch(())
+        watched.offer(
+            await inventory_in_time(
+                emulated=config.emulated_gpus, node_id=config.node_id, stop=stop, late=watched.offer
+            )
+        )
+        return watched
     try:
         replay = await asyncio.to_thread(Replay, config.replay)
     except RecordingError as error:

@@ -130,15 +130,15 @@ class NodeGauges(Collector):
 class GpuPairs(Collector):
     """How near the GPUs of a node are to each other, as far as their driver says."""
 
-    def __init__(self, node: str, gpus: Sequence[Gpu], near: Callable[[], Near]) -> None:
-        self._node, self._near = node, near
-        self._uuids = {gpu.index: gpu.uuid for gpu in gpus}
+    def __init__(self, node: str, gpus: Callable[[], Sequence[Gpu]], near: Callable[[], Near]) -> None:
+        self._node, self._gpus, self._near = node, gpus, near
 
     def collect(self) -> Iterator[Metric]:
         labels = ["node", "gpu_uuid", "peer_uuid", "share"]
         pairs = GaugeMetricFamily("weft_gpu_pair_info", "Always 1: the nearest thing that they share", labels=labels)
+        uuids = {gpu.index: gpu.uuid for gpu in self._gpus()}
         for (one, other), share in self._near().items():
-            pairs.add_metric([self._node, self._uuids[one], self._uuids[other], share], 1.0)
+            pairs.add_metric([self._node, uuids[one], uuids[other], share], 1.0)
         if pairs.samples:
             yield pairs
 

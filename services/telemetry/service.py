@@ -61,7 +61,7 @@ async def run(
 ) -> None:
     registry, gauges = CollectorRegistry(auto_describe=True), NodeGauges(dcgm_families if dcgm_names else None)
     registry.register(gauges)
-    registry.register(GpuPairs(telemetry.node_id, telemetry.gpus.gpus, lambda: telemetry.gpus.near))
+    registry.register(GpuPairs(telemetry.node_id, lambda: telemetry.gpus.gpus, lambda: telemetry.gpus.near))
     lost = Gauge(
         "weft_telemetry_lost", "Measures of runs that were known and could not be read any more.", registry=registry
     )

@@ -312,7 +312,7 @@ class Cluster:
                     node_id=machine.node_id,
                     pool=POOL,
                     address=machine.node_id,
-                    capacity=machine.capacity,
+                    capacity=lambda: machine.capacity,
                     sync_seconds=shape.sync_seconds,
                 ),
                 policy=FencePolicy(

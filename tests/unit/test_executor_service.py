@@ -31,6 +31,7 @@ class World:
         self.keeper = MemoryKeeper()
         self.progress = FakeProgress()
         self.control = ControlPlane(self.bus)
+        self.capacity = Capacity(cpus=4, memory=1 << 30)
 
     @asynccontextmanager
     async def executor(self, **fields: Any) -> AsyncIterator[asyncio.Event]:
@@ -42,7 +43,7 @@ class World:
                 progress=self.progress,
                 keeper=self.keeper,
                 node=Introduction(
-                    node_id="node-1", pool="default", address="127.0.0.1", capacity=Capacity(cpus=4, memory=1 << 30)
+                    node_id="node-1", pool="default", address="127.0.0.1", capacity=lambda: self.capacity
                 ),
                 policy=Policy(),
                 stop=stop,

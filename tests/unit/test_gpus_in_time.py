@@ -5,24 +5,21 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from libs.domain.cluster import Gpu
 from libs.gpus import inventory, inventory_in_time
-from libs.gpus.fake import FakeNvml
-from libs.gpus.fakegpu import FakeGpu
-from libs.gpus.fakenvml import FakeLibrary, installed
+from libs.gpus.fake import FakeGpu, FakeNvml
 from libs.service import load
 from services.cli import up
 from services.executor import __main__ as executor
 from services.telemetry import __main__ as telemetry
+from tests.support.hung_driver import PATIENCE_SECONDS, a_driver_that_hangs
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 20.0
 
 ENDS = """
 import asyncio
@@ -36,20 +33,6 @@ async def run():
 
 asyncio.run(run())
 """
-
-
-@contextmanager
-def a_driver_that_hangs() -> Iterator[FakeLibrary]:
-    library = FakeLibrary([FakeGpu(uuid="GPU-0")])
-    with installed(library):
-        library.hang()
-        try:
-            yield library
-        finally:
-            library.release()
-            for thread in threading.enumerate():
-                if thread.name == "gpu-inventory":
-                    thread.join(PATIENCE_SECONDS)
 
 
 async def test_a_driver_that_answers_tells_what_the_inventory_is() -> None:
@@ -75,6 +58,37 @@ async def test_a_driver_that_hangs_is_told_of_and_leaves_the_emulated_gpus(
         driver.release()
     assert [gpu.uuid for gpu in found] == [f"EMULATED-n-{index}" for index in range(emulated)]
     assert "the NVIDIA driver has not said in 0.05 s which GPUs there are" in caplog.text
+
+
+@pytest.mark.parametrize("emulated", [0, 2])
+async def test_a_driver_that_answers_late_tells_its_gpus_unless_emulated_ones_are_offered(emulated: int) -> None:
+    driver = FakeNvml([FakeGpu(uuid="GPU-0")])
+    told: list[tuple[Gpu, ...]] = []
+    driver.hang()
+    try:
+        await inventory_in_time(
+            emulated=emulated, node_id="n", stop=asyncio.Event(), late=told.append, nvml=driver, seconds_max=0.05
+        )
+    finally:
+        driver.release()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while any(thread.name == "gpu-inventory" for thread in threading.enumerate()):  # noqa: ASYNC110 - a thread
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
+    assert told == ([] if emulated else [inventory(emulated=0, node_id="n", nvml=driver)])
+
+
+async def test_telemetry_measures_gpus_whose_driver_answered_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "inventory_in_time", partial(inventory_in_time, seconds_max=0.05))
+    config = load(telemetry.Config, prefix="TELEMETRY_", environ={"TELEMETRY_NODE_ID": "n", "TELEMETRY_HOME": "."})
+    with a_driver_that_hangs() as driver:
+        watched = await telemetry.watch(config, stop=asyncio.Event())
+        assert await watched.sample() == ()
+        driver.release()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (samples := await watched.sample()):  # noqa: ASYNC110 - a thread
+                await asyncio.sleep(0.01)
+        assert [(one.uuid, one.problem) for one in samples] == [("GPU-0", "")]
 
 
 def test_a_process_ends_though_its_driver_still_hangs() -> None:

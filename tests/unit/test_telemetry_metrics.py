@@ -105,7 +105,7 @@ def test_how_near_two_gpus_are_is_told_by_their_uuids_and_nothing_where_it_is_no
     gpus = [Gpu(index=index, uuid=f"GPU-{index}", model="H200", memory=1) for index in range(2)]
     near: dict[tuple[int, int], str] = {}
     registry = CollectorRegistry()
-    registry.register(GpuPairs("node-1", gpus, lambda: near))
+    registry.register(GpuPairs("node-1", lambda: gpus, lambda: near))
     assert generate_latest(registry) == b""
     near[0, 1] = "hostbridge"
     (family,) = text_string_to_metric_families(generate_latest(registry).decode())
