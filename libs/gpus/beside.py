@@ -1,8 +1,9 @@
-"""Asks what may hang beside the event loop: the loop goes on, and so does the end of the process."""
+"""Asks what may hang in a thread that is left behind: who asked goes on, and so does the end of the process."""
 
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
@@ -35,3 +36,17 @@ def beside_the_loop(ask: Callable[[], T], *, name: str) -> asyncio.Future[T]:
 
     threading.Thread(target=work, name=name, daemon=True).start()
     return answer
+
+
+def in_time(ask: Callable[[], T], *, seconds_max: float, name: str) -> T:
+    """For who has no event loop. Raises TimeoutError, or what `ask` raised."""
+    answer: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return answer.result(seconds_max)

@@ -5,12 +5,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, TypeVar
 
 import msgspec
 
 from libs.domain.cluster import Gpu
-from libs.gpus.inventory import inventory
+from libs.gpus.beside import in_time
+from libs.gpus.inventory import INVENTORY_SECONDS_MAX, inventory
 from libs.gpus.nvml import DRIVER, Nvml
 from libs.gpus.recording import FORMAT, Header, Moment, line
 from libs.gpus.source import DriverSource, Samples, SourceError
@@ -22,6 +23,8 @@ _CHECK_READINGS: Final = 3  # the first has no rates
 _CLOSE_ATTEMPTS: Final = 40
 _CLOSE_SECONDS: Final = 0.05
 
+T = TypeVar("T")
+
 
 def main(
     arguments: Sequence[str],
@@ -31,7 +34,7 @@ def main(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """0: done; 1: no GPU here, or its driver does not open."""
+    """0: done; 1: no GPU here, or its driver does not open, or does not answer."""
     parser = argparse.ArgumentParser(prog="python -m libs.gpus.record", description=__doc__)
     parser.add_argument("file", nargs="?", type=Path, help="where the recording goes, as JSON lines")
     parser.add_argument("--seconds", type=_positive, default=60.0)
@@ -40,31 +43,44 @@ def main(
     asked = parser.parse_args(arguments)
     if not asked.check and asked.file is None:
         parser.error("a FILE to record into, or --check")
-    gpus = inventory(emulated=0, node_id="", nvml=nvml)
+    try:
+        return _told(asked, nvml=nvml, out=out, clock=clock, sleep=sleep)
+    except TimeoutError:
+        out.write(
+            f"the NVIDIA driver has not answered in {INVENTORY_SECONDS_MAX:g} s: a GPU may have fallen off the bus;"
+            " look into dmesg\n"
+        )
+        return 1
+
+
+def _told(
+    asked: argparse.Namespace, *, nvml: Nvml, out: TextIO, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> int:
+    gpus = _in_time(lambda: inventory(emulated=0, node_id="", nvml=nvml))
     if not gpus:
         out.write("no GPU: this machine has no NVIDIA driver, or the driver lists none\n")
         return 1
     source = DriverSource(gpus, nvml=nvml, clock=clock)
     try:
-        source.open()
+        _in_time(source.open)
     except SourceError as error:
         out.write(f"the NVIDIA driver does not open: {error}\n")
         return 1
-    try:
-        if asked.check:
-            _check(source, gpus, out, clock=clock, sleep=sleep, period=asked.period)
-        else:
-            with asked.file.open("xb") as file:
-                taken = _record(
-                    source, gpus, file, clock=clock, sleep=sleep, seconds=asked.seconds, period=asked.period
-                )
-            out.write(f"{taken} samples of {len(gpus)} GPUs ({source.provider}) in {asked.file}\n")
-    finally:
-        for _ in range(_CLOSE_ATTEMPTS):
-            if source.close():
-                break
-            sleep(_CLOSE_SECONDS)
+    if asked.check:
+        _check(source, gpus, out, clock=clock, sleep=sleep, period=asked.period)
+    else:
+        with asked.file.open("xb") as file:
+            taken = _record(source, gpus, file, clock=clock, sleep=sleep, seconds=asked.seconds, period=asked.period)
+        out.write(f"{taken} samples of {len(gpus)} GPUs ({source.provider}) in {asked.file}\n")
+    for _ in range(_CLOSE_ATTEMPTS):
+        if _in_time(source.close):
+            break
+        sleep(_CLOSE_SECONDS)
     return 0
+
+
+def _in_time(ask: Callable[[], T]) -> T:
+    return in_time(ask, seconds_max=INVENTORY_SECONDS_MAX, name="gpu-record")
 
 
 def _positive(word: str) -> float:
@@ -87,7 +103,7 @@ def _record(
     begun, taken = clock(), 0
     while True:
         at = clock() - begun
-        samples = source.read()
+        samples = _in_time(source.read)
         if not taken:
             file.write(line(_header(source, gpus, samples, period)))
         file.write(line(Moment(at=at, samples=samples)))
@@ -119,7 +135,7 @@ def _check(
         if reading:
             sleep(period)
         begun = clock()
-        samples = source.read()
+        samples = _in_time(source.read)
         out.write(f"reading {reading + 1}: {(clock() - begun) * 1000:.1f} ms for {len(gpus)} GPUs\n")
         for uuid, said in source.errors().items():
             errors[uuid] |= said

@@ -21,5 +21,5 @@ def a_driver_that_hangs() -> Iterator[FakeLibrary]:
         finally:
             library.release()
             for thread in threading.enumerate():
-                if thread.name in ("gpu-inventory", "gpu-watch"):
+                if thread.name in ("gpu-inventory", "gpu-watch", "gpu-record"):
                     thread.join(PATIENCE_SECONDS)

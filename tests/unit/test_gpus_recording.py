@@ -22,6 +22,7 @@ from libs.gpus.recording import RecordingError, load
 from libs.gpus.replay import Replay
 from libs.service import load as load_settings
 from services.telemetry.__main__ import Config, watch
+from tests.support.hung_driver import a_driver_that_hangs
 
 ROOT = Path(__file__).parents[2]
 
@@ -114,6 +115,29 @@ def _changed(place: int, **values: Any) -> Callable[[list[bytes]], list[bytes]]:
         return [*lines[:place], json.dumps(record).encode() + b"\n", *lines[place + 1 :]]
 
     return change
+
+
+@pytest.mark.parametrize("readings", [0, 2])
+def test_nobody_waits_for_good_for_a_driver_that_hangs(
+    readings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("libs.gpus.record.INVENTORY_SECONDS_MAX", 0.3)
+    clock, said, path = Clock(), io.StringIO(), tmp_path / "a.jsonl"
+    with a_driver_that_hangs() as library:
+
+        def hang_in_the_end(seconds: float) -> None:
+            clock.sleep(seconds)
+            if clock.now >= readings:
+                library.hang()
+
+        if readings:
+            library.release()
+        assert record([str(path)], out=said, clock=clock, sleep=hang_in_the_end) == 1
+    assert "the NVIDIA driver has not answered in 0.3 s" in said.getvalue()
+    if readings:
+        assert len(load(path).moments) == readings
+    else:
+        assert not path.exists()
 
 
 @pytest.mark.parametrize(
