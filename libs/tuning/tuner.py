@@ -8,7 +8,7 @@ The state is data and is stored with every change that is asked for, so that who
 under way, or undoes it. What it does not know is the window before: it measures anew.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from statistics import fmean, pstdev
 
@@ -19,7 +19,7 @@ from libs.domain.job import Allocation, Cause, CauseCode, Job
 from libs.domain.quantity import size_text
 from libs.messages.asks import RankTuning, Tune
 from libs.tuning.limits import may_shrink_to
-from libs.tuning.proposal import TRIES, Failed, Proposal
+from libs.tuning.proposal import TRIES, Failed, Free, Proposal, that_fits
 from libs.tuning.window import JobWindow
 
 SPEED_SPREAD = 0.05  # of the mean, between windows: what counts as stable
@@ -48,7 +48,10 @@ class Phase(StrEnum):
 
 
 class Trial(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One change under trial. `asked_at`: when it, or its rollback, was asked for last; `cpus`: the job's then."""
+    """One change under trial. `asked_at`: when it, or its rollback, was asked for last; `cpus`: the job's then.
+
+    `back`: what its rollback asks for, where others have a part of the room meanwhile; () is all that was before.
+    """
 
     proposal: Proposal
     speed: float
@@ -56,6 +59,7 @@ class Trial(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpus: float
     rollbacks: int = 0
     why: str = ""  # it is undone
+    back: tuple[RankTuning, ...] = ()
 
 
 class Measure(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -119,14 +123,16 @@ def decode(stored: bytes, *, epoch: int, now: float) -> State:
     return structs.replace(state, phase=phase, trial=trial, since=now, skip=SKIP_AFTER_CHANGE, measures=())
 
 
-def advance(state: State, job: Job, window: JobWindow | None, *, now: float, changed: bool = False) -> Moved:
+def advance(
+    state: State, job: Job, window: JobWindow | None, *, now: float, free: Mapping[str, Free], changed: bool = False
+) -> Moved:
     """What follows of `window`, one that has just ended (None: none has), and of what the job has now.
 
-    `changed`: it has other limits than when it was last looked at.
+    `free`: what nodes have left, by id, for a rollback; `changed`: it has other limits than when it was last looked at.
     """
     match state.phase:
         case Phase.ACTING | Phase.ROLLING_BACK if state.trial is not None:
-            return _asked(state, state.trial, job, now)
+            return _asked(state, state.trial, job, now, free)
         case Phase.VERIFYING if state.trial is not None:
             if not _has(job, state.trial.proposal.after):
                 return Moved(state=_settling(state, now, SKIP_AFTER_CHANGE), save=True)  # not ours to judge any more
@@ -164,10 +170,10 @@ def act(state: State, job: Job, proposal: Proposal, *, why: str, now: float, cpu
     return Moved(state=after, tune=asks, save=True)
 
 
-def switched_off(state: State, job: Job, *, now: float) -> Moved:
+def switched_off(state: State, job: Job, *, now: float, free: Mapping[str, Free]) -> Moved:
     """Tuning of the job was switched off: a trial under way is undone, and nothing else begun."""
     if state.trial is None or state.phase in (Phase.ACTING, Phase.ROLLING_BACK):
-        return advance(state, job, None, now=now)
+        return advance(state, job, None, now=now, free=free)
     return _undo(state, state.trial, job, "tuning was switched off", now, window=None)
 
 
@@ -184,8 +190,7 @@ def relieve(state: State, job: Job, ranks: Sequence[Allocation]) -> Moved:
     )
     cause = Cause(code=CauseCode.ROLLED_BACK, sentence=sentence, numbers={"memory_before": float(first.memory)})
     asked = tuple(RankTuning(rank=rank.rank, memory=job.spec.roles[rank.role].memory_bytes) for rank in ranks)
-    failed = {**state.failed, "memory:less": Failed(times=TRIES["less"], speed=0.0, cpus=0.0)}
-    remembered = structs.replace(state, failed=failed)
+    remembered = _never_again(state, "memory:less")
     return Moved(state=remembered, tune=Tune(epoch=job.epoch, ranks=asked, cause=cause), save=True)
 
 
@@ -199,19 +204,20 @@ def _trials(state: State) -> tuple[object, ...]:
     return state.epoch, under_trial, state.kept, state.undone, state.failed
 
 
-def _asked(state: State, trial: Trial, job: Job, now: float) -> Moved:
+def _asked(state: State, trial: Trial, job: Job, now: float, free: Mapping[str, Free]) -> Moved:
     """Has the scheduler done it? Its answer is the job's placement."""
     undoing = state.phase is Phase.ROLLING_BACK
-    if _has(job, trial.proposal.before if undoing else trial.proposal.after):
+    if _has(job, (trial.back or trial.proposal.before) if undoing else trial.proposal.after):
         if undoing:
             return Moved(state=_settling(state, now, SKIP_AFTER_CHANGE), save=True)
         return Moved(state=_verifying(state, now), save=True)
     if now - trial.asked_at < ASK_SECONDS:
         return Moved(state=state)
     if undoing and trial.rollbacks < ROLLBACKS_MAX and _has(job, trial.proposal.after):
-        return _undo(state, trial, job, trial.why, now, window=None)
+        return _undo_what_fits(state, trial, job, now, free)
     if undoing:
-        return Moved(state=_settling(state, now, SKIP_AFTER_CHANGE), save=True)
+        given_up = _never_again(state, trial.proposal.direction)
+        return Moved(state=_settling(given_up, now, SKIP_AFTER_CHANGE), save=True)
     failed = _in_vain(state, trial)
     return Moved(state=structs.replace(_settling(failed, now, 0), late=trial), save=True)
 
@@ -248,17 +254,34 @@ def _undo(
     state: State, trial: Trial, job: Job, why: str, now: float, *, window: JobWindow | None, gain: float = 0.0
 ) -> Moved:
     """Ask for what was before. What would kill a rank for lack of memory stays as it is, and is not tried again."""
-    remembered = state if trial.rollbacks else _in_vain(state, trial)
+    remembered = _in_vain(state, trial)
     if not _may_shrink(trial.proposal, window):
         return Moved(state=_settling(remembered, now, SKIP_AFTER_CHANGE), save=True)
     numbers = {"speed_before": round(trial.speed, 6), "gain": round(gain, 6), "cost": round(trial.proposal.cost, 6)}
-    again = "; asked for again" if trial.rollbacks else ""
-    sentence = f"as before ({trial.proposal.sentence} did not pay): {why}{again}"
+    sentence = f"as before ({trial.proposal.sentence} did not pay): {why}"
     cause = Cause(code=CauseCode.ROLLED_BACK, sentence=sentence, numbers=numbers)
-    asked = structs.replace(trial, asked_at=now, rollbacks=trial.rollbacks + 1, why=why)
-    undone = remembered.undone + (trial.rollbacks == 0)
-    after = structs.replace(remembered, phase=Phase.ROLLING_BACK, since=now, trial=asked, undone=undone)
+    asked = structs.replace(trial, asked_at=now, rollbacks=1, why=why)
+    after = structs.replace(remembered, phase=Phase.ROLLING_BACK, since=now, trial=asked, undone=remembered.undone + 1)
     return Moved(state=after, tune=Tune(epoch=job.epoch, ranks=trial.proposal.before, cause=cause), save=True)
+
+
+def _undo_what_fits(state: State, trial: Trial, job: Job, now: float, free: Mapping[str, Free]) -> Moved:
+    """Its rollback was refused: ask for as much of it as there is room for, if for any."""
+    assert job.placement is not None
+    before = trial.proposal.before
+    back = that_fits(before, job.placement.allocations, free)
+    asked = structs.replace(trial, asked_at=now, rollbacks=trial.rollbacks + 1, back=() if back == before else back)
+    if _has(job, back):
+        waits = structs.replace(state, since=now, trial=structs.replace(asked, back=()))
+        return Moved(state=waits, save=True)
+    part = ""
+    if back != before:
+        part = ", as far as there is room"
+        state = _never_again(state, trial.proposal.direction)
+    sentence = f"as before{part} ({trial.proposal.sentence} did not pay): {trial.why}; asked for again"
+    cause = Cause(code=CauseCode.ROLLED_BACK, sentence=sentence, numbers={"speed_before": round(trial.speed, 6)})
+    after = structs.replace(state, since=now, trial=asked)
+    return Moved(state=after, tune=Tune(epoch=job.epoch, ranks=back, cause=cause), save=True)
 
 
 def _in_force(window: JobWindow, limits: Sequence[RankTuning]) -> bool:
@@ -288,6 +311,12 @@ def _in_vain(state: State, trial: Trial) -> State:
     times = 1 + (before.times if before is not None else 0)
     failed = Failed(times=times, speed=trial.speed, cpus=trial.cpus)
     return structs.replace(state, failed={**state.failed, direction: failed})
+
+
+def _never_again(state: State, direction: str) -> State:
+    """Whatever the speed is: who did not have back what it gave is slower by that, and would give more and more."""
+    exhausted = Failed(times=TRIES[direction.split(":")[1]], speed=0.0, cpus=0.0)
+    return structs.replace(state, failed={**state.failed, direction: exhausted})
 
 
 def _settling(state: State, now: float, skip: int) -> State:

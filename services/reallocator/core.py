@@ -211,11 +211,13 @@ class Reallocator:
             followed.recent.clear()
 
     def _advance(self, followed: _Followed, window: JobWindow | None, now: float, known: list[Known]) -> None:
-        if self._mode(followed.job) is TuningMode.ON:
-            changed = followed.changed
-            self._moved(followed, tuner.advance(followed.state, followed.job, window, now=now, changed=changed), known)
-        elif followed.state.trial is not None:
-            self._moved(followed, tuner.switched_off(followed.state, followed.job, now=now), known)
+        state, job = followed.state, followed.job
+        free = self._free() if state.phase is Phase.ROLLING_BACK else {}
+        if self._mode(job) is TuningMode.ON:
+            moved = tuner.advance(state, job, window, now=now, free=free, changed=followed.changed)
+            self._moved(followed, moved, known)
+        elif state.trial is not None:
+            self._moved(followed, tuner.switched_off(state, job, now=now, free=free), known)
 
     def _relieved(self, followed: _Followed, now: float, known: list[Known]) -> bool:
         """Who gave memory back and is about to need it has it again, whatever the mode is, and what else is tried."""

@@ -5,7 +5,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.job import CauseCode
+from libs.domain.job import CauseCode, Placement
 from libs.domain.spec import TuningMode
 from libs.messages.asks import Tune
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
@@ -119,7 +119,7 @@ class Lawful:
 
     def __init__(self, job: Trained, growth: float, cpus: float) -> None:
         self.job, self.growth, self.cpus = job, growth, cpus
-        self.under_trial: tuple[Tune, object] | None = None
+        self.under_trial: tuple[Tune, Placement] | None = None
 
     def ask(self, tune: Tune) -> None:
         before = {one.rank: one for one in self.job.held}
@@ -137,6 +137,7 @@ class Lawful:
                 assert 0 < limit.egress <= max(one.egress or 0, bounds.egress[one.role] or 0)
         had, sent = sum(one.cpus for one in self.job.held), egress_of(self.job)
         placed = self.job.job.placement
+        assert placed is not None
         self.job.take(tune, 0.0)
         has = sum(one.cpus for one in self.job.held)
         if undoing and "needs more" in tune.cause.sentence:  # what it gave
@@ -144,7 +145,11 @@ class Lawful:
             return
         if undoing:
             assert self.under_trial is not None
-            assert self.job.job.placement == self.under_trial[1]
+            if "as far as there is room" in tune.cause.sentence:
+                assert had < has < sum(one.cpus for one in self.under_trial[1].allocations)
+                assert has <= self.cpus + 1e-9
+            else:
+                assert self.job.job.placement == self.under_trial[1]
             self.under_trial = None
             return
         self.under_trial = (tune, placed)
