@@ -20,7 +20,7 @@ from libs.messages import Message
 from tests.simulation.history import History
 from tests.simulation.network import Network, SimBus
 from tests.simulation.place import Place
-from tests.support.engine import need_engine
+from tests.support.engine import need_container, need_engine
 from tests.support.nats_server import NatsServer
 from tests.support.virtual_time import Process
 
@@ -165,9 +165,7 @@ def container() -> Iterator[str]:
     try:
         nats.start()
     except Exception as error:  # its own kinds, and requests'
-        if os.environ.get("WEFT_CI_DOCKER") == "1":
-            raise
-        pytest.skip(f"no Docker engine that can run NATS: {error}")
+        need_container("NATS", error)
     try:
         yield f"nats://{nats.get_container_host_ip()}:{nats.get_exposed_port(4222)}"
     finally:

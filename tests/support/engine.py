@@ -2,6 +2,7 @@
 
 import os
 import socket
+from typing import NoReturn
 
 import pytest
 
@@ -13,6 +14,16 @@ def need_engine() -> None:
     if os.environ.get("WEFT_CI_DOCKER") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def need_container(name: str, error: Exception) -> NoReturn:
+    """A container of `name` did not start: skip the test; where an engine has been promised, fail it."""
+    if os.environ.get("WEFT_CI_DOCKER") == "1":
+        raise error
+    response = getattr(error, "response", None)
+    if response is not None and "/images/" in response.url:
+        pytest.skip(f"no image of {name}, and none to be had (deploy/local-images makes one)")
+    pytest.skip(f"no Docker engine that can run {name}: {error}")
 
 
 def _why_not() -> str | None:

@@ -8,14 +8,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import asyncpg
-import pytest
 from msgspec import Struct
 
 from libs.credentials import provision
 from libs.servers import erase, up
 from libs.store.migrate import ROLES, migrate
 from libs.store.postgres import PostgresStore
-from tests.support.engine import need_engine
+from tests.support.engine import need_container, need_engine
 
 START_SECONDS_MAX = 60
 KEPT = {"job_steps", "migrations"}  # what a migration filled
@@ -99,9 +98,7 @@ async def container() -> AsyncIterator[Server]:
     except Exception as error:
         if postgres is not None:
             postgres.stop()
-        if os.environ.get("WEFT_CI_DOCKER") == "1":
-            raise
-        pytest.skip(f"no Docker engine that can run Postgres: {error}")
+        need_container("Postgres", error)
     try:
         yield server
     finally:
