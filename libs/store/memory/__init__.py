@@ -16,7 +16,7 @@ from libs.domain.spec import JobSpec
 from libs.messages.asks import Ask, AskKind, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
-from libs.messages.signals import Curve, GpuScore, WorkloadClass
+from libs.messages.signals import GpuScore
 from libs.store import (
     DoubleAllocationError,
     Envelope,
@@ -26,7 +26,8 @@ from libs.store import (
     Submitted,
     UnlawfulError,
 )
-from libs.store.memory.leases import Leases
+from libs.store.memory.history import History
+from libs.store.memory.learnt import Learnt
 from libs.store.memory.times import micro
 from libs.store.memory.tokens import Tokens
 from libs.store.rows import hash_of
@@ -34,7 +35,7 @@ from libs.store.rows import hash_of
 _Gpu = tuple[str, int]
 
 
-class MemoryStore(Tokens, Leases):
+class MemoryStore(Tokens, History, Learnt):
     """Every store Protocol of `libs.store`. A call runs to its end before the next begins, so each is atomic."""
 
     def __init__(self) -> None:
@@ -51,11 +52,8 @@ class MemoryStore(Tokens, Leases):
         self._xid = 0
         self._outbox: set[int] = set()
         self._policies: dict[str, str] = {}  # by the name of a lease
-        self._classes: dict[tuple[str, str], WorkloadClass] = {}  # by pool and workload
-        self._curves: dict[tuple[str, str], Curve] = {}  # by pool and subject
         self._envelopes: dict[str, Envelope] = {}
         self._scores: dict[tuple[str, int, str], tuple[GpuScore, float]] = {}  # with when it was stored
-        self._records: dict[str, dict[tuple[int, int], Record]] = {}  # by pool, epoch and number
 
     # gateway
 
@@ -139,18 +137,6 @@ class MemoryStore(Tokens, Leases):
                 found += [event for event in story if event.version <= told[-1]]
         nodes = {event.subject_id: event for event in self._events if event.topic == "nodes" and moment.holds(event)}
         return found + [event for _, event in sorted(nodes.items())]
-
-    async def history(
-        self, *, pool: str, after: tuple[int, int] = (0, 0), limit: int = 100, bytes_max: int = 1 << 20
-    ) -> list[Record]:
-        found: list[Record] = []
-        for place, record in sorted(self._records.get(pool, {}).items()):
-            if place <= after:
-                continue
-            if len(found) == limit or (found and sum(len(one.body) for one in found) >= bytes_max):
-                break
-            found.append(record)
-        return found
 
     # scheduler
 
@@ -249,23 +235,6 @@ class MemoryStore(Tokens, Leases):
             if node_id in known and (at >= since or node_id in nodes)
         ]
 
-    async def record(self, lease: Lease, record: Record) -> None:
-        self._must_hold(lease)
-        place, records = (record.epoch, record.number), self._records.setdefault(lease.name, {})
-        assert place not in records, f"record {place} is written twice"
-        records[place] = structs.replace(record, at=micro(record.at), until=micro(record.until))
-
-    async def trim_history(self, lease: Lease, *, before: float, bytes_max: int) -> int:
-        self._must_hold(lease)
-        records = self._records.get(lease.name, {})
-        begins = sorted(place for place, record in records.items() if record.begins)
-        behind = {place: sum(len(records[each].body) for each in records if each >= place) for place in begins}
-        too_old = [place for place in begins if records[place].at <= before]
-        too_much = [place for place in begins if behind[place] <= bytes_max] or begins[-1:]
-        cut = max([*too_old[-1:], *too_much[:1]], default=(0, 0))
-        self._records[lease.name] = {place: record for place, record in records.items() if place >= cut}
-        return len(records) - len(self._records[lease.name])
-
     # relay
 
     async def unsent(self, *, limit: int) -> list[Event]:
@@ -300,28 +269,6 @@ class MemoryStore(Tokens, Leases):
             if job.tenant in tenants and job.state is JobState.SUCCEEDED and (job.ended_at or 0.0) >= since
         ]
         return sorted(found, key=lambda job: (job.ended_at or 0.0, job.seq))[:limit]
-
-    async def save_classes(self, classes: Sequence[WorkloadClass], *, pool: str) -> None:
-        for one in classes:
-            known = self._classes.get((pool, one.workload))
-            if known is None or known.at <= micro(one.at):
-                self._classes[pool, one.workload] = structs.replace(one, at=micro(one.at))
-
-    async def classes(self, *, pool: str, since: float = 0.0) -> list[WorkloadClass]:
-        kept = sorted(self._classes.items(), key=lambda kept: kept[0])
-        return [one for (of_pool, _), one in kept if of_pool == pool and one.at >= since]
-
-    async def forget_classes(self, *, pool: str, before: float) -> None:
-        self._classes = {kept: one for kept, one in self._classes.items() if kept[0] != pool or one.at >= micro(before)}
-
-    async def save_curves(self, curves: Sequence[Curve]) -> None:
-        for curve in curves:
-            known = self._curves.get((curve.pool, curve.subject))
-            if known is None or known.at <= micro(curve.at):
-                self._curves[curve.pool, curve.subject] = structs.replace(curve, at=micro(curve.at))
-
-    async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]:
-        return [self._curves[pool, subject] for subject in sorted(set(subjects)) if (pool, subject) in self._curves]
 
     # reallocator
 
