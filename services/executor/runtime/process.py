@@ -31,14 +31,13 @@ from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnav
 from services.executor.runtime.limits import fault
 from services.executor.runtime.shim import CGROUP_REFUSED_STATUS, TOO_LATE_STATUS, find_command, spawn
 from services.executor.runtime.stragglers import kill_stragglers
+from services.executor.runtime.sweeping import Sweeper
 
 logger = logging.getLogger(__name__)
 
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")  # all that a job sees of the executor's own environment
 ADOPT_SECONDS_MAX = 5.0
 POLL_SECONDS = 0.05
-SWEEP_SECONDS = 1.0
-LAST_TRIES = 10
 
 
 class _Live:
@@ -72,13 +71,10 @@ class ProcessRuntime:
         self._before = before
         self._live: dict[RunKey, _Live] = {}
         self._ended: dict[RunKey, Run] = {}
-        self._leftovers: list[dict[str, str]] = []  # cgroups in which something is still dying
         self._unwatched: set[RunKey] = set()  # live, without a pidfd: looked at every POLL_SECONDS
         self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._strayed: set[RunKey] = set()  # ended, and may have left processes outside their group
-        self._sweeping = False
-        self._polling = False
+        self._polling: asyncio.Task[None] | None = None
+        self._sweeper = Sweeper(self._cgroups, str(home.runs))
         self.not_enforced = (*self._cgroups.not_enforced, "shm", "read_only", "egress", "gpus")
         if ignore_images:
             self.not_enforced += ("image",)
@@ -117,7 +113,7 @@ class ProcessRuntime:
             self._spawn(order, key, command=command, env=env, workdir=workdir, before=before)
         except OSError as error:
             records.forget(folder)
-            self._drop_groups(self._cgroups.names().get(str(key), {}))
+            self._sweeper.drop(self._cgroups.names().get(str(key), {}))
             if error.errno != errno.E2BIG:
                 raise RuntimeUnavailableError(f"starting {key}: {error}") from error
             self._fail(key, "its command and environment are too long for this host")
@@ -173,14 +169,10 @@ class ProcessRuntime:
         for live in self._live.values():
             self._unwatch(live)
         self._live.clear()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for _ in range(LAST_TRIES):  # What is left even so the next executor removes.
-            self._leftovers = [groups for groups in self._leftovers if not cgroup.remove(groups)]
-            if not self._leftovers:
-                break
-            await asyncio.sleep(POLL_SECONDS)
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
+        await self._sweeper.close()
         self._cgroups.close()
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -294,9 +286,8 @@ class ProcessRuntime:
             live.pidfd = None
 
     def _poll_soon(self) -> None:
-        if not self._polling:
-            self._polling = True
-            self._spawn_task(self._poll())
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.get_running_loop().create_task(self._poll())
 
     async def _poll(self) -> None:
         while self._unwatched:
@@ -304,7 +295,6 @@ class ProcessRuntime:
             for key in sorted(self._unwatched):
                 if not records.locked(self._home.run(key)):
                     self._over(key)
-        self._polling = False
 
     def _over(self, key: RunKey) -> None:
         """Its shim has ended: end what it left, reap it, and say how it ended."""
@@ -320,14 +310,13 @@ class ProcessRuntime:
         if status == TOO_LATE_STATUS and records.shim_pid(folder) is None:  # It never ran: nothing to tell of.
             logger.warning("%s did not begin: its leave to start had run out", key)
             records.forget(folder)
-            self._drop_groups(live.record.cgroups)
+            self._sweeper.drop(live.record.cgroups)
             self._changed.set()
             return
         self._end(self._outcome(live.record, live.run, status))
-        self._drop_groups(live.record.cgroups)
+        self._sweeper.drop(live.record.cgroups)
         if not (live.record.cgroups and live.child):
-            self._strayed.add(key)
-            self._sweep_soon()
+            self._sweeper.find_strays(key)
 
     def _outcome(self, record: records.Record, run: Run, status: int | None) -> Run:
         """How it ended: as the shim wrote it, else as the kernel told us, else nobody knows."""
@@ -361,33 +350,6 @@ class ProcessRuntime:
         self._ended[run.key] = run
         self._changed.set()
 
-    def _drop_groups(self, groups: Mapping[str, str]) -> None:
-        if groups and not cgroup.remove(groups):
-            self._cgroups.kill(groups)
-            self._leftovers.append(dict(groups))
-            self._sweep_soon()
-
-    def _sweep_soon(self) -> None:
-        if not self._sweeping:
-            self._sweeping = True
-            self._spawn_task(self._sweep())
-
-    async def _sweep(self) -> None:
-        """Once for all that ended within a second: what left its process group dies too."""
-        pause = POLL_SECONDS
-        while self._sweeping:
-            await asyncio.sleep(pause)
-            self._sweeping = False
-            kept = [groups for groups in self._leftovers if not cgroup.remove(groups)]
-            for groups in kept:
-                self._cgroups.kill(groups)
-            self._leftovers = kept
-            strayed, self._strayed = self._strayed, set()
-            if strayed:
-                await asyncio.to_thread(kill_stragglers, str(self._home.runs), strayed.__contains__)
-            self._sweeping = self._sweeping or bool(self._leftovers)
-            pause = SWEEP_SECONDS
-
     # ── after a restart ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def _adopt(self) -> None:
@@ -404,9 +366,7 @@ class ProcessRuntime:
             if name not in known:
                 self._cgroups.kill(groups)
                 cgroup.remove(groups)
-        self._strayed |= self._ended.keys()
-        if self._strayed:
-            self._sweep_soon()
+        self._sweeper.find_strays(*self._ended)
 
     async def _adopt_one(self, record: records.Record, folder: str, deadline: float) -> bool:
         """False: it never started, so there is nothing to remember."""
@@ -428,13 +388,8 @@ class ProcessRuntime:
             return True
         self._cgroups.kill(record.cgroups)
         self._end(self._outcome(record, run, None))
-        self._drop_groups(record.cgroups)
+        self._sweeper.drop(record.cgroups)
         return True
-
-    def _spawn_task(self, work: "asyncio._CoroutineLike[None]") -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _is_child(pid: int) -> bool:
