@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
@@ -39,14 +38,13 @@ def beside_the_loop(ask: Callable[[], T], *, name: str) -> asyncio.Future[T]:
 
 
 def in_time(ask: Callable[[], T], *, seconds_max: float, name: str) -> T:
-    """For who has no event loop. Raises TimeoutError, or what `ask` raised."""
-    answer: Future[T] = Future()
-
-    def work() -> None:
-        try:
-            answer.set_result(ask())
-        except Exception as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=work, name=name, daemon=True).start()
-    return answer.result(seconds_max)
+    """For who has no event loop. Raises TimeoutError."""
+    found: list[T] = []
+    thread = threading.Thread(target=lambda: found.append(ask()), name=name, daemon=True)
+    thread.start()
+    thread.join(seconds_max)
+    if thread.is_alive():
+        raise TimeoutError(f"{name} has not answered in {seconds_max:g} s")
+    if not found:
+        raise RuntimeError(f"{name} failed; its thread has said why")
+    return found[0]

@@ -61,10 +61,8 @@ def _told(
         out.write("no GPU: this machine has no NVIDIA driver, or the driver lists none\n")
         return 1
     source = DriverSource(gpus, nvml=nvml, clock=clock)
-    try:
-        _in_time(source.open)
-    except SourceError as error:
-        out.write(f"the NVIDIA driver does not open: {error}\n")
+    if failure := _in_time(lambda: _opened(source)):
+        out.write(f"the NVIDIA driver does not open: {failure}\n")
         return 1
     if asked.check:
         _check(source, gpus, out, clock=clock, sleep=sleep, period=asked.period)
@@ -77,6 +75,15 @@ def _told(
             break
         sleep(_CLOSE_SECONDS)
     return 0
+
+
+def _opened(source: DriverSource) -> str:
+    """Empty, or why it is not."""
+    try:
+        source.open()
+    except SourceError as error:
+        return str(error)
+    return ""
 
 
 def _in_time(ask: Callable[[], T]) -> T:
