@@ -5,13 +5,14 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from libs.domain.job import CauseCode, Placement
+from libs.domain.job import Allocation, CauseCode, Placement
 from libs.domain.spec import TuningMode
-from libs.messages.asks import Tune
+from libs.messages.asks import RankTuning, Tune
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import HostSample, NodeSampled, RunSample
 from libs.tuning import limits
 from libs.tuning.envelope import bounds_of
+from libs.tuning.proposal import Free, that_fits
 from libs.tuning.split import Demand, best_split
 from services.reallocator.core import Reallocator
 from tests.support.builders import GIB
@@ -201,6 +202,45 @@ def test_a_split_stays_inside_its_budget_and_never_loses(rows: list[tuple[float,
     assert found.gain >= -1e-6
     for demand in demands:
         assert demand.least - 1e-9 <= found.by_role[demand.role]
+
+
+bytes_of_memory = st.integers(1, 1 << 34)
+node_names = st.sampled_from(["node-1", "node-2"])
+
+
+@settings(max_examples=300, deadline=None, phases=QUICK)
+@given(
+    st.lists(st.tuples(node_names, limit, limit, bytes_of_memory, bytes_of_memory), min_size=1, max_size=5),
+    st.dictionaries(node_names, st.tuples(st.floats(0.0, 8.0), st.integers(0, 1 << 35))),
+)
+def test_what_fits_is_all_that_is_wanted_or_as_much_of_it_as_is_free(
+    rows: list[tuple[str, float, float, int, int]], rooms: dict[str, tuple[float, int]]
+) -> None:
+    held = [
+        Allocation(rank=rank, role="worker", node_id=name, cpus=cpus, memory=memory)
+        for rank, (name, cpus, _, memory, _) in enumerate(rows)
+    ]
+    wanted = [RankTuning(rank=rank, cpus=row[2], memory=row[4]) for rank, row in enumerate(rows)]
+    found = that_fits(wanted, held, {name: Free(cpus=cpus, memory=memory) for name, (cpus, memory) in rooms.items()})
+    for of_memory in (False, True):
+        for name in {has.node_id for has in held}:
+            had, asked, given = (
+                [_size(one, of_memory) for one, has in zip(ranks, held, strict=True) if has.node_id == name]
+                for ranks in (held, wanted, found)
+            )
+            room = rooms.get(name, (0.0, 0))[of_memory]
+            if sum(asked) - sum(had) <= room:
+                assert given == asked
+                continue
+            assert sum(given) - sum(had) <= room + 1e-6
+            for before, most, after in zip(had, asked, given, strict=True):
+                assert before <= after <= most or after == most < before
+
+
+def _size(one: Allocation | RankTuning, of_memory: bool) -> float:
+    size = one.memory if of_memory else one.cpus
+    assert size is not None
+    return size
 
 
 def test_late_and_doubled_samples_change_nothing() -> None:
