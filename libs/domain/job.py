@@ -105,7 +105,7 @@ class CauseCode(StrEnum):
     UPSCALED = "upscaled"  # a rank has more CPUs, memory or network: that holds it back
     RECLAIMED = "reclaimed"  # a rank has less of what it leaves unused
     REBALANCED = "rebalanced"  # one rank gave to another of the same job
-    ROLLED_BACK = "rolled-back"  # what was tried did not pay: all is as before
+    ROLLED_BACK = "rolled-back"  # what was tried did not pay: it is as before, as far as there is room
     MOVED = "moved"  # it runs faster elsewhere, by more than the move costs
     NODE_LOST = "node-lost"
     CANCEL_ASKED = "cancel-asked"

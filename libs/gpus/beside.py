@@ -37,14 +37,18 @@ def beside_the_loop(ask: Callable[[], T], *, name: str) -> asyncio.Future[T]:
     return answer
 
 
+class SilentError(Exception):
+    """What was asked has not answered in time."""
+
+
 def in_time(ask: Callable[[], T], *, seconds_max: float, name: str) -> T:
-    """For who has no event loop. Raises TimeoutError."""
+    """For who has no event loop. Raises SilentError."""
     found: list[T] = []
     thread = threading.Thread(target=lambda: found.append(ask()), name=name, daemon=True)
     thread.start()
     thread.join(seconds_max)
     if thread.is_alive():
-        raise TimeoutError(f"{name} has not answered in {seconds_max:g} s")
+        raise SilentError(f"{name} has not answered in {seconds_max:g} s")
     if not found:
         raise RuntimeError(f"{name} failed; its thread has said why")
     return found[0]

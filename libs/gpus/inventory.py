@@ -51,11 +51,11 @@ async def inventory_in_time(
     late: Callable[[tuple[Gpu, ...]], None] = lambda _: None,
     nvml: Nvml = DRIVER,
     seconds_max: float = INVENTORY_SECONDS_MAX,
-) -> tuple[Gpu, ...]:
+) -> tuple[Gpu, ...] | None:
     """As `inventory`, beside the event loop, and for no longer than `seconds_max` or until `stop`.
 
-    A GPU that fell off the bus can hang its driver for good. Then no real ones are offered; the thread that asked is
-    left behind, and keeps nobody from ending. Should the driver answer after all, `late` is given the real GPUs.
+    A GPU that fell off the bus can hang its driver for good. Then nobody knows (None); the thread that asked is left
+    behind, and keeps nobody from ending. Should the driver answer after all, `late` is told.
     """
     asked = beside_the_loop(lambda: _real(nvml), name="gpu-inventory")
     stopping = asyncio.create_task(stop.wait())
@@ -64,22 +64,23 @@ async def inventory_in_time(
         await asyncio.wait(waiting, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopping.cancel()
-    real: tuple[Gpu, ...] = ()
     if asked.done():
-        real = asked.result()
-    elif not stop.is_set():
+        return _offered(asked.result(), emulated=emulated, node_id=node_id)
+    if not stop.is_set():
         logger.error(
             "the NVIDIA driver has not said in %g s which GPUs there are, so no real GPUs until it does:"
             " one may have fallen off the bus; look into dmesg, and reboot the node if it never answers",
             seconds_max,
         )
-        if not emulated:
-            asked.add_done_callback(lambda answer: _come_late(answer, late))
-    return _offered(real, emulated=emulated, node_id=node_id)
+    if emulated:
+        return _offered((), emulated=emulated, node_id=node_id)
+    asked.add_done_callback(lambda answer: _come_late(answer, late))
+    return None
 
 
 def _come_late(answer: asyncio.Future[tuple[Gpu, ...]], late: Callable[[tuple[Gpu, ...]], None]) -> None:
-    if not answer.cancelled() and answer.exception() is None and (real := answer.result()):
+    if not answer.cancelled() and answer.exception() is None:
+        real = answer.result()
         logger.warning("the NVIDIA driver has answered late: %d GPUs are offered from now on", len(real))
         late(real)
 

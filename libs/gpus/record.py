@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO, TypeVar
 import msgspec
 
 from libs.domain.cluster import Gpu
-from libs.gpus.beside import in_time
+from libs.gpus.beside import SilentError, in_time
 from libs.gpus.inventory import INVENTORY_SECONDS_MAX, inventory
 from libs.gpus.nvml import DRIVER, Nvml
 from libs.gpus.recording import FORMAT, Header, Moment, line
@@ -45,7 +45,7 @@ def main(
         parser.error("a FILE to record into, or --check")
     try:
         return _told(asked, nvml=nvml, out=out, clock=clock, sleep=sleep)
-    except TimeoutError:
+    except SilentError:
         out.write(
             f"the NVIDIA driver has not answered in {INVENTORY_SECONDS_MAX:g} s: a GPU may have fallen off the bus;"
             " look into dmesg\n"

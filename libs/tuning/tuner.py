@@ -18,8 +18,9 @@ from msgspec import Struct, structs
 from libs.domain.job import Allocation, Cause, CauseCode, Job
 from libs.domain.quantity import size_text
 from libs.messages.asks import RankTuning, Tune
+from libs.tuning import rollback
 from libs.tuning.limits import may_shrink_to
-from libs.tuning.proposal import TRIES, Failed, Free, Proposal, that_fits
+from libs.tuning.proposal import TRIES, Failed, Free, Proposal
 from libs.tuning.window import JobWindow
 
 SPEED_SPREAD = 0.05  # of the mean, between windows: what counts as stable
@@ -34,9 +35,10 @@ LOSS_KEPT = 0.03  # what a reclaim may cost
 DRIFT = 0.10  # of the speed: what was in vain is worth another try
 ASK_SECONDS = 20.0  # an ask that is not done by then counts as refused
 VERIFY_SECONDS = 180.0  # a trial of which nothing is heard for so long is undone
-ROLLBACKS_MAX = 5  # a rollback refused so often is given up: what it needs has gone to others
+ROLLBACKS_MAX = 5  # a rollback asked for so often is given up: what it needs has gone to others
 LIMIT_OFF = 0.05  # by which part a limit in force may differ from the one granted: kernels round
 _ALIKE = 1e-6
+_EXHAUSTED = Failed(times=TRIES["less"], speed=0.0, cpus=0.0)
 
 
 class Phase(StrEnum):
@@ -48,10 +50,7 @@ class Phase(StrEnum):
 
 
 class Trial(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One change under trial. `asked_at`: when it, or its rollback, was asked for last; `cpus`: the job's then.
-
-    `back`: what its rollback asks for, where others have a part of the room meanwhile; () is all that was before.
-    """
+    """One change under trial. `asked_at`: when it, or its rollback, was asked for last; `cpus`: the job's then."""
 
     proposal: Proposal
     speed: float
@@ -59,7 +58,7 @@ class Trial(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpus: float
     rollbacks: int = 0
     why: str = ""  # it is undone
-    back: tuple[RankTuning, ...] = ()
+    gain: float = 0.0  # what came of it
 
 
 class Measure(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -190,7 +189,8 @@ def relieve(state: State, job: Job, ranks: Sequence[Allocation]) -> Moved:
     )
     cause = Cause(code=CauseCode.ROLLED_BACK, sentence=sentence, numbers={"memory_before": float(first.memory)})
     asked = tuple(RankTuning(rank=rank.rank, memory=job.spec.roles[rank.role].memory_bytes) for rank in ranks)
-    remembered = _never_again(state, "memory:less")
+    failed = {**state.failed, "memory:less": _EXHAUSTED}
+    remembered = structs.replace(state, failed=failed)
     return Moved(state=remembered, tune=Tune(epoch=job.epoch, ranks=asked, cause=cause), save=True)
 
 
@@ -207,16 +207,16 @@ def _trials(state: State) -> tuple[object, ...]:
 def _asked(state: State, trial: Trial, job: Job, now: float, free: Mapping[str, Free]) -> Moved:
     """Has the scheduler done it? Its answer is the job's placement."""
     undoing = state.phase is Phase.ROLLING_BACK
-    if _has(job, (trial.back or trial.proposal.before) if undoing else trial.proposal.after):
+    if _has(job, trial.proposal.before if undoing else trial.proposal.after):
         if undoing:
             return Moved(state=_settling(state, now, SKIP_AFTER_CHANGE), save=True)
         return Moved(state=_verifying(state, now), save=True)
     if now - trial.asked_at < ASK_SECONDS:
         return Moved(state=state)
-    if undoing and trial.rollbacks < ROLLBACKS_MAX and _has(job, trial.proposal.after):
-        return _undo_what_fits(state, trial, job, now, free)
+    if undoing and trial.rollbacks < ROLLBACKS_MAX and rollback.is_under_way(job, trial.proposal):
+        return _undo_again(state, trial, job, now, free)
     if undoing:
-        given_up = _never_again(state, trial.proposal.direction)
+        given_up = _never_again(state, trial.proposal)
         return Moved(state=_settling(given_up, now, SKIP_AFTER_CHANGE), save=True)
     failed = _in_vain(state, trial)
     return Moved(state=structs.replace(_settling(failed, now, 0), late=trial), save=True)
@@ -257,31 +257,33 @@ def _undo(
     remembered = _in_vain(state, trial)
     if not _may_shrink(trial.proposal, window):
         return Moved(state=_settling(remembered, now, SKIP_AFTER_CHANGE), save=True)
-    numbers = {"speed_before": round(trial.speed, 6), "gain": round(gain, 6), "cost": round(trial.proposal.cost, 6)}
-    sentence = f"as before ({trial.proposal.sentence} did not pay): {why}"
-    cause = Cause(code=CauseCode.ROLLED_BACK, sentence=sentence, numbers=numbers)
-    asked = structs.replace(trial, asked_at=now, rollbacks=1, why=why)
+    asked = structs.replace(trial, asked_at=now, rollbacks=1, why=why, gain=gain)
     after = structs.replace(remembered, phase=Phase.ROLLING_BACK, since=now, trial=asked, undone=remembered.undone + 1)
-    return Moved(state=after, tune=Tune(epoch=job.epoch, ranks=trial.proposal.before, cause=cause), save=True)
-
-
-def _undo_what_fits(state: State, trial: Trial, job: Job, now: float, free: Mapping[str, Free]) -> Moved:
-    """Its rollback was refused: ask for as much of it as there is room for, if for any."""
-    assert job.placement is not None
     before = trial.proposal.before
-    back = that_fits(before, job.placement.allocations, free)
-    asked = structs.replace(trial, asked_at=now, rollbacks=trial.rollbacks + 1, back=() if back == before else back)
-    if _has(job, back):
-        waits = structs.replace(state, since=now, trial=structs.replace(asked, back=()))
-        return Moved(state=waits, save=True)
-    part = ""
-    if back != before:
-        part = ", as far as there is room"
-        state = _never_again(state, trial.proposal.direction)
-    sentence = f"as before{part} ({trial.proposal.sentence} did not pay): {trial.why}; asked for again"
-    cause = Cause(code=CauseCode.ROLLED_BACK, sentence=sentence, numbers={"speed_before": round(trial.speed, 6)})
+    tune = Tune(epoch=job.epoch, ranks=before, cause=_rolled_back(asked, "as before", ""))
+    return Moved(state=after, tune=tune, save=True)
+
+
+def _rolled_back(trial: Trial, words: str, more: str) -> Cause:
+    numbers = {"speed_before": trial.speed, "gain": trial.gain, "cost": trial.proposal.cost}
+    return Cause(
+        code=CauseCode.ROLLED_BACK,
+        sentence=f"{words} ({trial.proposal.sentence} did not pay): {trial.why}{more}",
+        numbers={name: round(value, 6) for name, value in numbers.items()},
+    )
+
+
+def _undo_again(state: State, trial: Trial, job: Job, now: float, free: Mapping[str, Free]) -> Moved:
+    """Its rollback was refused, or done in part."""
+    before = trial.proposal.before
+    wanted = rollback.as_it_fits(job, trial.proposal, free, again=trial.rollbacks)
+    asked = structs.replace(trial, asked_at=now, rollbacks=trial.rollbacks + 1)
     after = structs.replace(state, since=now, trial=asked)
-    return Moved(state=after, tune=Tune(epoch=job.epoch, ranks=back, cause=cause), save=True)
+    if _has(job, wanted):
+        return Moved(state=after, save=True)
+    words = "as before" if wanted == before else "as before, as far as there is room"
+    cause = _rolled_back(asked, words, "; asked for again")
+    return Moved(state=after, tune=Tune(epoch=job.epoch, ranks=wanted, cause=cause), save=True)
 
 
 def _in_force(window: JobWindow, limits: Sequence[RankTuning]) -> bool:
@@ -313,10 +315,11 @@ def _in_vain(state: State, trial: Trial) -> State:
     return structs.replace(state, failed={**state.failed, direction: failed})
 
 
-def _never_again(state: State, direction: str) -> State:
-    """Whatever the speed is: who did not have back what it gave is slower by that, and would give more and more."""
-    exhausted = Failed(times=TRIES[direction.split(":")[1]], speed=0.0, cpus=0.0)
-    return structs.replace(state, failed={**state.failed, direction: exhausted})
+def _never_again(state: State, proposal: Proposal) -> State:
+    """Whatever the speed is: who did not get back all that it gave is slower by that, and would give more and more."""
+    if proposal.code is not CauseCode.RECLAIMED:
+        return state
+    return structs.replace(state, failed={**state.failed, proposal.direction: _EXHAUSTED})
 
 
 def _settling(state: State, now: float, skip: int) -> State:

@@ -147,7 +147,7 @@ async def _serve(
         node_id=config.node_id,
         pool=config.pool,
         address=config.address,
-        capacity=lambda: replace(without_gpus, gpus=node.gpus),
+        capacity=lambda: replace(without_gpus, gpus=node.gpus or ()),
         sync_seconds=config.sync_seconds,
     )
     retention = Retention(

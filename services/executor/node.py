@@ -8,18 +8,19 @@ from msgspec import Struct
 from libs.domain.cluster import Gpu
 from libs.domain.spec import Volume
 from libs.messages.nodes import EndReason, StartRun
+from services.executor.runtime import RuntimeUnavailableError
 
 
 class NodeFacts(Struct, kw_only=True):
-    """`gpus` may come late, by a driver that takes its time; nothing else of it changes."""
+    """`gpus` is None as long as the driver has not said which there are; nothing else of it changes."""
 
     node_id: str
     address: str = "127.0.0.1"
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[Gpu, ...] | None = ()
     checkpoints: str  # each job has its own folder in here
     volumes_allowed: tuple[str, ...] = ()  # folders whose contents jobs may mount
 
-    def offer(self, gpus: tuple[Gpu, ...]) -> None:
+    def offer(self, gpus: tuple[Gpu, ...] | None) -> None:
         """These are what the node has."""
         self.gpus = gpus
 
@@ -38,8 +39,10 @@ def port_taken(order: StartRun) -> Refusal:
 
 
 def gpus_of(order: StartRun, node: NodeFacts) -> tuple[Gpu, ...]:
-    """The GPUs that the order names by index. Raises Refusal."""
-    by_index = {gpu.index: gpu for gpu in node.gpus}
+    """The GPUs that the order names by index. Raises Refusal, RuntimeUnavailableError."""
+    if order.gpus and node.gpus is None:
+        raise RuntimeUnavailableError("the NVIDIA driver has not said yet which GPUs there are")
+    by_index = {gpu.index: gpu for gpu in node.gpus or ()}
     unknown = [index for index in order.gpus if index not in by_index]
     if unknown:
         raise Refusal(f"this node has no GPU {unknown[0]}")

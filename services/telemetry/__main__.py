@@ -46,11 +46,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 async def watch(config: Config, *, stop: asyncio.Event) -> GpuWatch:
     if config.replay is None:
         watched = GpuWatch(())
-        watched.offer(
-            await inventory_in_time(
-                emulated=config.emulated_gpus, node_id=config.node_id, stop=stop, late=watched.offer
-            )
+        known = await inventory_in_time(
+            emulated=config.emulated_gpus, node_id=config.node_id, stop=stop, late=watched.offer
         )
+        watched.offer(known or ())
         return watched
     try:
         replay = await asyncio.to_thread(Replay, config.replay)

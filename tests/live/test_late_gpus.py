@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from libs.gpus import inventory_in_time
-from libs.messages.nodes import LogRead, ReadLog
+from libs.messages.nodes import EndReason, LogRead, ReadLog
 from services.executor import __main__ as executor
 from services.executor.runtime import RunKey
 from tests.support.control_plane import ControlPlane
 from tests.support.hung_driver import a_driver_that_hangs
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
+
+SEVERAL = 10  # reports: more than two tries to start
 
 
 async def test_a_node_offers_its_gpus_when_its_driver_has_woken_up_and_what_runs_goes_on(
@@ -34,15 +36,18 @@ async def test_a_node_offers_its_gpus_when_its_driver_has_woken_up_and_what_runs
     with a_driver_that_hangs() as driver:
         running = asyncio.create_task(executor.run(stop))
         try:
-            orders = [order("without", command=("sleep", "60"))]
-            await control.want(*orders)
+            # As after a restart: the other was placed here while the GPUs were known.
+            placed = order("with", gpus=(0,), command=("sh", "-c", "echo $CUDA_VISIBLE_DEVICES"))
+            await control.want(order("without", command=("sleep", "60")), placed)
             before = await control.hears(without, "running")
+            await until(lambda: len(control.reports) > SEVERAL)
             assert {report.capacity.gpus for report in control.reports} == {()}
+            assert {run.state for report in control.reports for run in report.runs} <= {"running", "starting"}
             driver.release()
             await until(lambda: control.reports[-1].capacity.gpus)
             assert [gpu.uuid for gpu in control.reports[-1].capacity.gpus] == ["GPU-0"]
-            await control.want(*orders, order("with", gpus=(0,), command=("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")))
-            await control.hears(with_gpu, "exited")
+            ended = await control.hears(with_gpu, "exited")
+            assert (ended.reason, ended.exit_code) == (EndReason.EXIT, 0)
             ask = ReadLog(node_id="node-1", job_id="with", epoch=1, rank=0)
             assert (await control.bus.request(ask, LogRead, seconds_max=5)).data == b"GPU-0\n"
             assert control.seen[without].started_at == before.started_at

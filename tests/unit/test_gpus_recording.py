@@ -121,7 +121,6 @@ def _changed(place: int, **values: Any) -> Callable[[list[bytes]], list[bytes]]:
 def test_nobody_waits_for_good_for_a_driver_that_hangs(
     readings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("libs.gpus.record.INVENTORY_SECONDS_MAX", 0.3)
     clock, said, path = Clock(), io.StringIO(), tmp_path / "a.jsonl"
     with a_driver_that_hangs() as library:
 
@@ -129,9 +128,12 @@ def test_nobody_waits_for_good_for_a_driver_that_hangs(
             clock.sleep(seconds)
             if clock.now >= readings:
                 library.hang()
+                monkeypatch.setattr("libs.gpus.record.INVENTORY_SECONDS_MAX", 0.3)
 
         if readings:
             library.release()
+        else:
+            hang_in_the_end(0.0)
         assert record([str(path)], out=said, clock=clock, sleep=hang_in_the_end) == 1
     assert "the NVIDIA driver has not answered in 0.3 s" in said.getvalue()
     if readings:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from libs.domain.job import CauseCode, JobState, Placement
+from libs.domain.job import CauseCode, JobState
 from libs.domain.quantity import size_bytes
 from libs.domain.spec import SpecError, TuningMode, decode_spec
 from tests.support.builders import GIB
@@ -147,63 +147,6 @@ def test_idle_cores_are_reclaimed_and_kept_above_use() -> None:
     assert pool.codes == [CauseCode.RECLAIMED]
     assert 1.0 <= max(one.cpus for one in job.held) <= 1.35
     assert job.speed == speed
-
-
-def test_a_reclaim_that_costs_speed_is_undone_once() -> None:
-    class Bursty(Model, frozen=True, kw_only=True):
-        def step_seconds(self, held: object) -> float:
-            return 1.0 if min(one.cpus for one in held) >= 4.0 else 1.2  # type: ignore[attr-defined]
-
-    job = Trained(Bursty(roles={"worker": Kindred(count=2, seconds=0.5, cpus=4.0)}))
-    pool = Pool(job).run(900)
-    assert pool.codes == [CauseCode.RECLAIMED, CauseCode.ROLLED_BACK]
-    assert {one.cpus for one in job.held} == {4.0}
-
-
-class Bursty(Model, frozen=True, kw_only=True):
-    """Leaves most of its cores unused, and is slower without them."""
-
-    def step_seconds(self, held: object) -> float:
-        return 1.0 if min(one.cpus for one in held) >= 4.0 else 1.2  # type: ignore[attr-defined]
-
-
-def test_a_rollback_that_was_refused_is_asked_for_again_for_the_same_reason() -> None:
-    job = Trained(Bursty(roles={"worker": Kindred(count=2, seconds=0.5, cpus=4.0)}))
-    pool = Pool(job)
-    while not pool.tunes:
-        pool.second()
-    pool.refuses = True
-    while len(pool.tunes) < 3:
-        pool.second()
-    first, again = (tune.cause.sentence for _, tune in pool.tunes[1:])
-    assert "did not pay): speed" in first
-    assert again == f"{first}; asked for again"
-
-
-def test_of_a_rollback_for_which_others_have_the_room_is_done_what_fits() -> None:
-    job = Trained(Bursty(roles={"worker": Kindred(count=2, seconds=0.5, cpus=4.0)}))
-    pool = Pool(job, cpus=8.0)
-    while not pool.tunes:
-        pool.second()
-    left = total(job)
-    pool.refuses = True
-    while len(pool.tunes) < 2:
-        pool.second()
-    taken = Trained(
-        Model(roles={"worker": Kindred(count=1, seconds=0.5, cpus=8.0 - left)}), job_id="j-2", tuning={"mode": "off"}
-    )
-    pool.jobs["j-2"] = taken
-    pool.run(60)
-    assert len(pool.tunes) == 2, "nothing fits: nothing is asked for"
-    taken.job = structs.replace(taken.job, placement=Placement(allocations=(structs.replace(taken.held[0], cpus=5.0),)))
-    pool.refuses = False
-    pool.run(30)
-    assert pool.codes == [CauseCode.RECLAIMED, CauseCode.ROLLED_BACK, CauseCode.ROLLED_BACK]
-    assert ", as far as there is room (each worker" in pool.tunes[-1][1].cause.sentence
-    assert [one.cpus for one in job.held] == [pytest.approx(1.5, abs=0.01)] * 2
-    assert total(job) + 5.0 <= 8.0
-    pool.run(600)
-    assert len(pool.tunes) == 3, pool.tunes[3:]
 
 
 def test_memory_grows_where_pages_are_read_again() -> None:

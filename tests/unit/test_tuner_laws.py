@@ -12,7 +12,8 @@ from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import HostSample, NodeSampled, RunSample
 from libs.tuning import limits
 from libs.tuning.envelope import bounds_of
-from libs.tuning.proposal import Free, that_fits
+from libs.tuning.proposal import Free
+from libs.tuning.rollback import PART_MIN, that_fits
 from libs.tuning.split import Demand, best_split
 from services.reallocator.core import Reallocator
 from tests.support.builders import GIB
@@ -149,8 +150,8 @@ class Lawful:
             if "as far as there is room" in tune.cause.sentence:
                 assert had < has < sum(one.cpus for one in self.under_trial[1].allocations)
                 assert has <= self.cpus + 1e-9
-            else:
-                assert self.job.job.placement == self.under_trial[1]
+                return
+            assert self.job.job.placement == self.under_trial[1]
             self.under_trial = None
             return
         self.under_trial = (tune, placed)
@@ -220,7 +221,10 @@ def test_what_fits_is_all_that_is_wanted_or_as_much_of_it_as_is_free(
         Allocation(rank=rank, role="worker", node_id=name, cpus=cpus, memory=memory)
         for rank, (name, cpus, _, memory, _) in enumerate(rows)
     ]
-    wanted = [RankTuning(rank=rank, cpus=row[2], memory=row[4]) for rank, row in enumerate(rows)]
+    wanted = [
+        RankTuning(rank=rank, cpus=cpus + more, memory=memory + much)
+        for rank, (_, cpus, more, memory, much) in enumerate(rows)
+    ]
     found = that_fits(wanted, held, {name: Free(cpus=cpus, memory=memory) for name, (cpus, memory) in rooms.items()})
     for of_memory in (False, True):
         for name in {has.node_id for has in held}:
@@ -229,12 +233,15 @@ def test_what_fits_is_all_that_is_wanted_or_as_much_of_it_as_is_free(
                 for ranks in (held, wanted, found)
             )
             room = rooms.get(name, (0.0, 0))[of_memory]
-            if sum(asked) - sum(had) <= room:
+            needed = sum(most - before for before, most in zip(had, asked, strict=True))
+            if needed <= room:
                 assert given == asked
-                continue
-            assert sum(given) - sum(had) <= room + 1e-6
-            for before, most, after in zip(had, asked, given, strict=True):
-                assert before <= after <= most or after == most < before
+            elif room < PART_MIN * needed:
+                assert given == had
+            else:
+                assert sum(given) - sum(had) <= room + 1e-6
+                for before, most, after in zip(had, asked, given, strict=True):
+                    assert before <= after <= most
 
 
 def _size(one: Allocation | RankTuning, of_memory: bool) -> float:

@@ -228,7 +228,7 @@ class DockerRuntime:
             logger.warning("what jobs send is not limited here: %s", why or "they have the network of their host")
         else:
             logger.info("what jobs send is limited by the %s way", egress.way)
-        safe = safe_update(gpus=self._node.gpus, injection=self._injection)
+        safe = safe_update(gpus=self._node.gpus or (), injection=self._injection)
         if not safe and settings.limits_by != "engine":
             logger.info("an update by the engine could take GPUs away here: their limits are changed by files")
         self._resizing = Resizing(self._engine, self._rates, egress=egress, limits_by=settings.limits_by, safe=safe)

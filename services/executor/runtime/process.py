@@ -252,7 +252,7 @@ class ProcessRuntime:
             records.write(folder, record)
 
     def _fail(self, key: RunKey, detail: str, reason: EndReason = EndReason.START_FAILED) -> None:
-        """Kept in memory only: after a restart the same order fails the same way again."""
+        """Kept in memory only: after a restart the same order fails the same way again, or can be carried out."""
         now = time.time()
         self._end(Run(key=key, state=RunState.EXITED, ended_at=now, reason=reason, detail=detail))
 

@@ -1,0 +1,95 @@
+"""What a rollback asks for when others have taken a part of the room meanwhile."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import structs
+
+from libs.domain.job import Allocation, CauseCode, Job
+from libs.messages.asks import RankTuning
+from libs.tuning.envelope import grained
+from libs.tuning.proposal import Free, Proposal
+
+PART_MIN = 0.05  # of what is wanted: less is not worth a change
+_ALIKE = 1e-6
+
+
+def as_it_fits(job: Job, proposal: Proposal, free: Mapping[str, Free], *, again: int) -> tuple[RankTuning, ...]:
+    """What a reclaim took comes back as far as there is room; of anything else, all or nothing does.
+
+    A node that is kept for a job that waits gives to others only what they asked for themselves, and who rolls back
+    does not know which is: every second time no more is wanted. `again`: how often it was asked for so far.
+    """
+    assert job.placement is not None
+    if proposal.code is not CauseCode.RECLAIMED:
+        return proposal.before
+    wanted = _as_asked(job, proposal.before) if again % 2 else proposal.before
+    return that_fits(wanted, job.placement.allocations, free)
+
+
+def is_under_way(job: Job, proposal: Proposal) -> bool:
+    """Has the job what the trial gave it, or of a reclaim a part of that again? Else somebody else changed it."""
+    assert job.placement is not None
+    reclaimed = proposal.code is CauseCode.RECLAIMED
+    held = {allocation.rank: allocation for allocation in job.placement.allocations}
+    for before, after in zip(proposal.before, proposal.after, strict=True):
+        for most, least, has in zip(_sizes(before), _sizes(after), _sizes(held[after.rank]), strict=True):
+            if most is None or least is None or has is None:
+                continue
+            if not least - _ALIKE <= has <= (most if reclaimed else least) + _ALIKE:
+                return False
+    return True
+
+
+def that_fits(
+    wanted: Sequence[RankTuning], allocations: Sequence[Allocation], free: Mapping[str, Free]
+) -> tuple[RankTuning, ...]:
+    """Of the CPU and memory that ranks are to have again, as much as their nodes have left: on one node all the same
+    part of it, and none where that is next to nothing. What they may send is as was wanted."""
+    held = {allocation.rank: allocation for allocation in allocations}
+    parts = {
+        node: _part(
+            [(limit, held[limit.rank]) for limit in wanted if held[limit.rank].node_id == node],
+            free.get(node, Free(cpus=0.0, memory=0)),
+        )
+        for node in {held[limit.rank].node_id for limit in wanted}
+    }
+    fitting: list[RankTuning] = []
+    for limit in wanted:
+        has = held[limit.rank]
+        of_cpus, of_memory = parts[has.node_id]
+        cpus, memory = limit.cpus, limit.memory
+        if cpus is not None and of_cpus < 1.0:
+            cpus = max(has.cpus, grained(has.cpus + of_cpus * (cpus - has.cpus)))
+        if memory is not None and of_memory < 1.0:
+            memory = has.memory + int(of_memory * (memory - has.memory))
+        fitting.append(structs.replace(limit, cpus=cpus, memory=memory))
+    return tuple(fitting)
+
+
+def _part(pairs: Sequence[tuple[RankTuning, Allocation]], left: Free) -> tuple[float, float]:
+    """Of the CPU and of the memory that the ranks of one node are to have more."""
+    cpus = sum(limit.cpus - has.cpus for limit, has in pairs if limit.cpus is not None)
+    memory = sum(limit.memory - has.memory for limit, has in pairs if limit.memory is not None)
+    return _met(cpus, left.cpus), _met(memory, left.memory)
+
+
+def _met(more: float, left: float) -> float:
+    part = 1.0 if more <= left else left / more
+    return part if part >= PART_MIN else 0.0
+
+
+def _sizes(one: Allocation | RankTuning) -> tuple[float | None, ...]:
+    return one.cpus, one.memory, one.egress
+
+
+def _as_asked(job: Job, limits: Sequence[RankTuning]) -> tuple[RankTuning, ...]:
+    """No more than each rank has, or asked for itself."""
+    assert job.placement is not None
+    has = {allocation.rank: allocation for allocation in job.placement.allocations}
+    found: list[RankTuning] = []
+    for limit in limits:
+        one, role = has[limit.rank], job.spec.roles[has[limit.rank].role]
+        cpus = None if limit.cpus is None else min(limit.cpus, max(one.cpus, role.cpus))
+        memory = None if limit.memory is None else min(limit.memory, max(one.memory, role.memory_bytes))
+        found.append(structs.replace(limit, cpus=cpus, memory=memory))
+    return tuple(found)
