@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, TextIO, TypeVar
 
@@ -64,17 +65,28 @@ def _told(
     if failure := _in_time(lambda: _opened(source)):
         out.write(f"the NVIDIA driver does not open: {failure}\n")
         return 1
-    if asked.check:
-        _check(source, gpus, out, clock=clock, sleep=sleep, period=asked.period)
-    else:
-        with asked.file.open("xb") as file:
-            taken = _record(source, gpus, file, clock=clock, sleep=sleep, seconds=asked.seconds, period=asked.period)
-        out.write(f"{taken} samples of {len(gpus)} GPUs ({source.provider}) in {asked.file}\n")
+    with ExitStack() as ends:
+        ends.callback(_close, source, sleep)
+        try:
+            if asked.check:
+                _check(source, gpus, out, clock=clock, sleep=sleep, period=asked.period)
+                return 0
+            with asked.file.open("xb") as file:
+                taken = _record(
+                    source, gpus, file, clock=clock, sleep=sleep, seconds=asked.seconds, period=asked.period
+                )
+        except SilentError:
+            ends.pop_all()  # it would not answer to that either
+            raise
+    out.write(f"{taken} samples of {len(gpus)} GPUs ({source.provider}) in {asked.file}\n")
+    return 0
+
+
+def _close(source: DriverSource, sleep: Callable[[float], None]) -> None:
     for _ in range(_CLOSE_ATTEMPTS):
         if _in_time(source.close):
-            break
+            return
         sleep(_CLOSE_SECONDS)
-    return 0
 
 
 def _opened(source: DriverSource) -> str:

@@ -66,8 +66,10 @@ def test_a_recording_says_who_told_it_and_is_read_back(tmp_path: Path) -> None:
 
 def test_a_recording_is_not_written_over_another(tmp_path: Path) -> None:
     recorded(tmp_path / "a.jsonl")
-    with installed(FakeLibrary([FakeGpu(uuid="GPU-0")])), pytest.raises(FileExistsError):
+    library = FakeLibrary([FakeGpu(uuid="GPU-0")])
+    with installed(library), pytest.raises(FileExistsError):
         record([str(tmp_path / "a.jsonl")], out=io.StringIO())
+    assert library.calls["nvmlShutdown"] == library.calls["nvmlInitWithFlags"], "the driver is let go of all the same"
 
 
 async def test_a_replay_goes_round_says_so_and_its_totals_go_on(tmp_path: Path) -> None:
