@@ -7,10 +7,10 @@ from msgspec import structs
 from libs.domain.job import Allocation, CauseCode, Job
 from libs.messages.asks import RankTuning
 from libs.tuning.envelope import grained
+from libs.tuning.held import has_between
 from libs.tuning.proposal import Free, Proposal
 
 PART_MIN = 0.05  # of what is wanted: less is not worth a change
-_ALIKE = 1e-6
 
 
 def as_it_fits(job: Job, proposal: Proposal, free: Mapping[str, Free], *, again: int) -> tuple[RankTuning, ...]:
@@ -28,16 +28,8 @@ def as_it_fits(job: Job, proposal: Proposal, free: Mapping[str, Free], *, again:
 
 def is_under_way(job: Job, proposal: Proposal) -> bool:
     """Has the job what the trial gave it, or of a reclaim a part of that again? Else somebody else changed it."""
-    assert job.placement is not None
     reclaimed = proposal.code is CauseCode.RECLAIMED
-    held = {allocation.rank: allocation for allocation in job.placement.allocations}
-    for before, after in zip(proposal.before, proposal.after, strict=True):
-        for most, least, has in zip(_sizes(before), _sizes(after), _sizes(held[after.rank]), strict=True):
-            if most is None or least is None or has is None:
-                continue
-            if not least - _ALIKE <= has <= (most if reclaimed else least) + _ALIKE:
-                return False
-    return True
+    return has_between(job, proposal.after, proposal.before if reclaimed else proposal.after)
 
 
 def that_fits(
@@ -76,10 +68,6 @@ def _part(pairs: Sequence[tuple[RankTuning, Allocation]], left: Free) -> tuple[f
 def _met(more: float, left: float) -> float:
     part = 1.0 if more <= left else left / more
     return part if part >= PART_MIN else 0.0
-
-
-def _sizes(one: Allocation | RankTuning) -> tuple[float | None, ...]:
-    return one.cpus, one.memory, one.egress
 
 
 def _as_asked(job: Job, limits: Sequence[RankTuning]) -> tuple[RankTuning, ...]:

@@ -19,6 +19,7 @@ from libs.domain.job import Allocation, Cause, CauseCode, Job
 from libs.domain.quantity import size_text
 from libs.messages.asks import RankTuning, Tune
 from libs.tuning import rollback
+from libs.tuning.held import ALIKE, has
 from libs.tuning.limits import may_shrink_to
 from libs.tuning.proposal import TRIES, Failed, Free, Proposal
 from libs.tuning.window import JobWindow
@@ -37,7 +38,6 @@ ASK_SECONDS = 20.0  # an ask that is not done by then counts as refused
 VERIFY_SECONDS = 180.0  # a trial of which nothing is heard for so long is undone
 ROLLBACKS_MAX = 5  # a rollback asked for so often is given up: what it needs has gone to others
 LIMIT_OFF = 0.05  # by which part a limit in force may differ from the one granted: kernels round
-_ALIKE = 1e-6
 _EXHAUSTED = Failed(times=TRIES["less"], speed=0.0, cpus=0.0)
 
 
@@ -133,11 +133,11 @@ def advance(
         case Phase.ACTING | Phase.ROLLING_BACK if state.trial is not None:
             return _asked(state, state.trial, job, now, free)
         case Phase.VERIFYING if state.trial is not None:
-            if not _has(job, state.trial.proposal.after):
+            if not has(job, state.trial.proposal.after):
                 return Moved(state=_settling(state, now, SKIP_AFTER_CHANGE), save=True)  # not ours to judge any more
             return _verified(state, state.trial, job, window, now)
         case _ if changed:
-            if state.late is not None and _has(job, state.late.proposal.after):
+            if state.late is not None and has(job, state.late.proposal.after):
                 return Moved(state=_verifying(structs.replace(state, trial=state.late, late=None), now), save=True)
             return Moved(state=_settling(state, now, SKIP_AFTER_CHANGE))
         case _:
@@ -152,7 +152,7 @@ def tried_in_vain(state: State, cpus_allowed: float) -> dict[str, int]:
     return {
         direction: failed.times
         for direction, failed in state.failed.items()
-        if not failed.speed or (abs(speed / failed.speed - 1.0) <= DRIFT and abs(failed.cpus - cpus_allowed) <= _ALIKE)
+        if not failed.speed or (abs(speed / failed.speed - 1.0) <= DRIFT and abs(failed.cpus - cpus_allowed) <= ALIKE)
     }
 
 
@@ -207,7 +207,7 @@ def _trials(state: State) -> tuple[object, ...]:
 def _asked(state: State, trial: Trial, job: Job, now: float, free: Mapping[str, Free]) -> Moved:
     """Has the scheduler done it? Its answer is the job's placement."""
     undoing = state.phase is Phase.ROLLING_BACK
-    if _has(job, trial.proposal.before if undoing else trial.proposal.after):
+    if has(job, trial.proposal.before if undoing else trial.proposal.after):
         if undoing:
             return Moved(state=_settling(state, now, SKIP_AFTER_CHANGE), save=True)
         return Moved(state=_verifying(state, now), save=True)
@@ -247,7 +247,7 @@ def is_kept(proposal: Proposal, gain: float) -> bool:
     """Was it worth it?"""
     if proposal.code is CauseCode.RECLAIMED:
         return gain >= -LOSS_KEPT
-    return gain >= GAIN_KEPT and (proposal.cost <= _ALIKE or gain / proposal.cost >= WORTH_KEPT)
+    return gain >= GAIN_KEPT and (proposal.cost <= ALIKE or gain / proposal.cost >= WORTH_KEPT)
 
 
 def _undo(
@@ -279,7 +279,7 @@ def _undo_again(state: State, trial: Trial, job: Job, now: float, free: Mapping[
     wanted = rollback.as_it_fits(job, trial.proposal, free, again=trial.rollbacks)
     asked = structs.replace(trial, asked_at=now, rollbacks=trial.rollbacks + 1)
     after = structs.replace(state, since=now, trial=asked)
-    if _has(job, wanted):
+    if has(job, wanted):
         return Moved(state=after, save=True)
     words = "as before" if wanted == before else "as before, as far as there is room"
     cause = _rolled_back(asked, words, "; asked for again")
@@ -359,18 +359,3 @@ def _speed(measures: Sequence[Measure]) -> float:
     """Of the latest windows; of all, where they never came to rest."""
     latest = measures[-STABLE_WINDOWS:] if _stable(measures) else measures
     return fmean(measure.speed for measure in latest)
-
-
-def _has(job: Job, ranks: Sequence[RankTuning]) -> bool:
-    """Has the job these limits?"""
-    assert job.placement is not None
-    by_rank = {allocation.rank: allocation for allocation in job.placement.allocations}
-    return all(limit.rank in by_rank and _as_said(by_rank[limit.rank], limit) for limit in ranks)
-
-
-def _as_said(allocation: Allocation, limit: RankTuning) -> bool:
-    if limit.cpus is not None and abs(allocation.cpus - limit.cpus) > _ALIKE:
-        return False
-    if limit.memory is not None and allocation.memory != limit.memory:
-        return False
-    return limit.egress is None or allocation.egress == limit.egress

@@ -1,0 +1,32 @@
+"""What the ranks of a job have, held against what was asked for."""
+
+from collections.abc import Sequence
+
+from libs.domain.job import Allocation, Job
+from libs.messages.asks import RankTuning
+
+ALIKE = 1e-6
+
+
+def has(job: Job, limits: Sequence[RankTuning]) -> bool:
+    """Has the job these limits?"""
+    return has_between(job, limits, limits)
+
+
+def has_between(job: Job, least: Sequence[RankTuning], most: Sequence[RankTuning]) -> bool:
+    """Has each of these ranks no less than the one says, and no more than the other? Both name the same ranks."""
+    assert job.placement is not None
+    held = {allocation.rank: allocation for allocation in job.placement.allocations}
+    for low, high in zip(least, most, strict=True):
+        if low.rank not in held:
+            return False
+        for at_least, now, at_most in zip(_sizes(low), _sizes(held[low.rank]), _sizes(high), strict=True):
+            if at_least is None or at_most is None:
+                continue
+            if now is None or not at_least - ALIKE <= now <= at_most + ALIKE:
+                return False
+    return True
+
+
+def _sizes(one: Allocation | RankTuning) -> tuple[float | None, ...]:
+    return one.cpus, one.memory, one.egress
