@@ -18,6 +18,7 @@ from tests.support.rig import MEBIBYTE, Rig, opened
 from tests.support.runs import find, in_state, logged
 
 KILOBYTE = 1000
+FREE_SECONDS_MAX = 40.0
 
 # A line each fifth of a second: seconds of the host's uptime, then hundredths of a second of CPU that the shell used.
 BUSY = """
@@ -264,8 +265,7 @@ async def test_egress_is_held_to_its_limit_and_let_go_again(rig: Rig) -> None:
     key = await begun(rig, rig.shell(("sh", "-c", SENDS), rank=1, egress=500 * KILOBYTE, **gang))
     assert (await has(rig.runtime, key)).egress == 500 * KILOBYTE
     runtime = rig.runtime
-    limits = (500, 2000, 200)
-    for limit in limits:
+    for limit in (500, 2000, 200):
         assert await runtime.resize(key, Limits(egress=limit * KILOBYTE)) == ""
         rate = await rate_of(runtime, key, 2.5, settling=1.0) / KILOBYTE
         assert 0.75 * limit < rate < 1.15 * limit
@@ -273,9 +273,9 @@ async def test_egress_is_held_to_its_limit_and_let_go_again(rig: Rig) -> None:
         assert (await has(runtime, key)).egress == limit * KILOBYTE
     assert await runtime.resize(key, Limits(egress=NO_LIMIT)) == ""
     assert (await has(runtime, key)).egress == NO_LIMIT
-    assert (
-        await rate_of(runtime, key, 1.5, settling=1.0) > 2 * max(limits) * KILOBYTE
-    )  # as fast as a busy machine lets it
+    async with asyncio.timeout(FREE_SECONDS_MAX):  # a busy machine sends as fast as this now and then only
+        while await rate_of(runtime, key, 1.5, settling=1.0) <= 10_000 * KILOBYTE:
+            pass
 
 
 async def test_a_fake_refuses_what_it_is_told_to_refuse(rig: Rig) -> None:
