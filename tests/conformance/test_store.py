@@ -10,18 +10,14 @@ from msgspec import structs
 
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState
 from libs.messages.asks import AskKind
-from libs.messages.events import Event
 from libs.store import (
     DoubleAllocationError,
     KeyReusedError,
-    Moment,
     UnlawfulError,
 )
-from libs.store.memory import MemoryStore
 from tests.support.builders import node, spec
 from tests.support.steps import go, placement, step
 from tests.support.stores import AT, World, names, told
-from tests.support.story import documents, tell_everything
 
 _E, _S = JobEvent, JobState
 
@@ -411,109 +407,3 @@ async def test_touching_a_node_changes_when_it_was_seen_and_nothing_else(world: 
     await world.scheduler.touch_nodes(lease, ["node-2", "node-9"], at=AT + 5)
     assert await world.gateway.nodes() == [node("node-1", seen_at=AT), node("node-2", seen_at=AT + 5)]
     assert await world.gateway.events() == []
-
-
-# events
-
-
-async def test_events_are_read_on_from_where_one_was(world: World) -> None:
-    lease = await world.lead()
-    for number in range(5):
-        tenant = "alice" if number % 2 == 0 else "bob"
-        await world.gateway.submit(spec(), job_id=f"j-{number}", tenant=tenant, key=None, at=AT)
-    await world.scheduler.save_node(lease, node(), event="joined", cause="")
-    every = await world.gateway.events()
-    assert [event.subject_id for event in every] == ["j-0", "j-1", "j-2", "j-3", "j-4", "node-1"]
-    for number, event in enumerate(every):
-        assert await world.gateway.events(after=event.cursor) == every[number + 1 :]
-    assert await world.gateway.events(limit=2) == every[:2]
-    assert await world.gateway.events(newest=True, limit=2) == every[-2:]
-    assert await world.gateway.events(newest=True, limit=9, after=every[3].cursor) == every[4:]
-    assert await world.gateway.events(tenant="bob") == [every[1], every[3]]
-    assert await world.gateway.events(tenant="alice", newest=True, limit=2) == [every[2], every[4]]
-    assert await world.gateway.events(tenant="alice", after=every[0].cursor, limit=1) == [every[2]]
-
-
-async def test_a_reader_among_many_writers_misses_nothing_and_reads_nothing_twice(world: World) -> None:
-    lease = await world.lead()
-    born = await world.admitted(lease, *(f"j-{number}" for number in range(4)))
-    done = asyncio.Event()
-
-    async def write(job: Job) -> None:
-        for number in range(12):
-            cause = Cause(code=CauseCode.NO_ROOM, numbers={"number": float(number)})
-            job = await go(world.scheduler, lease, job, _E.WAITING, at=AT, cause=cause)
-
-    async def submit() -> None:
-        for number in range(25):
-            await world.gateway.submit(spec(), job_id=f"k-{number}", tenant="bob", key=None, at=AT)
-
-    async def read() -> list[Event]:
-        seen: list[Event] = []
-        while True:
-            last = done.is_set()
-            seen += await world.gateway.events(after=seen[-1].cursor if seen else "", limit=7)
-            if last and not await world.gateway.events(after=seen[-1].cursor, limit=1):
-                return seen
-            await asyncio.sleep(0)
-
-    async with asyncio.TaskGroup() as tasks:
-        readers = [tasks.create_task(read()) for _ in range(3)]
-        async with asyncio.TaskGroup() as writers:
-            for job in born:
-                writers.create_task(write(job))
-            writers.create_task(submit())
-        done.set()
-    every = await world.gateway.events()
-    assert len(every) == 4 + 4 * 12 + 25
-    for reader in readers:
-        assert reader.result() == every
-
-
-async def test_the_documented_history_is_told_alike_by_every_store(world: World) -> None:
-    memory = MemoryStore()
-    expected = await tell_everything(memory, memory)
-    found = await tell_everything(world.gateway, world.scheduler)
-    assert [event.message_id for event in found] == [event.message_id for event in expected]
-    assert [(event.at, event.tenant, told(event)) for event in found] == [
-        (event.at, event.tenant, told(event)) for event in expected
-    ]
-    assert documents(found) == documents(expected)
-    assert await world.gateway.jobs(tenant=None) == await memory.jobs(tenant=None)
-
-
-async def test_what_was_told_until_a_moment_is_alike_in_every_store(world: World) -> None:
-    """At each event of the documented history, by its time and by its cursor: of open jobs all, of nodes the last."""
-    memory = MemoryStore()
-    expected = await tell_everything(memory, memory)
-    found = await tell_everything(world.gateway, world.scheduler)
-    for mine, its in zip(found, expected, strict=True):
-        for ours, theirs in (
-            (Moment(at=mine.at), Moment(at=its.at)),
-            (Moment(cursor=mine.cursor), Moment(cursor=its.cursor)),
-        ):
-            told_here = await world.gateway.told_until(ours)
-            told_there = await memory.told_until(theirs)
-            assert [event.message_id for event in told_here] == [event.message_id for event in told_there]
-    last = await world.gateway.told_until(Moment())
-    assert [event.message_id for event in last] == ["nodes/node-1/6"]  # every job is over
-    assert await world.gateway.told_until(Moment(at=1.0)) == []
-
-
-# the outbox
-
-
-async def test_what_was_sent_leaves_the_outbox_and_comes_back_when_asked(world: World) -> None:
-    for number in range(4):
-        await world.gateway.submit(spec(), job_id=f"j-{number}", tenant="alice", key=None, at=AT + number)
-    every = await world.relay.unsent(limit=10)
-    assert every == await world.gateway.events()
-    assert await world.relay.unsent(limit=2) == every[:2]
-    assert await world.relay.unsent_count() == len(every)
-    await world.relay.sent([every[0].id, every[2].id, 999])
-    assert await world.relay.unsent(limit=10) == [every[1], every[3]]
-    await world.relay.sent([event.id for event in every])
-    assert await world.relay.unsent(limit=10) == []
-    assert await world.relay.resend(since=AT + 2) == 2
-    assert await world.relay.resend(since=AT + 1) == 1  # two are there already
-    assert await world.relay.unsent(limit=10) == every[1:]

@@ -4,9 +4,6 @@ The protocol-level fake tells of the same GPUs, and must come to the same sample
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -20,79 +17,16 @@ from libs.gpus import inventory
 from libs.gpus.asking import GONE_MAX
 from libs.gpus.fake import FakeNvml
 from libs.gpus.fakegpu import (
-    FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
-    INSUFFICIENT_SIZE,
-    NO_PERMISSION,
-    NOT_FOUND,
-    NOT_SUPPORTED,
     UNKNOWN,
     FakeGpu,
-    FakeProcess,
 )
 from libs.gpus.fakenvml import FakeLibrary, installed
-from libs.gpus.nvml import DRIVER, Nvml, NvmlError, provider_of
-from libs.gpus.processes import PROCESSES_MAX
+from libs.gpus.nvml import DRIVER, Nvml, provider_of
 from libs.gpus.sample import GpuReader
 from libs.gpus.topology import topology
 from libs.messages.signals import GpuProcess, GpuSample
-
-GPM = {2: 55.0, 3: 21.5, 5: 40.0, 10: 33.0, 20: 100.0, 21: 200.0, 60: 300.0, 61: 400.0}
-
-
-def busy_gpu(uuid: str = "GPU-a", **values: Any) -> FakeGpu:
-    return replace(
-        FakeGpu(
-            uuid=uuid,
-            memory_used=40 * 2**30,
-            memory_reserved=2**30,
-            utilisation=97,
-            memory_utilisation=44,
-            power_milliwatts=650_500,
-            energy_millijoules=12_345_678,
-            temperature=61,
-            sm_clock=1755,
-            clock_events=0x4 | 0x20,
-            power_capped_nanoseconds=2_500_000_000,
-            thermal_nanoseconds=1_000_000,
-            ecc=(3, 1),
-            rows=(2, 1, 1, 0),
-            pcie_replays=7,
-            nvlinks=(1, 1, 0),
-            gpm=GPM,
-            processes=[FakeProcess(pid=4242, used=39 * 2**30, busy=90)],
-        ),
-        **values,
-    )
-
-
-@contextmanager
-def opened(library: FakeLibrary) -> Iterator[tuple[Gpu, ...]]:
-    with installed(library):
-        found = inventory(emulated=0, node_id="n")
-        pynvml.nvmlInit()
-        yield found
-        with suppress(NvmlError):
-            pynvml.nvmlShutdown()
-
-
-def read_twice(gpu: FakeGpu, between: Callable[[FakeGpu], None], **library: Any) -> GpuSample:
-    """A second apart."""
-    with opened(FakeLibrary([gpu], **library)) as found:
-        reader = GpuReader(found, driver="1")
-        reader.read(now=100.0)
-        between(gpu)
-        (sample,) = reader.read(now=101.0)
-        reader.free()
-        return sample
-
-
-def read_once(gpu: FakeGpu, **library: Any) -> GpuSample:
-    with opened(FakeLibrary([gpu], **library)) as found:
-        reader = GpuReader(found)
-        (sample,) = reader.read(now=100.0)
-        reader.free()
-        return sample
+from tests.support.gpu_reading import GPM, busy_gpu, opened, read_once, read_twice
 
 
 def one_second_of_traffic(gpu: FakeGpu) -> None:
@@ -314,65 +248,6 @@ def test_gpm_waits_for_two_samples_apart_and_frees_what_it_took() -> None:
         assert len(library.gpm_samples) == 2
         reader.free()
         assert library.gpm_samples == {}
-
-
-# processes
-
-
-def test_pids_that_are_none_are_dropped_and_memory_that_is_not_told_is_unknown() -> None:
-    gpu = busy_gpu(
-        processes=[
-            FakeProcess(pid=0, used=1),
-            FakeProcess(pid=0xFFFF_FFFF, used=1),
-            FakeProcess(pid=7, used=None),
-            FakeProcess(pid=8, used=5, mps=True, busy=300),
-        ]
-    )
-    assert read_once(gpu).processes == (
-        GpuProcess(pid=7, memory_used=None, sm_utilisation=0.0),
-        GpuProcess(pid=8, memory_used=5, sm_utilisation=0.0),
-    )
-
-
-def test_who_was_busy_is_read_on_from_where_it_was_left_and_is_idle_after_a_while() -> None:
-    gpu = busy_gpu(processes=[FakeProcess(pid=5, used=1, busy=60, seen_at=10_000_000)])
-    with opened(FakeLibrary([gpu])) as found:
-        reader = GpuReader(found)
-
-        def busy(now: float) -> float | None:
-            return reader.read(now=now)[0].processes[0].sm_utilisation
-
-        assert busy(0.0) == 0.6
-        assert busy(1.0) == 0.6, "the driver has said nothing new yet"
-        assert busy(2.0) == 0.0
-        gpu.processes[0].busy, gpu.processes[0].seen_at = 20, 11_000_000
-        assert busy(3.0) == 0.2
-
-
-@pytest.mark.parametrize("code", [0, NOT_FOUND])
-def test_a_log_of_busy_processes_without_entries_means_idle(code: int) -> None:
-    """The real driver and pynvml have two ways of raising that there is nothing."""
-    library = FakeLibrary([busy_gpu()])
-    with opened(library) as found:
-        library.fails["nvmlDeviceGetProcessUtilization"] = code
-        (sample,) = GpuReader(found).read(now=0.0)
-    assert [process.sm_utilisation for process in sample.processes] == [0.0]
-    assert sample.problem == ""
-
-
-@pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, INSUFFICIENT_SIZE])
-def test_a_log_of_busy_processes_that_is_not_to_be_had_is_unknown(code: int) -> None:
-    driver = FakeNvml([busy_gpu(fails={"nvmlDeviceGetProcessUtilization": code})])
-    offered = inventory(emulated=0, node_id="n", nvml=driver)
-    driver.nvmlInit()
-    (sample,) = GpuReader(offered, nvml=driver).read(now=0.0)
-    assert [process.sm_utilisation for process in sample.processes] == [None]
-    assert sample.problem == ""
-
-
-def test_so_many_processes_that_they_would_not_fit_are_cut_to_those_with_most_memory() -> None:
-    sample = read_once(busy_gpu(processes=[FakeProcess(pid=n, used=n) for n in range(1, 1000)]))
-    assert [process.pid for process in sample.processes] == list(range(1000 - PROCESSES_MAX, 1000))
 
 
 # what goes wrong
