@@ -1,4 +1,4 @@
-"""The scheduler's core and its nodes: silent, drained, smaller, leaving; what they hear, and who of them is believed."""
+"""The scheduler's core and its nodes: silent, drained, smaller, leaving; what they hear, and which are believed."""
 
 import msgspec
 
