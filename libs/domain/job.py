@@ -181,6 +181,7 @@ class Job(Struct, frozen=True, kw_only=True):
     progress: dict[str, float] = {}
     placed_at: float | None = None  # since when it holds its GPUs
     attained_seconds: float = 0.0  # for how long it held them in its epochs before, since an order last forgot that
+    attained_gpu_seconds: float = 0.0  # the same, each second counted once for every GPU that it held
 
     @property
     def pool(self) -> str:
@@ -189,6 +190,17 @@ class Job(Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def granted(self) -> dict[str, int]:
+        """How many replicas of each role the job holds now: between `min` and `want` of each, or none at all."""
+        held = self.placement.allocations if self.placement is not None else ()
+        return {role: sum(allocation.role == role for allocation in held) for role in self.spec.roles}
+
+    @property
+    def gpus_held(self) -> int:
+        held = self.placement.allocations if self.placement is not None else ()
+        return sum(len(allocation.gpus) for allocation in held)
 
     @property
     def held_since(self) -> float:
@@ -217,6 +229,7 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     progress: dict[str, float] | None = None
     ask: int = 0  # the ask that this step does
     attained_seconds: float | None = None  # 0 where what it has had is forgotten: it waited too long
+    attained_gpu_seconds: float | None = None  # likewise
 
 
 def after(job: Job, step: Step) -> Job:
@@ -246,12 +259,21 @@ def after(job: Job, step: Step) -> Job:
         progress=job.progress if step.progress is None else step.progress,
         placed_at=(step.at if step.event is JobEvent.PLACED else job.placed_at) if step.to.holding else None,
         attained_seconds=_attained(job, step),
+        attained_gpu_seconds=_attained_gpus(job, step),
     )
 
 
 def _attained(job: Job, step: Step) -> float:
     """To the microsecond, as times are kept."""
     before = job.attained_seconds if step.attained_seconds is None else step.attained_seconds
-    if not job.state.holding or step.to.holding:
-        return before
-    return round(before + max(0.0, step.at - job.held_since), 6)
+    return round(before + _held_until(job, step), 6)
+
+
+def _attained_gpus(job: Job, step: Step) -> float:
+    before = job.attained_gpu_seconds if step.attained_gpu_seconds is None else step.attained_gpu_seconds
+    return before + round(_held_until(job, step), 6) * job.gpus_held
+
+
+def _held_until(job: Job, step: Step) -> float:
+    """For how many seconds the job held its GPUs, if `step` gives them back; else 0."""
+    return max(0.0, step.at - job.held_since) if job.state.holding and not step.to.holding else 0.0

@@ -135,9 +135,9 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One job. `spec`, `placement`, `runs`, `verdicts` and `curve` are there where one job is asked for, not in lists.
 
-    `gpus` and `replicas` are what it wants in all. `progress` is that of its lowest rank that told any. `verdicts`:
-    what was last concluded to hold it back, of the whole job (rank -1) and of each rank. `curve`: how fast it was
-    measured to be, by its replicas and CPUs.
+    `gpus` and `replicas` are what it holds, or held last; while it waits, all that it wants. `progress` is that of its
+    lowest rank that told any. `verdicts`: what was last concluded to hold it back, of the whole job (rank -1) and of
+    each rank. `curve`: how fast it was measured to be, by its replicas and CPUs.
     """
 
     id: str

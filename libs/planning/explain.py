@@ -11,7 +11,7 @@ from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, class_of, unknown_clas
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
-from libs.planning.jobs import ends_at, gpus_held, standing_of
+from libs.planning.jobs import ends_at, standing_of
 from libs.planning.order.standing import Order
 from libs.planning.pins import in_the_way, is_pinned, with_holders
 from libs.planning.policy import ORDERS, Policy
@@ -216,8 +216,8 @@ def _waiting(
 def _holders(shape: Shape, room: Room, holding: Sequence[Job]) -> tuple[tuple[HolderSeen, ...], float | None]:
     """Who holds most of what the job needs, and when time limits will have freed enough of it."""
     wants_gpus = any(want.request.gpus for want in shape)
-    relevant = [held for held in holding if not wants_gpus or gpus_held(held)]
-    largest = sorted(relevant, key=lambda held: (-gpus_held(held), held.seq))[:HOLDERS_MAX]
+    relevant = [held for held in holding if not wants_gpus or held.gpus_held]
+    largest = sorted(relevant, key=lambda held: (-held.gpus_held, held.seq))[:HOLDERS_MAX]
     estimate_at = None
     bounded = sorted((ends, held.seq, held) for held in relevant if (ends := ends_at(held)) is not None)
     for ends, _, held in bounded:
@@ -239,7 +239,7 @@ def _seen(job: Job) -> HolderSeen:
         tenant=job.tenant,
         state=job.state,
         priority=job.priority,
-        gpus=gpus_held(job),
+        gpus=job.gpus_held,
         nodes=tuple(sorted({allocation.node_id for allocation in job.placement.allocations}) if job.placement else ()),
         since=job.since,
         ends_at=ends_at(job),

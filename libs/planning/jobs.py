@@ -7,36 +7,36 @@ from msgspec import structs
 from libs.domain.classes import NOTHING_LEARNT, class_of
 from libs.domain.job import Job, JobState
 from libs.planning.order.standing import Order, Standing
-from libs.planning.room import Asked, gpus_of, shape_of
+from libs.planning.room import Asked, gpus_least, shape_of
 
 
 def standing_of(job: Job, now: float, order: Order) -> Standing:
-    """Where it stands in an order. A time limit is all that is ever said of how long a job takes: what it has not used
-    up of it is left. One that has waited so long that the order promotes it stands as if it had had nothing.
+    """Where the job stands in an order. A time limit is all that is ever said of how long a job takes. It is the limit
+    of one try, so a job that waits for its next try has all of it left. A job that has waited so long that the order
+    promotes it stands as if it had had nothing.
     """
     holds = job.state.holding
-    attained = job.attained_seconds + (max(0.0, now - job.held_since) if holds else 0.0)
+    held_s = max(0.0, now - job.held_since) if holds else 0.0
     limit = job.spec.time_limit_seconds
     standing = Standing(
         id=job.id,
         seq=job.seq,
-        gpus=gpus_held(job) if holds else gpus_of(shape_of(job.spec)),
+        gpus=job.gpus_held if holds else gpus_least(shape_of(job.spec)),
         priority=job.priority,
         tenant=job.tenant,
-        attained_s=attained,
+        attained_s=job.attained_seconds + held_s,
+        attained_gpu_s=job.attained_gpu_seconds + held_s * job.gpus_held,
         waited_s=0.0 if holds else max(0.0, now - job.since),
-        left_s=None if limit is None else max(0.0, limit - attained),
+        left_s=None if limit is None else max(0.0, limit - held_s),
     )
-    return structs.replace(standing, attained_s=0.0, waited_s=0.0) if is_promoted(standing, holds, order) else standing
+    if not is_promoted(standing, holds, order):
+        return standing
+    return structs.replace(standing, attained_s=0.0, attained_gpu_s=0.0, waited_s=0.0)
 
 
 def is_promoted(standing: Standing, holds: bool, order: Order) -> bool:
     after = None if holds else order.promotes_after_s(standing)
     return after is not None and after <= 0
-
-
-def gpus_held(job: Job) -> int:
-    return sum(len(allocation.gpus) for allocation in job.placement.allocations) if job.placement else 0
 
 
 def ends_at(job: Job) -> float | None:

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct, structs
 
@@ -104,6 +105,26 @@ def shape_of(spec: JobSpec) -> Shape:
 
 def gpus_of(shape: Shape) -> int:
     return sum(want.count * want.request.gpus for want in shape)
+
+
+def gpus_least(shape: Shape) -> int:
+    """How many GPUs start a job of this shape."""
+    return sum(want.least * want.request.gpus for want in shape)
+
+
+def smallest(shape: Shape) -> Shape:
+    """The shape with as few replicas as start the job."""
+    return tuple(structs.replace(want, count=want.least) for want in shape)
+
+
+def _with_more(shape: Shape, index: int, more: int) -> Shape:
+    grown = structs.replace(shape[index], count=shape[index].count + more)
+    return (*shape[:index], grown, *shape[index + 1 :])
+
+
+def _between(shape: Shape, part: int, parts: int) -> Shape:
+    """The shape with `part` of `parts` of what each role wants beyond its least."""
+    return tuple(structs.replace(want, count=want.least + (want.count - want.least) * part // parts) for want in shape)
 
 
 class Room:
@@ -238,31 +259,80 @@ class Room:
     def place(self, shape: Shape, asked: Asked = NOBODY) -> tuple[Allocation, ...] | NoRoom:
         """Find a place for the whole gang, or say why there is none; the room stays as it is until `take`.
 
-        Roles are placed one after the other, in the order of the shape, and ranks numbered so.
+        Roles are placed one after the other, in the order of the shape, and ranks numbered so. Where not all the
+        replicas fit that a job wants, it gets as many as do, and of each role `least` at least.
         """
-        found = self._find(shape, asked)
-        return NoRoom(self._why_not(found)) if isinstance(found, Want) else found
+        return self.find(shape, asked) or NoRoom(self._why_none(smallest(shape), asked))
 
     def find(self, shape: Shape, asked: Asked = NOBODY) -> tuple[Allocation, ...] | None:
-        """As `place`, for who does not want to know why: that costs more than to look."""
+        """As `place`, for a caller that does not ask why there is none: that costs more than to look."""
         found = self._find(shape, asked)
-        return None if isinstance(found, Want) else found
+        if found or all(want.least == want.count for want in shape):
+            return found
+        return self._find_fewer(shape, asked)
 
-    def _find(self, shape: Shape, asked: Asked) -> tuple[Allocation, ...] | Want:
-        """The place, or the role for which there is none."""
+    def _find_fewer(self, shape: Shape, asked: Asked) -> tuple[Allocation, ...] | None:
+        """A place for fewer replicas than wanted: the same part of what each role wants beyond its least, then more of
+        one role after the other."""
+        counts = smallest(shape)
+        best = self._find(counts, asked)
+        if best is None:
+            return None
+        parts = max(want.count - want.least for want in shape)
+        most = self._most(lambda part: _between(shape, part, parts), parts - 1, asked)
+        counts, best = most or (counts, best)
+        for index, want in enumerate(shape):
+            grown = partial(_with_more, counts, index)
+            most = self._most(grown, want.count - counts[index].count, asked) if len(shape) > 1 else None
+            counts, best = most or (counts, best)
+        return best
+
+    def _most(
+        self, shape_of_size: Callable[[int], Shape], largest: int, asked: Asked
+    ) -> tuple[Shape, tuple[Allocation, ...]] | None:
+        """The largest of the sizes 1 … `largest` that fits, with its place; found by halving."""
+        best: tuple[Shape, tuple[Allocation, ...]] | None = None
+        low, high = 0, largest
+        while low < high:
+            middle = (low + high + 1) // 2
+            found = self._find(shape_of_size(middle), asked)
+            if found:
+                best, low = (shape_of_size(middle), found), middle
+            else:
+                high = middle - 1
+        return best
+
+    def _find(self, shape: Shape, asked: Asked) -> tuple[Allocation, ...] | None:
+        """The place of exactly so many replicas, or None."""
         if len(shape) == 1:
-            return self._place_role(shape[0], 0, asked) or shape[0]
+            return self._place_role(shape[0], 0, asked) or None
         taken: list[Allocation] = []
         for want in shape:
             placed = self._place_role(want, len(taken), asked)
             if not placed:
                 self._put_back(taken)
-                return want
-            for allocation in placed:
-                self._refile(self.nodes[allocation.node_id], allocation, self._deduct)
+                return None
+            self._try_out(placed)
             taken += placed
         self._put_back(taken)
         return tuple(taken)
+
+    def _why_none(self, shape: Shape, asked: Asked) -> Cause:
+        """Why there is no place for a shape that does not fit: of the first role for which there is none."""
+        taken: list[Allocation] = []
+        for want in shape:
+            placed = self._place_role(want, len(taken), asked)
+            if not placed:
+                cause = self._why_not(want)
+                self._put_back(taken)
+                return cause
+            self._try_out(placed)
+            taken += placed
+        raise AssertionError("it did not fit a moment ago")
+
+    def _try_out(self, placed: Sequence[Allocation]) -> None:
+        for allocation in placed:
+            self._refile(self.nodes[allocation.node_id], allocation, self._deduct)
 
     def _put_back(self, tried: Sequence[Allocation]) -> None:
         for allocation in reversed(tried):
@@ -272,15 +342,10 @@ class Room:
         if want.request.gpus > max(self.buckets, default=0):
             return ()  # no node has so many free
         if want.request.node is not None:
-            counts = range(want.count, want.least - 1, -1)
-            found = next((picks for count in counts if (picks := pins.pinned(self, want, count, asked))), None)
-            return allocations_of(found, want, first_rank) if found else ()
-        placer = self.placer if want.request.gpus else packed
-        picks = placer(self, want, want.count, asked)
-        if picks is None and want.least < want.count:
-            fewer = sum(room.count(want.request, want.count) for room in self.open_nodes)
-            if want.least <= fewer < want.count:
-                picks = placer(self, want, fewer, asked)
+            picks = pins.pinned(self, want, want.count, asked)
+        else:
+            placer = self.placer if want.request.gpus else packed
+            picks = placer(self, want, want.count, asked)
         return allocations_of(picks, want, first_rank) if picks else ()
 
     def slowdown(
@@ -397,7 +462,7 @@ def empty_room(nodes: Iterable[Node]) -> Room:
 def never_fits(spec: JobSpec, nodes: Sequence[Node]) -> Cause | None:
     """Why `spec` could not start even if every one of `nodes` were empty and open; None if it could."""
     room = empty_room(nodes)
-    shape = shape_of(spec)
+    shape = smallest(shape_of(spec))
     placed = room.place(shape)
     if not isinstance(placed, NoRoom):
         return None
@@ -405,14 +470,17 @@ def never_fits(spec: JobSpec, nodes: Sequence[Node]) -> Cause | None:
         return structs.replace(placed.cause, code=CauseCode.TOO_BIG)
     largest = max((len(node.capacity.gpus) for node in nodes), default=0)
     together = sum(len(node.capacity.gpus) for node in nodes)
-    asked = sum(want.least * want.request.gpus for want in shape)
     sentence = (
         f"asks for {_needs(shape)}; the largest node of pool {spec.pool} has {largest} GPUs,"
         f" {max((node.capacity.cpus for node in nodes), default=0):g} CPUs and"
         f" {size_text(max((node.capacity.memory for node in nodes), default=0))},"
         f" and all {len(nodes)} together have {together} GPUs"
     )
-    numbers = {"gpus_asked": float(asked), "gpus_on_largest_node": float(largest), "gpus_in_pool": float(together)}
+    numbers = {
+        "gpus_asked": float(gpus_least(shape)),
+        "gpus_on_largest_node": float(largest),
+        "gpus_in_pool": float(together),
+    }
     return Cause(code=CauseCode.TOO_BIG, sentence=sentence, numbers=numbers)
 
 

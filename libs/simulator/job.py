@@ -86,13 +86,15 @@ class Job:
     def standing(self, now: float, *, known: bool) -> Standing:
         holds = bool(self.allocations)
         said = known or self.trace.estimate_s is not None
+        attained_s = self.attained_s + (now - self.since if holds else 0.0)
         return Standing(
             id=self.trace.id,
             seq=self.number,
             gpus=self.trace.gpus,
             priority=self.trace.priority,
             tenant=self.trace.tenant,
-            attained_s=self.attained_s + (now - self.since if holds else 0.0),
+            attained_s=attained_s,
+            attained_gpu_s=attained_s * self.trace.gpus,
             waited_s=0.0 if holds else now - self.waits_since,
             left_s=self.left_s(now, known=known) if said else None,
         )

@@ -1,7 +1,8 @@
-"""Bring the database to this version: roles first, then each numbered migration once, in order.
+"""Bring the database to this version: roles first, then each numbered migration once, then every function and view.
 
-Migrations are plain SQL, one transaction each. One that was changed after it ran, or that this version does not know,
-stops everything: guessing is how data is lost.
+Migrations change tables. They are plain SQL, and run in order, once. A migration that was changed after it ran, or that
+this version does not know, stops everything: guessing is how data is lost. Functions and views have one current text,
+in `sql/functions`, and every run replaces them.
 """
 
 import hashlib
@@ -57,7 +58,7 @@ async def _make_roles(connection: "asyncpg.Connection[asyncpg.Record]", password
 
 async def _migrate(connection: "asyncpg.Connection[asyncpg.Record]") -> list[str]:
     ran: list[str] = []
-    ours = _migrations()
+    ours = _texts("migrations")
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         await connection.execute(
@@ -75,10 +76,12 @@ async def _migrate(connection: "asyncpg.Connection[asyncpg.Record]") -> list[str
                 ran.append(name)
             elif theirs[name] != digest:
                 raise MigrationError(f"migration {name} was changed after it ran here")
+        for text in _texts("functions").values():
+            await connection.execute(text)
     return ran
 
 
-def _migrations() -> dict[str, str]:
-    folder = files("libs.store.sql").joinpath("migrations")
-    found = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda e: e.name)
-    return {entry.name.removesuffix(".sql"): entry.read_text() for entry in found}
+def _texts(folder: str) -> dict[str, str]:
+    """The SQL files of a folder beside the queries, by name, in the order of their names."""
+    found = sorted(files("libs.store.sql").joinpath(folder).iterdir(), key=lambda entry: entry.name)
+    return {entry.name.removesuffix(".sql"): entry.read_text() for entry in found if entry.name.endswith(".sql")}

@@ -73,6 +73,7 @@ def job_of(row: Row) -> Job:
         progress=_PROGRESS.decode(row["progress"]) if row["progress"] else {},
         placed_at=row["placed_at"],
         attained_seconds=row["attained_seconds"],
+        attained_gpu_seconds=row["attained_gpu_seconds"],
     )
 
 

@@ -37,6 +37,7 @@ def job_view(job: Job, cluster: Cluster, *, whole: bool = False, curve: tuple[Cu
     """`whole`: with its specification, its placement, its runs, and what was concluded of it."""
     allocations = job.placement.allocations if job.placement is not None else ()
     spec, heard = job.spec, {} if job.state in FINAL else cluster.progress(job)
+    replicas = job.granted if allocations else {role: asked.replicas.want for role, asked in spec.roles.items()}
     return JobView(
         id=job.id,
         name=spec.name,
@@ -48,8 +49,8 @@ def job_view(job: Job, cluster: Cluster, *, whole: bool = False, curve: tuple[Cu
         version=job.version,
         priority=job.priority,
         preemptible=spec.preemptible,
-        gpus=sum(role.gpus * role.replicas.want for role in spec.roles.values()),
-        replicas=sum(role.replicas.want for role in spec.roles.values()),
+        gpus=sum(spec.roles[role].gpus * count for role, count in replicas.items()),
+        replicas=sum(replicas.values()),
         seq=job.seq,
         submitted_at=job.submitted_at,
         since=job.since,

@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 
 from libs.domain.job import Job
 from libs.planning.backfill import Ending
-from libs.planning.jobs import ends_at, gpus_held
+from libs.planning.jobs import ends_at
 from libs.planning.order.standing import Order
 from libs.planning.shares import Shares
 from services.scheduler.holders import Holders
@@ -27,7 +27,7 @@ class Holdings:
         self.holders.put(job, now)
         self._forget_ending(job.id)
         at = ends_at(job)
-        if at is not None and (gpus := gpus_held(job)):
+        if at is not None and (gpus := job.gpus_held):
             ending = self._ending_of[job.id] = Ending(at, gpus, job.id)
             insort(self._endings, ending)
 

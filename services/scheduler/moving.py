@@ -14,7 +14,7 @@ from libs.domain.classes import class_of
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.domain.spec import Kind
-from libs.planning.jobs import asked_by, ends_at, gpus_held, standing_of
+from libs.planning.jobs import asked_by, ends_at, standing_of
 from libs.planning.moves import Movable, Move, moves_for
 from libs.planning.policy import GAINFUL
 from libs.planning.queue import place_of
@@ -210,7 +210,7 @@ class Moving:
         )
         return _Chance(
             version=job.version,
-            gpus=gpus_held(job),
+            gpus=job.gpus_held,
             part=1.0 - self._fastest_of(job_class) / slowdown if may else 0.0,
             needed=self._rules.margin * cost,
             not_before=job.held_since + REST * cost if job.epoch else 0.0,
@@ -229,7 +229,7 @@ class Moving:
             shape=_as_placed(job),
             asked=asked,
             allocations=job.placement.allocations,
-            gpus=gpus_held(job),
+            gpus=job.gpus_held,
             left_s=self._chances[job.id].left(now) / self._slowdown(job, asked.job_class),
             cost_s=self._cost(job),
         )

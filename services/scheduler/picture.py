@@ -287,6 +287,7 @@ class Picture:
         exit_code: int | None = None,
         progress: dict[str, float] | None = None,
         attained_seconds: float | None = None,
+        attained_gpu_seconds: float | None = None,
     ) -> list[Step]:
         step = Step(
             job_id=job.id,
@@ -304,6 +305,7 @@ class Picture:
             exit_code=exit_code,
             progress=progress,
             attained_seconds=attained_seconds,
+            attained_gpu_seconds=attained_gpu_seconds,
         )
         self._apply(job, after(job, step), now)
         return [step]

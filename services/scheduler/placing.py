@@ -21,7 +21,7 @@ def place(
     why = why_there(picture.room, shape, asked, allocations, placement=name, slow=slow)
     sentence = f"{why.sentence}; {moved_for}" if moved_for else why.sentence
     # What the order forgot of it stays forgotten: else it would be displaced at once for what it had before.
-    had = standing_of(job, now, picture.queue.order).attained_s
+    had = standing_of(job, now, picture.queue.order)
     return picture.go(
         job,
         JobEvent.PLACED,
@@ -30,5 +30,6 @@ def place(
         placement=Placement(
             allocations=allocations, master_address=address, master_port=port, why=sentence, numbers=why.numbers
         ),
-        attained_seconds=had if had != job.attained_seconds else None,
+        attained_seconds=had.attained_s if had.attained_s != job.attained_seconds else None,
+        attained_gpu_seconds=had.attained_gpu_s if had.attained_gpu_s != job.attained_gpu_seconds else None,
     )

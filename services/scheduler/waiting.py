@@ -14,7 +14,7 @@ from libs.planning.order.las import LAS
 from libs.planning.order.standing import Standing
 from libs.planning.pins import in_the_way, is_pinned, with_holders
 from libs.planning.preemption import Clearing, Holder, clearing_for
-from libs.planning.room import NoRoom, Room, Shape, empty_room, gpus_of
+from libs.planning.room import NoRoom, Room, Shape, empty_room, gpus_least, gpus_of, smallest
 from services.scheduler import lives
 from services.scheduler.moving import Moving
 from services.scheduler.picture import JobGroup, Picture
@@ -115,14 +115,17 @@ class Waiting:
                 walk.passed()
                 continue
             job, group = picture.jobs[job_id], picture.group(job_id)
-            gpus = gpus_of(group.shape)
+            gpus = gpus_least(group.shape)  # what starts it is what is reserved for it
             its_turn = not ahead or not gpus or backfill.may_start(gpus, group.lasts_s)
-            found = self._find(job, group.shape, reserved) if its_turn else ()
+            wanted = group.shape
+            if its_turn and ahead and gpus and not backfill.may_start(gpus_of(wanted), group.lasts_s):
+                wanted = smallest(wanted)  # with all that it wants it would delay a job ahead of it
+            found = self._find(job, wanted, reserved) if its_turn else ()
             if found:
                 steps += place(picture, job, found, now)
                 walk.taken()
                 if gpus:
-                    backfill.started(gpus, group.lasts_s)
+                    backfill.started(sum(len(allocation.gpus) for allocation in found), group.lasts_s)
                 continue
             if picture.policy.backfill == "conservative":
                 walk.passed()  # each has a reservation of its own
@@ -167,7 +170,7 @@ class Waiting:
             self._empty = (picture.pool_changes, empty_room(picture.nodes.values()))
             self._fits_empty.clear()
         if shape not in self._fits_empty:
-            self._fits_empty[shape] = bool(self._empty[1].find(shape))
+            self._fits_empty[shape] = bool(self._empty[1].find(smallest(shape)))
         return self._fits_empty[shape]
 
     def _make_room(self, job: Job, shape: Shape, now: float) -> list[Step]:
@@ -181,7 +184,7 @@ class Waiting:
         willing = picture.holdings.holders.who_may_leave(waiting, picture.jobs, now)
         if not _enough(shape, willing, free=room.gpus_free):
             return []
-        clearing = clearing_for(shape, room=room, holders=willing, asked=asked_by(job, picture.learnt))
+        clearing = clearing_for(smallest(shape), room=room, holders=willing, asked=asked_by(job, picture.learnt))
         if clearing is None:
             return []
         self._making_room[job.id] = clearing
@@ -212,10 +215,10 @@ class Waiting:
         return self._emptiest(shape)
 
     def _emptiest(self, shape: Shape) -> Nodes:
-        """The nodes that would hold the whole shape if they were empty, those with most GPUs free first."""
+        """The nodes that would hold what starts the job if they were empty, those with most GPUs free first."""
         if is_pinned(shape):
             return tuple(sorted({want.request.node for want in shape if want.request.node in self._picture.room.nodes}))
-        wanted = gpus_of(shape)
+        wanted = gpus_least(shape)
         nodes = sorted(self._picture.room.open_nodes, key=lambda room: (-len(room.free), room.node.id))
         claimed: list[str] = []
         for room in nodes:
@@ -230,7 +233,7 @@ class Waiting:
         """Why no job of this group is placed now."""
         if not its_turn:
             sentence = f"{ahead} is ahead of it and might start later if this one did now"
-            numbers = {"gpus_wanted": float(gpus_of(group.shape))}
+            numbers = {"gpus_wanted": float(gpus_least(group.shape))}
             return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead, numbers=numbers)
         room = self._picture.room
         grown, kept, cause = self._unfit.get(group.shape, (-1, (), None))
@@ -282,7 +285,7 @@ class _Causes:
 
 def _enough(shape: Shape, willing: Sequence[Holder], *, free: int) -> bool:
     """Have they as many GPUs as are wanted? None of them at all is never enough: it did not fit without."""
-    missing = sum(want.least * want.request.gpus for want in shape) - free
+    missing = gpus_least(shape) - free
     for holder in willing:
         missing -= sum(len(allocation.gpus) for allocation in holder.allocations)
         if missing <= 0:
@@ -293,8 +296,8 @@ def _enough(shape: Shape, willing: Sequence[Holder], *, free: int) -> bool:
 def _why_displaced(order: str, waiting: Standing, running: Standing) -> str:
     match order:
         case "las":
-            had, has = duration_text(waiting.attained_s), duration_text(running.attained_s)
-            return f"that one has had {waiting.gpus} GPUs for {had}, this one {running.gpus} for {has}"
+            had, has = duration_text(waiting.attained_gpu_s), duration_text(running.attained_gpu_s)
+            return f"that one has had {had} of GPU time, this one {has}"
         case "srtf":
             left = "nobody knows how long" if running.left_s is None else duration_text(running.left_s)
             return f"that one needs {duration_text(waiting.left_s or 0.0)} more, this one {left}"

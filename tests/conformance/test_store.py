@@ -331,6 +331,18 @@ async def test_how_long_a_job_held_its_gpus_is_counted_over_all_its_epochs(world
     assert (job.placed_at, job.attained_seconds) == (None, 40.173456)
 
 
+async def test_how_much_a_job_has_had_counts_every_gpu_that_it_held(world: World) -> None:
+    lease = await world.lead()
+    (job,) = await world.admitted(lease, "j-1")
+    two = placement(("node-1", 0), ("node-1", 1))
+    job = await go(world.scheduler, lease, job, _E.PLACED, at=AT + 10, placement=two)
+    job = await go(world.scheduler, lease, job, _E.REQUEUED, at=AT + 20.25)
+    assert job.attained_gpu_seconds == 20.5
+    job = await go(world.scheduler, lease, job, _E.PLACED, at=AT + 30, placement=placement(("node-1", 0)))
+    job = await go(world.scheduler, lease, job, _E.FAILED, at=AT + 40)
+    assert (job.attained_seconds, job.attained_gpu_seconds) == (20.25, 30.5)
+
+
 # asks
 
 

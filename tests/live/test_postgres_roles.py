@@ -200,6 +200,20 @@ async def test_migrations_run_once_however_often_and_at_once_they_are_asked_for(
     assert await migrations(fresh) == before
 
 
+async def test_functions_and_views_have_the_text_of_this_version_after_every_migrate(server: Server) -> None:
+    owner = await server.connect()
+    try:
+        await owner.execute(
+            "CREATE OR REPLACE FUNCTION must_hold(lease_name text, lease_holder text, lease_epoch bigint)"
+            " RETURNS void LANGUAGE plpgsql AS 'BEGIN RETURN; END'"
+        )
+        await server.migrate()
+        with pytest.raises(asyncpg.PostgresError, match="is no longer held by"):
+            await owner.execute("SELECT must_hold('default', 'nobody', 1)")
+    finally:
+        await owner.close()
+
+
 async def test_a_migration_that_changed_after_it_ran_stops_everything(server: Server) -> None:
     fresh = await server.make("changed")
     await fresh.migrate()

@@ -25,13 +25,14 @@ def job(dice: random.Random, number: int, *, ranks_max: int, gpus_max: int) -> d
     ranks = dice.choice([1, 1, 1, dice.randint(2, max(2, ranks_max))])
     gpus = dice.choice([0, 1, 1, 1, 2]) if ranks == 1 else dice.choice([0, 1, 1])
     retries = dice.choice([0, 0, 1, 3])
+    replicas = {"want": ranks, "min": dice.randint(1, ranks)} if dice.random() < 0.5 else {"want": ranks}
     spec: dict[str, Any] = {
         "name": f"job-{number}",
         "kind": dice.choice(["training", "batch"]),
         "command": ["true"],
         "env": {DO: msgspec.json.encode(_plan(dice, retries)).decode()},
         "roles": {
-            "worker": {"replicas": {"want": ranks}, "gpus": min(gpus, gpus_max), "cpus": 1.0, "memory": "1GiB"},
+            "worker": {"replicas": replicas, "gpus": min(gpus, gpus_max), "cpus": 1.0, "memory": "1GiB"},
         },
         "priority": dice.choice([0, 0, 0, 10, 50]),
         "preemptible": dice.random() < 0.8,

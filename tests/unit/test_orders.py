@@ -17,7 +17,8 @@ from libs.planning.queue import place_of
 
 
 def standing(name: str = "j", seq: int = 1, **fields: float | str | int | None) -> Standing:
-    return replace(Standing(id=name, seq=seq, gpus=1), **fields)
+    made = replace(Standing(id=name, seq=seq, gpus=1), **fields)
+    return replace(made, attained_gpu_s=made.attained_s * made.gpus)
 
 
 def served(order: Order, *jobs: Standing) -> list[str]:

@@ -15,7 +15,9 @@ from libs.planning.queue import Queue, place_of
 
 
 def standing(name: str, seq: int = 1, *, tenant: str = "", priority: int = 0, attained_s: float = 0.0) -> Standing:
-    return Standing(id=name, seq=seq, gpus=1, tenant=tenant, priority=priority, attained_s=attained_s)
+    return Standing(
+        id=name, seq=seq, gpus=1, tenant=tenant, priority=priority, attained_s=attained_s, attained_gpu_s=attained_s
+    )
 
 
 def queue(order: Order, *jobs: tuple[Standing, str]) -> Queue:

@@ -199,7 +199,7 @@ def test_las_displaces_who_has_had_much_and_counts_all_epochs() -> None:
     assert old.state is S.QUEUED
     assert old.attained_seconds > 1000
     (stopped,) = [step for step in w.steps if step.to is S.STOPPING]
-    assert "that one has had 4 GPUs for 0.0s, this one 4 for 16m41s" in stopped.cause.sentence
+    assert "that one has had 0.0s of GPU time, this one 1h6m" in stopped.cause.sentence
     w.submit("j-newer", gpus=4)
     end(w, "j-new")
     assert (w.state("j-newer"), w.state("j-old")) == (S.RUNNING, S.QUEUED)

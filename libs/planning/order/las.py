@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 24 * 3600.0  # and so long at the least
 
 
 def level(job: Standing) -> int:
-    had, end, found = job.attained_s * job.gpus, FIRST_GPU_SECONDS, 0
+    had, end, found = job.attained_gpu_s, FIRST_GPU_SECONDS, 0
     while had >= end and found < LEVELS - 1:
         end *= GROWTH
         found += 1
@@ -31,7 +31,7 @@ def changes_after_s(job: Standing) -> float | None:
     now = level(job)
     if not job.gpus or now == LEVELS - 1:
         return None
-    return FIRST_GPU_SECONDS * GROWTH**now / job.gpus - job.attained_s
+    return (FIRST_GPU_SECONDS * GROWTH**now - job.attained_gpu_s) / job.gpus
 
 
 def promotes_after_s(job: Standing) -> float | None:

@@ -11,9 +11,11 @@ Key = tuple[float, ...]
 class Standing(Struct, frozen=True, kw_only=True):
     """A job, waiting or running, at one moment. Times in seconds.
 
-    `seq`: the number under which it came in. `attained_s`: how long it has held its GPUs since it came or was promoted,
-    in all its runs; `waited_s`: how long it has gone without since it came, lost them, or was promoted. `left_s`: how
-    long it will still run, where somebody said so. `share`: its tenant's dominant share of the pool (0 to 1).
+    `seq`: the number under which it came in. `gpus`: how many it holds, or needs to start. `attained_s`: how long it
+    has held its GPUs since it came or was promoted, in all its runs; `attained_gpu_s`: the same, each second counted
+    once for every GPU held in it. `waited_s`: how long it has gone without since it came, lost them, or was promoted.
+    `left_s`: how long it will still run, where somebody said so. `share`: its tenant's dominant share of the pool (0 to
+    1).
     """
 
     id: str
@@ -22,6 +24,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     priority: int = 0
     tenant: str = ""
     attained_s: float = 0.0
+    attained_gpu_s: float = 0.0
     waited_s: float = 0.0
     left_s: float | None = None
     share: float = 0.0

@@ -3,7 +3,8 @@ id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at,
        attempts, extract(epoch FROM not_before)::float8 AS not_before, extract(epoch FROM since)::float8 AS since,
        stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
        extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
-       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds;
+       extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds,
+       attained_gpu_seconds;
 
 -- columns: event
 id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data;

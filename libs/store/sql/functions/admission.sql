@@ -1,0 +1,29 @@
+-- Makes jobs of what was submitted. The event `submitted` was told with the submission, as version 1.
+CREATE OR REPLACE FUNCTION admit_jobs(
+    lease_name text, lease_holder text, lease_epoch bigint, of_pool text, at_most integer
+) RETURNS SETOF text LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM must_hold(lease_name, lease_holder, lease_epoch);
+    RETURN QUERY
+    WITH taken AS (
+        DELETE FROM asks WHERE asks.id IN (
+            SELECT asks.id FROM asks WHERE pool = of_pool AND kind = 'submit' ORDER BY asks.id LIMIT at_most)
+        RETURNING subject_id
+    )
+    INSERT INTO jobs (id, tenant, pool, state, last_event, epoch, version, priority, since)
+    SELECT s.id, s.tenant, s.pool, 'queued', 'submitted', 0, 1, COALESCE((s.spec ->> 'priority')::int, 0),
+           s.submitted_at
+      FROM submissions s JOIN taken ON taken.subject_id = s.id
+    ON CONFLICT (id) DO NOTHING
+    RETURNING jobs.id;
+END $$;
+
+-- A submitted job that the scheduler has not admitted yet is queued already: it was acknowledged.
+CREATE OR REPLACE VIEW all_jobs AS
+SELECT s.id, s.tenant, s.pool, s.name, s.spec, s.seq, s.submitted_at,
+       COALESCE(j.state, 'queued') AS state, COALESCE(j.epoch, 0) AS epoch, COALESCE(j.version, 1) AS version,
+       COALESCE(j.priority, (s.spec ->> 'priority')::int, 0) AS priority, COALESCE(j.attempts, 0) AS attempts,
+       j.not_before, COALESCE(j.since, s.submitted_at) AS since, j.stopping_for, j.waiting_for, j.placement,
+       j.started_at, j.ended_at, j.exit_code, j.progress, j.placed_at, COALESCE(j.attained, interval '0') AS attained,
+       COALESCE(j.attained_gpu_seconds, 0) AS attained_gpu_seconds
+  FROM submissions s LEFT JOIN jobs j ON j.id = s.id;
