@@ -20,9 +20,9 @@ class EndReason(StrEnum):
     """Why a run ended, as its node saw it."""
 
     EXIT = "exit"  # by itself, with `exit_code`
-    STOPPED = "stopped"  # the node ended it, because it was no longer desired
+    STOPPED = "stopped"  # the node told it to end, because it was no longer desired; `exit_code` may be 0
     OOM = "oom"  # killed for memory
-    FENCED = "fenced"  # the node ended it, because it could not reach the control plane
+    FENCED = "fenced"  # the node told it to end, because it could not reach the control plane; likewise
     START_FAILED = "start-failed"  # never ran: `detail` says why
     PORT_TAKEN = "port-taken"  # never ran: something else listens where rank 0 should; another epoch has another port
     LOST = "lost"  # it is gone and left no exit status

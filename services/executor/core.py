@@ -309,10 +309,7 @@ class Reconciler:
         reason, exit_code = run.reason, run.exit_code
         stop = self._stops.get(run.key)
         if stop is not None and not run.live and reason not in NEVER_RAN:
-            if stop.fenced:
-                reason = EndReason.FENCED
-            elif exit_code != 0:  # with 0 it finished within its grace
-                reason = EndReason.STOPPED
+            reason = EndReason.FENCED if stop.fenced else EndReason.STOPPED  # with whatever status, 0 included
             if exit_code is None and stop.killed_at is not None:
                 exit_code = 137
         return RunSeen(

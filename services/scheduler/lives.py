@@ -5,6 +5,7 @@ from msgspec import structs
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from services.scheduler.picture import Picture
+from services.scheduler.runs import Ranks
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
@@ -34,8 +35,13 @@ def follow(picture: Picture, job: Job, now: float) -> list[Step]:
         return steps + picture.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
     ended = ranks.first_ended_badly or picture.runs.first_lost(job)
     if ended is not None:
-        steps += _ended_badly(picture, job, ended, now, exit_code=ranks.exit_code, progress=ranks.progress)
+        steps += _ended_badly(picture, job, ended, now, exit_code=_status(ended, ranks), progress=ranks.progress)
     return steps
+
+
+def _status(cause: Cause, ranks: Ranks) -> int | None:
+    """The status of the rank that `cause` names, else the first that is not 0."""
+    return int(cause.numbers["exit_code"]) if "exit_code" in cause.numbers else ranks.exit_code
 
 
 def stop(
@@ -61,16 +67,20 @@ def stop(
 
 
 def stopped(picture: Picture, job: Job, now: float) -> list[Step]:
-    """Every rank is gone: what becomes of the job is what it was stopped for."""
+    """Every rank is gone: what becomes of the job is what it was stopped for.
+
+    A rank that ended with status 0 because it was told to stop was interrupted. It has succeeded only if the job said
+    that its work is done.
+    """
     assert job.stopping_for is not None
     ranks = picture.runs.of(job)
     cause = job.stopping_for
     if cause.code is _C.CANCEL_ASKED:
         return picture.go(job, _E.CANCELLED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
     if ranks.all_succeeded:
-        done = Cause(code=_C.EXITED, sentence="ended with status 0 while it was being stopped")
+        done = Cause(code=_C.EXITED, sentence="its work was done when it was stopped: every rank ended with status 0")
         return picture.go(job, _E.SUCCEEDED, done, now, exit_code=0, progress=ranks.progress)
-    return _over(picture, job, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
+    return _over(picture, job, cause, now, exit_code=_status(cause, ranks), progress=ranks.progress)
 
 
 def give_up(picture: Picture, job: Job, now: float) -> list[Step]:

@@ -1,13 +1,17 @@
 """What the nodes see of the runs that jobs have on them, and when a run counts as gone."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from msgspec import Struct
 
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
+from libs.domain.progress import is_finished
 from libs.messages.nodes import NEVER_RAN, EndReason, NodeReported, RunSeen, RunState, StartRun
 
 OTHER_BOOT_HEARD = 3  # reports of another boot with a lower incarnation, until it is believed to be the node's present
+
+TOLD_TO_STOP = frozenset({EndReason.STOPPED, EndReason.FENCED})
 
 _Key = tuple[str, int, int]
 
@@ -32,14 +36,21 @@ class Ranks(Struct, frozen=True):
 
     @property
     def all_succeeded(self) -> bool:
-        return all(run is not None and _succeeded(run) for run in self.seen)
+        """Has every rank ended with status 0, of its own accord or with the job's work done?"""
+        done = self._said_finished
+        return all(run is not None and (_succeeded(run) or (done and _stopped_with_0(run))) for run in self.seen)
+
+    @property
+    def _said_finished(self) -> bool:
+        """Does the progress of any rank say that the work is done? Usually rank 0 alone tells it."""
+        return any(run is not None and is_finished(run.progress) for run in self.seen)
 
     @property
     def first_ended_badly(self) -> Cause | None:
-        for run in self.seen:
-            if run is not None and run.state is RunState.EXITED and not _succeeded(run):
-                return _cause(run, of=len(self.seen))
-        return None
+        """Why the job ends. The rank that failed first is named, before those that were stopped because of it."""
+        bad = [run for run in self.seen if run is not None and run.state is RunState.EXITED and not _succeeded(run)]
+        first = min(bad, key=lambda run: (run.reason in TOLD_TO_STOP, run.ended_at or inf, run.rank), default=None)
+        return None if first is None else _cause(first, of=len(self.seen))
 
     @property
     def exit_code(self) -> int | None:
@@ -200,12 +211,19 @@ def _succeeded(run: RunSeen) -> bool:
     return run.state is RunState.EXITED and run.reason is EndReason.EXIT and run.exit_code == 0
 
 
+def _stopped_with_0(run: RunSeen) -> bool:
+    return run.state is RunState.EXITED and run.reason in TOLD_TO_STOP and run.exit_code == 0
+
+
 def _cause(run: RunSeen, *, of: int) -> Cause:
     rank = f"rank {run.rank} " if of > 1 else ""
-    numbers = {} if run.exit_code is None else {"exit_code": float(run.exit_code)}
+    numbers = {"rank": float(run.rank)}
+    if run.exit_code is not None:
+        numbers["exit_code"] = float(run.exit_code)
     match run.reason:
         case EndReason.START_FAILED:
-            return Cause(code=CauseCode.START_FAILED, sentence=f"{rank}could not start: {run.detail}")
+            sentence = f"{rank}could not start: {run.detail}"
+            return Cause(code=CauseCode.START_FAILED, sentence=sentence, numbers=numbers)
         case EndReason.PORT_TAKEN:
             return Cause(code=CauseCode.PORT_TAKEN, sentence=f"{rank}could not start: {run.detail}")
         case EndReason.OOM:

@@ -78,6 +78,11 @@ class Host(FakeHost):
         if len(self.starts) > begun:
             self._witness.began(self._node_id, order)
 
+    def signal(self, key: RunKey, *, kill: bool) -> None:
+        if any(run.key == key and run.live for run in self.runs()):
+            self._witness.told_to_stop.add(key)
+        super().signal(key, kill=kill)
+
     def end(
         self, key: RunKey, *, exit_code: int | None = None, reason: EndReason = EndReason.EXIT, detail: str = ""
     ) -> None:

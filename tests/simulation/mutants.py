@@ -8,7 +8,7 @@ from msgspec import structs
 
 from libs.bus import Bus, Event, NoAnswerError
 from libs.domain.job import Allocation, Job, Step
-from libs.messages.nodes import NodeDesired, NodeReported, RunSeen
+from libs.messages.nodes import EndReason, NodeDesired, NodeReported, RunSeen
 from libs.store import Lease, RelayStore
 from services.executor import service as executor_service
 from services.executor.core import Action, Reconciler, Remove
@@ -59,6 +59,16 @@ class TimelessReconciler(Reconciler):
 
     def observe(self, answer: NodeDesired, *, reported: Iterable[RunSeen], sent_at: float) -> None:
         super().observe(answer, reported=reported, sent_at=sent_at + 1e6)
+
+
+class FlatteringReconciler(Reconciler):
+    """It reports a run that was told to stop and ended with status 0 as one that ended by itself."""
+
+    def report(self, *arguments: Any, **named: Any) -> tuple[RunSeen, ...]:
+        return tuple(
+            structs.replace(run, reason=EndReason.EXIT) if run.exit_code == 0 else run
+            for run in super().report(*arguments, **named)
+        )
 
 
 class CredulousRuns(scheduler_runs.Runs):

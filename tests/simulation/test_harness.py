@@ -58,6 +58,10 @@ def test_without_fencing_two_epochs_run_at_once_and_that_is_found() -> None:
 MUTANTS = {
     "a store that ignores versions and leases": (mutants.store_is(mutants.UnguardedStore), "written twice"),
     "a store that forgets what it acknowledged": (mutants.store_is(mutants.ForgetfulStore), "hang: "),
+    "an executor that takes an interruption for an end": (
+        mutants.executor_is(mutants.FlatteringReconciler),
+        "was interrupted",
+    ),
     "an executor that begins again what has ended": (mutants.executor_is(mutants.CarelessReconciler), "started twice"),
     "an executor that never knows how old its sync is": (
         mutants.executor_is(mutants.TimelessReconciler, kinds=mutants.CUT_OFF),

@@ -45,6 +45,7 @@ class Witness:
         self.alive: dict[RunKey, Alive] = {}
         self.begun: set[RunKey] = set()
         self.ends: dict[RunKey, int | None] = {}
+        self.told_to_stop: set[RunKey] = set()  # of those that ran
         self.told_of: dict[tuple[str, str], Told] = {}
         self.keys: dict[str, str] = {}
         self.acknowledged: dict[str, str] = {}  # job id → the name under which it was submitted
@@ -106,6 +107,8 @@ class Witness:
             self.history.fail(f"half placed: {job_id} is said to run, and {_missing(ranks, self.begun)} never began")
         if event.event == "succeeded" and any(self.ends.get(rank, 1) != 0 for rank in ranks):
             self.history.fail(f"{job_id} is said to have succeeded, and not every rank ended with 0")
+        if event.event == "succeeded" and not self.told_to_stop.isdisjoint(ranks):
+            self.history.fail(f"{job_id} is said to have succeeded, and was interrupted")
         over = said.state in OVER
         for key in self.alive:
             if key.job_id == job_id and (over or key.epoch < said.epoch):

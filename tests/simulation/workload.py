@@ -71,7 +71,7 @@ def _try(dice: random.Random, *, last: bool) -> dict[str, Any]:
             done["exit_code"] = 137
         case "refused":
             done["refused"] = "no such command"
-        case _ if dice.random() < 0.1:
+        case _ if dice.random() < 0.4:
             done["on_term"] = 0
         case _:
             pass

@@ -192,11 +192,11 @@ def test_what_was_stopped_is_reported_as_stopped_with_its_status() -> None:
     assert (seen.reason, seen.exit_code) == (EndReason.STOPPED, 143)
 
 
-def test_what_finished_within_its_grace_is_reported_as_finished() -> None:
+def test_what_was_told_to_stop_and_ends_with_status_0_is_reported_as_stopped() -> None:
     reconciler = told()
     decide(reconciler, running(), now=1.0)
     seen = reconciler.report([ended(exit_code=0)], {})[0]
-    assert (seen.reason, seen.exit_code) == (EndReason.EXIT, 0)
+    assert (seen.reason, seen.exit_code) == (EndReason.STOPPED, 0)
 
 
 def test_what_was_killed_and_left_no_status_is_reported_as_killed() -> None:
