@@ -228,10 +228,6 @@ def _holders(shape: Shape, room: Room, holding: Sequence[Job]) -> tuple[tuple[Ho
     return tuple(_seen(held) for held in largest), estimate_at
 
 
-def _gpus(job: Job) -> int:
-    return sum(len(allocation.gpus) for allocation in job.placement.allocations) if job.placement else 0
-
-
 def _seen(job: Job) -> HolderSeen:
     return HolderSeen(
         job_id=job.id,

@@ -55,10 +55,6 @@ class Queue:
         group = self._where[job_id][0]
         return group[1] if self.order.by_share else group  # type: ignore[index]
 
-    def ahead_of(self, job_id: str) -> int:
-        place = self._where[job_id][1]
-        return sum(bisect_left(places, place) for places in self._by_group.values())
-
     def served(self, share_of: Callable[[str], float] | None = None) -> "Served":
         """`share_of(tenant)`, for an order that goes by it: its dominant share now."""
         return Served(self._by_group, share_of if self.order.by_share else None)

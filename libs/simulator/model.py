@@ -58,6 +58,3 @@ class World(Struct, frozen=True, kw_only=True):
     sample_s: float = 60.0
     benchmark_s: float = 300.0
     durations_known: bool = False
-
-    def penalty_of(self, job_class: str) -> float:
-        return self.penalties.get(job_class, self.penalty)

@@ -31,10 +31,6 @@ class Ranks(Struct, frozen=True):
         return all(run is not None and _began(run) for run in self.seen)
 
     @property
-    def began_at(self) -> float | None:
-        return max((run.started_at for run in self.seen if run is not None and run.started_at), default=None)
-
-    @property
     def all_succeeded(self) -> bool:
         """Has every rank ended with status 0, of its own accord or with the job's work done?"""
         done = self._said_finished
