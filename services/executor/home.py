@@ -8,6 +8,7 @@ runs/<job>-<epoch>-<rank>/   one folder per run until it is removed (process run
     run.json          what telemetry reads: job_id, epoch, rank, pid, cgroups
     progress          the file that WEFT_PROGRESS names
     progress.sock     the datagram socket that WEFT_PROGRESS_SOCKET names
+discarded/            what runs left in their folders, on its way out (discards.py)
 emulated/<gpu>        how slow that emulated GPU is to be, where somebody wrote it (libs/gpus/emulated.py)
 logs/<job>-<epoch>-<rank>.log   what the run wrote, kept when the run is removed (how long: retention.py)
 
@@ -17,13 +18,16 @@ tells where it begins, so nothing else has to be remembered.
 
 import errno
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
+from services.executor.regular import READ
 from services.executor.runtime import LogChunk, RunKey
 
 SOCKET_PATH_MAX = 107  # what the kernel accepts as the address of a Unix socket
 LOG_READ_MAX = 1 << 20
+NO_LOG = frozenset({errno.ENOENT, errno.ELOOP, errno.ENXIO})  # or something in its place that is no file
 READ_TRIES = 3  # a log whose head is dropped while it is read is read again from where it begins now
 
 
@@ -32,6 +36,7 @@ class Home:
         self.root = root.absolute()
         self.runs = self.root / "runs"
         self.logs = self.root / "logs"
+        self.discarded = self.root / "discarded"
         self.emulated = self.root / "emulated"
         self.state = self.root / "state.json"
         self.lock = self.root / "lock"
@@ -56,11 +61,16 @@ class Home:
     def read_log(self, key: RunKey, *, offset: int, limit: int, known: bool, over: bool) -> LogChunk:
         """Bytes from `offset`. `known`: the runtime has this run. `over`: nothing more will be written."""
         try:
-            fd = os.open(self.log(key), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+            fd = os.open(self.log(key), READ)
+        except OSError as error:
+            if error.errno not in NO_LOG:
+                raise
             return LogChunk(data=b"", ended=over and known, missing=not known)
         try:
-            size = os.fstat(fd).st_size
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                return LogChunk(data=b"", ended=over and known, missing=not known)
+            size = status.st_size
             begins, data = _read_from(fd, max(0, offset), max(0, min(limit, LOG_READ_MAX)))
         finally:
             os.close(fd)
@@ -69,8 +79,8 @@ class Home:
 
     def close_log(self, key: RunKey) -> None:
         """The run is forgotten: from now on its log has an age."""
-        with suppress(FileNotFoundError):
-            os.utime(self.log(key))
+        with suppress(OSError):
+            os.utime(self.log(key), follow_symlinks=False)
 
 
 def begins(fd: int) -> int:

@@ -188,7 +188,7 @@ class Retention:
 
     def _remove(self, name: str) -> int:
         path = f"{self._home.logs}/{name}.log"
-        used = os.stat(path).st_blocks * 512
+        used = os.lstat(path).st_blocks * 512
         os.unlink(path)
         with suppress(FileNotFoundError):
             os.unlink(f"{path}.at")
@@ -197,7 +197,7 @@ class Retention:
 
     def _make_cut(self, cut: Cut) -> int:
         path = f"{self._home.logs}/{cut.name}.log"
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             begin = begins(fd)
             punch(fd, cut.begins)

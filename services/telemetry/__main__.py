@@ -24,8 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """TELEMETRY_… settings. `home` is the executor's; `runtime` and `emulated_gpus` are what the executor has, too.
+    """TELEMETRY_… settings. `home` is the executor's; `runtime`, `cluster` and `emulated_gpus` are the executor's, too.
 
+    `cluster`: whose containers on this engine are the node's; empty: those of every cluster with a node of this name.
     `dcgm_names`: show GPUs under the names of NVIDIA's DCGM exporter as well.
     `replay`: a file of `libs.gpus.record`, whose GPUs are told of instead of this machine's.
     """
@@ -35,6 +36,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = "default"
     home: Path
     runtime: Literal["process", "docker"] = "process"
+    cluster: str = ""
     emulated_gpus: Annotated[int, Meta(ge=0)] = 0
     replay: Path | None = None
     period_seconds: Annotated[float, Meta(gt=0)] = 1.0
@@ -62,7 +64,10 @@ async def watch(config: Config, *, stop: asyncio.Event) -> GpuWatch:
 async def run(stop: asyncio.Event) -> None:
     config = load(Config, prefix="TELEMETRY_", environ=os.environ)
     to = config.connections
-    finder: Finder = docker_runs(config.node_id) if config.runtime == "docker" else ProcessRuns(config.home)
+    if config.runtime == "docker":
+        finder: Finder = docker_runs(config.node_id, cluster=config.cluster)
+    else:
+        finder = ProcessRuns(config.home)
     gpus = await watch(config, stop=stop)
     telemetry = service.Telemetry(
         node_id=config.node_id,

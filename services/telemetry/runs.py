@@ -8,16 +8,17 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from services.telemetry.files import read_text
 
 logger = logging.getLogger(__name__)
 
 RUNS_MAX = 1024  # that are told of, on one node
+PID_MAX = 1 << 22  # the kernel gives no higher number
 
 
 class FoundRun(Struct, frozen=True, kw_only=True):
@@ -41,12 +42,12 @@ class Finder(Protocol):
 
 
 class _Record(Struct, frozen=True, kw_only=True):
-    """What we read of the process runtime's run.json."""
+    """What we read of the process runtime's run.json, which the run's job can write to."""
 
     job_id: str
-    epoch: int
-    rank: int
-    pid: int = 0
+    epoch: Annotated[int, Meta(ge=0, lt=1 << 31)]
+    rank: Annotated[int, Meta(ge=0, lt=1 << 31)]
+    pid: Annotated[int, Meta(ge=0, le=PID_MAX)] = 0
     cgroups: dict[str, str] = {}
 
 
@@ -69,7 +70,7 @@ class ProcessRuns:
     def _seen(self, name: str) -> tuple[tuple[int, int], FoundRun | None]:
         path = f"{self._folder}/{name}/run.json"
         try:
-            status = os.stat(path)
+            status = os.lstat(path)
             version = (status.st_ino, status.st_mtime_ns)
             known = self._known.get(name)
             if known is not None and known[0] == version:
@@ -77,6 +78,8 @@ class ProcessRuns:
             record = msgspec.json.decode(read_text(path) or "", type=_Record)
         except (OSError, msgspec.DecodeError):
             return (0, 0), None  # half a folder: being made, or being removed
+        if name != f"{record.job_id.replace('/', '_')}-{record.epoch}-{record.rank}":
+            return version, None  # its job has written it, and says to be another
         return version, _process_run(record)
 
 
@@ -101,14 +104,22 @@ class Engine(Protocol):
 
 
 class DockerRuns:
-    """Runs of the docker runtime: running containers of this node, by their `weft.…` labels."""
+    """Runs of the docker runtime: running containers of this node, by their `weft.…` labels.
+
+    `cluster`: only that cluster's; empty: of whichever cluster has a node of this name on this engine.
+    """
 
     def __init__(
-        self, connect: Callable[[], Engine], *, node_id: str, errors: tuple[type[Exception], ...] = (OSError,)
+        self,
+        connect: Callable[[], Engine],
+        *,
+        node_id: str,
+        cluster: str = "",
+        errors: tuple[type[Exception], ...] = (OSError,),
     ) -> None:
         self._connect = connect
         self._engine: Engine | None = None
-        self._node_id = node_id
+        self._labels = [f"weft.node={node_id}", "weft.job", *([f"weft.cluster={cluster}"] if cluster else [])]
         self._errors = errors
         self._known: dict[str, FoundRun] = {}  # by container id
         self._failing = False
@@ -126,7 +137,7 @@ class DockerRuns:
     def _look(self) -> dict[str, FoundRun]:
         """One question for all, and one for each container not met before."""
         engine = self._engine = self._engine or self._connect()
-        filters = {"label": [f"weft.node={self._node_id}", "weft.job"], "status": ["running", "paused"]}
+        filters = {"label": self._labels, "status": ["running", "paused"]}
         found = {}
         for container in engine.containers(filters=filters):
             run = self._known.get(container["Id"]) or _met(engine, container)
@@ -142,18 +153,19 @@ def _met(engine: Engine, container: Mapping[str, Any]) -> FoundRun | None:
             job_id=labels["weft.job"],
             epoch=int(labels["weft.epoch"]),
             rank=int(labels["weft.rank"]),
-            pid=engine.inspect_container(container["Id"])["State"]["Pid"],
+            pid=int(engine.inspect_container(container["Id"])["State"]["Pid"]),
         )
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, TypeError):
         return None  # somebody else's container that borrowed our labels
 
 
-def docker_runs(node_id: str, *, seconds_max: int = 5) -> DockerRuns:
+def docker_runs(node_id: str, *, cluster: str = "", seconds_max: int = 5) -> DockerRuns:
     """With the engine that the environment names, as Docker's own programs find it."""
     import docker.errors  # only here: nodes without Docker need not load it
 
     return DockerRuns(
         lambda: docker.from_env(timeout=seconds_max).api,
         node_id=node_id,
+        cluster=cluster,
         errors=(docker.errors.DockerException, OSError),
     )

@@ -15,6 +15,7 @@ from libs.gpus.emulated import slow_down
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.home import Home
 from services.executor.runtime import Limits, RunKey, Runtime
+from tests.support.odd_folders import make_deep, swept
 from tests.support.rig import BEHAVIOURS, MEBIBYTE, Rig
 from tests.support.runs import find, in_state, logged, until, whole_log
 
@@ -352,6 +353,23 @@ async def test_whatever_a_run_made_in_its_own_folder_goes_with_it(rig: Rig, tmp_
     assert not os.path.exists(Home(tmp_path / "home").run(key))  # noqa: ASYNC240 - one look
 
 
+async def test_a_run_folder_of_any_depth_is_removed_by_this_executor_and_by_the_next(rig: Rig, tmp_path: Path) -> None:
+    rig.needs("commands")
+    home = Home(tmp_path / "home")
+    with swept(home.runs, home.discarded):
+        asked = rig.shell(("sh", "-c", 'cd "$(dirname "$WEFT_PROGRESS")"; mkdir run.json.new exit.d; echo up'))
+        key = RunKey.of(asked)
+        await rig.runtime.start(asked)
+        await in_state(rig.runtime, key, RunState.EXITED)
+        make_deep(Path(home.run(key)) / "deep", 1500)
+        make_deep(Path(home.run(RunKey("job-before", 1, 0))), 1500)
+        await rig.runtime.remove(key)
+        assert not os.path.exists(home.run(key))  # noqa: ASYNC240 - one look
+        rig.runtime = await rig.reopen()
+        assert await find(rig.runtime, key) is None
+        await until(lambda: not os.listdir(home.runs) and not os.listdir(home.discarded))
+
+
 async def test_memory_beyond_the_limit_ends_the_run_as_oom(rig: Rig) -> None:
     rig.needs("oom", "memory")
     asked = rig.order("uses too much memory", memory=48 * MEBIBYTE)
@@ -453,3 +471,48 @@ async def test_a_job_that_forges_its_own_end_harms_nobody_else(rig: Rig) -> None
     other = rig.shell(("true",), job_id="job-other")
     await rig.runtime.start(other)
     assert (await in_state(rig.runtime, RunKey.of(other), RunState.EXITED)).exit_code == 0
+
+
+ODD_ENDS = (
+    "echo 99999999999999 >exit",
+    "echo 256 >exit",
+    "rm exit; mkfifo exit",
+    "rm exit; mkdir exit",
+    "rm exit; ln -s /dev/zero exit",
+    "rm exit pid; mkfifo exit pid",
+    "rm -f run.json exit pid; mkdir run.json exit pid",
+)
+
+
+@pytest.mark.parametrize("odd", ODD_ENDS)
+async def test_a_job_that_spoils_its_status_and_kills_its_shell_ends_as_killed(rig: Rig, odd: str) -> None:
+    if not rig.name.startswith("process"):
+        pytest.skip("only processes have that shell")
+    asked = rig.shell(("sh", "-c", f'cd "$(dirname "$WEFT_PROGRESS")"; {odd}; kill -9 $PPID; sleep 60'))
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, key, RunState.EXITED)
+    assert (run.exit_code, run.reason) == (137, EndReason.EXIT)
+    runtime = await rig.reopen()
+    for found in await runtime.runs():
+        assert (found.live, found.exit_code) == (False, None)
+    await runtime.remove(key)
+    assert await find(runtime, key) is None
+
+
+SPOILT_PIDS = (": >pid", "echo 99999999999999 >pid", "rm pid; mkdir pid", "rm pid; mkfifo pid")
+
+
+@pytest.mark.parametrize("spoilt", SPOILT_PIDS)
+async def test_a_job_that_hides_its_shell_does_not_keep_the_next_executor_away(rig: Rig, spoilt: str) -> None:
+    """The run is ended instead, for nobody could watch it."""
+    if not rig.name.startswith("process"):
+        pytest.skip("only processes have that shell")
+    asked = rig.shell(("sh", "-c", f'cd "$(dirname "$WEFT_PROGRESS")"; {spoilt}; echo up; sleep 345'))
+    key = RunKey.of(asked)
+    await rig.runtime.start(asked)
+    await logged(rig.runtime, key, b"up")
+    runtime = await rig.reopen()
+    run = await find(runtime, key)
+    assert run is None or (not run.live and run.reason is EndReason.LOST)
+    await until(lambda: not _processes_of(asked))

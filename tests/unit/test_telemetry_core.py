@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
 from services.telemetry.core import Reading, Sampler
 from services.telemetry.counters import Traffic
@@ -109,13 +111,13 @@ async def test_runs_of_the_process_runtime_are_found_by_their_files(tmp_path: Pa
     record = {"job_id": "a", "epoch": 2, "rank": 1, "pid": 5, "grace": 1.0, "cgroups": {"unified": "/g"}}
     leave(tmp_path, "a-2-1", record)
     leave(tmp_path, "not-begun-1-0", {"job_id": "n", "epoch": 1, "rank": 0})
-    leave(tmp_path, "half", "{")
+    leave(tmp_path, "h-1-0", "{")
     (tmp_path / "runs/empty").mkdir()
     run = FoundRun(job_id="a", epoch=2, rank=1, pid=5, cgroups={"": "/g"}, leads_session=True)
     finder = ProcessRuns(tmp_path)
     assert await finder.find() == [run]
 
-    leave(tmp_path, "half", {"job_id": "h", "epoch": 1, "rank": 0, "pid": 6})
+    leave(tmp_path, "h-1-0", {"job_id": "h", "epoch": 1, "rank": 0, "pid": 6})
     assert [(one.job_id, one.pid) for one in await finder.find()] == [("a", 5), ("h", 6)]
     (tmp_path / "runs/a-2-1/run.json").unlink()
     assert [one.job_id for one in await finder.find()] == ["h"]
@@ -127,8 +129,18 @@ async def test_a_record_that_is_a_pipe_a_link_or_without_end_is_passed_over(tmp_
     os.mkfifo(tmp_path / "runs/pipe/run.json")
     (tmp_path / "runs/link/run.json").symlink_to("/dev/zero")
     (tmp_path / "runs/long/run.json").write_text("[" * 3_000_000)
-    leave(tmp_path, "good", {"job_id": "a", "epoch": 1, "rank": 0, "pid": 5})
+    leave(tmp_path, "a-1-0", {"job_id": "a", "epoch": 1, "rank": 0, "pid": 5})
     assert [one.job_id for one in await ProcessRuns(tmp_path).find()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"epoch": 1 << 70}, {"rank": -1}, {"pid": 1 << 40}, {"pid": 1e300}, {"job_id": "another"}]
+)
+async def test_a_record_that_a_job_has_made_up_is_passed_over(tmp_path: Path, fields: dict[str, object]) -> None:
+    record = {"job_id": "a", "epoch": 1, "rank": 0, "pid": 5, **fields}
+    leave(tmp_path, "a-1-0", record)
+    leave(tmp_path, f"a-{record['epoch']}-{record['rank']}", record)
+    assert await ProcessRuns(tmp_path).find() == []
 
 
 async def test_a_home_where_nothing_ran_has_no_runs(tmp_path: Path) -> None:
@@ -148,7 +160,12 @@ class FakeEngine:
         if self.gone:
             raise ConnectionRefusedError
         self.filters = filters
-        return [{"Id": name, "Labels": labels} for name, (labels, _) in self.running.items()]
+        wanted = [label.partition("=") for label in filters["label"]]
+        return [
+            {"Id": name, "Labels": labels}
+            for name, (labels, _) in self.running.items()
+            if all(key in labels and (not equals or labels[key] == value) for key, equals, value in wanted)
+        ]
 
     def inspect_container(self, container: str, /) -> dict[str, Any]:
         self.inspected.append(container)
@@ -160,7 +177,9 @@ def labels(job_id: str) -> dict[str, str]:
 
 
 async def test_runs_of_the_docker_runtime_are_found_by_their_labels_and_inspected_once() -> None:
-    engine = FakeEngine({"c2": (labels("b"), 12), "c1": (labels("a"), 11), "c3": ({"weft.job": "stranger"}, 13)})
+    engine = FakeEngine(
+        {"c2": (labels("b"), 12), "c1": (labels("a"), 11), "c3": ({"weft.job": "stranger", "weft.node": "node-1"}, 13)}
+    )
     finder = DockerRuns(lambda: engine, node_id="node-1")
     expected = [FoundRun(job_id=job_id, epoch=3, rank=0, pid=pid) for job_id, pid in (("a", 11), ("b", 12))]
     assert await finder.find() == expected
@@ -169,6 +188,18 @@ async def test_runs_of_the_docker_runtime_are_found_by_their_labels_and_inspecte
     assert [engine.inspected.count(name) for name in ("c1", "c2")] == [1, 1]
     del engine.running["c1"]
     assert await finder.find() == expected[1:]
+
+
+async def test_the_runs_of_another_cluster_on_the_same_engine_are_not_this_nodes() -> None:
+    engine = FakeEngine(
+        {
+            "c1": (labels("a") | {"weft.cluster": "mine"}, 11),
+            "c2": (labels("b") | {"weft.cluster": "theirs"}, 12),
+        }
+    )
+    mine = DockerRuns(lambda: engine, node_id="node-1", cluster="mine")
+    assert [run.job_id for run in await mine.find()] == ["a"]
+    assert [run.job_id for run in await DockerRuns(lambda: engine, node_id="node-1").find()] == ["a", "b"]
 
 
 async def test_an_engine_that_does_not_answer_leaves_the_runs_that_were_known() -> None:

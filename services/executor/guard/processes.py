@@ -24,7 +24,7 @@ class Processes:
         for name in names:
             folder = f"{self._home.runs}/{name}"
             record = records.read(folder)
-            if record is not None and (_leader(folder) or cgroup.occupied(record.cgroups)):
+            if record is not None and (records.leader(folder) or cgroup.occupied(record.cgroups)):
                 found[record.key] = Seen(key=record.key, grace=record.grace)
         if names:
             for _, key in stragglers(str(self._home.runs)):
@@ -34,7 +34,7 @@ class Processes:
     def carry_out(self, action: Action) -> None:
         kill = isinstance(action, Kill)
         folder = self._home.run(action.key)
-        if leader := _leader(folder):
+        if leader := records.leader(folder):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(leader, signal.SIGKILL if kill else signal.SIGTERM)
         if kill:
@@ -46,16 +46,6 @@ class Processes:
     def known(self) -> set[str]:
         """The names of all runs of which something is kept."""
         return set(_listed(self._home.runs))
-
-
-def _leader(folder: str) -> int | None:
-    """The pid of the run's shell while it lives."""
-    pid = records.shim_pid(folder)
-    if pid is None:
-        return None
-    if not os.path.isdir("/proc/self/fd"):  # Elsewhere than on Linux.
-        return pid if records.locked(folder) else None
-    return pid if records.holds(pid, f"{folder}/pid") else None
 
 
 def _listed(folder: os.PathLike[str]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from services.executor.runtime import Limits
 from services.executor.runtime.groups import Groups, change, counter, get, put, read_limits, write
+from services.executor.runtime.records import PID_MAX, PID_MIN
 
 KILL_ROUNDS_MAX = 20
 
@@ -183,9 +184,10 @@ def kill(groups: Groups) -> None:
             pids = get(groups["memory"], "cgroup.procs").split()
             if not pids:
                 return
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+            for pid in pids:  # 0 is a process of another namespace, and as a number it would mean our own group.
+                if pid.isdecimal() and PID_MIN <= int(pid) <= PID_MAX:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(int(pid), signal.SIGKILL)
 
 
 def occupied(groups: Groups) -> bool:

@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState, StartRun
+from services.executor.discards import Discards
 from services.executor.guard import kept
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal
@@ -32,7 +33,6 @@ from services.executor.runtime.labels import grace_of, key_of, of_node
 from services.executor.runtime.logcopy import LogCopy, position_path, read_position
 from services.executor.runtime.networks import Networks
 from services.executor.runtime.rates import Rates
-from services.executor.runtime.records import forget
 from services.executor.runtime.resizing import Held, Resizing, held_of, safe_update
 from services.executor.runtime.starter import Starter, keep
 
@@ -87,6 +87,7 @@ class DockerRuntime:
             log_by_file=self.reaches_engine_files,
         )
         self._rates = Rates(home)
+        self._discards = Discards(str(home.discarded))
         self._resizing = Resizing(engine, self._rates, egress=None, limits_by=settings.limits_by, safe=True)
         self._poll: asyncio.Task[None] | None = None
         self.not_enforced: tuple[str, ...] = tuple(
@@ -106,7 +107,8 @@ class DockerRuntime:
         await runtime._look()
         for name in os.listdir(home.runs):
             if RunKey.parse(name) not in runtime._found:
-                forget(f"{home.runs}/{name}")
+                runtime._discards.take(f"{home.runs}/{name}")
+        runtime._discards.sweep()
         for key in kept.every(home).keys() - runtime._found.keys():
             kept.forget(home, key)
         runtime._rates.forget_others({str(key) for key in runtime._found})
@@ -181,7 +183,7 @@ class DockerRuntime:
         self._home.close_log(key)
         with suppress(FileNotFoundError):
             os.unlink(position_path(self._home.log(key)))
-        forget(self._home.run(key))
+        self._discards.take(self._home.run(key))
         kept.forget(self._home, key)
         self._rates.forget(key)
         await self._networks.remove(key)
@@ -215,6 +217,7 @@ class DockerRuntime:
         deadline = time.monotonic() + FOLLOWERS_STOP_SECONDS_MAX
         for copy in self._copies.values():
             await asyncio.to_thread(copy.join, max(0.0, deadline - time.monotonic()))
+        self._discards.close()
         self._engine.close()
 
     # ── limits ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,15 +6,19 @@ A run's groups are `{controller: folder}`: `cpu` and `memory` in version 1, `uni
 import errno
 import math
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from services.executor.regular import READ
 from services.executor.runtime import Limits
 from services.executor.runtime.limits import CPU_STEPS, quota
 
 SHRINK_TENTHS = 11  # memory is not made less than this many tenths of what is in use
 MEMORY_WITHOUT_END = 1 << 63
+BYTES_MAX = 16 << 20  # of one file, such as the pids in a group
+ABSENT = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 
 Groups = Mapping[str, str]
 
@@ -130,7 +134,8 @@ def _written(groups: Groups, limits: Limits, what: str) -> str:
 
 
 def put(group: str, name: str, value: str | int) -> None:
-    fd = os.open(f"{group}/{name}", os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    """Raises OSError. What a job put in the place of a control group is neither waited for nor followed."""
+    fd = os.open(f"{group}/{name}", os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         os.write(fd, str(value).encode())
     finally:
@@ -138,14 +143,24 @@ def put(group: str, name: str, value: str | int) -> None:
 
 
 def get(group: str, name: str) -> str:
-    """Empty where there is none, or no longer."""
+    """Empty where there is none, or no longer, or where it is no file of a control group. Raises OSError."""
     try:
-        with open(f"{group}/{name}", encoding="ascii") as file:
-            return file.read()
+        fd = os.open(f"{group}/{name}", READ)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENODEV):
+        if error.errno in ABSENT:
             return ""
         raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        with open(fd, encoding="ascii", errors="replace", closefd=False) as file:
+            return file.read(BYTES_MAX)
+    except OSError as error:
+        if error.errno in ABSENT:
+            return ""
+        raise
+    finally:
+        os.close(fd)
 
 
 def counter(group: str | None, name: str, field: str) -> int:
@@ -155,7 +170,7 @@ def counter(group: str | None, name: str, field: str) -> int:
     for line in get(group, name).splitlines():
         words = line.split()
         if len(words) == 2 and words[0] == field:
-            return int(words[1])
+            return _number(words[1]) or 0
     return 0
 
 

@@ -24,6 +24,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState, StartRun
+from services.executor.discards import Discards
 from services.executor.environment import RunFacts, environment
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal, gpus_of, port_taken, volume_source
@@ -75,6 +76,7 @@ class ProcessRuntime:
         self._changed = asyncio.Event()
         self._polling: asyncio.Task[None] | None = None
         self._sweeper = Sweeper(self._cgroups, str(home.runs))
+        self._discards = Discards(str(home.discarded))
         self.not_enforced = (*self._cgroups.not_enforced, "shm", "read_only", "egress", "gpus")
         if ignore_images:
             self.not_enforced += ("image",)
@@ -112,7 +114,7 @@ class ProcessRuntime:
         try:
             self._spawn(order, key, command=command, env=env, workdir=workdir, before=before)
         except OSError as error:
-            records.forget(folder)
+            self._discards.take(folder)
             self._sweeper.drop(self._cgroups.names().get(str(key), {}))
             if error.errno != errno.E2BIG:
                 raise RuntimeUnavailableError(f"starting {key}: {error}") from error
@@ -136,7 +138,7 @@ class ProcessRuntime:
     async def remove(self, key: RunKey) -> None:
         if self._ended.pop(key, None) is not None:
             self._home.close_log(key)
-            records.forget(self._home.run(key))
+            self._discards.take(self._home.run(key))
 
     async def resize(self, key: RunKey, limits: Limits) -> str:
         live = self._live.get(key)
@@ -173,6 +175,7 @@ class ProcessRuntime:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
         await self._sweeper.close()
+        self._discards.close()
         self._cgroups.close()
 
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -309,7 +312,7 @@ class ProcessRuntime:
         folder = self._home.run(key)
         if status == TOO_LATE_STATUS and records.shim_pid(folder) is None:  # It never ran: nothing to tell of.
             logger.warning("%s did not begin: its leave to start had run out", key)
-            records.forget(folder)
+            self._discards.take(folder)
             self._sweeper.drop(live.record.cgroups)
             self._changed.set()
             return
@@ -355,41 +358,68 @@ class ProcessRuntime:
     async def _adopt(self) -> None:
         deadline = time.monotonic() + ADOPT_SECONDS_MAX
         known: set[str] = set()
+        every_group = self._cgroups.names()
         for name in sorted(os.listdir(self._home.runs)):
             folder = f"{self._home.runs}/{name}"
             record = records.read(folder)
+            if record is not None:
+                # What its own record says of them the job may have written.
+                record = replace(record, cgroups=every_group.get(name, {}))
             if record is None or not await self._adopt_one(record, folder, deadline):
-                records.forget(folder)
+                self._forget_unknown(name)
             else:
                 known.add(name)
-        for name, groups in self._cgroups.names().items():
+        for name, groups in every_group.items():
             if name not in known:
                 self._cgroups.kill(groups)
                 cgroup.remove(groups)
         self._sweeper.find_strays(*self._ended)
+        self._discards.sweep()
+
+    def _forget_unknown(self, name: str) -> None:
+        """A folder that is no run's, or of a run that never began, or whose record its job has spoilt."""
+        key = RunKey.parse(name)
+        if key is not None:
+            self._sweeper.find_strays(key)
+        self._discards.take(f"{self._home.runs}/{name}")
 
     async def _adopt_one(self, record: records.Record, folder: str, deadline: float) -> bool:
         """False: it never started, so there is nothing to remember."""
-        while (pid := records.shim_pid(folder)) is None:
-            if not records.locked(folder):
-                return records.shim_pid(folder) is not None and await self._adopt_one(record, folder, deadline)
-            if time.monotonic() > deadline:
-                raise RuntimeUnavailableError(f"{record.key} was started and does not come up")
-            await asyncio.sleep(POLL_SECONDS)  # It was spawned an instant ago.
-        record = replace(record, pid=pid)
-        run = Run(key=record.key, state=RunState.RUNNING, grace=record.grace, started_at=records.started_at(folder))
-        if records.locked(folder):
-            self._watch(_Live(record, run, child=_is_child(pid)))
-            if records.locked(folder):  # Still: so the number that is watched was the shim's all along.
-                with suppress(OSError):
-                    records.write(folder, record)
+        while records.locked(folder):
+            if (pid := records.leader(folder)) is not None:
+                self._adopt_live(replace(record, pid=pid), folder)
                 return True
-            self._over(record.key)
-            return True
+            if time.monotonic() > deadline:
+                await self._end_unknown(record)
+                return True
+            await asyncio.sleep(POLL_SECONDS)  # It was spawned an instant ago.
+        if records.shim_pid(folder) is None:
+            return False
+        run = Run(key=record.key, state=RunState.RUNNING, grace=record.grace, started_at=records.started_at(folder))
         self._cgroups.kill(record.cgroups)
         self._end(self._outcome(record, run, None))
         self._sweeper.drop(record.cgroups)
         return True
+
+    def _adopt_live(self, record: records.Record, folder: str) -> None:
+        run = Run(key=record.key, state=RunState.RUNNING, grace=record.grace, started_at=records.started_at(folder))
+        self._watch(_Live(record, run, child=_is_child(record.pid)))
+        if not records.locked(folder):  # Else the number that is watched was the shim's all along.
+            self._over(record.key)
+            return
+        with suppress(OSError):
+            records.write(folder, record)
+
+    async def _end_unknown(self, record: records.Record) -> None:
+        """Its lock is held, and no shim says so: its job has spoilt the file, or it hangs. Nobody could watch it."""
+        key = record.key
+        logger.warning("%s was started and does not come up: what there is of it is killed", key)
+        self._cgroups.kill(record.cgroups)
+        await asyncio.to_thread(kill_stragglers, str(self._home.runs), lambda found: found == key)
+        detail = "its folder does not say which process it is"
+        run = Run(key=key, state=RunState.EXITED, grace=record.grace, ended_at=time.time())
+        self._end(replace(run, reason=EndReason.LOST, detail=detail))
+        self._sweeper.drop(record.cgroups)
 
 
 def _is_child(pid: int) -> bool:

@@ -12,28 +12,38 @@ A second start would have to take the lock, which it cannot while the first one 
 
 `run.json` is for others too: telemetry reads `job_id`, `epoch`, `rank`, `pid` (the shim, leader of the run's session
 and process group) and `cgroups` (controller → folder; empty where there are none).
+
+A job can write to this folder. So a record counts only in the folder of its own run, a status only from 0 to 255, a pid
+only where that process holds the lock; anything else counts as not written. No odd file is waited for or followed.
 """
 
 import fcntl
 import os
-import shutil
+import time
 from contextlib import suppress
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from services.executor.regular import read_small
 from services.executor.runtime import RunKey
 
 BLANK = b" " * 15  # longer than a number and its line's end
+RECORD_BYTES_MAX = 64 * 1024
+STATUS_MAX = 255
+PID_MIN, PID_MAX = 2, 1 << 22  # the kernel gives no higher number; a signal to group 1 would reach every process
+GRACE_SECONDS_MAX = 86400.0
+MEMORY_BYTES_MAX = 1 << 62
 
 
 class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
     job_id: str
     epoch: int
     rank: int
-    grace: float
-    memory: int
-    pid: int = 0
+    grace: Annotated[float, Meta(ge=0, le=GRACE_SECONDS_MAX)]
+    memory: Annotated[int, Meta(ge=0, le=MEMORY_BYTES_MAX)]
+    pid: Annotated[int, Meta(ge=0, le=PID_MAX)] = 0
     cgroups: dict[str, str] = {}
 
     @property
@@ -49,14 +59,21 @@ class Status(Struct, frozen=True):
 
 
 def write(folder: str, record: Record) -> None:
-    """Replace `run.json` as a whole. Not synced to disk: a run does not outlive the kernel either."""
-    with open(f"{folder}/run.json.new", "wb", opener=_private) as file:
+    """Replace `run.json` as a whole. Not synced to disk: a run does not outlive the kernel either. Raises OSError."""
+    new = f"{folder}/run.json.new"
+    with suppress(FileNotFoundError):
+        os.unlink(new)
+    with open(new, "wb", opener=_new) as file:
         file.write(msgspec.json.encode(record))
-    os.rename(f"{folder}/run.json.new", f"{folder}/run.json")
+    os.rename(new, f"{folder}/run.json")
+
+
+def _new(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_EXCL | os.O_NOFOLLOW, 0o600)
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
 def reserve(folder: str, lock_fd: int) -> None:
@@ -67,16 +84,19 @@ def reserve(folder: str, lock_fd: int) -> None:
 
 
 def read(folder: str) -> Record | None:
+    """The record of this folder's run; None for any other."""
+    found = read_small(f"{folder}/run.json", bytes_max=RECORD_BYTES_MAX)
     try:
-        with open(f"{folder}/run.json", "rb") as file:
-            return msgspec.json.decode(file.read(), type=Record)
-    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        record = None if found is None else msgspec.json.decode(found.data, type=Record)
+    except msgspec.DecodeError:
         return None
+    return record if record is not None and str(record.key) == os.path.basename(folder) else None
 
 
 def lock(folder: str) -> int | None:
-    """The run's lock as an open file, or None while somebody holds it. Whoever inherits it holds it."""
-    fd = os.open(f"{folder}/pid", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """The run's lock as an open file, or None while somebody holds it. Whoever inherits it holds it. Raises OSError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(f"{folder}/pid", flags, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -86,7 +106,11 @@ def lock(folder: str) -> int | None:
 
 
 def locked(folder: str) -> bool:
-    fd = lock(folder)
+    """False too where the file cannot be opened: then nobody is known to hold it."""
+    try:
+        fd = lock(folder)
+    except OSError:
+        return False
     if fd is None:
         return True
     os.close(fd)
@@ -104,44 +128,39 @@ def holds(pid: int, path: str) -> bool:
     return False
 
 
+def leader(folder: str) -> int | None:
+    """The pid of the run's shim while it lives."""
+    pid = shim_pid(folder)
+    if pid is None:
+        return None
+    if not os.path.isdir("/proc/self/fd"):  # Elsewhere than on Linux.
+        return pid if locked(folder) else None
+    return pid if holds(pid, f"{folder}/pid") else None
+
+
 def shim_pid(folder: str) -> int | None:
     """The pid that the shim wrote, and when it did; None if it never got so far."""
-    try:
-        with open(f"{folder}/pid", "rb") as file:
-            text = file.read()
-    except FileNotFoundError:
-        return None
-    return _number(text)
+    found = read_small(f"{folder}/pid", bytes_max=len(BLANK))
+    return None if found is None else _number(found.data, PID_MIN, PID_MAX)
 
 
 def started_at(folder: str) -> float | None:
+    """When the shim wrote its pid, and not in the future."""
     try:
-        return os.stat(f"{folder}/pid").st_mtime
-    except FileNotFoundError:
+        return min(os.lstat(f"{folder}/pid").st_mtime, time.time())
+    except OSError:
         return None
 
 
 def exit_status(folder: str) -> Status | None:
     """Read it only when the shim is gone: then it is whole, or it was never written."""
-    try:
-        with open(f"{folder}/exit", "rb") as file:
-            text = file.read()
-            ended_at = os.fstat(file.fileno()).st_mtime
-    except FileNotFoundError:
-        return None
-    exit_code = _number(text)
-    return None if exit_code is None else Status(exit_code, ended_at)
+    found = read_small(f"{folder}/exit", bytes_max=len(BLANK))
+    exit_code = None if found is None else _number(found.data, 0, STATUS_MAX)
+    return None if found is None or exit_code is None else Status(exit_code, min(found.written_at, time.time()))
 
 
-def _number(text: bytes) -> int | None:
-    """What the shim wrote over BLANK; None for half a line, and for what the job itself may have put there."""
+def _number(text: bytes, least: int, most: int) -> int | None:
+    """What the shim wrote over BLANK; None for half a line, and for what only the job itself may have put there."""
     line, end, _ = text.partition(b"\n")
-    return int(line) if end and line.isdigit() and len(line) < len(BLANK) else None
-
-
-def forget(folder: str) -> None:
-    """Remove the folder; `run.json` first, so that half a folder is never taken for a run."""
-    with suppress(FileNotFoundError):
-        os.unlink(f"{folder}/run.json")
-    # What the job made in there may be anything; what cannot be removed is tried again when the executor starts.
-    shutil.rmtree(folder, ignore_errors=True)
+    number = int(line) if end and line.isdigit() else -1
+    return number if least <= number <= most else None
