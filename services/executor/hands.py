@@ -1,4 +1,8 @@
-"""Carries out what the core decided: many actions at once, one at a time for each run, none holding up another."""
+"""Carries out what the core decided: many actions at once, one at a time for each run, none holding up another.
+
+An action that fails, for whatever reason, is that run's failure alone: it is logged and decided again. The executor of
+a node must outlive it, because everything else that runs there depends on the executor.
+"""
 
 import asyncio
 import logging
@@ -13,6 +17,8 @@ logger = logging.getLogger(__name__)
 STARTS_AT_ONCE = 8  # a pull may take minutes: such starts must leave room for ends
 ENDS_AT_ONCE = 16
 RETRY_SECONDS = 1.0
+RETRY_SECONDS_MAX = 5.0  # after failures in a row; an end is always tried again after RETRY_SECONDS
+FAILURES_KEPT = 1000  # runs whose failures are counted, the latest to fail
 
 
 class Hands:
@@ -34,6 +40,7 @@ class Hands:
         self._not_applied = not_applied
         self._in_hand: dict[RunKey, asyncio.Task[None]] = {}
         self._beginning: set[RunKey] = set()
+        self._failures: dict[RunKey, int] = {}  # in a row
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._ends = asyncio.Semaphore(ENDS_AT_ONCE)
 
@@ -62,14 +69,27 @@ class Hands:
         try:
             async with self._starts if isinstance(action, Start) else self._ends:
                 await self._do(action)
+            self._failures.pop(action.key, None)
         except RuntimeUnavailableError as error:
             logger.warning("%s %s: %s", type(action).__name__.lower(), action.key, error)
-            self._failed(action)
-            await asyncio.sleep(RETRY_SECONDS)
+            await self._fail(action)
+        except Exception:  # A mistake of ours, or an error that no runtime expects: it must not end the other runs.
+            logger.exception("%s %s failed", type(action).__name__.lower(), action.key)
+            await self._fail(action)
         finally:
             self._in_hand.pop(action.key, None)
             self._beginning.discard(action.key)
             self._done()
+
+    async def _fail(self, action: Action) -> None:
+        """Let it be decided again, and keep it in hand for as long as the back-off lasts."""
+        self._failed(action)
+        failures = self._failures.pop(action.key, 0)
+        self._failures[action.key] = failures + 1
+        if len(self._failures) > FAILURES_KEPT:
+            del self._failures[next(iter(self._failures))]
+        longest = RETRY_SECONDS if isinstance(action, Terminate | Kill) else RETRY_SECONDS_MAX
+        await asyncio.sleep(min(longest, RETRY_SECONDS * 2.0 ** min(failures, 10)))
 
     async def _do(self, action: Action) -> None:
         match action:

@@ -27,12 +27,13 @@ from services.executor.node import NodeFacts, Refusal
 from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.container import HOST_NETWORK, ContainerSettings, injection_for
 from services.executor.runtime.egress import find_egress
-from services.executor.runtime.engine import CONFLICT, APIError, Engine, NotFound, explanation
+from services.executor.runtime.engine import CONFLICT, Engine, EngineRefusedError, MissingError
 from services.executor.runtime.enginelog import FileCopy, engine_file, engine_folder
 from services.executor.runtime.labels import grace_of, key_of, of_node
 from services.executor.runtime.logcopy import LogCopy, position_path, read_position
 from services.executor.runtime.networks import Networks
 from services.executor.runtime.rates import Rates
+from services.executor.runtime.records import STATUS_MAX
 from services.executor.runtime.resizing import Held, Resizing, held_of, safe_update
 from services.executor.runtime.starter import Starter, keep
 
@@ -98,7 +99,7 @@ class DockerRuntime:
     async def open(cls, home: Home, node: NodeFacts, settings: ContainerSettings | None = None) -> "DockerRuntime":
         """With what runs already. Raises RuntimeUnavailableError where there is no engine."""
         engine = await asyncio.to_thread(Engine)
-        info: dict[str, Any] = await engine.call(engine.client.info)
+        info: dict[str, Any] = await engine.call(lambda: dict(engine.client.info()))
         runtime = cls(engine, home, node, settings or ContainerSettings(), info)
         if not runtime.reaches_engine_files:
             logger.info("the engine's own files are out of reach: what containers write stays in them till they end")
@@ -159,11 +160,11 @@ class DockerRuntime:
             return
         try:
             await self._engine.call(self._engine.client.kill, container.id, "SIGKILL" if kill else "SIGTERM")
-        except NotFound:
+        except MissingError:
             pass
-        except APIError as error:
-            if error.status_code != CONFLICT:  # not running any more
-                raise RuntimeUnavailableError(explanation(error)) from error
+        except EngineRefusedError as error:
+            if error.status != CONFLICT:  # not running any more
+                raise
         if kill:
             await self._look()
 
@@ -247,8 +248,9 @@ class DockerRuntime:
     async def _read_limits(self, key: RunKey, held: Held) -> None:
         """After a change, the engine is asked again where the files cannot tell."""
         if not held.groups:
-            with suppress(APIError):
-                held = held_of(await self._engine.call(self._engine.client.inspect_container, held.id))
+            container = held.id
+            with suppress(EngineRefusedError):
+                held = await self._engine.call(lambda: held_of(self._engine.client.inspect_container(container)))
         if key in self._held:  # Else it ended meanwhile.
             self._held[key] = held
             self._limits[key] = self._resizing.limits(key, held)
@@ -260,7 +262,7 @@ class DockerRuntime:
             await asyncio.sleep(POLL_SECONDS)
             try:
                 await self._look()
-            except RuntimeUnavailableError as error:
+            except (RuntimeUnavailableError, OSError) as error:  # OSError: of our own disk.
                 self._problem = str(error)
                 self._changed.set()
 
@@ -285,16 +287,8 @@ class DockerRuntime:
 
     async def _listed(self) -> dict[RunKey, _Container]:
         filters = of_node(node_id=self._node.node_id, cluster=self._settings.cluster)
-        found: dict[RunKey, _Container] = {}
-        try:
-            listed = await self._engine.call(self._engine.client.containers, all=True, filters=filters)
-        except APIError as error:
-            raise RuntimeUnavailableError(explanation(error)) from error
-        for one in listed:
-            key = key_of(one["Labels"])
-            if key is not None:
-                found[key] = _Container(id=one["Id"], state=one["State"], grace=grace_of(one["Labels"]))
-        return found
+        client = self._engine.client
+        return await self._engine.call(lambda: _read_list(client.containers(all=True, filters=filters)))
 
     def _lose(self, key: RunKey) -> None:
         """Somebody else removed its container."""
@@ -335,16 +329,20 @@ class DockerRuntime:
         if container.state == "created" or (run is not None and run.live is not ended):
             return
         try:
-            inspected = await self._engine.call(self._engine.client.inspect_container, container.id)
-        except APIError:
+            outcome, held = await self._engine.call(self._read_inspected, key, container)
+        except EngineRefusedError:
             return  # It goes at this moment; the next look sees it.
-        outcome = self._inspected[key] = _outcome(key, container.grace, inspected["State"])
+        self._inspected[key] = outcome
         if outcome.live:
-            self._held[key] = held_of(inspected)
+            self._held[key] = held
         else:
             self._ended_at[key] = asyncio.get_running_loop().time()
             if key in self._copies:
                 self._copies[key].over()
+
+    def _read_inspected(self, key: RunKey, container: _Container) -> tuple[Run, Held]:
+        inspected = self._engine.client.inspect_container(container.id)
+        return _outcome(key, container.grace, inspected["State"]), held_of(inspected)
 
     def _run(self, key: RunKey, container: _Container) -> Run | None:
         """A run has ended once all it wrote is in its log, too."""
@@ -388,11 +386,25 @@ class DockerRuntime:
                 await self._engine.remove(container.id)
 
 
+def _read_list(listed: list[dict[str, Any]]) -> dict[RunKey, _Container]:
+    """Raises TypeError for what is no list: an empty answer would mean that every container is gone."""
+    if not isinstance(listed, list):
+        raise TypeError("not a list of containers")
+    found: dict[RunKey, _Container] = {}
+    for one in listed:
+        labels = one["Labels"] or {}
+        key = key_of(labels)
+        if key is not None:
+            found[key] = _Container(id=str(one["Id"]), state=str(one["State"]), grace=grace_of(labels))
+    return found
+
+
 def _outcome(key: RunKey, grace: float, state: Mapping[str, Any]) -> Run:
     started_at = _seconds(state["StartedAt"])
     if state["Status"] not in ("exited", "dead"):
         return Run(key=key, state=RunState.RUNNING, grace=grace, started_at=started_at)
-    oom = bool(state.get("OOMKilled")) and state["ExitCode"] != 0
+    status = int(state["ExitCode"])
+    oom = bool(state.get("OOMKilled")) and status != 0
     finished_at = _seconds(state["FinishedAt"])
     return Run(
         key=key,
@@ -401,7 +413,7 @@ def _outcome(key: RunKey, grace: float, state: Mapping[str, Any]) -> Run:
         started_at=started_at,
         # A run that ends at once may have ended before the engine noted its start.
         ended_at=finished_at if finished_at is None else max(finished_at, started_at or 0.0),
-        exit_code=state["ExitCode"],
+        exit_code=status if 0 <= status <= STATUS_MAX else STATUS_MAX,
         reason=EndReason.OOM if oom else EndReason.EXIT,
         detail="it used more than its memory" if oom else str(state.get("Error", "")),
     )

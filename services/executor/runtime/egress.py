@@ -15,11 +15,11 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from services.executor.runtime import RuntimeUnavailableError, shaping
 from services.executor.runtime.container import ContainerSettings
-from services.executor.runtime.engine import APIError, Engine, NotFound, explanation
+from services.executor.runtime.engine import Engine, EngineRefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -80,37 +80,36 @@ class Helper:
     async def probe(self) -> str:
         """Empty, or why it does not work here. What helpers an executor left that died is removed."""
         try:
-            left = await self._engine.call(
-                self._engine.client.containers,
-                all=True,
-                filters={"label": [f"{k}={v}" for k, v in self._labels.items()]},
-            )
-            for one in left:
-                await self._remove(one["Id"])
+            for helper in await self._engine.call(self._left):
+                await self._remove(helper)
             return await self._run("none", [str(PROBE_RATE), "probe"])
-        except APIError as error:
-            return explanation(error)
+        except EngineRefusedError as error:
+            return str(error)
+
+    def _left(self) -> list[str]:
+        labels = [f"{name}={value}" for name, value in self._labels.items()]
+        return [found["Id"] for found in self._engine.client.containers(all=True, filters={"label": labels})]
 
     async def _run(self, network: str, arguments: list[str]) -> str:
         client = self._engine.client
         made = ""
         try:
-            made = (await self._engine.call(self._create, network, arguments))["Id"]
+            made = await self._engine.call(self._create, network, arguments)
             await self._engine.call(client.start, made)
-            ended = await self._engine.call(client.wait, made, timeout=HELPER_SECONDS_MAX)
-            if ended["StatusCode"] == 0:
+            status = await self._engine.call(lambda: int(client.wait(made, timeout=HELPER_SECONDS_MAX)["StatusCode"]))
+            if status == 0:
                 return ""
-            said: bytes = await self._engine.call(client.logs, made)
-            return said.decode(errors="replace").strip()[-300:] or f"its helper ended with {ended['StatusCode']}"
-        except APIError as error:
-            return explanation(error)
+            written = await self._engine.call(lambda: str(client.logs(made).decode(errors="replace")))
+            return written.strip()[-300:] or f"its helper ended with {status}"
+        except EngineRefusedError as error:
+            return str(error)
         finally:
             if made:
                 await self._remove(made)
 
-    def _create(self, network: str, arguments: list[str]) -> Any:
+    def _create(self, network: str, arguments: list[str]) -> str:
         client = self._engine.client
-        return client.create_container(
+        made = client.create_container(
             image=self._image,
             entrypoint=["python3", "-I", "-S", "-c", self._text],
             command=arguments,
@@ -128,13 +127,13 @@ class Helper:
                 pids_limit=16,
             ),
         )
+        return str(made["Id"])
 
     async def _remove(self, container: str) -> None:
         try:
-            await self._engine.call(self._engine.client.remove_container, container, v=True, force=True)
-        except (APIError, RuntimeUnavailableError) as error:
-            if not isinstance(error, NotFound):
-                logger.warning("a helper is left, the next executor removes it: %s", error)
+            await self._engine.remove(container)
+        except RuntimeUnavailableError as error:
+            logger.warning("a helper is left, the next executor removes it: %s", error)
 
 
 async def _own_image(engine: Engine) -> str:
@@ -143,8 +142,9 @@ async def _own_image(engine: Engine) -> str:
         found = CONTAINER_ID.search(Path("/proc/self/cgroup").read_text())  # noqa: ASYNC240 - no disk is waited for
         if found is None:
             return ""
-        return str((await engine.call(engine.client.inspect_container, found.group()))["Image"])
-    except (OSError, APIError):
+        container = found.group()
+        return await engine.call(lambda: str(engine.client.inspect_container(container)["Image"]))
+    except (OSError, EngineRefusedError):
         return ""
 
 

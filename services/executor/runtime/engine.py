@@ -1,4 +1,8 @@
-"""The Docker engine: the SDK's calls in a few threads, its many errors as two kinds.
+"""The Docker engine: the SDK's calls in a few threads, its many errors as one kind, RuntimeUnavailableError.
+
+An error that the engine answers with is an EngineRefusedError, which is of that kind. So a caller that expects the
+error catches it, and everywhere else it means that the engine does not work now. An answer that makes no sense means
+the same: what a caller needs of an answer is read within the call.
 
 A connection that the engine closed while it was idle (a restart of the engine) is tried once more; each call is
 bounded by the client's own time limit.
@@ -6,6 +10,8 @@ bounded by the client's own time limit.
 
 import asyncio
 import functools
+import http.client
+import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,29 +32,42 @@ PULLS_AT_ONCE = 3
 CALL_SECONDS_MAX = 15
 PULL_READ_SECONDS_MAX = 60
 
-GONE = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError)
+GONE = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError)
+NONSENSE = (ValueError, LookupError, TypeError, AttributeError, struct.error)  # from reading an answer that is none
 
 CONFLICT = 409  # a name is taken; what is asked for is under way, or not possible as it is
 
-__all__ = ["CONFLICT", "APIError", "Engine", "NotFound", "explanation"]
+NOT_FOUND = 404
+
+
+class EngineRefusedError(RuntimeUnavailableError):
+    """The engine answered with an error. `str` gives its own words."""
+
+    def __init__(self, words: str, status: int) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class MissingError(EngineRefusedError):
+    """The engine does not have what was asked about."""
 
 
 class Engine:
-    """`call` runs one of the SDK's low-level calls. APIError says that the engine refused it."""
+    """`call` runs one of the SDK's low-level calls, and reads its answer."""
 
     def __init__(self) -> None:
         try:
             self.client = docker.from_env(timeout=CALL_SECONDS_MAX, max_pool_size=CALLS_AT_ONCE).api
             self.puller = docker.from_env(timeout=PULL_READ_SECONDS_MAX, max_pool_size=PULLS_AT_ONCE).api
             self.follower = docker.from_env(timeout=CALL_SECONDS_MAX).api
-        except (DockerException, *GONE) as error:
+        except (DockerException, *GONE, *NONSENSE) as error:
             raise RuntimeUnavailableError(f"no Docker engine: {error}") from error
         self._closed = False
         self._calls = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="docker")
         self._pulls = ThreadPoolExecutor(PULLS_AT_ONCE, thread_name_prefix="docker-pull")
 
     async def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Raises APIError, or RuntimeUnavailableError where the engine does not answer."""
+        """Raises EngineRefusedError, and RuntimeUnavailableError where the engine does not answer."""
         work = functools.partial(function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._calls, lambda: _translated(lambda: _steady(work)))
 
@@ -69,7 +88,7 @@ class Engine:
                 if self._closed or time.monotonic() > deadline:
                     return f"not fetched within {seconds_max:g} s"
         except APIError as error:
-            return explanation(error)
+            return _words(error)
         except requests.exceptions.ReadTimeout:
             return "the registry sends nothing more"
         return ""
@@ -78,11 +97,11 @@ class Engine:
         """With its volumes, though it runs; nothing where there is none. Raises RuntimeUnavailableError."""
         try:
             await self.call(self.client.remove_container, container, v=True, force=True)
-        except NotFound:
+        except MissingError:
             pass
-        except APIError as error:
-            if error.status_code != CONFLICT:  # being removed already
-                raise RuntimeUnavailableError(explanation(error)) from error
+        except EngineRefusedError as error:
+            if error.status != CONFLICT:  # being removed already
+                raise RuntimeUnavailableError(str(error)) from error
 
     def close(self) -> None:
         self._closed = True
@@ -92,18 +111,22 @@ class Engine:
             client.close()
 
 
-def explanation(error: APIError) -> str:
-    """The engine's own words."""
+def _words(error: APIError) -> str:
     return str(error.explanation or error).strip()
 
 
 def _translated(work: Callable[[], T]) -> T:
+    """The one place where an error of the engine, or of its SDK, becomes one of ours."""
     try:
         return work()
-    except APIError:
-        raise
+    except NotFound as error:
+        raise MissingError(_words(error), NOT_FOUND) from error
+    except APIError as error:
+        raise EngineRefusedError(_words(error), error.status_code or 0) from error
     except (DockerException, *GONE) as error:
         raise RuntimeUnavailableError(f"the Docker engine does not answer: {error}") from error
+    except NONSENSE as error:
+        raise RuntimeUnavailableError(f"the Docker engine's answer makes no sense: {error!r}") from error
 
 
 def _steady(work: Callable[[], T]) -> T:

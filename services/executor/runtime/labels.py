@@ -1,5 +1,6 @@
 """The labels by which Weft knows its containers again."""
 
+import math
 from collections.abc import Mapping
 
 from services.executor.runtime import RunKey
@@ -30,4 +31,8 @@ def key_of(found: Mapping[str, str]) -> RunKey | None:
 
 
 def grace_of(found: Mapping[str, str]) -> float:
-    return float(found.get("weft.grace", 0.0))
+    try:
+        grace = float(found.get("weft.grace", 0.0))
+    except ValueError:
+        return 0.0
+    return grace if 0.0 <= grace < math.inf else 0.0

@@ -16,10 +16,10 @@ from datetime import datetime
 
 import msgspec
 from docker import APIClient
-from docker.errors import APIError, DockerException, NotFound
+from docker.errors import DockerException, NotFound
 from msgspec import Struct
 
-from services.executor.runtime.engine import GONE
+from services.executor.runtime.engine import GONE, NONSENSE
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class LogCopy:
             try:
                 with open(self._log, "ab", buffering=0) as log:
                     self._try(log.fileno())
-            except (APIError, DockerException, *GONE) as error:  # Such as a full disk, too.
+            except (DockerException, *GONE, *NONSENSE) as error:  # Such as a full disk, too.
                 logger.debug("following %s: %s", self._container, error)
                 time.sleep(AGAIN_SECONDS)
         self._told()

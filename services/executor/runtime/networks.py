@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-from typing import cast
 
 from libs.messages.nodes import StartRun
 from services.executor.node import NodeFacts, Refusal
 from services.executor.runtime import RunKey, RuntimeUnavailableError
 from services.executor.runtime.container import HOST_NETWORK, ContainerSettings, Joined, gang_network
-from services.executor.runtime.engine import CONFLICT, APIError, Engine, explanation
+from services.executor.runtime.engine import CONFLICT, Engine, EngineRefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +47,8 @@ class Networks:
                 filters = {"label": [f"weft.job={key.job_id}", f"weft.epoch={key.epoch}"]}
                 if not await self._engine.call(client.containers, all=True, filters=filters):
                     await self._engine.call(client.remove_network, found)
-            except APIError as error:
-                logger.debug("the network of %s stays for now: %s", key, explanation(error))
+            except RuntimeUnavailableError as error:  # The run itself is removed already.
+                logger.debug("the network of %s stays for now: %s", key, error)
 
     async def _of_gang(self, order: StartRun, key: RunKey) -> str:
         """Made where rank 0 is, and waited for elsewhere: two nodes of one engine would make two of one name."""
@@ -63,8 +62,9 @@ class Networks:
         raise RuntimeUnavailableError(f"{key}: rank 0 has not made the network {name} yet")
 
     async def _find(self, name: str) -> str | None:
-        found = await self._engine.call(self._engine.client.networks, names=[f"^{name}$"])
-        return cast(str, found[0]["Id"]) if found else None
+        client = self._engine.client
+        found = await self._engine.call(lambda: [network["Id"] for network in client.networks(names=[f"^{name}$"])])
+        return str(found[0]) if found else None
 
     async def _make(self, name: str, labels: dict[str, str], options: dict[str, str]) -> str:
         """Its id; the one that is there, if there is one. Raises Refusal."""
@@ -72,16 +72,18 @@ class Networks:
             if found := await self._find(name):
                 return found
             try:
-                made = await self._engine.call(
-                    self._engine.client.create_network,
-                    name,
-                    driver="bridge",
-                    options=options,
-                    labels={**labels, "weft.cluster": self._settings.cluster},
-                    check_duplicate=True,
-                )
-                return made["Id"]
-            except APIError as error:
-                if error.status_code == CONFLICT and (found := await self._find(name)):
+                return await self._engine.call(lambda: self._created(name, labels, options))
+            except EngineRefusedError as error:
+                if error.status == CONFLICT and (found := await self._find(name)):
                     return found
-                raise Refusal(f"no network for the job: {explanation(error)}") from error
+                raise Refusal(f"no network for the job: {error}") from error
+
+    def _created(self, name: str, labels: dict[str, str], options: dict[str, str]) -> str:
+        made = self._engine.client.create_network(
+            name,
+            driver="bridge",
+            options=options,
+            labels={**labels, "weft.cluster": self._settings.cluster},
+            check_duplicate=True,
+        )
+        return str(made["Id"])

@@ -16,7 +16,7 @@ from libs.domain.cluster import Gpu
 from services.executor.runtime import Limits, RunKey, groups
 from services.executor.runtime.container import HOST_NETWORK, update_arguments
 from services.executor.runtime.egress import Egress
-from services.executor.runtime.engine import APIError, Engine, explanation
+from services.executor.runtime.engine import Engine, EngineRefusedError
 from services.executor.runtime.limits import fault, lacking, settled, shown
 from services.executor.runtime.rates import UNSURE, Rates
 
@@ -99,8 +99,8 @@ class Resizing:
         arguments = update_arguments(cpus=limits.cpus, memory=limits.memory)
         try:
             await self._engine.call(lambda: self._engine.client.update_container(held.id, **arguments))
-        except APIError as error:
-            return f"{shown(limits)}: {explanation(error)}"
+        except EngineRefusedError as error:
+            return f"{shown(limits)}: {error}"
         # An engine may answer well and do nothing, such as on a kernel that lacks something.
         if held.groups and lacking(groups.read_limits(held.groups), limits) is not None:
             return f"{shown(limits)}: the engine took it, and it is not in force"
@@ -114,13 +114,15 @@ class Resizing:
         if held.groups:
             return groups.too_tight(groups.working_set(held.groups), memory)
         try:
-            stats = await self._engine.call(self._engine.client.stats, held.id, stream=False, one_shot=True)
-        except APIError as error:
-            return f"memory {memory}: {explanation(error)}"
-        usage = stats.get("memory_stats", {})
+            used = await self._engine.call(self._working_set, held.id)
+        except EngineRefusedError as error:
+            return f"memory {memory}: {error}"
+        return groups.too_tight(used, memory)
+
+    def _working_set(self, container: str) -> int:
+        usage = self._engine.client.stats(container, stream=False, one_shot=True).get("memory_stats", {})
         cache = usage.get("stats", {})
-        idle = cache.get("inactive_file", cache.get("total_inactive_file", 0))
-        return groups.too_tight(usage.get("usage", 0) - idle, memory)
+        return int(usage.get("usage", 0)) - int(cache.get("inactive_file", cache.get("total_inactive_file", 0)))
 
     async def _limit_egress(self, key: RunKey, held: Held, rate: int) -> str:
         if self._egress is None:

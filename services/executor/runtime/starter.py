@@ -17,7 +17,7 @@ from services.executor.runtime.container import (
     container_arguments,
     container_name,
 )
-from services.executor.runtime.engine import CONFLICT, APIError, Engine, NotFound, explanation
+from services.executor.runtime.engine import CONFLICT, Engine, EngineRefusedError, MissingError
 from services.executor.runtime.labels import key_of
 from services.executor.runtime.networks import Networks
 
@@ -69,11 +69,11 @@ class Starter:
             if not await self._engine.call(lambda: self._begin(made, permitted)):
                 await self._engine.remove(made)
                 kept.forget(self._home, key)
-        except APIError as error:
-            if "no such container" in explanation(error).lower():  # The guard removed it: we were late.
-                raise RuntimeUnavailableError(f"{key}: {explanation(error)}") from error
+        except EngineRefusedError as error:
+            if "no such container" in str(error).lower():  # The guard removed it: we were late.
+                raise RuntimeUnavailableError(f"{key}: {error}") from error
             await self._engine.remove(made)
-            raise _refused(explanation(error), order) from error
+            raise _refused(str(error), order) from error
 
     def _begin(self, container: str, permitted: Callable[[], bool]) -> bool:
         """In the very thread that starts it: there may have been a long queue for one, or a long stop of us all."""
@@ -88,28 +88,34 @@ class Starter:
             if not permitted():
                 return None
             try:
-                made = await self._engine.call(self._engine.client.create_container, **arguments)
-                return cast(str, made["Id"])
-            except NotFound as error:
-                if "image" not in explanation(error).lower() or pulled:
-                    raise Refusal(explanation(error)) from error
+                return await self._engine.call(self._created, arguments)
+            except MissingError as error:
+                if "image" not in str(error).lower() or pulled:
+                    raise Refusal(str(error)) from error
                 await self._pull(arguments["image"])
-            except APIError as error:
-                if error.status_code == CONFLICT:
-                    return await self._replace_half_made(key, explanation(error))
-                raise Refusal(explanation(error)) from error
+            except EngineRefusedError as error:
+                if error.status == CONFLICT:
+                    return await self._replace_half_made(key, str(error))
+                raise Refusal(str(error)) from error
         raise AssertionError("the second try returns or raises")
+
+    def _created(self, arguments: Mapping[str, Any]) -> str:
+        return cast(str, self._engine.client.create_container(**arguments)["Id"])
 
     async def _replace_half_made(self, key: RunKey, why: str) -> str | None:
         """The name is taken: by this very run (None: leave it alone), by half a start (its id), or by a stranger."""
         try:
-            found = await self._engine.call(self._engine.client.inspect_container, container_name(key))
-        except NotFound as error:
+            container, state, own = await self._engine.call(self._inspected, key)
+        except MissingError as error:
             raise RuntimeUnavailableError(f"{key}: {why}") from error  # Gone meanwhile: the next try makes it.
-        own = found["Config"]["Labels"] or {}
         if key_of(own) != key or own.get("weft.node") != self._node.node_id:
             raise Refusal(f"the container name {container_name(key)} is taken by something else")
-        return cast(str, found["Id"]) if found["State"]["Status"] == "created" else None
+        return container if state == "created" else None
+
+    def _inspected(self, key: RunKey) -> tuple[str, str, dict[str, str]]:
+        """The id, the state and the labels of the container that has the run's name."""
+        found = self._engine.client.inspect_container(container_name(key))
+        return found["Id"], found["State"]["Status"], dict(found["Config"]["Labels"] or {})
 
     async def _pull(self, image: str) -> None:
         if not self._settings.pull:

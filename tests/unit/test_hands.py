@@ -1,0 +1,76 @@
+"""An action that fails is its run's failure alone, whatever the exception."""
+
+import asyncio
+
+import pytest
+
+from libs.messages.nodes import StartRun
+from services.executor.core import Action, Start
+from services.executor.hands import RETRY_SECONDS, RETRY_SECONDS_MAX, Hands
+from services.executor.runtime import RunKey
+from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
+from tests.support.runs import order
+from tests.support.virtual_time import run_virtually
+
+ODD, EVEN = order("job-odd"), order("job-even")
+
+
+class SpoiltRuntime(FakeRuntime):
+    """One whose starts of job-odd end in an exception that nobody expects, as often as it is told."""
+
+    def __init__(self, host: FakeHost, *, times: int) -> None:
+        super().__init__(host)
+        self.left = times
+        self.tried_at: list[float] = []
+
+    async def start(self, order: StartRun, *, permitted: object = None) -> None:
+        if order.job_id == "job-odd":
+            self.tried_at.append(asyncio.get_running_loop().time())
+            if self.left:
+                self.left -= 1
+                raise ZeroDivisionError("nobody expects it")
+        await super().start(order)
+
+
+async def tried(runtime: SpoiltRuntime) -> list[Action]:
+    """Both runs are started until they are there, as an executor does. What failed."""
+    failed: list[Action] = []
+    async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
+        woken = asyncio.Event()
+        hands = Hands(
+            runtime,
+            tasks,
+            permits=lambda _: True,
+            done=woken.set,
+            failed=failed.append,
+            not_applied=lambda _, __: None,
+        )
+        while len(there := {run.key for run in await runtime.runs()}) < 2:
+            hands.take([Start(asked) for asked in (ODD, EVEN) if RunKey.of(asked) not in there])
+            await woken.wait()
+            woken.clear()
+        hands.drop()
+    return failed
+
+
+def test_an_exception_that_nobody_expects_fails_one_action_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def told() -> None:
+        host = FakeHost(lambda _: Program(), now=lambda: 0.0)
+        failed = await tried(SpoiltRuntime(host, times=3))
+        assert failed == [Start(ODD)] * 3
+        assert host.starts[0] == RunKey.of(EVEN)
+        assert len([record for record in caplog.records if record.exc_info is not None]) == 3
+
+    run_virtually(told())
+
+
+def test_a_start_that_fails_again_and_again_is_tried_more_and_more_seldom() -> None:
+    async def told() -> None:
+        runtime = SpoiltRuntime(FakeHost(lambda _: Program(), now=lambda: 0.0), times=6)
+        await tried(runtime)
+        pauses = [later - sooner for sooner, later in zip(runtime.tried_at, runtime.tried_at[1:], strict=False)]
+        assert pauses == sorted(pauses)
+        assert pauses[0] == pytest.approx(RETRY_SECONDS)
+        assert pauses[-1] == pytest.approx(RETRY_SECONDS_MAX)
+
+    run_virtually(told())
