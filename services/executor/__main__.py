@@ -157,6 +157,7 @@ async def _serve(
             log_bytes_max=config.log_bytes_max,
             logs_bytes_max=config.logs_bytes_max,
         ),
+        clock=boot_clock,
     )
 
     async def serve_on(bus: Bus, until: asyncio.Event, *, last: bool = False) -> None:

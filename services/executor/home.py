@@ -2,6 +2,7 @@
 
 state.json            the executor's own memory (see keeper.py)
 lock                  held while an executor runs from here: there is never a second one
+swept                 its time is when the logs were last looked at (retention.py)
 guard guard.json guard.log synced fenced   between the executor and its guard (guard/files.py)
 containers/           which container is which run (guard/kept.py)
 runs/<job>-<epoch>-<rank>/   one folder per run until it is removed (process runtime: see runtime/records.py)

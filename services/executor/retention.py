@@ -4,6 +4,9 @@ Three limits, each a setting. The log of a run that this node still has is *held
 not count. But no log is longer than the limit for one run, or than the node has room for: what its head has too much
 becomes a hole in the file (see home.py), so that every byte left keeps its offset, and whoever reads is told how many
 are gone. A file system that cannot make holes keeps such a log whole, and the node says so.
+
+A log's age is told by the node's clock, which may be wrong. So after that clock went ahead by a day more than time did,
+nothing is dropped for its age for a day: time in which it can be set right.
 """
 
 import ctypes
@@ -11,7 +14,8 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from msgspec import Struct
@@ -24,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 GRAIN = 1 << 20  # holes begin and end at multiples of this: no file system has larger blocks
 SWEEP_SECONDS = 15.0
+AHEAD_SECONDS = 86400.0  # by which a clock may go ahead, or a node be off, before its ages are doubted
+DOUBT_SECONDS = 86400.0
 DISK_PART = 0.2  # of its file system that all logs may have where no limit is set
 FREE_PART_MIN = 0.02  # of the file system: with less the disk counts as full
 PUNCH_HOLE, KEEP_SIZE = 2, 1
@@ -118,12 +124,56 @@ class Found(Struct, kw_only=True):
         return self.disk_bytes > 0 and self.disk_free_bytes < self.disk_bytes * FREE_PART_MIN
 
 
-class Retention:
-    """The files of one home, held to these limits."""
+class Doubt:
+    """Whether the clock may have gone ahead: its time is kept in a file's own, compared with it, and with `clock`.
 
-    def __init__(self, home: Home, limits: Limits) -> None:
+    `clock` counts from boot. While there is doubt the file keeps the time from before, so that a restart doubts too.
+    """
+
+    def __init__(self, path: str, clock: Callable[[], float]) -> None:
+        self._path = path
+        self._clock = clock
+        self._looked_at: float | None = None
+        self._since: float | None = None
+
+    def look(self, now: float) -> bool:
+        """`now` in seconds since the epoch, of the clock that may be wrong. Raises OSError."""
+        at = self._clock()
+        passed = 0.0 if self._looked_at is None else at - self._looked_at
+        self._looked_at = at
+        before = self._kept()
+        if before is None or now - before <= AHEAD_SECONDS + passed:
+            self._since = None
+        elif self._since is None:
+            self._since = at
+            logger.warning("the clock went ahead by %.1f days: for a day no log is dropped", (now - before) / 86400.0)
+        if self._since is not None and at - self._since < DOUBT_SECONDS:
+            return True
+        self._since = None
+        self._keep(now)
+        return False
+
+    def _kept(self) -> float | None:
+        try:
+            return os.lstat(self._path).st_mtime
+        except FileNotFoundError:
+            return None
+
+    def _keep(self, now: float) -> None:
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        try:
+            os.utime(fd, (now, now))
+        finally:
+            os.close(fd)
+
+
+class Retention:
+    """The files of one home, held to these limits. `clock` counts from boot and never jumps."""
+
+    def __init__(self, home: Home, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._home = home
         self._limits = limits
+        self._doubt = Doubt(f"{home.root}/swept", clock)
         self.found = Found()
         self._warned: set[str] = set()
         self._uncut: set[str] = set()
@@ -159,6 +209,8 @@ class Retention:
 
     def _sweep(self, held: set[str] | None, limits: Limits, now: float) -> None:
         names = [name.removesuffix(".log") for name in os.listdir(self._home.logs) if name.endswith(".log")]
+        if self._doubt.look(now):
+            limits = replace(limits, kept_seconds=0)
         logs = [log for name in names if (log := _log(self._home, name, held is None or name in held)) is not None]
         self.found.logs_bytes = sum(log.used for log in logs)
         self._uncut.clear()

@@ -144,9 +144,77 @@ def test_a_log_ages_from_the_end_of_its_run(home: Home) -> None:
     os.utime(home.log(KEY), (NOW - 20 * DAY, NOW - 20 * DAY))
     home.close_log(KEY)
     written_at = os.stat(home.log(KEY)).st_mtime
-    Retention(home, limits(kept_seconds=14 * DAY)).look(set(), now=written_at + 13 * DAY)
+    node = Node(home, written_at)
+    node.goes_on(13 * DAY)
     assert os.path.exists(home.log(KEY))
-    Retention(home, limits(kept_seconds=14 * DAY)).look(set(), now=written_at + 15 * DAY)
+    node.goes_on(2 * DAY)
+    assert not os.path.exists(home.log(KEY))
+
+
+class Node:
+    """Its clock, which may jump, and the time since its boot, which does not. Logs are kept for 14 days."""
+
+    def __init__(self, home: Home, now: float) -> None:
+        self.home = home
+        self.now = now
+        self.at = 0.0
+        self.restart()
+
+    def restart(self) -> None:
+        self.retention = Retention(self.home, limits(kept_seconds=14 * DAY), clock=lambda: self.at)
+        self.goes_on(0)
+
+    def goes_on(self, seconds: float, *, jump: float = 0.0) -> None:
+        self.now += seconds + jump
+        self.at += seconds
+        self.retention.look(set(), now=self.now)
+
+
+@pytest.fixture
+def node(home: Home) -> Node:
+    """Where a run ended an hour ago."""
+    Path(home.log(KEY)).write_bytes(b"words")
+    written_at = os.stat(home.log(KEY)).st_mtime
+    return Node(home, written_at + 3600)
+
+
+def test_a_clock_that_goes_ahead_by_weeks_drops_no_log_for_a_day(node: Node) -> None:
+    node.goes_on(60, jump=20 * DAY)
+    node.goes_on(DAY / 2)
+    assert os.path.exists(node.home.log(KEY))
+    node.goes_on(DAY / 2)
+    assert not os.path.exists(node.home.log(KEY))
+
+
+def test_a_clock_that_is_set_right_within_a_day_dropped_no_log(node: Node) -> None:
+    node.goes_on(60, jump=20 * DAY)
+    node.goes_on(DAY / 2)
+    node.goes_on(60, jump=-20 * DAY)
+    node.goes_on(2 * DAY)
+    assert os.path.exists(node.home.log(KEY))
+
+
+def test_an_executor_that_begins_with_its_clock_ahead_drops_no_log_for_a_day(node: Node) -> None:
+    node.now += 20 * DAY
+    for _ in range(3):
+        node.restart()
+        node.goes_on(DAY / 2)
+    assert os.path.exists(node.home.log(KEY))
+    node.goes_on(DAY / 2)
+    assert not os.path.exists(node.home.log(KEY))
+
+
+def test_a_clock_that_goes_back_drops_no_log_and_is_gone_by_from_then_on(node: Node) -> None:
+    node.goes_on(60, jump=-90 * DAY)
+    node.goes_on(13 * DAY)
+    assert os.path.exists(node.home.log(KEY))
+
+
+def test_a_clock_that_is_ahead_does_not_lift_the_limit_of_all_logs(home: Home) -> None:
+    keeping = Retention(home, limits(kept_seconds=14 * DAY, logs_bytes_max=2 * GRAIN), clock=lambda: 0.0)
+    keeping.look(set(), now=NOW)
+    Path(home.log(KEY)).write_bytes(numbered(4))
+    keeping.look(set(), now=NOW + 20 * DAY)
     assert not os.path.exists(home.log(KEY))
 
 
