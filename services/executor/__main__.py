@@ -68,6 +68,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     logs_bytes_max: int = 0  # of all logs; 0: a fifth of their file system
     admin_host: str = "127.0.0.1"
     admin_port: int | None = None
+    pids_max: int = 8192  # processes and threads of one run; as processes: where control groups allow it
     # process
     cgroups: bool = True
     ignore_images: bool = False
@@ -76,7 +77,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     job_network: str = ""
     gpu_injection: str = "auto"
     job_user: str = ""
-    pids_max: int = 8192
     pull: bool = True
     pull_seconds_max: float = 900.0
     engine_files: bool = True  # copy output from the engine's own files, where they can be reached, and shorten them
@@ -265,7 +265,7 @@ async def _open_runtime(config: Config, home: Home, node: NodeFacts, keeper: Fil
         home,
         node,
         inherited=os.environ,
-        cgroups=find_cgroups(owner) if config.cgroups else NoCgroups(),
+        cgroups=find_cgroups(owner, pids_max=config.pids_max) if config.cgroups else NoCgroups(),
         ignore_images=config.ignore_images,
         before=before,
     )

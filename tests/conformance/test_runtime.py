@@ -3,7 +3,9 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import uuid
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from libs.gpus.emulated import slow_down
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.home import Home
 from services.executor.runtime import Limits, RunKey, Runtime
+from services.executor.runtime.cgroup import find_cgroups
+from services.executor.runtime.process import ProcessRuntime
 from tests.support.odd_folders import make_deep, swept
 from tests.support.rig import BEHAVIOURS, MEBIBYTE, Rig
 from tests.support.runs import find, in_state, logged, until, whole_log
@@ -341,6 +345,24 @@ async def test_a_run_can_write_its_progress_and_its_checkpoints(rig: Rig, tmp_pa
     await until(lambda: saved.exists() and saved.read_text() == "weights\n")
 
 
+async def test_no_other_user_of_the_host_reads_what_a_job_saved(rig: Rig) -> None:
+    rig.needs("commands")
+    if os.geteuid() != 0:
+        pytest.skip("only root can look as another user")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        rig.node.checkpoints = f"{folder}/checkpoints"
+        os.mkdir(rig.node.checkpoints, 0o755)  # as it was made before
+        asked = rig.shell(("sh", "-c", 'umask 0; echo weights >"$WEFT_CHECKPOINT_DIR/last"'))
+        await rig.runtime.start(asked)
+        assert (await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)).exit_code == 0
+        saved = f"{rig.node.checkpoints}/{asked.job_id}"
+        tries = [["ls", folder], ["ls", saved], ["cat", f"{saved}/last"], ["touch", f"{saved}/new"]]
+        seen = [await asyncio.to_thread(subprocess.run, words, capture_output=True, user=65534) for words in tries]
+        assert [found.returncode == 0 for found in seen] == [True, False, False, False]
+        assert await asyncio.to_thread(Path(saved, "last").read_text) == "weights\n"
+
+
 async def test_whatever_a_run_made_in_its_own_folder_goes_with_it(rig: Rig, tmp_path: Path) -> None:
     rig.needs("commands")
     script = 'cd "$(dirname "$WEFT_PROGRESS")" && mkdir -p deep/er && touch deep/er/file && ln -s / root'
@@ -482,6 +504,25 @@ ODD_ENDS = (
     "rm exit pid; mkfifo exit pid",
     "rm -f run.json exit pid; mkdir run.json exit pid",
 )
+
+
+async def test_a_job_that_forks_without_end_meets_its_bound(rig: Rig, tmp_path: Path) -> None:
+    if rig.name != "process-cgroups" or not os.path.exists("/sys/fs/cgroup/pids/cgroup.procs"):  # noqa: ASYNC240
+        pytest.skip("only these have a bound that a test can set, where there is such a controller")
+    await rig.runtime.close()
+    home = Home(tmp_path / "bounded")
+    cgroups = find_cgroups(f"{rig.node.node_id}-bounded", pids_max=20)
+    runtime = await ProcessRuntime.open(home, rig.node, inherited=os.environ, cgroups=cgroups)
+    try:
+        asked = rig.shell(("sh", "-c", "for i in $(seq 60); do sleep 60 & done; echo all"))
+        await runtime.start(asked)
+        run = await in_state(runtime, RunKey.of(asked), RunState.EXITED)
+        assert run.exit_code != 0
+        assert b"all" not in await whole_log(runtime, RunKey.of(asked))
+        await runtime.remove(run.key)
+    finally:
+        await runtime.close()
+        rig.runtime = await rig.reopen()
 
 
 @pytest.mark.parametrize("odd", ODD_ENDS)

@@ -61,6 +61,23 @@ def test_version_1_limits_are_written_to_both_controllers(tmp_path: Path) -> Non
     assert found.names() == {"run": groups}
 
 
+def test_the_processes_of_a_run_are_bounded_where_control_groups_allow_it(tmp_path: Path) -> None:
+    for controller in ("cpu", "memory", "pids"):
+        files(tmp_path / "v1" / controller, cgroup__procs="")
+    run = "weft/node-1/run"
+    files(tmp_path / "v1/cpu" / run, cpu__cfs_period_us="", cpu__cfs_quota_us="")
+    files(tmp_path / "v1/memory" / run, memory__limit_in_bytes="")
+    files(tmp_path / "v1/pids" / run, pids__max="max")
+    groups = find_cgroups("node-1", root=tmp_path / "v1", pids_max=77).create("run", Limits(cpus=1.0, memory=GIB))
+    assert groups.keys() == {"cpu", "memory", "pids"}
+    assert (tmp_path / "v1/pids" / run / "pids.max").read_text() == "77"
+    (tmp_path / "v2").mkdir()
+    found = v2(tmp_path / "v2")
+    files(tmp_path / "v2/service" / run, cpu__max="", memory__max="", pids__max="max")
+    found.create("run", Limits(cpus=1.0, memory=GIB))
+    assert (tmp_path / "v2/service" / run / "pids.max").read_text() == "8192"
+
+
 def v2(tmp_path: Path, *, controllers: str = "cpu memory pids", own: str = "/service") -> Any:
     files(tmp_path, cgroup__controllers="cpu memory pids")
     for folder in ("service", "service/weft-executor", "service/weft", "service/weft/node-1"):
@@ -72,7 +89,7 @@ def test_version_2_is_used_where_it_was_delegated(tmp_path: Path) -> None:
     found = v2(tmp_path)
     assert isinstance(found, CgroupsV2)
     assert (tmp_path / "service/weft-executor/cgroup.procs").read_text() == "0"
-    assert (tmp_path / "service/weft/node-1/cgroup.subtree_control").read_text() == "+cpu +memory"
+    assert (tmp_path / "service/weft/node-1/cgroup.subtree_control").read_text() == "+cpu +memory +pids"
     group = tmp_path / "service/weft/node-1/run"
     files(group, cpu__max="", memory__max="", memory__events="low 0\noom_kill 1\n", memory__current=str(GIB))
     groups = found.create("run", Limits(cpus=0.5, memory=2 * GIB))

@@ -1,6 +1,7 @@
 """Holds a run to its CPU and memory by control groups, where this host lets us make some.
 
 Version 1: `<root>/cpu/weft/<owner>/<run>` and `<root>/memory/weft/<owner>/<run>`, if the folders are writable.
+In both versions the number of a run's processes is bounded too, where the controller `pids` is to be had.
 Version 2: `weft/<owner>/<run>` below our own group, if it was delegated to us with the cpu and memory controllers; we
 then move into `weft-executor` beside it, because a group with processes may not hand out controllers.
 Neither: `NoCgroups`, and the node says what it does not enforce. A run's groups are `{controller: folder}`.
@@ -18,6 +19,7 @@ from services.executor.runtime.groups import Groups, change, counter, get, put, 
 from services.executor.runtime.records import PID_MAX, PID_MIN
 
 KILL_ROUNDS_MAX = 20
+PIDS_MAX = 8192  # of one run
 
 
 class Cgroups(Protocol):
@@ -45,12 +47,17 @@ class Cgroups(Protocol):
         """Remove the owner's folders, unless there are runs in them."""
 
 
-def find_cgroups(owner: str, *, root: Path = Path("/sys/fs/cgroup"), own: str | None = None) -> Cgroups:
-    """What this host allows. Nobody else on it may be the same `owner`. `own` is the text of /proc/self/cgroup."""
+def find_cgroups(
+    owner: str, *, root: Path = Path("/sys/fs/cgroup"), own: str | None = None, pids_max: int = PIDS_MAX
+) -> Cgroups:
+    """What this host allows. Nobody else on it may be the same `owner`. `own` is the text of /proc/self/cgroup.
+
+    `pids_max`: how many processes and threads a run may have.
+    """
     if (root / "cpu" / "cpu.cfs_quota_us").exists() or (root / "cpu" / "cgroup.procs").exists():
-        return CgroupsV1.open(root, owner) or NoCgroups()
+        return CgroupsV1.open(root, owner, pids_max=pids_max) or NoCgroups()
     if (root / "cgroup.controllers").exists():
-        return CgroupsV2.open(root, owner, own=own) or NoCgroups()
+        return CgroupsV2.open(root, owner, own=own, pids_max=pids_max) or NoCgroups()
     return NoCgroups()
 
 
@@ -82,24 +89,30 @@ class NoCgroups:
 class CgroupsV1:
     not_enforced: tuple[str, ...] = ()
 
-    def __init__(self, folders: dict[str, Path]) -> None:
+    def __init__(self, folders: dict[str, Path], pids_max: int) -> None:
         self._folders = folders
+        self._pids_max = pids_max
 
     @classmethod
-    def open(cls, root: Path, owner: str) -> "CgroupsV1 | None":
+    def open(cls, root: Path, owner: str, *, pids_max: int) -> "CgroupsV1 | None":
         folders = {controller: root / controller / "weft" / owner for controller in ("cpu", "memory")}
         try:
             for folder in folders.values():
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError:
             return None
-        return cls(folders)
+        if (root / "pids" / "cgroup.procs").exists():
+            with suppress(OSError):
+                (root / "pids" / "weft" / owner).mkdir(parents=True, exist_ok=True)
+                folders["pids"] = root / "pids" / "weft" / owner
+        return cls(folders, pids_max)
 
     def create(self, name: str, limits: Limits) -> dict[str, str]:
         groups = {controller: f"{folder}/{name}" for controller, folder in self._folders.items()}
         for group in groups.values():
             os.makedirs(group, exist_ok=True)
         write(groups, limits)
+        _bound_pids(groups.get("pids"), self._pids_max)
         return groups
 
     def limit(self, groups: Groups, limits: Limits) -> str:
@@ -124,11 +137,12 @@ class CgroupsV1:
 class CgroupsV2:
     not_enforced: tuple[str, ...] = ()
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pids_max: int) -> None:
         self._folder = folder
+        self._pids_max = pids_max
 
     @classmethod
-    def open(cls, root: Path, owner: str, *, own: str | None = None) -> "CgroupsV2 | None":
+    def open(cls, root: Path, owner: str, *, own: str | None = None, pids_max: int) -> "CgroupsV2 | None":
         try:
             text = Path("/proc/self/cgroup").read_text() if own is None else own
             path = next(line[3:] for line in text.splitlines() if line.startswith("0::"))
@@ -143,16 +157,18 @@ class CgroupsV2:
             folder = base / "weft" / owner
             folder.mkdir(parents=True, exist_ok=True)
             for parent in (base, base / "weft", folder):
-                put(str(parent), "cgroup.subtree_control", "+cpu +memory")
+                offered = get(str(parent), "cgroup.controllers").split()
+                put(str(parent), "cgroup.subtree_control", "+cpu +memory" + " +pids" * ("pids" in offered))
         except (OSError, StopIteration):
             return None
-        return cls(folder)
+        return cls(folder, pids_max)
 
     def create(self, name: str, limits: Limits) -> dict[str, str]:
         groups = {"unified": f"{self._folder}/{name}"}
         with suppress(FileExistsError):
             os.mkdir(groups["unified"])
         write(groups, limits)
+        _bound_pids(groups["unified"], self._pids_max)
         return groups
 
     def limit(self, groups: Groups, limits: Limits) -> str:
@@ -172,6 +188,12 @@ class CgroupsV2:
 
     def close(self) -> None:
         remove({"unified": str(self._folder)})
+
+
+def _bound_pids(group: str | None, pids_max: int) -> None:
+    """Raises OSError. Nothing where this kernel, or who delegated the group to us, does not offer it."""
+    if group is not None and os.path.exists(f"{group}/pids.max"):
+        put(group, "pids.max", pids_max)
 
 
 def kill(groups: Groups) -> None:

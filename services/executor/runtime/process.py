@@ -24,6 +24,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState, StartRun
+from services.executor.checkpoints import OWN, make_folder
 from services.executor.discards import Discards
 from services.executor.environment import RunFacts, environment
 from services.executor.home import Home
@@ -223,7 +224,7 @@ class ProcessRuntime:
     ) -> None:
         """See records.py for why in this order. Raises OSError."""
         folder = self._home.run(key)
-        os.makedirs(f"{self._node.checkpoints}/{order.job_id}", exist_ok=True)
+        make_folder(self._node.checkpoints, order.job_id, mode=OWN)
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         groups = self._cgroups.create(str(key), Limits(cpus=order.cpus, memory=order.memory))

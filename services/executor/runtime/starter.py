@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from libs.messages.nodes import StartRun
+from services.executor.checkpoints import OF_ANY_USER, make_folder
 from services.executor.guard import kept
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal, port_taken
@@ -128,9 +129,9 @@ class Starter:
     def _make_folders(self, key: RunKey) -> None:
         """Whatever user the container runs as may write here; nobody else passes the folders above."""
         try:
-            for folder in (f"{self._node.checkpoints}/{key.job_id}", self._home.run(key)):
-                os.makedirs(folder, exist_ok=True)
-                os.chmod(folder, 0o777)
+            make_folder(self._node.checkpoints, key.job_id, mode=OF_ANY_USER)
+            os.makedirs(self._home.run(key), exist_ok=True)
+            os.chmod(self._home.run(key), OF_ANY_USER)
         except OSError as error:
             raise RuntimeUnavailableError(f"cannot make the folders of {key}: {error}") from error
 
