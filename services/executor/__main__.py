@@ -23,6 +23,7 @@ from libs.service.keys import nats_keys
 from services.executor import service
 from services.executor.agent import Introduction
 from services.executor.capacity import capacity
+from services.executor.checkpoints import Checkpoints
 from services.executor.core import Policy
 from services.executor.guard import core as guard
 from services.executor.guard.files import Orders
@@ -66,6 +67,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     logs_kept_days: float = 14.0  # after the run's end; 0: as long as there is room
     log_bytes_max: int = 1 << 30  # of one run's log its newest bytes are kept; 0: all of them
     logs_bytes_max: int = 0  # of all logs; 0: a fifth of their file system
+    checkpoints_kept_days: float = 0.0  # after a node had a run of the job last; 0: for ever
     admin_host: str = "127.0.0.1"
     admin_port: int | None = None
     pids_max: int = 8192  # processes and threads of one run; as processes: where control groups allow it
@@ -79,6 +81,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     job_user: str = ""
     pull: bool = True
     pull_seconds_max: float = 900.0
+    images_kept_days: float = 30.0  # after a job used it last, of an image that this node fetched; 0: for ever
     engine_files: bool = True  # copy output from the engine's own files, where they can be reached, and shorten them
     limits_by: str = "auto"  # engine, files, or auto
     egress_by: str = "auto"  # direct, helper, off, or auto
@@ -101,6 +104,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"log_bytes_max and logs_bytes_max are 0 or at least {LOG_BYTES_LEAST}")
         if self.logs_kept_days < 0 or self.log_bytes_max < 0 or self.logs_bytes_max < 0:
             raise ValueError("logs_kept_days, log_bytes_max and logs_bytes_max are not negative")
+        if self.images_kept_days < 0 or self.checkpoints_kept_days < 0:
+            raise ValueError("images_kept_days and checkpoints_kept_days are not negative")
         if self.runtime not in ("process", "docker"):
             raise ValueError(f"runtime is process or docker, not {self.runtime}")
         if self.gpu_injection not in ("auto", "cdi", "nvidia", "devices"):
@@ -158,6 +163,7 @@ async def _serve(
             logs_bytes_max=config.logs_bytes_max,
         ),
         clock=boot_clock,
+        checkpoints=Checkpoints(node.checkpoints, kept_seconds=config.checkpoints_kept_days * 86400.0),
     )
 
     async def serve_on(bus: Bus, until: asyncio.Event, *, last: bool = False) -> None:
@@ -246,6 +252,7 @@ async def _open_runtime(config: Config, home: Home, node: NodeFacts, keeper: Fil
                 pids_max=config.pids_max,
                 pull=config.pull,
                 pull_seconds_max=config.pull_seconds_max,
+                images_kept_seconds=config.images_kept_days * 86400.0,
                 engine_files=config.engine_files,
                 limits_by=config.limits_by,
                 egress_by=config.egress_by,

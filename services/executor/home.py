@@ -11,6 +11,7 @@ runs/<job>-<epoch>-<rank>/   one folder per run until it is removed (process run
     progress.sock     the datagram socket that WEFT_PROGRESS_SOCKET names
 discarded/            what runs left in their folders, on its way out (discards.py)
 emulated/<gpu>        how slow that emulated GPU is to be, where somebody wrote it (libs/gpus/emulated.py)
+images/               which images were fetched, and when each was used last (runtime/images.py)
 logs/<job>-<epoch>-<rank>.log   what the run wrote, kept when the run is removed (how long: retention.py)
 
 A log whose head was dropped is a file with a hole there: every byte that is left keeps its offset, and the file itself
@@ -39,6 +40,7 @@ class Home:
         self.logs = self.root / "logs"
         self.discarded = self.root / "discarded"
         self.emulated = self.root / "emulated"
+        self.images = self.root / "images"
         self.state = self.root / "state.json"
         self.lock = self.root / "lock"
         for folder in (self.runs, self.logs):

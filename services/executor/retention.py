@@ -21,6 +21,7 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
+from services.executor.checkpoints import Checkpoints
 from services.executor.home import Home, begins
 from services.executor.runtime import RunKey
 
@@ -146,7 +147,9 @@ class Doubt:
             self._since = None
         elif self._since is None:
             self._since = at
-            logger.warning("the clock went ahead by %.1f days: for a day no log is dropped", (now - before) / 86400.0)
+            logger.warning(
+                "the clock went ahead by %.1f days: for a day nothing is dropped for its age", (now - before) / 86400.0
+            )
         if self._since is not None and at - self._since < DOUBT_SECONDS:
             return True
         self._since = None
@@ -168,10 +171,21 @@ class Doubt:
 
 
 class Retention:
-    """The files of one home, held to these limits. `clock` counts from boot and never jumps."""
+    """The files of one home, held to these limits. `clock` counts from boot and never jumps.
 
-    def __init__(self, home: Home, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
+    `checkpoints`: those whose ages are looked at as well.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        limits: Limits,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
         self._home = home
+        self._checkpoints = checkpoints
         self._limits = limits
         self._doubt = Doubt(f"{home.root}/swept", clock)
         self.found = Found()
@@ -211,6 +225,9 @@ class Retention:
         names = [name.removesuffix(".log") for name in os.listdir(self._home.logs) if name.endswith(".log")]
         if self._doubt.look(now):
             limits = replace(limits, kept_seconds=0)
+        elif self._checkpoints is not None and held is not None:
+            keys = (RunKey.parse(name) for name in held)
+            self._checkpoints.sweep({key.job_id for key in keys if key is not None}, now=now)
         logs = [log for name in names if (log := _log(self._home, name, held is None or name in held)) is not None]
         self.found.logs_bytes = sum(log.used for log in logs)
         self._uncut.clear()

@@ -25,6 +25,7 @@ class FakeEngine:
     def __init__(self) -> None:
         self.containers: dict[str, dict[str, Any]] = {}
         self.networks: dict[str, dict[str, Any]] = {}
+        self.images = {"an-image": "sha256:1"}  # by name, what is here; anything can be fetched
         self.amiss: dict[tuple[str, str], Amiss] = {}
         self.asked: list[tuple[str, str]] = []
         self.lock = threading.RLock()
@@ -57,11 +58,13 @@ def _create(engine: FakeEngine, query: dict[str, list[str]], body: Any) -> Answe
     name = query["name"][0]
     if engine.find(name) is not None:
         return 409, {"message": "the name is in use"}
+    if body["Image"] not in engine.images:
+        return 404, {"message": f"No such image: {body['Image']}"}
     made = uuid.uuid4().hex * 2
     engine.containers[made] = {
         "Id": made,
         "Name": f"/{name}",
-        "Config": {"Labels": body["Labels"], "Tty": False},
+        "Config": {"Labels": body["Labels"], "Tty": False, "Image": body["Image"]},
         "HostConfig": body["HostConfig"] | {"NetworkMode": "bridge"},
         "State": {"Status": "created", "Pid": 0, "ExitCode": 0, "StartedAt": NEVER, "FinishedAt": NEVER},
     }
@@ -109,6 +112,22 @@ def _inspect(engine: FakeEngine, query: dict[str, list[str]], body: Any, name: s
     return MISSING if container is None else (200, container)
 
 
+def _inspect_image(engine: FakeEngine, query: dict[str, list[str]], body: Any, name: str) -> Answer:
+    found = engine.images.get(name)
+    return (404, {"message": "No such image"}) if found is None else (200, {"Id": found})
+
+
+def _fetch(engine: FakeEngine, query: dict[str, list[str]], body: Any) -> Answer:
+    engine.images[query["fromImage"][0]] = f"sha256:{uuid.uuid4().hex}"
+    return 200, {"status": "fetched"}
+
+
+def _remove_image(engine: FakeEngine, query: dict[str, list[str]], body: Any, name: str) -> Answer:
+    if any(one["Config"]["Image"] == name for one in engine.containers.values()):
+        return 409, {"message": "a container uses it"}
+    return (200, []) if engine.images.pop(name, None) else (404, {"message": "No such image"})
+
+
 def _networks(engine: FakeEngine, query: dict[str, list[str]], body: Any) -> Answer:
     names = json.loads(query.get("filters", ["{}"])[0]).get("name", [])
     wanted = [re.compile(name) for name in names]
@@ -138,6 +157,9 @@ ROUTES: dict[tuple[str, str], Callable[..., Answer]] = {
     ("GET", "/containers/([^/]+)/stats"): lambda *_: (200, {"memory_stats": {"usage": 0}}),
     ("GET", "/containers/([^/]+)/logs"): lambda *_: (200, None),
     ("DELETE", "/containers/([^/]+)"): _remove,
+    ("GET", "/images/([^/]+)/json"): _inspect_image,
+    ("POST", "/images/create"): _fetch,
+    ("DELETE", "/images/([^/]+)"): _remove_image,
     ("GET", "/networks"): _networks,
     ("POST", "/networks/create"): _create_network,
     ("DELETE", "/networks/([^/]+)"): _remove_network,

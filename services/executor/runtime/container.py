@@ -40,6 +40,7 @@ class ContainerSettings(Struct, frozen=True, kw_only=True):
     pids_max: int = 8192
     pull: bool = True
     pull_seconds_max: float = 900.0
+    images_kept_seconds: float = 0.0  # after the last use of an image that this node fetched; 0: for ever
     engine_files: bool = True  # copy output from the engine's own files, where they can be reached, and shorten them
     limits_by: str = "auto"  # how limits change: engine (its update), files (of the control groups), or auto
     egress_by: str = "auto"  # direct, helper, off, or auto: the first of them that works

@@ -29,6 +29,7 @@ from services.executor.runtime.container import HOST_NETWORK, ContainerSettings,
 from services.executor.runtime.egress import find_egress
 from services.executor.runtime.engine import CONFLICT, Engine, EngineRefusedError, MissingError
 from services.executor.runtime.enginelog import FileCopy, engine_file, engine_folder
+from services.executor.runtime.images import Images
 from services.executor.runtime.labels import grace_of, key_of, of_node
 from services.executor.runtime.logcopy import LogCopy, position_path, read_position
 from services.executor.runtime.networks import Networks
@@ -40,6 +41,7 @@ from services.executor.runtime.starter import Starter, keep
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
+SWEEP_SECONDS = 3600.0  # between two looks for images that no job uses any more
 FOLLOWERS_STOP_SECONDS_MAX = 2.0
 COPY_SECONDS_MAX = 30.0  # after its end, for its log to be copied
 INIT_FAILED = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+) failed: (.+)\n")
@@ -78,12 +80,14 @@ class DockerRuntime:
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
         self._networks = Networks(engine, node, settings)
+        self._images = Images(engine, str(home.images), kept_seconds=settings.images_kept_seconds)
         self._starter = Starter(
             engine,
             home,
             node,
             settings,
             self._networks,
+            self._images,
             injection=self._injection,
             log_by_file=self.reaches_engine_files,
         )
@@ -91,6 +95,7 @@ class DockerRuntime:
         self._discards = Discards(str(home.discarded))
         self._resizing = Resizing(engine, self._rates, egress=None, limits_by=settings.limits_by, safe=True)
         self._poll: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
         self.not_enforced: tuple[str, ...] = tuple(
             limit for limit, field in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota")) if not info.get(field, True)
         )
@@ -117,6 +122,7 @@ class DockerRuntime:
             with suppress(RuntimeUnavailableError):
                 keep(home, key, runtime._found[key].id, runtime._found[key].grace)
         runtime._poll = asyncio.create_task(runtime._look_for_ever())
+        runtime._sweeping = asyncio.create_task(runtime._sweep_for_ever())
         return runtime
 
     @property
@@ -210,9 +216,10 @@ class DockerRuntime:
         self._changed.clear()
 
     async def close(self) -> None:
-        if self._poll is not None:
-            self._poll.cancel()
-            await asyncio.gather(self._poll, return_exceptions=True)
+        for task in (self._poll, self._sweeping):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         for copy in self._copies.values():
             copy.stop()
         deadline = time.monotonic() + FOLLOWERS_STOP_SECONDS_MAX
@@ -265,6 +272,14 @@ class DockerRuntime:
             except (RuntimeUnavailableError, OSError) as error:  # OSError: of our own disk.
                 self._problem = str(error)
                 self._changed.set()
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            try:
+                await self._images.sweep(now=time.time())
+            except (RuntimeUnavailableError, OSError) as error:
+                logger.warning("images are not looked at now: %s", error)
+            await asyncio.sleep(SWEEP_SECONDS)
 
     async def _look(self) -> None:
         """What the engine has of ours, and how what ended did."""

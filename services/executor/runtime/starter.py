@@ -19,6 +19,7 @@ from services.executor.runtime.container import (
     container_name,
 )
 from services.executor.runtime.engine import CONFLICT, Engine, EngineRefusedError, MissingError
+from services.executor.runtime.images import Images
 from services.executor.runtime.labels import key_of
 from services.executor.runtime.networks import Networks
 
@@ -35,6 +36,7 @@ class Starter:
         node: NodeFacts,
         settings: ContainerSettings,
         networks: Networks,
+        images: Images,
         *,
         injection: str,
         log_by_file: bool,
@@ -44,6 +46,7 @@ class Starter:
         self._node = node
         self._settings = settings
         self._networks = networks
+        self._images = images
         self._injection = injection
         self._log = LOG_BY_FILE if log_by_file else LOG_BY_ASKING
 
@@ -65,6 +68,7 @@ class Starter:
         made = await self._create(arguments, key, permitted)
         if made is None:
             return
+        self._images.used(arguments["image"])
         try:
             keep(self._home, key, made, order.grace)
             if not await self._engine.call(lambda: self._begin(made, permitted)):
@@ -125,6 +129,7 @@ class Starter:
         why = await self._engine.pull(image, seconds_max=self._settings.pull_seconds_max)
         if why:
             raise Refusal(f"image-missing: {image}: {why}")
+        await self._images.fetched(image)
 
     def _make_folders(self, key: RunKey) -> None:
         """Whatever user the container runs as may write here; nobody else passes the folders above."""

@@ -1,0 +1,59 @@
+"""How long the folders in which jobs keep their checkpoints stay."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.executor.checkpoints import OF_ANY_USER, Checkpoints, make_folder
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With the checkpoints of two jobs."""
+    made = tmp_path / "checkpoints"
+    for job_id in ("gone", "held"):
+        make_folder(str(made), job_id, mode=OF_ANY_USER)
+        (made / job_id / "last").write_text("weights")
+    return made
+
+
+@pytest.fixture
+def checkpoints(folder: Path) -> Iterator[Checkpoints]:
+    made = Checkpoints(str(folder), kept_seconds=30 * DAY)
+    yield made
+    made.close()
+
+
+def jobs(folder: Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+
+
+def test_checkpoints_stay_for_ever_unless_a_node_is_set_to_remove_them(folder: Path) -> None:
+    Checkpoints(str(folder), kept_seconds=0).sweep(set(), now=time.time() + 9000 * DAY)
+    assert jobs(folder) == ["gone", "held"]
+
+
+def test_the_checkpoints_of_a_job_go_when_no_node_had_a_run_of_it_for_long(
+    folder: Path, checkpoints: Checkpoints
+) -> None:
+    now = time.time()
+    checkpoints.sweep({"held"}, now=now + 29 * DAY)
+    assert jobs(folder) == ["gone", "held"]
+    checkpoints.sweep({"held"}, now=now + 31 * DAY)
+    assert jobs(folder) == ["held"]
+    checkpoints.sweep(set(), now=now + 60 * DAY)
+    assert jobs(folder) == ["held"]  # 29 days after its last run
+    checkpoints.sweep(set(), now=now + 62 * DAY)
+    assert jobs(folder) == []
+
+
+def test_a_run_that_begins_keeps_its_jobs_checkpoints(folder: Path, checkpoints: Checkpoints) -> None:
+    os.utime(folder / "gone", (0, 0))
+    make_folder(str(folder), "gone", mode=OF_ANY_USER)
+    checkpoints.sweep(set(), now=time.time())
+    assert jobs(folder) == ["gone", "held"]

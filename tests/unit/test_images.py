@@ -1,0 +1,96 @@
+"""Images that a node fetched for jobs are removed once no job has used them for long, and no others."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from libs.messages.nodes import RunState
+from services.executor.home import Home
+from services.executor.node import NodeFacts
+from services.executor.runtime import RunKey
+from services.executor.runtime.container import ContainerSettings
+from services.executor.runtime.docker import DockerRuntime
+from services.executor.runtime.engine import Engine
+from services.executor.runtime.images import Images
+from tests.support.fake_engine import FakeEngine, fake_engine
+from tests.support.runs import in_state, order
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
+    with fake_engine(tmp_path) as (engine, address):
+        monkeypatch.setenv("DOCKER_HOST", address)
+        yield engine
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+async def runtime(engine: FakeEngine, home: Home, tmp_path: Path) -> AsyncIterator[DockerRuntime]:
+    node = NodeFacts(node_id="node-1", checkpoints=str(tmp_path / "checkpoints"))
+    opened = await DockerRuntime.open(home, node, ContainerSettings(egress_by="off", engine_files=False))
+    yield opened
+    await opened.close()
+
+
+async def run_to_its_end(runtime: DockerRuntime, image: str) -> None:
+    asked = order(f"job-of-{image}", image=image)
+    key = RunKey.of(asked)
+    await runtime.start(asked)
+    await in_state(runtime, key, RunState.RUNNING)
+    await runtime.signal(key, kill=True)
+    await in_state(runtime, key, RunState.EXITED)
+    await runtime.remove(key)
+
+
+async def sweep(home: Home, *, days: float) -> None:
+    """As it will be so many days after the image was used last."""
+    images = Images(Engine(), str(home.images), kept_seconds=30 * DAY)
+    used_at = max(entry.stat().st_mtime for entry in os.scandir(home.images))
+    await images.sweep(now=used_at + days * DAY)
+
+
+async def test_an_image_that_no_job_used_for_long_is_removed(
+    runtime: DockerRuntime, engine: FakeEngine, home: Home
+) -> None:
+    await run_to_its_end(runtime, "fetched")
+    await run_to_its_end(runtime, "an-image")
+    await sweep(home, days=29)
+    assert engine.images.keys() == {"an-image", "fetched"}
+    await sweep(home, days=31)
+    assert engine.images.keys() == {"an-image"}  # which was there before
+    assert os.listdir(home.images) == []
+
+
+async def test_an_image_of_which_there_is_a_container_stays(
+    runtime: DockerRuntime, engine: FakeEngine, home: Home
+) -> None:
+    await runtime.start(order("job-1", image="fetched"))
+    await sweep(home, days=90)
+    assert "fetched" in engine.images
+    assert len(os.listdir(home.images)) == 1
+
+
+async def test_an_image_that_somebody_replaced_is_not_wefts_any_more(
+    runtime: DockerRuntime, engine: FakeEngine, home: Home
+) -> None:
+    await run_to_its_end(runtime, "fetched")
+    engine.images["fetched"] = "sha256:of-its-owner"
+    await sweep(home, days=90)
+    assert "fetched" in engine.images
+    assert os.listdir(home.images) == []
+
+
+async def test_a_job_that_begins_in_an_image_keeps_it(runtime: DockerRuntime, engine: FakeEngine, home: Home) -> None:
+    await run_to_its_end(runtime, "fetched")
+    (note,) = os.scandir(home.images)
+    os.utime(note.path, (0, 0))
+    await run_to_its_end(runtime, "fetched")
+    assert os.stat(note.path).st_mtime > 0
