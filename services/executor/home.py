@@ -43,7 +43,7 @@ class Home:
         self.images = self.root / "images"
         self.state = self.root / "state.json"
         self.lock = self.root / "lock"
-        for folder in (self.runs, self.logs):
+        for folder in (self.runs, self.logs, self.discarded):  # made now: a disk may be full when they are needed
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.emulated.mkdir(exist_ok=True)  # containers of any user read it
 

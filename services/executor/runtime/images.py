@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import logging
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -73,7 +74,8 @@ class Images:
             os.unlink(path)
 
     async def _id(self, name: str) -> str:
-        return await self._engine.call(lambda: str(self._engine.client.inspect_image(name)["Id"]))
+        inspect: Callable[[str], dict[str, str]] = self._engine.client.inspect_image
+        return await self._engine.call(lambda: str(inspect(name)["Id"]))
 
     def _notes(self) -> list[tuple[str, float]]:
         found: list[tuple[str, float]] = []
