@@ -96,6 +96,7 @@ class CauseCode(StrEnum):
     START_FAILED = "start-failed"  # image missing, command not found, …
     PORT_TAKEN = "port-taken"  # something else listens where the gang should meet
     START_TIMEOUT = "start-timeout"
+    ORDERS_FULL = "orders-full"  # its node cannot be told of it: what a node can be told at once has a limit
     RUN_LOST = "run-lost"  # the node no longer knows the run, or how it ended
     NODE_STOPPED = "node-stopped"  # the node itself ended the run: it was cut off, or shut down
     RANK_ENDED = "rank-ended"  # one rank of a gang failed, so the others must stop

@@ -25,6 +25,7 @@ from libs.store import (
     StoreUnavailableError,
     UnlawfulError,
 )
+from services.scheduler.answers import Answers
 from services.scheduler.core import Scheduler
 from services.scheduler.history import Journal, Pace, Retention
 from services.scheduler.leadership import Leadership
@@ -49,13 +50,15 @@ class WrongPictureError(Exception):
 
 class _Waiting:
     """A report whose node waits for its answer. The core is told no more of who answered the node last than whether it
-    was we: the report then names us, and always in the same words."""
+    was we: the report then names us, and always in the same words. It is not told which answer the node goes by, which
+    decides nothing but the form of the next."""
 
-    __slots__ = ("answer", "leader", "report")
+    __slots__ = ("answer", "holds", "leader", "report")
 
     def __init__(self, report: NodeReported) -> None:
-        self.report = structs.replace(report, leader=None)
+        self.report = structs.replace(report, leader=None, holds="")
         self.leader = report.leader
+        self.holds = report.holds
         self.answer: asyncio.Future[NodeDesired | None] = asyncio.get_running_loop().create_future()
 
 
@@ -82,6 +85,7 @@ class Desk:
         self._clock = clock
         self._tally = tally
         self.retention = retention or Retention()
+        self._answers = Answers()
         self._stand_in = StandIn(pool=core.pool, store=store, clock=clock)
         self._loaded_for = 0
         self._went_back_at: float | None = None  # when we found out that the store did, until that is settled
@@ -164,8 +168,10 @@ class Desk:
         self._leadership.require()
         for one in answers:
             runs = self._journal.answer(one.report.node_id)
-            leader = self._leadership.leader
-            one.answer.set_result(NodeDesired(seq=one.report.seq, runs=runs, leader=leader))
+            report = structs.replace(one.report, holds=one.holds)
+            one.answer.set_result(
+                self._answers.answer(report, runs, self.core.picture.orders, leader=self._leadership.leader)
+            )
         for node_id in sorted(self.core.take_hinted()):
             await self._bus.publish(NodeHinted(node_id=node_id))
         if len(steps) >= self.core.settings.steps_max:
@@ -222,6 +228,7 @@ class Desk:
             went_back_at=self._went_back_at,
         )
         self._loaded_for = lease.epoch
+        self._answers.forget()
         self._asked = True
         self._scores_at = self._clock()
         self._joined.clear()

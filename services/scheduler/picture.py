@@ -10,7 +10,7 @@ from msgspec import Struct
 from libs.domain.classes import JOB_CLASSES, class_of
 from libs.domain.cluster import Node
 from libs.domain.job import STEPS, Allocation, Cause, Job, JobEvent, JobState, Placement, Step, after
-from libs.messages.nodes import NodeReported, RunSeen, RunState, StartRun
+from libs.messages.nodes import JOBS, JobOrder, NodeReported, RunSeen, RunState, StartRun
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.jobs import standing_of
 from libs.planning.locality import Locality
@@ -19,7 +19,7 @@ from libs.planning.queue import Queue
 from libs.planning.room import Room, Shape, shape_of
 from libs.planning.scores import GpuKey, Scores
 from services.scheduler.holdings import Holdings
-from services.scheduler.orders import order_bytes_max, ports_of, run_orders
+from services.scheduler.orders import OrderBytes, job_order, order_bytes, ports_of, run_orders
 from services.scheduler.runs import Runs
 
 _S, _E = JobState, JobEvent
@@ -73,7 +73,10 @@ class Picture:
         self.unexplained: set[str] = set()  # jobs that wait, and nobody has said why yet
         self.ports: dict[str, set[int]] = {}  # by address, where gangs meet
         self.desired: dict[str, dict[str, list[StartRun]]] = {}  # by node and job
-        self.order_bytes: dict[str, int] = {}  # by job: what one order of it takes on the wire, at most
+        self.orders: dict[str, JobOrder] = {}  # by job: what all its ranks share
+        self.order_bytes: dict[str, OrderBytes] = {}  # by job
+        self.reading_jobs: set[str] = set()  # nodes that read orders in which ranks of one job share what they can
+        self.put_back: dict[str, Cause] = {}  # jobs that a node could not be told of, until they are placed again
         self.hinted: set[str] = set()
         self.node_changes: list[NodeChange] = []
 
@@ -160,6 +163,7 @@ class Picture:
     def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
         """A report that is taken, of a node that is known; `sure`: it was sent under this leader."""
         self.heard[report.node_id] = now
+        (self.reading_jobs.add if JOBS in report.reads else self.reading_jobs.discard)(report.node_id)
         if sure:
             self.unheard.discard(report.node_id)
         if report.leaving:
@@ -324,6 +328,7 @@ class Picture:
         self.kept_out.discard(job.id)
         if job.state.final:
             self.jobs.pop(job.id, None)
+            self.put_back.pop(job.id, None)
             self.unexplained.discard(job.id)
             return
         self.jobs[job.id] = job
@@ -360,11 +365,13 @@ class Picture:
         self.holdings.hold(job, now)
         self.ports.setdefault(job.placement.master_address, set()).update(ports_of(job))
         self.room.take_all(job.placement.allocations)
+        self.put_back.pop(job.id, None)
         if job.state is not _S.STOPPING:
-            self.order_bytes[job.id] = order_bytes_max(job)
             self._desire(job)
 
     def _desire(self, job: Job) -> None:
+        self.orders[job.id] = job_order(job, self.nodes)
+        self.order_bytes[job.id] = order_bytes(job, self.orders[job.id])
         for node_id, orders in run_orders(job, self.nodes).items():
             of_node = self.desired.setdefault(node_id, {})
             if of_node.get(job.id) != orders:
@@ -380,7 +387,8 @@ class Picture:
             if had != has:
                 self.room.resize(had, has)
         self.holdings.resize(before, job)
-        self._desire(job)
+        if job.state is not _S.STOPPING:
+            self._desire(job)
 
     def _undesire(self, job: Job) -> None:
         assert job.placement is not None
@@ -392,6 +400,7 @@ class Picture:
         assert job.placement is not None
         self._undesire(job)
         self.order_bytes.pop(job.id, None)
+        self.orders.pop(job.id, None)
         self.runs.let_go(job)
         self.holdings.let_go(job)
         self.ports[job.placement.master_address].difference_update(ports_of(job))

@@ -3,7 +3,8 @@
 from msgspec import structs
 
 from libs.domain.cluster import Capacity
-from libs.messages.nodes import EndReason, Leader, NodeReported, RunSeen, RunState, StartRun
+from libs.messages.nodes import JOBS, EndReason, Leader, NodeDesired, NodeReported, RunSeen, RunState, StartRun
+from services.executor.orders import runs_of
 
 Key = tuple[str, int, int]
 
@@ -22,7 +23,10 @@ class ScriptedNode:
         self.leaving = False
         self.unkillable: set[Key] = set()  # go on, whatever they are told
         self.tells_gpus = True
+        self.reads: tuple[str, ...] = (JOBS,)  # empty: an executor of the version before
+        self.holds = ""
         self.leader: Leader | None = None  # who answered last
+        self.desired: tuple[StartRun, ...] = ()
         self._preparing: set[Key] = set()
         self._told: set[Key] = set()
 
@@ -40,6 +44,8 @@ class ScriptedNode:
             runs=tuple(self._seen(key, run) for key, run in self.runs.items()),
             leaving=self.leaving,
             leader=self.leader,
+            reads=self.reads,
+            holds=self.holds,
         )
 
     def _seen(self, key: Key, run: RunSeen) -> RunSeen:
@@ -51,6 +57,14 @@ class ScriptedNode:
     def prepares(self, key: Key) -> None:
         """It is seen to be there, and never comes to run."""
         self._preparing.add(key)
+
+    def take(self, answer: NodeDesired, *, now: float = 0.0) -> None:
+        """An answer as it is on the wire."""
+        assert not answer.refused
+        self.leader = answer.leader or self.leader
+        if not answer.unchanged:
+            self.desired, self.holds = tuple(runs_of(answer)), answer.digest
+        self.hear(self.desired, now=now)
 
     def hear(self, desired: tuple[StartRun, ...], *, now: float = 0.0, leader: Leader | None = None) -> None:
         self.leader = leader or self.leader

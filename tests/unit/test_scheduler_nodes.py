@@ -1,15 +1,19 @@
 """The scheduler's core and its nodes: silent, drained, smaller, leaving; what they hear, and which are believed."""
 
 import msgspec
+import pytest
 
 from libs.domain.job import CauseCode, JobEvent, JobState
 from libs.messages.asks import AskKind
-from libs.messages.nodes import EndReason
-from services.scheduler.core import ANSWER_BYTES_MAX, Settings
+from libs.messages.nodes import JOBS, EndReason
+from services.scheduler.answers import ANSWER_BYTES_MAX
+from services.scheduler.core import Settings
 from tests.support.builders import capacity, node
 from tests.support.scheduler import world
 
 S, E = JobState, JobEvent
+
+LARGE = {"env": {f"V{n}": "x" * 32_000 for n in range(30)}}
 
 
 def test_a_silent_node_is_lost_and_its_jobs_are_given_away() -> None:
@@ -97,16 +101,17 @@ def test_a_node_that_leaves_takes_nothing_new_and_is_lost_once_nothing_runs_ther
     assert w.state("j-1") is S.RUNNING
 
 
-def test_a_node_is_told_no_more_than_the_bus_carries_and_goes_on_with_all_it_has() -> None:
+@pytest.mark.parametrize("reads", [(JOBS,), ()], ids=["this version", "the version before"])
+def test_a_node_is_told_no_more_than_the_bus_carries_and_goes_on_with_all_it_has(reads: tuple[str, ...]) -> None:
     """Or one user with large environments would leave a node unanswered, and its fence would end everybody's runs."""
     w = world(gpus=0)
+    node = w.nodes["node-1"]
+    node.reads = reads
     w.submit("j-0", gpus=0)
     w.round()
-    large = {"env": {f"V{n}": "x" * 32_000 for n in range(30)}}
     for n in range(1, 13):
-        w.submit(f"j-{n}", gpus=0, spec=large)
+        w.submit(f"j-{n}", gpus=0, spec=LARGE)
     w.round()
-    node = w.nodes["node-1"]
     assert 1 < len(node.live) < 13
     answered = w.core.answer("node-1")
     assert len(msgspec.json.encode(answered)) <= ANSWER_BYTES_MAX
@@ -114,9 +119,42 @@ def test_a_node_is_told_no_more_than_the_bus_carries_and_goes_on_with_all_it_has
     for key in [key for key in node.live if key[0] != "j-0"]:
         node.end(key, 0)
     w.round()
+    w.tick(60.0)
     w.round()
     assert w.state("j-0") is JobState.RUNNING
     assert w.state("j-12") is not JobState.QUEUED
+
+
+def test_a_job_that_its_node_cannot_be_told_of_waits_without_gpus_and_names_the_limit() -> None:
+    """It was placed, never told of, and failed 15 minutes later with `start-timeout`."""
+    w = world(gpus=0)
+    for n in range(12):
+        w.submit(f"j-{n}", gpus=0, spec=LARGE)
+    w.round()
+    w.round()
+    waiting = [job for job in w.core.picture.jobs.values() if job.state is S.QUEUED]
+    assert waiting
+    for job in waiting:
+        assert job.waiting_for is not None
+        assert job.waiting_for.code is CauseCode.ORDERS_FULL
+        assert "6 MiB" in job.waiting_for.sentence
+        assert job.attempts == 0
+    assert all(job.state is S.RUNNING for job in w.core.picture.jobs.values() if job not in waiting)
+
+
+def test_a_job_whose_orders_are_too_large_for_any_answer_fails_at_once_with_the_limit() -> None:
+    """An executor of the version before reads every rank's orders by themselves: 400 ranks are too many for it."""
+    w = world(gpus=0)
+    w.nodes["node-1"].reads = ()
+    worker = {"replicas": {"want": 2000}, "cpus": 0.01, "memory": "64MiB"}
+    w.submit("j-1", gpus=0, spec={"roles": {"worker": worker}})
+    w.round()
+    job = w.ended("j-1")
+    assert job.state is S.FAILED
+    (failed,) = [step for step in w.steps if step.event is E.FAILED]
+    assert failed.cause.code is CauseCode.TOO_BIG
+    assert "6 MiB" in failed.cause.sentence
+    assert w.now < 60.0
 
 
 def test_a_report_of_an_earlier_boot_that_comes_late_is_not_taken() -> None:
