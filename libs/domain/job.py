@@ -58,6 +58,7 @@ STEPS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.QUEUED, _E.REPRIORITISED): _S.QUEUED,
     (_S.QUEUED, _E.PLACED): _S.PLACED,
     (_S.QUEUED, _E.CANCELLED): _S.CANCELLED,
+    (_S.QUEUED, _E.FAILED): _S.FAILED,
     (_S.PLACED, _E.REPRIORITISED): _S.PLACED,
     (_S.PLACED, _E.STARTING): _S.STARTING,
     (_S.PLACED, _E.STOPPING): _S.STOPPING,
@@ -120,6 +121,7 @@ class CauseCode(StrEnum):
     HELD_BACK = "held-back"  # would fit, but an older job ahead of it needs the room
     STILL_RUNS = "still-runs"  # a node still has a run of an earlier epoch, and two never run at once
     STORE_RESTORED = "store-restored"  # the store went back in time: what ran since must have ended first
+    NOT_STORED = "not-stored"  # what followed for it was refused by the store
     OTHER = "other"  # told by a later version, with a code that this one does not know
 
     @classmethod

@@ -98,6 +98,15 @@ class Scheduler:
 
     # what happened
 
+    def begin_turn(self) -> None:
+        """What was decided so far is stored."""
+        self.picture.begin_turn()
+
+    def not_stored(self, job_id: str, version: int, now: float) -> list[Step]:
+        """The store refused, as unlawful, the step of this turn that was decided from this version of a job."""
+        sentence = "the store refused the step that followed for it: its nodes or its user said what fits no column"
+        return self.picture.instead(job_id, version, Cause(code=_C.NOT_STORED, sentence=sentence), now)
+
     def admit(self, jobs: Iterable[Job]) -> None:
         """Jobs that are new in the queue."""
         for job in jobs:

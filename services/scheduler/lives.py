@@ -23,7 +23,7 @@ _NOT_ITS_FAULT = frozenset(
         _C.ORDERS_FULL,
     }
 )
-_FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG})  # another try would end alike
+_FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG, _C.NOT_STORED})  # another try would end alike
 
 
 def follow(picture: Picture, job: Job, now: float) -> list[Step]:

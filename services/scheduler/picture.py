@@ -5,7 +5,7 @@ Every change of a job goes through `go`, which makes the step and draws it into 
 
 from collections.abc import Iterable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from libs.domain.classes import JOB_CLASSES, class_of
 from libs.domain.cluster import Node
@@ -79,6 +79,7 @@ class Picture:
         self.put_back: dict[str, Cause] = {}  # jobs that a node could not be told of, until they are placed again
         self.hinted: set[str] = set()
         self.node_changes: list[NodeChange] = []
+        self._decided: dict[tuple[str, int], tuple[Job, Step]] = {}  # in this turn, by job and version before the step
 
     def load(
         self,
@@ -311,7 +312,37 @@ class Picture:
             attained_seconds=attained_seconds,
             attained_gpu_seconds=attained_gpu_seconds,
         )
+        self._decided[job.id, job.version] = (job, step)
         self._apply(job, after(job, step), now)
+        return [step]
+
+    def begin_turn(self) -> None:
+        """What was decided before is stored."""
+        self._decided.clear()
+
+    def instead(self, job_id: str, version: int, cause: Cause, now: float) -> list[Step]:
+        """The store refused the step that was decided from this version of a job: what the job takes in its place.
+
+        The job stops where this turn left it on its nodes, else it fails; a final one stays final.
+        """
+        job, refused = self._decided[job_id, version]
+        known = self.jobs.get(job_id, structs.replace(job, state=_S.FAILED))
+        if job.state.final:
+            self._apply(known, job, now)
+            return []
+        stops = job.state.holding and known.state.holding and known.epoch == job.epoch
+        event = _E.STOPPING if stops else _E.FAILED
+        step = Step(
+            job_id=job_id,
+            version=version,
+            event=event,
+            to=STEPS[job.state, event],
+            at=now,
+            cause=cause,
+            epoch=job.epoch,
+            ask=refused.ask,
+        )
+        self._apply(known, after(job, step), now)
         return [step]
 
     def _apply(self, before: Job, job: Job, now: float) -> None:
