@@ -185,6 +185,7 @@ class Job(Struct, frozen=True, kw_only=True):
     placed_at: float | None = None  # since when it holds its GPUs
     attained_seconds: float = 0.0  # for how long it held them in its epochs before, since an order last forgot that
     attained_gpu_seconds: float = 0.0  # the same, each second counted once for every GPU that it held
+    nodes: tuple[str, ...] | None = ()  # every node it was ever placed on; None: from before that was kept
 
     @property
     def pool(self) -> str:
@@ -204,6 +205,10 @@ class Job(Struct, frozen=True, kw_only=True):
     def gpus_held(self) -> int:
         held = self.placement.allocations if self.placement is not None else ()
         return sum(len(allocation.gpus) for allocation in held)
+
+    def may_have_run_on(self, node_id: str) -> bool:
+        """Was the job ever placed on this node, as far as is known?"""
+        return self.nodes is None or node_id in self.nodes
 
     @property
     def held_since(self) -> float:
@@ -263,7 +268,14 @@ def after(job: Job, step: Step) -> Job:
         placed_at=(step.at if step.event is JobEvent.PLACED else job.placed_at) if step.to.holding else None,
         attained_seconds=_attained(job, step),
         attained_gpu_seconds=_attained_gpus(job, step),
+        nodes=_nodes(job, step),
     )
+
+
+def _nodes(job: Job, step: Step) -> tuple[str, ...] | None:
+    if job.nodes is None or step.event is not JobEvent.PLACED or step.placement is None:
+        return job.nodes
+    return tuple(sorted({*job.nodes, *(allocation.node_id for allocation in step.placement.allocations)}))
 
 
 def _attained(job: Job, step: Step) -> float:

@@ -34,6 +34,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     policy: Policy = POLICY
     locality_penalty: float = 1.7  # how many times as long a gang takes that is not all on one node
+    rack_penalty: float = 1.0  # how many times as long again, if not in one rack
     lease_seconds: float = 150.0  # a node silent for this long is lost, and its jobs are given away
     start_seconds: float = 900.0  # from placed to running, image pull included
     stop_seconds: float = 300.0  # from stopping to gone, besides its grace
@@ -52,7 +53,8 @@ class Scheduler:
         self._begin()
 
     def _begin(self) -> None:
-        self.picture = Picture(self.settings.policy, Locality(across_nodes=self.settings.locality_penalty))
+        locality = Locality(across_nodes=self.settings.locality_penalty, across_racks=self.settings.rack_penalty)
+        self.picture = Picture(self.settings.policy, locality)
         self._moving = Moving(self.picture, self.settings.moves)
         self._waiting = Waiting(
             self.picture,
@@ -95,6 +97,7 @@ class Scheduler:
         self._begin()
         self._settling = self._settle(now, went_back_at)
         self.picture.load(jobs=jobs, nodes=nodes, scores=scores, classes=classes, now=now)
+        self.picture.forgot_placements = went_back_at is not None
 
     # what happened
 
@@ -136,6 +139,7 @@ class Scheduler:
             not_enforced=report.not_enforced,
             drained=known.drained if known else False,
             seen_at=now,
+            rack=report.rack,
         )
         if known is None:
             gpus = len(node.capacity.gpus)
@@ -144,7 +148,9 @@ class Scheduler:
         elif not known.ready:
             self.picture.change_node(node, "returned", "is heard of again", at=now)
         elif structs.replace(known, seen_at=now) != node:
-            self.picture.change_node(node, "changed", "has other capacity, address or runtime than before", at=now)
+            self.picture.change_node(
+                node, "changed", "has other capacity, address, rack or runtime than before", at=now
+            )
 
     def ask(self, ask: Ask, now: float, *, job: Job | None = None) -> list[Step]:
         """What follows from what is asked; nothing if it is done already. `job`: a final one; we keep none."""

@@ -64,6 +64,7 @@ class Picture:
         self.unheard: set[str] = set()  # ready nodes that have not surely reported since the load
         self.leaving: set[str] = set()
         self.strays: dict[str, tuple[RunSeen, ...]] = {}  # by node: what it reports and no job has there
+        self.forgot_placements = False  # the store went back, so jobs may have been on nodes that it does not know of
         self.kept: dict[str, tuple[Allocation, ...]] = {}  # what is kept for a job that moves
         self.scored = 0  # counts every change of a score, and of what is learnt
         self.measured: dict[str, dict[GpuKey, GpuScore]] = {}  # by class: where scores are from
@@ -207,14 +208,24 @@ class Picture:
         return sum(run.state is not RunState.EXITED for runs in self.strays.values() for run in runs)
 
     def has_living_stray(self, job_id: str) -> bool:
-        runs = (run for of_node in self.strays.values() for run in of_node)
-        return any(run.job_id == job_id and run.state is not RunState.EXITED for run in runs)
+        return any(
+            run.job_id == job_id and run.state is not RunState.EXITED and self._may_have(run, node_id)
+            for node_id, runs in self.strays.items()
+            for run in runs
+        )
+
+    def _may_have(self, run: RunSeen, node_id: str) -> bool:
+        """Can it be a run of its job? A node that was never given the job is believed about its own GPUs alone."""
+        job = self.jobs.get(run.job_id)
+        return self.forgot_placements or job is None or job.may_have_run_on(node_id)
 
     def strays_by_job(self) -> dict[str, tuple[str, RunSeen]]:
         """Of each job that has strays one, with its node: one that lives before one that ended."""
         found: dict[str, tuple[str, RunSeen]] = {}
         for node_id, runs in sorted(self.strays.items()):
             for run in runs:
+                if not self._may_have(run, node_id):
+                    continue
                 known = found.get(run.job_id)
                 if known is None or (known[1].state is RunState.EXITED and run.state is not RunState.EXITED):
                     found[run.job_id] = (node_id, run)

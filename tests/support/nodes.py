@@ -25,6 +25,7 @@ class ScriptedNode:
         self.tells_gpus = True
         self.reads: tuple[str, ...] = (JOBS,)  # empty: an executor of the version before
         self.holds = ""
+        self.rack = ""
         self.leader: Leader | None = None  # who answered last
         self.desired: tuple[StartRun, ...] = ()
         self._preparing: set[Key] = set()
@@ -46,13 +47,16 @@ class ScriptedNode:
             leader=self.leader,
             reads=self.reads,
             holds=self.holds,
+            rack=self.rack,
         )
 
     def _seen(self, key: Key, run: RunSeen) -> RunSeen:
         if run.state is RunState.EXITED:
             return run
         state = RunState.STARTING if key in self._preparing else run.state
-        return structs.replace(run, state=state, gpus=self.orders[key].gpus if self.tells_gpus else None)
+        return structs.replace(
+            run, state=state, gpus=self.orders[key].gpus if self.tells_gpus and key in self.orders else None
+        )
 
     def prepares(self, key: Key) -> None:
         """It is seen to be there, and never comes to run."""
