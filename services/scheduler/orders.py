@@ -12,7 +12,7 @@ from libs.domain.spec import Role
 from libs.messages.nodes import JobOrder, RankOrder, RoleOrder, StartRun
 
 RANK_BYTES, GPU_BYTES = 96, 5  # of one rank's own part of an order, and of each of its GPUs
-ORDER_BYTES, PEER_BYTES = 2048, 64  # of an order by itself, besides its specification; of each other rank in it
+ORDER_BYTES, PEER_BYTES = 2048, 64  # of one rank's order by itself, besides what ranks share; of each other rank in it
 PORT_FIRST, PORT_COUNT = 10000, 22000  # below the range that Linux gives to outgoing connections
 
 
@@ -48,11 +48,11 @@ class OrderBytes(Struct, frozen=True, kw_only=True):
 def order_bytes(job: Job, order: JobOrder) -> OrderBytes:
     assert job.placement is not None
     gpus = max(len(allocation.gpus) for allocation in job.placement.allocations)
-    specified = len(msgspec.json.encode(job.spec))
+    shared = len(msgspec.json.encode(order))
     return OrderBytes(
-        shared=len(msgspec.json.encode(order)),
+        shared=shared,
         rank=RANK_BYTES + GPU_BYTES * gpus,
-        alone=specified + ORDER_BYTES + PEER_BYTES * len(job.placement.allocations),
+        alone=shared + ORDER_BYTES + PEER_BYTES * len(job.placement.allocations),
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 from libs.domain.job import CauseCode, JobEvent, JobState
 from libs.messages.asks import AskKind
 from libs.messages.nodes import JOBS, EndReason, RunSeen, RunState
+from libs.planning.explain import explain
 from services.scheduler.answers import ANSWER_BYTES_MAX
 from services.scheduler.core import Settings
 from tests.support.builders import capacity, job, node
@@ -140,6 +141,8 @@ def test_a_job_that_its_node_cannot_be_told_of_waits_without_gpus_and_names_the_
         assert each.waiting_for.code is CauseCode.ORDERS_FULL
         assert "6 MiB" in each.waiting_for.sentence
         assert each.attempts == 0
+        told = explain(each, nodes=list(w.core.picture.nodes.values()), holding=[], queued=[each], now=w.now)
+        assert told.code == "orders-full"
     assert all(each.state is S.RUNNING for each in jobs if each not in waiting)
 
 
@@ -202,6 +205,8 @@ def test_a_node_that_was_never_given_a_job_cannot_keep_it_waiting_by_claiming_to
     claim(w, "node-2", ("j-1", epoch, 0), state=state)
     w.round()
     w.submit("j-1", gpus=4)
+    w.sync("node-2")
+    w.round()
     w.round()
     assert w.nodes["node-1"].live == [("j-1", 0, 0)]
     assert w.state("j-1") is S.RUNNING
@@ -237,8 +242,9 @@ def test_a_new_leader_knows_on_which_nodes_a_job_ever_was() -> None:
     w.round()
     assert w.state("j-1") is S.QUEUED
     assert w.core.picture.jobs["j-1"].waiting_for.code is CauseCode.STILL_RUNS  # type: ignore[union-attr]
-    w.nodes[home].end(("j-1", 0, 0), 137)
     claim(w, other, ("j-1", 0, 0))
+    w.sync(other)
+    w.nodes[home].end(("j-1", 0, 0), 137)
     w.round()
     assert w.state("j-1") is S.RUNNING
 
