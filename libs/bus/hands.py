@@ -57,7 +57,14 @@ def hearing(kind: type[M], handler: Callable[[M], Awaitable[None]]) -> Work:
 
 def answering(kind: type[M], handler: Callable[[M], Awaitable[msgspec.Struct | None]]) -> Work:
     async def work(heard: Heard) -> None:
-        answer = await handler(_taken(kind, heard))
+        try:
+            message = _taken(kind, heard)
+        except msgspec.DecodeError as error:
+            refusal = kind.refusal(str(error))
+            if refusal is not None and heard.respond:
+                await heard.respond(encode(refusal))
+            raise
+        answer = await handler(message)
         if answer is not None and heard.respond:
             await heard.respond(encode(answer))
 

@@ -1,24 +1,37 @@
 """Nodes, their GPUs, and what a replica asks of them."""
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+MEMORY_BYTES_MAX = 1 << 50
+CPUS_MAX = 65_536
+GPUS_MAX = 1024
+
+Memory = Annotated[int, Meta(ge=0, le=MEMORY_BYTES_MAX)]
+Word = Annotated[str, Meta(max_length=255)]
 
 
 class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU of a node. `memory` in bytes. An emulated one is no hardware and is called so everywhere."""
 
-    index: int
-    uuid: str
-    model: str
-    memory: int
+    index: Annotated[int, Meta(ge=0, lt=GPUS_MAX)]
+    uuid: Word
+    model: Word
+    memory: Memory
     emulated: bool = False
 
 
 class Capacity(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node has to give: CPU cores, memory in bytes, GPUs."""
+    """What a node has to give: CPU cores, memory in bytes, GPUs, each index once."""
 
-    cpus: float
-    memory: int
-    gpus: tuple[Gpu, ...] = ()
+    cpus: Annotated[float, Meta(ge=0, le=CPUS_MAX)]
+    memory: Memory
+    gpus: Annotated[tuple[Gpu, ...], Meta(max_length=GPUS_MAX)] = ()
+
+    def __post_init__(self) -> None:
+        if len({gpu.index for gpu in self.gpus}) != len(self.gpus):
+            raise ValueError("two GPUs have one index")
 
 
 class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -58,6 +58,7 @@ STEPS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.QUEUED, _E.REPRIORITISED): _S.QUEUED,
     (_S.QUEUED, _E.PLACED): _S.PLACED,
     (_S.QUEUED, _E.CANCELLED): _S.CANCELLED,
+    (_S.QUEUED, _E.FAILED): _S.FAILED,
     (_S.PLACED, _E.REPRIORITISED): _S.PLACED,
     (_S.PLACED, _E.STARTING): _S.STARTING,
     (_S.PLACED, _E.STOPPING): _S.STOPPING,
@@ -96,6 +97,7 @@ class CauseCode(StrEnum):
     START_FAILED = "start-failed"  # image missing, command not found, …
     PORT_TAKEN = "port-taken"  # something else listens where the gang should meet
     START_TIMEOUT = "start-timeout"
+    ORDERS_FULL = "orders-full"  # its node cannot be told of it: what a node can be told at once has a limit
     RUN_LOST = "run-lost"  # the node no longer knows the run, or how it ended
     NODE_STOPPED = "node-stopped"  # the node itself ended the run: it was cut off, or shut down
     RANK_ENDED = "rank-ended"  # one rank of a gang failed, so the others must stop
@@ -119,6 +121,7 @@ class CauseCode(StrEnum):
     HELD_BACK = "held-back"  # would fit, but an older job ahead of it needs the room
     STILL_RUNS = "still-runs"  # a node still has a run of an earlier epoch, and two never run at once
     STORE_RESTORED = "store-restored"  # the store went back in time: what ran since must have ended first
+    NOT_STORED = "not-stored"  # what followed for it was refused by the store
     OTHER = "other"  # told by a later version, with a code that this one does not know
 
     @classmethod
@@ -182,6 +185,7 @@ class Job(Struct, frozen=True, kw_only=True):
     placed_at: float | None = None  # since when it holds its GPUs
     attained_seconds: float = 0.0  # for how long it held them in its epochs before, since an order last forgot that
     attained_gpu_seconds: float = 0.0  # the same, each second counted once for every GPU that it held
+    nodes: tuple[str, ...] | None = ()  # every node it was ever placed on; None: from before that was kept
 
     @property
     def pool(self) -> str:
@@ -201,6 +205,10 @@ class Job(Struct, frozen=True, kw_only=True):
     def gpus_held(self) -> int:
         held = self.placement.allocations if self.placement is not None else ()
         return sum(len(allocation.gpus) for allocation in held)
+
+    def may_have_run_on(self, node_id: str) -> bool:
+        """Was the job ever placed on this node, as far as is known?"""
+        return self.nodes is None or node_id in self.nodes
 
     @property
     def held_since(self) -> float:
@@ -260,7 +268,14 @@ def after(job: Job, step: Step) -> Job:
         placed_at=(step.at if step.event is JobEvent.PLACED else job.placed_at) if step.to.holding else None,
         attained_seconds=_attained(job, step),
         attained_gpu_seconds=_attained_gpus(job, step),
+        nodes=_nodes(job, step),
     )
+
+
+def _nodes(job: Job, step: Step) -> tuple[str, ...] | None:
+    if job.nodes is None or step.event is not JobEvent.PLACED or step.placement is None:
+        return job.nodes
+    return tuple(sorted({*job.nodes, *(allocation.node_id for allocation in step.placement.allocations)}))
 
 
 def _attained(job: Job, step: Step) -> float:

@@ -12,3 +12,8 @@ class Message(Struct, frozen=True, kw_only=True):
     """Said on `subject`, a pattern whose `{names}` are filled from the message's own fields."""
 
     subject: ClassVar[str]
+
+    @classmethod
+    def refusal(cls, why: str) -> Struct | None:
+        """The answer to a request of this kind that could not be decoded; None: it is not answered."""
+        return None

@@ -1,13 +1,33 @@
 """The conversation of a node with the control plane: what it sees, and what it should be running."""
 
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from libs.domain.cluster import Capacity
+from libs.domain.cluster import GPUS_MAX, Capacity
 from libs.domain.spec import Volume
 from libs.messages import Message
+from libs.messages.bounds import (
+    PROGRESS_NAMES_MAX,
+    RUNS_MAX,
+    Count,
+    Epoch,
+    ExitCode,
+    Finite,
+    GpuIndex,
+    JobId,
+    LeaseNumber,
+    Name,
+    Progress,
+    Rank,
+    Text,
+    Time,
+    Token,
+    Word,
+)
+
+GpuIndexes = Annotated[tuple[GpuIndex, ...], Meta(max_length=GPUS_MAX)]
 
 
 class RunState(StrEnum):
@@ -34,48 +54,57 @@ NEVER_RAN = frozenset({EndReason.START_FAILED, EndReason.PORT_TAKEN})
 class Leader(Struct, frozen=True, kw_only=True):
     """Who answered, and how far its lease was renewed by then: (`epoch`, `seq`) grows, unless the store goes back."""
 
-    pool: str
-    epoch: int
-    holder: str
-    seq: int
+    pool: Word
+    epoch: LeaseNumber
+    holder: Word
+    seq: LeaseNumber
 
 
 class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run (one rank of one epoch of a job) as its node sees it. Times are seconds since the epoch, UTC."""
 
-    job_id: str
-    epoch: int
-    rank: int
+    job_id: JobId
+    epoch: Epoch
+    rank: Rank
     state: RunState
-    started_at: float | None = None
-    ended_at: float | None = None
-    exit_code: int | None = None  # 128 + N for signal N
+    started_at: Time | None = None
+    ended_at: Time | None = None
+    exit_code: ExitCode | None = None  # 128 + N for signal N
     reason: EndReason | None = None  # with `exited`
-    detail: str = ""
-    progress: dict[str, float] = {}
-    gpus: tuple[int, ...] | None = None  # what a live run holds; None: the node does not say
-    not_applied: str = ""  # which of its order's limits a live run could not be given so far, and why
+    detail: Text = ""
+    progress: Progress = {}
+    gpus: GpuIndexes | None = None  # what a live run holds; None: the node does not say
+    not_applied: Text = ""  # which of its order's limits a live run could not be given so far, and why
 
 
 class NodeReported(Message, frozen=True, kw_only=True):
     """Executor → scheduler, a request: what this node has and what it sees. Answered by `NodeDesired`.
 
     `incarnation` counts the executor's starts on this node, `seq` its reports since; an older one is ignored.
+    `reads`: which forms of an answer this executor understands beside `runs`. `holds`: the digest of the newest answer
+    that it goes by; empty when it has none.
     """
 
     subject: ClassVar[str] = "weft.sync.{pool}.{node_id}"
-    node_id: str
-    pool: str
-    address: str
-    boot_id: str
-    incarnation: int
-    seq: int
+    node_id: Token
+    pool: Token
+    address: Word
+    boot_id: Word
+    incarnation: Count
+    seq: Count
     capacity: Capacity
-    runs: tuple[RunSeen, ...] = ()
-    runtime: str = "process"
-    not_enforced: tuple[str, ...] = ()
+    runs: Annotated[tuple[RunSeen, ...], Meta(max_length=RUNS_MAX)] = ()
+    runtime: Word = "process"
+    not_enforced: Annotated[tuple[Word, ...], Meta(max_length=64)] = ()
     leaving: bool = False  # the executor is going: it starts nothing more, and its runs are being ended
     leader: Leader | None = None  # the latest that ever answered this node
+    rack: Word = ""  # nodes of one rack are nearer to each other than to all others
+    reads: Annotated[tuple[Word, ...], Meta(max_length=16)] = ()
+    holds: Word = ""
+
+    @classmethod
+    def refusal(cls, why: str) -> Struct:
+        return NodeDesired(seq=-1, refused=f"the report is not understood: {why}")
 
 
 class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -110,16 +139,72 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     peers: dict[str, tuple[str, ...]] = {}  # role → address of each of its ranks' nodes, in order
 
 
-class NodeDesired(Struct, frozen=True, kw_only=True):
+JOBS = "jobs"
+"""In `NodeReported.reads`: this executor understands `NodeDesired.jobs` and `NodeDesired.unchanged`."""
+
+
+class RoleOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the ranks of one role share, where it differs from their job. `nodes`: where each of the role's ranks is, in
+    order, as pairs: the index of an address in `JobOrder.addresses`, and how many ranks in a row have it."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    image: str | None = None
+    env: dict[str, str] = {}
+    shm: int
+    nodes: tuple[tuple[int, int], ...] = ()
+
+
+class RankOrder(Struct, frozen=True, array_like=True, kw_only=True):
+    """What one rank has of its own. `role`: an index into `JobOrder.roles`; `role_rank`: its number within the role."""
+
+    rank: int
+    role: int
+    role_rank: int
+    gpus: tuple[int, ...]
+    cpus: float
+    memory: int
+    egress: int | None = None
+
+
+class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The ranks of one job on one node. What they share is said once; the fields mean what they mean in `StartRun`."""
+
+    job_id: str
+    name: str
+    tenant: str
+    epoch: int
+    world_size: int
+    command: tuple[str, ...] = ()
+    image: str | None = None
+    workdir: str | None = None
+    env: dict[str, str] = {}
+    grace: float
+    volumes: tuple[Volume, ...] = ()
+    read_only: bool = False
+    progress_pattern: str | None = None
+    master_address: str
+    master_port: int
+    addresses: tuple[str, ...] = ()  # of the nodes of all ranks, each once
+    roles: tuple[RoleOrder, ...]
+    ranks: tuple[RankOrder, ...]
+
+
+class NodeDesired(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Scheduler → executor, the reply: everything that node should be running, and nothing else.
 
-    `refused` says why the report was not taken (then `runs` means nothing and the executor changes nothing).
+    It is in `jobs` for an executor that reads them, in `runs` for one of the version before. With `unchanged` both are
+    empty, and the node should run what the answer with this `digest` said. `refused` says why the report was not taken;
+    then the executor changes nothing.
     """
 
     seq: int
     runs: tuple[StartRun, ...] = ()
     refused: str = ""
     leader: Leader | None = None  # None: nobody leads, and the answer is what the store says
+    jobs: tuple[JobOrder, ...] = ()
+    digest: str = ""  # of `jobs`; empty: this answer cannot be referred to
+    unchanged: bool = False
 
 
 class NodeHinted(Message, frozen=True, kw_only=True):
@@ -168,31 +253,31 @@ class Pace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     that it tells (`t_data`, `t_compute`, `t_push`, `t_pull`, `t_wait`).
     """
 
-    window_seconds: float
-    steps: int  # that were told of in the window
-    steps_rate: float
-    samples_rate: float | None = None
-    step_seconds: float
-    step_spread: float = 0.0  # median absolute deviation of the steps' times, over their median
-    phases: dict[str, float] = {}
+    window_seconds: Finite
+    steps: Count  # that were told of in the window
+    steps_rate: Finite
+    samples_rate: Finite | None = None
+    step_seconds: Finite
+    step_spread: Finite = 0.0  # median absolute deviation of the steps' times, over their median
+    phases: Annotated[dict[Name, Finite], Meta(max_length=PROGRESS_NAMES_MAX)] = {}
 
 
 class RunProgressed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`at`: when the node read it, seconds since the epoch, UTC. `disbelieved`: how many values made no sense so far
     (negative, not finite, a step that went back without a restart)."""
 
-    job_id: str
-    epoch: int
-    rank: int
-    progress: dict[str, float]
-    at: float = 0.0
+    job_id: JobId
+    epoch: Epoch
+    rank: Rank
+    progress: Progress
+    at: Time = 0.0
     pace: Pace | None = None
-    disbelieved: int = 0
+    disbelieved: Count = 0
 
 
 class ProgressSeen(Message, frozen=True, kw_only=True):
     """Executor → all: the newest progress of this node's runs. May be lost."""
 
     subject: ClassVar[str] = "weft.progress.{node_id}"
-    node_id: str
-    runs: tuple[RunProgressed, ...]
+    node_id: Token
+    runs: Annotated[tuple[RunProgressed, ...], Meta(max_length=RUNS_MAX)]

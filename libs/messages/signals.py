@@ -1,10 +1,29 @@
 """What is measured and concluded from it: telemetry, scores, findings. All of it may be lost; the next comes soon."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from libs.domain.cluster import GPUS_MAX
 from libs.messages import Message
+from libs.messages.bounds import (
+    RUNS_MAX,
+    Amount,
+    Count,
+    Epoch,
+    Finite,
+    GpuIndex,
+    JobId,
+    JobIdOrNone,
+    Part,
+    Rank,
+    Score,
+    Text,
+    Time,
+    Token,
+    Whole,
+    Word,
+)
 
 
 class GpuProcess(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -13,12 +32,12 @@ class GpuProcess(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `job_id`, `epoch` and `rank` name the run that it belongs to; an empty `job_id`: it is no run's.
     """
 
-    pid: int
-    memory_used: int | None = None
-    sm_utilisation: float | None = None
-    job_id: str = ""
-    epoch: int = 0
-    rank: int = 0
+    pid: Whole
+    memory_used: Whole | None = None
+    sm_utilisation: Finite | None = None
+    job_id: JobIdOrNone = ""
+    epoch: Epoch = 0
+    rank: Rank = 0
 
 
 class GpuSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,48 +50,48 @@ class GpuSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     they could be, now; `power_capped_seconds` and `thermal_seconds`: for how long in all. Error counts are totals.
     """
 
-    index: int
-    uuid: str
-    model: str
+    index: GpuIndex
+    uuid: Word
+    model: Word
     emulated: bool = False
-    utilisation: float | None = None
-    memory_used: int | None = None
-    memory_total: int | None = None
-    power_watts: float | None = None
-    power_limit_watts: float | None = None
-    temperature: float | None = None
-    sm_clock_mhz: float | None = None
-    sm_clock_max_mhz: float | None = None
-    problem: str = ""
-    provider: str = "nvml"
-    driver: str = ""  # the driver's version
-    memory_utilisation: float | None = None  # the part of the time in which memory was read or written, 0–1
-    memory_clock_mhz: float | None = None
-    energy_joules: float | None = None
-    clock_events: tuple[str, ...] = ()  # of CLOCK_EVENTS
-    power_capped_seconds: float | None = None
-    thermal_seconds: float | None = None
-    ecc_corrected: int | None = None
-    ecc_uncorrected: int | None = None
-    rows_remapped_corrected: int | None = None
-    rows_remapped_uncorrected: int | None = None
+    utilisation: Finite | None = None
+    memory_used: Whole | None = None
+    memory_total: Whole | None = None
+    power_watts: Finite | None = None
+    power_limit_watts: Finite | None = None
+    temperature: Finite | None = None
+    sm_clock_mhz: Finite | None = None
+    sm_clock_max_mhz: Finite | None = None
+    problem: Text = ""
+    provider: Word = "nvml"
+    driver: Word = ""  # the driver's version
+    memory_utilisation: Finite | None = None  # the part of the time in which memory was read or written, 0–1
+    memory_clock_mhz: Finite | None = None
+    energy_joules: Finite | None = None
+    clock_events: Annotated[tuple[Word, ...], Meta(max_length=64)] = ()  # of CLOCK_EVENTS
+    power_capped_seconds: Finite | None = None
+    thermal_seconds: Finite | None = None
+    ecc_corrected: Whole | None = None
+    ecc_uncorrected: Whole | None = None
+    rows_remapped_corrected: Whole | None = None
+    rows_remapped_uncorrected: Whole | None = None
     row_remap_pending: bool | None = None
     row_remap_failed: bool | None = None
-    xid_errors: dict[str, int] = {}  # by XID, since telemetry began
-    last_xid: int | None = None
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
-    pcie_replays: int | None = None
-    pcie_receive_rate: float | None = None
-    pcie_send_rate: float | None = None
-    nvlinks_active: int | None = None
-    nvlink_receive_rate: float | None = None
-    nvlink_send_rate: float | None = None
-    sm_active: float | None = None
-    sm_occupancy: float | None = None
-    tensor_active: float | None = None
-    dram_active: float | None = None
-    processes: tuple[GpuProcess, ...] = ()
+    xid_errors: Annotated[dict[Word, Count], Meta(max_length=1024)] = {}  # by XID, since telemetry began
+    last_xid: Whole | None = None
+    pcie_generation: Whole | None = None
+    pcie_width: Whole | None = None
+    pcie_replays: Whole | None = None
+    pcie_receive_rate: Finite | None = None
+    pcie_send_rate: Finite | None = None
+    nvlinks_active: Whole | None = None
+    nvlink_receive_rate: Finite | None = None
+    nvlink_send_rate: Finite | None = None
+    sm_active: Finite | None = None
+    sm_occupancy: Finite | None = None
+    tensor_active: Finite | None = None
+    dram_active: Finite | None = None
+    processes: Annotated[tuple[GpuProcess, ...], Meta(max_length=RUNS_MAX)] = ()
 
 
 CLOCK_EVENTS = (
@@ -95,19 +114,19 @@ class HostSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Pressure: the part of the time, 0–1, in which some task waited for that resource. None: this kernel does not tell.
     """
 
-    cpus: float
-    cpus_used: float | None = None
-    memory_total: int
-    memory_used: int
-    disk_total: int = 0
-    disk_used: int = 0
-    disk_read_rate: float | None = None
-    disk_write_rate: float | None = None
-    network_receive_rate: float | None = None
-    network_send_rate: float | None = None
-    cpu_pressure: float | None = None
-    memory_pressure: float | None = None
-    disk_pressure: float | None = None
+    cpus: Amount
+    cpus_used: Finite | None = None
+    memory_total: Whole
+    memory_used: Whole
+    disk_total: Whole = 0
+    disk_used: Whole = 0
+    disk_read_rate: Finite | None = None
+    disk_write_rate: Finite | None = None
+    network_receive_rate: Finite | None = None
+    network_send_rate: Finite | None = None
+    cpu_pressure: Finite | None = None
+    memory_pressure: Finite | None = None
+    disk_pressure: Finite | None = None
 
 
 class RunSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -117,42 +136,42 @@ class RunSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     processes, memory is what each has resident, so that what they share counts for each.
     """
 
-    job_id: str
-    epoch: int
-    rank: int
-    source: str
-    cpus_used: float | None = None
-    cpu_throttled: float | None = None  # part of its CPU periods in which it was held back, 0–1
-    cpus_limit: float | None = None  # the quota in force, in cores
-    busiest_thread: float | None = None  # cores used by the thread that uses most
-    blocked: float | None = None  # part of its threads that wait for a disk (state D), 0–1
-    memory_used: int | None = None
-    memory_limit: int | None = None
-    memory_failures_rate: float | None = None  # per second: how often an allocation met the limit
-    oom_kills: int | None = None  # in all
-    major_faults_rate: float | None = None  # per second: pages that had to be read again from disk
-    network_resent_rate: float | None = None  # per second: segments of its network namespace sent again
-    disk_read_rate: float | None = None
-    disk_write_rate: float | None = None
-    network_receive_rate: float | None = None
-    network_send_rate: float | None = None
-    cpu_pressure: float | None = None
-    memory_pressure: float | None = None
-    disk_pressure: float | None = None
+    job_id: JobId
+    epoch: Epoch
+    rank: Rank
+    source: Word
+    cpus_used: Finite | None = None
+    cpu_throttled: Finite | None = None  # part of its CPU periods in which it was held back, 0–1
+    cpus_limit: Finite | None = None  # the quota in force, in cores
+    busiest_thread: Finite | None = None  # cores used by the thread that uses most
+    blocked: Finite | None = None  # part of its threads that wait for a disk (state D), 0–1
+    memory_used: Whole | None = None
+    memory_limit: Whole | None = None
+    memory_failures_rate: Finite | None = None  # per second: how often an allocation met the limit
+    oom_kills: Whole | None = None  # in all
+    major_faults_rate: Finite | None = None  # per second: pages that had to be read again from disk
+    network_resent_rate: Finite | None = None  # per second: segments of its network namespace sent again
+    disk_read_rate: Finite | None = None
+    disk_write_rate: Finite | None = None
+    network_receive_rate: Finite | None = None
+    network_send_rate: Finite | None = None
+    cpu_pressure: Finite | None = None
+    memory_pressure: Finite | None = None
+    disk_pressure: Finite | None = None
 
 
 class NodeSampled(Message, frozen=True, kw_only=True):
     """Telemetry → all, once a second."""
 
     subject: ClassVar[str] = "weft.telemetry.{node_id}"
-    node_id: str
-    pool: str
-    at: float
+    node_id: Token
+    pool: Token
+    at: Time
     host: HostSample
-    gpus: tuple[GpuSample, ...] = ()
-    runs: tuple[RunSample, ...] = ()
-    boot: str = ""  # another one each time telemetry starts: `seq` begins again then
-    seq: int = 0  # grows by one with each sample; one that is not above the last is late, or doubled
+    gpus: Annotated[tuple[GpuSample, ...], Meta(max_length=GPUS_MAX)] = ()
+    runs: Annotated[tuple[RunSample, ...], Meta(max_length=RUNS_MAX)] = ()
+    boot: Word = ""  # another one each time telemetry starts: `seq` begins again then
+    seq: Count = 0  # grows by one with each sample; one that is not above the last is late, or doubled
 
 
 class GpuScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -162,15 +181,15 @@ class GpuScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `measured_at`: when, where that is known; `samples`: from how many, since it was last thought to have changed.
     """
 
-    node_id: str
-    gpu_index: int
-    job_class: str
-    score: float
-    confidence: float = 1.0
-    source: str = ""
-    measured_at: float | None = None
-    samples: int = 0
-    quarantined_until: float | None = None  # turned slow all at once: until then it counts as slow as it was
+    node_id: Token
+    gpu_index: GpuIndex
+    job_class: Word
+    score: Score
+    confidence: Part = 1.0
+    source: Word = ""
+    measured_at: Time | None = None
+    samples: Count = 0
+    quarantined_until: Time | None = None  # turned slow all at once: until then it counts as slow as it was
 
     @property
     def believed(self) -> float:

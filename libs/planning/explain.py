@@ -22,8 +22,10 @@ from libs.planning.slow import SlowGpus
 
 HOLDERS_MAX = 10
 
-# By what its nodes report, and by what it keeps for whom.
-_ONLY_THE_SCHEDULER_SEES = frozenset({CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED, CauseCode.MOVED})
+# By what its nodes report or can be told, and by what it keeps for whom.
+_ONLY_THE_SCHEDULER_SEES = frozenset(
+    {CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED, CauseCode.MOVED, CauseCode.ORDERS_FULL}
+)
 
 
 class HolderSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -92,11 +94,12 @@ def _of_waiting(
         shares.hold(held)
     place = _place(order, job, shares, now)
     ahead = sum(_place(order, other, shares, now) < place for other in queued if other.not_before <= now)
-    if job.not_before > now:
+    cause = job.waiting_for
+    if job.not_before > now and (cause is None or cause.code is not CauseCode.ORDERS_FULL):
         sentence = f"waits {duration_text(job.not_before - now)} before it is tried again (try {job.attempts + 1})"
         numbers = {"not_before": job.not_before, "attempts": float(job.attempts)}
         return _waiting(job, CauseCode.BACKOFF, sentence, numbers, ahead=ahead, estimate_at=job.not_before)
-    if (cause := job.waiting_for) is not None and cause.code in _ONLY_THE_SCHEDULER_SEES:
+    if cause is not None and cause.code in _ONLY_THE_SCHEDULER_SEES:
         return _waiting(job, cause.code, cause.sentence, cause.numbers, ahead=ahead)
     too_big = never_fits(job.spec, nodes) if nodes else None
     if too_big is not None:

@@ -235,6 +235,7 @@ class PostgresStore:
             as_text(cause),
             ask,
             node.seen_at if at is None else at,
+            as_text(node.rack),
         )
 
     async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:

@@ -74,6 +74,7 @@ def job_of(row: Row) -> Job:
         placed_at=row["placed_at"],
         attained_seconds=row["attained_seconds"],
         attained_gpu_seconds=row["attained_gpu_seconds"],
+        nodes=None if row["nodes"] is None else tuple(row["nodes"]),
     )
 
 
@@ -88,6 +89,7 @@ def node_of(row: Row) -> Node:
         ready=row["ready"],
         drained=row["drained"],
         seen_at=row["seen_at"],
+        rack=row["rack"],
     )
 
 

@@ -49,6 +49,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str
     pool: str = "default"
     address: str = "127.0.0.1"  # where other nodes reach this one
+    rack: str = ""  # nodes that name the same rack are nearer to each other than to all others
     home: Path
     checkpoints: Path | None = None  # None: in the home
     runtime: str = "process"  # or docker
@@ -153,6 +154,7 @@ async def _serve(
         pool=config.pool,
         address=config.address,
         capacity=lambda: replace(without_gpus, gpus=node.gpus or ()),
+        rack=config.rack,
         sync_seconds=config.sync_seconds,
     )
     retention = Retention(

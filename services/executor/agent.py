@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from libs.bus import Bus, BusClosedError, BusError
 from libs.domain.cluster import Capacity
-from libs.messages.nodes import NodeDesired, NodeReported
+from libs.messages.nodes import JOBS, NodeDesired, NodeReported
 from services.executor.core import Reconciler
 from services.executor.hands import Hands
 from services.executor.keeper import Keeper
@@ -33,6 +33,7 @@ class Introduction(Struct, frozen=True, kw_only=True):
     pool: str
     address: str
     capacity: Callable[[], Capacity]
+    rack: str = ""
     sync_seconds: float = 2.0
     answer_seconds_max: float = 3.0
     gap_seconds: float = 0.02
@@ -161,6 +162,9 @@ class Agent:
                     not_enforced=self._runtime.not_enforced,
                     leaving=self._leaving,
                     leader=self._core.leader,
+                    rack=self._node.rack,
+                    reads=(JOBS,),
+                    holds=self._core.holds,
                 ),
                 NodeDesired,
                 seconds_max=self._node.answer_seconds_max,

@@ -10,6 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from libs.messages.nodes import NEVER_RAN, EndReason, Leader, NodeDesired, RunSeen, RunState, StartRun
+from services.executor.lawful import lawful
+from services.executor.orders import runs_of
 from services.executor.runtime import NO_LIMIT, Limits, Run, RunKey
 from services.executor.runtime.limits import fault, lacking
 
@@ -105,6 +107,7 @@ class Reconciler:
         self._graces: dict[RunKey, float] = {}
         self._gpus = {holding.key: frozenset(holding.gpus) for holding in memory.holding}
         self.leader = memory.leader
+        self.holds = ""  # the digest of the answer that says what is desired; an earlier executor's is not kept
         self._closing = False
         self._told: set[RunKey] = set()  # runs whose end was in a report that was answered
         self._over: dict[RunKey, None] = {}  # runs that ended and were removed here, the latest last
@@ -140,17 +143,22 @@ class Reconciler:
         """Take the answer to a report that was sent at `sent_at`; a refused report changes nothing."""
         if answer.refused:
             return
+        if not answer.unchanged:
+            self._desire(answer)
+        self._synced_at = sent_at if self._synced_at is None else max(sent_at, self._synced_at)
+        self._follow(answer.leader)
+        self._told.update(RunKey(run.job_id, run.epoch, run.rank) for run in reported if run.state is RunState.EXITED)
+
+    def _desire(self, answer: NodeDesired) -> None:
         newest: dict[tuple[str, int], StartRun] = {}
-        for order in answer.runs:
+        for order in runs_of(answer):
             rank = (order.job_id, order.rank)
             if rank not in newest or newest[rank].epoch < order.epoch:
                 newest[rank] = order
         self._desired = {RunKey.of(order): order for order in newest.values()}
         self._graces.update({key: order.grace for key, order in self._desired.items()})
         self._gpus.update({key: frozenset(order.gpus) for key, order in self._desired.items()})
-        self._synced_at = sent_at if self._synced_at is None else max(sent_at, self._synced_at)
-        self._follow(answer.leader)
-        self._told.update(RunKey(run.job_id, run.epoch, run.rank) for run in reported if run.state is RunState.EXITED)
+        self.holds = answer.digest
 
     def decide(self, runs: Iterable[Run], *, busy: frozenset[RunKey], now: float) -> list[Action]:
         """What to do now. `busy` are runs with an action still in hand, which get no other one."""
@@ -204,7 +212,7 @@ class Reconciler:
                 job_id=key.job_id, epoch=key.epoch, rank=key.rank, state=RunState.STARTING, gpus=self._held_by(key)
             )
             told.setdefault(key, begins)
-        return tuple(told.values())
+        return lawful(told.values())
 
     def _held_by(self, key: RunKey) -> tuple[int, ...] | None:
         """The GPUs that a run was given; None where that is not known any more."""

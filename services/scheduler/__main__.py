@@ -35,6 +35,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     placement: str = POLICY.placement
     backfill: str = POLICY.backfill
     locality_penalty: Annotated[float, Meta(ge=1)] = 1.7
+    rack_penalty: Annotated[float, Meta(ge=1)] = 1.0
     lease_seconds: float = 150.0
     start_seconds: float = 900.0
     stop_seconds: float = 300.0
@@ -85,6 +86,7 @@ async def run(stop: asyncio.Event) -> None:
             settings=Settings(
                 policy=config.policy,
                 locality_penalty=config.locality_penalty,
+                rack_penalty=config.rack_penalty,
                 lease_seconds=config.lease_seconds,
                 start_seconds=config.start_seconds,
                 stop_seconds=config.stop_seconds,

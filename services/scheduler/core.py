@@ -17,6 +17,7 @@ from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
 from services.scheduler import lives, tuning
+from services.scheduler.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried
 from services.scheduler.moving import MoveRules, Moving
 from services.scheduler.picture import POLICY, NodeChange, Picture
 from services.scheduler.reaper import Reaper
@@ -26,7 +27,6 @@ from services.scheduler.waiting import Waiting
 _S, _E, _C = JobState, JobEvent, CauseCode
 
 DEADLINES_SECONDS = 1.0  # between two looks at who is past its time
-ANSWER_BYTES_MAX = 6 << 20  # of 8 MiB that the bus carries: a node that cannot be answered would end all its runs
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -34,6 +34,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     policy: Policy = POLICY
     locality_penalty: float = 1.7  # how many times as long a gang takes that is not all on one node
+    rack_penalty: float = 1.0  # how many times as long again, if not in one rack
     lease_seconds: float = 150.0  # a node silent for this long is lost, and its jobs are given away
     start_seconds: float = 900.0  # from placed to running, image pull included
     stop_seconds: float = 300.0  # from stopping to gone, besides its grace
@@ -52,7 +53,8 @@ class Scheduler:
         self._begin()
 
     def _begin(self) -> None:
-        self.picture = Picture(self.settings.policy, Locality(across_nodes=self.settings.locality_penalty))
+        locality = Locality(across_nodes=self.settings.locality_penalty, across_racks=self.settings.rack_penalty)
+        self.picture = Picture(self.settings.policy, locality)
         self._moving = Moving(self.picture, self.settings.moves)
         self._waiting = Waiting(
             self.picture,
@@ -63,6 +65,9 @@ class Scheduler:
         self.reaper = Reaper(lease_seconds=self.settings.lease_seconds)
         self._settling = self._settle(0.0, None)
         self._not_yet: Cause | None = None  # why nothing is placed or started now
+        self._left_out: dict[
+            str, tuple[str, bool]
+        ] = {}  # jobs with ranks that an answer did not carry: where, for ever?
         self._withheld: set[str] = set()  # nodes that were therefore not told to start something
         self._asked_again: set[str] = set()
         self._deadlines_at = 0.0
@@ -92,8 +97,18 @@ class Scheduler:
         self._begin()
         self._settling = self._settle(now, went_back_at)
         self.picture.load(jobs=jobs, nodes=nodes, scores=scores, classes=classes, now=now)
+        self.picture.forgot_placements = went_back_at is not None
 
     # what happened
+
+    def begin_turn(self) -> None:
+        """What was decided so far is stored."""
+        self.picture.begin_turn()
+
+    def not_stored(self, job_id: str, version: int, now: float) -> list[Step]:
+        """The store refused, as unlawful, the step of this turn that was decided from this version of a job."""
+        sentence = "the store refused the step that followed for it: its nodes or its user said what fits no column"
+        return self.picture.instead(job_id, version, Cause(code=_C.NOT_STORED, sentence=sentence), now)
 
     def admit(self, jobs: Iterable[Job]) -> None:
         """Jobs that are new in the queue."""
@@ -124,6 +139,7 @@ class Scheduler:
             not_enforced=report.not_enforced,
             drained=known.drained if known else False,
             seen_at=now,
+            rack=report.rack,
         )
         if known is None:
             gpus = len(node.capacity.gpus)
@@ -132,7 +148,9 @@ class Scheduler:
         elif not known.ready:
             self.picture.change_node(node, "returned", "is heard of again", at=now)
         elif structs.replace(known, seen_at=now) != node:
-            self.picture.change_node(node, "changed", "has other capacity, address or runtime than before", at=now)
+            self.picture.change_node(
+                node, "changed", "has other capacity, address, rack or runtime than before", at=now
+            )
 
     def ask(self, ask: Ask, now: float, *, job: Job | None = None) -> list[Step]:
         """What follows from what is asked; nothing if it is done already. `job`: a final one; we keep none."""
@@ -195,6 +213,7 @@ class Scheduler:
         if now >= self._deadlines_at + DEADLINES_SECONDS:
             self._deadlines_at = now
             steps += self._deadlines(now)
+        steps += self._put_back(now)
         self._not_yet = self._settling.why_not_yet(now, unheard=len(self.picture.unheard))
         if self._not_yet is None and self._withheld:
             self.picture.hinted |= self._withheld
@@ -262,17 +281,31 @@ class Scheduler:
         return runs
 
     def _carried(self, node_id: str, runs: list[StartRun]) -> tuple[StartRun, ...]:
-        """As many as one answer carries: all that the node has, then what is left room for; the others begin later."""
-        left = ANSWER_BYTES_MAX - sum(self.picture.order_bytes[run.job_id] for run in runs)
-        if left >= 0:
-            return tuple(runs)
-        carried: list[StartRun] = []
-        left = ANSWER_BYTES_MAX
-        for run in sorted(runs, key=lambda run: not self.picture.runs.knows(node_id, run)):
-            left -= self.picture.order_bytes[run.job_id]
-            if left >= 0 or self.picture.runs.knows(node_id, run):
-                carried.append(run)
-        return tuple(carried)
+        """As many as one answer carries; jobs that it leaves out are put back with the next decision."""
+        picture = self.picture
+        known = [picture.runs.knows(node_id, run) for run in runs]
+        found = carried(runs, known, picture.order_bytes, shared=node_id in picture.reading_jobs)
+        for job_id in found.left_out:
+            self._left_out[job_id] = (node_id, job_id in found.never)
+        return found.runs
+
+    def _put_back(self, now: float) -> list[Step]:
+        """Jobs that a node cannot be told of wait elsewhere than on GPUs; one that no answer could carry has failed."""
+        left_out, self._left_out = self._left_out, {}
+        steps: list[Step] = []
+        for job_id, (node_id, never) in sorted(left_out.items()):
+            job = self.picture.jobs.get(job_id)
+            if (
+                job is None
+                or job.state not in (_S.PLACED, _S.STARTING)
+                or job_id not in self.picture.runs.jobs_on(node_id)
+            ):
+                continue
+            cause = _orders_full(node_id, never=never)
+            if not never:
+                self.picture.put_back[job_id] = cause
+            steps += lives.stop(self.picture, job, cause, now)
+        return steps
 
     def _may_run(self, node_id: str, run: StartRun) -> bool:
         """A node may go on with what it has; it starts nothing while the leader settles or a stray of the job lives."""
@@ -288,3 +321,13 @@ class Scheduler:
     def take_node_changes(self) -> list[NodeChange]:
         changes, self.picture.node_changes = self.picture.node_changes, []
         return changes
+
+
+def _orders_full(node_id: str, *, never: bool) -> Cause:
+    limit = f"{ANSWER_BYTES_MAX >> 20} MiB of orders and {ANSWER_RUNS_MAX} ranks"
+    numbers = {"orders_bytes_max": float(ANSWER_BYTES_MAX), "ranks_max": float(ANSWER_RUNS_MAX)}
+    if never:
+        sentence = f"its ranks on node {node_id} take more than the {limit} that a node can be given at once"
+        return Cause(code=_C.TOO_BIG, sentence=sentence, by=node_id, numbers=numbers)
+    sentence = f"node {node_id} can be given {limit} at once, and those of other jobs there leave too little of that"
+    return Cause(code=_C.ORDERS_FULL, sentence=sentence, by=node_id, numbers=numbers)

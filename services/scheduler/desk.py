@@ -25,6 +25,7 @@ from libs.store import (
     StoreUnavailableError,
     UnlawfulError,
 )
+from services.scheduler.answers import Answers
 from services.scheduler.core import Scheduler
 from services.scheduler.history import Journal, Pace, Retention
 from services.scheduler.leadership import Leadership
@@ -49,13 +50,15 @@ class WrongPictureError(Exception):
 
 class _Waiting:
     """A report whose node waits for its answer. The core is told no more of who answered the node last than whether it
-    was we: the report then names us, and always in the same words."""
+    was we: the report then names us, and always in the same words. It is not told which answer the node goes by, which
+    decides nothing but the form of the next."""
 
-    __slots__ = ("answer", "leader", "report")
+    __slots__ = ("answer", "holds", "leader", "report")
 
     def __init__(self, report: NodeReported) -> None:
-        self.report = structs.replace(report, leader=None)
+        self.report = structs.replace(report, leader=None, holds="")
         self.leader = report.leader
+        self.holds = report.holds
         self.answer: asyncio.Future[NodeDesired | None] = asyncio.get_running_loop().create_future()
 
 
@@ -82,6 +85,7 @@ class Desk:
         self._clock = clock
         self._tally = tally
         self.retention = retention or Retention()
+        self._answers = Answers()
         self._stand_in = StandIn(pool=core.pool, store=store, clock=clock)
         self._loaded_for = 0
         self._went_back_at: float | None = None  # when we found out that the store did, until that is settled
@@ -92,6 +96,7 @@ class Desk:
         self._scores_at = 0.0
         self._told_scores: list[GpuScore] = []
         self._told_classes: list[WorkloadClass] = []
+        self._refused: set[str] = set()  # jobs of which the store refused a step in this turn
         self._joined: set[str] = set()  # nodes whose scores were not asked for yet
 
     # what comes in
@@ -164,8 +169,10 @@ class Desk:
         self._leadership.require()
         for one in answers:
             runs = self._journal.answer(one.report.node_id)
-            leader = self._leadership.leader
-            one.answer.set_result(NodeDesired(seq=one.report.seq, runs=runs, leader=leader))
+            report = structs.replace(one.report, holds=one.holds)
+            one.answer.set_result(
+                self._answers.answer(report, runs, self.core.picture.orders, leader=self._leadership.leader)
+            )
         for node_id in sorted(self.core.take_hinted()):
             await self._bus.publish(NodeHinted(node_id=node_id))
         if len(steps) >= self.core.settings.steps_max:
@@ -222,6 +229,7 @@ class Desk:
             went_back_at=self._went_back_at,
         )
         self._loaded_for = lease.epoch
+        self._answers.forget()
         self._asked = True
         self._scores_at = self._clock()
         self._joined.clear()
@@ -297,42 +305,70 @@ class Desk:
             answers[one.report.node_id] = one
         return list(answers.values())
 
-    async def _take(self, lease: Lease, steps: Sequence[Step], record: Record | None = None) -> list[bool]:
+    async def _take(self, lease: Lease, steps: Sequence[Step], record: Record | None, now: float) -> list[bool]:
         """Take them together; if the store calls one of them unlawful, each by itself: it harms no other job."""
         try:
-            return await self._store.take(lease, steps, record=record)
-        except UnlawfulError as error:
+            taken = await self._store.take(lease, steps, record=record)
+        except UnlawfulError:
             if record is not None:  # it was not stored either; alone it harms nothing
                 await self._store.record(lease, record)
-            if len(steps) == 1:
-                logger.critical(
-                    "a step is unlawful", extra={"job": steps[0].job_id, "step": steps[0].event, "error": str(error)}
-                )
-                return [False]
-        return [(await self._take(lease, [step]))[0] for step in steps]
+                self._recorded(record)
+            return [await self._take_alone(lease, step, now) for step in steps]
+        if record is not None:
+            self._recorded(record)
+        return taken
+
+    async def _take_alone(self, lease: Lease, step: Step, now: float) -> bool:
+        """A step that is unlawful by itself is a fault of its job: that takes another in its place, and nobody else."""
+        if step.job_id in self._refused:
+            return True  # it was decided on top of a step that is not taken, and falls with it
+        try:
+            return (await self._store.take(lease, [step]))[0]
+        except UnlawfulError as error:
+            logger.critical("a step is unlawful", extra={"job": step.job_id, "step": step.event, "error": str(error)})
+        self._refused.add(step.job_id)
+        instead = self._journal.not_stored(step, now)
+        record = self._journal.record()
+        try:
+            taken = await self._store.take(lease, instead, record=record) if instead else []
+        except UnlawfulError as error:
+            logger.critical("nor is what was to replace it lawful", extra={"job": step.job_id, "error": str(error)})
+            return False
+        if not instead:
+            await self._store.record(lease, record)
+            await self._store.drop_asks(lease, [step.ask])
+        self._recorded(record)
+        return all(taken)
+
+    async def _save_node(self, lease: Lease, change: NodeChange) -> None:
+        """A node that the store refuses goes on without a row there; that harms no other."""
+        try:
+            await self._store.save_node(
+                lease, change.node, event=change.event, cause=change.sentence, at=change.at, ask=change.ask
+            )
+        except UnlawfulError as error:
+            logger.critical("a node is unlawful", extra={"node": change.node.id, "error": str(error)})
+            return
+        logger.info("node", extra={"node": change.node.id, "event": change.event, "why": change.sentence})
+        self.outbox_filled.set()
 
     def _recorded(self, record: Record) -> None:
         self._journal.stored(record)
         self._tally.recorded(record)
 
     async def _commit(self, lease: Lease, steps: Sequence[Step], changes: Sequence[NodeChange], now: float) -> None:
+        self._refused.clear()
         record = self._journal.record() if steps or changes or self._journal.due(now) else None
         if record is not None and (changes or not steps):
             await self._store.record(lease, record)
             self._recorded(record)
             record = None
         for change in changes:
-            await self._store.save_node(
-                lease, change.node, event=change.event, cause=change.sentence, at=change.at, ask=change.ask
-            )
-            logger.info("node", extra={"node": change.node.id, "event": change.event, "why": change.sentence})
-            self.outbox_filled.set()
+            await self._save_node(lease, change)
         for begin in range(0, len(steps), STEPS_IN_ONE_COMMIT):
-            part = steps[begin : begin + STEPS_IN_ONE_COMMIT]
-            taken = await self._take(lease, part, record)
-            if record is not None:
-                self._recorded(record)
-                record = None
+            part = [step for step in steps[begin : begin + STEPS_IN_ONE_COMMIT] if step.job_id not in self._refused]
+            taken = await self._take(lease, part, record, now)
+            record = None
             refused = [step for step, was_taken in zip(part, taken, strict=True) if not was_taken]
             if refused:
                 first = refused[0]

@@ -94,6 +94,15 @@ class Decided(Struct, frozen=True, array_like=True, tag=10):
     changes: msgspec.Raw = msgspec.Raw(b"\x90")
 
 
+class NotStored(Struct, frozen=True, array_like=True, tag=13):
+    """The store refused the step from this version of a job: the steps that it took in its place."""
+
+    job_id: str
+    version: int
+    at: float
+    steps: msgspec.Raw = msgspec.Raw(b"\x90")
+
+
 class Answered(Struct, frozen=True, array_like=True, tag=11):
     """Nodes were told what to run: `digest` is of all that they were told."""
 
@@ -124,6 +133,7 @@ Entry: TypeAlias = (
     | Rescored
     | Learnt
     | Decided
+    | NotStored
     | Answered
 )
 
@@ -206,6 +216,7 @@ class Journal:
         self._until = now
         self._turns += 1
         self._steps = []
+        self.core.begin_turn()
         self._entries.append(Began(now))
 
     def admit(self, jobs: Sequence[Job]) -> None:
@@ -245,6 +256,13 @@ class Journal:
             self._entries.append(Decided())
         self._decided += len(self._steps)
         return steps, changes
+
+    def not_stored(self, step: Step, now: float) -> list[Step]:
+        """What is taken in place of a step of this turn that the store refused."""
+        steps = self.core.not_stored(step.job_id, step.version, now)
+        self._decided += len(steps)
+        self._entries.append(NotStored(step.job_id, step.version, now, msgspec.Raw(encode(steps))))
+        return steps
 
     def answer(self, node_id: str) -> tuple[StartRun, ...]:
         runs = self.core.answer(node_id)

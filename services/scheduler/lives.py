@@ -12,8 +12,18 @@ _S, _E, _C = JobState, JobEvent, CauseCode
 LOST_SECONDS_MAX = 30.0  # the wait before the next try of a run that vanished
 
 _NOT_ITS_FAULT = frozenset(
-    {_C.PREEMPTED, _C.MOVED, _C.NODE_LOST, _C.REQUEUE_ASKED, _C.NODE_STOPPED, _C.RUN_LOST, _C.PORT_TAKEN}
+    {
+        _C.PREEMPTED,
+        _C.MOVED,
+        _C.NODE_LOST,
+        _C.REQUEUE_ASKED,
+        _C.NODE_STOPPED,
+        _C.RUN_LOST,
+        _C.PORT_TAKEN,
+        _C.ORDERS_FULL,
+    }
 )
+_FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG, _C.NOT_STORED})  # another try would end alike
 
 
 def follow(picture: Picture, job: Job, now: float) -> list[Step]:
@@ -126,10 +136,11 @@ def _over(
     retries = job.spec.retries
     if cause.code in _NOT_ITS_FAULT:
         # One that vanishes again and again must not spin, whoever's fault it is, nor wait long for others' faults.
-        wait = min(retries.wait_seconds(job.epoch + 1), LOST_SECONDS_MAX) if cause.code is _C.RUN_LOST else 0.0
+        spins = cause.code in (_C.RUN_LOST, _C.ORDERS_FULL)
+        wait = min(retries.wait_seconds(job.epoch + 1), LOST_SECONDS_MAX) if spins else 0.0
         return picture.go(job, _E.REQUEUED, cause, now, exit_code=exit_code, progress=progress, not_before=now + wait)
-    if cause.code is _C.TIME_LIMIT or job.attempts >= retries.max:
-        attempts = job.attempts + (cause.code is not _C.TIME_LIMIT)
+    if cause.code in _FOR_GOOD or job.attempts >= retries.max:
+        attempts = job.attempts + (cause.code not in _FOR_GOOD)
         return picture.go(job, _E.FAILED, cause, now, exit_code=exit_code, progress=progress, attempts=attempts)
     wait = retries.wait_seconds(job.attempts + 1)
     sentence = f"{cause.sentence}; retry {job.attempts + 1} of {retries.max} in {duration_text(wait)}"

@@ -1,15 +1,18 @@
 """From a placed job to what each of its nodes is told to run."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import msgspec
+from msgspec import Struct, structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.domain.quantity import size_bytes
-from libs.messages.nodes import StartRun
+from libs.domain.spec import Role
+from libs.messages.nodes import JobOrder, RankOrder, RoleOrder, StartRun
 
-ORDER_BYTES, PEER_BYTES = 2048, 64  # besides its command and environment; for each other rank
+RANK_BYTES, GPU_BYTES = 96, 5  # of one rank's own part of an order, and of each of its GPUs
+ORDER_BYTES, PEER_BYTES = 2048, 64  # of one rank's order by itself, besides what ranks share; of each other rank in it
 PORT_FIRST, PORT_COUNT = 10000, 22000  # below the range that Linux gives to outgoing connections
 
 
@@ -34,10 +37,89 @@ def ports_of(job: Job) -> range:
     return range(first, first + len(job.placement.allocations))
 
 
-def order_bytes_max(job: Job) -> int:
-    """What one order of a placed job takes as JSON, at most: its part of the specification, and who the others are."""
+class OrderBytes(Struct, frozen=True, kw_only=True):
+    """What the orders of one job take on the wire, at most."""
+
+    shared: int  # once for each node that reads `NodeDesired.jobs`
+    rank: int  # for each rank there
+    alone: int  # for each rank on a node of the version before, whose orders share nothing
+
+
+def order_bytes(job: Job, order: JobOrder) -> OrderBytes:
     assert job.placement is not None
-    return len(msgspec.json.encode(job.spec)) + ORDER_BYTES + PEER_BYTES * len(job.placement.allocations)
+    gpus = max(len(allocation.gpus) for allocation in job.placement.allocations)
+    shared = len(msgspec.json.encode(order))
+    return OrderBytes(
+        shared=shared,
+        rank=RANK_BYTES + GPU_BYTES * gpus,
+        alone=shared + ORDER_BYTES + PEER_BYTES * len(job.placement.allocations),
+    )
+
+
+def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
+    """What every rank of a placed job shares, without any rank."""
+    placement, spec = job.placement, job.spec
+    assert placement is not None
+    places: dict[str, int] = {}
+    rows: dict[str, list[tuple[int, int]]] = {}
+    for allocation in placement.allocations:
+        place = places.setdefault(_address(nodes, allocation.node_id), len(places))
+        row = rows.setdefault(allocation.role, [])
+        if row and row[-1][0] == place:
+            row[-1] = (place, row[-1][1] + 1)
+        else:
+            row.append((place, 1))
+    return JobOrder(
+        job_id=job.id,
+        name=spec.name,
+        tenant=job.tenant,
+        epoch=job.epoch,
+        world_size=len(placement.allocations),
+        command=spec.command or (),
+        image=spec.image,
+        workdir=spec.workdir,
+        env=spec.env,
+        grace=spec.grace_seconds,
+        volumes=spec.volumes,
+        read_only=spec.read_only,
+        progress_pattern=spec.progress.pattern if spec.progress else None,
+        master_address=placement.master_address,
+        master_port=placement.master_port,
+        addresses=tuple(places),
+        roles=tuple(_role_order(name, spec.roles[name], row) for name, row in rows.items()),
+        ranks=(),
+    )
+
+
+def _role_order(name: str, role: Role, nodes: list[tuple[int, int]]) -> RoleOrder:
+    return RoleOrder(
+        name=name,
+        command=role.command or (),
+        image=role.image,
+        env=role.env,
+        shm=size_bytes(role.shm),
+        nodes=tuple(nodes),
+    )
+
+
+def as_jobs(runs: Iterable[StartRun], orders: Mapping[str, JobOrder]) -> tuple[JobOrder, ...]:
+    """The same runs, with what those of one job share said once."""
+    ranks: dict[str, list[RankOrder]] = {}
+    for run in runs:
+        ranks.setdefault(run.job_id, []).append(_rank_order(run, orders[run.job_id]))
+    return tuple(structs.replace(orders[job_id], ranks=tuple(of_job)) for job_id, of_job in ranks.items())
+
+
+def _rank_order(run: StartRun, order: JobOrder) -> RankOrder:
+    return RankOrder(
+        rank=run.rank,
+        role=next(index for index, role in enumerate(order.roles) if role.name == run.role),
+        role_rank=run.role_rank,
+        gpus=run.gpus,
+        cpus=run.cpus,
+        memory=run.memory,
+        egress=run.egress,
+    )
 
 
 def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]:
@@ -46,8 +128,7 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
     assert placement is not None
     peers: dict[str, list[str]] = {}
     for allocation in placement.allocations:
-        node = nodes.get(allocation.node_id)
-        peers.setdefault(allocation.role, []).append(node.address if node else "127.0.0.1")
+        peers.setdefault(allocation.role, []).append(_address(nodes, allocation.node_id))
     by_role = {role: tuple(addresses) for role, addresses in peers.items()}
     orders: dict[str, list[StartRun]] = {}
     role_ranks = dict.fromkeys(peers, 0)
@@ -84,3 +165,8 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
         )
         role_ranks[allocation.role] += 1
     return orders
+
+
+def _address(nodes: Mapping[str, Node], node_id: str) -> str:
+    node = nodes.get(node_id)
+    return node.address if node else "127.0.0.1"

@@ -5,12 +5,12 @@ Every change of a job goes through `go`, which makes the step and draws it into 
 
 from collections.abc import Iterable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from libs.domain.classes import JOB_CLASSES, class_of
 from libs.domain.cluster import Node
 from libs.domain.job import STEPS, Allocation, Cause, Job, JobEvent, JobState, Placement, Step, after
-from libs.messages.nodes import NodeReported, RunSeen, RunState, StartRun
+from libs.messages.nodes import JOBS, JobOrder, NodeReported, RunSeen, RunState, StartRun
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.jobs import standing_of
 from libs.planning.locality import Locality
@@ -19,7 +19,7 @@ from libs.planning.queue import Queue
 from libs.planning.room import Room, Shape, shape_of
 from libs.planning.scores import GpuKey, Scores
 from services.scheduler.holdings import Holdings
-from services.scheduler.orders import order_bytes_max, ports_of, run_orders
+from services.scheduler.orders import OrderBytes, job_order, order_bytes, ports_of, run_orders
 from services.scheduler.runs import Runs
 
 _S, _E = JobState, JobEvent
@@ -64,6 +64,7 @@ class Picture:
         self.unheard: set[str] = set()  # ready nodes that have not surely reported since the load
         self.leaving: set[str] = set()
         self.strays: dict[str, tuple[RunSeen, ...]] = {}  # by node: what it reports and no job has there
+        self.forgot_placements = False  # the store went back, so jobs may have been on nodes that it does not know of
         self.kept: dict[str, tuple[Allocation, ...]] = {}  # what is kept for a job that moves
         self.scored = 0  # counts every change of a score, and of what is learnt
         self.measured: dict[str, dict[GpuKey, GpuScore]] = {}  # by class: where scores are from
@@ -73,9 +74,13 @@ class Picture:
         self.unexplained: set[str] = set()  # jobs that wait, and nobody has said why yet
         self.ports: dict[str, set[int]] = {}  # by address, where gangs meet
         self.desired: dict[str, dict[str, list[StartRun]]] = {}  # by node and job
-        self.order_bytes: dict[str, int] = {}  # by job: what one order of it takes on the wire, at most
+        self.orders: dict[str, JobOrder] = {}  # by job: what all its ranks share
+        self.order_bytes: dict[str, OrderBytes] = {}  # by job
+        self.reading_jobs: set[str] = set()  # nodes that read orders in which ranks of one job share what they can
+        self.put_back: dict[str, Cause] = {}  # jobs that a node could not be told of, until they are placed again
         self.hinted: set[str] = set()
         self.node_changes: list[NodeChange] = []
+        self._decided: dict[tuple[str, int], tuple[Job, Step]] = {}  # in this turn, by job and version before the step
 
     def load(
         self,
@@ -160,6 +165,7 @@ class Picture:
     def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
         """A report that is taken, of a node that is known; `sure`: it was sent under this leader."""
         self.heard[report.node_id] = now
+        (self.reading_jobs.add if JOBS in report.reads else self.reading_jobs.discard)(report.node_id)
         if sure:
             self.unheard.discard(report.node_id)
         if report.leaving:
@@ -202,14 +208,24 @@ class Picture:
         return sum(run.state is not RunState.EXITED for runs in self.strays.values() for run in runs)
 
     def has_living_stray(self, job_id: str) -> bool:
-        runs = (run for of_node in self.strays.values() for run in of_node)
-        return any(run.job_id == job_id and run.state is not RunState.EXITED for run in runs)
+        return any(
+            run.job_id == job_id and run.state is not RunState.EXITED and self._may_have(run, node_id)
+            for node_id, runs in self.strays.items()
+            for run in runs
+        )
+
+    def _may_have(self, run: RunSeen, node_id: str) -> bool:
+        """Can it be a run of its job? A node that was never given the job is believed about its own GPUs alone."""
+        job = self.jobs.get(run.job_id)
+        return self.forgot_placements or job is None or job.may_have_run_on(node_id)
 
     def strays_by_job(self) -> dict[str, tuple[str, RunSeen]]:
         """Of each job that has strays one, with its node: one that lives before one that ended."""
         found: dict[str, tuple[str, RunSeen]] = {}
         for node_id, runs in sorted(self.strays.items()):
             for run in runs:
+                if not self._may_have(run, node_id):
+                    continue
                 known = found.get(run.job_id)
                 if known is None or (known[1].state is RunState.EXITED and run.state is not RunState.EXITED):
                     found[run.job_id] = (node_id, run)
@@ -307,7 +323,37 @@ class Picture:
             attained_seconds=attained_seconds,
             attained_gpu_seconds=attained_gpu_seconds,
         )
+        self._decided[job.id, job.version] = (job, step)
         self._apply(job, after(job, step), now)
+        return [step]
+
+    def begin_turn(self) -> None:
+        """What was decided before is stored."""
+        self._decided.clear()
+
+    def instead(self, job_id: str, version: int, cause: Cause, now: float) -> list[Step]:
+        """The store refused the step that was decided from this version of a job: what the job takes in its place.
+
+        The job stops where this turn left it on its nodes, else it fails; a final one stays final.
+        """
+        job, refused = self._decided[job_id, version]
+        known = self.jobs.get(job_id, structs.replace(job, state=_S.FAILED))
+        if job.state.final:
+            self._apply(known, job, now)
+            return []
+        stops = job.state.holding and known.state.holding and known.epoch == job.epoch
+        event = _E.STOPPING if stops else _E.FAILED
+        step = Step(
+            job_id=job_id,
+            version=version,
+            event=event,
+            to=STEPS[job.state, event],
+            at=now,
+            cause=cause,
+            epoch=job.epoch,
+            ask=refused.ask,
+        )
+        self._apply(known, after(job, step), now)
         return [step]
 
     def _apply(self, before: Job, job: Job, now: float) -> None:
@@ -324,6 +370,7 @@ class Picture:
         self.kept_out.discard(job.id)
         if job.state.final:
             self.jobs.pop(job.id, None)
+            self.put_back.pop(job.id, None)
             self.unexplained.discard(job.id)
             return
         self.jobs[job.id] = job
@@ -360,11 +407,13 @@ class Picture:
         self.holdings.hold(job, now)
         self.ports.setdefault(job.placement.master_address, set()).update(ports_of(job))
         self.room.take_all(job.placement.allocations)
+        self.put_back.pop(job.id, None)
         if job.state is not _S.STOPPING:
-            self.order_bytes[job.id] = order_bytes_max(job)
             self._desire(job)
 
     def _desire(self, job: Job) -> None:
+        self.orders[job.id] = job_order(job, self.nodes)
+        self.order_bytes[job.id] = order_bytes(job, self.orders[job.id])
         for node_id, orders in run_orders(job, self.nodes).items():
             of_node = self.desired.setdefault(node_id, {})
             if of_node.get(job.id) != orders:
@@ -380,7 +429,8 @@ class Picture:
             if had != has:
                 self.room.resize(had, has)
         self.holdings.resize(before, job)
-        self._desire(job)
+        if job.state is not _S.STOPPING:
+            self._desire(job)
 
     def _undesire(self, job: Job) -> None:
         assert job.placement is not None
@@ -392,6 +442,7 @@ class Picture:
         assert job.placement is not None
         self._undesire(job)
         self.order_bytes.pop(job.id, None)
+        self.orders.pop(job.id, None)
         self.runs.let_go(job)
         self.holdings.let_go(job)
         self.ports[job.placement.master_address].difference_update(ports_of(job))

@@ -123,6 +123,7 @@ class Replay:
                 self.turns += 1
                 self._now, self._steps = at, []
                 core.take_hinted()
+                core.begin_turn()
             case history.Admitted(jobs):
                 core.admit(jobs)
             case history.Asked(ask, job):
@@ -143,6 +144,10 @@ class Replay:
                 self._steps += core.decide(self._now)
                 self.steps += len(self._steps)
                 return self._compare(entry, core.take_node_changes())
+            case history.NotStored(job_id, version, at, told):
+                steps = core.not_stored(job_id, version, at)
+                self.steps += len(steps)
+                return self._first("step", told, list[Step], steps)
             case history.Answered(numbers, digest):
                 return self._compare_answers(core, numbers, digest)
             case _:

@@ -3,13 +3,21 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from libs.messages.nodes import NodeDesired, NodeReported, StartRun
+from msgspec import Struct
+
+from libs.messages.nodes import JobOrder, NodeDesired, NodeReported, StartRun
 from libs.store import SchedulerStore, StoreUnavailableError
-from services.scheduler.orders import run_orders
+from services.scheduler.answers import Answers
+from services.scheduler.orders import job_order, run_orders
 
 FRESH_SECONDS = 0.5
 
-Orders = Mapping[str, Sequence[StartRun]]  # by node
+
+class Orders(Struct, frozen=True):
+    """What the store says that is to run."""
+
+    by_node: Mapping[str, Sequence[StartRun]]
+    of_jobs: Mapping[str, JobOrder]
 
 
 class StandIn:
@@ -17,6 +25,7 @@ class StandIn:
         self._pool = pool
         self._store = store
         self._clock = clock
+        self._answers = Answers()
         self._reading: asyncio.Task[Orders] | None = None
         self._read_at = 0.0
 
@@ -30,8 +39,9 @@ class StandIn:
         except StoreUnavailableError:
             return None
         has = {(run.job_id, run.epoch, run.rank) for run in report.runs}
-        runs = tuple(run for run in orders.get(report.node_id, ()) if (run.job_id, run.epoch, run.rank) in has)
-        return NodeDesired(seq=report.seq, runs=runs)
+        wanted = orders.by_node.get(report.node_id, ())
+        runs = tuple(run for run in wanted if (run.job_id, run.epoch, run.rank) in has)
+        return self._answers.answer(report, runs, orders.of_jobs)
 
     async def _orders(self) -> Orders:
         reading = self._reading
@@ -43,9 +53,12 @@ class StandIn:
 
     async def _read(self) -> Orders:
         nodes = {node.id: node for node in await self._store.nodes(pool=self._pool)}
-        orders: dict[str, list[StartRun]] = {}
+        by_node: dict[str, list[StartRun]] = {}
+        of_jobs: dict[str, JobOrder] = {}
         for job in await self._store.open_jobs(pool=self._pool):
             if job.placement is not None and job.stopping_for is None:
+                of_jobs[job.id] = job_order(job, nodes)
                 for node_id, runs in run_orders(job, nodes).items():
-                    orders.setdefault(node_id, []).extend(runs)
-        return orders
+                    by_node.setdefault(node_id, []).extend(runs)
+        self._answers.forget()  # of an earlier reading: equal orders are other objects now
+        return Orders(by_node, of_jobs)

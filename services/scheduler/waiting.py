@@ -259,8 +259,7 @@ class Waiting:
                 self._picture.unexplained.discard(job_id)
                 continue
             if job_id in self._picture.backing_off:
-                sentence = f"tries again in {duration_text(job.not_before - now)}"
-                cause = Cause(code=_C.BACKOFF, sentence=sentence, numbers={"not_before": job.not_before})
+                cause = self._picture.put_back.get(job_id) or _backs_off(job, now)
             elif job_id in self._picture.kept_out:
                 cause = _still_runs(*strays[job_id])
             elif (moves := self._moving.waits(job_id)) is not None:
@@ -308,6 +307,11 @@ def _why_displaced(order: str, waiting: Standing, running: Standing) -> str:
 def _behind(ahead: str, backfill: str) -> Cause:
     sentence = f"{ahead} is ahead of it and does not fit; with backfill {backfill} nobody overtakes it"
     return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead)
+
+
+def _backs_off(job: Job, now: float) -> Cause:
+    sentence = f"tries again in {duration_text(job.not_before - now)}"
+    return Cause(code=_C.BACKOFF, sentence=sentence, numbers={"not_before": job.not_before})
 
 
 def _still_runs(node_id: str, run: RunSeen) -> Cause:

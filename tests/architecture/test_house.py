@@ -26,6 +26,7 @@ PURE = (
     *(f"libs/variability/{part}.py" for part in ("binning", "classes", "curves", "estimate", "kmeans")),
     "services/*/core.py",
     "services/executor/guard/core.py",
+    *(f"services/executor/{part}.py" for part in ("lawful", "orders")),
     *(
         f"services/scorer/{part}.py"
         for part in ("partition", "references", "standings", "throughput", "whereabouts", "windows", "workloads")
@@ -34,6 +35,7 @@ PURE = (
         f"services/scheduler/{part}.py"
         for part in (
             *("picture", "lives", "waiting", "moving", "placing", "holdings", "holders", "runs", "orders"),
+            "answers",
             *("history", "replay"),
         )
     ),

@@ -4,13 +4,15 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import pytest
+from msgspec import Meta
 
 from libs.bus import Asked, Bus, BusClosedError, BusError, Event, NoAnswerError
 from libs.messages import Message
+from libs.messages.signals import HostSample, NodeSampled
 from tests.support.buses import SECONDS_MAX, NatsWorld, SimulatedWorld, World
 from tests.support.engine import need_container, need_engine
 from tests.support.nats_server import NatsServer
@@ -265,6 +267,61 @@ async def test_a_message_not_understood_or_a_failing_handler_ends_nothing(world:
         await bus.publish(Sampled(pool="a", node_id="n", value=value))
     assert (await ear.next()).value == 3
     assert (bus.counts["undecodable"], bus.counts["failed"]) == (1, 1)
+
+
+class Bounded(Message, frozen=True, kw_only=True):
+    """The same subject, with bounds and an answer for what is outside of them."""
+
+    subject: ClassVar[str] = "weft.tests.{pool}.{node_id}"
+    pool: str
+    node_id: str
+    value: Annotated[float, Meta(le=1.0)] = 0.0
+
+    @classmethod
+    def refusal(cls, why: str) -> Answered:
+        return Answered(by=why)
+
+
+async def test_a_request_out_of_its_bounds_is_answered_with_the_field_and_reaches_no_handler(world: World) -> None:
+    bus, reached = await world.join(), []
+
+    async def answer(message: Bounded) -> Answered:
+        reached.append(message.value)
+        return Answered(by="handler")
+
+    await bus.answer(Bounded, answer)
+    refused = await bus.request(Sampled(pool="a", node_id="n", value=2.0), Answered, seconds_max=SECONDS_MAX)
+    assert "$.value" in refused.by
+    taken = await bus.request(Sampled(pool="a", node_id="n", value=1.0), Answered, seconds_max=SECONDS_MAX)
+    assert (taken.by, reached, bus.counts["undecodable"]) == ("handler", [1.0], 1)
+
+
+class Unbounded(Message, frozen=True, kw_only=True):
+    """Whatever a node's user can publish on the subject of its samples."""
+
+    subject: ClassVar[str] = NodeSampled.subject
+    node_id: str
+    pool: str = "default"
+    at: float = 0.0
+    host: HostSample = HostSample(cpus=1.0, memory_total=1, memory_used=1)
+    gpus: tuple[Any, ...] = ()
+    seq: int = 1
+
+
+async def test_a_sample_out_of_its_bounds_is_counted_and_dropped_and_the_next_is_heard(world: World) -> None:
+    bus, heard = await world.join(), asyncio.Queue[int]()
+
+    async def hear(sample: NodeSampled) -> None:
+        heard.put_nowait(sample.seq)
+
+    await bus.subscribe(NodeSampled, hear)
+    gpu = {"index": 1 << 62, "uuid": "u", "model": "m"}
+    for odd in (Unbounded(node_id="n", gpus=(gpu,)), Unbounded(node_id="n", seq=-1), Unbounded(node_id="n", at=-1.0)):
+        await bus.publish(odd)
+    await bus.publish(Unbounded(node_id="n", seq=7))
+    async with asyncio.timeout(SECONDS_MAX):
+        assert await heard.get() == 7
+    assert bus.counts["undecodable"] == 3
 
 
 async def test_who_speaks_in_the_name_of_another_is_not_heard_and_not_answered(world: World) -> None:

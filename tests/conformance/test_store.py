@@ -343,6 +343,18 @@ async def test_how_much_a_job_has_had_counts_every_gpu_that_it_held(world: World
     assert (job.attained_seconds, job.attained_gpu_seconds) == (20.25, 30.5)
 
 
+async def test_the_nodes_that_a_job_was_ever_placed_on_are_kept_over_its_epochs(world: World) -> None:
+    lease = await world.lead()
+    (job,) = await world.admitted(lease, "j-1")
+    assert job.nodes == ()
+    job = await go(world.scheduler, lease, job, _E.PLACED, at=AT, placement=placement(("node-b", 0), ("node-a", 1)))
+    assert job.nodes == ("node-a", "node-b")
+    job = await go(world.scheduler, lease, job, _E.REQUEUED, at=AT)
+    job = await go(world.scheduler, lease, job, _E.PLACED, at=AT, placement=placement(("node-B", 0), ("node-b", 1)))
+    job = await go(world.scheduler, lease, job, _E.FAILED, at=AT)
+    assert job.nodes == ("node-B", "node-a", "node-b")
+
+
 # asks
 
 
@@ -381,7 +393,7 @@ async def test_a_node_is_kept_as_it_was_saved_and_told_when_there_is_an_event(wo
     first = node("node-2", seen_at=AT, not_enforced=("memory",))
     await world.scheduler.save_node(lease, first, event="joined", cause="joined with 4 emulated GPUs")
     await world.scheduler.save_node(lease, node("node-1", seen_at=AT + 1), event="", cause="")
-    changed = structs.replace(first, address="10.0.0.9", ready=False, seen_at=AT + 2)
+    changed = structs.replace(first, address="10.0.0.9", rack="rack-1", ready=False, seen_at=AT + 2)
     await world.scheduler.save_node(lease, changed, event="lost", cause="silent")
     other = structs.replace(node("node-3"), pool="other")
     await world.scheduler.save_node(await world.lead("other"), other, event="", cause="")

@@ -161,7 +161,7 @@ class Life:
         await self.turn()
         for one, answered in zip(told, await asyncio.gather(*answers), strict=True):
             if answered is not None and not answered.refused and self.chance.random() < 0.9:  # else it is lost
-                one.hear(answered.runs, now=self.now, leader=answered.leader)
+                one.take(answered, now=self.now)
 
     def _end(self) -> None:
         one = self.chance.choice(self.nodes)

@@ -3,7 +3,8 @@
 from msgspec import structs
 
 from libs.domain.cluster import Capacity
-from libs.messages.nodes import EndReason, Leader, NodeReported, RunSeen, RunState, StartRun
+from libs.messages.nodes import JOBS, EndReason, Leader, NodeDesired, NodeReported, RunSeen, RunState, StartRun
+from services.executor.orders import runs_of
 
 Key = tuple[str, int, int]
 
@@ -22,7 +23,11 @@ class ScriptedNode:
         self.leaving = False
         self.unkillable: set[Key] = set()  # go on, whatever they are told
         self.tells_gpus = True
+        self.reads: tuple[str, ...] = (JOBS,)  # empty: an executor of the version before
+        self.holds = ""
+        self.rack = ""
         self.leader: Leader | None = None  # who answered last
+        self.desired: tuple[StartRun, ...] = ()
         self._preparing: set[Key] = set()
         self._told: set[Key] = set()
 
@@ -40,17 +45,30 @@ class ScriptedNode:
             runs=tuple(self._seen(key, run) for key, run in self.runs.items()),
             leaving=self.leaving,
             leader=self.leader,
+            reads=self.reads,
+            holds=self.holds,
+            rack=self.rack,
         )
 
     def _seen(self, key: Key, run: RunSeen) -> RunSeen:
         if run.state is RunState.EXITED:
             return run
         state = RunState.STARTING if key in self._preparing else run.state
-        return structs.replace(run, state=state, gpus=self.orders[key].gpus if self.tells_gpus else None)
+        return structs.replace(
+            run, state=state, gpus=self.orders[key].gpus if self.tells_gpus and key in self.orders else None
+        )
 
     def prepares(self, key: Key) -> None:
         """It is seen to be there, and never comes to run."""
         self._preparing.add(key)
+
+    def take(self, answer: NodeDesired, *, now: float = 0.0) -> None:
+        """An answer as it is on the wire."""
+        assert not answer.refused
+        self.leader = answer.leader or self.leader
+        if not answer.unchanged:
+            self.desired, self.holds = tuple(runs_of(answer)), answer.digest
+        self.hear(self.desired, now=now)
 
     def hear(self, desired: tuple[StartRun, ...], *, now: float = 0.0, leader: Leader | None = None) -> None:
         self.leader = leader or self.leader

@@ -71,7 +71,7 @@ class EmulatedNode:
             assert not answer.refused, answer.refused
             failures = 0
             self.answered.append(loop.time())
-            self._node.hear(answer.runs, leader=answer.leader)
+            self._node.take(answer)
             await asyncio.sleep(SYNC_SECONDS)
 
 

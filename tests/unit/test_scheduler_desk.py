@@ -1,12 +1,12 @@
 """The scheduler's turns: what comes in is decided, stored, and only then said; nothing given to it stops it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from libs.bus.memory import MemoryBus
-from libs.domain.job import JobEvent, JobState, Step
+from libs.domain.job import CauseCode, Job, JobEvent, JobState, Step
 from libs.messages.asks import Ask, AskKind
 from libs.messages.history import Record
 from libs.messages.nodes import NodeDesired
@@ -16,6 +16,7 @@ from libs.store.memory import MemoryStore
 from services.scheduler.core import Scheduler, Settings
 from services.scheduler.desk import SCORES_SECONDS, Desk
 from services.scheduler.leadership import Leadership
+from services.scheduler.replay import Replay
 from services.scheduler.tally import Tally
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode
@@ -29,14 +30,20 @@ class FailingStore(MemoryStore):
         super().__init__()
         self.away = 0
         self.unlawful = ""  # a job of which every step is refused
+        self.refuses: Callable[[Step], bool] = lambda step: False  # as a column does that cannot hold it
+        self.reads = 0
 
     async def take(self, lease: Lease, steps: Sequence[Step], *, record: Record | None = None) -> list[bool]:
         if self.away:
             self.away -= 1
             raise StoreUnavailableError("on purpose")
-        if any(step.job_id == self.unlawful for step in steps):
+        if any(step.job_id == self.unlawful or self.refuses(step) for step in steps):
             raise UnlawfulError("on purpose")
         return await super().take(lease, steps, record=record)
+
+    async def open_jobs(self, *, pool: str) -> list[Job]:
+        self.reads += 1
+        return await super().open_jobs(pool=pool)
 
 
 class World:
@@ -76,7 +83,7 @@ class World:
         await self.turns()
         answered = await answer
         if answered is not None:
-            self.node.hear(answered.runs, leader=answered.leader)
+            self.node.take(answered)
         return answered
 
     async def state(self, job_id: str) -> JobState:
@@ -148,7 +155,7 @@ async def test_nothing_is_said_that_could_not_be_stored_and_it_is_decided_again(
     await w.sync()  # loaded anew: the next report is surely not one from before
     answered = await w.sync()
     assert answered is not None
-    assert [run.job_id for run in answered.runs] == ["j-1"]
+    assert [run.job_id for run in w.node.desired] == ["j-1"]
 
 
 async def test_a_step_that_the_store_calls_unlawful_stops_no_other_job() -> None:
@@ -161,6 +168,62 @@ async def test_a_step_that_the_store_calls_unlawful_stops_no_other_job() -> None
         await w.sync()
     assert await w.state("j-1") is JobState.QUEUED
     assert await w.state("j-2") in (JobState.PLACED, JobState.STARTING, JobState.RUNNING)
+
+
+OF_A_LIFE = [JobEvent.WAITING, JobEvent.PLACED, JobEvent.STARTING, JobEvent.STARTED, JobEvent.STOPPING]
+ENDS = [JobEvent.SUCCEEDED, JobEvent.FAILED, JobEvent.REQUEUED, JobEvent.CANCELLED]
+
+
+@pytest.mark.parametrize("event", [*OF_A_LIFE, *ENDS], ids=str)
+async def test_a_job_whose_step_no_column_holds_fails_by_itself_and_nothing_is_loaded_anew(event: JobEvent) -> None:
+    """Its picture was loaded anew every 2.5 s, for as long as the step was decided: nobody's job began any more."""
+    w = World()
+    await w.sync()
+    loads = w.store.reads
+
+    def refuses(step: Step) -> bool:
+        return step.job_id == "j-bad" and step.event is event and step.cause.code is not CauseCode.NOT_STORED
+
+    w.store.refuses = refuses
+    await w.submit("j-bad", gpus=8 if event is JobEvent.WAITING else 1)
+    for _ in range(4):
+        await w.sync()
+    if event in (JobEvent.STOPPING, JobEvent.CANCELLED):
+        await w.ask(AskKind.CANCEL, "j-bad")
+    elif event is JobEvent.REQUEUED:
+        await w.ask(AskKind.REQUEUE, "j-bad")
+    elif w.node.live:
+        w.node.end(w.node.live[0], 0 if event is JobEvent.SUCCEEDED else 1)
+    await w.submit("j-good")
+    for _ in range(5):
+        await w.sync()
+    assert await w.state("j-good") is JobState.RUNNING
+    assert await w.state("j-bad") is JobState.FAILED
+    assert w.store.reads == loads
+    story = await w.store.story("j-bad")
+    assert any(b"the store refused the step" in bytes(told.data) for told in story)
+    w.desk.core.picture.check()
+    assert not w.node.live or [key[0] for key in w.node.live] == ["j-good"]
+    assert await w.store.asks(pool="default", limit=10) == []
+    records = await w.store.history(pool="default", limit=100_000, bytes_max=1 << 40)
+    replay = Replay()
+    assert [replay.feed(record) for record in records] == [None] * len(records)
+
+
+async def test_what_no_column_holds_of_a_final_job_leaves_it_final() -> None:
+    w = World()
+    await w.sync()
+    await w.submit("j-1")
+    await w.ask(AskKind.CANCEL, "j-1")
+    await w.turns(2)
+    loads = w.store.reads
+    w.store.refuses = lambda step: step.event is JobEvent.REQUEUED
+    await w.ask(AskKind.REQUEUE, "j-1")
+    await w.turns(3)
+    assert await w.state("j-1") is JobState.CANCELLED
+    assert await w.store.asks(pool="default", limit=10) == []
+    assert w.store.reads == loads
+    w.desk.core.picture.check()
 
 
 async def test_a_job_that_another_leader_has_since_admitted_is_not_decided_on() -> None:

@@ -1,15 +1,20 @@
 """The scheduler's core and its nodes: silent, drained, smaller, leaving; what they hear, and which are believed."""
 
 import msgspec
+import pytest
 
 from libs.domain.job import CauseCode, JobEvent, JobState
 from libs.messages.asks import AskKind
-from libs.messages.nodes import EndReason
-from services.scheduler.core import ANSWER_BYTES_MAX, Settings
-from tests.support.builders import capacity, node
-from tests.support.scheduler import world
+from libs.messages.nodes import JOBS, EndReason, RunSeen, RunState
+from libs.planning.explain import explain
+from services.scheduler.answers import ANSWER_BYTES_MAX
+from services.scheduler.core import Settings
+from tests.support.builders import capacity, job, node
+from tests.support.scheduler import World, world
 
 S, E = JobState, JobEvent
+
+LARGE = {"env": {f"V{n}": "x" * 32_000 for n in range(30)}}
 
 
 def test_a_silent_node_is_lost_and_its_jobs_are_given_away() -> None:
@@ -97,16 +102,17 @@ def test_a_node_that_leaves_takes_nothing_new_and_is_lost_once_nothing_runs_ther
     assert w.state("j-1") is S.RUNNING
 
 
-def test_a_node_is_told_no_more_than_the_bus_carries_and_goes_on_with_all_it_has() -> None:
+@pytest.mark.parametrize("reads", [(JOBS,), ()], ids=["this version", "the version before"])
+def test_a_node_is_told_no_more_than_the_bus_carries_and_goes_on_with_all_it_has(reads: tuple[str, ...]) -> None:
     """Or one user with large environments would leave a node unanswered, and its fence would end everybody's runs."""
     w = world(gpus=0)
+    node = w.nodes["node-1"]
+    node.reads = reads
     w.submit("j-0", gpus=0)
     w.round()
-    large = {"env": {f"V{n}": "x" * 32_000 for n in range(30)}}
     for n in range(1, 13):
-        w.submit(f"j-{n}", gpus=0, spec=large)
+        w.submit(f"j-{n}", gpus=0, spec=LARGE)
     w.round()
-    node = w.nodes["node-1"]
     assert 1 < len(node.live) < 13
     answered = w.core.answer("node-1")
     assert len(msgspec.json.encode(answered)) <= ANSWER_BYTES_MAX
@@ -114,9 +120,44 @@ def test_a_node_is_told_no_more_than_the_bus_carries_and_goes_on_with_all_it_has
     for key in [key for key in node.live if key[0] != "j-0"]:
         node.end(key, 0)
     w.round()
+    w.tick(60.0)
     w.round()
     assert w.state("j-0") is JobState.RUNNING
     assert w.state("j-12") is not JobState.QUEUED
+
+
+def test_a_job_that_its_node_cannot_be_told_of_waits_without_gpus_and_names_the_limit() -> None:
+    """It was placed, never told of, and failed 15 minutes later with `start-timeout`."""
+    w = world(gpus=0)
+    for n in range(12):
+        w.submit(f"j-{n}", gpus=0, spec=LARGE)
+    w.round()
+    w.round()
+    jobs = w.core.picture.jobs.values()
+    waiting = [each for each in jobs if each.state is S.QUEUED]
+    assert waiting
+    for each in waiting:
+        assert each.waiting_for is not None
+        assert each.waiting_for.code is CauseCode.ORDERS_FULL
+        assert "6 MiB" in each.waiting_for.sentence
+        assert each.attempts == 0
+        told = explain(each, nodes=list(w.core.picture.nodes.values()), holding=[], queued=[each], now=w.now)
+        assert told.code == "orders-full"
+    assert all(each.state is S.RUNNING for each in jobs if each not in waiting)
+
+
+def test_a_job_whose_orders_are_too_large_for_any_answer_fails_at_once_with_the_limit() -> None:
+    """An executor of the version before reads every rank's orders by themselves: 400 ranks are too many for it."""
+    w = world(gpus=0)
+    w.nodes["node-1"].reads = ()
+    worker = {"replicas": {"want": 2000}, "cpus": 0.01, "memory": "64MiB"}
+    w.submit("j-1", gpus=0, spec={"roles": {"worker": worker}})
+    w.round()
+    assert w.ended("j-1").state is S.FAILED
+    (failed,) = [step for step in w.steps if step.event is E.FAILED]
+    assert failed.cause.code is CauseCode.TOO_BIG
+    assert "6 MiB" in failed.cause.sentence
+    assert w.now < 60.0
 
 
 def test_a_report_of_an_earlier_boot_that_comes_late_is_not_taken() -> None:
@@ -142,3 +183,102 @@ def test_a_node_that_lost_its_disk_and_its_clock_is_believed_when_it_goes_on_spe
     w.round()
     w.round()
     assert E.REQUEUED in w.told("j-1")
+
+
+# what a node claims
+
+
+def claim(w: World, node_id: str, key: tuple[str, int, int], *, state: RunState = RunState.RUNNING) -> None:
+    """The node says that it has this run, whatever it was told."""
+    one = w.nodes[node_id]
+    one.tells_gpus = False
+    one.unkillable.add(key)
+    one.runs[key] = RunSeen(job_id=key[0], epoch=key[1], rank=key[2], state=state)
+
+
+@pytest.mark.parametrize("state", [RunState.RUNNING, RunState.EXITED])
+@pytest.mark.parametrize("epoch", [0, 7])
+def test_a_node_that_was_never_given_a_job_cannot_keep_it_waiting_by_claiming_to_run_it(
+    epoch: int, state: RunState
+) -> None:
+    w = world(nodes=2, gpus=4)
+    claim(w, "node-2", ("j-1", epoch, 0), state=state)
+    w.round()
+    w.submit("j-1", gpus=4)
+    w.sync("node-2")
+    w.round()
+    w.round()
+    assert w.nodes["node-1"].live == [("j-1", 0, 0)]
+    assert w.state("j-1") is S.RUNNING
+
+
+def test_what_a_node_claims_to_run_keeps_its_own_gpus_from_others() -> None:
+    w = world(nodes=2, gpus=4)
+    claim(w, "node-2", ("j-1", 0, 0))
+    w.round()
+    w.submit("j-1", gpus=4)
+    w.submit("j-2", gpus=4)
+    w.round()
+    assert (w.state("j-1"), w.state("j-2")) == (S.RUNNING, S.QUEUED)
+
+
+def test_a_new_leader_knows_on_which_nodes_a_job_ever_was() -> None:
+    """And waits for a run of an earlier epoch there, and for no other."""
+    w = world(nodes=2, gpus=4)
+    w.submit("j-1", gpus=4)
+    w.round()
+    (home,) = [name for name, one in w.nodes.items() if one.live]
+    (other,) = [name for name in w.nodes if name != home]
+    w.nodes[home].unkillable.add(("j-1", 0, 0))
+    w.ask(AskKind.REQUEUE, "j-1")
+    w.round()
+    for _ in range(40):
+        w.now += 10
+        w.round()
+    assert w.state("j-1") is S.FAILED
+    w.ask(AskKind.REQUEUE, "j-1", job=w.ended("j-1"))
+    assert w.stored["j-1"].nodes == (home,)
+    w.lead_anew(w.open_jobs(), list(w.core.picture.nodes.values()))
+    w.round()
+    assert w.state("j-1") is S.QUEUED
+    assert w.core.picture.jobs["j-1"].waiting_for.code is CauseCode.STILL_RUNS  # type: ignore[union-attr]
+    claim(w, other, ("j-1", 0, 0))
+    w.sync(other)
+    w.nodes[home].end(("j-1", 0, 0), 137)
+    w.round()
+    assert w.state("j-1") is S.RUNNING
+
+
+def test_a_job_from_before_its_nodes_were_kept_waits_for_whoever_claims_to_run_it() -> None:
+    w = world(nodes=2, gpus=4)
+    claim(w, "node-2", ("j-1", 0, 0))
+    w.round()
+    made = w.stored["j-1"] = job("j-1", gpus=4, since=w.now, nodes=None)
+    w.core.admit([made])
+    w.round()
+    assert w.state("j-1") is S.QUEUED
+
+
+def test_after_the_store_went_back_every_claim_counts() -> None:
+    """In the time that it lost, the job may have been anywhere."""
+    w = world(nodes=2, gpus=4, settings=Settings(lease_seconds=50))
+    claim(w, "node-2", ("j-1", 0, 0))
+    w.submit("j-1", gpus=4)
+    w.lead_anew(w.open_jobs(), list(w.core.picture.nodes.values()), went_back_at=w.now)
+    for _ in range(10):
+        w.tick(10)
+        w.round()
+    assert w.state("j-1") is S.QUEUED
+
+
+def test_the_rack_that_a_node_names_is_kept_and_a_gang_across_racks_counts_as_slower() -> None:
+    w = world(nodes=2, gpus=4, settings=Settings(rack_penalty=2.0))
+    for name, one in w.nodes.items():
+        one.rack = f"rack-of-{name}"
+    w.round()
+    assert {node.rack for node in w.core.picture.nodes.values()} == {"rack-of-node-1", "rack-of-node-2"}
+    w.submit("j-1", gpus=4, replicas=2)
+    w.round()
+    placed = next(step.placement for step in w.steps if step.event is E.PLACED)
+    assert placed is not None
+    assert placed.numbers["slowdown"] == pytest.approx(2.0 * 1.7)

@@ -62,7 +62,7 @@ class Node(ScriptedNode):
 
     def listen(self, answer: NodeDesired, now: float) -> None:
         self.core.observe(answer, reported=(), sent_at=now)
-        self.hear(answer.runs, now=now, leader=answer.leader)
+        self.take(answer, now=now)
 
 
 class Process:

@@ -4,7 +4,7 @@ id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at,
        stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
        extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
        extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds,
-       attained_gpu_seconds;
+       attained_gpu_seconds, nodes;
 
 -- columns: event
 id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data;
@@ -109,7 +109,7 @@ SELECT policy FROM policies WHERE pool = $1;
 
 -- name: nodes
 SELECT id, pool, address, capacity, runtime, not_enforced, ready, drained,
-       extract(epoch FROM seen_at)::float8 AS seen_at
+       extract(epoch FROM seen_at)::float8 AS seen_at, rack
   FROM nodes WHERE $1::text IS NULL OR pool = $1 ORDER BY id;
 
 -- name: jobs_in
@@ -240,12 +240,13 @@ SELECT count(*) AS count FROM gone;
 WITH held AS (
     SELECT must_hold($1, $2, $3)
 ), saved AS (
-    INSERT INTO nodes AS node (id, pool, address, capacity, runtime, not_enforced, ready, drained, version, seen_at)
-    SELECT $4, $5, $6, $7::jsonb, $8, $9::jsonb, $10, $11, 1, to_timestamp($12::float8) FROM held
+    INSERT INTO nodes AS node
+           (id, pool, address, capacity, runtime, not_enforced, ready, drained, version, seen_at, rack)
+    SELECT $4, $5, $6, $7::jsonb, $8, $9::jsonb, $10, $11, 1, to_timestamp($12::float8), $17 FROM held
     ON CONFLICT (id) DO UPDATE SET
         pool = excluded.pool, address = excluded.address, capacity = excluded.capacity, runtime = excluded.runtime,
         not_enforced = excluded.not_enforced, ready = excluded.ready, drained = excluded.drained,
-        version = node.version + 1, seen_at = excluded.seen_at
+        version = node.version + 1, seen_at = excluded.seen_at, rack = excluded.rack
     RETURNING *
 ), done AS (
     DELETE FROM asks USING saved WHERE asks.id = $15::bigint

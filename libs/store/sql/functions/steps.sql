@@ -49,7 +49,13 @@ BEGIN
                                        WHEN s.to_state IN ('placed', 'starting', 'running', 'stopping') THEN placed_at END,
                    attained     = COALESCE(make_interval(secs => s.attained_seconds), attained) + given_back.held,
                    attained_gpu_seconds = COALESCE(s.attained_gpu_seconds, attained_gpu_seconds)
-                                        + extract(epoch FROM given_back.held)::float8 * given_back.gpus
+                                        + extract(epoch FROM given_back.held)::float8 * given_back.gpus,
+                   nodes        = CASE WHEN s.event <> 'placed' OR jobs.nodes IS NULL THEN jobs.nodes ELSE ARRAY(
+                       SELECT DISTINCT node COLLATE "C" FROM (
+                           SELECT unnest(jobs.nodes) AS node
+                            UNION ALL SELECT allocation ->> 'node_id'
+                                        FROM jsonb_array_elements(s.placement -> 'allocations') AS allocation) had
+                        ORDER BY 1) END
               FROM given_back
              WHERE id = s.job_id AND version = s.version
          RETURNING jobs.*

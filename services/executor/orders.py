@@ -1,0 +1,50 @@
+"""From what a node is told of each job to what it needs to start each rank."""
+
+from collections.abc import Iterator
+
+from libs.messages.nodes import JobOrder, NodeDesired, RoleOrder, StartRun
+
+
+def runs_of(answer: NodeDesired) -> Iterator[StartRun]:
+    """Every run of an answer, in whichever form it came."""
+    yield from answer.runs
+    for order in answer.jobs:
+        yield from _runs_of(order)
+
+
+def _runs_of(order: JobOrder) -> Iterator[StartRun]:
+    """What the ranks share they share here too: it is one object."""
+    peers = {role.name: _addresses(order, role) for role in order.roles}
+    envs = [{**order.env, **role.env} for role in order.roles]
+    for rank in order.ranks:
+        role = order.roles[rank.role]
+        yield StartRun(
+            job_id=order.job_id,
+            name=order.name,
+            tenant=order.tenant,
+            epoch=order.epoch,
+            rank=rank.rank,
+            role=role.name,
+            role_rank=rank.role_rank,
+            world_size=order.world_size,
+            command=role.command or order.command,
+            image=role.image or order.image,
+            workdir=order.workdir,
+            env=envs[rank.role],
+            gpus=rank.gpus,
+            cpus=rank.cpus,
+            memory=rank.memory,
+            egress=rank.egress,
+            shm=role.shm,
+            grace=order.grace,
+            volumes=order.volumes,
+            read_only=order.read_only,
+            progress_pattern=order.progress_pattern,
+            master_address=order.master_address,
+            master_port=order.master_port,
+            peers=peers,
+        )
+
+
+def _addresses(order: JobOrder, role: RoleOrder) -> tuple[str, ...]:
+    return tuple(order.addresses[place] for place, count in role.nodes for _ in range(count))

@@ -1,0 +1,216 @@
+"""What nodes are answered: each job's part once, as much as one message carries, and nothing that the node has."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libs.bus.memory import MemoryBus
+from libs.bus.wire import decode, encode
+from libs.domain.cluster import Capacity, Node
+from libs.domain.job import Allocation, Job, JobState, Placement
+from libs.messages.asks import RankTuning
+from libs.messages.nodes import JOBS, NodeDesired, NodeReported
+from libs.store.memory import MemoryStore
+from services.executor import service as executor
+from services.executor.agent import Introduction
+from services.executor.core import Policy, Reconciler
+from services.executor.keeper import MemoryKeeper
+from services.executor.orders import runs_of
+from services.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime
+from services.scheduler import service as scheduler
+from services.scheduler.answers import Answers, digest_of_jobs
+from services.scheduler.core import Settings
+from services.scheduler.orders import as_jobs, job_order, run_orders
+from tests.support.builders import job, spec
+from tests.support.nodes import ScriptedNode
+from tests.support.scheduler import world
+from tests.support.virtual_time import run_virtually
+
+MIB = 1 << 20
+CARRIED_MAX = 8 * MIB  # by the bus
+RANKS = 4096  # as many as a specification may ask for
+BIG = Capacity(cpus=4096.0, memory=4096 << 30)
+
+
+def placed(ranks: int, nodes: int = 1) -> tuple[Job, dict[str, Node]]:
+    """A job of so many ranks of two roles, one after the other on so many nodes."""
+    made = job(
+        "j-1",
+        gpus=0,
+        spec={
+            "env": {"A": "1", "B": "2"},
+            "roles": {"ps": {"env": {"B": "3"}}, "worker": {"replicas": {"want": ranks}}},
+        },
+    )
+    allocations = tuple(
+        Allocation(
+            rank=rank,
+            role="ps" if rank == 0 else "worker",
+            node_id=f"node-{rank * nodes // (ranks + 1)}",
+            gpus=(rank,) if rank % 3 else (),
+            cpus=0.1 * rank,
+            memory=rank,
+            egress=rank or None,
+        )
+        for rank in range(ranks + 1)
+    )
+    known = {
+        f"node-{number}": Node(id=f"node-{number}", pool="default", address=f"10.0.0.{number}", capacity=BIG)
+        for number in range(nodes)
+    }
+    placement = Placement(allocations=allocations, master_address="10.0.0.0", master_port=12345)
+    return msgspec.structs.replace(made, placement=placement, state=JobState.PLACED), known
+
+
+@settings(max_examples=30, deadline=None)
+@given(ranks=st.integers(1, 40), nodes=st.integers(1, 5))
+def test_what_ranks_share_is_said_once_and_every_rank_gets_all_of_it(ranks: int, nodes: int) -> None:
+    made, known = placed(ranks, nodes)
+    head = {made.id: job_order(made, known)}
+    for runs in run_orders(made, known).values():
+        answer = NodeDesired(seq=1, jobs=as_jobs(runs, head))
+        assert list(runs_of(decode(NodeDesired, encode(answer)))) == runs
+
+
+def test_the_orders_of_4096_ranks_take_a_twentieth_of_what_a_message_carries() -> None:
+    made, known = placed(RANKS - 1)
+    (runs,) = run_orders(made, known).values()
+    answer = NodeDesired(seq=1, jobs=as_jobs(runs, {made.id: job_order(made, known)}))
+    assert len(encode(answer)) < CARRIED_MAX / 20
+
+
+class MeasuringBus(MemoryBus):
+    """Keeps the size of the largest message, as it is on the wire."""
+
+    largest = 0
+
+    async def request(self, message: Any, reply: Any, *, seconds_max: float) -> Any:
+        answer = await super().request(message, reply, seconds_max=seconds_max)
+        self.largest = max(self.largest, len(encode(message)), len(encode(answer)))
+        return answer
+
+
+def test_a_job_of_4096_ranks_starts_on_one_node() -> None:
+    """226 of 400 did, and the job failed after 15 minutes with no reason."""
+
+    async def story() -> None:
+        bus, store, stop, now = MeasuringBus(), MemoryStore(), asyncio.Event(), asyncio.get_running_loop().time
+        host = FakeHost(now=now)
+        async with asyncio.TaskGroup() as tasks:
+            node = Introduction(
+                node_id="node-1", pool="default", address="127.0.0.1", capacity=lambda: BIG, gap_seconds=0.5
+            )
+            tasks.create_task(
+                scheduler.run(
+                    bus=bus, store=store, stop=stop, pool="default", holder="me", clock=now, settings=Settings()
+                )
+            )
+            tasks.create_task(
+                executor.run(
+                    bus=bus,
+                    runtime=FakeRuntime(host),
+                    progress=FakeProgress(),
+                    keeper=MemoryKeeper(),
+                    node=node,
+                    policy=Policy(),
+                    stop=stop,
+                    clock=now,
+                    jitter=lambda: 0.5,
+                )
+            )
+            worker = {"replicas": {"want": RANKS}, "cpus": 0.01, "memory": "64MiB"}
+            wanted = spec(roles={"worker": worker})
+            await store.submit(wanted, job_id="j-1", tenant="alice", key=None, at=now())
+            async with asyncio.timeout(120):
+                while (made := await store.job("j-1")) is None or made.state is not JobState.RUNNING:  # noqa: ASYNC110 - bounded
+                    await asyncio.sleep(0.5)
+            stop.set()
+        assert made.epoch == 0
+        assert len(host.starts) == RANKS
+        assert 0 < bus.largest < CARRIED_MAX / 4
+
+    run_virtually(story())
+
+
+# what has not changed
+
+
+def answers_of(node: ScriptedNode, *, runs: int = 3) -> tuple[Answers, Any]:
+    made, known = placed(runs - 1)
+    orders = {made.id: job_order(made, known)}
+    (wanted,) = run_orders(made, known).values()
+    answers = Answers()
+
+    def answer(report: NodeReported, *, fewer: int = 0) -> NodeDesired:
+        return answers.answer(report, tuple(wanted[: len(wanted) - fewer]), orders)
+
+    return answers, answer
+
+
+def test_a_node_that_goes_by_the_same_answer_is_told_only_that_it_is_the_same() -> None:
+    node = ScriptedNode("node-0", BIG)
+    _, answer = answers_of(node)
+    node.take(answer(node.report()))
+    assert len(node.live) == 3
+    again = answer(node.report())
+    assert again.unchanged
+    assert again.jobs == again.runs == ()
+    node.take(again)
+    assert len(node.live) == 3
+    node.take(answer(node.report(), fewer=1))
+    assert len(node.live) == 2
+
+
+def test_an_executor_that_began_anew_is_told_everything() -> None:
+    node = ScriptedNode("node-0", BIG)
+    _, answer = answers_of(node)
+    node.take(answer(node.report()))
+    node.holds = ""
+    assert not answer(node.report()).unchanged
+
+
+def test_a_new_leader_finds_the_same_orders_unchanged_and_others_not() -> None:
+    node = ScriptedNode("node-0", BIG)
+    _, first = answers_of(node)
+    node.take(first(node.report()))
+    _, second = answers_of(node)
+    assert second(node.report()).unchanged
+    assert not second(node.report(), fewer=1).unchanged
+
+
+def test_an_executor_of_the_version_before_is_answered_as_before() -> None:
+    node = ScriptedNode("node-0", BIG)
+    node.reads = ()
+    _, answer = answers_of(node)
+    for _ in range(2):
+        answered = answer(node.report())
+        assert (len(answered.runs), answered.jobs, answered.unchanged) == (3, (), False)
+        node.take(answered)
+
+
+def test_an_executor_takes_an_unchanged_answer_as_a_sync_and_keeps_what_is_desired() -> None:
+    made, known = placed(2)
+    (runs,) = run_orders(made, known).values()
+    jobs = as_jobs(runs, {made.id: job_order(made, known)})
+    core = Reconciler(Policy())
+    core.observe(NodeDesired(seq=1, jobs=jobs, digest=digest_of_jobs(jobs)), reported=(), sent_at=0.0)
+    core.observe(NodeDesired(seq=2, digest=core.holds, unchanged=True), reported=(), sent_at=80.0)
+    assert not core.fenced(100.0)
+    assert len(core.decide([], busy=frozenset(), now=100.0)) == 3
+
+
+def test_changed_limits_of_a_run_are_another_answer() -> None:
+    w = world(gpus=0)
+    w.submit("j-1", gpus=0)
+    w.round()
+    before = digest_of_jobs(as_jobs(w.core.answer("node-1"), w.core.picture.orders))
+    w.tune("j-1", RankTuning(rank=0, cpus=2.0))
+    w.round()
+    assert digest_of_jobs(as_jobs(w.core.answer("node-1"), w.core.picture.orders)) != before
+
+
+def test_a_node_says_which_answers_it_reads() -> None:
+    assert decode(NodeReported, encode(ScriptedNode("node-1", BIG).report())).reads == (JOBS,)
