@@ -311,12 +311,16 @@ class Desk:
                 return [False]
         return [(await self._take(lease, [step]))[0] for step in steps]
 
+    async def _record(self) -> Record:
+        draft = self._journal.draft()
+        return await asyncio.to_thread(draft.encoded) if draft.large else draft.encoded()
+
     def _recorded(self, record: Record) -> None:
         self._journal.stored(record)
         self._tally.recorded(record)
 
     async def _commit(self, lease: Lease, steps: Sequence[Step], changes: Sequence[NodeChange], now: float) -> None:
-        record = self._journal.record() if steps or changes or self._journal.due(now) else None
+        record = await self._record() if steps or changes or self._journal.due(now) else None
         if record is not None and (changes or not steps):
             await self._store.record(lease, record)
             self._recorded(record)

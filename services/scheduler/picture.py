@@ -4,6 +4,7 @@ Every change of a job goes through `go`, which makes the step and draws it into 
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -76,6 +77,20 @@ class Picture:
         self.order_bytes: dict[str, int] = {}  # by job: what one order of it takes on the wire, at most
         self.hinted: set[str] = set()
         self.node_changes: list[NodeChange] = []
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without the orders, each of which has its job's environment: `__setstate__` derives them from the jobs."""
+        desired = {node_id: tuple(of_node) for node_id, of_node in self.desired.items()}
+        return {**self.__dict__, "desired": desired}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        job_ids = {job_id for of_node in state["desired"].values() for job_id in of_node}
+        orders = {job_id: run_orders(self.jobs[job_id], self.nodes) for job_id in job_ids}
+        self.desired = {
+            node_id: {job_id: orders[job_id][node_id] for job_id in of_node}
+            for node_id, of_node in state["desired"].items()
+        }
 
     def load(
         self,

@@ -113,10 +113,16 @@ SELECT id, pool, address, capacity, runtime, not_enforced, ready, drained,
   FROM nodes WHERE $1::text IS NULL OR pool = $1 ORDER BY id;
 
 -- name: jobs_in
-SELECT {job} FROM all_jobs
- WHERE id IN (SELECT id FROM jobs WHERE pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled'))
-   AND state = ANY ($2::text[])
- ORDER BY seq;
+-- A page of them, behind a `seq`: so many jobs, or so many bytes of specifications as they are stored, one job at least.
+WITH page AS (
+    SELECT submissions.id, submissions.seq, spec
+      FROM jobs JOIN submissions ON submissions.id = jobs.id
+     WHERE jobs.pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') AND state = ANY ($2::text[]) AND seq > $3
+     ORDER BY seq LIMIT $4
+), sized AS (
+    SELECT id, sum(pg_column_size(spec)) OVER (ORDER BY seq) - pg_column_size(spec) AS before FROM page
+)
+SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < $5) ORDER BY seq;
 
 -- name: told_until
 -- A job that is over, and of which nothing was told since, was over then. Until then: up to the last event that was told.
@@ -181,10 +187,30 @@ ON CONFLICT (pool) DO UPDATE SET policy = excluded.policy;
 SELECT name, holder, epoch, seq FROM leaderships WHERE name = $1 ORDER BY epoch;
 
 -- name: admit
-SELECT id FROM admit_jobs($1, $2, $3, $4, $5) AS id;
+-- At most $5 of them, and $6 bytes of specifications as they are stored.
+WITH page AS (
+    SELECT asks.id, spec FROM asks JOIN submissions ON submissions.id = subject_id
+     WHERE asks.pool = $4 AND kind = 'submit' ORDER BY asks.id LIMIT $5
+), sized AS (
+    SELECT sum(pg_column_size(spec)) OVER (ORDER BY id) - pg_column_size(spec) AS before FROM page
+)
+SELECT id FROM admit_jobs($1, $2, $3, $4, (SELECT count(*)::int FROM sized WHERE before < $6)) AS id;
 
 -- name: jobs_of
-SELECT {job} FROM all_jobs WHERE id = ANY ($1::text[]) ORDER BY seq;
+-- A page of them, as of `jobs_in`.
+WITH page AS (
+    SELECT id, seq, spec FROM submissions WHERE id = ANY ($1::text[]) AND seq > $2 ORDER BY seq LIMIT $3
+), sized AS (
+    SELECT id, sum(pg_column_size(spec)) OVER (ORDER BY seq) - pg_column_size(spec) AS before FROM page
+)
+SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < $4) ORDER BY seq;
+
+-- name: specifications
+WITH sized AS (
+    SELECT id, spec, sum(octet_length(spec::text)) OVER (ORDER BY id COLLATE "C") - octet_length(spec::text) AS before
+      FROM submissions WHERE id = ANY ($1::text[])
+)
+SELECT id, spec FROM sized WHERE before < $2 ORDER BY id COLLATE "C";
 
 -- name: asks
 SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune
