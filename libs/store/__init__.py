@@ -265,7 +265,8 @@ class SchedulerStore(RelayStore, Protocol):
     async def trim_history(self, lease: Lease, *, before: float, bytes_max: int) -> int:
         """Drop records from before `before`, and the oldest of more than `bytes_max`; how many were dropped.
 
-        What is left opens with a record that `begins`; the newest of those stays, and all behind it.
+        What is left opens with a record that `begins`; the newest of those stays, and all behind it. Where there is too
+        much to drop at once, the oldest are dropped, and the next call goes on.
         """
 
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...

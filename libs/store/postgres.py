@@ -42,6 +42,8 @@ from libs.store.rows import (
 )
 
 PAGE_JOBS, PAGE_BYTES = 500, 16 << 20  # of jobs that are read at once: a specification may be a megabyte
+TRIM_RECORDS, TRIM_BYTES = 2000, 32 << 20  # of a history that are dropped at once
+TRIM_PARTS = 100  # in one call: what is left then is dropped in the next
 ADMITTED_BYTES_MAX = 32 << 20  # of specifications, as they are stored
 
 
@@ -252,8 +254,16 @@ class PostgresStore:
         await self._row("record", lease.name, lease.holder, lease.epoch, *columns_of(record))
 
     async def trim_history(self, lease: Lease, *, before: float, bytes_max: int) -> int:
-        row = await self._row("trim_history", lease.name, lease.holder, lease.epoch, before, bytes_max)
-        return int(row["count"]) if row is not None else 0
+        cut = await self._row("history_cut", lease.name, before, bytes_max)
+        if cut is None:
+            return 0
+        held, place, dropped = (lease.name, lease.holder, lease.epoch), (cut["epoch"], cut["number"]), 0
+        for _ in range(TRIM_PARTS):
+            part = await self._row("trim_history", *held, *place, TRIM_RECORDS, TRIM_BYTES)
+            if part is None or not part["count"]:
+                break
+            dropped += part["count"]
+        return dropped
 
     async def _jobs_in(self, pool: str, states: Collection[JobState]) -> list[Job]:
         return await self._paged("jobs_in", pool, sorted(map(str, states)))

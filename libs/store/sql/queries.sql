@@ -226,38 +226,54 @@ SELECT ordinal FROM take_steps($1, $2, $3, $4::jsonb) AS ordinal;
 -- name: take_recorded
 -- The same, with what the steps were decided from: one statement, so neither is there without the other.
 WITH recorded AS (
-    INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body)
-    VALUES ($1, $5, $6, $7, $8, to_timestamp($9::float8), to_timestamp($10::float8), $11, $12, $13)
+    INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body, bytes_until)
+    VALUES ($1, $5, $6, $7, $8, to_timestamp($9::float8), to_timestamp($10::float8), $11, $12, $13::bytea,
+            history_bytes($1) + octet_length($13::bytea))
 )
 SELECT ordinal FROM take_steps($1, $2, $3, $4::jsonb) AS ordinal;
 
 -- name: record
 WITH held AS (SELECT must_hold($1, $2, $3))
-INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body)
+INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body, bytes_until)
 SELECT $1::text, $4::bigint, $5::int, $6::int, $7::boolean, to_timestamp($8::float8), to_timestamp($9::float8), $10::int, $11::int,
-       $12::bytea
+       $12::bytea, history_bytes($1) + octet_length($12::bytea)
   FROM held;
 
--- name: trim_history
+-- name: history_cut
 -- Cut at a beginning: the last one that is too old itself, or the first behind which there is not too much.
+WITH counted AS (
+    SELECT epoch, number, at, history_bytes($1) - bytes_until + octet_length(body) AS behind
+      FROM decisions WHERE pool = $1 AND begins AND bytes_until IS NOT NULL
+), uncounted AS (
+    SELECT epoch, number, at, begins, sum(octet_length(body)) OVER (ORDER BY epoch DESC, number DESC) AS behind
+      FROM decisions WHERE pool = $1 AND bytes_until IS NULL
+), beginnings AS (
+    SELECT epoch, number, at, behind FROM counted
+     UNION ALL
+    SELECT epoch, number, at, behind + COALESCE((SELECT max(behind) FROM counted), 0) FROM uncounted WHERE begins
+), cut AS (
+    (SELECT epoch, number FROM beginnings WHERE at <= to_timestamp($2::float8) ORDER BY epoch DESC, number DESC LIMIT 1)
+     UNION ALL
+    (SELECT epoch, number FROM beginnings WHERE behind <= $3::bigint ORDER BY epoch, number LIMIT 1)
+     UNION ALL
+    (SELECT epoch, number FROM beginnings WHERE NOT EXISTS (SELECT FROM beginnings WHERE behind <= $3::bigint)
+      ORDER BY epoch DESC, number DESC LIMIT 1)
+)
+SELECT epoch, number FROM cut ORDER BY epoch DESC, number DESC LIMIT 1;
+
+-- name: trim_history
+-- The oldest records before the cut: at most $6 of them, and about $7 bytes of bodies. A large one takes long to delete.
 WITH held AS (
     SELECT must_hold($1, $2, $3)
-), beginnings AS (
-    SELECT epoch, number, at, behind
-      FROM (SELECT epoch, number, at, begins,
-                   sum(octet_length(body)) OVER (ORDER BY epoch DESC, number DESC) AS behind
-              FROM decisions WHERE pool = $1) every
-     WHERE begins
-), cut AS (
-    (SELECT epoch, number FROM beginnings WHERE at <= to_timestamp($4::float8) ORDER BY epoch DESC, number DESC LIMIT 1)
-     UNION ALL
-    (SELECT epoch, number FROM beginnings WHERE behind <= $5::bigint ORDER BY epoch, number LIMIT 1)
-     UNION ALL
-    (SELECT epoch, number FROM beginnings WHERE NOT EXISTS (SELECT FROM beginnings WHERE behind <= $5::bigint)
-      ORDER BY epoch DESC, number DESC LIMIT 1)
+), oldest AS (
+    SELECT epoch, number, octet_length(body) AS bytes FROM decisions
+     WHERE pool = $1 AND (epoch, number) < ($4::bigint, $5::int) ORDER BY epoch, number LIMIT $6
+), part AS (
+    SELECT epoch, number FROM (SELECT *, sum(bytes) OVER (ORDER BY epoch, number) - bytes AS before FROM oldest) sized
+     WHERE before < $7::bigint
 ), gone AS (
-    DELETE FROM decisions USING held
-     WHERE pool = $1 AND (epoch, number) < (SELECT epoch, number FROM cut ORDER BY epoch DESC, number DESC LIMIT 1)
+    DELETE FROM decisions USING held, part
+     WHERE decisions.pool = $1 AND decisions.epoch = part.epoch AND decisions.number = part.number
  RETURNING 1
 )
 SELECT count(*) AS count FROM gone;
