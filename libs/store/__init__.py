@@ -250,6 +250,8 @@ class SchedulerStore(RelayStore, Protocol):
     async def open_jobs(self, *, pool: str) -> list[Job]:
         """Every job that is not final."""
 
+    async def holding_jobs(self, *, pool: str) -> list[Job]: ...
+
     async def job(self, job_id: str) -> Job | None: ...
 
     async def take(self, lease: Lease, steps: Sequence[Step], *, record: Record | None = None) -> list[bool]:

@@ -176,7 +176,8 @@ class Journal:
         self._pace = pace or Pace()
         self._entries: list[Entry] = []
         self._known: dict[str, int] = {}
-        self._reports: list[NodeReported] = []
+        self._reports: dict[str, NodeReported] = {}  # the last of each node
+        self._numbers = 0
         self._steps: list[Step] = []
         self._answered: list[int] = []
         self._digest = 0
@@ -315,7 +316,7 @@ class Journal:
             self._open(Kept(pickled(self.core), before, tuple(self.core.picture.jobs.values())), now)
 
     def _open(self, first: Loaded | Kept, now: float) -> None:
-        self._known, self._reports = {}, []
+        self._known, self._reports, self._numbers = {}, {}, 0
         self._begun_at, self._bytes, self._beginning = now, 0, 0
         self._clear([first], now)
 
@@ -334,14 +335,15 @@ class Journal:
             self._answered, self._digest = [], 0
 
     def _reported(self, report: NodeReported) -> Entry:
-        number = self._known.setdefault(report.node_id, len(self._reports))
-        if number == len(self._reports):
-            self._reports.append(report)
+        before, self._reports[report.node_id] = self._reports.get(report.node_id), report
+        if before is None:
+            self._known[report.node_id] = self._numbers
+            self._numbers += 1
             return Reported(report)
-        before, self._reports[number] = self._reports[number], report
+        number = self._known[report.node_id]
         rest = structs.replace(report, seq=before.seq, runs=before.runs, leaving=before.leaving)
         if rest != before:
-            del self._known[report.node_id]  # another executor, or another machine: begin again with a new number
+            del self._reports[report.node_id]  # another executor, or another machine: begin again with a new number
             return self._reported(report)
         ahead = report.seq - before.seq
         if report.runs == before.runs and report.leaving == before.leaving:

@@ -409,7 +409,10 @@ class Picture:
         self.order_bytes.pop(job.id, None)
         self.runs.let_go(job)
         self.holdings.let_go(job)
-        self.ports[job.placement.master_address].difference_update(ports_of(job))
+        ports = self.ports[job.placement.master_address]
+        ports.difference_update(ports_of(job))
+        if not ports:
+            del self.ports[job.placement.master_address]
         self.room.give_back_all(job.placement.allocations)
         for allocation in job.placement.allocations:
             if self.runs.alive(job, allocation):

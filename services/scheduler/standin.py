@@ -44,7 +44,7 @@ class StandIn:
     async def _read(self) -> Orders:
         nodes = {node.id: node for node in await self._store.nodes(pool=self._pool)}
         orders: dict[str, list[StartRun]] = {}
-        for job in await self._store.open_jobs(pool=self._pool):
+        for job in await self._store.holding_jobs(pool=self._pool):
             if job.placement is not None and job.stopping_for is None:
                 for node_id, runs in run_orders(job, nodes).items():
                     orders.setdefault(node_id, []).extend(runs)
