@@ -4,6 +4,7 @@ Every change of a job goes through `go`, which makes the step and draws it into 
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct
@@ -26,6 +27,8 @@ from services.scheduler.runs import Runs
 _S, _E = JobState, JobEvent
 
 CPU_DUST = 1e-3  # what adding and subtracting cores very often may leave behind
+
+LEARNT_MAX = 50_000  # workloads whose class is known, the newest: a tenant may name any number of them
 
 POLICY = Policy("priority", "weft-best", "easy")
 
@@ -146,7 +149,8 @@ class Picture:
         if not new:
             return
         self.scored += 1
-        before, self.learnt = self.learnt, {**self.learnt, **new}
+        before, learnt = self.learnt, {**self.learnt, **new}
+        self.learnt = dict(islice(learnt.items(), max(0, len(learnt) - LEARNT_MAX), None))
         for job in [job for job in self.jobs.values() if job.id in self.queue]:
             if class_of(job.spec, before) != class_of(job.spec, self.learnt):
                 self.stand(job, now)

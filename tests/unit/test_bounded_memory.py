@@ -7,15 +7,20 @@ from libs.domain.cluster import Request
 from libs.domain.job import Allocation, JobState
 from libs.messages.asks import AskKind
 from libs.messages.nodes import RunSeen, RunState
+from libs.messages.signals import WorkloadClass
 from libs.planning.placement.offers import STALE_MAX, Offers
 from libs.planning.policy import PLACEMENTS, Policy
 from libs.planning.room import CHANGES_MAX, OFFERS_MAX, Asked, Room, Want
+from services.scheduler import picture
 from services.scheduler.core import Scheduler, Settings
 from services.scheduler.history import Journal
+from services.scheduler.holders import Holders
 from services.scheduler.waiting import CACHED_LEAST
-from tests.support.builders import capacity, node
+from services.scorer.references import Paces
+from tests.support.builders import capacity, job, node
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World
+from tests.support.steps import placement
 
 MIB = 1 << 20
 
@@ -125,3 +130,28 @@ def test_a_journal_keeps_the_last_report_of_each_node_alone() -> None:
         scripted.capacity = capacity(gpus=1 + number % 2)
         journal.report(scripted.report(), 1.0)
     assert len(journal._reports) == 1
+
+
+def test_the_classes_of_a_bounded_number_of_workloads_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture, "LEARNT_MAX", 10)
+    core = Scheduler(pool="default", settings=Settings())
+    for number in range(25):
+        one = WorkloadClass(workload=f"w-{number}", job_class="memory", compute=0.5, memory=0.5, at=0.0)
+        core.picture.learn([one], 0.0)
+    assert list(core.picture.learnt) == [f"w-{number}" for number in range(15, 25)]
+
+
+def test_holders_forget_when_the_tier_of_a_job_was_to_change() -> None:
+    """Under LAS; each new priority of a running job says anew when its level changes."""
+    holders = Holders(Policy(order="las").ordering)
+    for number in range(1000):
+        running = job(state=JobState.RUNNING, placement=placement(("node-1", 0)), started_at=0.0, placed_at=0.0)
+        holders.put(running, 1.0 + number / 1000)
+    assert len(holders._changes) <= 2 + 64 + 1
+
+
+def test_a_scorer_asked_for_unknown_workloads_remembers_none_of_them() -> None:
+    references = Paces()
+    for number in range(100):
+        assert references.typical((f"w-{number}", "alike")) is None
+    assert not references._typical
