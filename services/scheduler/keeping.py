@@ -19,6 +19,7 @@ from libs.planning.order.standing import Order
 from libs.planning.policy import PLACEMENTS, Policy
 from libs.planning.room import Placer
 from services.scheduler.core import Scheduler
+from services.scheduler.picture import Picture
 
 S = TypeVar("S", bound=Struct)
 
@@ -64,6 +65,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Order):
             return (order_of, (obj.name,))
+        if isinstance(obj, Picture):
+            return (picture_of, (), obj.__getstate__())
         if isinstance(obj, Job):
             return (job_of, (obj.id,))
         if isinstance(obj, Struct):
@@ -85,9 +88,16 @@ class _Unpickler(pickle.Unpickler):
             found = super().find_class(module, name)
             if found is job_of:
                 return self._jobs.__getitem__
+            if found is picture_of:
+                return self._picture
             if found in (struct_of, order_of, placer_of) or (isinstance(found, type) and found.__module__ == module):
                 return found
         raise pickle.UnpicklingError(f"{module}.{name} is nothing that a core is made of")
+
+    def _picture(self) -> Picture:
+        made = Picture.__new__(Picture)
+        made.jobs = dict(self._jobs)
+        return made
 
 
 def struct_of(kind: type[S], encoded: bytes) -> S:
@@ -96,8 +106,13 @@ def struct_of(kind: type[S], encoded: bytes) -> S:
 
 
 def job_of(job_id: str) -> Job:
-    """Stands in the bytes for a job; the unpickler has its own."""
+    """Stands in the bytes for a job, which the unpickler has."""
     raise LookupError(job_id)
+
+
+def picture_of() -> Picture:
+    """Stands in the bytes for a picture with all the jobs that the unpickler has."""
+    raise LookupError("picture")
 
 
 def order_of(name: str) -> Order:

@@ -82,11 +82,12 @@ class Picture:
         self.node_changes: list[NodeChange] = []
 
     def __getstate__(self) -> dict[str, object]:
-        """Without the orders, each of which has its job's environment: `__setstate__` derives them from the jobs."""
-        desired = {node_id: tuple(of_node) for node_id, of_node in self.desired.items()}
-        return {**self.__dict__, "desired": desired}
+        """Without the jobs, and without the orders that follow from them: both have the jobs' environments."""
+        state = {name: part for name, part in self.__dict__.items() if name != "jobs"}
+        return {**state, "desired": {node_id: tuple(of_node) for node_id, of_node in self.desired.items()}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a picture that has its `jobs`, as `keeping.py` makes it."""
         self.__dict__.update(state)
         job_ids = {job_id for of_node in state["desired"].values() for job_id in of_node}
         orders = {job_id: run_orders(self.jobs[job_id], self.nodes) for job_id in job_ids}
