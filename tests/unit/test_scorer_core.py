@@ -399,8 +399,10 @@ def test_a_node_that_goes_is_forgotten() -> None:
 def test_gpus_that_a_node_makes_up_are_not_scored() -> None:
     fleet = working()
     watched = after(fleet)
-    known = watched.scorer.gpus
-    sampled = fleet.sampled("node-1")
+    known = watched.scorer.gpus_scored
+    sampled = next(message for message in fleet.tick() if isinstance(message, NodeSampled))
     made_up = tuple(replace(sampled.gpus[0], index=1000 + number, uuid=f"GPU-{number}") for number in range(200))
-    watched.scorer.observe(replace(sampled, gpus=(*sampled.gpus, *made_up), seq=10**6), fleet.now + 1)
-    assert watched.scorer.gpus == known
+    watched.scorer.observe(replace(sampled, gpus=(*sampled.gpus, *made_up)), fleet.now)
+    watched.scorer.decide(fleet.now)
+    assert len(watched.scorer._models) == 8
+    assert watched.scorer.gpus_scored == known
