@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self
@@ -26,6 +26,7 @@ from libs.messages.http import (
     JobsView,
     JobView,
     NodesView,
+    SpecificationsView,
     Submitted,
     TokenMade,
     TokensRevoked,
@@ -34,6 +35,7 @@ from libs.messages.http import (
 from libs.planning.explain import Explanation
 
 RETRY_SECONDS_MAX = 30.0
+SPECIFICATIONS_AT_ONCE = 50
 LOOK_SECONDS = 0.5  # between two looks at a job whose log has ended and which has not
 FINAL_EVENTS = frozenset(f"weft.jobs.{state}" for state in FINAL)
 MEDIA = {"json": "application/json", "yaml": "application/yaml"}
@@ -314,6 +316,16 @@ class Client:
         """The records of a pool behind `after`, as many as come at once; for an administrator."""
         query = _given({"pool": pool, "after": after, "limit": str(limit)})
         return await self._wire.ask("GET", "/v1/history", HistoryView, query=query)
+
+    async def specifications(self, job_ids: Iterable[str]) -> AsyncGenerator[dict[str, JobSpec], None]:
+        """What these jobs were submitted as, by id, part by part; for an administrator."""
+        left = sorted(set(job_ids))
+        while left:
+            asked, path = left[:SPECIFICATIONS_AT_ONCE], "/v1/history/specifications"
+            view = await self._wire.ask("GET", path, SpecificationsView, query={"jobs": ",".join(asked)})
+            yield view.specifications
+            last = max(view.specifications, default=asked[-1])
+            left = [job_id for job_id in left if job_id > last]
 
     # tokens and the API itself
 

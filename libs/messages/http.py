@@ -337,6 +337,14 @@ class HistoryView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     after: str = ""
 
 
+class SpecificationsView(Struct, frozen=True, kw_only=True):
+    """What jobs were submitted as, by id. A job that is not stored any more is left out, and so is a job behind the
+    last one here in the order of ids: ask again for those.
+    """
+
+    specifications: dict[str, JobSpec]
+
+
 class Health(Struct, frozen=True, kw_only=True):
     ok: bool
     detail: dict[str, Any] = {}

@@ -25,6 +25,7 @@ class Queue:
         self.order = order
         self._by_group: dict[Hashable, list[Place]] = {}
         self._where: dict[str, tuple[Hashable, Place]] = {}
+        self._groups: dict[Hashable, Hashable] = {}  # one object for all jobs of a group
 
     def __len__(self) -> int:
         return len(self._where)
@@ -37,6 +38,7 @@ class Queue:
         self.remove(standing.id)
         if self.order.by_share:
             group = (standing.tenant, group)
+        group = self._groups.setdefault(group, group)
         place = place_of(self.order, standing)
         insort(self._by_group.setdefault(group, []), place)
         self._where[standing.id] = (group, place)
@@ -49,7 +51,7 @@ class Queue:
         places = self._by_group[group]
         del places[bisect_left(places, place)]
         if not places:
-            del self._by_group[group]
+            del self._by_group[group], self._groups[group]
 
     def group(self, job_id: str) -> Hashable:
         group = self._where[job_id][0]

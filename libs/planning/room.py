@@ -16,7 +16,8 @@ from libs.planning.placement.offers import Cost, Offers
 from libs.planning.placement.packed import packed
 from libs.planning.scores import TYPICAL, GpuKey, Scores
 
-CHANGES_MAX = 200_000  # kept in mind, before all is looked at anew
+CHANGES_MAX = 200_000  # of nodes that are written down, before all nodes are looked at anew
+OFFERS_MAX = 64  # needs whose best node is kept up to date; each holds an entry for every node
 _CPU_GRAIN = 1e-6  # floating-point dust of adding and subtracting cores
 
 
@@ -191,7 +192,7 @@ class Room:
             if node_id in self._open:
                 self._open.remove(node_id)
                 self._unfile(self.nodes[node_id])
-                self.changed.append(node_id)
+                self._changes(node_id)
 
     def reopen(self, node_ids: Iterable[str]) -> None:
         for node_id in node_ids:
@@ -208,15 +209,24 @@ class Room:
 
     def best_node(self, need: Hashable, cost: Cost) -> tuple[tuple[float, ...], NodeRoom] | None:
         """Where `cost` is least, and how much; `need` is by what it is known again, and says all that `cost` reads."""
-        if self._scored != self.scores.changes or len(self.changed) > CHANGES_MAX:
+        if self._scored != self.scores.changes:
             self._scored = self.scores.changes
-            self.offers.clear()
-            self.changed.clear()
-        offers = self.offers.get(need)
-        if offers is None:
-            offers = self.offers[need] = Offers(self, cost)
+            self._forget_offers()
+        offers = self.offers.pop(need, None) or Offers(self, cost)
+        self.offers[need] = offers  # the last one: the need that was asked for longest ago is forgotten first
+        if len(self.offers) > OFFERS_MAX:
+            del self.offers[next(iter(self.offers))]
         found = offers.best(self)
         return None if found is None else (found[0], self.nodes[found[1]])
+
+    def _changes(self, node_id: str) -> None:
+        if len(self.changed) >= CHANGES_MAX:
+            self._forget_offers()
+        self.changed.append(node_id)
+
+    def _forget_offers(self) -> None:
+        self.offers.clear()
+        self.changed.clear()
 
     @property
     def open_nodes(self) -> Iterator[NodeRoom]:
@@ -245,7 +255,7 @@ class Room:
         if room is not None:
             room.cpus += before.cpus - after.cpus
             room.memory += before.memory - after.memory
-            self.changed.append(before.node_id)
+            self._changes(before.node_id)
             self.grown += after.cpus < before.cpus or after.memory < before.memory
 
     def take_all(self, allocations: Iterable[Allocation]) -> None:
@@ -394,7 +404,7 @@ class Room:
 
     def _open_one(self, room: NodeRoom) -> None:
         self._open.add(room.node.id)
-        self.changed.append(room.node.id)
+        self._changes(room.node.id)
         insort(self.buckets.setdefault(len(room.free), []), room.node.id)
         self.grown += 1
 
@@ -405,7 +415,7 @@ class Room:
             del self.buckets[len(room.free)]
 
     def _refile(self, room: NodeRoom, allocation: Allocation, change: Callable[[NodeRoom, Allocation], None]) -> None:
-        self.changed.append(room.node.id)
+        self._changes(room.node.id)
         if not allocation.gpus or room.node.id not in self._open:
             change(room, allocation)
             return

@@ -188,6 +188,10 @@ class GatewayStore(Protocol):
 
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]: ...
 
+    async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:
+        """What these jobs were submitted as, of as many of them as `bytes_max` hold, in the order of their ids; one
+        at least. A job that is not stored is left out."""
+
     async def told_until(self, moment: Moment) -> list[Event]:
         """What is needed to say how all was at a moment: of each job that may have been open then, its events until
         then, in order; of each node, the last.
@@ -233,7 +237,10 @@ class SchedulerStore(RelayStore, Protocol):
         """How the earlier leaderships ended, as far as they are known, the oldest first."""
 
     async def admit(self, lease: Lease, *, pool: str, limit: int) -> list[Job]:
-        """Make jobs of what was submitted; each is returned once, here or by `open_jobs` after a restart."""
+        """Make jobs of what was submitted; each is returned once, here or by `open_jobs` after a restart.
+
+        At most `limit` of them, and fewer where their specifications are large.
+        """
 
     async def asks(self, *, pool: str, limit: int) -> list[Ask]:
         """What users ask, submissions aside, oldest first."""
@@ -242,6 +249,8 @@ class SchedulerStore(RelayStore, Protocol):
 
     async def open_jobs(self, *, pool: str) -> list[Job]:
         """Every job that is not final."""
+
+    async def holding_jobs(self, *, pool: str) -> list[Job]: ...
 
     async def job(self, job_id: str) -> Job | None: ...
 
@@ -258,7 +267,8 @@ class SchedulerStore(RelayStore, Protocol):
     async def trim_history(self, lease: Lease, *, before: float, bytes_max: int) -> int:
         """Drop records from before `before`, and the oldest of more than `bytes_max`; how many were dropped.
 
-        What is left opens with a record that `begins`; the newest of those stays, and all behind it.
+        What is left opens with a record that `begins`; the newest of those stays, and all behind it. Where there is too
+        much to drop at once, the oldest are dropped, and the next call goes on.
         """
 
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...

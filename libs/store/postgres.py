@@ -4,8 +4,9 @@ Driver traps and their work-arounds are in docs/decisions/0003-postgres-is-truth
 """
 
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 
 import msgspec
 
@@ -37,7 +38,13 @@ from libs.store.rows import (
     hash_of,
     job_of,
     node_of,
+    spec_of,
 )
+
+PAGE_JOBS, PAGE_BYTES = 500, 16 << 20  # of jobs that are read at once: a specification may be a megabyte
+TRIM_RECORDS, TRIM_BYTES = 2000, 32 << 20  # of a history that are dropped at once
+TRIM_PARTS = 100  # in one call: what is left then is dropped in the next
+ADMITTED_BYTES_MAX = 32 << 20  # of specifications, as they are stored
 
 
 class PostgresStore:
@@ -138,13 +145,17 @@ class PostgresStore:
         return [node_of(row) for row in await self._rows("nodes", pool)]
 
     async def holding_jobs(self, *, pool: str) -> list[Job]:
-        return [job_of(row) for row in await self._rows("jobs_in", pool, [str(s) for s in HOLDING])]
+        return await self._jobs_in(pool, HOLDING)
 
     async def queued_jobs(self, *, pool: str) -> list[Job]:
-        return [job_of(row) for row in await self._rows("jobs_in", pool, [JobState.QUEUED.value])]
+        return await self._jobs_in(pool, {JobState.QUEUED})
 
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]:
-        return [job_of(row) for row in await self._rows("jobs_of", list(job_ids))]
+        return await self._paged("jobs_of", list(job_ids), most=len(job_ids))
+
+    async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:
+        rows = await self._rows("specifications", sorted(set(job_ids)), bytes_max)
+        return {row["id"]: spec_of(row) for row in rows}
 
     async def told_until(self, moment: Moment) -> list[Event]:
         return [event_of(row) for row in await self._rows("told_until", moment.at, *moment.place)]
@@ -187,11 +198,8 @@ class PostgresStore:
         return [Lease(**row) for row in await self._rows("leaderships", name)]
 
     async def admit(self, lease: Lease, *, pool: str, limit: int) -> list[Job]:
-        rows = await self._rows("admit", lease.name, lease.holder, lease.epoch, pool, limit)
-        if not rows:
-            return []
-        born = await self._rows("jobs_of", [row["id"] for row in rows])
-        return sorted((job_of(row) for row in born), key=lambda job: job.seq)
+        rows = await self._rows("admit", lease.name, lease.holder, lease.epoch, pool, limit, ADMITTED_BYTES_MAX)
+        return await self.jobs_of([row["id"] for row in rows])
 
     async def asks(self, *, pool: str, limit: int) -> list[Ask]:
         return [ask_of(row) for row in await self._rows("asks", pool, limit)]
@@ -200,8 +208,7 @@ class PostgresStore:
         await self._row("drop_asks", lease.name, lease.holder, lease.epoch, list(ask_ids))
 
     async def open_jobs(self, *, pool: str) -> list[Job]:
-        states = [str(state) for state in JobState if not state.final]
-        return [job_of(row) for row in await self._rows("jobs_in", pool, states)]
+        return await self._jobs_in(pool, {state for state in JobState if not state.final})
 
     async def take(self, lease: Lease, steps: Sequence[Step], *, record: Record | None = None) -> list[bool]:
         if not steps:
@@ -248,8 +255,29 @@ class PostgresStore:
         await self._row("record", lease.name, lease.holder, lease.epoch, *columns_of(record))
 
     async def trim_history(self, lease: Lease, *, before: float, bytes_max: int) -> int:
-        row = await self._row("trim_history", lease.name, lease.holder, lease.epoch, before, bytes_max)
-        return int(row["count"]) if row is not None else 0
+        cut = await self._row("history_cut", lease.name, before, bytes_max)
+        if cut is None:
+            return 0
+        held, place, dropped = (lease.name, lease.holder, lease.epoch), (cut["epoch"], cut["number"]), 0
+        for _ in range(TRIM_PARTS):
+            part = await self._row("trim_history", *held, *place, TRIM_RECORDS, TRIM_BYTES)
+            if part is None or not part["count"]:
+                break
+            dropped += part["count"]
+        return dropped
+
+    async def _jobs_in(self, pool: str, states: Collection[JobState]) -> list[Job]:
+        return await self._paged("jobs_in", pool, sorted(map(str, states)))
+
+    async def _paged(self, query: str, *arguments: object, most: float = inf) -> list[Job]:
+        """Jobs in the order of their submission, read page by page; not more than `most` are there."""
+        jobs: list[Job] = []
+        while len(jobs) < most:
+            page = await self._rows(query, *arguments, jobs[-1].seq if jobs else 0, PAGE_JOBS, PAGE_BYTES)
+            jobs += map(job_of, page)
+            if not page:
+                break
+        return jobs
 
     # relay
 

@@ -50,11 +50,15 @@ def ask_of(row: Row) -> Ask:
     return Ask(**{**row, "kind": AskKind(row["kind"]), "tune": row["tune"] and _TUNE.decode(row["tune"])})
 
 
+def spec_of(row: Row) -> JobSpec:
+    return _SPEC.decode(row["spec"])
+
+
 def job_of(row: Row) -> Job:
     return Job(
         id=row["id"],
         tenant=row["tenant"],
-        spec=_SPEC.decode(row["spec"]),
+        spec=spec_of(row),
         seq=row["seq"],
         submitted_at=row["submitted_at"],
         state=JobState(row["state"]),

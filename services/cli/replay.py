@@ -1,12 +1,13 @@
 """`weft replay`: derive what the scheduler decided anew, from what it was told, and say where it first differs.
 
 It runs the scheduler's own code of this version over the history that the cluster has recorded, or over a file. The
-exit status is 0 where every decision comes out as it was taken, 1 where one does not. Needs an administrator's token.
+exit status is 0 where every decision comes out as it was taken, 1 where one does not. Records that this version cannot
+read are named, and it goes on at the next record that begins anew. Needs an administrator's token.
 """
 
 import argparse
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -15,12 +16,23 @@ import msgspec
 from msgspec import Struct
 
 from libs.domain.job import Step
+from libs.domain.spec import JobSpec
 from libs.messages.history import Record
 from services.cli import connection, page
 from services.cli.complaint import Complaint
 from services.cli.words import clean, count
 from services.scheduler.picture import NodeChange
-from services.scheduler.replay import Difference, Replay
+from services.scheduler.replay import Difference, Replay, Unread
+
+
+class SavedSpecification(Struct, frozen=True, kw_only=True):
+    """A line of a saved history: a specification, before the first record that refers to it."""
+
+    job_id: str
+    spec: JobSpec
+
+
+Line = Record | SavedSpecification
 
 
 class Replayed(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,6 +43,7 @@ class Replayed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     decisions: int
     records: int
     skipped: int = 0
+    unread: tuple[Unread, ...] = ()
     difference: Difference | None = None
 
 
@@ -49,33 +62,48 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 async def replay(args: argparse.Namespace) -> int:
     made = Replay()
     with _kept(args.save) as kept:
-        async with contextlib.aclosing(_records(args)) as records:
-            async for record in records:
+        async with contextlib.aclosing(_lines(args, made)) as lines:
+            async for line in lines:
                 if kept is not None:
-                    kept.write(msgspec.json.encode(record).decode() + "\n")
-                made.feed(record)
+                    kept.write(msgspec.json.encode(line).decode() + "\n")
+                if isinstance(line, Record):
+                    made.feed(line)
+                else:
+                    made.specify({line.job_id: line.spec})
     if not made.records and made.difference is None:
-        raise Complaint(f"no history of pool {args.pool} is recorded")
+        unread = f"; {unread_text(made.unread[0])}" if made.unread else ""
+        raise Complaint(f"no history of pool {args.pool} is recorded" + (unread and f" that can be read{unread}"))
     _say(made, args)
     return 0 if made.difference is None else 1
 
 
-async def _records(args: argparse.Namespace) -> AsyncGenerator[Record, None]:
+async def _lines(args: argparse.Namespace, made: Replay) -> AsyncGenerator[Line, None]:
+    """Every record, each behind the specifications that `made` does not have yet."""
     if args.file is not None:
-        for record in _read(args.file):
-            yield record
+        for line in _read(args.file):
+            yield line
         return
     async with connection.connected(args) as client:
         view = await client.history(pool=args.pool)
         while view.records:
             for record in view.records:
+                async with contextlib.aclosing(client.specifications(made.lacks(record))) as parts:
+                    async for specs in parts:
+                        for line in _saved(specs):
+                            yield line
                 yield record
             view = await client.history(pool=args.pool, after=view.after)
 
 
-def _read(path: Path) -> list[Record]:
+def _saved(specs: Mapping[str, JobSpec]) -> Iterator[SavedSpecification]:
+    return (SavedSpecification(job_id=job_id, spec=spec) for job_id, spec in specs.items())
+
+
+def _read(path: Path) -> Iterator[Line]:
     try:
-        return _RECORDS.decode_lines(path.read_bytes())
+        with path.open("rb") as file:
+            for line in file:
+                yield (_SPECIFICATION if line.startswith(b'{"job_id":') else _RECORD).decode(line)
     except OSError as error:
         raise Complaint(f"cannot read {path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
@@ -104,16 +132,24 @@ def _say(made: Replay, args: argparse.Namespace) -> None:
                 decisions=made.steps,
                 records=made.records,
                 skipped=made.skipped,
+                unread=tuple(made.unread),
                 difference=made.difference,
             )
         )
         return
     end = "identical" if made.difference is None else "then it differs"
     print(f"{count(made.turns, 'turn')}, {count(made.steps, 'decision')} in {count(made.records, 'record')}: {end}")
+    for record in made.unread:
+        print(f"({unread_text(record)})")
     if made.skipped:
-        print(f"({count(made.skipped, 'record')} at the head skipped: what was known before them is not recorded)")
+        why = "is not recorded, or cannot be read" if made.unread else "is not recorded"
+        print(f"({count(made.skipped, 'record')} skipped: what was known before them {why})")
     if made.difference is not None:
         print(difference_text(made.difference))
+
+
+def unread_text(record: Unread) -> str:
+    return f"record {record.record} of leader epoch {record.epoch} {clean(record.sentence)}"
 
 
 def difference_text(found: Difference) -> str:
@@ -140,4 +176,5 @@ def _one(decided: Step | NodeChange | None) -> str:
             return f"{decided.job_id} version {decided.version} {decided.event}, epoch {decided.epoch}{where}: {cause}"
 
 
-_RECORDS = msgspec.json.Decoder(Record)
+_RECORD = msgspec.json.Decoder(Record)
+_SPECIFICATION = msgspec.json.Decoder(SavedSpecification)

@@ -1,4 +1,4 @@
-"""What the schedulers were told and decided, as it is recorded: for `weft replay`. It holds every specification."""
+"""What the schedulers were told and decided, as it is recorded, and the specifications of its jobs: `weft replay`."""
 
 from typing import Annotated
 
@@ -6,11 +6,13 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from libs.domain.spec import TOKEN_PATTERN
-from libs.messages.http import HistoryView
+from libs.messages.http import HistoryView, SpecificationsView
 from services.gateway.route import Call, answer
 
 PART_BYTES = 4 << 20
 AFTER = r"^[0-9]{1,18}-[0-9]{1,9}$(?!\n)"  # an epoch and a number
+
+JOBS = r"^[a-z0-9-]{1,63}(,[a-z0-9-]{1,63}){0,49}$(?!\n)"
 
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,3 +29,12 @@ async def history(call: Call[HistoryQuery]) -> web.StreamResponse:
     )
     after = f"{records[-1].epoch}-{records[-1].number}" if records else ""
     return answer(HistoryView(pool=query.pool, records=tuple(records), after=after))
+
+
+class SpecificationsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    jobs: Annotated[str, Meta(pattern=JOBS, description="Up to 50 ids of jobs, with commas between them.")]
+
+
+async def specifications(call: Call[SpecificationsQuery]) -> web.StreamResponse:
+    found = await call.gateway.store.specifications(call.query.jobs.split(","), bytes_max=PART_BYTES)
+    return answer(SpecificationsView(specifications=found))

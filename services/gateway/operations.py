@@ -14,6 +14,7 @@ from libs.messages.http import (
     JobView,
     NodesView,
     PriorityWanted,
+    SpecificationsView,
     Submitted,
     TokenMade,
     TokensRevoked,
@@ -24,7 +25,7 @@ from libs.planning.explain import Explanation
 from services.gateway import documents, events, gpus, history, jobs, logs, nodes, tokens
 from services.gateway.events import SSE, EventsQuery, StoryQuery
 from services.gateway.gpus import GpusQuery
-from services.gateway.history import HistoryQuery
+from services.gateway.history import HistoryQuery, SpecificationsQuery
 from services.gateway.jobs import JobsQuery
 from services.gateway.logs import LogQuery
 from services.gateway.past import PastQuery
@@ -239,6 +240,18 @@ OPERATIONS: tuple[Route[Any], ...] = (
         who=Who.ADMIN,
         answers={200: Answer(description="A part of it.", type=HistoryView)},
         example="?pool=default",
+    ),
+    Route(
+        method="GET",
+        path="/v1/history/specifications",
+        group="cluster",
+        summary="What jobs in the history were submitted as",
+        description="The records of the history name jobs; their specifications are here, in parts.",
+        handler=history.specifications,
+        query=SpecificationsQuery,
+        who=Who.ADMIN,
+        answers={200: Answer(description="A part of them.", type=SpecificationsView)},
+        example="?jobs=j-1,j-2",
     ),
     Route(
         method="POST",

@@ -328,7 +328,7 @@ class Desk:
             logger.critical("a step is unlawful", extra={"job": step.job_id, "step": step.event, "error": str(error)})
         self._refused.add(step.job_id)
         instead = self._journal.not_stored(step, now)
-        record = self._journal.record()
+        record = await self._record()
         try:
             taken = await self._store.take(lease, instead, record=record) if instead else []
         except UnlawfulError as error:
@@ -352,13 +352,17 @@ class Desk:
         logger.info("node", extra={"node": change.node.id, "event": change.event, "why": change.sentence})
         self.outbox_filled.set()
 
+    async def _record(self) -> Record:
+        draft = self._journal.draft()
+        return await asyncio.to_thread(draft.encoded) if draft.large else draft.encoded()
+
     def _recorded(self, record: Record) -> None:
         self._journal.stored(record)
         self._tally.recorded(record)
 
     async def _commit(self, lease: Lease, steps: Sequence[Step], changes: Sequence[NodeChange], now: float) -> None:
         self._refused.clear()
-        record = self._journal.record() if steps or changes or self._journal.due(now) else None
+        record = await self._record() if steps or changes or self._journal.due(now) else None
         if record is not None and (changes or not steps):
             await self._store.record(lease, record)
             self._recorded(record)

@@ -2,10 +2,13 @@
 
 The desk speaks to the core through a `Journal`, which passes on every word and keeps it. What it kept becomes a
 `Record`, stored with the steps that follow from it. `replay.py` reads it.
+
+A record holds no specification: the store has each of them once, and a specification may be a megabyte. Where a record
+names a job, it holds a checksum of the job's specification; `specified` puts the specifications back.
 """
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -13,6 +16,7 @@ from msgspec import Struct, structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job, Step
+from libs.domain.spec import JobSpec
 from libs.messages.asks import Ask
 from libs.messages.history import Record
 from libs.messages.nodes import NodeReported, RunSeen, StartRun
@@ -21,8 +25,12 @@ from services.scheduler.core import Scheduler, Settings
 from services.scheduler.keeping import pickled
 from services.scheduler.picture import NodeChange
 
-FORMAT = 1  # of a record's body: another number, another reader
+FORMAT = 2  # of a record's body: another number, another reader
+READS = (1, 2)  # in records of format 1 every job has its specification
 LEVEL = 1  # zlib's quickest: it runs between deciding and storing
+LARGE = 500  # a record of more jobs than this is encoded outside the event loop
+
+_ELSEWHERE = JobSpec(name="elsewhere")  # stands in a record where a job's specification was
 
 
 class Loaded(Struct, frozen=True, array_like=True, tag=0):
@@ -36,6 +44,7 @@ class Loaded(Struct, frozen=True, array_like=True, tag=0):
     now: float
     went_back_at: float | None = None
     classes: tuple[WorkloadClass, ...] = ()
+    checksums: tuple[int, ...] = ()  # of the jobs' specifications, in the order of the jobs
 
 
 class Began(Struct, frozen=True, array_like=True, tag=2):
@@ -44,11 +53,13 @@ class Began(Struct, frozen=True, array_like=True, tag=2):
 
 class Admitted(Struct, frozen=True, array_like=True, tag=3):
     jobs: tuple[Job, ...]
+    checksums: tuple[int, ...] = ()
 
 
 class Asked(Struct, frozen=True, array_like=True, tag=4):
     ask: Ask
     job: Job | None
+    checksum: int | None = None
 
 
 class Reported(Struct, frozen=True, array_like=True, tag=5):
@@ -113,11 +124,14 @@ class Answered(Struct, frozen=True, array_like=True, tag=11):
 class Kept(Struct, frozen=True, array_like=True, tag=1):
     """All that the core knew in the middle of its life, as `keeping.py` keeps it. From here on nodes are numbered anew.
 
-    `before` is what the core had been told by then and no record has: for who comes from further back, without `core`.
+    `before` is what the core had been told by then and no record has: for a replay that comes from further back, and
+    goes on with its own core. The core refers to its `jobs` by id.
     """
 
     core: bytes
     before: tuple[Answered | Rescored, ...]
+    jobs: tuple[Job, ...] = ()
+    checksums: tuple[int, ...] = ()
 
 
 Entry: TypeAlias = (
@@ -142,7 +156,10 @@ _ENTRIES = msgspec.msgpack.Decoder(list[Entry])
 
 
 class Pace(Struct, frozen=True, kw_only=True):
-    """How long the journal may keep what led to no step, and after how much it says anew all that is known."""
+    """How long the journal may keep what led to no step, and after how much it says anew all that is known.
+
+    That costs as much as what it says is long: it is not done before as much was added as the last beginning took.
+    """
 
     quiet_seconds: float = 10.0
     entries_max: int = 20_000
@@ -169,14 +186,16 @@ class Journal:
         self._pace = pace or Pace()
         self._entries: list[Entry] = []
         self._known: dict[str, int] = {}
-        self._reports: list[NodeReported] = []
+        self._reports: dict[str, NodeReported] = {}  # the last of each node
+        self._numbers = 0
         self._steps: list[Step] = []
         self._answered: list[int] = []
         self._digest = 0
         self._epoch, self._number = 0, 1
         self._at = self._until = 0.0
         self._turns = self._decided = 0
-        self._begun_at, self._bytes = 0.0, 0
+        self._begun_at, self._bytes, self._beginning = 0.0, 0, 0
+        self._checksums: dict[str, int] = {}  # of the specification of each job that a record named
 
     # what is told
 
@@ -208,7 +227,8 @@ class Journal:
         self._open(loaded, now)
 
     def begin(self, now: float) -> None:
-        if self._bytes >= self._pace.begin_bytes or now - self._begun_at >= self._pace.begin_seconds:
+        enough = max(self._pace.begin_bytes, self._beginning)
+        if self._bytes >= enough or now - self._begun_at >= self._pace.begin_seconds:
             self._keep(now)
         self._flush_answers()
         if not self._turns:
@@ -276,25 +296,33 @@ class Journal:
         """Is it time to store what led to nothing?"""
         return len(self._entries) >= self._pace.entries_max or now - self._at >= self._pace.quiet_seconds
 
-    def record(self) -> Record:
-        """All that was told and decided since the last one."""
+    def draft(self) -> "Draft":
+        """All that was told and decided since the last record."""
         self._flush_answers()
-        return Record(
+        first = self._entries[0]
+        if isinstance(first, Loaded | Kept):
+            known = {job.id for job in first.jobs}
+            self._checksums = {job_id: self._checksums[job_id] for job_id in known & self._checksums.keys()}
+        record = Record(
             epoch=self._epoch,
             number=self._number,
             format=FORMAT,
-            begins=isinstance(self._entries[0], Loaded | Kept),
+            begins=isinstance(first, Loaded | Kept),
             at=self._at,
             until=self._until,
             turns=self._turns,
             steps=self._decided,
-            body=zlib.compress(encode(self._entries), LEVEL),
+            body=b"",
         )
+        return Draft(record, tuple(self._entries), self._checksums)
 
     def stored(self, record: Record) -> None:
         """`record` is safe: go on behind it."""
         self._number += 1
-        self._bytes += len(record.body)
+        if record.begins:
+            self._beginning = len(record.body)
+        else:
+            self._bytes += len(record.body)
         self._clear([], record.until)
 
     def _keep(self, now: float) -> None:
@@ -303,11 +331,11 @@ class Journal:
             self._flush_answers()
             before = tuple(entry for entry in self._entries if isinstance(entry, Answered | Rescored))
             assert len(before) == len(self._entries), "more was told between two turns than can be"
-            self._open(Kept(pickled(self.core), before), now)
+            self._open(Kept(pickled(self.core), before, tuple(self.core.picture.jobs.values())), now)
 
     def _open(self, first: Loaded | Kept, now: float) -> None:
-        self._known, self._reports = {}, []
-        self._begun_at, self._bytes = now, 0
+        self._known, self._reports, self._numbers = {}, {}, 0
+        self._begun_at, self._bytes, self._beginning = now, 0, 0
         self._clear([first], now)
 
     def _clear(self, entries: list[Entry], now: float) -> None:
@@ -325,20 +353,95 @@ class Journal:
             self._answered, self._digest = [], 0
 
     def _reported(self, report: NodeReported) -> Entry:
-        number = self._known.setdefault(report.node_id, len(self._reports))
-        if number == len(self._reports):
-            self._reports.append(report)
+        before, self._reports[report.node_id] = self._reports.get(report.node_id), report
+        if before is None:
+            self._known[report.node_id] = self._numbers
+            self._numbers += 1
             return Reported(report)
-        before, self._reports[number] = self._reports[number], report
+        number = self._known[report.node_id]
         rest = structs.replace(report, seq=before.seq, runs=before.runs, leaving=before.leaving)
         if rest != before:
-            del self._known[report.node_id]  # another executor, or another machine: begin again with a new number
+            del self._reports[report.node_id]  # another executor, or another machine: begin again with a new number
             return self._reported(report)
         ahead = report.seq - before.seq
         if report.runs == before.runs and report.leaving == before.leaving:
             return Repeated(number, ahead)
         runs = tuple(_told(run, index, before.runs) for index, run in enumerate(report.runs))
         return Changed(number, ahead, report.leaving, runs)
+
+
+class Draft:
+    """A record that has yet to be encoded. What it holds does not change, so a thread may do that where it is large."""
+
+    def __init__(self, record: Record, entries: Sequence[Entry], checksums: dict[str, int]) -> None:
+        self._record = record
+        self._entries = entries
+        self._checksums = checksums
+
+    @property
+    def large(self) -> bool:
+        return sum(len(jobs_of(entry)) for entry in self._entries) > LARGE
+
+    def encoded(self) -> Record:
+        entries = [self._by_reference(entry) for entry in self._entries]
+        return structs.replace(self._record, body=zlib.compress(encode(entries), LEVEL))
+
+    def _by_reference(self, entry: Entry) -> Entry:
+        """The entry without specifications, with their checksums instead."""
+        match entry:
+            case Loaded() | Kept() | Admitted():
+                jobs = tuple(structs.replace(job, spec=_ELSEWHERE) for job in entry.jobs)
+                return structs.replace(entry, jobs=jobs, checksums=tuple(self._checksum(job) for job in entry.jobs))
+            case Asked(job=Job() as job):
+                return structs.replace(entry, job=structs.replace(job, spec=_ELSEWHERE), checksum=self._checksum(job))
+            case _:
+                return entry
+
+    def _checksum(self, job: Job) -> int:
+        known = self._checksums.get(job.id)
+        if known is None:
+            known = self._checksums[job.id] = checksum_of(job.spec)
+        return known
+
+
+class SpecificationError(Exception):
+    """The specification of a job in a record is not there, or is another than it was."""
+
+
+def checksum_of(spec: JobSpec) -> int:
+    return zlib.crc32(encode(spec))
+
+
+def jobs_of(entry: Entry) -> tuple[Job, ...]:
+    """The jobs that an entry holds."""
+    match entry:
+        case Loaded() | Kept() | Admitted():
+            return entry.jobs
+        case Asked(job=Job() as job):
+            return (job,)
+        case _:
+            return ()
+
+
+def specified(entry: Entry, specs: Mapping[str, JobSpec]) -> Entry:
+    """The entry with the specifications of its jobs. Raises SpecificationError."""
+    match entry:
+        case Loaded() | Kept() | Admitted() if entry.checksums:
+            pairs = zip(entry.jobs, entry.checksums, strict=True)
+            return structs.replace(entry, jobs=tuple(_specified(job, checksum, specs) for job, checksum in pairs))
+        case Asked(job=Job() as job, checksum=int() as checksum):
+            return structs.replace(entry, job=_specified(job, checksum, specs))
+        case _:
+            return entry
+
+
+def _specified(job: Job, checksum: int, specs: Mapping[str, JobSpec]) -> Job:
+    spec = specs.get(job.id)
+    if spec is None:
+        raise SpecificationError(f"the specification of {job.id} is not stored any more")
+    if checksum_of(spec) != checksum:
+        raise SpecificationError(f"the specification of {job.id} is another than it was")
+    return structs.replace(job, spec=spec)
 
 
 def _told(run: RunSeen, index: int, before: Sequence[RunSeen]) -> int | Ticked | RunSeen:
@@ -375,5 +478,8 @@ def digest_of(runs: Iterable[StartRun], before: int = 0) -> int:
 
 
 def entries_of(record: Record) -> list[Entry]:
-    """Raises zlib.error or msgspec.DecodeError where it is not what a journal wrote."""
+    """As they are in the record, without specifications.
+
+    Raises zlib.error or msgspec.DecodeError where it is not what a journal wrote.
+    """
     return _ENTRIES.decode(zlib.decompress(record.body))

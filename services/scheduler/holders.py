@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
 
 from libs.domain.job import Job, JobState
@@ -10,6 +10,7 @@ from libs.planning.jobs import standing_of
 from libs.planning.order.standing import Key, Order, Standing
 from libs.planning.preemption import Holder
 
+STALE_MAX = 64  # entries that count no more in the heap of changes, besides one for each that does
 LEAVES_FIRST = (-inf,)  # whoever is stopping anyhow is asked before all others
 
 
@@ -18,7 +19,8 @@ class Holders:
         self._order = order
         self._sorted: list[tuple[Key, str]] = []
         self._worth_of: dict[str, Key] = {}
-        self._changes: list[tuple[float, str]] = []  # a heap: when whose tier is another, if it runs on until then
+        self._changes: list[tuple[float, str]] = []  # a heap: when a job that runs on has another tier
+        self._changes_at: dict[str, float] = {}  # of each job the entry in the heap that counts
 
     def put(self, job: Job, now: float) -> None:
         """It holds something, came to do so in another state, or ran on."""
@@ -30,13 +32,22 @@ class Holders:
             worth = (-float(self._order.tier(standing)), -job.held_since)  # of one tier, the one that loses least
             after = self._order.changes_after_s(standing)
             if after is not None:
-                heappush(self._changes, (now + after, job.id))
+                self._push(now + after, job.id)
         else:
             return
         self._worth_of[job.id] = worth
         insort(self._sorted, (worth, job.id))
 
+    def _push(self, at: float, job_id: str) -> None:
+        self._changes_at[job_id] = at
+        if len(self._changes) > 2 * len(self._changes_at) + STALE_MAX:
+            self._changes = [(at, job_id) for job_id, at in self._changes_at.items()]
+            heapify(self._changes)
+        else:
+            heappush(self._changes, (at, job_id))
+
     def remove(self, job_id: str) -> None:
+        self._changes_at.pop(job_id, None)
         worth = self._worth_of.pop(job_id, None)
         if worth is not None:
             del self._sorted[bisect_left(self._sorted, (worth, job_id))]
@@ -44,8 +55,8 @@ class Holders:
     def who_may_leave(self, waiting: Standing, jobs: Mapping[str, Job], now: float) -> list[Holder]:
         """Whoever is stopping anyhow, before all others; then those that `waiting` may displace: the higher tiers."""
         while self._changes and self._changes[0][0] <= now:
-            _, job_id = heappop(self._changes)
-            if self._worth_of.get(job_id, LEAVES_FIRST) != LEAVES_FIRST:
+            at, job_id = heappop(self._changes)
+            if self._changes_at.get(job_id) == at:
                 self.put(jobs[job_id], now)
         first_to_stay = -inf if self._order.tier is None else -float(self._order.tier(waiting))
         found: list[Holder] = []

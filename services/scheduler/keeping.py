@@ -1,10 +1,12 @@
 """All that a core knows, as bytes and back: so that a history can begin in the middle of a leader's life.
 
-What is code is kept by its name: the order and the placement that the policy names.
+What is code is kept by its name: the order and the placement that the policy names. A job is kept by its id: whoever
+reads the bytes gives the jobs, so that no specification is in them.
 """
 
 import io
 import pickle
+from collections.abc import Iterable
 from functools import cache
 from types import FunctionType
 from typing import Any, TypeVar
@@ -12,10 +14,12 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from libs.domain.job import Job
 from libs.planning.order.standing import Order
 from libs.planning.policy import PLACEMENTS, Policy
 from libs.planning.room import Placer
 from services.scheduler.core import Scheduler
+from services.scheduler.picture import Picture
 
 S = TypeVar("S", bound=Struct)
 
@@ -26,15 +30,16 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def pickled(core: Scheduler) -> bytes:
+    """To be read with the jobs of its picture as they are now."""
     into = io.BytesIO()
     _Pickler(into, pickle.HIGHEST_PROTOCOL).dump(core)
     return into.getvalue()
 
 
-def unpickled(core: bytes) -> Scheduler:
+def unpickled(core: bytes, jobs: Iterable[Job] = ()) -> Scheduler:
     """Raises pickle.UnpicklingError where it is no core, or of a version whose classes are not there any more."""
     try:
-        made = _Unpickler(io.BytesIO(core)).load()
+        made = _Unpickler(core, jobs).load()
     except _BROKEN as error:
         raise pickle.UnpicklingError(f"{type(error).__name__}: {error}") from error
     if not isinstance(made, Scheduler):
@@ -60,6 +65,10 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Order):
             return (order_of, (obj.name,))
+        if isinstance(obj, Picture):
+            return (picture_of, (), obj.__getstate__())
+        if isinstance(obj, Job):
+            return (job_of, (obj.id,))
         if isinstance(obj, Struct):
             return (struct_of, (type(obj), _encode(obj)))
         if isinstance(obj, FunctionType) and obj in _PLACERS:
@@ -70,17 +79,40 @@ class _Pickler(pickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     """Makes nothing but our own classes: a history may come from anywhere."""
 
+    def __init__(self, core: bytes, jobs: Iterable[Job]) -> None:
+        super().__init__(io.BytesIO(core))
+        self._jobs = {job.id: job for job in jobs}
+
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.".startswith(_OURS) and "." not in name:
             found = super().find_class(module, name)
+            if found is job_of:
+                return self._jobs.__getitem__
+            if found is picture_of:
+                return self._picture
             if found in (struct_of, order_of, placer_of) or (isinstance(found, type) and found.__module__ == module):
                 return found
         raise pickle.UnpicklingError(f"{module}.{name} is nothing that a core is made of")
+
+    def _picture(self) -> Picture:
+        made = Picture.__new__(Picture)
+        made.jobs = dict(self._jobs)
+        return made
 
 
 def struct_of(kind: type[S], encoded: bytes) -> S:
     made: S = _decoder(kind).decode(encoded)
     return made
+
+
+def job_of(job_id: str) -> Job:
+    """Stands in the bytes for a job, which the unpickler has."""
+    raise LookupError(job_id)
+
+
+def picture_of() -> Picture:
+    """Stands in the bytes for a picture with all the jobs that the unpickler has."""
+    raise LookupError("picture")
 
 
 def order_of(name: str) -> Order:

@@ -4,6 +4,8 @@ Every change of a job goes through `go`, which makes the step and draws it into 
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -25,6 +27,8 @@ from services.scheduler.runs import Runs
 _S, _E = JobState, JobEvent
 
 CPU_DUST = 1e-3  # what adding and subtracting cores very often may leave behind
+
+LEARNT_MAX = 50_000  # workloads whose class is known, the newest: a tenant may name any number of them
 
 POLICY = Policy("priority", "weft-best", "easy")
 
@@ -82,6 +86,24 @@ class Picture:
         self.node_changes: list[NodeChange] = []
         self._decided: dict[tuple[str, int], tuple[Job, Step]] = {}  # in this turn, by job and version before the step
 
+    def __getstate__(self) -> dict[str, object]:
+        """Between two turns; without the jobs, and without the orders that follow from them: both have the jobs'
+        environments."""
+        state = {name: part for name, part in self.__dict__.items() if name not in ("jobs", "orders", "_decided")}
+        return {**state, "desired": {node_id: tuple(of_node) for node_id, of_node in self.desired.items()}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a picture that has its `jobs`, as `keeping.py` makes it."""
+        self.__dict__.update(state)
+        self._decided = {}
+        self.orders = {job_id: job_order(self.jobs[job_id], self.nodes) for job_id in state["order_bytes"]}
+        job_ids = {job_id for of_node in state["desired"].values() for job_id in of_node}
+        orders = {job_id: run_orders(self.jobs[job_id], self.nodes) for job_id in job_ids}
+        self.desired = {
+            node_id: {job_id: orders[job_id][node_id] for job_id in of_node}
+            for node_id, of_node in state["desired"].items()
+        }
+
     def load(
         self,
         *,
@@ -136,7 +158,8 @@ class Picture:
         if not new:
             return
         self.scored += 1
-        before, self.learnt = self.learnt, {**self.learnt, **new}
+        before, learnt = self.learnt, {**self.learnt, **new}
+        self.learnt = dict(islice(learnt.items(), max(0, len(learnt) - LEARNT_MAX), None))
         for job in [job for job in self.jobs.values() if job.id in self.queue]:
             if class_of(job.spec, before) != class_of(job.spec, self.learnt):
                 self.stand(job, now)
@@ -445,7 +468,10 @@ class Picture:
         self.orders.pop(job.id, None)
         self.runs.let_go(job)
         self.holdings.let_go(job)
-        self.ports[job.placement.master_address].difference_update(ports_of(job))
+        ports = self.ports[job.placement.master_address]
+        ports.difference_update(ports_of(job))
+        if not ports:
+            del self.ports[job.placement.master_address]
         self.room.give_back_all(job.placement.allocations)
         for allocation in job.placement.allocations:
             if self.runs.alive(job, allocation):

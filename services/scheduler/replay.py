@@ -2,18 +2,29 @@
 
 import pickle
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from libs.domain.job import Step
+from libs.domain.spec import JobSpec
 from libs.messages.history import Record
 from libs.messages.nodes import NodeReported
 from services.scheduler import history
 from services.scheduler.core import Scheduler
-from services.scheduler.history import FORMAT, Decided, Entry, digest_of, encode, entries_of
+from services.scheduler.history import (
+    READS,
+    Decided,
+    Entry,
+    SpecificationError,
+    digest_of,
+    encode,
+    entries_of,
+    jobs_of,
+    specified,
+)
 from services.scheduler.keeping import unpickled
 from services.scheduler.picture import NodeChange
 
@@ -33,15 +44,29 @@ class Difference(Struct, frozen=True, kw_only=True, omit_defaults=True):
     derived: Step | NodeChange | None = None
 
 
+class Unread(Struct, frozen=True, kw_only=True):
+    """A record that this version cannot read; the replay goes on at the next beginning."""
+
+    epoch: int
+    record: int
+    sentence: str
+
+
 class Replay:
-    """`feed` it the records of a pool in order, until one differs. What comes before the first beginning is skipped."""
+    """`feed` it the records of a pool in order, until one differs. What comes before the first beginning is skipped.
+
+    A record that `lacks` specifications is fed once they are given with `specify`.
+    """
 
     def __init__(self) -> None:
         self.records = 0
         self.turns = 0
         self.steps = 0
         self.skipped = 0
+        self.unread: list[Unread] = []
         self.difference: Difference | None = None
+        self._specs: dict[str, JobSpec] = {}
+        self._opened: tuple[Record, list[Entry]] | None = None
         self._core: Scheduler | None = None
         self._reports: list[NodeReported] = []
         self._last: Record | None = None
@@ -54,40 +79,68 @@ class Replay:
             self.difference = self._feed(record)
         return self.difference
 
+    def lacks(self, record: Record) -> list[str]:
+        """The jobs in the record whose specification is in the store, and was not given yet."""
+        if record.format not in READS or record.format == 1:
+            return []
+        try:
+            entries = entries_of(record)
+        except (zlib.error, msgspec.DecodeError):
+            return []  # feeding the record says so
+        self._opened = (record, entries)
+        wanted = dict.fromkeys(job.id for entry in entries for job in jobs_of(entry))
+        return [job_id for job_id in wanted if job_id not in self._specs]
+
+    def specify(self, specs: Mapping[str, JobSpec]) -> None:
+        self._specs.update(specs)
+
     def _feed(self, record: Record) -> Difference | None:
         before, self._last = self._last, record
         self._now = record.at
-        if record.format != FORMAT:
-            return self._differs("unreadable", f"is of format {record.format}; this version reads {FORMAT}")
         if self._core is None and not record.begins:
             self.skipped += 1
             return None
-        if (
-            not record.begins
-            and before is not None
-            and (record.epoch, record.number)
-            != (
-                before.epoch,
-                before.number + 1,
-            )
-        ):
+        if record.format not in READS:
+            *others, last = map(str, READS)
+            self._leave(f"is of format {record.format}; this version reads {', '.join(others)} and {last}")
+            return None
+        follows = before is not None and (record.epoch, record.number) == (before.epoch, before.number + 1)
+        if before is not None and not record.begins and not follows:
             sentence = f"records are missing: {record.epoch}/{record.number} follows {before.epoch}/{before.number}"
             return self._differs("unreadable", sentence)
         try:
-            entries = entries_of(record)
+            entries = self._entries_of(record)
         except (zlib.error, msgspec.DecodeError) as error:
             return self._differs("unreadable", f"cannot be read: {error}")
+        except SpecificationError as error:
+            self._leave(str(error))
+            return None
         self.records += 1
         for entry in entries:
             try:
                 difference = self._tell(entry)
             except pickle.UnpicklingError as error:
-                return self._differs("unreadable", f"begins with what cannot be read here: {error}")
+                self.records -= 1
+                self._leave(f"begins with what cannot be read here: {error}")
+                return None
             except (AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
                 return self._differs("failed", f"the code fails: {type(error).__name__}: {error}")
             if difference is not None:
                 return difference
         return None
+
+    def _entries_of(self, record: Record) -> list[Entry]:
+        opened, self._opened = self._opened, None
+        entries = opened[1] if opened is not None and opened[0] is record else entries_of(record)
+        if self._core is not None and isinstance(entries[0], history.Kept):
+            return [entries[0], *(specified(entry, self._specs) for entry in entries[1:])]  # it has its own core
+        return [specified(entry, self._specs) for entry in entries]
+
+    def _leave(self, sentence: str) -> None:
+        """Go on without this record, at the next beginning."""
+        assert self._last is not None
+        self.unread.append(Unread(epoch=self._last.epoch, record=self._last.number, sentence=sentence))
+        self._core = None
 
     def _tell(self, entry: Entry) -> Difference | None:
         """Say to the core what its leader was told then; compare what comes of it where that was kept."""
@@ -107,7 +160,7 @@ class Replay:
             case history.Kept():
                 difference = None
                 if self._core is None:
-                    self._core = unpickled(entry.core)
+                    self._core = unpickled(entry.core, entry.jobs)
                 else:
                     told = (self._go_on(self._core, one) for one in entry.before)
                     difference = next((one for one in told if one is not None), None)

@@ -131,7 +131,7 @@ class Runs:
         self._reports[report.node_id] = (report.boot_id, report.incarnation, report.seq)
         self._other_boot.pop(report.node_id, None)
         seen = self._seen[report.node_id] = {(run.job_id, run.epoch, run.rank): run for run in report.runs}
-        self._ever_seen.update(key for key in seen if key[0] in self.holding)
+        self._ever_seen.update(key for key in seen if self._held.get(key) == report.node_id)
 
     def offered(self, node_id: str, runs: Sequence[StartRun]) -> None:
         """The answer to the node's newest report told it to run these: it may, whatever that report said."""

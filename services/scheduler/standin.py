@@ -55,7 +55,7 @@ class StandIn:
         nodes = {node.id: node for node in await self._store.nodes(pool=self._pool)}
         by_node: dict[str, list[StartRun]] = {}
         of_jobs: dict[str, JobOrder] = {}
-        for job in await self._store.open_jobs(pool=self._pool):
+        for job in await self._store.holding_jobs(pool=self._pool):
             if job.placement is not None and job.stopping_for is None:
                 of_jobs[job.id] = job_order(job, nodes)
                 for node_id, runs in run_orders(job, nodes).items():

@@ -22,6 +22,8 @@ from services.scheduler.placing import place
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
+CACHED_LEAST = 256  # shapes whose answer is kept, besides some for each job that waits
+
 LOOK_AGAIN_SECONDS = 1.0  # between two looks for whom to displace for the same job
 STAND_AGAIN_SECONDS = 60.0  # between two looks at who has waited so long that the order puts him elsewhere
 
@@ -57,6 +59,7 @@ class Waiting:
             picture.unexplained.add(job_id)
         self._mind_strays(now)
         self._stand_again(now)
+        self._forget_shapes()
         for of_waiting in (self._making_room, self._looked_at):
             for job_id in [job_id for job_id in of_waiting if job_id not in picture.queue]:
                 del of_waiting[job_id]
@@ -65,6 +68,13 @@ class Waiting:
         arrived = self._moving.arrive(now)
         steps, causes = self._place_waiting(now)
         return arrived + steps + self._explain_waiting(causes, now)
+
+    def _forget_shapes(self) -> None:
+        """Shapes of jobs that wait no more are asked about no more, and users may make up any number of them."""
+        most = CACHED_LEAST + 4 * len(self._picture.queue)
+        for of_shapes in (self._unfit, self._fits_empty):
+            if len(of_shapes) > most:
+                of_shapes.clear()
 
     def _stand_again(self, now: float) -> None:
         """Where the order goes by how long one has gone without, it is looked at again from time to time."""

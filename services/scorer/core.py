@@ -150,7 +150,11 @@ class Scorer:
         if not self.arrivals.take(sampled, heard_at=now):
             self.outcomes["late-sample"] += 1
             return
+        node = self._nodes.get(sampled.node_id)
+        there = {gpu.index for gpu in node.capacity.gpus} if node is not None else set()
         for gpu in sampled.gpus:
+            if gpu.index not in there:
+                continue  # a node may make up any number of them
             place = (sampled.node_id, gpu.index)
             self._models[place] = gpu.model
             self._standings.appear(place, gpu.uuid)

@@ -50,8 +50,10 @@ class Paces:
 
     def typical(self, kind: Alike) -> float | None:
         """Seconds; None where too few tell."""
+        told = self._by_kind.get(kind)
+        if told is None:
+            return None
         if kind not in self._typical:
-            told = self._by_kind.get(kind, {})
             times = [one.typical_seconds for one in told.values()]
             self._typical[kind] = median(times) if len(times) >= RANKS_LEAST else None
         return self._typical[kind]

@@ -96,6 +96,10 @@ def altered(record: Record) -> tuple[Record, Step] | None:
     return None
 
 
+def is_record(line: bytes) -> bool:
+    return line.startswith(b'{"epoch":')
+
+
 async def test_what_two_leaders_decided_is_derived_again(cluster: Cluster) -> None:
     made = await weft(cluster, "replay", "--json")
     assert (made.status, made.err) == (0, "")
@@ -118,10 +122,16 @@ async def test_a_history_is_saved_and_replayed_from_its_file(cluster: Cluster, t
     again = await weft(cluster, "replay", "--file", str(file))
     assert (saved.status, again.status) == (0, 0)
     assert again.out.endswith(": identical\n")
-    records = [msgspec.json.decode(line, type=Record) for line in file.read_bytes().splitlines()]
-    at, (changed, step) = next((at, found) for at, one in enumerate(records) if at > 3 and (found := altered(one)))
-    records[at] = changed
-    file.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in records))
+    lines = file.read_bytes().splitlines(keepends=True)
+    specs = [json.loads(line)["job_id"] for line in lines if not is_record(line)]
+    assert len(specs) == len(set(specs)) > 10, "each specification is in the file once"
+    at, (changed, step) = next(
+        (at, found)
+        for at, line in enumerate(lines)
+        if at > 3 and is_record(line) and (found := altered(msgspec.json.decode(line, type=Record)))
+    )
+    lines[at] = msgspec.json.encode(changed) + b"\n"
+    file.write_bytes(b"".join(lines))
     found = await weft(cluster, "replay", "--file", str(file))
     assert found.status == 1
     assert f"leader epoch {changed.epoch}, record {changed.number}, " in found.out

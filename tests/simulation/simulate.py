@@ -157,11 +157,14 @@ class _World:
 
     async def _replay(self) -> None:
         """What was recorded of the schedulers is derived again as it was."""
-        replay = Replay()
-        for record in await self.cluster.database.store.history(pool="default", limit=10**6, bytes_max=1 << 40):
+        store, replay = self.cluster.database.store, Replay()
+        for record in await store.history(pool="default", limit=10**6, bytes_max=1 << 40):
+            replay.specify(await store.specifications(replay.lacks(record), bytes_max=1 << 40))
             if found := replay.feed(record):
                 self.history.fail(f"a replay differs: {found}")
                 return
+        for record in replay.unread:
+            self.history.fail(f"a record cannot be read: {record}")
         self.history.counts["turns replayed"] += replay.turns
         self.history.counts["decisions replayed"] += replay.steps
 

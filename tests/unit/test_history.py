@@ -1,45 +1,68 @@
 """What was recorded is derived again, byte for byte, and whatever is not as it was is found and named."""
 
+import asyncio
 import pickle
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 import msgspec
 import pytest
 from msgspec import structs
 
 from libs.domain.job import CauseCode, Step
+from libs.domain.spec import JobSpec
 from libs.messages.history import Record
 from libs.messages.nodes import RunSeen
 from services.scheduler.core import Scheduler, Settings
 from services.scheduler.history import (
     FORMAT,
+    Admitted,
+    Asked,
     Changed,
     Decided,
     Entry,
     Kept,
+    Loaded,
     Pace,
     Rescored,
     Retention,
     encode,
     entries_of,
+    jobs_of,
+    specified,
 )
 from services.scheduler.keeping import pickled, unpickled
 from services.scheduler.replay import Replay
+from tests.support.builders import spec
 from tests.support.lives import Life
 
-EAGER = Pace(quiet_seconds=1.0, begin_bytes=4000)  # begins anew every few records
+EAGER = Pace(quiet_seconds=1.0, begin_bytes=2000)  # begins anew every few records
 
 
-async def lived(seed: int, *, things: int = 150, pace: Pace | None = None) -> list[Record]:
+class Lived(list[Record]):
+    """The records of a life, and the specifications of its jobs."""
+
+    def __init__(self, records: Iterable[Record], specs: Mapping[str, JobSpec]) -> None:
+        super().__init__(records)
+        self.specs = specs
+
+
+async def lived(seed: int, *, things: int = 150, pace: Pace | None = None) -> Lived:
     life = Life(seed, pace=pace)
     await life.live(things)
     await life.settle()
-    return await life.store.history(pool="default", limit=100_000, bytes_max=1 << 40)
+    return await history_of(life)
 
 
-def replayed(records: Iterable[Record]) -> Replay:
+async def history_of(life: Life) -> Lived:
+    records = await life.store.history(pool="default", limit=100_000, bytes_max=1 << 40)
+    return Lived(records, await life.store.specifications(life.jobs, bytes_max=1 << 40))
+
+
+def replayed(records: Iterable[Record], specs: Mapping[str, JobSpec]) -> Replay:
     replay = Replay()
+    replay.specify(specs)
     for record in records:
         replay.feed(record)
     return replay
@@ -60,7 +83,7 @@ def steps_of(entry: Entry) -> list[Step]:
 @pytest.mark.parametrize("seed", range(25))
 async def test_a_history_is_derived_again_as_it_was(seed: int) -> None:
     records = await lived(seed)
-    replay = replayed(records)
+    replay = replayed(records, records.specs)
     assert replay.difference is None
     assert replay.skipped == 0
     assert replay.steps == sum(record.steps for record in records) > 0
@@ -73,8 +96,8 @@ async def test_it_can_be_begun_in_the_middle(seed: int) -> None:
     kept = [place for place, record in enumerate(records) if isinstance(entries_of(record)[0], Kept)]
     assert len(kept) >= 2
     for place in kept:
-        assert replayed(records[place:]).difference is None
-    behind = replayed(records[kept[0] + 1 :])
+        assert replayed(records[place:], records.specs).difference is None
+    behind = replayed(records[kept[0] + 1 :], records.specs)
     assert behind.difference is None
     assert behind.skipped == next(n for n, record in enumerate(records[kept[0] + 1 :]) if record.begins)
 
@@ -110,7 +133,7 @@ async def test_a_step_that_was_altered_is_found_and_named() -> None:
     decided = entries[at]
     assert isinstance(decided, Decided)
     entries[at] = with_steps(decided, [structs.replace(altered, cause=cause), *rest])
-    replay = replayed([*records[:place], rewritten(records[place], entries), *records[place + 1 :]])
+    replay = replayed([*records[:place], rewritten(records[place], entries), *records[place + 1 :]], records.specs)
     found = replay.difference
     assert found is not None
     assert found.what == "step"
@@ -122,7 +145,7 @@ async def test_a_step_that_was_altered_is_found_and_named() -> None:
 
 async def test_a_turn_that_is_left_out_is_found() -> None:
     records = await lived(5)
-    found = replayed([*records[:4], *records[5:]]).difference
+    found = replayed([*records[:4], *records[5:]], records.specs).difference
     assert found is not None
     assert found.what == "unreadable"
     assert "records are missing" in found.sentence
@@ -139,7 +162,7 @@ async def test_a_report_that_was_altered_leads_to_other_steps() -> None:
                 runs = tuple(structs.replace(one, exit_code=0) if is_failure(one) else one for one in entry.runs)
                 entries[place] = structs.replace(entry, runs=runs)
         altered.append(rewritten(record, entries))
-    found = replayed(altered).difference
+    found = replayed(altered, records.specs).difference
     assert found is not None
     assert found.what == "step"
     assert found.recorded != found.derived
@@ -162,22 +185,107 @@ async def test_scores_that_were_heard_are_in_the_history_and_others_lead_elsewhe
                 entries[place] = Rescored(scores)
         altered.append(rewritten(record, entries))
     assert heard
-    assert replayed(records).difference is None
-    found = replayed(altered).difference
+    assert replayed(records, records.specs).difference is None
+    found = replayed(altered, records.specs).difference
     assert found is not None
     assert found.what == "step"
     assert isinstance(found.derived, Step)
     assert found.derived.placement is not None or found.derived.cause.code is CauseCode.MOVED
 
 
-async def test_what_cannot_be_read_is_said() -> None:
+async def test_a_record_that_is_damaged_is_a_difference() -> None:
     records = await lived(1, things=20)
-    newer = replayed([structs.replace(records[0], format=FORMAT + 1)]).difference
-    assert newer is not None
-    assert newer.sentence == f"is of format {FORMAT + 1}; this version reads {FORMAT}"
-    broken = replayed([structs.replace(records[0], body=b"nonsense")]).difference
+    broken = replayed([structs.replace(records[0], body=b"nonsense")], records.specs).difference
     assert broken is not None
     assert broken.what == "unreadable"
+
+
+async def test_records_of_another_format_are_named_and_the_replay_goes_on_at_the_next_beginning() -> None:
+    records = await lived(1, pace=EAGER)
+    first, second = [place for place, record in enumerate(records) if record.begins][:2]
+    newer = [structs.replace(record, format=FORMAT + 1) for record in records[first:second]]
+    replay = replayed([*newer, *records[second:]], records.specs)
+    assert replay.difference is None
+    assert [one.record for one in replay.unread] == [records[first].number]
+    assert replay.unread[0].sentence == f"is of format {FORMAT + 1}; this version reads 1 and {FORMAT}"
+    assert replay.skipped == second - first - 1
+    assert replay.records == len(records) - second
+
+
+async def test_a_history_of_format_1_is_derived_again() -> None:
+    """There every job has its specification, and nothing else has to be given."""
+    records = await lived(6)
+    older = [
+        structs.replace(rewritten(record, [as_format_1(one, records.specs) for one in entries_of(record)]), format=1)
+        for record in records
+    ]
+    replay = replayed(older, {})
+    assert (replay.difference, replay.unread, replay.skipped) == (None, [], 0)
+    assert replay.steps == sum(record.steps for record in records) > 0
+
+
+def as_format_1(entry: Entry, specs: Mapping[str, JobSpec]) -> Entry:
+    match specified(entry, specs):
+        case Loaded() as loaded:
+            return structs.replace(loaded, checksums=())
+        case Admitted(jobs):
+            return Admitted(jobs)
+        case Asked(ask, job):
+            return Asked(ask, job)
+        case other:
+            return other
+
+
+async def test_a_specification_that_is_gone_or_altered_is_named_and_the_replay_goes_on() -> None:
+    records = await lived(1, pace=EAGER)
+    ids = [[job.id for entry in entries_of(record) for job in jobs_of(entry)] for record in records]
+    last = [named for record, named in zip(records, ids, strict=True) if record.begins][-1]
+    job_id = next(job_id for named in ids for job_id in named if job_id not in last)
+    gone = replayed(records, {name: spec for name, spec in records.specs.items() if name != job_id})
+    assert gone.difference is None
+    assert gone.unread[0].sentence == f"the specification of {job_id} is not stored any more"
+    assert gone.records > 0
+    altered = structs.replace(records.specs[job_id], env={"A": "another"})
+    other = replayed(records, {**records.specs, job_id: altered})
+    assert other.difference is None
+    assert other.unread[0].sentence == f"the specification of {job_id} is another than it was"
+
+
+async def test_no_record_holds_a_specification() -> None:
+    """Not the beginnings either, nor the orders of what runs."""
+    life = Life(4, pace=EAGER)
+    secret = "a-value-of-an-environment"
+    for number in range(3):
+        wanted = spec(f"big-{number}", gpus=number, env={"A": secret})
+        await life.store.submit(wanted, job_id=f"big-{number}", tenant="a", key=None, at=life.now)
+    await life.live(150)
+    await life.settle()
+    records = await life.store.history(pool="default", limit=100_000, bytes_max=1 << 40)
+    assert sum(record.begins for record in records) > 3
+    assert not any(secret.encode() in zlib.decompress(record.body) for record in records)
+
+
+async def test_a_history_whose_beginning_is_large_does_not_begin_again_before_as_much_was_added() -> None:
+    """Else every record of a pool with a long queue would hold the whole queue."""
+    life = Life(4, pace=Pace(quiet_seconds=0.1, begin_bytes=1000))
+    for number in range(100):
+        await life.store.submit(spec(f"n-{number}", gpus=4), job_id=f"n-{number}", tenant="a", key=None, at=life.now)
+    for _ in range(400):
+        life.now += 0.5
+        await life.turn()
+        for node in life.nodes:
+            answer = asyncio.ensure_future(life.desk.report(node.report()))
+            await asyncio.sleep(0)
+            await life.turn()
+            answered = await answer
+            assert answered is not None
+            node.hear(answered.runs, now=life.now, leader=answered.leader)
+    records = await life.store.history(pool="default", limit=100_000, bytes_max=1 << 40)
+    begins = [place for place, record in enumerate(records) if record.begins]
+    assert len(begins) > 2
+    for place, following in pairwise(begins):
+        added = sum(len(record.body) for record in records[place + 1 : following])
+        assert added >= len(records[place].body) > 1000
 
 
 class Planted:
@@ -209,10 +317,11 @@ async def test_a_history_whose_core_cannot_be_read_goes_on_for_who_comes_from_be
     kept = entries[0]
     assert isinstance(kept, Kept)
     records[place] = rewritten(records[place], [structs.replace(kept, core=b"of another version"), *entries[1:]])
-    assert replayed(records).difference is None
-    found = replayed(records[place:]).difference
-    assert found is not None
-    assert found.what == "unreadable"
+    assert replayed(records, records.specs).difference is None
+    from_there = replayed(records[place:], records.specs)
+    assert from_there.difference is None
+    assert [one.record for one in from_there.unread] == [records[place].number]
+    assert from_there.records > 0
 
 
 async def test_what_is_left_after_trimming_is_derived_again() -> None:
@@ -221,7 +330,7 @@ async def test_what_is_left_after_trimming_is_derived_again() -> None:
     before = len(await life.store.history(pool="default", limit=10_000, bytes_max=1 << 40))
     life.desk.retention = Retention(seconds=60.0, bytes=20_000)
     await life.desk.trim()
-    left = await life.store.history(pool="default", limit=10_000, bytes_max=1 << 40)
+    left = await history_of(life)
     assert 0 < len(left) < before
-    replay = replayed(left)
+    replay = replayed(left, left.specs)
     assert (replay.difference, replay.skipped) == (None, 0)

@@ -87,7 +87,7 @@ def test_what_is_learnt_twice_or_is_no_class_changes_nothing() -> None:
 def test_a_core_begun_in_the_middle_knows_what_was_learnt() -> None:
     w = world(gpus=1)
     w.core.picture.learn([learnt("memory")], 0.0)
-    assert unpickled(pickled(w.core)).picture.learnt == w.core.picture.learnt
+    assert unpickled(pickled(w.core), w.core.picture.jobs.values()).picture.learnt == w.core.picture.learnt
 
 
 async def test_a_desk_takes_in_what_it_is_told_and_finds_what_it_is_not() -> None:

@@ -236,7 +236,7 @@ def test_a_core_is_kept_in_the_middle_of_a_move() -> None:
     w.round()
     rescore(w, ("node-1", 0, 1.5))
     long_run(w)
-    again = unpickled(pickled(w.core))
+    again = unpickled(pickled(w.core), w.core.picture.jobs.values())
     report = w.nodes["node-1"].report()
     for core in (w.core, again):
         assert not core.report(report, w.now)

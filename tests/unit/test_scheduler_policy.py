@@ -63,7 +63,7 @@ def test_a_core_is_kept_with_its_policy(order: str, placement: str) -> None:
     w.submit("j-1", gpus=3)
     w.submit("j-2", gpus=2)
     w.tick()
-    again = unpickled(pickled(w.core))
+    again = unpickled(pickled(w.core), w.core.picture.jobs.values())
     assert again.picture.queue.order is w.core.picture.queue.order
     assert again.picture.room.placer is w.core.picture.room.placer
     assert again.decide(w.now + 1) == w.core.decide(w.now + 1)

@@ -20,12 +20,12 @@ class CountingStore(MemoryStore):
         self.read = 0
         self.away = False
 
-    async def open_jobs(self, *, pool: str) -> list[Job]:
+    async def holding_jobs(self, *, pool: str) -> list[Job]:
         self.read += 1
         await asyncio.sleep(0)
         if self.away:
             raise StoreUnavailableError("on purpose")
-        return await super().open_jobs(pool=pool)
+        return await super().holding_jobs(pool=pool)
 
 
 class World:

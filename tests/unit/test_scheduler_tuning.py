@@ -209,7 +209,7 @@ def test_a_new_leader_and_a_core_begun_in_the_middle_know_what_was_tuned() -> No
     w = world(8.0)
     running(w)
     w.tune("j-1", RankTuning(rank=0, cpus=3.0))
-    again = unpickled(pickled(w.core))
+    again = unpickled(pickled(w.core), w.core.picture.jobs.values())
     again.picture.check()
     assert again.picture.room.nodes["node-1"].cpus == 5.0
     w.lead_anew(w.open_jobs(), list(w.core.picture.nodes.values()))

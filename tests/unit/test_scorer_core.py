@@ -394,3 +394,15 @@ def test_a_node_that_goes_is_forgotten() -> None:
     fleet.nodes, fleet.ranks = [], []
     watched.run(10)
     assert watched.scorer.gpus_scored == 0
+
+
+def test_gpus_that_a_node_makes_up_are_not_scored() -> None:
+    fleet = working()
+    watched = after(fleet)
+    known = watched.scorer.gpus_scored
+    sampled = next(message for message in fleet.tick() if isinstance(message, NodeSampled))
+    made_up = tuple(replace(sampled.gpus[0], index=1000 + number, uuid=f"GPU-{number}") for number in range(200))
+    watched.scorer.observe(replace(sampled, gpus=(*sampled.gpus, *made_up)), fleet.now)
+    watched.scorer.decide(fleet.now)
+    assert len(watched.scorer._models) == 8
+    assert watched.scorer.gpus_scored == known

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from libs.planning.scores import GpuKey
 
 TYPICAL = 1.0
+KEPT_MAX = 32  # of a node: a job may ask for any model, also for one that no node has
 
 
 def chunks(node: NodeRoom, request: Request, scores: Mapping[GpuKey, float], name: str) -> Chunks:
@@ -27,6 +28,8 @@ def chunks(node: NodeRoom, request: Request, scores: Mapping[GpuKey, float], nam
             (gpus[at + size - 1][0], tuple(gpu for _, gpu in gpus[at : at + size]))
             for at in range(0, len(gpus) - size + 1, size)
         ]
+        if len(node.chunked) >= KEPT_MAX:
+            node.chunked.clear()
         node.chunked[key] = found
     most = len(found)
     if node.cpus >= most * request.cpus and node.memory >= most * request.memory:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from libs.planning.room import NodeRoom, Room
 
+STALE_MAX = 64  # costs of earlier times that the heap may hold, besides as many as there are nodes
+
 Cost = Callable[["NodeRoom"], tuple[float, ...] | None]
 """What a need costs on a node, compared part by part; None: it does not fit there. Must depend on the node (and scores)
 alone."""
@@ -48,11 +50,18 @@ class Offers:
             self._costs.pop(node_id, None)
         elif self._costs.get(node_id) != cost:
             self._costs[node_id] = cost
-            heappush(self._heap, (cost, node_id))
+            if len(self._heap) > 2 * len(self._costs) + STALE_MAX:
+                self._order()
+            else:
+                heappush(self._heap, (cost, node_id))
 
     def _look_at_all(self, room: Room) -> None:
         found = ((self._cost(node), node.node.id) for node in room.open_nodes)
         self._costs = {node_id: cost for cost, node_id in found if cost is not None}
+        self._order()
+        self._at = len(room.changed)
+
+    def _order(self) -> None:
+        """Without what costs of earlier times have left in the heap."""
         self._heap = [(cost, node_id) for node_id, cost in self._costs.items()]
         heapify(self._heap)
-        self._at = len(room.changed)

@@ -124,6 +124,16 @@ class MemoryStore(Tokens, History, Learnt):
     async def queued_jobs(self, *, pool: str) -> list[Job]:
         return self._jobs_in(pool, {JobState.QUEUED})
 
+    async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:
+        found: dict[str, JobSpec] = {}
+        size = 0
+        for job_id in sorted(set(job_ids) & self._submitted.keys()):
+            if found and size >= bytes_max:
+                break
+            found[job_id] = self._submitted[job_id].spec
+            size += len(msgspec.json.encode(found[job_id]))
+        return found
+
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]:
         found = [self._jobs.get(job_id) or self._submitted.get(job_id) for job_id in job_ids]
         return sorted((job for job in found if job is not None), key=lambda job: job.seq)

@@ -113,10 +113,16 @@ SELECT id, pool, address, capacity, runtime, not_enforced, ready, drained,
   FROM nodes WHERE $1::text IS NULL OR pool = $1 ORDER BY id;
 
 -- name: jobs_in
-SELECT {job} FROM all_jobs
- WHERE id IN (SELECT id FROM jobs WHERE pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled'))
-   AND state = ANY ($2::text[])
- ORDER BY seq;
+-- A page of them, behind a `seq`: so many jobs, or so many bytes of specifications as they are stored, one job at least.
+WITH page AS (
+    SELECT submissions.id, submissions.seq, spec
+      FROM jobs JOIN submissions ON submissions.id = jobs.id
+     WHERE jobs.pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') AND state = ANY ($2::text[]) AND seq > $3
+     ORDER BY seq LIMIT $4
+), sized AS (
+    SELECT id, sum(pg_column_size(spec)) OVER (ORDER BY seq) - pg_column_size(spec) AS before FROM page
+)
+SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < $5) ORDER BY seq;
 
 -- name: told_until
 -- A job that is over, and of which nothing was told since, was over then. Until then: up to the last event that was told.
@@ -181,10 +187,30 @@ ON CONFLICT (pool) DO UPDATE SET policy = excluded.policy;
 SELECT name, holder, epoch, seq FROM leaderships WHERE name = $1 ORDER BY epoch;
 
 -- name: admit
-SELECT id FROM admit_jobs($1, $2, $3, $4, $5) AS id;
+-- At most $5 of them, and $6 bytes of specifications as they are stored.
+WITH page AS (
+    SELECT asks.id, spec FROM asks JOIN submissions ON submissions.id = subject_id
+     WHERE asks.pool = $4 AND kind = 'submit' ORDER BY asks.id LIMIT $5
+), sized AS (
+    SELECT sum(pg_column_size(spec)) OVER (ORDER BY id) - pg_column_size(spec) AS before FROM page
+)
+SELECT id FROM admit_jobs($1, $2, $3, $4, (SELECT count(*)::int FROM sized WHERE before < $6)) AS id;
 
 -- name: jobs_of
-SELECT {job} FROM all_jobs WHERE id = ANY ($1::text[]) ORDER BY seq;
+-- A page of them, as of `jobs_in`.
+WITH page AS (
+    SELECT id, seq, spec FROM submissions WHERE id = ANY ($1::text[]) AND seq > $2 ORDER BY seq LIMIT $3
+), sized AS (
+    SELECT id, sum(pg_column_size(spec)) OVER (ORDER BY seq) - pg_column_size(spec) AS before FROM page
+)
+SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < $4) ORDER BY seq;
+
+-- name: specifications
+WITH sized AS (
+    SELECT id, spec, sum(octet_length(spec::text)) OVER (ORDER BY id COLLATE "C") - octet_length(spec::text) AS before
+      FROM submissions WHERE id = ANY ($1::text[])
+)
+SELECT id, spec FROM sized WHERE before < $2 ORDER BY id COLLATE "C";
 
 -- name: asks
 SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune
@@ -200,38 +226,54 @@ SELECT ordinal FROM take_steps($1, $2, $3, $4::jsonb) AS ordinal;
 -- name: take_recorded
 -- The same, with what the steps were decided from: one statement, so neither is there without the other.
 WITH recorded AS (
-    INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body)
-    VALUES ($1, $5, $6, $7, $8, to_timestamp($9::float8), to_timestamp($10::float8), $11, $12, $13)
+    INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body, bytes_until)
+    VALUES ($1, $5, $6, $7, $8, to_timestamp($9::float8), to_timestamp($10::float8), $11, $12, $13::bytea,
+            history_bytes($1) + octet_length($13::bytea))
 )
 SELECT ordinal FROM take_steps($1, $2, $3, $4::jsonb) AS ordinal;
 
 -- name: record
 WITH held AS (SELECT must_hold($1, $2, $3))
-INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body)
+INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body, bytes_until)
 SELECT $1::text, $4::bigint, $5::int, $6::int, $7::boolean, to_timestamp($8::float8), to_timestamp($9::float8), $10::int, $11::int,
-       $12::bytea
+       $12::bytea, history_bytes($1) + octet_length($12::bytea)
   FROM held;
 
--- name: trim_history
+-- name: history_cut
 -- Cut at a beginning: the last one that is too old itself, or the first behind which there is not too much.
+WITH counted AS (
+    SELECT epoch, number, at, history_bytes($1) - bytes_until + octet_length(body) AS behind
+      FROM decisions WHERE pool = $1 AND begins AND bytes_until IS NOT NULL
+), uncounted AS (
+    SELECT epoch, number, at, begins, sum(octet_length(body)) OVER (ORDER BY epoch DESC, number DESC) AS behind
+      FROM decisions WHERE pool = $1 AND bytes_until IS NULL
+), beginnings AS (
+    SELECT epoch, number, at, behind FROM counted
+     UNION ALL
+    SELECT epoch, number, at, behind + COALESCE((SELECT max(behind) FROM counted), 0) FROM uncounted WHERE begins
+), cut AS (
+    (SELECT epoch, number FROM beginnings WHERE at <= to_timestamp($2::float8) ORDER BY epoch DESC, number DESC LIMIT 1)
+     UNION ALL
+    (SELECT epoch, number FROM beginnings WHERE behind <= $3::bigint ORDER BY epoch, number LIMIT 1)
+     UNION ALL
+    (SELECT epoch, number FROM beginnings WHERE NOT EXISTS (SELECT FROM beginnings WHERE behind <= $3::bigint)
+      ORDER BY epoch DESC, number DESC LIMIT 1)
+)
+SELECT epoch, number FROM cut ORDER BY epoch DESC, number DESC LIMIT 1;
+
+-- name: trim_history
+-- The oldest records before the cut: at most $6 of them, and about $7 bytes of bodies. A large one takes long to delete.
 WITH held AS (
     SELECT must_hold($1, $2, $3)
-), beginnings AS (
-    SELECT epoch, number, at, behind
-      FROM (SELECT epoch, number, at, begins,
-                   sum(octet_length(body)) OVER (ORDER BY epoch DESC, number DESC) AS behind
-              FROM decisions WHERE pool = $1) every
-     WHERE begins
-), cut AS (
-    (SELECT epoch, number FROM beginnings WHERE at <= to_timestamp($4::float8) ORDER BY epoch DESC, number DESC LIMIT 1)
-     UNION ALL
-    (SELECT epoch, number FROM beginnings WHERE behind <= $5::bigint ORDER BY epoch, number LIMIT 1)
-     UNION ALL
-    (SELECT epoch, number FROM beginnings WHERE NOT EXISTS (SELECT FROM beginnings WHERE behind <= $5::bigint)
-      ORDER BY epoch DESC, number DESC LIMIT 1)
+), oldest AS (
+    SELECT epoch, number, octet_length(body) AS bytes FROM decisions
+     WHERE pool = $1 AND (epoch, number) < ($4::bigint, $5::int) ORDER BY epoch, number LIMIT $6
+), part AS (
+    SELECT epoch, number FROM (SELECT *, sum(bytes) OVER (ORDER BY epoch, number) - bytes AS before FROM oldest) sized
+     WHERE before < $7::bigint
 ), gone AS (
-    DELETE FROM decisions USING held
-     WHERE pool = $1 AND (epoch, number) < (SELECT epoch, number FROM cut ORDER BY epoch DESC, number DESC LIMIT 1)
+    DELETE FROM decisions USING held, part
+     WHERE decisions.pool = $1 AND decisions.epoch = part.epoch AND decisions.number = part.number
  RETURNING 1
 )
 SELECT count(*) AS count FROM gone;

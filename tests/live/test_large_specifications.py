@@ -1,0 +1,124 @@
+"""One tenant queues the largest specifications that there are: what that costs the others, and the history."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from libs.bus.memory import MemoryBus
+from libs.domain.job import JobState
+from services.scheduler.core import Scheduler, Settings
+from services.scheduler.desk import Desk
+from services.scheduler.history import Pace
+from services.scheduler.leadership import Leadership
+from services.scheduler.tally import Tally
+from tests.support import postgres
+from tests.support.builders import capacity, spec
+from tests.support.nodes import ScriptedNode
+
+LARGE = 60  # jobs, each with an environment of so many bytes
+ENVIRONMENT_BYTES = 960_000
+TURNS = 40
+
+
+class Pool:
+    """One leader's desk over a real Postgres, and one node; time is the test's."""
+
+    def __init__(self, stores: postgres.Stores, pace: Pace | None = None) -> None:
+        self.stores = stores
+        self.now = 1_700_000_000.0
+        self.node = ScriptedNode("node-1", capacity(gpus=2, cpus=64.0))
+        self.leadership = Leadership(
+            name="default", holder="me", store=stores.scheduler, clock=lambda: self.now, leader_seconds=1e9
+        )
+        self.desk = Desk(
+            core=Scheduler(pool="default", settings=Settings(settle_seconds=0.0)),
+            store=stores.scheduler,
+            bus=MemoryBus(),
+            leadership=self.leadership,
+            clock=lambda: self.now,
+            tally=Tally(),
+            pace=pace,
+        )
+        self.jobs = 0
+
+    async def submit(self, *, large: bool = False) -> str:
+        self.jobs += 1
+        job_id = f"j-{self.jobs}"
+        env = {f"A{n}": os.urandom(ENVIRONMENT_BYTES // 60).hex() for n in range(30)} if large else {}
+        wanted = spec(f"job-{self.jobs}", gpus=4 if large else 0, env=env, role={"cpus": 0.1, "memory": "64MiB"})
+        await self.stores.gateway.submit(
+            wanted, job_id=job_id, tenant="large" if large else "small", key=None, at=self.now
+        )
+        return job_id
+
+    async def turn(self) -> float:
+        """How long it took."""
+        self.now += 1.0
+        await self.leadership.beat()
+        self.desk.asked()
+        began = time.perf_counter()
+        await self.desk.turn()
+        return time.perf_counter() - began
+
+    async def placed(self) -> float:
+        """How long it takes until a small job that is submitted now is placed."""
+        job_id = await self.submit()
+        began = time.perf_counter()
+        for _ in range(TURNS):
+            await self.turn()
+            job = await self.stores.gateway.job(job_id)
+            assert job is not None
+            if job.state is JobState.PLACED:
+                return time.perf_counter() - began
+        raise AssertionError(f"{job_id} still waits")
+
+    async def sync(self) -> None:
+        waiting = asyncio.ensure_future(self.desk.report(self.node.report()))
+        await asyncio.sleep(0)
+        await self.turn()
+        answered = await waiting
+        assert answered is not None
+        assert not answered.refused
+        self.node.hear(answered.runs, now=self.now, leader=answered.leader)
+
+    async def history_bytes(self) -> int:
+        found = await self.stores.owner.fetchval("SELECT COALESCE(sum(octet_length(body)), 0) FROM decisions")
+        return int(found)
+
+
+@pytest.fixture
+async def pool(tmp_path: Path) -> AsyncIterator[Pool]:
+    async with postgres.embedded(tmp_path) as server, postgres.stores(server) as stores:
+        made = Pool(stores, Pace(begin_bytes=100_000))
+        await made.turn()
+        for _ in range(3):
+            await made.sync()
+        yield made
+
+
+async def test_a_queue_of_large_specifications_delays_nobody_and_fills_no_history(pool: Pool) -> None:
+    at_rest = sorted([await pool.placed() for _ in range(10)])[5]
+    for _ in range(LARGE):
+        await pool.submit(large=True)
+    before = await pool.history_bytes()
+    for _ in range(LARGE // 10):
+        await pool.turn()
+    beside = sorted([await pool.placed() for _ in range(10)])[5]
+    assert await pool.history_bytes() - before < ENVIRONMENT_BYTES, "the history holds specifications"
+    assert beside < max(5 * at_rest, 0.2), f"{beside:.3f} s beside them, {at_rest:.3f} s at rest"
+
+
+async def test_a_leader_that_begins_with_large_specifications_has_all_of_them(pool: Pool) -> None:
+    large = [await pool.submit(large=True) for _ in range(LARGE)]
+    for _ in range(LARGE // 10):
+        await pool.turn()
+    another = Pool(pool.stores)
+    another.now = pool.now
+    await pool.leadership.resign()
+    await another.turn()
+    assert set(large) <= another.desk.core.picture.jobs.keys()
+    assert len(await pool.stores.scheduler.open_jobs(pool="default")) == len(large)
