@@ -10,7 +10,7 @@ import msgspec
 
 from libs.bus import BusError, Event, NoAnswerError
 from libs.bus.wire import EVENTS, decode
-from libs.credentials.permissions import STREAM
+from libs.credentials.permissions import READER, STREAM
 
 T = TypeVar("T")
 
@@ -34,6 +34,20 @@ CONFIG: Mapping[str, Any] = {
     "duplicate_window": 120 * NANOSECONDS,
     "allow_direct": True,
     "allow_atomic": True,  # nats-py's StreamConfig has no such field
+}
+
+READER_CONFIG: Mapping[str, Any] = {
+    "stream_name": STREAM,
+    "config": {
+        "durable_name": READER,
+        "name": READER,
+        "description": "Events for integrators. Its place in the stream is kept.",
+        "deliver_policy": "all",
+        "ack_policy": "explicit",
+        "ack_wait": 30 * NANOSECONDS,
+        "max_ack_pending": 1000,
+        "replay_policy": "instant",
+    },
 }
 
 
@@ -71,6 +85,12 @@ async def ensure_stream(ask: Ask, *, replicas: int, before: Callable[[], Awaitab
 
     Raises NoAnswerError while it cannot be made: JetStream does not answer, or has no room for it.
     """
+    new = await _ensure_stream(ask, replicas=replicas, before=before)
+    await _ensure_reader(ask)
+    return new
+
+
+async def _ensure_stream(ask: Ask, *, replicas: int, before: Callable[[], Awaitable[None]]) -> bool:
     wanted = {**CONFIG, "num_replicas": replicas}
     found = await _api(ask, "INFO")
     if found.error is None:
@@ -84,6 +104,18 @@ async def ensure_stream(ask: Ask, *, replicas: int, before: Callable[[], Awaitab
     _check("make", await _api(ask, "CREATE", wanted))
     logger.info("the stream %s was made", STREAM)
     return True
+
+
+async def _ensure_reader(ask: Ask) -> None:
+    """Make the pull consumer that integrators may use. Events are published without it too, so a failure is logged."""
+    payload = msgspec.json.encode(READER_CONFIG)
+    try:
+        answer = await ask(f"$JS.API.CONSUMER.CREATE.{STREAM}.{READER}", payload, seconds_max=API_SECONDS_MAX)
+        failure = _decoded(answer, StreamReply).error
+    except BusError as error:
+        failure = Failure(description=str(error))
+    if failure is not None:
+        logger.warning("the consumer %s of %s was not made: %s", READER, STREAM, failure.description)
 
 
 async def emit(say: Say, ask: Ask, events: list[Event]) -> None:

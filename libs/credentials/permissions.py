@@ -7,6 +7,7 @@ import msgspec
 
 NODE_ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 STREAM = "WEFT_EVENTS"
+READER = "integrator"  # the durable pull consumer of whoever reads events
 
 
 class Permissions(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,17 +16,17 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
     answers: bool = False  # may also publish to the reply subject of a request it received
 
 
+# An integrator makes and deletes no consumer. A consumer may deliver to any subject that its maker names, which NATS does
+# not hold against the maker's permissions; the only one an integrator may use is READER, which the scheduler makes.
 READ_EVENTS = (
     "$JS.API.INFO",
     f"$JS.API.STREAM.INFO.{STREAM}",
     f"$JS.API.STREAM.MSG.GET.{STREAM}",
-    f"$JS.API.DIRECT.GET.{STREAM}.>",
-    f"$JS.API.CONSUMER.CREATE.{STREAM}",  # where nats-py creates a consumer that has no name
-    f"$JS.API.CONSUMER.CREATE.{STREAM}.>",
-    f"$JS.API.CONSUMER.INFO.{STREAM}.>",
-    f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.>",
-    f"$JS.API.CONSUMER.DELETE.{STREAM}.>",
-    f"$JS.ACK.{STREAM}.>",
+    f"$JS.API.DIRECT.GET.{STREAM}",  # by number
+    f"$JS.API.DIRECT.GET.{STREAM}.>",  # the last of a subject
+    f"$JS.API.CONSUMER.INFO.{STREAM}.{READER}",
+    f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{READER}",
+    f"$JS.ACK.{STREAM}.{READER}.>",
 )
 
 MAKE_STREAM = (
@@ -33,6 +34,7 @@ MAKE_STREAM = (
     f"$JS.API.STREAM.INFO.{STREAM}",
     f"$JS.API.STREAM.CREATE.{STREAM}",
     f"$JS.API.STREAM.UPDATE.{STREAM}",
+    f"$JS.API.CONSUMER.CREATE.{STREAM}.{READER}",
 )
 
 # The API without what makes, changes, purges or deletes a stream: a stream can republish, so making one is speaking.
@@ -54,21 +56,13 @@ READ_EVERY_STREAM = (
 
 SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
     "gateway": Permissions(
-        publish=("weft.asks.*", "weft.logs.*", "weft.outbox", *READ_EVENTS),
-        subscribe=(
-            "weft.submit",
-            "weft.progress.*",
-            "weft.telemetry.*",
-            "weft.scores.*",
-            "weft.findings.*",
-            "weft.classes.*",
-            "weft.events.>",
-        ),
+        publish=("weft.asks.*", "weft.logs.*", "weft.outbox"),
+        subscribe=("weft.submit", "weft.progress.*", "weft.telemetry.*", "weft.findings.*", "weft.events.>"),
         answers=True,
     ),
     "scheduler": Permissions(
         publish=("weft.hints.*", "weft.outbox", "weft.events.>", *MAKE_STREAM),
-        subscribe=("weft.sync.*.*", "weft.asks.*", "weft.outbox", "weft.scores.*", "weft.classes.*", "weft.progress.*"),
+        subscribe=("weft.sync.*.*", "weft.asks.*", "weft.outbox", "weft.scores.*", "weft.classes.*"),
         answers=True,
     ),
     "scorer": Permissions(
@@ -77,10 +71,12 @@ SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
     ),
     "reallocator": Permissions(
         publish=("weft.findings.*", "weft.asks.*"),
-        subscribe=("weft.telemetry.*", "weft.progress.*", "weft.scores.*", "weft.events.>"),
+        subscribe=("weft.telemetry.*", "weft.progress.*"),
     ),
     "operator": Permissions(publish=READ_EVERY_STREAM, subscribe=("weft.>",)),
-    "integrator": Permissions(publish=("weft.submit", *READ_EVENTS), subscribe=("weft.events.>",)),
+    # `_INBOX.>` is where a plain client expects its replies. Replies to every other user arrive below its own prefix, so
+    # there is nothing of theirs to hear.
+    "integrator": Permissions(publish=("weft.submit", *READ_EVENTS), subscribe=("weft.events.>", "_INBOX.>")),
     # Makes the stream and its consumers where a cluster is set up ahead of its services; says and hears no news.
     "provisioner": Permissions(
         publish=(*MAKE_STREAM, f"$JS.API.CONSUMER.CREATE.{STREAM}.>", f"$JS.API.CONSUMER.INFO.{STREAM}.>")

@@ -237,6 +237,17 @@ def test_who_says_and_hears_a_message_may_do_so(subject: str) -> None:
     assert set(hears.split(", ")) <= {user for user, may in USERS.items() if allows(may.subscribe, subject)}
 
 
+@pytest.mark.parametrize("service", ["gateway", "scheduler", "scorer", "reallocator"])
+def test_a_service_may_hear_only_what_it_listens_to(service: str) -> None:
+    heard = [subject for subject, (_, _, hears, _) in table_of_messages().items() if service in hears.split(", ")]
+    unused = [
+        pattern
+        for pattern in SERVICE_PERMISSIONS[service].subscribe
+        if not any(allows((pattern,), subject) for subject in heard)
+    ]
+    assert unused == []
+
+
 def listeners() -> dict[str, set[str]]:
     """Which services hear each message, by what their `service.py` listens to or answers."""
     found: dict[str, set[str]] = {}

@@ -9,9 +9,11 @@ import nats
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import ConsumerConfig, DeliverPolicy
+from nats.js.api import AckPolicy, ConsumerConfig
 
+from libs.bus.nats import NatsBus
 from libs.credentials import Credentials, inbox_prefix, permissions_by_user, provision
+from libs.credentials.permissions import READER
 from libs.servers import Servers, erase, up
 
 SECONDS_MAX = 5
@@ -21,7 +23,7 @@ NODES = ["node-1", "node-2"]
 REFUSED = {
     "gateway": (
         ["weft.events.job", "weft.hints.node-1", "weft.sync.default.node-1", "weft.scores.p", "weft.submit", "other"],
-        ["weft.>", "weft.sync.*.*", "weft.asks.*", "weft.hints.*", "weft.outbox", ">", "$SYS.>"],
+        ["weft.>", "weft.sync.*.*", "weft.asks.*", "weft.hints.*", "weft.outbox", "weft.scores.*", ">", "$SYS.>"],
     ),
     "scheduler": (
         [
@@ -31,7 +33,7 @@ REFUSED = {
             "weft.submit",
             "$JS.API.STREAM.DELETE.WEFT_EVENTS",
         ],
-        ["weft.>", "weft.telemetry.*", "weft.submit", "weft.findings.*", "weft.events.>", "$JS.API.>"],
+        ["weft.>", "weft.telemetry.*", "weft.submit", "weft.progress.*", "weft.events.>", "$JS.API.>"],
     ),
     "scorer": (
         ["weft.telemetry.node-1", "weft.events.job", "weft.hints.node-1", "weft.outbox", "$JS.API.INFO"],
@@ -39,7 +41,7 @@ REFUSED = {
     ),
     "reallocator": (
         ["weft.scores.p", "weft.hints.node-1", "weft.events.job", "weft.submit", "$JS.API.INFO"],
-        ["weft.>", "weft.findings.*", "weft.sync.*.*", "weft.asks.*"],
+        ["weft.>", "weft.findings.*", "weft.sync.*.*", "weft.asks.*", "weft.scores.*", "weft.events.>"],
     ),
     "executor-node-1": (
         [
@@ -66,7 +68,15 @@ REFUSED = {
         [">", "$SYS.>", "$JS.API.>", "_INBOX_gateway.>"],
     ),
     "integrator": (
-        ["weft.events.job", "weft.outbox", "weft.asks.p", "$JS.API.STREAM.DELETE.WEFT_EVENTS"],
+        [
+            "weft.events.job",
+            "weft.outbox",
+            "weft.asks.p",
+            "$JS.API.STREAM.DELETE.WEFT_EVENTS",
+            "$JS.API.CONSUMER.CREATE.WEFT_EVENTS",
+            "$JS.API.CONSUMER.DURABLE.CREATE.WEFT_EVENTS.mine",
+            "$JS.API.CONSUMER.DELETE.WEFT_EVENTS.integrator",
+        ],
         ["weft.>", "weft.submit", "weft.telemetry.*"],
     ),
     "provisioner": (
@@ -133,9 +143,14 @@ async def cluster(servers: tuple[Servers, Credentials]) -> AsyncIterator[Cluster
 
 @pytest.fixture
 async def stream(cluster: Cluster) -> None:
-    scheduler = (await cluster.connect("scheduler")).client.jetstream()
-    await scheduler.add_stream(name="WEFT_EVENTS", subjects=["weft.events.>"], allow_direct=True)
-    await scheduler.publish("weft.events.job-1", b"started")
+    async with NatsBus.connect(
+        cluster.servers.nats_url,
+        name="scheduler",
+        user="scheduler",
+        password=cluster.credentials.nats_password("scheduler"),
+    ) as bus:
+        await bus.ensure_stream()
+    await (await cluster.connect("scheduler")).client.jetstream().publish("weft.events.job-1", b"started")
 
 
 def concrete(subject: str) -> str:
@@ -166,10 +181,12 @@ async def test_a_user_may_hear_what_it_should_and_nothing_else(cluster: Cluster,
     heard = await cluster.connect(user)
     for subject in [*permissions_by_user(NODES)[user].subscribe, f"_INBOX_{user}.mine.>"]:
         await heard.client.subscribe(subject)
-    foreign = "_INBOX_scorer.>" if user != "scorer" else "_INBOX_gateway.>"
-    for subject in [*REFUSED[user][1], foreign, "_INBOX.>", "last"]:
+    foreign = ["_INBOX_scorer.>" if user != "scorer" else "_INBOX_gateway.>"]
+    if user != "integrator":
+        foreign.append("_INBOX.>")
+    for subject in [*REFUSED[user][1], *foreign, "last"]:
         await heard.client.subscribe(subject)
-    assert await heard.refused(last="last") == lowered(*REFUSED[user][1], foreign, "_INBOX.>", "last")
+    assert await heard.refused(last="last") == lowered(*REFUSED[user][1], *foreign, "last")
 
 
 async def test_an_executor_is_answered_about_its_node_and_no_other(cluster: Cluster) -> None:
@@ -208,23 +225,68 @@ async def test_who_asks_is_answered(cluster: Cluster, asker: str, answerer: str,
 
 
 @pytest.mark.usefixtures("stream")
-@pytest.mark.parametrize("user", ["gateway", "integrator", "operator"])
+@pytest.mark.parametrize("user", ["integrator", "operator"])
 async def test_events_can_be_read_from_the_stream(cluster: Cluster, user: str) -> None:
     heard = await cluster.connect(user)
     events = heard.client.jetstream()
     assert (await events.stream_info("WEFT_EVENTS")).state.messages > 0
     assert (await events.get_msg("WEFT_EVENTS", 1)).data == b"started"
     assert (await events.get_last_msg("WEFT_EVENTS", "weft.events.job-1", direct=True)).data == b"started"
-    for name in (None, f"{user}-tail"):
-        made = await events.add_consumer(
-            "WEFT_EVENTS", ConsumerConfig(name=name, deliver_policy=DeliverPolicy.ALL, inactive_threshold=30)
-        )
-        pulling = await events.pull_subscribe_bind(consumer=made.name, stream="WEFT_EVENTS")
-        (first, *_) = await pulling.fetch(1, timeout=SECONDS_MAX)
-        await first.ack_sync(timeout=SECONDS_MAX)
-        assert (await events.consumer_info("WEFT_EVENTS", made.name)).num_ack_pending == 0
-        await events.delete_consumer("WEFT_EVENTS", made.name)
     assert heard.refusals.empty()
+
+
+@pytest.mark.usefixtures("stream")
+async def test_an_integrator_pulls_events_by_the_consumer_that_the_scheduler_made(cluster: Cluster) -> None:
+    heard = await cluster.connect("integrator")
+    events = heard.client.jetstream()
+    assert (await events.get_msg("WEFT_EVENTS", 1, direct=True)).data == b"started"
+    pulling = await events.pull_subscribe_bind(consumer=READER, stream="WEFT_EVENTS")
+    (first, *_) = await pulling.fetch(1, timeout=SECONDS_MAX)
+    await first.ack_sync(timeout=SECONDS_MAX)
+    assert (await events.consumer_info("WEFT_EVENTS", READER)).num_ack_pending == 0
+    assert heard.refusals.empty()
+
+
+@pytest.mark.usefixtures("stream")
+@pytest.mark.parametrize("consumer", [None, "mine", READER])
+async def test_an_integrator_makes_no_consumer_that_speaks_where_it_may_not(
+    cluster: Cluster, consumer: str | None
+) -> None:
+    """The attack: a push consumer delivers to the subject that its maker names, and outlives its maker."""
+    heard = await cluster.connect("integrator")
+    node = (await cluster.connect("executor-node-1")).client
+    hints = await node.subscribe("weft.hints.node-1")
+    await node.flush()
+    wanted = ConsumerConfig(name=consumer, deliver_subject="weft.hints.node-1", ack_policy=AckPolicy.NONE)
+    with pytest.raises((TimeoutError, nats.errors.Error)):
+        await heard.client.jetstream(timeout=0.3).add_consumer("WEFT_EVENTS", wanted)
+    operator = (await cluster.connect("operator")).client.jetstream()
+    made = [info.config.deliver_subject for info in await operator.consumers_info("WEFT_EVENTS")]
+    assert [subject for subject in made if subject] == []
+    with pytest.raises(TimeoutError):
+        await hints.next_msg(timeout=0.1)
+
+
+@pytest.mark.usefixtures("stream")
+async def test_an_integrator_deletes_no_consumer(cluster: Cluster) -> None:
+    heard = await cluster.connect("integrator")
+    with pytest.raises((TimeoutError, nats.errors.Error)):
+        await heard.client.jetstream(timeout=0.3).delete_consumer("WEFT_EVENTS", READER)
+    operator = (await cluster.connect("operator")).client.jetstream()
+    assert (await operator.consumer_info("WEFT_EVENTS", READER)).name == READER
+
+
+async def test_a_plain_client_of_an_integrator_is_answered_in_its_usual_inbox(cluster: Cluster) -> None:
+    async def answer(message: Msg) -> None:
+        await message.respond(b"heard")
+
+    gateway = await cluster.connect("gateway")
+    await gateway.client.subscribe("weft.submit", cb=answer)
+    await gateway.client.flush()
+    password = cluster.credentials.nats_password("integrator")
+    plain = await nats.connect(cluster.servers.nats_url, user="integrator", password=password, allow_reconnect=False)
+    cluster.clients.append(plain)
+    assert (await plain.request("weft.submit", b"{}", timeout=SECONDS_MAX)).data == b"heard"
 
 
 @pytest.mark.usefixtures("stream")
