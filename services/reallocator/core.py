@@ -128,7 +128,7 @@ class Reallocator:
             followed.stored = tuner.parse(state)
 
     def learn(self, *, jobs: Iterable[Job], nodes: Iterable[Node], now: float) -> None:
-        """All jobs of the pool that are not final, and its nodes."""
+        """The jobs of the pool that hold resources, and its nodes; others are ignored."""
         self._holding = [job for job in jobs if job.state.holding and job.placement is not None]
         self._nodes = tuple(nodes)
         self._loose = frozenset(node.id for node in self._nodes if "cpus" in node.not_enforced)

@@ -110,7 +110,8 @@ class Review:
         if not self._recalled:
             for stored in await self._store.envelopes(pool=self._core.pool):
                 self._core.recall(stored.job_id, epoch=stored.epoch, state=stored.state, now=now)
-        jobs, nodes = await self._store.open_jobs(pool=self._core.pool), await self._store.nodes(pool=self._core.pool)
+        pool = self._core.pool
+        jobs, nodes = await self._store.holding_jobs(pool=pool), await self._store.nodes(pool=pool)
         self._core.learn(jobs=jobs, nodes=nodes, now=now)
         self._recalled, self._looked_at = True, now
 

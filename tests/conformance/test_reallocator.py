@@ -17,6 +17,7 @@ from libs.store.memory import MemoryStore
 from services.reallocator.core import Reallocator
 from services.reallocator.service import Review
 from tests.support import postgres
+from tests.support.builders import spec
 from tests.support.steps import go
 from tests.support.trained import Kindred, Model, Trained, node_of
 
@@ -172,3 +173,30 @@ async def test_what_is_known_of_ended_jobs_is_dropped(world: World) -> None:
         pool.now += 1.0
         await review.beat()
     assert core.state_of(pool.job.id) is None
+
+
+class CountingStore(MemoryStore):
+    """Counts the jobs that were read from it."""
+
+    read = 0
+
+    async def open_jobs(self, *, pool: str) -> list[Job]:
+        found = await super().open_jobs(pool=pool)
+        self.read += len(found)
+        return found
+
+    async def holding_jobs(self, *, pool: str) -> list[Job]:
+        found = await super().holding_jobs(pool=pool)
+        self.read += len(found)
+        return found
+
+
+async def test_a_review_reads_no_job_that_holds_nothing() -> None:
+    store = CountingStore()
+    pool = await Pool.of(World(gateway=store, scheduler=store, reallocator=store), Trained(Model(roles=STARVED)))
+    for number in range(50):
+        await store.submit(spec(), job_id=f"j-waits-{number}", tenant="alice", key=None, at=1000.0)
+    await store.admit(pool.lease, pool="default", limit=100)
+    _, review = pool.reviewer()
+    await review.beat()
+    assert store.read == 1

@@ -96,7 +96,7 @@ async def test_admitting_takes_the_oldest_of_its_pool_each_once(world: World) ->
     assert [(job.priority, job.since, job.version) for job in first] == [(0, AT, 1), (2, AT + 2, 1)]
     assert await world.scheduler.open_jobs(pool="default") == first + second
     assert await world.gateway.queued_jobs(pool="default") == first + second
-    assert await world.reallocator.open_jobs(pool="default") == first + second
+    assert await world.reallocator.holding_jobs(pool="default") == []
     assert await world.scheduler.job("j-1") == await world.known("j-1")
     assert len(await world.gateway.events()) == 5  # admitting is no event: it was told as submitted
 

@@ -294,7 +294,7 @@ def calls(stores: Stores) -> list[Callable[[], Awaitable[object]]]:
         lambda: stores.scheduler.renew_lease(lease),
         lambda: stores.scheduler.touch_nodes(lease, [], at=AT),
         lambda: stores.scorer.save_scores([], at=AT),
-        lambda: stores.reallocator.open_jobs(pool="default"),
+        lambda: stores.reallocator.holding_jobs(pool="default"),
     ]
 
 
