@@ -19,7 +19,7 @@ from nats.aio.subscription import Subscription
 from libs.bus import Asked, BusClosedError, BusError, Event, NoAnswerError, nothing
 from libs.bus.hands import Hands, Heard, Work, answering, answering_raw, count_loss, hearing
 from libs.bus.nats_client import FLUSH_SECONDS_MAX, SteadyClient
-from libs.bus.nats_stream import emit, ensure_stream
+from libs.bus.nats_stream import emit, ensure_reader, ensure_stream
 from libs.bus.wire import check_event, decode_answer, encode, subject_for, subject_of
 from libs.credentials.permissions import inbox_prefix
 from libs.messages import Message
@@ -73,6 +73,7 @@ class NatsBus:
         self._client = client
         self._on_closed = on_closed
         self._replicas = replicas
+        self._reader_looked_for = False
         self._subscriptions: set[NatsSubscription] = set()
         self._forbidden: set[str] = set()
         self._changed = asyncio.Event()  # set when the connection came back or is closed for good
@@ -181,7 +182,11 @@ class NatsBus:
         return await self._listen(subject, answering_raw(handler), group, at_once)
 
     async def ensure_stream(self, *, before: Callable[[], Awaitable[None]] = nothing) -> bool:
-        return await ensure_stream(self.request_raw, replicas=self._replicas, before=before)
+        new = await ensure_stream(self.request_raw, replicas=self._replicas, before=before)
+        if new or not self._reader_looked_for:
+            self._reader_looked_for = True
+            await ensure_reader(self.request_raw)
+        return new
 
     async def emit(self, events: list[Event]) -> None:
         for event in events:

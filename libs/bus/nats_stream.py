@@ -85,12 +85,6 @@ async def ensure_stream(ask: Ask, *, replicas: int, before: Callable[[], Awaitab
 
     Raises NoAnswerError while it cannot be made: JetStream does not answer, or has no room for it.
     """
-    new = await _ensure_stream(ask, replicas=replicas, before=before)
-    await _ensure_reader(ask)
-    return new
-
-
-async def _ensure_stream(ask: Ask, *, replicas: int, before: Callable[[], Awaitable[None]]) -> bool:
     wanted = {**CONFIG, "num_replicas": replicas}
     found = await _api(ask, "INFO")
     if found.error is None:
@@ -106,7 +100,7 @@ async def _ensure_stream(ask: Ask, *, replicas: int, before: Callable[[], Awaita
     return True
 
 
-async def _ensure_reader(ask: Ask) -> None:
+async def ensure_reader(ask: Ask) -> None:
     """Make the pull consumer that integrators may use. Events are published without it too, so a failure is logged."""
     payload = msgspec.json.encode(READER_CONFIG)
     try:

@@ -16,8 +16,8 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
     answers: bool = False  # may also publish to the reply subject of a request it received
 
 
-# An integrator makes and deletes no consumer. A consumer may deliver to any subject that its maker names, which NATS does
-# not hold against the maker's permissions; the only one an integrator may use is READER, which the scheduler makes.
+# An integrator makes and deletes no consumer. A consumer may deliver to any subject that its maker names, and NATS does
+# not hold that against the maker's permissions. An integrator may use one consumer, READER, which the scheduler makes.
 READ_EVENTS = (
     "$JS.API.INFO",
     f"$JS.API.STREAM.INFO.{STREAM}",
@@ -74,8 +74,8 @@ SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
         subscribe=("weft.telemetry.*", "weft.progress.*"),
     ),
     "operator": Permissions(publish=READ_EVERY_STREAM, subscribe=("weft.>",)),
-    # `_INBOX.>` is where a plain client expects its replies. Replies to every other user arrive below its own prefix, so
-    # there is nothing of theirs to hear.
+    # `_INBOX.>` is where a plain client expects its replies. Replies to any other user arrive below that user's own
+    # prefix, so there is nothing of theirs to hear.
     "integrator": Permissions(publish=("weft.submit", *READ_EVENTS), subscribe=("weft.events.>", "_INBOX.>")),
     # Makes the stream and its consumers where a cluster is set up ahead of its services; says and hears no news.
     "provisioner": Permissions(

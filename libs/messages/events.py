@@ -10,7 +10,7 @@ from msgspec import Struct
 
 JOB_SUBJECT = "weft.events.jobs."
 NODE_SUBJECT = "weft.events.nodes."
-NODE_EVENTS = ("joined", "changed", "lost", "returned", "drained", "resumed")
+NODE_EVENTS = ("joined", "changed", "lost", "returned", "drained", "resumed", "removed")
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -25,6 +25,10 @@ from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
 
+FILE_LABEL = "file-"
+"""Labels of tokens that a gateway reads from a file begin so. It stores such a token at every start, so one that was
+revoked must never be deleted: it would be in force again."""
+
 _LAST = (2**62, 2**62)
 
 
@@ -108,6 +112,14 @@ class Lease(Struct, frozen=True, kw_only=True):
     went_back: bool = False
 
 
+class JobsKept(Struct, frozen=True, kw_only=True):
+    """For how many seconds a pool keeps the jobs that are over; one that ended before then may have been deleted."""
+
+    pool: str
+    seconds: float
+    forgotten_before: float
+
+
 class Envelope(Struct, frozen=True, kw_only=True):
     """What the tuner of a job knows in one epoch: its `state` as JSON, which only the tuner reads."""
 
@@ -147,6 +159,9 @@ class GatewayStore(Protocol):
 
     async def revoke_tokens(self, *, tenant: str, label: str, at: float) -> int:
         """How many were revoked."""
+
+    async def forget_tokens(self, *, before: float) -> int:
+        """Delete those that were revoked or expired before then; how many. Tokens of a file stay."""
 
     async def job(self, job_id: str) -> Job | None: ...
 
@@ -191,6 +206,9 @@ class GatewayStore(Protocol):
     async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:
         """What these jobs were submitted as, of as many of them as `bytes_max` hold, in the order of their ids; one
         at least. A job that is not stored is left out."""
+
+    async def jobs_kept(self) -> list[JobsKept]:
+        """Of each pool that keeps jobs for a limited time."""
 
     async def told_until(self, moment: Moment) -> list[Event]:
         """What is needed to say how all was at a moment: of each job that may have been open then, its events until
@@ -281,6 +299,16 @@ class SchedulerStore(RelayStore, Protocol):
         `at` is when that happened; None: when the node was last seen.
         """
 
+    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float) -> None:
+        """Delete a node that is gone for good, and record the event `removed`. Without such a node, do nothing."""
+
+    async def forget_jobs(self, lease: Lease, *, before: float, kept_seconds: float, limit: int) -> int:
+        """Delete at most `limit` jobs of the lease's pool that ended before then, the oldest first, with all that is
+        stored of them; and at most as many events of nodes. How many jobs and events of nodes were deleted.
+
+        A job stays while something is asked of it, or while one of its events is not published. Raises LeaseLostError.
+        """
+
     async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:
         """These nodes were heard of at `at`."""
 
@@ -303,8 +331,9 @@ class ScorerStore(Protocol):
 
     async def holding_jobs(self, *, pool: str) -> list[Job]: ...
 
-    async def ended_jobs(self, *, tenants: Sequence[str], since: float, limit: int = 1000) -> list[Job]:
-        """Jobs of these tenants that succeeded since then, oldest first: benchmarks tell what they measured so."""
+    async def ended_jobs(self, *, tenants: Sequence[str], since: float, until: float, label: str) -> list[Job]:
+        """Jobs of these tenants that succeeded from `since` to before `until` and have the label `label` with the value
+        1, oldest first."""
 
     async def save_classes(self, classes: Sequence[WorkloadClass], *, pool: str) -> None: ...
 
@@ -312,6 +341,12 @@ class ScorerStore(Protocol):
 
     async def forget_classes(self, *, pool: str, before: float) -> None:
         """Those stored before then."""
+
+    async def forget_curves(self, *, before: float) -> int:
+        """Delete those stored before then, of every pool; how many."""
+
+    async def forget_scores(self, *, before: float) -> int:
+        """Delete those stored before then whose node is gone; how many."""
 
     async def save_curves(self, curves: Sequence[Curve]) -> None: ...
 

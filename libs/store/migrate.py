@@ -15,6 +15,7 @@ import asyncpg
 from libs.store import StoreError
 
 ROLES = ("gateway", "scheduler", "scorer", "reallocator")
+MIGRATION_SECONDS_MAX = 3600.0  # an index over many millions of events takes minutes
 _LOCK = 0x77656674  # one migration at a time: this number is "weft"
 
 
@@ -71,13 +72,14 @@ async def _migrate(connection: "asyncpg.Connection[asyncpg.Record]") -> list[str
         for name, text in ours.items():
             digest = hashlib.sha256(text.encode()).hexdigest()
             if name not in theirs:
-                await connection.execute(text)
+                await connection.execute(text, timeout=MIGRATION_SECONDS_MAX)
                 await connection.execute("INSERT INTO migrations VALUES ($1, $2, now())", name, digest)
                 ran.append(name)
             elif theirs[name] != digest:
                 raise MigrationError(f"migration {name} was changed after it ran here")
         for text in _texts("functions").values():
             await connection.execute(text)
+        await connection.execute("SELECT continue_events()")
     return ran
 
 

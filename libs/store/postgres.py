@@ -11,15 +11,17 @@ from math import inf
 import msgspec
 
 from libs.domain.cluster import Node
-from libs.domain.job import FINAL, HOLDING, Job, JobState, Step
+from libs.domain.job import FINAL, Job, JobState, Step
 from libs.domain.spec import JobSpec
 from libs.messages.asks import Ask, AskKind, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
 from libs.store import (
+    FILE_LABEL,
     Access,
     Envelope,
+    JobsKept,
     KeyReusedError,
     Lease,
     Moment,
@@ -114,6 +116,9 @@ class PostgresStore:
     async def revoke_tokens(self, *, tenant: str, label: str, at: float) -> int:
         return len(await self._rows("revoke_tokens", tenant, label, at))
 
+    async def forget_tokens(self, *, before: float) -> int:
+        return await self._count("forget_tokens", before, f"{FILE_LABEL}%")
+
     async def job(self, job_id: str) -> Job | None:
         row = await self._row("job", job_id)
         return None if row is None else job_of(row)
@@ -134,7 +139,11 @@ class PostgresStore:
         self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
     ) -> list[Event]:
         xid, _, event_id = (after or "0-0").partition("-")
-        rows = await self._rows("events_newest" if newest else "events_after", int(xid), int(event_id), tenant, limit)
+        way, place = "newest" if newest else "after", (int(xid), int(event_id), limit)
+        if tenant is None:
+            rows = await self._rows(f"events_{way}", *place)
+        else:
+            rows = await self._rows(f"events_of_tenant_{way}", *place, tenant)
         return [event_of(row) for row in rows]
 
     async def policy(self, *, pool: str) -> str:
@@ -145,7 +154,7 @@ class PostgresStore:
         return [node_of(row) for row in await self._rows("nodes", pool)]
 
     async def holding_jobs(self, *, pool: str) -> list[Job]:
-        return await self._jobs_in(pool, HOLDING)
+        return await self._paged("holding_jobs", pool)
 
     async def queued_jobs(self, *, pool: str) -> list[Job]:
         return await self._jobs_in(pool, {JobState.QUEUED})
@@ -157,8 +166,15 @@ class PostgresStore:
         rows = await self._rows("specifications", sorted(set(job_ids)), bytes_max)
         return {row["id"]: spec_of(row) for row in rows}
 
+    async def jobs_kept(self) -> list[JobsKept]:
+        return [JobsKept(**row) for row in await self._rows("jobs_kept")]
+
     async def told_until(self, moment: Moment) -> list[Event]:
-        return [event_of(row) for row in await self._rows("told_until", moment.at, *moment.place)]
+        about = moment.at
+        if moment.cursor:
+            row = await self._row("time_of", *moment.place)
+            about = min(about, row["at"]) if row is not None else 0.0
+        return [event_of(row) for row in await self._rows("told_until", moment.at, *moment.place, about)]
 
     async def history(
         self, *, pool: str, after: tuple[int, int] = (0, 0), limit: int = 100, bytes_max: int = 1 << 20
@@ -245,6 +261,12 @@ class PostgresStore:
             as_text(node.rack),
         )
 
+    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float) -> None:
+        await self._row("remove_node", lease.name, lease.holder, lease.epoch, node_id, as_text(cause), at)
+
+    async def forget_jobs(self, lease: Lease, *, before: float, kept_seconds: float, limit: int) -> int:
+        return await self._count("forget_jobs", lease.name, lease.holder, lease.epoch, before, kept_seconds, limit)
+
     async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:
         await self._row("touch_nodes", lease.name, lease.holder, lease.epoch, list(node_ids), at)
 
@@ -285,15 +307,13 @@ class PostgresStore:
         return [event_of(row) for row in await self._rows("unsent", limit)]
 
     async def unsent_count(self) -> int:
-        row = await self._row("unsent_count")
-        return int(row["count"]) if row is not None else 0
+        return await self._count("unsent_count")
 
     async def sent(self, event_ids: Sequence[int]) -> None:
         await self._row("sent", list(event_ids))
 
     async def resend(self, *, since: float) -> int:
-        row = await self._row("resend", since)
-        return int(row["count"]) if row is not None else 0
+        return await self._count("resend", since)
 
     # scorer
 
@@ -312,8 +332,8 @@ class PostgresStore:
             at,
         )
 
-    async def ended_jobs(self, *, tenants: Sequence[str], since: float, limit: int = 1000) -> list[Job]:
-        return [job_of(row) for row in await self._rows("ended_jobs", list(tenants), since, limit)]
+    async def ended_jobs(self, *, tenants: Sequence[str], since: float, until: float, label: str) -> list[Job]:
+        return [job_of(row) for row in await self._rows("ended_jobs", list(tenants), since, until, label)]
 
     async def save_classes(self, classes: Sequence[WorkloadClass], *, pool: str) -> None:
         await self._row(
@@ -332,6 +352,12 @@ class PostgresStore:
 
     async def forget_classes(self, *, pool: str, before: float) -> None:
         await self._row("forget_classes", pool, before)
+
+    async def forget_curves(self, *, before: float) -> int:
+        return await self._count("forget_curves", before)
+
+    async def forget_scores(self, *, before: float) -> int:
+        return await self._count("forget_scores", before)
 
     async def save_curves(self, curves: Sequence[Curve]) -> None:
         await self._row(
@@ -361,5 +387,9 @@ class PostgresStore:
         return row is not None and bool(row["asked"])
 
     async def drop_envelopes(self, *, pool: str) -> int:
-        row = await self._row("drop_envelopes", pool)
-        return int(row["count"]) if row is not None else 0
+        return await self._count("drop_envelopes", pool)
+
+    async def _count(self, query: str, *arguments: object) -> int:
+        """What a statement counts."""
+        row = await self._row(query, *arguments)
+        return 0 if row is None else int(row["count"])

@@ -51,6 +51,7 @@ class Config(Struct, frozen=True, kw_only=True):
     changes_burst: Burst = 10_000.0
     refusals_per_second: Pace = 5.0
     refusals_burst: Burst = 50.0
+    tokens_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after they were revoked or expired; 0: for ever
     tls_cert_file: str = ""
     tls_key_file: str = ""
     connections: Connections = Connections()
@@ -100,6 +101,7 @@ async def run(stop: asyncio.Event) -> None:
                 changes=Rate(config.changes_per_second, config.changes_burst),
                 refusals=Rate(config.refusals_per_second, config.refusals_burst),
             ),
+            tokens_kept_seconds=config.tokens_kept_days * 86400.0 or None,
             certificate=certificate,
         )
 

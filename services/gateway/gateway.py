@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from aiohttp import web
 from msgspec import Struct
@@ -117,8 +118,24 @@ class Gateway:
             named = await self.store.jobs(tenant=None if who.admin else who.tenant, name=job, limit=1)
             found = named[0] if named else None
         if found is None:
-            raise RejectedError(404, "job", f"no job has the id or the name {job}")
+            raise RejectedError(404, "job", f"no job has the id or the name {job}{await self._kept()}")
         return found
+
+    async def _kept(self) -> str:
+        """What to add where a job is not found."""
+        kept = [one.seconds for one in await self.store.jobs_kept()]
+        return f"; a job is kept for {_days(min(kept))} after its end" if kept else ""
+
+    async def must_be_kept(self, at: float) -> None:
+        """Raises RejectedError if jobs that were not over at that time may have been deleted since."""
+        forgotten = [one for one in await self.store.jobs_kept() if one.forgotten_before > at]
+        if forgotten:
+            last = max(forgotten, key=lambda one: one.forgotten_before)
+            until = datetime.fromtimestamp(last.forgotten_before, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            kept = _days(last.seconds)
+            raise RejectedError(
+                404, "at", f"how it was before {until} is not known: a job is kept for {kept} after its end"
+            )
 
     async def node(self, node_id: str) -> Node:
         if not _matches_token(node_id):
@@ -127,3 +144,7 @@ class Gateway:
         if found is None:
             raise RejectedError(404, "node", f"there is no node {node_id}")
         return found
+
+
+def _days(seconds: float) -> str:
+    return f"{seconds / 86400:g} days"

@@ -36,10 +36,13 @@ async def cluster(call: Call[PastQuery]) -> web.StreamResponse:
 
 
 async def _past(gateway: Gateway, moment: Moment) -> Past:
+    await gateway.must_be_kept(moment.at)
     async with gateway.looking_back:  # it reads much: one at a time
         told = await gateway.store.told_until(moment)
         ids = dict.fromkeys(event.subject_id for event in told if event.topic == "jobs")
-        return past_of(told, await gateway.store.jobs_of(list(ids)), moment)
+        past = past_of(told, await gateway.store.jobs_of(list(ids)), moment)
+    await gateway.must_be_kept(past.at)
+    return past
 
 
 async def drain(call: Call[NoQuery]) -> web.StreamResponse:

@@ -88,7 +88,7 @@ def told_by(story: Sequence[Event], moment: Moment) -> Sequence[Event]:
 
 
 def past_of(told: Iterable[Event], jobs: Iterable[Job], moment: Moment) -> Past:
-    """How all was, from what `told_until` gives and the jobs that it tells of."""
+    """How all was, from what `told_until` gives and the jobs that it tells of; a job deleted in between is left out."""
     known = {job.id: job for job in jobs}
     nodes: list[Node] = []
     then: list[Job] = []
@@ -97,8 +97,9 @@ def past_of(told: Iterable[Event], jobs: Iterable[Job], moment: Moment) -> Past:
         story = list(events)
         last = max(last, story[-1].at)
         if topic == "nodes":
-            nodes.append(_node(story[-1]))
-        elif not (job := job_then(known[subject_id], story)).state.final:
+            if story[-1].event != "removed":
+                nodes.append(_node(story[-1]))
+        elif subject_id in known and not (job := job_then(known[subject_id], story)).state.final:
             then.append(job)
     at = moment.at if math.isfinite(moment.at) else last
     return Past(at=at, nodes=tuple(nodes), jobs=tuple(sorted(then, key=lambda job: job.seq)))

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 SUBMIT_SUBJECT = "weft.submit"
 STREAMS_SECONDS = 1.0  # between two looks at whose streams are open
+FORGET_SECONDS = 3600.0
 RENEW_SECONDS = 5.0  # between two looks at the certificate's files
 
 
@@ -31,6 +32,16 @@ def renewing(certificate: ServerCertificate) -> Callable[[], Awaitable[None]]:
             logger.info("the certificate was renewed")
 
     return renew
+
+
+def forgetting_tokens(
+    store: GatewayStore, now: Callable[[], float], *, kept_seconds: float
+) -> Callable[[], Awaitable[None]]:
+    async def forget() -> None:
+        if count := await store.forget_tokens(before=now() - kept_seconds):
+            logger.info("%d tokens that ended long ago were forgotten", count)
+
+    return forget
 
 
 async def run(
@@ -50,10 +61,14 @@ async def run(
     admin_host: str = "127.0.0.1",
     admin_port: int | None = None,
     limits: Limits | None = None,
+    tokens_kept_seconds: float | None = None,
     certificate: ServerCertificate | None = None,
     listens_on: Callable[[int], None] | None = None,
 ) -> None:
-    """Run until `stop` is set. With a `certificate` it serves HTTPS. `listens_on` is called with the port."""
+    """Run until `stop` is set. With a `certificate` it serves HTTPS. `listens_on` is called with the port.
+
+    `tokens_kept_seconds`: for how long tokens are listed that were revoked or expired; None: for ever.
+    """
     gateway = Gateway(
         store=store,
         bus=bus,
@@ -74,6 +89,9 @@ async def run(
         )
 
     loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
+    if tokens_kept_seconds is not None:
+        forget = forgetting_tokens(store, now, kept_seconds=tokens_kept_seconds)
+        loops.append(Every(FORGET_SECONDS, forget, retry_on=(StoreUnavailableError,), name="tokens"))
     if certificate is not None:
         loops.append(Every(RENEW_SECONDS, renewing(certificate), retry_on=(SettingsError,), name="certificate"))
     app, most = application(gateway), gateway.limits.connections_max

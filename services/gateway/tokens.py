@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from libs.domain.spec import TOKEN_PATTERN
 from libs.messages.http import TokenMade, TokensRevoked, TokensView, TokenView, TokenWanted
-from libs.store import GatewayStore, TokenKept
+from libs.store import FILE_LABEL, GatewayStore, TokenKept
 from services.gateway.access import TOKEN_PREFIX, token_hash
 from services.gateway.errors import RejectedError
 from services.gateway.route import Call, NoQuery, answer, json_of
@@ -59,7 +59,7 @@ async def revoke(call: Call[NoQuery]) -> web.StreamResponse:
 
 async def keep_file_token(store: GatewayStore, token: str, *, tenant: str, at: float) -> None:
     """Let the token of a file in. Its label is made from it, so that each can be revoked by itself."""
-    label = f"file-{hashlib.sha256(token.encode()).hexdigest()[:12]}"
+    label = f"{FILE_LABEL}{hashlib.sha256(token.encode()).hexdigest()[:12]}"
     await store.add_token(token_hash(token), tenant=tenant, admin=tenant == ADMIN_TENANT, label=label, at=at)
 
 

@@ -25,6 +25,8 @@ from services.scheduler.history import Retention
 from services.scheduler.moving import MoveRules
 from services.scheduler.picture import POLICY
 
+DAY = 86400.0
+
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """SCHEDULER_… settings, in seconds where they are times. Orders, placements and backfills by their names."""
@@ -49,6 +51,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     leader_seconds: float = 6.0
     history_seconds: float = 7 * 86400.0
     history_bytes: int = 1 << 30
+    jobs_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after their end; 0: for ever
+    nodes_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after they were lost; 0: for ever
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"
 
@@ -62,6 +66,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         except ValueError as error:
             field, _, reason = str(error).partition(": ")
             raise ValueError(f"SCHEDULER_{field.upper()}: {reason}") from error
+        if 0 < self.jobs_kept_days * DAY < self.history_seconds:
+            raise ValueError(
+                f"jobs_kept_days {self.jobs_kept_days:g} must not be less than history_seconds"
+                f" {self.history_seconds:g}: a history refers to the specifications of its jobs"
+            )
         if self.stop_seconds <= self.lease_seconds:
             raise ValueError(
                 f"stop_seconds {self.stop_seconds:g} must be more than lease_seconds {self.lease_seconds:g}: a silent"
@@ -99,9 +108,11 @@ async def run(stop: asyncio.Event) -> None:
                     cost_seconds=config.move_cost_seconds,
                     every_seconds=config.moves_every_seconds,
                 ),
+                nodes_kept_seconds=config.nodes_kept_days * DAY or None,
             ),
             leader_seconds=config.leader_seconds,
             retention=Retention(seconds=config.history_seconds, bytes=config.history_bytes),
+            jobs_kept_seconds=config.jobs_kept_days * DAY or None,
             admin_port=config.admin_port,
             admin_host=config.admin_host,
         )

@@ -16,6 +16,7 @@ from libs.messages.nodes import NodeReported, RunState, StartRun
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
+from libs.planning.room import Shape, never_fits, shape_of
 from services.scheduler import lives, tuning
 from services.scheduler.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried
 from services.scheduler.moving import MoveRules, Moving
@@ -42,6 +43,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     patience_seconds: float = 300.0  # a job that waited this long holds back the smaller ones behind it
     steps_max: int = 500  # decided in one tick; the rest in the next
     moves: MoveRules = MoveRules()
+    nodes_kept_seconds: float | None = None  # a node that is lost for this long is removed; None: never
 
 
 class Scheduler:
@@ -213,6 +215,7 @@ class Scheduler:
         if now >= self._deadlines_at + DEADLINES_SECONDS:
             self._deadlines_at = now
             steps += self._deadlines(now)
+            steps += self._remove_nodes(now)
         steps += self._put_back(now)
         self._not_yet = self._settling.why_not_yet(now, unheard=len(self.picture.unheard))
         if self._not_yet is None and self._withheld:
@@ -234,7 +237,10 @@ class Scheduler:
 
     def _lose(self, node: Node, sentence: str, now: float) -> list[Step]:
         self.picture.forget(node.id)
-        self.picture.change_node(structs.replace(node, ready=False), "lost", sentence, at=now)
+        lost = structs.replace(node, ready=False)
+        if self.settings.nodes_kept_seconds is not None:
+            lost = structs.replace(lost, seen_at=self.picture.heard[node.id])  # from then on it counts as gone
+        self.picture.change_node(lost, "lost", sentence, at=now)
         cause = Cause(code=_C.NODE_LOST, sentence=f"node {node.id} {sentence}", by=node.id)
         steps: list[Step] = []
         for job in [self.picture.jobs[job_id] for job_id in sorted(self.picture.runs.jobs_on(node.id))]:
@@ -242,6 +248,32 @@ class Scheduler:
                 steps += lives.stop(self.picture, job, cause, now)
             elif self.picture.all_gone(job):
                 steps += lives.stopped(self.picture, job, now)
+        return steps
+
+    def _remove_nodes(self, now: float) -> list[Step]:
+        """Nodes that have been lost for so long that they count as gone for good; a job that none of the others could
+        hold is told so."""
+        kept = self.settings.nodes_kept_seconds
+        if kept is None:
+            return []
+        lost = [node for node in self.picture.nodes.values() if not node.ready and now - node.seen_at > kept]
+        gone = [node for node in lost if not self.picture.runs.jobs_on(node.id)]
+        for node in gone:
+            sentence = f"removed: was not heard of for {duration_text(now - node.seen_at)}"
+            self.picture.remove_node(node, sentence, at=now)
+        return self._too_big(now) if gone else []
+
+    def _too_big(self, now: float) -> list[Step]:
+        nodes = list(self.picture.nodes.values())
+        causes: dict[Shape, Cause | None] = {}
+        steps: list[Step] = []
+        for job in [job for job in self.picture.jobs.values() if job.state is _S.QUEUED]:
+            shape = shape_of(job.spec)
+            if shape not in causes:
+                causes[shape] = never_fits(job.spec, nodes) if nodes else None
+            cause = causes[shape]
+            if cause is not None and (job.waiting_for is None or job.waiting_for.code is not cause.code):
+                steps += self.picture.go(job, _E.WAITING, cause, now)
         return steps
 
     def _deadlines(self, now: float) -> list[Step]:

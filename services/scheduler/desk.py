@@ -343,9 +343,12 @@ class Desk:
     async def _save_node(self, lease: Lease, change: NodeChange) -> None:
         """A node that the store refuses goes on without a row there; that harms no other."""
         try:
-            await self._store.save_node(
-                lease, change.node, event=change.event, cause=change.sentence, at=change.at, ask=change.ask
-            )
+            if change.event == "removed":
+                await self._store.remove_node(lease, change.node.id, cause=change.sentence, at=change.at)
+            else:
+                await self._store.save_node(
+                    lease, change.node, event=change.event, cause=change.sentence, at=change.at, ask=change.ask
+                )
         except UnlawfulError as error:
             logger.critical("a node is unlawful", extra={"node": change.node.id, "error": str(error)})
             return

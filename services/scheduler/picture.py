@@ -260,6 +260,21 @@ class Picture:
         self._measure()
         self.node_changes.append(NodeChange(node, event, sentence, at, ask))
 
+    def remove_node(self, node: Node, sentence: str, *, at: float) -> None:
+        """A lost node, on which no job has a run, is no longer part of the pool."""
+        del self.nodes[node.id], self.heard[node.id]
+        self.room.remove(node.id)
+        self.room.grown += 1
+        self.desired.pop(node.id, None)
+        self.hinted.discard(node.id)
+        self.strays.pop(node.id, None)
+        self.runs.forget(node.id)
+        for scores in self.measured.values():
+            for gpu in [gpu for gpu in scores if gpu[0] == node.id]:
+                del scores[gpu]
+        self._measure()
+        self.node_changes.append(NodeChange(node, "removed", sentence, at))
+
     def reopen(self, node_id: str) -> None:
         """Let a node take work again, unless it is drained or lost."""
         node = self.nodes[node_id]

@@ -133,6 +133,15 @@ class Runs:
         seen = self._seen[report.node_id] = {(run.job_id, run.epoch, run.rank): run for run in report.runs}
         self._ever_seen.update(key for key in seen if self._held.get(key) == report.node_id)
 
+    def forget(self, node_id: str) -> None:
+        """A node that is removed and has no run: nothing that it reported counts any more."""
+        assert not self.jobs_on(node_id), f"{node_id} still has runs"
+        self._jobs_on.pop(node_id, None)
+        self._reports.pop(node_id, None)
+        self._other_boot.pop(node_id, None)
+        self._seen.pop(node_id, None)
+        self._sure.discard(node_id)
+
     def offered(self, node_id: str, runs: Sequence[StartRun]) -> None:
         """The answer to the node's newest report told it to run these: it may, whatever that report said."""
         _, incarnation, seq = self._reports[node_id]

@@ -12,6 +12,7 @@ from libs.service.run import Answer, Every, Listen, serve
 from libs.store import SchedulerStore, StoreUnavailableError
 from services.scheduler.core import Scheduler, Settings
 from services.scheduler.desk import POLL_SECONDS, Desk
+from services.scheduler.forgetting import FORGET_SECONDS, Forgetting
 from services.scheduler.history import Retention
 from services.scheduler.leadership import Leadership
 from services.scheduler.relay import Relay
@@ -31,10 +32,14 @@ async def run(
     settings: Settings,
     leader_seconds: float = 6.0,
     retention: Retention | None = None,
+    jobs_kept_seconds: float | None = None,
     admin_port: int | None = None,
     admin_host: str = "127.0.0.1",
 ) -> None:
-    """Serve one pool until `stop`; `holder` names this process among the schedulers of the pool."""
+    """Serve one pool until `stop`; `holder` names this process among the schedulers of the pool.
+
+    `jobs_kept_seconds`: for how long jobs that are over are kept; None: for ever.
+    """
     tally = Tally()
     leadership = Leadership(name=pool, holder=holder, store=store, clock=clock, leader_seconds=leader_seconds)
     desk = Desk(
@@ -46,6 +51,7 @@ async def run(
         tally=tally,
         retention=retention,
     )
+    forgetting = Forgetting(store=store, leadership=leadership, clock=clock, kept_seconds=jobs_kept_seconds)
     relay = Relay(store=store, bus=bus, clock=clock)
     tally.watch_outbox(lambda: relay.waiting)
 
@@ -92,6 +98,7 @@ async def run(
                 Every(POLL_SECONDS, desk.turn, wake=desk.wake, retry_on=unavailable, name="desk"),
                 Every(POLL_SECONDS, relay_turn, wake=desk.outbox_filled, retry_on=unavailable, name="relay"),
                 Every(TRIM_SECONDS, desk.trim, retry_on=unavailable, name="trim"),
+                Every(FORGET_SECONDS, forgetting.turn, retry_on=unavailable, name="forget"),
             ],
             registry=tally.registry,
             admin_port=admin_port,

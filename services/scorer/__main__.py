@@ -4,10 +4,11 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 from uuid import uuid4
 
 import msgspec
+from msgspec import Meta
 
 from libs.bus import BusError
 from libs.bus.nats import NatsBus
@@ -37,6 +38,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     benchmark_idle_seconds: float = MeasuringSettings().benchmark_idle_seconds
     benchmark_every_seconds: float = MeasuringSettings().benchmark_every_seconds
     benchmark_seconds: float | None = None
+    learnt_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # curves, and scores of nodes that are gone; 0: for ever
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"
 
@@ -57,6 +59,7 @@ async def run(stop: asyncio.Event) -> None:
             name=f"scorer-{uuid4().hex[:12]}",
             profile=profile,
             measuring=Measuring(bus=bus, store=store, token=_token(config), settings=_measuring(config)),
+            learnt_kept_seconds=config.learnt_kept_days * 86400.0 or None,
             admin_port=config.admin_port,
             admin_host=config.admin_host,
         )

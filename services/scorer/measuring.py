@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from libs.bus import BusError
+from libs.domain.classes import BENCHMARK_LABEL
 from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.gpus.bench import Measured
@@ -19,7 +20,7 @@ from libs.messages.asks import SubmitAnswered
 from libs.messages.signals import NodeSampled
 from libs.planning.scores import GpuKey
 from libs.service.config import SettingsError
-from libs.store import ScorerStore
+from libs.store import ScorerStore, StoreUnavailableError
 from services.scorer.benchmarks import Benchmarks, BenchmarkSettings, Wanted
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ KEY = "Idempotency-Key"
 SUBMIT_SECONDS_MAX = 5.0
 REMEMBERED_SECONDS = 30 * 86400.0  # how far back results are read at the start
 OVERLAP_SECONDS = 60.0  # a job may be stored a little after the time that it ended at
-ENDED_AT_ONCE = 1000
+READ_SECONDS = 86400.0  # of the past in one query: however many jobs ended since, each query is answered in time
 
 
 def held_by(jobs: Iterable[Job]) -> frozenset[GpuKey]:
@@ -78,7 +79,7 @@ class Measuring:
         self._store = store
         self._token = token
         self._tenants = said.benchmark_tenants
-        self._since: float | None = None
+        self._read_until: float | None = None  # results of before then were read
         self._told: set[str] = set()
         self.benchmarks = Benchmarks(
             BenchmarkSettings(
@@ -98,30 +99,42 @@ class Measuring:
             self.benchmarks.observe_sample(gpu)
 
     async def turn(self, nodes: Sequence[Node], jobs: Iterable[Job], *, now: float) -> list[Measured]:
-        """Look after these nodes, whose GPUs `jobs` hold; the results that are new. Raises StoreUnavailableError."""
-        found = await self._read(now)
+        """Look after these nodes, whose GPUs `jobs` hold; the results that are new.
+
+        While results cannot be read, nothing new is submitted: a GPU may have been measured already.
+        """
+        found, all_read = await self._read(now)
         self.benchmarks.observe_nodes(nodes, held_by(jobs), now=now)
-        for wanted in self.benchmarks.due(now):
-            await self._submit(wanted, now)
+        if all_read:
+            for wanted in self.benchmarks.due(now):
+                await self._submit(wanted, now)
         if self.benchmarks.settings.on and self.benchmarks.without_image:
             self._tell("nodes that run containers are not measured: SCORER_BENCHMARK_IMAGE names no image")
         return found
 
-    async def _read(self, now: float) -> list[Measured]:
-        """What ended since it was last asked, and a little before; the same twice is the same."""
+    async def _read(self, now: float) -> tuple[list[Measured], bool]:
+        """The results since the last one that was read, and a little before; whether all could be read.
+
+        The same result twice counts once. A failed query is repeated in the next turn; what was read before it counts.
+        """
         if not self._tenants:
-            return []
+            return [], True
         found: list[Measured] = []
-        since = now - REMEMBERED_SECONDS if self._since is None else self._since - OVERLAP_SECONDS
         while True:
-            jobs = await self._store.ended_jobs(tenants=self._tenants, since=since, limit=ENDED_AT_ONCE)
+            since = now - REMEMBERED_SECONDS if self._read_until is None else self._read_until - OVERLAP_SECONDS
+            until = min(since + READ_SECONDS, now + OVERLAP_SECONDS)
+            try:
+                jobs = await self._store.ended_jobs(
+                    tenants=self._tenants, since=since, until=until, label=BENCHMARK_LABEL
+                )
+            except StoreUnavailableError as error:
+                self._tell(f"the results of benchmarks cannot be read, and are read later: {error}")
+                return found, False
             found += [result for job in jobs if (result := self.benchmarks.ended(job)) is not None]
-            last = max((job.ended_at or since for job in jobs), default=since)
-            if len(jobs) < ENDED_AT_ONCE or last <= since:
-                break
-            since = last
-        self._since = max(self._since or 0.0, last)
-        return found
+            if until >= now:
+                self._read_until = now
+                return found, True
+            self._read_until = until
 
     async def _submit(self, wanted: Wanted, now: float) -> None:
         """Refused or not answered, it is tried again later."""

@@ -31,6 +31,7 @@ from services.scorer.workloads import REMEMBERED_SECONDS, REVIEW_SECONDS
 
 PERIOD_SECONDS = 5.0
 PRESENT_SECONDS = 1.0
+FORGET_SECONDS = 3600.0
 SCORES_AT_ONCE = 6000  # in one statement and one message
 PACES_AT_ONCE = 2000
 CURVES_AT_ONCE = 500
@@ -46,10 +47,14 @@ async def run(
     name: str = "scorer",
     profile: MeasuredGpus | None = None,
     measuring: Measuring | None = None,
+    learnt_kept_seconds: float | None = None,
     admin_port: int | None = None,
     admin_host: str = "127.0.0.1",
 ) -> None:
-    """Serve until `stop`. `name`: no other scorer has it. Without `measuring` nothing is known of benchmarks."""
+    """Serve until `stop`. `name`: no other scorer has it. Without `measuring` nothing is known of benchmarks.
+
+    `learnt_kept_seconds`: for how long unchanged curves and the scores of nodes that are gone are kept; None: for ever.
+    """
     scorer = Scorer(profile, me=name)
     shell = _Shell(scorer, bus, store, clock, measuring)
     registry = CollectorRegistry(auto_describe=True)
@@ -74,6 +79,12 @@ async def run(
     async def hear_paces(said: PacesSeen) -> None:
         scorer.observe_paces(said, clock())
 
+    async def forget() -> None:
+        if learnt_kept_seconds is not None:
+            before = clock() - learnt_kept_seconds
+            await store.forget_curves(before=before)
+            await store.forget_scores(before=before)
+
     patient = (StoreUnavailableError,)
     try:
         await serve(
@@ -85,6 +96,7 @@ async def run(
                 Every(PERIOD_SECONDS, score, retry_on=patient, name="score"),
                 Every(PRESENT_SECONDS, shell.be_present, retry_on=patient, name="present"),
                 Every(REVIEW_SECONDS, shell.read_classes, retry_on=patient, name="classes"),
+                Every(FORGET_SECONDS, forget, retry_on=patient, name="forget"),
             ],
             registry=registry,
             admin_port=admin_port,

@@ -128,7 +128,8 @@ async def test_curves_are_found_by_whose_they_are_and_the_newest_wins(world: Wor
 
 async def test_a_scorer_finds_what_succeeded_of_the_tenants_it_asks_for(world: World) -> None:
     lease = await world.lead()
-    jobs = await world.admitted(lease, "j-1", "j-2", "j-3")
+    jobs = await world.admitted(lease, "j-1", "j-2", "j-3", labels={"wanted": "1"})
+    jobs += await world.admitted(lease, "j-4")
     for number, job in enumerate(jobs):
         job = await go(
             world.scheduler, lease, job, _E.PLACED, at=AT + 10, placement=placement(("node-1", number)), progress=None
@@ -138,13 +139,16 @@ async def test_a_scorer_finds_what_succeeded_of_the_tenants_it_asks_for(world: W
         event = _E.FAILED if job.id == "j-3" else _E.SUCCEEDED
         told_last = {"progress": {"score": 1.5}, "exit_code": 0}
         await go(world.scheduler, lease, job, event, at=AT + 30 - number, **told_last)
-    found = await world.scorer.ended_jobs(tenants=["alice", "bob"], since=AT)
+
+    async def ended(*tenants: str, since: float = AT, until: float = AT + 31) -> list[Job]:
+        return await world.scorer.ended_jobs(tenants=tenants, since=since, until=until, label="wanted")
+
+    found = await ended("alice", "bob")
     assert [(job.id, job.progress) for job in found] == [("j-2", {"score": 1.5}), ("j-1", {"score": 1.5})]
     assert found == [await world.known("j-2"), await world.known("j-1")]
-    assert [job.id for job in await world.scorer.ended_jobs(tenants=["alice"], since=AT + 30)] == ["j-1"]
-    assert [job.id for job in await world.scorer.ended_jobs(tenants=["alice"], since=AT, limit=1)] == ["j-2"]
-    assert await world.scorer.ended_jobs(tenants=["bob"], since=AT) == []
-    assert await world.scorer.ended_jobs(tenants=[], since=AT) == []
+    assert [job.id for job in await ended("alice", since=AT + 30)] == ["j-1"]
+    assert [job.id for job in await ended("alice", until=AT + 30)] == ["j-2"]
+    assert await ended("bob") == await ended() == []
 
 
 # tuning

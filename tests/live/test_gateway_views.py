@@ -22,7 +22,7 @@ from libs.messages.signals import (
 )
 from tests.support.builders import GIB, spec
 from tests.support.gateway_world import SECONDS_MAX, World
-from tests.support.steps import placement
+from tests.support.steps import go, placement
 
 
 async def test_a_job_is_found_by_its_id_or_as_the_newest_of_its_name(world: World) -> None:
@@ -191,3 +191,26 @@ async def test_a_placed_job_is_explained_by_where_it_is(world: World) -> None:
     told = await world.alice.explain(job.id)
     assert told.state is JobState.RUNNING
     assert "node-1" in told.sentence
+
+
+async def test_of_a_job_that_was_deleted_and_of_its_time_the_answer_names_for_how_long_jobs_are_kept(
+    world: World,
+) -> None:
+    scheduler, kept = world.place.stores.scheduler, 90 * 86400.0
+    status, body, _ = await world.ask("GET", "/v1/jobs/nobody")
+    assert (status, b"is kept for" in body) == (404, False)
+    began = time.time() - 2 * kept
+    job = await go(scheduler, world.lease, await world.submitted(), JobEvent.CANCELLED, at=began)
+    await scheduler.sent([event.id for event in await scheduler.unsent(limit=100)])
+    lease = await scheduler.take_lease("default", holder="test", seen=None)
+    assert lease is not None
+    assert await scheduler.forget_jobs(lease, before=time.time() - kept, kept_seconds=kept, limit=10) == 1
+    for path in (f"/v1/jobs/{job.id}", f"/v1/jobs/{job.id}/events", f"/v1/jobs/{job.id}?at=1"):
+        status, body, _ = await world.ask("GET", path)
+        assert status == 404
+        assert b"a job is kept for 90 days after its end" in body
+    status, body, _ = await world.ask("GET", f"/v1/cluster?at={began - 1}", token="admin")
+    assert status == 404
+    assert b"a job is kept for 90 days after its end" in body
+    status, _, _ = await world.ask("GET", f"/v1/cluster?at={time.time()}", token="admin")
+    assert status == 200

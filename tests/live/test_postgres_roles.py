@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -32,22 +33,23 @@ MAY_WRITE = {
     "gateway": {
         "INSERT": {"tenants", "tokens", "submissions", "asks", "events", "outbox"},
         "UPDATE": {"tokens.revoked_at", "tokens.used_at"},
+        "DELETE": {"tokens"},
     },
     "scheduler": {
         "INSERT": {"leases", "leaderships", "jobs", "gpu_slots", "nodes", "events", "outbox", "decisions", "policies"},
         "UPDATE": {"leases", "jobs", "nodes", "outbox", "policies"},
-        "DELETE": {"asks", "gpu_slots", "leaderships", "outbox", "decisions"},
+        "DELETE": {"asks", "gpu_slots", "leaderships", "nodes", "outbox", "decisions"},
     },
     "scorer": {
         "INSERT": {"gpu_scores", "workload_classes", "curves"},
         "UPDATE": {"gpu_scores", "workload_classes", "curves"},
-        "DELETE": {"workload_classes", "curves"},
+        "DELETE": {"gpu_scores", "workload_classes", "curves"},
     },
     "reallocator": {"INSERT": {"envelopes"}, "UPDATE": {"envelopes"}, "DELETE": {"envelopes"}},
 }
 MAY_NOT_READ = {
     "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations"},
-    "scheduler": {"tenants", "tokens", "migrations", "envelopes"},
+    "scheduler": {"tenants", "tokens", "migrations", "envelopes", "retention", "event_offset"},
     "scorer": {
         *{
             "tenants",
@@ -63,11 +65,15 @@ MAY_NOT_READ = {
             "outbox",
             "migrations",
             "envelopes",
+            "retention",
+            "event_offset",
         },
     },
     "reallocator": {
         *{"tenants", "tokens", "asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox"},
         "migrations",
+        "retention",
+        "event_offset",
     },
 }
 MAY_NOT_DO = (
@@ -80,6 +86,14 @@ MAY_NOT_DO = (
     "SET ROLE weft_owner",
     "CREATE ROLE mine",
     "COPY (SELECT 1) TO PROGRAM 'true'",
+    "CREATE TEMP TABLE job_steps (from_state text, event text, to_state text)",
+    "CREATE TEMP VIEW leases AS SELECT 'default' AS name",
+    "CREATE FUNCTION pg_temp.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+    "SELECT lo_create(0)",
+    "SELECT lo_creat(-1)",
+    "SELECT lo_from_bytea(0, 'x')",
+    "SELECT lo_import('/etc/hostname')",
+    "SELECT continue_events()",
 )
 
 
@@ -104,6 +118,10 @@ async def columns(server: Server) -> dict[str, list[str]]:
     return found
 
 
+def database_of(server: Server) -> str:
+    return urlsplit(server.dsn).path.removeprefix("/")
+
+
 async def refused(connection: asyncpg.Connection, statement: str) -> bool:
     """Whether the role may not do it; whatever it may do is undone."""
     transaction = connection.transaction()
@@ -123,7 +141,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 19
+    assert len(tables) == 21
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():
@@ -147,6 +165,44 @@ async def test_no_role_changes_the_law(server: Server, role: str) -> None:
     allowed = [statement for statement in MAY_NOT_DO if not await refused(connection, statement)]
     await connection.close()
     assert allowed == []
+
+
+async def test_a_temporary_table_stands_before_no_table_of_the_law(server: Server) -> None:
+    """The attack, by a role that may make temporary tables: as it was before, and may be where the owner is another."""
+    owner = await server.connect()
+    await owner.execute("TRUNCATE leases, submissions CASCADE")
+    scheduler = await server.connect("scheduler")
+    try:
+        async with postgres.stores(server) as stores:
+            lease = await stores.scheduler.take_lease("default", holder="me", seen=None)
+            assert lease is not None
+            await stores.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT)
+            await stores.scheduler.admit(lease, pool="default", limit=1)
+        await owner.execute(f"GRANT TEMPORARY ON DATABASE {database_of(server)} TO weft_scheduler")
+        await scheduler.execute("CREATE TEMP TABLE job_steps (from_state text, event text, to_state text)")
+        await scheduler.execute("INSERT INTO job_steps VALUES ('queued', 'started', 'running')")
+        with pytest.raises(asyncpg.CheckViolationError, match="is no step"):
+            await scheduler.execute(
+                "UPDATE jobs SET state = 'running', last_event = 'started', version = 2, placement = '{}'"
+            )
+        await scheduler.execute("CREATE TEMP TABLE leases (name text, holder text, epoch bigint, seq bigint)")
+        await scheduler.execute("INSERT INTO leases VALUES ('default', 'nobody', 99, 0)")
+        with pytest.raises(asyncpg.PostgresError, match="is no longer held by"):
+            await scheduler.execute("SELECT must_hold('default', 'nobody', 99)")
+    finally:
+        await owner.execute(f"REVOKE TEMPORARY ON DATABASE {database_of(server)} FROM weft_scheduler")
+        await scheduler.close()
+        await owner.close()
+
+
+async def test_every_function_says_where_its_names_are_looked_up(server: Server) -> None:
+    owner = await server.connect()
+    rows = await owner.fetch(
+        "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = 'public'::regnamespace ORDER BY proname"
+    )
+    await owner.close()
+    assert len(rows) >= 10
+    assert {row["proname"] for row in rows if row["proconfig"] != ["search_path=public, pg_temp"]} == set()
 
 
 async def test_every_table_has_one_writer_but_for_the_queues_and_the_story() -> None:

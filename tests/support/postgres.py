@@ -17,7 +17,7 @@ from libs.store.postgres import PostgresStore
 from tests.support.engine import need_container, need_engine
 
 START_SECONDS_MAX = 60
-KEPT = {"job_steps", "migrations"}  # what a migration filled
+KEPT = {"job_steps", "migrations", "event_offset"}  # what a migration filled
 
 Connection = asyncpg.Connection
 

@@ -128,3 +128,5 @@ async def _a_node_with_a_past(scheduler: SchedulerStore) -> None:
             id="node-1", pool="default", address="10.0.0.11", capacity=capacity, seen_at=BEGAN + 4000 + number, **known
         )
         await scheduler.save_node(lease, node, event=event, cause=sentence)
+    sentence = "removed: was not heard of for 30 days"
+    await scheduler.remove_node(lease, "node-1", cause=sentence, at=BEGAN + 4000 + len(past))

@@ -7,6 +7,7 @@ from libs.domain.job import CauseCode, JobEvent, JobState
 from libs.messages.asks import AskKind
 from libs.messages.nodes import JOBS, EndReason, RunSeen, RunState
 from libs.planning.explain import explain
+from libs.planning.room import never_fits
 from services.scheduler.answers import ANSWER_BYTES_MAX
 from services.scheduler.core import Settings
 from tests.support.builders import capacity, job, node
@@ -282,3 +283,55 @@ def test_the_rack_that_a_node_names_is_kept_and_a_gang_across_racks_counts_as_sl
     placed = next(step.placement for step in w.steps if step.event is E.PLACED)
     assert placed is not None
     assert placed.numbers["slowdown"] == pytest.approx(2.0 * 1.7)
+
+
+def lost_for_good(*, kept_seconds: float | None) -> World:
+    """A pool whose only large node was lost long ago, led anew in the meantime."""
+    w = world(nodes=2, gpus=4, settings=Settings(lease_seconds=100, nodes_kept_seconds=kept_seconds))
+    w.nodes["node-1"].capacity = capacity(gpus=8)
+    w.sync("node-1")
+    large = w.nodes.pop("node-1")
+    w.submit("j-large", gpus=8)
+    w.sync("node-2")
+    for _ in range(11):
+        w.now += 10
+        w.sync("node-2")
+    assert not w.core.picture.nodes["node-1"].ready
+    w.lead_anew(w.open_jobs(), list(w.core.picture.nodes.values()))
+    w.nodes["node-1"] = large
+    return w
+
+
+def test_a_node_that_is_lost_for_good_leaves_the_pool_and_what_only_it_could_hold_is_told_so() -> None:
+    w = lost_for_good(kept_seconds=86400)
+    w.now += 86400 - 200
+    w.sync("node-2")
+    assert "node-1" in w.core.picture.nodes
+    assert w.stored["j-large"].waiting_for.code is CauseCode.NO_ROOM  # type: ignore[union-attr]
+    w.core.take_node_changes()
+    w.now += 200
+    w.sync("node-2")
+    assert list(w.core.picture.nodes) == ["node-2"]
+    (change,) = w.core.take_node_changes()
+    assert (change.event, change.node.id) == ("removed", "node-1")
+    w.tick(10)
+    assert w.stored["j-large"].waiting_for.code is CauseCode.TOO_BIG  # type: ignore[union-attr]
+    assert never_fits(w.stored["j-large"].spec, list(w.core.picture.nodes.values())) is not None
+
+
+def test_a_node_that_was_removed_and_reports_again_joins_anew() -> None:
+    w = lost_for_good(kept_seconds=1000)
+    w.now += 2000
+    w.sync("node-2")
+    assert list(w.core.picture.nodes) == ["node-2"]
+    w.core.take_node_changes()
+    w.round()
+    assert [(change.event, change.node.id) for change in w.core.take_node_changes()] == [("joined", "node-1")]
+    assert w.state("j-large") is S.RUNNING
+
+
+def test_a_lost_node_is_kept_where_nothing_says_how_long() -> None:
+    w = lost_for_good(kept_seconds=None)
+    w.now += 1e8
+    w.sync("node-2")
+    assert "node-1" in w.core.picture.nodes

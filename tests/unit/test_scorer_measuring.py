@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from libs.domain.spec import JobSpec, decode_spec
 from libs.messages.asks import SubmitAnswered
 from libs.messages.signals import NodeSampled
 from libs.service.config import read_secret
+from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
 from services.scorer.measuring import Measuring, MeasuringSettings
 from tests.support.benchmarks import bench_job, bench_node, gpu, measurement
@@ -46,12 +48,15 @@ class Ended(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.ended: list[Job] = []
-        self.asked_since: list[float] = []
+        self.asked: list[tuple[float, float]] = []
+        self.away = False
 
-    async def ended_jobs(self, *, tenants: object, since: float, limit: int = 1000) -> list[Job]:
-        self.asked_since.append(since)
-        found = [job for job in self.ended if (job.ended_at or 0.0) >= since]
-        return sorted(found, key=lambda job: (job.ended_at or 0.0, job.seq))[:limit]
+    async def ended_jobs(self, *, tenants: object, since: float, until: float, label: str) -> list[Job]:
+        if self.away:
+            raise StoreUnavailableError("ended_jobs: canceling statement due to statement timeout")
+        self.asked.append((since, until))
+        found = [job for job in self.ended if since <= (job.ended_at or 0.0) < until]
+        return sorted(found, key=lambda job: (job.ended_at or 0.0, job.seq))
 
 
 NODES = [bench_node("node-1"), bench_node("node-2"), bench_node("node-3")]
@@ -82,17 +87,30 @@ async def test_results_are_read_once_and_then_those_that_are_new() -> None:
     assert await made.turn(NODES, (), now=1005.0) == []
     store.ended.append(bench_job(gpu("node-2"), "node-2", measurement(), at=1006.0))
     assert [one.node_id for one in await made.turn(NODES, (), now=1010.0)] == ["node-2"]
-    assert store.asked_since[0] < 0
-    assert store.asked_since[-1] == 950.0 - 60.0
+    assert store.asked[0][0] == 1000.0 - 30 * 86400.0
+    assert store.asked[-1] == (1005.0 - 60.0, 1010.0 + 60.0)  # only what may be news
 
 
-async def test_more_results_than_come_at_once_are_all_read() -> None:
+async def test_the_past_is_read_a_day_at_a_time_without_a_gap() -> None:
+    store = Ended()
+    await measuring(Gateway(), store).turn(NODES, (), now=1000.0)
+    assert all(until - since <= 86400.0 for since, until in store.asked)
+    assert all(since < before for (_, before), (since, _) in pairwise(store.asked))
+
+
+async def test_results_that_cannot_be_read_stop_no_scoring_and_submit_nothing(caplog: pytest.LogCaptureFixture) -> None:
     gateway, store = Gateway(), Ended()
-    store.ended = [
-        bench_job(gpu(f"n-{number}"), f"n-{number}", measurement(), at=float(number // 3)) for number in range(2500)
-    ]
+    store.ended = [bench_job(gpu("node-1"), "node-1", measurement(), at=900.0)]
+    store.away = True
     made = measuring(gateway, store)
-    assert len(await made.turn([], (), now=1000.0)) == 2500
+    with caplog.at_level(logging.WARNING):
+        for now in (1000.0, 1005.0):
+            assert await made.turn(NODES, (), now=now) == []
+    assert gateway.specs == []  # who knows whether they were measured
+    assert len(caplog.records) == 1
+    store.away = False
+    assert [one.node_id for one in await made.turn(NODES, (), now=1010.0)] == ["node-1"]
+    assert len(gateway.specs) > 0
 
 
 async def test_a_gpu_that_is_held_is_not_asked_for() -> None:

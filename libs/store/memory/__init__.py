@@ -3,8 +3,9 @@
 It has no clock and no randomness: the same calls in the same order leave the same state, event for event.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from libs.messages.signals import GpuScore
 from libs.store import (
     DoubleAllocationError,
     Envelope,
+    JobsKept,
     KeyReusedError,
     Lease,
     Moment,
@@ -41,6 +43,7 @@ class MemoryStore(Tokens, History, Learnt):
     def __init__(self) -> None:
         super().__init__()
         self._submitted: dict[str, Job] = {}  # as it was submitted, in that order
+        self._seq = 0
         self._keys: dict[tuple[str, str], tuple[str, bytes]] = {}
         self._asks: dict[int, tuple[str, Ask]] = {}  # with its pool
         self._ask_id = 0
@@ -48,9 +51,11 @@ class MemoryStore(Tokens, History, Learnt):
         self._slots: dict[_Gpu, str] = {}
         self._nodes: dict[str, tuple[Node, int]] = {}  # with its version
         self._events: list[Event] = []
+        self._event_id = 0
         self._stories: dict[str, list[Event]] = {}
         self._xid = 0
         self._outbox: set[int] = set()
+        self._jobs_kept: dict[str, JobsKept] = {}  # by pool
         self._policies: dict[str, str] = {}  # by the name of a lease
         self._envelopes: dict[str, Envelope] = {}
         self._scores: dict[tuple[str, int, str], tuple[GpuScore, float]] = {}  # with when it was stored
@@ -63,8 +68,9 @@ class MemoryStore(Tokens, History, Learnt):
         if before is not None:
             return _the_same(before, spec_hash)
         assert job_id not in self._submitted, f"two jobs with the id {job_id}"
-        at, seq = micro(at), len(self._submitted) + 1
-        job = Job(id=job_id, tenant=tenant, spec=spec, seq=seq, submitted_at=at, since=at, priority=spec.priority)
+        at = micro(at)
+        self._seq += 1
+        job = Job(id=job_id, tenant=tenant, spec=spec, seq=self._seq, submitted_at=at, since=at, priority=spec.priority)
         self._submitted[job_id] = job
         if key is not None:
             self._keys[tenant, key] = (job_id, spec_hash)
@@ -137,6 +143,9 @@ class MemoryStore(Tokens, History, Learnt):
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]:
         found = [self._jobs.get(job_id) or self._submitted.get(job_id) for job_id in job_ids]
         return sorted((job for job in found if job is not None), key=lambda job: job.seq)
+
+    async def jobs_kept(self) -> list[JobsKept]:
+        return [kept for _, kept in sorted(self._jobs_kept.items())]
 
     async def told_until(self, moment: Moment) -> list[Event]:
         found: list[Event] = []
@@ -214,22 +223,46 @@ class MemoryStore(Tokens, History, Learnt):
     ) -> None:
         self._must_hold(lease)
         node = structs.replace(node, seen_at=micro(node.seen_at))
-        version = self._nodes[node.id][1] + 1 if node.id in self._nodes else 1
+        version = self._nodes[node.id][1] + 1 if node.id in self._nodes else self._first_version(node.id)
         self._nodes[node.id] = (node, version)
         self._asks.pop(ask, None)
         if event:
-            data = {
-                "node_id": node.id,
-                "pool": node.pool,
-                "address": node.address,
-                "ready": node.ready,
-                "drained": node.drained,
-                "runtime": node.runtime,
-                "capacity": node.capacity,
-                "version": version,
-                "sentence": cause,
-            }
-            self._tell("nodes", event, node.id, version, micro(node.seen_at if at is None else at), data)
+            self._tell_node(node, version, event, cause, at=node.seen_at if at is None else at)
+
+    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float) -> None:
+        self._must_hold(lease)
+        if node_id in self._nodes:
+            node, version = self._nodes.pop(node_id)
+            self._tell_node(node, version + 1, "removed", cause, at=at)
+
+    async def forget_jobs(self, lease: Lease, *, before: float, kept_seconds: float, limit: int) -> int:
+        self._must_hold(lease)
+        before = micro(before)
+        known = self._jobs_kept.get(lease.name)
+        self._jobs_kept[lease.name] = JobsKept(
+            pool=lease.name,
+            seconds=kept_seconds,
+            forgotten_before=before if known is None else max(before, known.forgotten_before),
+        )
+        asked = {ask.subject_id for _, ask in self._asks.values()}
+        over = [
+            job
+            for job in self._jobs.values()
+            if job.pool == lease.name and job.ended_at is not None and job.ended_at < before and job.id not in asked
+        ]
+        published = [job for job in over if not self._outbox.intersection(event.id for event in self._stories[job.id])]
+        gone = {job.id for job in sorted(published, key=lambda job: job.ended_at or 0.0)[:limit]}
+        told = {event.id for event in self._node_events_before(before, lease.name)[:limit]}
+        for job_id in gone:
+            del self._jobs[job_id], self._submitted[job_id], self._stories[job_id]
+            self._envelopes.pop(job_id, None)
+        self._keys = {key: kept for key, kept in self._keys.items() if kept[0] not in gone}
+        self._events = [
+            event
+            for event in self._events
+            if event.id not in told and not (event.topic == "jobs" and event.subject_id in gone)
+        ]
+        return len(gone) + len(told)
 
     async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:
         self._must_hold(lease)
@@ -248,7 +281,9 @@ class MemoryStore(Tokens, History, Learnt):
     # relay
 
     async def unsent(self, *, limit: int) -> list[Event]:
-        return [self._events[event_id - 1] for event_id in sorted(self._outbox)[:limit]]
+        wanted = sorted(self._outbox)[:limit]
+        begin = bisect_left(self._events, wanted[0], key=lambda event: event.id) if wanted else 0
+        return [event for event in islice(self._events, begin, None) if event.id in self._outbox][:limit]
 
     async def unsent_count(self) -> int:
         return len(self._outbox)
@@ -272,13 +307,22 @@ class MemoryStore(Tokens, History, Learnt):
                 kept = structs.replace(score, measured_at=measured_at, quarantined_until=until)
                 self._scores[key] = (kept, micro(at))
 
-    async def ended_jobs(self, *, tenants: Sequence[str], since: float, limit: int = 1000) -> list[Job]:
+    async def ended_jobs(self, *, tenants: Sequence[str], since: float, until: float, label: str) -> list[Job]:
         found = [
             job
             for job in self._jobs.values()
-            if job.tenant in tenants and job.state is JobState.SUCCEEDED and (job.ended_at or 0.0) >= since
+            if job.tenant in tenants
+            and job.state is JobState.SUCCEEDED
+            and since <= (job.ended_at or 0.0) < until
+            and job.spec.labels.get(label) == "1"
         ]
-        return sorted(found, key=lambda job: (job.ended_at or 0.0, job.seq))[:limit]
+        return sorted(found, key=lambda job: (job.ended_at or 0.0, job.seq))
+
+    async def forget_scores(self, *, before: float) -> int:
+        gone = [key for key, (_, at) in self._scores.items() if at < micro(before) and key[0] not in self._nodes]
+        for key in gone:
+            del self._scores[key]
+        return len(gone)
 
     # reallocator
 
@@ -336,6 +380,37 @@ class MemoryStore(Tokens, History, Learnt):
         found = [job for job in self._jobs.values() if job.pool == pool and job.state in wanted]
         return sorted(found, key=lambda job: job.seq)
 
+    def _first_version(self, node_id: str) -> int:
+        """Of a node that is new, or was removed and goes on counting."""
+        told = (event.version for event in self._events if event.topic == "nodes" and event.subject_id == node_id)
+        return max(told, default=0) + 1
+
+    def _node_events_before(self, before: float, pool: str) -> list[Event]:
+        """Published, and not the last of a node that is still there."""
+        told = [event for event in self._events if event.topic == "nodes" and event.at < before]
+        last = {event.subject_id: event.version for event in told if event.subject_id in self._nodes}
+        return [
+            event
+            for event in told
+            if event.id not in self._outbox
+            and last.get(event.subject_id) != event.version
+            and msgspec.json.decode(event.data)["pool"] == pool
+        ]
+
+    def _tell_node(self, node: Node, version: int, event: str, cause: str, *, at: float) -> None:
+        data = {
+            "node_id": node.id,
+            "pool": node.pool,
+            "address": node.address,
+            "ready": node.ready,
+            "drained": node.drained,
+            "runtime": node.runtime,
+            "capacity": node.capacity,
+            "version": version,
+            "sentence": cause,
+        }
+        self._tell("nodes", event, node.id, version, micro(at), data)
+
     def _tell(
         self,
         topic: str,
@@ -350,8 +425,9 @@ class MemoryStore(Tokens, History, Learnt):
     ) -> None:
         """Record an event. `alone`: it is a transaction of its own."""
         self._xid += alone
+        self._event_id += 1
         event = Event(
-            id=len(self._events) + 1,
+            id=self._event_id,
             xid=self._xid,
             topic=topic,
             event=str(what),

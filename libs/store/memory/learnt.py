@@ -27,6 +27,12 @@ class Learnt:
     async def forget_classes(self, *, pool: str, before: float) -> None:
         self._classes = {kept: one for kept, one in self._classes.items() if kept[0] != pool or one.at >= micro(before)}
 
+    async def forget_curves(self, *, before: float) -> int:
+        gone = [key for key, curve in self._curves.items() if curve.at < micro(before)]
+        for key in gone:
+            del self._curves[key]
+        return len(gone)
+
     async def save_curves(self, curves: Sequence[Curve]) -> None:
         for curve in curves:
             known = self._curves.get((curve.pool, curve.subject))

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from libs.store import Access, TokenKept
+from libs.store import FILE_LABEL, Access, TokenKept
 from libs.store.memory.times import micro
 
 
@@ -45,3 +45,14 @@ class Tokens:
         for token_hash, token in found:
             self._tokens[token_hash] = structs.replace(token, revoked_at=micro(at))
         return len(found)
+
+    async def forget_tokens(self, *, before: float) -> int:
+        gone = [
+            token_hash
+            for token_hash, token in self._tokens.items()
+            if not token.label.startswith(FILE_LABEL)
+            and any(at is not None and at < micro(before) for at in (token.revoked_at, token.expires_at))
+        ]
+        for token_hash in gone:
+            del self._tokens[token_hash]
+        return len(gone)

@@ -89,20 +89,42 @@ SELECT {job} FROM all_jobs
 SELECT {event} FROM events WHERE topic = 'jobs' AND subject_id = $1 AND version > $2 ORDER BY version;
 
 -- name: events_after
--- What is not yet committed has a transaction id at or above the snapshot's xmin: stop there, and nothing is overtaken.
+-- What is not yet committed is at or above the horizon: stop there, and nothing is overtaken.
 SELECT {event} FROM events
- WHERE (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
-   AND ($3::text IS NULL OR tenant = $3)
- ORDER BY events.xid, id LIMIT $4;
+ WHERE (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < events_horizon()
+ ORDER BY events.xid, id LIMIT $3;
 
 -- name: events_newest
 SELECT * FROM (
     SELECT {event}
       FROM events
-     WHERE (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
-       AND ($3::text IS NULL OR tenant = $3)
-     ORDER BY events.xid DESC, id DESC LIMIT $4) newest
+     WHERE (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < events_horizon()
+     ORDER BY events.xid DESC, id DESC LIMIT $3) newest
  ORDER BY xid, id;
+
+-- name: events_of_tenant_after
+SELECT {event} FROM events
+ WHERE tenant = $4 AND (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < events_horizon()
+ ORDER BY events.xid, id LIMIT $3;
+
+-- name: events_of_tenant_newest
+SELECT * FROM (
+    SELECT {event}
+      FROM events
+     WHERE tenant = $4 AND (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < events_horizon()
+     ORDER BY events.xid DESC, id DESC LIMIT $3) newest
+ ORDER BY xid, id;
+
+-- name: jobs_kept
+SELECT pool, seconds, extract(epoch FROM forgotten_before)::float8 AS forgotten_before FROM retention ORDER BY pool;
+
+-- name: forget_tokens
+WITH gone AS (
+    DELETE FROM tokens
+     WHERE (revoked_at < to_timestamp($1::float8) OR expires_at < to_timestamp($1::float8)) AND NOT label LIKE $2
+ RETURNING 1
+)
+SELECT count(*) AS count FROM gone;
 
 -- name: policy
 SELECT policy FROM policies WHERE pool = $1;
@@ -111,6 +133,18 @@ SELECT policy FROM policies WHERE pool = $1;
 SELECT id, pool, address, capacity, runtime, not_enforced, ready, drained,
        extract(epoch FROM seen_at)::float8 AS seen_at, rack
   FROM nodes WHERE $1::text IS NULL OR pool = $1 ORDER BY id;
+
+-- name: holding_jobs
+-- A page of them, as `jobs_in`, by the index of the jobs that hold something.
+WITH page AS (
+    SELECT submissions.id, submissions.seq, spec
+      FROM jobs JOIN submissions ON submissions.id = jobs.id
+     WHERE jobs.pool = $1 AND state IN ('placed', 'starting', 'running', 'stopping') AND seq > $2
+     ORDER BY seq LIMIT $3
+), sized AS (
+    SELECT id, sum(pg_column_size(spec)) OVER (ORDER BY seq) - pg_column_size(spec) AS before FROM page
+)
+SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < $4) ORDER BY seq;
 
 -- name: jobs_in
 -- A page of them, behind a `seq`: so many jobs, or so many bytes of specifications as they are stored, one job at least.
@@ -124,19 +158,35 @@ WITH page AS (
 )
 SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < $5) ORDER BY seq;
 
+-- name: time_of
+SELECT extract(epoch FROM at)::float8 AS at FROM events
+ WHERE (xid, id) <= ($1::bigint::text::xid8, $2::bigint) ORDER BY events.xid DESC, id DESC LIMIT 1;
+
 -- name: told_until
--- A job that is over, and of which nothing was told since, was over then. Until then: up to the last event that was told.
-WITH open_then AS (
-    SELECT subject_id FROM events
-     WHERE topic = 'jobs' AND (at > to_timestamp($1::float8) OR (xid, id) > ($2::bigint::text::xid8, $3::bigint))
-     UNION SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
-     UNION SELECT subject_id FROM asks WHERE kind = 'submit'
-), last AS (
-    SELECT subject_id, max(version) AS version FROM events JOIN open_then USING (subject_id)
-     WHERE topic = 'jobs' AND at <= to_timestamp($1::float8) AND (xid, id) <= ($2::bigint::text::xid8, $3::bigint)
-     GROUP BY subject_id
+-- $4 is about the time of the moment. A job that was not over then is open, or its last event was recorded since: by the
+-- hour, in which clocks may differ, jobs are found by when they were submitted and ended. OFFSET 0 has each job's events
+-- read by the index, however many jobs are expected.
+WITH ended_since AS (
+    SELECT jobs.id
+      FROM jobs JOIN submissions ON submissions.id = jobs.id
+           CROSS JOIN LATERAL (SELECT * FROM events WHERE topic = 'jobs' AND subject_id = jobs.id
+                                                      AND events.version = jobs.version OFFSET 0) last
+     WHERE jobs.ended_at > to_timestamp($4::float8) - interval '1 hour'
+       AND submissions.submitted_at < to_timestamp($4::float8) + interval '1 hour'
+       AND (last.at > to_timestamp($1::float8) OR (last.xid, last.id) > ($2::bigint::text::xid8, $3::bigint))
+), open_then AS (
+    SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
+     UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit'
+     UNION ALL SELECT id FROM ended_since
 ), told AS (
-    SELECT events.* FROM events JOIN last USING (subject_id) WHERE topic = 'jobs' AND events.version <= last.version
+    SELECT story.*
+      FROM open_then CROSS JOIN LATERAL (
+               SELECT version FROM events
+                WHERE topic = 'jobs' AND subject_id = open_then.id
+                  AND at <= to_timestamp($1::float8) AND (xid, id) <= ($2::bigint::text::xid8, $3::bigint)
+                ORDER BY version DESC LIMIT 1) last
+           CROSS JOIN LATERAL (SELECT * FROM events WHERE topic = 'jobs' AND subject_id = open_then.id
+                                                      AND version <= last.version OFFSET 0) story
      UNION ALL
     (SELECT DISTINCT ON (subject_id) * FROM events
       WHERE topic = 'nodes' AND at <= to_timestamp($1::float8) AND (xid, id) <= ($2::bigint::text::xid8, $3::bigint)
@@ -302,6 +352,24 @@ WITH held AS (
 )
 INSERT INTO outbox (event_id) SELECT id FROM told;
 
+-- name: remove_node
+WITH held AS (
+    SELECT must_hold($1, $2, $3)
+), gone AS (
+    DELETE FROM nodes USING held WHERE id = $4 RETURNING nodes.*
+), told AS (
+    INSERT INTO events (topic, event, subject_id, version, at, data)
+    SELECT 'nodes', 'removed', id, version + 1, to_timestamp($6::float8), jsonb_build_object(
+               'node_id', id, 'pool', pool, 'address', address, 'ready', ready, 'drained', drained,
+               'runtime', runtime, 'capacity', capacity, 'version', version + 1, 'sentence', $5::text)
+      FROM gone
+ RETURNING id
+)
+INSERT INTO outbox (event_id) SELECT id FROM told;
+
+-- name: forget_jobs
+SELECT forget_jobs($1, $2, $3, to_timestamp($4::float8), $5, $6) AS count;
+
 -- name: touch_nodes
 WITH held AS (SELECT must_hold($1, $2, $3))
 UPDATE nodes SET seen_at = to_timestamp($5::float8) FROM held WHERE id = ANY ($4::text[]);
@@ -347,9 +415,15 @@ ON CONFLICT (node_id, gpu_index, job_class) DO UPDATE
  WHERE known.at <= excluded.at;
 
 -- name: ended_jobs
+-- The inner query is answered by an index of each tenant's jobs.
 SELECT {job} FROM all_jobs
- WHERE tenant = ANY ($1::text[]) AND state = 'succeeded' AND ended_at >= to_timestamp($2::float8)
- ORDER BY ended_at, seq LIMIT $3;
+ WHERE id IN (SELECT ended.id
+                FROM unnest($1::text[]) AS wanted (tenant) CROSS JOIN LATERAL (
+                     SELECT jobs.id FROM jobs
+                      WHERE jobs.tenant = wanted.tenant AND jobs.state = 'succeeded'
+                        AND jobs.ended_at >= to_timestamp($2::float8) AND jobs.ended_at < to_timestamp($3::float8)) ended)
+   AND spec #>> ARRAY['labels', $4::text] = '1'
+ ORDER BY ended_at, seq;
 
 -- name: save_classes
 INSERT INTO workload_classes AS known (pool, workload, job_class, compute, memory, samples, at)
@@ -367,6 +441,16 @@ SELECT workload, job_class, compute, memory, samples, extract(epoch FROM at)::fl
 
 -- name: forget_classes
 DELETE FROM workload_classes WHERE pool = $1 AND at < to_timestamp($2::float8);
+
+-- name: forget_curves
+WITH gone AS (DELETE FROM curves WHERE at < to_timestamp($1::float8) RETURNING 1) SELECT count(*) AS count FROM gone;
+
+-- name: forget_scores
+WITH gone AS (
+    DELETE FROM gpu_scores s
+     WHERE at < to_timestamp($1::float8) AND NOT EXISTS (SELECT FROM nodes n WHERE n.id = s.node_id) RETURNING 1
+)
+SELECT count(*) AS count FROM gone;
 
 -- name: save_curves
 INSERT INTO curves AS known (pool, subject, points, at)

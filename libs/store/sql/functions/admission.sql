@@ -1,7 +1,7 @@
 -- Makes jobs of what was submitted. The event `submitted` was told with the submission, as version 1.
 CREATE OR REPLACE FUNCTION admit_jobs(
     lease_name text, lease_holder text, lease_epoch bigint, of_pool text, at_most integer
-) RETURNS SETOF text LANGUAGE plpgsql AS $$
+) RETURNS SETOF text LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
     PERFORM must_hold(lease_name, lease_holder, lease_epoch);
     RETURN QUERY

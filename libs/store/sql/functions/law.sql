@@ -1,6 +1,6 @@
 -- What holds of every change of a job, whatever a scheduler believes. The triggers are in 0001_first.sql.
 
-CREATE OR REPLACE FUNCTION job_step_is_legal() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION job_step_is_legal() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
     IF NEW.version <> OLD.version + 1 THEN
         RAISE EXCEPTION 'job %: version % after %', OLD.id, NEW.version, OLD.version USING ERRCODE = 'check_violation';
@@ -18,7 +18,7 @@ BEGIN
     RETURN NEW;
 END $$;
 
-CREATE OR REPLACE FUNCTION job_begins_queued() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION job_begins_queued() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION 'job %: begins as % in version % and epoch %', NEW.id, NEW.state, NEW.version, NEW.epoch
         USING ERRCODE = 'check_violation';

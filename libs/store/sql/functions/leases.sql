@@ -1,7 +1,7 @@
 -- Leases: every write of a scheduler carries the epoch of its own, and a stale one is refused.
 
 -- Raises unless `holder` owns the lease in this epoch; held until the transaction ends.
-CREATE OR REPLACE FUNCTION must_hold(lease_name text, lease_holder text, lease_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION must_hold(lease_name text, lease_holder text, lease_epoch bigint) RETURNS void LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
     PERFORM 1 FROM leases WHERE name = lease_name AND holder = lease_holder AND epoch = lease_epoch FOR SHARE;
     IF NOT FOUND THEN
@@ -11,7 +11,7 @@ BEGIN
 END $$;
 
 -- Remembers how a leadership ended. The trigger is in 0003_store_went_back.sql.
-CREATE OR REPLACE FUNCTION leadership_ends() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION leadership_ends() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
     INSERT INTO leaderships (name, epoch, holder, seq) VALUES (OLD.name, OLD.epoch, OLD.holder, OLD.seq)
     ON CONFLICT DO NOTHING;
@@ -21,7 +21,7 @@ END $$;
 
 -- Lifts a lease above every epoch that was heard of, and forgets the leaders before it: they belong to a lost past.
 CREATE OR REPLACE FUNCTION raise_lease(lease_name text, lease_holder text, lease_epoch bigint, above bigint)
-    RETURNS SETOF leases LANGUAGE plpgsql AS $$
+    RETURNS SETOF leases LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
     RETURN QUERY
     UPDATE leases SET epoch = greatest(epoch, above) + 1, seq = 0, went_back = true

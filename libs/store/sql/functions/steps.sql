@@ -1,6 +1,6 @@
 -- Takes steps in order. Each is one statement: guard, move, GPUs, event, outbox, ask. Returns which were taken (1…).
 CREATE OR REPLACE FUNCTION take_steps(lease_name text, lease_holder text, lease_epoch bigint, steps jsonb)
-    RETURNS SETOF bigint LANGUAGE plpgsql AS $$
+    RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 DECLARE
     s record;
 BEGIN

@@ -1,0 +1,114 @@
+"""What is asked often is answered by an index, however much a cluster has stored in its life."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from libs.store import Moment
+from libs.store.sql import QUERIES
+from tests.support import postgres
+from tests.support.builders import spec
+from tests.support.filled import fill_ended, fill_queued
+from tests.support.postgres import Stores
+
+DAY = 86400.0
+ENDED, QUEUED = 10_000, 500
+LARGE = {"jobs", "events", "submissions"}
+LAST = 2**62
+
+
+@pytest.fixture(scope="module")
+async def filled(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stores]:
+    async with (
+        postgres.embedded(tmp_path_factory.mktemp("size")) as server,
+        postgres.stores(server) as stores,
+    ):
+        now = time.time()
+        await fill_ended(stores.owner, ENDED, began=now - 200 * DAY, lasting=190 * DAY)
+        await fill_queued(stores.owner, QUEUED, at=now - 60)
+        await stores.owner.execute("VACUUM ANALYZE", timeout=60)
+        yield stores
+
+
+def asked_often(now: float) -> dict[str, tuple[Any, ...]]:
+    """Statements that are asked every second or for every request, with arguments as they have."""
+    statuses = ["queued", "placed", "starting", "running", "stopping"]
+    return {
+        "job": ("old-7",),
+        "jobs_of": (["old-7", "old-8"], 0, 500, 1 << 20),
+        "jobs": ("beta", [], "", LAST, 100),
+        "jobs_open": ("beta", statuses, "", LAST, 100),
+        "holding_jobs": ("default", 0, 500, 1 << 20),
+        "story": ("old-7", 0),
+        "submitted_before": ("alpha", "key-7"),
+        "events_after": (0, 0, 100),
+        "events_newest": (0, 0, 100),
+        "events_of_tenant_after": (0, 0, 100, "quiet"),
+        "events_of_tenant_newest": (0, 0, 100, "quiet"),
+        "time_of": (LAST, LAST),
+        "ended_jobs": (["alpha", "weft"], now - 60, now, "weft/benchmark"),
+        "unsent": (100,),
+        "envelopes": ("default",),
+        "asks": ("default", 100),
+    }
+
+
+async def scanned(stores: Stores, query: str, arguments: tuple[Any, ...]) -> set[str]:
+    """The tables that the statement reads from the first row to the last."""
+    rows = await stores.owner.fetch(f"EXPLAIN (FORMAT JSON) {QUERIES[query]}", *arguments)
+    found: set[str] = set()
+
+    def look(node: dict[str, Any]) -> None:
+        if node["Node Type"] == "Seq Scan":
+            found.add(node["Relation Name"])
+        for child in node.get("Plans", ()):
+            look(child)
+
+    look(json.loads(rows[0][0])[0]["Plan"])
+    return found
+
+
+@pytest.mark.parametrize("query", asked_often(0.0))
+async def test_what_is_asked_often_reads_no_large_table_whole(filled: Stores, query: str) -> None:
+    assert await scanned(filled, query, asked_often(time.time())[query]) & LARGE == set()
+
+
+async def test_a_moment_just_now_is_told_without_reading_a_large_table_whole(filled: Stores) -> None:
+    now = time.time()
+    assert await scanned(filled, "told_until", (now, LAST, LAST, now)) & LARGE <= {"submissions"}
+    told = await filled.gateway.told_until(Moment(at=now))
+    assert len({event.subject_id for event in told}) == QUEUED
+
+
+async def test_of_the_past_exactly_the_jobs_that_were_not_over_are_told(filled: Stores) -> None:
+    at = time.time() - 100 * DAY
+    expected = await filled.owner.fetch(
+        "SELECT id FROM all_jobs"
+        " WHERE submitted_at <= to_timestamp($1::float8) AND ended_at > to_timestamp($1::float8)",
+        at,
+    )
+    told = await filled.gateway.told_until(Moment(at=at))
+    assert {event.subject_id for event in told} == {row["id"] for row in expected}
+
+
+async def test_old_jobs_are_deleted_beside_submissions_that_do_not_wait(filled: Stores) -> None:
+    lease = await filled.scheduler.take_lease("default", holder="me", seen=None)
+    assert lease is not None
+    kept = 190 * DAY
+    slow = await filled.server.connect("gateway")
+    try:
+        async with slow.transaction():  # a submission that takes its time
+            await slow.execute(
+                "INSERT INTO submissions (id, tenant, pool, name, spec, spec_hash, submitted_at)"
+                " VALUES ('slow', 'alpha', 'default', 'slow', '{}', sha256('x'), now())"
+            )
+            deleted = await filled.scheduler.forget_jobs(lease, before=time.time(), kept_seconds=kept, limit=100)
+            assert deleted == 100
+            await filled.gateway.submit(spec(), job_id="quick", tenant="alpha", key="key-1", at=time.time())
+    finally:
+        await slow.close()
+    assert await filled.gateway.job("old-1") is None
+    assert await filled.gateway.job("old-101") is not None
