@@ -557,3 +557,6 @@ async def test_a_job_that_hides_its_shell_does_not_keep_the_next_executor_away(r
     run = await find(runtime, key)
     assert run is None or (not run.live and run.reason is EndReason.LOST)
     await until(lambda: not _processes_of(asked))
+    if rig.name == "process-cgroups":
+        groups = find_cgroups(rig.node.node_id)
+        await until(lambda: not groups.names())

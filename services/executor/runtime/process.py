@@ -372,8 +372,7 @@ class ProcessRuntime:
                 known.add(name)
         for name, groups in every_group.items():
             if name not in known:
-                self._cgroups.kill(groups)
-                cgroup.remove(groups)
+                self._sweeper.drop(groups)
         self._sweeper.find_strays(*self._ended)
         self._discards.sweep()
 
