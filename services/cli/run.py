@@ -30,7 +30,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     _what(parser)
     _needs(parser)
     _how(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does: 0 or 1")
+    parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does")
     parser.add_argument("--key", help="submitted again with the same key, it is the same job")
     connection.options(parser)
     parser.set_defaults(func=run)

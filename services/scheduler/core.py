@@ -233,8 +233,9 @@ class Scheduler:
         return steps
 
     def _lose(self, node: Node, sentence: str, now: float) -> list[Step]:
+        heard_at = self.picture.heard.get(node.id, node.seen_at)
         self.picture.forget(node.id)
-        self.picture.change_node(structs.replace(node, ready=False), "lost", sentence, at=now)
+        self.picture.change_node(structs.replace(node, ready=False, seen_at=heard_at), "lost", sentence, at=now)
         cause = Cause(code=_C.NODE_LOST, sentence=f"node {node.id} {sentence}", by=node.id)
         steps: list[Step] = []
         for job in [self.picture.jobs[job_id] for job_id in sorted(self.picture.runs.jobs_on(node.id))]:
