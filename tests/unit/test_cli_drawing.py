@@ -186,6 +186,18 @@ def test_a_tiny_terminal_has_one_line_for_a_job(width: int) -> None:
     assert all(len(line) <= width for line in lines)
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_long_name_and_a_low_priority_leave_room_for_what_a_job_does_now(width: int) -> None:
+    look = msgspec.structs.replace(TERMINAL, width=width)
+    jobs = [
+        job_view(name="bench-node-2-3", tenant="weft", priority=-1000, gpus=4),
+        job_view(state=JobState.QUEUED, waiting_for=NO_ROOM),
+    ]
+    lines = seen(jobs_table(jobs, look, emulated={"j-aaaaaaaaaa": 4}, tenants=True), look)
+    assert "WHAT NOW" in lines[0]
+    assert any("no-room: wants" in line for line in lines)
+
+
 def test_a_story_in_a_pipe_has_nothing_behind_its_longest_column() -> None:
     long = Cause(code=CauseCode.NO_ROOM, sentence="x" * 300, by="j-bbbbbbbbbb")
     short = Cause(code=CauseCode.SUBMITTED, by="alice")

@@ -15,6 +15,7 @@ from services.cli.drawing.look import (
     NO_SILENCE,
     Emulated,
     Look,
+    fitting,
     job_colour,
     other_progress,
     plain,
@@ -70,16 +71,18 @@ def jobs_table(
         "PRIO": lambda job: number(job.priority),
         "WHAT NOW": lambda job: what_now(job, look, silent=silent),
     }
-    left_out = _left_out(jobs, look, tenants=tenants, screen=screen)
-    shown = {title: cell for title, cell in columns.items() if title not in left_out}
+    for title in _left_out(jobs, look, tenants=tenants, screen=screen):
+        del columns[title]
+    cells = {title: [cell(job) for job in jobs] for title, cell in columns.items()}
+    shown = fitting(cells, look, drop=("PRIO", "TENANT", "ID", "FOR"), flexible="WHAT NOW")
     made = table(*shown, look=look, right=("PRIO",), flexible="WHAT NOW", one_line=screen or look.tiny)
-    for job in jobs:
-        made.add_row(*(cell(job) for cell in shown.values()))
+    for row in zip(*(cells[title] for title in shown), strict=True):
+        made.add_row(*row)
     return made
 
 
 def _left_out(jobs: Sequence[JobView], look: Look, *, tenants: bool, screen: bool) -> set[str]:
-    """What a narrow terminal can do without."""
+    """What a narrow terminal can do without, even where there is room."""
     left_out = set() if tenants else {"TENANT"}
     if look.narrow and not any(job.priority for job in jobs):
         left_out.add("PRIO")

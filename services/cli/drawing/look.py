@@ -33,7 +33,7 @@ Emulated = Mapping[tuple[str, int], bool]  # (node, GPU index) → is it emulate
 
 NO_SILENCE: Mapping[str, float] = {}
 
-FLEXIBLE_MIN = 16  # columns that the column that gives way needs at least
+FLEXIBLE_MIN = 20  # columns that the column that gives way needs at least
 TINY = 80  # columns of a terminal below which a row is cut rather than broken into lines
 WIDE = 100  # columns of a terminal from which on there is room for everything
 
