@@ -22,8 +22,11 @@ def why_closed(node: Node) -> str:
 
 
 def closed_with_room(room: Room, request: Request) -> list[NodeRoom]:
-    """Nodes that take no work and have room for a replica of `request`, the most free GPUs first."""
-    closed = [each for node_id, each in room.nodes.items() if not room.is_open(node_id)]
+    """Drained and lost nodes that have room for a replica of `request`, the most free GPUs first.
+
+    A node that is closed for another reason is about to leave, or is kept for a job that is served before.
+    """
+    closed = [each for each in room.nodes.values() if each.node.drained or not each.node.ready]
     fitting = [each for each in closed if each.count(request, 1)]
     return sorted(fitting, key=lambda each: (-len(each.gpus_for(request)), each.node.id))
 

@@ -24,6 +24,16 @@ class LastWords(Struct, frozen=True, kw_only=True):
     missing: str = ""
 
 
+def hint(job: JobView, words: LastWords | None) -> str:
+    """What to do about the commonest first failure: the job has not the environment of the shell that submitted it."""
+    sentence = job.ended_for.sentence if job.ended_for is not None else ""
+    told = words.lines if words is not None else ()
+    missing = "command not found" in sentence or any("ModuleNotFoundError" in line for line in told)
+    if job.state is not JobState.FAILED or not missing:
+        return ""
+    return "a job does not get the environment of the shell that submits it: `weft run --help` says what to do"
+
+
 def failed_rank(job: JobView) -> int | None:
     """The rank that failed first; None if the job did not fail, or no rank is known to have."""
     if job.state is not JobState.FAILED or job.ended_for is None:

@@ -10,7 +10,7 @@ from libs.messages.http import JobView, Submitted
 from services.cli import page
 from services.cli.drawing.jobs import ended_line, last_words_text
 from services.cli.drawing.story import event_line, happened
-from services.cli.failure import last_words
+from services.cli.failure import hint, last_words
 from services.cli.logs import Writer, gap_text, terminal_text
 
 FOLLOWED_RANK = 0
@@ -36,6 +36,8 @@ async def follow(client: Client, submitted: Submitted) -> int:
     if words is not None and words.rank != FOLLOWED_RANK:  # the log of rank 0 has been shown
         screen.print(last_words_text(words))
     screen.print(ended_line(job))
+    if told := hint(job, words):
+        screen.print(told, style="dim")
     return exit_status_of(job)
 
 

@@ -36,6 +36,7 @@ from libs.planning.explain import Explanation
 from services.cli import page
 from services.cli.__main__ import main
 from services.cli.commands import COMMANDS, FAMILIES
+from services.cli.failure import LastWords, hint
 from services.cli.logs import LineWriter, last_lines
 from services.cli.top import ended_lately
 from services.cli.wait import seconds
@@ -244,6 +245,21 @@ async def test_what_the_rank_that_failed_wrote_last_is_told_with_why(gateway: To
     gateway.refuse(f"GET /v1/jobs/{FAILED.id}/logs", 404, "node", "node node-2, which has the log, is lost")
     assert await weft(gateway, "explain", "train") == 0
     assert "the last lines of rank 1 are not there: node node-2, which has the log" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("sentence", "lines", "told"),
+    [
+        ("could not start: command not found: pyhton", (), True),
+        ("ended with status 1", ("ModuleNotFoundError: No module named 'torch'",), True),
+        ("ended with status 1", ("ValueError: bad",), False),
+    ],
+)
+def test_a_job_that_misses_the_environment_of_the_shell_is_told_what_to_do(
+    sentence: str, lines: tuple[str, ...], told: bool
+) -> None:
+    job = job_view(state=JobState.FAILED, ended_for=Cause(code=CauseCode.EXITED, sentence=sentence))
+    assert bool(hint(job, LastWords(rank=0, lines=lines))) is told
 
 
 async def test_a_job_younger_than_the_moment_is_described_in_words(gateway: ToldGateway, capsys: Said) -> None:

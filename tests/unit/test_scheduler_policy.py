@@ -141,7 +141,7 @@ def test_where_nobody_knows_how_long_jobs_take_easy_holds_nobody_back_until_one_
     w.round()
     cause = waiting_for(w, "j-late")
     assert (cause.code, cause.by) == (CauseCode.HELD_BACK, "j-big")
-    assert cause.sentence.startswith("room is kept for j-big, which is ahead of it; besides, it ")
+    assert cause.sentence.startswith("room is kept for j-big, which is ahead of it; besides: ")
 
 
 def test_conservative_delays_nobody_who_waits() -> None:
