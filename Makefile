@@ -58,5 +58,7 @@ policies: setup ## the tables of docs/measurements/pal.md, from WEFT_DATA: about
 chaos: setup ## faults on real servers, then an audit: make chaos SECONDS=60 SEED=7
 	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
 
-clean: ## remove what setup made
+clean: ## remove what setup made; it names what `make up` keeps
 	rm -rf $(VENV)
+	@echo "kept: the data of \`make up\` in $${WEFT_HOME:-$${XDG_DATA_HOME:-$$HOME/.local/share}/weft}"
+	@test ! -d /var/lib/weft || echo "kept: the Postgres of clusters that root started, in /var/lib/weft"

@@ -136,7 +136,9 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One job. `spec`, `placement`, `runs`, `verdicts` and `curve` are there where one job is asked for, not in lists.
 
     `gpus` and `replicas` are what it holds, or held last; while it waits, all that it wants. `progress` is that of its
-    lowest rank that told any. `verdicts`: what was last concluded to hold it back, of the whole job (rank -1) and of
+    lowest rank that told any. `ended_for`: why it failed or was cancelled; of a failure, its number `rank` is the rank
+    that failed first, and `exit_code` the status of that rank. `held_seconds`: how long it held what it was given, in
+    its epochs that are over. `verdicts`: what was last concluded to hold it back, of the whole job (rank -1) and of
     each rank. `curve`: how fast it was measured to be, by its replicas and CPUs.
     """
 
@@ -169,6 +171,8 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     spec: JobSpec | None = None
     verdicts: tuple[RankVerdict, ...] = ()
     curve: tuple[CurvePoint, ...] = ()
+    ended_for: Cause | None = None
+    held_seconds: float = 0.0
 
 
 class JobsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -276,6 +280,7 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node: what it has, what of it is given to jobs, and its live use where its telemetry was heard lately.
 
     `slowest`: the score of the GPU that is slowest for some class, where nodes are asked for and any is known.
+    `silent_seconds`: for how long it has not reported, where that is longer than usual and it does not count as lost.
     """
 
     id: str
@@ -294,6 +299,7 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     use: HostSample | None = None
     sampled_at: Seconds | None = None
     slowest: GpuScoreView | None = None
+    silent_seconds: float = 0.0
 
 
 class NodesView(Struct, frozen=True, kw_only=True):

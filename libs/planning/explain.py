@@ -11,6 +11,7 @@ from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, class_of, unknown_clas
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
+from libs.planning.closed import closed_with_room, silent_seconds
 from libs.planning.jobs import ends_at, standing_of
 from libs.planning.order.standing import Order
 from libs.planning.pins import in_the_way, is_pinned, with_holders
@@ -21,6 +22,7 @@ from libs.planning.shares import Shares
 from libs.planning.slow import SlowGpus
 
 HOLDERS_MAX = 10
+CLOSED_MAX = 10
 
 # By what its nodes report or can be told, and by what it keeps for whom.
 _ONLY_THE_SCHEDULER_SEES = frozenset(
@@ -42,10 +44,30 @@ class HolderSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ends_at: float | None = None
 
 
+class ClosedSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node that takes no work and has room for a waiting replica. `by`, `since`: of its drain, if they are known."""
+
+    node_id: str
+    drained: bool
+    ready: bool
+    gpus_free: int
+    by: str = ""
+    since: float | None = None
+
+
+class SilentSeen(Struct, frozen=True, kw_only=True):
+    """A node on which the job is, and for how long it has not reported."""
+
+    node_id: str
+    seconds: float
+
+
 class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`estimate_at`: when it could start at the latest, as far as time limits tell; None: nothing tells.
 
     `policy`: the order, the placement and the backfill in force; `held_back_for`: whose room is kept from it.
+    `closed`: nodes that have room and take no work; `silent`: nodes of a placed job that do not report;
+    `stopped_for`: why the epoch before this one ended, of a job that is back in the queue.
     """
 
     job_id: str
@@ -59,6 +81,9 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     estimate_at: float | None = None
     policy: str = ""
     held_back_for: str = ""
+    closed: tuple[ClosedSeen, ...] = ()
+    silent: tuple[SilentSeen, ...] = ()
+    stopped_for: Cause | None = None
 
 
 def explain(
@@ -80,7 +105,7 @@ def explain(
     if job.state.final:
         return _of_ended(job, ended_for)
     if job.state is not JobState.QUEUED:
-        return _with_class(_of_placed(job, slow), job)
+        return _with_class(_with_silent(_of_placed(job, slow), job, nodes, now), job)
     found = _of_waiting(job, nodes=nodes, holding=holding, queued=queued, now=now, order=_order_of(policy))
     return _with_class(structs.replace(found, policy=policy), job)
 
@@ -115,18 +140,35 @@ def _of_waiting(
             return structs.replace(held_back, held_back_for=cause.by)
         sentence = "it fits, and is placed in the next tick"
         if ahead:
-            sentence = f"it would fit now, but {ahead} jobs are served before it"
+            served = "1 job is" if ahead == 1 else f"{ahead} jobs are"
+            sentence = f"it would fit now, but {served} served before it"
         return _waiting(job, CauseCode.HELD_BACK if ahead else CauseCode.FITS, sentence, {}, ahead=ahead)
-    cause, relevant = found.cause, holding
+    cause, relevant = found.cause, [held for held in holding if _on_open_node(held, room)]
     if is_pinned(shape):
         relevant = in_the_way(shape, holding)
         cause = with_holders(cause, relevant)
+    closed = _closed(shape, room)
     holders, estimate_at = _holders(shape, room, relevant)
     if job.waiting_for is not None and job.waiting_for.code is CauseCode.MAKING_ROOM:
         cause = job.waiting_for
-    return _waiting(
+    waiting = _waiting(
         job, cause.code, cause.sentence, cause.numbers, ahead=ahead, holders=holders, estimate_at=estimate_at
     )
+    return structs.replace(waiting, closed=closed)
+
+
+def _on_open_node(job: Job, room: Room) -> bool:
+    """The end of a job that holds nothing on a node that takes work gives the waiting job nothing."""
+    return any(room.is_open(allocation.node_id) for allocation in (job.placement.allocations if job.placement else ()))
+
+
+def _closed(shape: Shape, room: Room) -> tuple[ClosedSeen, ...]:
+    found: dict[str, ClosedSeen] = {}
+    for want in shape:
+        for each in closed_with_room(room, want.request):
+            node, free = each.node, len(each.gpus_for(want.request))
+            found[node.id] = ClosedSeen(node_id=node.id, drained=node.drained, ready=node.ready, gpus_free=free)
+    return tuple(found.values())[:CLOSED_MAX]
 
 
 def _order_of(policy: str) -> Order:
@@ -191,6 +233,18 @@ def _of_placed(job: Job, slow: SlowGpus | None) -> Explanation:
         **job.placement.numbers,
     }
     return Explanation(job_id=job.id, name=job.name, state=job.state, code=code, sentence=sentence, numbers=numbers)
+
+
+def _with_silent(found: Explanation, job: Job, nodes: Sequence[Node], now: float) -> Explanation:
+    """Which of the job's nodes do not report: what is told of its progress is as old as that."""
+    held = {allocation.node_id for allocation in job.placement.allocations} if job.placement else set[str]()
+    silent = tuple(
+        SilentSeen(node_id=node.id, seconds=seconds)
+        for node in nodes
+        if node.id in held and (seconds := silent_seconds(node, now))
+    )
+    told = "".join(f"; {each.node_id} has been silent for {duration_text(each.seconds)}" for each in silent)
+    return structs.replace(found, sentence=found.sentence + told, silent=silent) if silent else found
 
 
 def _waiting(

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from libs.domain.job import Cause, CauseCode
-from libs.domain.quantity import size_text
+from libs.domain.quantity import count_text, size_text
+from libs.planning.closed import why_closed
+from libs.planning.limits import cpus_text
 from libs.planning.placement.chunks import chunks
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def why_not_there(room: Room, want: Want) -> Cause:
             has = f"where {_listed(missing)} is no {request.model}"
         return Cause(code=CauseCode.TOO_BIG, sentence=f"{where}, {has}")
     if not room.is_open(request.node or ""):
-        return Cause(code=CauseCode.NO_NODES, sentence=f"{where}, which takes no work now")
+        return Cause(code=CauseCode.NO_NODES, sentence=f"{where}, which {why_closed(node.node)}")
     if busy:
         sentence = f"{where}, of which {_listed(busy)} {'is' if len(busy) == 1 else 'are'} not free"
         return Cause(code=CauseCode.NO_ROOM, sentence=sentence, numbers={"gpus_busy": float(len(busy))})
@@ -73,8 +75,9 @@ def why_not_there(room: Room, want: Want) -> Cause:
         "memory_free": float(max(node.memory, 0)),
     }
     sentence = (
-        f"{where}; it wants {want.least} × ({request.gpus} GPUs, {request.cpus:g} CPUs, {size_text(request.memory)});"
-        f" free there are {numbers['gpus_free']:g} GPUs, {numbers['cpus_free']:g} CPUs,"
+        f"{where}; it wants {want.least} × ({count_text(request.gpus, 'GPU')}, {cpus_text(request.cpus)},"
+        f" {size_text(request.memory)}); free there are {count_text(int(numbers['gpus_free']), 'GPU')},"
+        f" {cpus_text(numbers['cpus_free'])},"
         f" {size_text(max(node.memory, 0))}"
     )
     return Cause(code=CauseCode.NO_ROOM, sentence=sentence, numbers=numbers)

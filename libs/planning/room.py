@@ -8,9 +8,11 @@ from msgspec import Struct, structs
 
 from libs.domain.cluster import Node, Request
 from libs.domain.job import Allocation, Cause, CauseCode
-from libs.domain.quantity import size_text
+from libs.domain.quantity import count_text, size_text
 from libs.domain.spec import JobSpec, Role
 from libs.planning import pins
+from libs.planning.closed import closed_text, closed_with_room
+from libs.planning.limits import cpus_text, each_asks, gpus_text, short_in_all
 from libs.planning.locality import Locality
 from libs.planning.placement.offers import Cost, Offers
 from libs.planning.placement.packed import packed
@@ -385,8 +387,10 @@ class Room:
         request = want.request
         if request.node is not None:
             return pins.why_not_there(self, want)
+        closed = closed_text(self, request)
         if not self._open:
-            return Cause(code=CauseCode.NO_NODES, sentence="no node of its pool takes work now")
+            sentence = "no node of its pool takes work now"
+            return Cause(code=CauseCode.NO_NODES, sentence=f"{sentence}: {closed}" if closed else sentence)
         fitting = [room for room in self.open_nodes if room.count(request, 1)]
         free = [len(room.gpus_for(request)) for room in self.open_nodes]
         numbers = {
@@ -397,6 +401,9 @@ class Room:
             "replicas_that_fit": float(sum(room.count(request, want.least) for room in fitting)),
         }
         sentence = _no_room_sentence(want, numbers, self)
+        if closed:
+            numbers["nodes_closed"] = float(len(closed_with_room(self, request)))
+            sentence += f"; {closed}"
         if request.gpus and (occupied := sum(len(self.nodes[node_id].occupied) for node_id in self._occupied)):
             numbers["gpus_occupied"] = float(occupied)
             sentence += f"; {occupied} more are held by runs that should have ended"
@@ -481,10 +488,10 @@ def never_fits(spec: JobSpec, nodes: Sequence[Node]) -> Cause | None:
     largest = max((len(node.capacity.gpus) for node in nodes), default=0)
     together = sum(len(node.capacity.gpus) for node in nodes)
     sentence = (
-        f"asks for {_needs(shape)}; the largest node of pool {spec.pool} has {largest} GPUs,"
-        f" {max((node.capacity.cpus for node in nodes), default=0):g} CPUs and"
+        f"asks for {_needs(shape)}; the largest node of pool {spec.pool} has {count_text(largest, 'GPU')},"
+        f" {cpus_text(max((node.capacity.cpus for node in nodes), default=0))} and"
         f" {size_text(max((node.capacity.memory for node in nodes), default=0))},"
-        f" and all {len(nodes)} together have {together} GPUs"
+        f" and all {len(nodes)} together have {count_text(together, 'GPU')}"
     )
     numbers = {
         "gpus_asked": float(gpus_least(shape)),
@@ -500,34 +507,33 @@ def _opened(node: Node) -> Node:
 
 def _needs(shape: Shape) -> str:
     return " and ".join(
-        f"{want.least} × ({_gpus(want.request)}, {want.request.cpus:g} CPUs, {size_text(want.request.memory)})"
+        f"{want.least} × ({gpus_text(want.request)}, {cpus_text(want.request.cpus)}, {size_text(want.request.memory)})"
         for want in shape
     )
 
 
-def _gpus(request: Request) -> str:
-    plural = "" if request.gpus == 1 else "s"
-    return f"{request.gpus} GPU{plural}" + (f" of {request.model}" if request.model else "")
-
-
 def _no_room_sentence(want: Want, numbers: Mapping[str, float], room: Room) -> str:
-    request = want.request
+    request, free = want.request, f"{numbers['gpus_free']:g}"
     if request.gpus and numbers["gpus_free_max"] < request.gpus:
-        return (
-            f"wants {_gpus(request)} on one node{_times(want)}; the most free on one node is"
-            f" {numbers['gpus_free_max']:g} ({numbers['gpus_free']:g} free in all)"
-        )
+        most = f"the most free on one node is {numbers['gpus_free_max']:g} ({free} free in all)"
+        found = most if numbers["gpus_free"] else "none is free"
+        return f"wants {gpus_text(request)} on one node{_times(want)}; {found}"
     if numbers["replicas_that_fit"]:
+        short = short_in_all(room.open_nodes, request, want.least)
+        lacking = f", for want of {short} ({each_asks(request, short)})" if short else ""
+        in_all = f" ({free} GPUs free in all)" if request.gpus else ""
+        what = gpus_text(request) if request.gpus else f"{cpus_text(request.cpus)} and {size_text(request.memory)}"
         return (
-            f"wants {want.least} replicas of {_gpus(request)} at once;"
-            f" {numbers['replicas_that_fit']:g} would fit now ({numbers['gpus_free']:g} GPUs free in all)"
+            f"wants {want.least} replicas of {what} at once;"
+            f" {numbers['replicas_that_fit']:g} would fit now{lacking}{in_all}"
         )
     cpus = max((node.cpus for node in room.open_nodes), default=0.0)
     memory = max((node.memory for node in room.open_nodes), default=0)
+    gpus = (f"{gpus_text(request)} with ", f"{count_text(int(numbers['gpus_free_max']), 'GPU')}, ")
+    wanted, most = gpus if request.gpus else ("", "")
     return (
-        f"wants {_gpus(request)} with {request.cpus:g} CPUs and {size_text(request.memory)} on one node{_times(want)};"
-        f" no node has all of it (most free: {numbers['gpus_free_max']:g} GPUs, {max(cpus, 0):g} CPUs,"
-        f" {size_text(max(memory, 0))})"
+        f"wants {wanted}{cpus_text(request.cpus)} and {size_text(request.memory)} on one node{_times(want)};"
+        f" no node has all of it (most free: {most}{cpus_text(round(max(cpus, 0), 3))}, {size_text(max(memory, 0))})"
     )
 
 

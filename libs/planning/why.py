@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from libs.domain.job import Allocation
+from libs.domain.quantity import count_text
+from libs.planning.limits import each_asks, short_on_each
 from libs.planning.pins import is_pinned
 from libs.planning.placement.packed import packed
 from libs.planning.room import Asked, Room, Shape
@@ -50,7 +52,9 @@ def why_there(
     speed = f"slowest {slowest:.2f}" if gpus > 1 else f"score {slowest:.2f}"
     if locality != 1.0:
         speed += f" × locality {locality:.2f}"
-    sentence = f"{'pinned' if pinned else placement}: {gpus} GPU{'' if gpus == 1 else 's'} of {where}, {speed}"
+    sentence = f"{'pinned' if pinned else placement}: {count_text(gpus, 'GPU')} of {where}, {speed}"
+    if not pinned:
+        sentence += _forced(room, shape, allocations)
     taken = _gpus_of(allocations)
     otherwise = None if pinned or placement == "packed" else packed_instead(room, shape, asked)
     if otherwise is not None:
@@ -87,12 +91,32 @@ def _gpus_of(allocations: Sequence[Allocation]) -> set[GpuKey]:
     return {(allocation.node_id, gpu) for allocation in allocations for gpu in allocation.gpus}
 
 
+def _forced(room: Room, shape: Shape, allocations: Sequence[Allocation]) -> str:
+    """Which limit spread the replicas of a role over several nodes; nothing where another place was only faster."""
+    told: list[str] = []
+    for want in shape:
+        replicas = [allocation for allocation in allocations if allocation.role == want.role]
+        if len({allocation.node_id for allocation in replicas}) < 2:
+            continue
+        if max(each.count(want.request, len(replicas)) for each in room.open_nodes) >= len(replicas):
+            continue
+        whose = f"all {len(replicas)} replicas" + (f" of {want.role}" if len(shape) > 1 else "")
+        short = short_on_each(room.open_nodes, want.request, len(replicas))
+        what = f"{short} for {whose} ({each_asks(want.request, short)})" if short else f"all that {whose} ask for"
+        told.append(f"; on several nodes, because no node had {'enough ' if short else ''}{what}")
+    return "".join(told)
+
+
 def _against(otherwise: float, slowdown: float) -> str:
+    """How fast the place is that was chosen, against the one that packing would have given."""
     if abs(otherwise - slowdown) < ALIKE:
-        return "; packed is as fast"
+        return "; packed would be as fast"
     if otherwise > slowdown:
-        return f"; packed would have given {otherwise:.2f}: {100 * (1 - slowdown / otherwise):.0f} % faster"
-    return f"; packed would have given {otherwise:.2f}: faster GPUs are left to whom they help more"
+        less = 100 * (1 - slowdown / otherwise)
+        return f"; here it takes {less:.0f} % less time than where packed would have put it ({otherwise:.2f})"
+    return (
+        f"; packed would have put it on faster GPUs ({otherwise:.2f}), which are left to jobs that gain more from them"
+    )
 
 
 def _named(nodes: Sequence[str]) -> str:

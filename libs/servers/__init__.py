@@ -1,6 +1,6 @@
 """NATS and Postgres on a machine that has none: found in wheels or installed, started for one home, kept, stopped."""
 
-from libs.servers.embedded import Servers, down, erase, reload_users, status, temporary, up
+from libs.servers.embedded import Servers, down, erase, postgres_folder, reload_users, status, temporary, up
 from libs.servers.errors import ServerFailedError, ServerMissingError, ServersBusyError, ServersError
 from libs.servers.state import ServerState, State
 
@@ -14,6 +14,7 @@ __all__ = [
     "State",
     "down",
     "erase",
+    "postgres_folder",
     "reload_users",
     "status",
     "temporary",

@@ -13,7 +13,7 @@ from libs.credentials import Credentials
 from libs.servers import home as at
 from libs.servers.errors import ServerFailedError
 from libs.servers.postgres import DATABASE, OWNER
-from libs.servers.state import State
+from libs.servers.state import State, read_state
 
 CONNECT_SECONDS_MAX = 10
 
@@ -59,6 +59,12 @@ async def status(home: Path) -> State:
     """What is remembered of the servers of this home; one that is not running has no pid."""
     with _naming(home):
         return await asyncio.to_thread(at.what_runs, home)
+
+
+def postgres_folder(home: Path) -> Path | None:
+    """Where the data of this home's Postgres are: apart from it, where the account it runs as may not enter it."""
+    known = read_state(home).postgres
+    return known.folder if known is not None else None
 
 
 async def reload_users(home: Path) -> None:

@@ -173,6 +173,9 @@ class GatewayStore(Protocol):
     async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
         """A job's events of a version above `after`, in order."""
 
+    async def last_told(self, topic: str, subject_ids: Sequence[str], *, events: Sequence[str]) -> list[Event]:
+        """Of each of these jobs or nodes (`topic`), the newest event with one of these names, where there is one."""
+
     async def events(
         self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
     ) -> list[Event]:

@@ -135,6 +135,10 @@ class PostgresStore:
     async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
         return [event_of(row) for row in await self._rows("story", job_id, after)]
 
+    async def last_told(self, topic: str, subject_ids: Sequence[str], *, events: Sequence[str]) -> list[Event]:
+        rows = await self._rows("last_told", topic, list(subject_ids), list(events)) if subject_ids else []
+        return [event_of(row) for row in rows]
+
     async def events(
         self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
     ) -> list[Event]:

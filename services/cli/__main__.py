@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from services.cli.commands import COMMANDS, FAMILIES
 from services.cli.complaint import Complaint
+from services.cli.words import clean
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         status = _dispatch(list(arguments))
         sys.stdout.flush()
     except Complaint as complaint:
-        print(f"weft: {complaint}", file=sys.stderr)
+        print(f"weft: {_on_terminal(complaint)}", file=sys.stderr)
         return complaint.status
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -68,7 +69,9 @@ def parse(name: str, arguments: list[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="subcommand", required=True, parser_class=_Parser)
     importlib.import_module(COMMANDS[name].module).add(commands)
     ours, tail = _split(arguments)
-    args = parser.parse_args(_joined(ours))
+    args, unknown = parser.parse_known_args(_joined(ours))
+    if unknown:  # by the command's own usage: that of `weft` says nothing of its options
+        commands.choices[name].error(f"{name} knows no {' '.join(unknown)}; `weft {name} --help` lists what it knows")
     if tail is not None:
         if not hasattr(args, "command"):
             parser.error(f"{name} takes no command after --")
@@ -105,7 +108,7 @@ def _help() -> str:
         lines += [f"  {name:<10} {COMMANDS[name].summary}" for name in names]
     lines += [
         "",
-        "`weft COMMAND --help` says more. --json, --url and --token work with every command that asks a cluster.",
+        "`weft COMMAND --help` says more. After every COMMAND that asks a cluster, --json, --url and --token work.",
     ]
     return "\n".join(lines)
 
@@ -115,6 +118,11 @@ def _version() -> int:
 
     print(f"weft {version('weft')}")
     return 0
+
+
+def _on_terminal(complaint: Complaint) -> str:
+    """What others named or wrote may be in it, and must not steer this terminal."""
+    return "\n".join(clean(line) for line in str(complaint).split("\n"))
 
 
 def _forget_stdout() -> None:

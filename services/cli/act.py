@@ -78,7 +78,7 @@ async def the_job(client: Client, wanted: str) -> str:
     named = (await client.jobs(name=wanted, limit=100)).jobs
     still_open = [job.id for job in named if not job.state.final]
     if len(still_open) > 1:
-        raise Complaint(f"{len(still_open)} open jobs have the name {wanted}: {', '.join(still_open)}", field="job")
+        raise Complaint(f"{len(still_open)} open jobs have the name {wanted}: {', '.join(still_open)}")
     return still_open[0] if still_open else wanted
 
 

@@ -60,17 +60,17 @@ def chosen(nodes: tuple[NodeView, ...], node_id: str | None, index: int | None) 
         return idle
     node = next((node for node in nodes if node.id == node_id), None)
     if node is None:
-        raise Complaint(f"there is no node {node_id}", field="node")
+        raise Complaint(f"there is no node {node_id}")
     if not node.ready or node.drained:
-        raise Complaint(f"{node_id} is {'drained' if node.ready else 'lost'} and starts no jobs", field="node")
+        raise Complaint(f"{node_id} is {'drained' if node.ready else 'lost'} and starts no jobs")
     if index is None:
         if not (found := [(node, gpu) for gpu in _idle(node)]):
-            raise Complaint(f"no GPU of {node_id} is idle" if node.gpus else f"{node_id} has no GPUs", field="node")
+            raise Complaint(f"no GPU of {node_id} is idle" if node.gpus else f"{node_id} has no GPUs")
         return found
     gpu = next((gpu for gpu in node.gpus if gpu.index == index), None)
     if gpu is None:
         has = f"its GPUs are {indexes(tuple(gpu.index for gpu in node.gpus))}" if node.gpus else "it has none"
-        raise Complaint(f"{node_id} has no GPU {index}; {has}", field="gpu")
+        raise Complaint(f"{node_id} has no GPU {index}; {has}")
     return [(node, gpu)]
 
 
@@ -82,7 +82,7 @@ def _spec(place: Place, args: argparse.Namespace) -> JobSpec:
     node, gpu = place
     contained = node.runtime == "docker"
     if contained and not args.image:
-        raise Complaint(f"{node.id} runs jobs in containers: name Weft's image with --image", field="image")
+        raise Complaint(f"{node.id} runs jobs in containers: name Weft's image with --image")
     return benchmark_spec(
         Gpu(index=gpu.index, uuid=gpu.uuid, model=gpu.model, memory=gpu.memory, emulated=gpu.emulated),
         node_id=node.id,

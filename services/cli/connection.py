@@ -2,11 +2,13 @@
 
 import argparse
 import os
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import aiohttp
 import msgspec
 from msgspec import Struct
 
@@ -50,9 +52,9 @@ def find_place(args: argparse.Namespace, environment: Mapping[str, str]) -> Plac
     token = args.token or environment.get("WEFT_TOKEN")
     token_from = "--token" if args.token else "WEFT_TOKEN"
     if url and not _is_address(url):
-        raise Complaint(f"expected an address such as http://127.0.0.1:8470, got {url}", field="url")
+        raise Complaint(f"expected an address such as http://127.0.0.1:8470, got {url}", field="--url")
     if token and not (token.isascii() and token.isprintable()):
-        raise Complaint(f"what {token_from} has is not a token", field="token")
+        raise Complaint(f"what {token_from} has is not a token")
     ca_file = environment.get("WEFT_CA_FILE", "")
     if url and token:
         return Place(url=url, token=token, token_from=token_from, ca_file=ca_file)
@@ -98,7 +100,7 @@ def complaint_of(error: BaseException, place: Place) -> BaseException:
         case RefusedError(status=401):
             return Complaint(f"{error.reason} (the token is from {place.token_from})")
         case RefusedError():
-            return Complaint(error.reason, field=error.field)
+            return Complaint(error.reason)  # its field is a word of the API, which nobody typed
         case UnreachableError():
             return Complaint(f"no answer from {_why_none(error, place)}; is the cluster up? `weft up` starts one here")
         case ClientError():
@@ -110,6 +112,8 @@ def complaint_of(error: BaseException, place: Place) -> BaseException:
 def _why_none(error: UnreachableError, place: Place) -> str:
     """In the system's words where it was the system that said no."""
     cause = error.__cause__
+    if isinstance(cause, ssl.SSLError | aiohttp.ClientSSLError):
+        return f"{place.url}: what listens there does not speak TLS; try http:// in place of https://"
     if isinstance(cause, OSError) and cause.errno:
         return f"{place.url}: {os.strerror(cause.errno) if cause.errno > 0 else cause.strerror}"
     return str(error)

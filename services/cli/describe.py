@@ -5,16 +5,22 @@ With --at, the job or the cluster as it was then, by what had been told.
 
 import argparse
 import time
+from contextlib import suppress
 
 from msgspec import Struct, structs
 
-from libs.client import Client
-from libs.messages.http import ClusterView, EventView, JobView
+from libs.client import Client, RefusedError
+from libs.messages.http import ClusterView, EventView, JobView, NodeView
 from services.cli import connection, page
+from services.cli.complaint import Complaint
 from services.cli.drawing.cluster import cluster_screen
-from services.cli.drawing.jobs import description, emulated_gpus_of
+from services.cli.drawing.jobs import description, emulated_gpus_of, silences
 from services.cli.drawing.story import happened_at
+from services.cli.failure import last_words
 from services.cli.moments import HELP, moment
+from services.cli.words import span
+
+_NAMED_MAX = 5  # other jobs whose names are asked for
 
 
 class Described(Struct, frozen=True, kw_only=True):
@@ -40,16 +46,20 @@ async def describe(args: argparse.Namespace) -> int:
         if not args.job:
             _show_cluster(await client.cluster(at=at), args)
             return 0
-        job = await client.job(args.job, at=at)
+        job = await _job(client, args.job, at)
         story = tuple(event for event in await client.story(job.id) if not at or event.data.version <= job.version)
-        emulated = await _emulated(client, story, args)
+        nodes = await _nodes(client, story, args)
+        words = await last_words(client, job) if not args.json and not at else None
+        names = await _names(client, story) if not args.json else {}
     if args.json:
         page.json_line(Described(job=job, events=story))
     else:
         look = page.look()
         if at:
             look = structs.replace(look, now=happened_at(story[-1]) if "-" in at else float(at))
-        page.show(description(job, story, look, emulated=emulated))
+        silent = {} if at else silences(nodes)
+        emulated = emulated_gpus_of(nodes)
+        page.show(description(job, story, look, emulated=emulated, silent=silent, words=words, names=names))
     return 0
 
 
@@ -60,8 +70,29 @@ def _show_cluster(view: ClusterView, args: argparse.Namespace) -> None:
         page.show(cluster_screen(view, structs.replace(page.look(), now=view.at)))
 
 
-async def _emulated(
-    client: Client, story: tuple[EventView, ...], args: argparse.Namespace
-) -> dict[tuple[str, int], bool]:
+async def _job(client: Client, wanted: str, at: str) -> JobView:
+    try:
+        return await client.job(wanted, at=at)
+    except RefusedError as error:
+        if not (at and error.status == 404 and error.field == "at"):
+            raise
+    job, look = await client.job(wanted), page.look()
+    age = span(look.now - job.submitted_at)
+    raise Complaint(
+        f"{job.name} is younger than that: it was submitted at {look.clock(job.submitted_at)}, {age} ago"
+    ) from None
+
+
+async def _nodes(client: Client, story: tuple[EventView, ...], args: argparse.Namespace) -> tuple[NodeView, ...]:
     was_placed = any(event.data.placement for event in story)
-    return emulated_gpus_of((await client.nodes()).nodes if was_placed and not args.json else ())
+    return (await client.nodes()).nodes if was_placed and not args.json else ()
+
+
+async def _names(client: Client, story: tuple[EventView, ...]) -> dict[str, str]:
+    """Of the newest jobs that made way for themselves here, as far as they may be seen."""
+    by = [event.data.cause.by for event in story if event.data.cause is not None]
+    names: dict[str, str] = {}
+    for job_id in list(dict.fromkeys(one for one in reversed(by) if one.startswith("j-")))[:_NAMED_MAX]:
+        with suppress(RefusedError):
+            names[job_id] = (await client.job(job_id)).name
+    return names

@@ -25,17 +25,17 @@ async def emulate(args: argparse.Namespace) -> int:
         nodes = {node.id: node for node in (await client.nodes()).nodes}
     node = nodes.get(args.node)
     if node is None:
-        raise Complaint(f"there is no node {args.node}", field="node")
+        raise Complaint(f"there is no node {args.node}")
     gpu = next((gpu for gpu in node.gpus if gpu.index == args.gpu), None)
     if gpu is None:
-        raise Complaint(f"{args.node} has no GPU {args.gpu}", field="gpu")
+        raise Complaint(f"{args.node} has no GPU {args.gpu}")
     if not gpu.emulated:
-        raise Complaint(f"GPU {args.gpu} of {args.node} is real, and as fast as it is", field="gpu")
+        raise Complaint(f"GPU {args.gpu} of {args.node} is real, and as fast as it is")
     home = Home(connection.weft_home(os.environ))
     folder = home.node(args.node) / "emulated"
     if not folder.is_dir():
         there = f"`echo {args.slowdown:g} > EXECUTOR_HOME/emulated/{args.gpu}` there does the same"
-        raise Complaint(f"{args.node} does not run from {home.root} on this machine; {there}", field="node")
+        raise Complaint(f"{args.node} does not run from {home.root} on this machine; {there}")
     try:
         slow_down(folder, args.gpu, args.slowdown)
     except OSError as error:

@@ -4,19 +4,22 @@ import asyncio
 import sys
 from contextlib import aclosing
 
-from libs.client import Client
+from libs.client import Client, RefusedError
 from libs.domain.job import FINAL, JobState
 from libs.messages.http import JobView, Submitted
 from services.cli import page
-from services.cli.drawing.jobs import ended_line
+from services.cli.drawing.jobs import ended_line, last_words_text
 from services.cli.drawing.story import event_line, happened
-from services.cli.logs import gap_text
+from services.cli.failure import hint, last_words
+from services.cli.logs import Writer, gap_text, terminal_text
+
+FOLLOWED_RANK = 0
 
 _FINAL_EVENTS = frozenset(state.value for state in FINAL)
 
 
 async def follow(client: Client, submitted: Submitted) -> int:
-    """0 if it succeeds, 1 if it does not. Ctrl-C leaves the job alone."""
+    """Its exit status: 0 if it succeeds, else the status of the job, or 1 if it has none. Ctrl-C leaves it alone."""
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_tell(client, submitted.id))
@@ -28,8 +31,14 @@ async def follow(client: Client, submitted: Submitted) -> int:
         print(f"\n{remark}", file=sys.stderr)
         raise
     job = await client.job(submitted.id)
-    page.console(sys.stderr).print(ended_line(job))
-    return status_of(job)
+    screen = page.console(sys.stderr)
+    words = await last_words(client, job)
+    if words is not None and words.rank != FOLLOWED_RANK:  # the log of rank 0 has been shown
+        screen.print(last_words_text(words))
+    screen.print(ended_line(job))
+    if told := hint(job, words):
+        screen.print(told, style="dim")
+    return exit_status_of(job)
 
 
 async def until_over(client: Client, job_id: str) -> JobView:
@@ -47,6 +56,12 @@ def status_of(job: JobView) -> int:
     return 0 if job.state is JobState.SUCCEEDED else 1
 
 
+def exit_status_of(job: JobView) -> int:
+    """The job's own status, if it failed with one that a process can have."""
+    failed = job.state is JobState.FAILED and job.exit_code is not None and 0 < job.exit_code < 256
+    return job.exit_code if failed and job.exit_code is not None else status_of(job)
+
+
 async def _tell(client: Client, job_id: str) -> None:
     """What happens to it, but for its end, which is told when all of its log is there."""
     screen = page.console(sys.stderr)
@@ -57,6 +72,12 @@ async def _tell(client: Client, job_id: str) -> None:
 
 
 async def _copy_log(client: Client, job_id: str) -> None:
-    async with aclosing(client.follow_log(job_id, gap=lambda gap: page.remark(gap_text(gap)))) as chunks:
-        async for chunk in chunks:
-            page.write(chunk)
+    writer = Writer(page.write, screen=terminal_text())
+    try:
+        async with aclosing(client.follow_log(job_id, gap=lambda gap: page.remark(gap_text(gap)))) as chunks:
+            async for chunk in chunks:
+                writer.write(chunk)
+    except RefusedError as error:
+        if error.status != 404 or error.field != "epoch":  # it never started: its end says why
+            raise
+    writer.close()

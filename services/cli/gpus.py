@@ -24,7 +24,7 @@ async def gpus(args: argparse.Namespace) -> int:
         view = await client.gpus(node=args.node[0] if len(args.node) == 1 else "")
     found = tuple(gpu for gpu in view.gpus if not args.node or gpu.node_id in args.node)
     if missing := sorted(set(args.node) - {gpu.node_id for gpu in found}):
-        raise Complaint(f"there is no node {', '.join(missing)} with GPUs", field="node")
+        raise Complaint(f"there is no node {', '.join(missing)} with GPUs")
     if args.json:
         page.json_line(GpusView(gpus=found))
     elif found:

@@ -2,19 +2,24 @@
 
 import argparse
 import asyncio
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 
 import msgspec
 
-from libs.client import Client, Gap
+from libs.client import Client, Gap, RefusedError
 from libs.domain.job import JobState
 from libs.domain.quantity import size_text
 from libs.messages.http import JobView
 from services.cli import connection, page
 from services.cli.complaint import Complaint
+from services.cli.drawing.jobs import failure_text
+from services.cli.failure import failed_rank
+from services.cli.terminal import TerminalText
+from services.cli.words import clean
 
-_EVERY_RANK = "all"
+EVERY_RANK = "all"
 _TAIL_BYTES = 64 << 10  # the first guess at how much holds the last lines
 
 Say = Callable[[bytes], None]
@@ -24,10 +29,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser("logs", help="what a job has written; -f to follow", description=__doc__)
     parser.add_argument("job", metavar="JOB", help="its id, or its name: then the newest of that name")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
-    parser.add_argument("--rank", type=_rank, default=0, metavar="N", help="of this rank (default: 0), or `all`")
+    parser.add_argument(
+        "--rank", type=_rank, metavar="N", help="of this rank, or `all` (default: the rank that failed first, else 0)"
+    )
     parser.add_argument("--role", help="count ranks within this role")
     parser.add_argument("--epoch", type=int, metavar="N", help="of this epoch (default: the newest)")
     parser.add_argument("-n", "--tail", type=int, metavar="LINES", help="only the last lines")
+    parser.add_argument("--raw", action="store_true", help="on a terminal too every byte as it is, escapes included")
     connection.options(parser)
     parser.set_defaults(func=logs)
 
@@ -35,18 +43,58 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 async def logs(args: argparse.Namespace) -> int:
     if args.follow and args.tail is not None:
         raise Complaint("--tail and --follow do not go together", status=2)
-    async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
+    patience = connection.PATIENT_SECONDS if args.follow else None
+    async with connection.connected(args, patience=patience) as client:
         job = await client.job(args.job)
-        ranks = range(job.replicas) if args.rank == _EVERY_RANK else [args.rank]
+        ranks = await _ranks(client, job, args)
         if args.follow:
             async with asyncio.TaskGroup() as tasks:
                 for rank in ranks:
-                    tasks.create_task(_follow(client, job.id, rank, args))
+                    tasks.create_task(_one(_follow(client, job.id, rank, args), rank, args))
         else:
             for rank in ranks:
-                if not await _copy(client, job.id, rank, args):
+                if await _one(_copy(client, job.id, rank, args), rank, args) is False:
                     page.remark(nothing(job, rank))
     return 0
+
+
+async def _ranks(client: Client, job: JobView, args: argparse.Namespace) -> Sequence[int]:
+    """The ranks that are asked for: of a job that failed, by default the one that failed first."""
+    if args.rank == EVERY_RANK:
+        return await _every_rank(client, job, args)
+    if args.rank is not None:
+        return [int(args.rank)]
+    failed = failed_rank(job) if args.epoch in (None, job.epoch) and args.role is None else None
+    if failed is not None and job.replicas > 1:
+        page.remark(f"rank {failed} of {job.name}, which failed first ({failure_text(job)}); --rank all shows all")
+    return [failed or 0]
+
+
+async def _every_rank(client: Client, job: JobView, args: argparse.Namespace) -> Sequence[int]:
+    """Those that the epoch has or had; with a role, counted within it."""
+    epoch, placement = job.epoch, job.placement
+    if args.epoch not in (None, epoch) or placement is None:
+        placed = {event.data.epoch: event.data.placement for event in await client.story(job.id)}
+        known = {number: where for number, where in placed.items() if where is not None}
+        epoch = max(known, default=0) if args.epoch is None else args.epoch
+        placement = known.get(epoch)
+    if placement is None:
+        return range(job.replicas)  # none is placed yet
+    roles = [each.role for each in sorted(placement.allocations, key=lambda each: each.rank)]
+    if args.role is None:
+        return sorted(each.rank for each in placement.allocations)
+    return range(roles.count(args.role) or 1)
+
+
+async def _one(reading: Coroutine[None, None, bool], rank: int, args: argparse.Namespace) -> bool:
+    """One rank's log. Among several ranks, a log that is not there is told of and ends no other."""
+    try:
+        return await reading
+    except RefusedError as error:
+        if args.rank != EVERY_RANK:
+            raise
+        page.remark(f"rank {rank}: {clean(error.reason)}")
+        return True
 
 
 def nothing(job: JobView, rank: int) -> str:
@@ -70,13 +118,14 @@ def _tell_gap(gap: Gap) -> None:
     page.remark(gap_text(gap))
 
 
-async def _follow(client: Client, job_id: str, rank: int, args: argparse.Namespace) -> None:
+async def _follow(client: Client, job_id: str, rank: int, args: argparse.Namespace) -> bool:
     writer = _writer(args, rank)
     following = client.follow_log(job_id, rank=rank, epoch=args.epoch, role=args.role, gap=_tell_gap)
     async with aclosing(following) as chunks:
         async for chunk in chunks:
             writer.write(chunk)
     writer.close()
+    return True
 
 
 async def _copy(client: Client, job_id: str, rank: int, args: argparse.Namespace) -> bool:
@@ -112,41 +161,55 @@ def last_lines(text: bytes, how_many: int) -> bytes:
 
 
 class Writer:
-    """Copies a log as it comes."""
+    """Copies a log as it comes; on a terminal without what would steer it (`screen`)."""
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Say, *, screen: TerminalText | None = None) -> None:
         self._say = say
+        self._screen = screen
 
     def write(self, chunk: bytes) -> None:
-        self._say(chunk)
+        self._write(self._screen.feed(chunk) if self._screen is not None else chunk)
 
     def close(self) -> None:
-        pass
+        if self._screen is not None:
+            self._write(self._screen.close())
+
+    def _write(self, text: bytes) -> None:
+        if text:
+            self._say(text)
 
 
 class LineWriter(Writer):
     """Copies whole lines, each made over: several logs may then share one terminal."""
 
-    def __init__(self, say: Say, make: Callable[[bytes], bytes]) -> None:
-        super().__init__(say)
+    def __init__(self, say: Say, make: Callable[[bytes], bytes], *, screen: TerminalText | None = None) -> None:
+        super().__init__(say, screen=screen)
         self._make = make
         self._rest = b""
 
-    def write(self, chunk: bytes) -> None:
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        self._say(b"".join(self._make(line) + b"\n" for line in lines))
-
     def close(self) -> None:
+        super().close()
         if self._rest:
             self._say(self._make(self._rest) + b"\n")
+
+    def _write(self, text: bytes) -> None:
+        *lines, self._rest = (self._rest + text).split(b"\n")
+        if lines:
+            self._say(b"".join(self._make(line) + b"\n" for line in lines))
+
+
+def terminal_text(*, raw: bool = False) -> TerminalText | None:
+    """What makes a log harmless where stdout is a terminal; None where its bytes go on as they are."""
+    return TerminalText() if sys.stdout.isatty() and not raw else None
 
 
 def _writer(args: argparse.Namespace, rank: int) -> Writer:
     if args.json:
         return LineWriter(page.write, lambda line: json_of(rank, line))
-    if args.rank == _EVERY_RANK:
-        return LineWriter(page.write, lambda line: b"[%d] %s" % (rank, line))
-    return Writer(page.write)
+    screen = terminal_text(raw=args.raw)
+    if args.rank == EVERY_RANK:
+        return LineWriter(page.write, lambda line: b"[%d] %s" % (rank, line), screen=screen)
+    return Writer(page.write, screen=screen)
 
 
 def json_of(rank: int, line: bytes) -> bytes:
@@ -154,4 +217,4 @@ def json_of(rank: int, line: bytes) -> bytes:
 
 
 def _rank(text: str) -> int | str:
-    return text if text == _EVERY_RANK else int(text)
+    return text if text == EVERY_RANK else int(text)

@@ -48,5 +48,5 @@ def drawn(nodes: tuple[NodeView, ...], look: Look, *, gpus: bool) -> RenderableT
 def _wanted(nodes: tuple[NodeView, ...], names: list[str]) -> tuple[NodeView, ...]:
     unknown = set(names) - {node.id for node in nodes}
     if unknown:
-        raise Complaint(f"there is no node {', '.join(sorted(unknown))}", field="node")
+        raise Complaint(f"there is no node {', '.join(sorted(unknown))}")
     return tuple(node for node in nodes if not names or node.id in names)

@@ -6,7 +6,7 @@ from libs.client import Client
 from libs.domain.job import FINAL, JobState
 from libs.messages.http import JobsView, NodesView
 from services.cli import connection, page
-from services.cli.drawing.jobs import held_emulated, jobs_table
+from services.cli.drawing.jobs import held_emulated, jobs_table, silences
 
 _PAGE = 100
 
@@ -30,7 +30,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 async def ps(args: argparse.Namespace) -> int:
     async with connection.connected(args) as client:
         view = await _jobs(client, args)
-        holding = any(job.gpus and job.state.holding for job in view.jobs)
+        holding = any(job.state.holding for job in view.jobs)
         nodes = await client.nodes() if holding and not args.json else NodesView(nodes=())
     if args.json:
         page.json_line(view)
@@ -39,7 +39,8 @@ async def ps(args: argparse.Namespace) -> int:
         page.note("no jobs" if args.all or args.state else "no job waits or runs; -a shows those that are over")
         return 0
     tenants = len({job.tenant for job in view.jobs}) > 1
-    page.show(jobs_table(view.jobs, page.look(), emulated=held_emulated(nodes.nodes), tenants=tenants))
+    emulated, silent = held_emulated(nodes.nodes), silences(nodes.nodes)
+    page.show(jobs_table(view.jobs, page.look(), emulated=emulated, silent=silent, tenants=tenants))
     if view.before is not None:
         page.note(f"there are older ones: --limit {2 * args.limit}")
     return 0

@@ -1,4 +1,8 @@
-"""`weft run`: a command as a job. What stands after `--` is the command, as it is."""
+"""`weft run`: a command as a job. What stands after `--` is the command, as it is.
+
+The job does not get the environment of this shell: no virtual environment, not its PATH. Name the interpreter by its
+path, copy variables with --env NAME, or use an --image.
+"""
 
 import argparse
 import os
@@ -11,7 +15,7 @@ from services.cli.following import follow
 from services.cli.spec import option_of, spec_of
 
 _EXAMPLES = """examples:
-  weft run --gpus 1 -- python train.py --epochs 10
+  weft run --gpus 1 -- "$(which python3)" train.py --epochs 10
   weft run --gpus 2 --replicas 4 --follow -- torchrun train.py
   weft run --image pytorch:2.9 --gpus 1 --volume /data/sets:/data:ro -- python /data/train.py
 """
@@ -30,7 +34,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     _what(parser)
     _needs(parser)
     _how(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does: 0 or 1")
+    parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does")
     parser.add_argument("--key", help="submitted again with the same key, it is the same job")
     connection.options(parser)
     parser.set_defaults(func=run)

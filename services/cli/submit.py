@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from libs.client import RefusedError
 from libs.domain.spec import SPEC_BYTES_MAX
 from services.cli import connection, page
 from services.cli.complaint import Complaint
@@ -14,7 +15,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser("submit", help="submit a job from a YAML or JSON file", description=__doc__)
     parser.add_argument("file", metavar="FILE", help="YAML or JSON; `-` is stdin")
     parser.add_argument("--key", help="submitted again with the same key, it is the same job")
-    parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does: 0 or 1")
+    parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does")
     connection.options(parser)
     parser.set_defaults(func=submit)
 
@@ -24,7 +25,10 @@ async def submit(args: argparse.Namespace) -> int:
         raise Complaint("a log is no JSON: say --json or --follow", status=2)
     body = _read(args.file)
     async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
-        submitted = await client.submit(body, key=args.key, content=content_of(args.file, body))
+        try:
+            submitted = await client.submit(body, key=args.key, content=content_of(args.file, body))
+        except RefusedError as error:
+            raise Complaint(error.reason, field=error.field) from error  # a field of the file
         if args.follow:
             return await follow(client, submitted)
     page.answered(args, submitted, submitted.id)

@@ -100,19 +100,28 @@ def welcome(cluster: LocalCluster) -> str:
     lines = [
         "",
         f"Weft is up: {cluster.url}",
+        "  a browser shows the reference of the API there; jobs are looked at with the commands below",
         f"  {cluster.options.in_words()}{f' ({pretended})' if pretended else ''}",
         "  jobs run as processes of this machine",
         "",
-        "in another terminal:",
-        "  weft run --gpus 1 -- python3 train.py",
-        "  weft ps",
-        "  weft top",
+        "in another terminal (`. .venv/bin/activate` finds weft):",
+        "  weft run --gpus 1 -- python3 train.py   a job",
+        "  weft top                                the nodes, their GPUs and the queue, live",
+        "  weft ps, weft logs -f JOB               the jobs, and what one writes",
+        "  weft explain JOB, weft describe JOB     why it waits or failed, and its whole story",
         "from a program:",
         f"  export WEFT_URL={cluster.url} WEFT_TOKEN={cluster.token}",
         "",
-        f"data and logs are in {cluster.home.root}; Ctrl-C stops it all and keeps them",
+        f"data and logs are in {cluster.home.root}{_apart(cluster)}; Ctrl-C stops it all and keeps them",
     ]
     return "\n".join(lines)
+
+
+def _apart(cluster: LocalCluster) -> str:
+    """Postgres does not run as root, and the account that it runs as may not enter every folder."""
+    folder = cluster.postgres_folder
+    inside = folder is None or folder.is_relative_to(cluster.home.root)
+    return "" if inside else f", those of Postgres in {folder}"
 
 
 async def _attach(home: Home) -> int:

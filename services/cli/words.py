@@ -38,6 +38,11 @@ def count(how_many: int, noun: str) -> str:
     return f"{how_many} {noun}" if how_many == 1 else f"{how_many} {noun}s"
 
 
+def cpus_text(cpus: float) -> str:
+    """`1 CPU`, `0.5 CPUs`."""
+    return f"{number(cpus)} CPU{'' if cpus == 1 else 's'}"
+
+
 def emulated_gpus(how_many: int, emulated: int) -> str:
     """`8 GPUs`, `8 emulated GPUs`, or `8 GPUs, 4 of them emulated`: an emulated one is never passed off as hardware."""
     if emulated == how_many and emulated:

@@ -5,24 +5,27 @@ import asyncio
 import msgspec
 
 from libs.domain.classes import class_of
-from libs.domain.job import Cause, Job, JobState
-from libs.planning.explain import Explanation, HolderSeen, explain
+from libs.domain.job import Cause, Job, JobEvent, JobState
+from libs.messages.events import Event
+from libs.planning.explain import ClosedSeen, Explanation, HolderSeen, explain
 from libs.planning.slow import SlowGpus
 from libs.store import Access, GatewayStore
+from services.gateway.endings import JobTold, endings
 from services.gateway.snapshots import Snapshots
 from services.gateway.views import may_see
 
+JOB_ID_PREFIX = "j-"
 
-class _Told(msgspec.Struct, frozen=True):
-    """What of a job's last event is needed here."""
 
-    cause: Cause
+class _NodeTold(msgspec.Struct, frozen=True):
+    """What of a node's event is needed here."""
+
+    sentence: str = ""
 
 
 async def explanation(store: GatewayStore, snapshots: Snapshots, job: Job, who: Access, *, now: float) -> Explanation:
     if job.state.final:
-        last = (await store.story(job.id, after=job.version - 1))[-1:]
-        cause = msgspec.json.decode(last[0].data, type=_Told).cause if last else None
+        cause = (await endings(store, [job], every=True)).get(job.id)
         return explain(job, nodes=(), holding=(), queued=(), now=now, ended_for=cause)
     nodes, holding, queued = await snapshots.nodes.get(), list[Job](), list[Job]()
     if job.state is JobState.QUEUED:
@@ -30,7 +33,41 @@ async def explanation(store: GatewayStore, snapshots: Snapshots, job: Job, who: 
     policy = await store.policy(pool=job.pool)
     slow = await _slow_gpus(snapshots, job, now) if job.placement is not None else None
     full = explain(job, nodes=nodes.of(job.pool), holding=holding, queued=queued, now=now, policy=policy, slow=slow)
-    return msgspec.structs.replace(full, holders=tuple(_seen_by(who, holder) for holder in full.holders))
+    return msgspec.structs.replace(
+        full,
+        holders=tuple(_seen_by(who, holder) for holder in full.holders),
+        closed=await _with_drains(store, full.closed, who),
+        stopped_for=await _stopped_for(store, job),
+    )
+
+
+async def _with_drains(store: GatewayStore, closed: tuple[ClosedSeen, ...], who: Access) -> tuple[ClosedSeen, ...]:
+    """With the time of each drain, and for an administrator with who asked for it."""
+    drained = [each.node_id for each in closed if each.drained]
+    told = {event.subject_id: event for event in await store.last_told("nodes", drained, events=["drained"])}
+    return tuple(
+        msgspec.structs.replace(each, since=event.at, by=_drained_by(event) if who.admin else "")
+        if (event := told.get(each.node_id)) is not None
+        else each
+        for each in closed
+    )
+
+
+def _drained_by(event: Event) -> str:
+    return msgspec.json.decode(event.data, type=_NodeTold).sentence.partition("drained by ")[2]
+
+
+async def _stopped_for(store: GatewayStore, job: Job) -> Cause | None:
+    """Why a job that is back in the queue was stopped; a job that preempted it is named, if it is the same tenant's."""
+    if job.state is not JobState.QUEUED or not job.epoch:
+        return None
+    told = await store.last_told("jobs", [job.id], events=[JobEvent.REQUEUED])
+    cause = msgspec.json.decode(told[0].data, type=JobTold).cause if told else None
+    if cause is None or not cause.by.startswith(JOB_ID_PREFIX):
+        return cause
+    by = await store.job(cause.by)
+    known = by is not None and by.tenant == job.tenant
+    return msgspec.structs.replace(cause, by=f"{by.name} ({by.id})") if by is not None and known else cause
 
 
 async def _slow_gpus(snapshots: Snapshots, job: Job, now: float) -> SlowGpus:

@@ -21,6 +21,7 @@ from services.gateway.feed import Feed
 from services.gateway.meters import Meters
 from services.gateway.nudges import Nudges
 from services.gateway.rates import Rate, Rates
+from services.gateway.reasons import Reasons
 from services.gateway.snapshots import Snapshots
 from services.gateway.streams import Streams
 from services.gateway.submissions import Submissions
@@ -72,6 +73,7 @@ class Gateway:
         self._reads = Rates(self.limits.reads)
         self._changes = Rates(self.limits.changes)
         self.snapshots = Snapshots(store, clock=clock, default_pool=default_pool, volumes_allowed=volumes_allowed)
+        self.reasons = Reasons(self.snapshots)
         self.cluster = Cluster(clock=clock)
         self.unheard = Cluster(clock=clock)  # for the past, of which nothing is heard any more
         self.looking_back = asyncio.Lock()

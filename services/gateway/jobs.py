@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
@@ -9,6 +10,7 @@ from libs.domain.job import FINAL, Job, JobState
 from libs.domain.spec import TOKEN_PATTERN
 from libs.messages.asks import AskKind
 from libs.messages.http import Accepted, JobsView, PriorityWanted
+from services.gateway.endings import JobTold, endings
 from services.gateway.errors import RejectedError
 from services.gateway.explanations import explanation
 from services.gateway.past import PastQuery, job_then, moment_of, told_by
@@ -47,7 +49,9 @@ async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
     found = await call.gateway.store.jobs(
         tenant=tenant, states=_states(query.state), name=query.name or "", limit=query.limit, before=query.before
     )
-    views = tuple(job_view(job, call.gateway.cluster) for job in found)
+    ends = await endings(call.gateway.store, found)
+    shown = await call.gateway.reasons.fresh(found)
+    views = tuple(job_view(job, call.gateway.cluster, ended_for=ends.get(job.id)) for job in shown)
     return answer(JobsView(jobs=views, before=found[-1].seq if len(found) == query.limit else None))
 
 
@@ -58,11 +62,15 @@ async def job(call: Call[PastQuery]) -> web.StreamResponse:
         moment = moment_of(call.query.at, now=call.gateway.now())
         told = told_by(await call.gateway.store.story(found.id), moment)
         if not told:
-            raise RejectedError(404, "at", f"{found.id} was not submitted yet")
-        return answer(job_view(job_then(found, told), call.gateway.unheard, whole=True))
+            raise RejectedError(404, "at", f"{found.name} ({found.id}) had not been submitted by then")
+        then = job_then(found, told)
+        ended_for = msgspec.json.decode(told[-1].data, type=JobTold).cause if then.state.final else None
+        return answer(job_view(then, call.gateway.unheard, whole=True, ended_for=ended_for))
     curves = await call.gateway.store.curves(pool=found.pool, subjects=[f"job:{found.id}"])
     points = tuple(point for curve in curves for point in curve.points)
-    return answer(job_view(found, call.gateway.cluster, whole=True, curve=points))
+    ends = await endings(call.gateway.store, [found])
+    (shown,) = await call.gateway.reasons.fresh([found])
+    return answer(job_view(shown, call.gateway.cluster, whole=True, curve=points, ended_for=ends.get(found.id)))
 
 
 async def explain(call: Call[NoQuery]) -> web.StreamResponse:

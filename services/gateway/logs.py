@@ -106,7 +106,7 @@ async def _read(call: Call[LogQuery], job: Job, run: Run, offset: int) -> AsyncG
     while run.node_id is not None and (end is None or offset < end):
         limit = runs.CHUNK_BYTES if end is None else min(runs.CHUNK_BYTES, end - offset)
         got = await runs.read(call.gateway.bus, run, offset=offset, limit=limit)
-        _refuse_missing(got, job, run)
+        await _refuse_missing(call.gateway, got, job, run)
         yield got
         offset = got.offset + len(got.data)
         if end is None and got.size >= 0:
@@ -115,13 +115,18 @@ async def _read(call: Call[LogQuery], job: Job, run: Run, offset: int) -> AsyncG
             return
 
 
-def _refuse_missing(got: LogRead, job: Job, run: Run) -> None:
-    if got.missing and (job.state.final or run.epoch < job.epoch):
-        reason = (
-            f"node {run.node_id} has no log of epoch {run.epoch}: it never began there, or the node has dropped it,"
-            " as it does with old ones (EXECUTOR_LOGS_KEPT_DAYS, EXECUTOR_LOGS_BYTES_MAX)"
-        )
-        raise RejectedError(404, "epoch", reason)
+async def _refuse_missing(gateway: Gateway, got: LogRead, job: Job, run: Run) -> None:
+    if not got.missing or not (job.state.final or run.epoch < job.epoch):
+        return
+    cause = await runs.never_started(gateway.store, job, run)
+    if cause is not None:
+        why = cause.sentence.removeprefix("could not start: ")
+        raise RejectedError(404, "epoch", f"{job.name} never started in epoch {run.epoch}: {why}")
+    reason = (
+        f"node {run.node_id} has no log of epoch {run.epoch}: it never began there, or the node has dropped it,"
+        " as it does with old ones (EXECUTOR_LOGS_KEPT_DAYS, EXECUTOR_LOGS_BYTES_MAX)"
+    )
+    raise RejectedError(404, "epoch", reason)
 
 
 async def _unanswered(gateway: Gateway, run: Run) -> RejectedError:
@@ -153,7 +158,7 @@ async def _first_look(gateway: Gateway, job: Job, run: Run, offset: int) -> LogR
         if refused.status == 404:
             raise refused from None
         return LogRead(offset=offset, data=b"")
-    _refuse_missing(got, job, run)
+    await _refuse_missing(gateway, got, job, run)
     return got
 
 

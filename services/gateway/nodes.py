@@ -10,14 +10,14 @@ from services.gateway.gateway import Gateway
 from services.gateway.gpus import slowest_of
 from services.gateway.past import Past, PastQuery, moment_of, past_of
 from services.gateway.route import Call, NoQuery, answer
-from services.gateway.views import cluster_view, node_views
+from services.gateway.views import cluster_view, node_views, with_reasons
 
 
 async def nodes(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.snapshots.nodes.get()
     holding = await _holding(call.gateway)
     slowest = await slowest_of(call.gateway, sorted({node.pool for node in found.all}))
-    views = node_views(found.all, holding, call.gateway.cluster, call.who, slowest=slowest)
+    views = node_views(found.all, holding, call.gateway.cluster, call.who, slowest=slowest, now=call.gateway.now())
     return answer(NodesView(nodes=views))
 
 
@@ -32,7 +32,10 @@ async def cluster(call: Call[PastQuery]) -> web.StreamResponse:
     found = await gateway.snapshots.nodes.get()
     holding = await _holding(gateway)
     queued = [job for pool in await gateway.snapshots.pools() for job in await gateway.snapshots.queued(pool)]
-    return answer(cluster_view(found.all, holding, queued, gateway.cluster, call.who, now=gateway.now()))
+    view = cluster_view(found.all, holding, queued, gateway.cluster, call.who, now=gateway.now(), live=True)
+    shown = {job.id for job in view.queued}
+    fresh = await gateway.reasons.fresh([job for job in queued if job.id in shown])
+    return answer(with_reasons(view, fresh))
 
 
 async def _past(gateway: Gateway, moment: Moment) -> Past:

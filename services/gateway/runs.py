@@ -4,9 +4,10 @@ import msgspec
 from msgspec import Struct
 
 from libs.bus import Bus
-from libs.domain.job import Job, Placement
+from libs.domain.job import Cause, CauseCode, Job, JobState, Placement
 from libs.messages.events import Event
 from libs.messages.nodes import LogRead, ReadLog
+from libs.store import GatewayStore
 from services.gateway.errors import RejectedError
 
 CHUNK_BYTES = 256 << 10
@@ -20,6 +21,17 @@ class Run(Struct, frozen=True, kw_only=True):
     epoch: int
     rank: int
     node_id: str | None
+
+
+_NEVER_STARTED = frozenset({CauseCode.START_FAILED, CauseCode.PORT_TAKEN, CauseCode.START_TIMEOUT})
+
+
+class _Ended(Struct, frozen=True):
+    """What of an event is needed to know how an epoch ended."""
+
+    epoch: int
+    state: JobState
+    cause: Cause
 
 
 class _Placed(Struct, frozen=True):
@@ -36,6 +48,14 @@ def placements(job: Job, story: list[Event]) -> dict[int, Placement]:
     if job.placement is not None:
         known[job.epoch] = job.placement
     return known
+
+
+async def never_started(store: GatewayStore, job: Job, run: Run) -> Cause | None:
+    """Why nothing of this run's epoch ran; None if it may have run."""
+    told = [msgspec.json.decode(event.data, type=_Ended) for event in await store.story(job.id)]
+    # A step to the queue counts the epoch up, so the end of an epoch is told with the number of the next one.
+    ends = [each.cause for each in told if each.epoch == run.epoch + (each.state == JobState.QUEUED and each.epoch > 0)]
+    return next((cause for cause in reversed(ends) if cause.code in _NEVER_STARTED), None)
 
 
 def find_run(job: Job, known: dict[int, Placement], *, epoch: int | None, role: str | None, rank: int) -> Run:

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from msgspec import structs
 
 from libs.domain.cluster import Node
-from libs.domain.job import FINAL, Allocation, Job
+from libs.domain.job import FINAL, Allocation, Cause, Job
 from libs.messages.http import (
     ClusterView,
     GpuHeldBy,
@@ -20,6 +20,7 @@ from libs.messages.http import (
 )
 from libs.messages.nodes import RunProgressed
 from libs.messages.signals import CurvePoint, GpuSample
+from libs.planning.closed import silent_seconds
 from libs.store import Access
 from services.gateway.cluster import Cluster
 
@@ -33,7 +34,14 @@ def may_see(who: Access, tenant: str) -> bool:
     return who.admin or tenant == who.tenant
 
 
-def job_view(job: Job, cluster: Cluster, *, whole: bool = False, curve: tuple[CurvePoint, ...] = ()) -> JobView:
+def job_view(
+    job: Job,
+    cluster: Cluster,
+    *,
+    whole: bool = False,
+    curve: tuple[CurvePoint, ...] = (),
+    ended_for: Cause | None = None,
+) -> JobView:
     """`whole`: with its specification, its placement, its runs, and what was concluded of it."""
     allocations = job.placement.allocations if job.placement is not None else ()
     spec, heard = job.spec, {} if job.state in FINAL else cluster.progress(job)
@@ -68,6 +76,8 @@ def job_view(job: Job, cluster: Cluster, *, whole: bool = False, curve: tuple[Cu
         spec=spec if whole else None,
         verdicts=cluster.verdicts(job) if whole and job.state.holding else (),
         curve=curve,
+        ended_for=ended_for,
+        held_seconds=job.attained_seconds,
     )
 
 
@@ -104,14 +114,21 @@ def node_views(
     who: Access,
     *,
     slowest: Mapping[str, GpuScoreView] = NOTHING_SLOW,
+    now: float | None = None,
 ) -> tuple[NodeView, ...]:
-    """`slowest`: by node, the score of its slowest GPU."""
+    """`slowest`: by node, the score of its slowest GPU. `now`: to tell which nodes are silent; None: it is the past."""
     held: dict[str, list[Held]] = {}
     for job in holding:
         if job.placement is not None:
             for allocation in job.placement.allocations:
                 held.setdefault(allocation.node_id, []).append((job, allocation))
-    return tuple(_node_view(node, held.get(node.id, []), cluster, who, slowest.get(node.id)) for node in nodes)
+    return tuple(
+        structs.replace(
+            _node_view(node, held.get(node.id, []), cluster, who, slowest.get(node.id)),
+            silent_seconds=0.0 if now is None else silent_seconds(node, now),
+        )
+        for node in nodes
+    )
 
 
 def _node_view(
@@ -166,9 +183,17 @@ def _held_by(job: Job, allocation: Allocation, who: Access) -> GpuHeldBy:
 
 
 def cluster_view(
-    nodes: Sequence[Node], holding: Sequence[Job], queued: Sequence[Job], cluster: Cluster, who: Access, *, now: float
+    nodes: Sequence[Node],
+    holding: Sequence[Job],
+    queued: Sequence[Job],
+    cluster: Cluster,
+    who: Access,
+    *,
+    now: float,
+    live: bool = False,
 ) -> ClusterView:
-    views = node_views(nodes, holding, cluster, who)
+    """`live`: of now, and not of a moment in the past."""
+    views = node_views(nodes, holding, cluster, who, now=now if live else None)
     mine_holding = [job for job in holding if may_see(who, job.tenant)]
     mine_queued = [job for job in queued if may_see(who, job.tenant)]
     first = sorted(mine_queued, key=lambda job: (-job.priority, job.seq))[:SHOWN_JOBS_MAX]
@@ -182,6 +207,13 @@ def cluster_view(
         queued=tuple(job_view(job, cluster) for job in first),
         findings=cluster.findings() if who.admin else (),
     )
+
+
+def with_reasons(view: ClusterView, waiting: Sequence[Job]) -> ClusterView:
+    """The same, with why these jobs wait."""
+    causes = {job.id: job.waiting_for for job in waiting}
+    queued = tuple(structs.replace(job, waiting_for=causes.get(job.id, job.waiting_for)) for job in view.queued)
+    return structs.replace(view, queued=queued)
 
 
 def _totals(nodes: Sequence[NodeView]) -> Totals:

@@ -236,11 +236,9 @@ class Scheduler:
         return steps
 
     def _lose(self, node: Node, sentence: str, now: float) -> list[Step]:
+        heard_at = self.picture.heard.get(node.id, node.seen_at)
         self.picture.forget(node.id)
-        lost = structs.replace(node, ready=False)
-        if self.settings.nodes_kept_seconds is not None:
-            lost = structs.replace(lost, seen_at=self.picture.heard[node.id])  # from then on it counts as gone
-        self.picture.change_node(lost, "lost", sentence, at=now)
+        self.picture.change_node(structs.replace(node, ready=False, seen_at=heard_at), "lost", sentence, at=now)
         cause = Cause(code=_C.NODE_LOST, sentence=f"node {node.id} {sentence}", by=node.id)
         steps: list[Step] = []
         for job in [self.picture.jobs[job_id] for job_id in sorted(self.picture.runs.jobs_on(node.id))]:

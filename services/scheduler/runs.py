@@ -232,7 +232,7 @@ def _cause(run: RunSeen, *, of: int) -> Cause:
         case EndReason.PORT_TAKEN:
             return Cause(code=CauseCode.PORT_TAKEN, sentence=f"{rank}could not start: {run.detail}")
         case EndReason.OOM:
-            sentence = f"{rank}was killed: it used more memory than it asked for"
+            sentence = f"{rank}ran out of memory: it used more than it asked for, and was killed"
             return Cause(code=CauseCode.EXITED, sentence=sentence, numbers=numbers)
         case EndReason.FENCED:
             return Cause(code=CauseCode.NODE_STOPPED, sentence=f"{rank}was stopped by its node, which was cut off")

@@ -331,5 +331,5 @@ def _still_runs(node_id: str, run: RunSeen) -> Cause:
 
 
 def _kept_for(ahead: str, cause: Cause) -> Cause:
-    sentence = f"room is kept for {ahead}, which is ahead of it; besides, it {cause.sentence}"
+    sentence = f"room is kept for {ahead}, which is ahead of it; besides: {cause.sentence}"
     return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead, numbers=cause.numbers)

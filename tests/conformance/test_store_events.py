@@ -30,6 +30,22 @@ async def test_events_are_read_on_from_where_one_was(world: World) -> None:
     assert await world.gateway.events(tenant="alice", after=every[0].cursor, limit=1) == [every[2]]
 
 
+async def test_the_newest_of_some_events_is_told_of_each_subject(world: World) -> None:
+    lease = await world.lead()
+    one, two = await world.admitted(lease, "j-1", "j-2")
+    for job in (one, two):
+        cancelled = await go(world.scheduler, lease, job, JobEvent.CANCELLED, at=AT)
+    again = await go(world.scheduler, lease, cancelled, JobEvent.REQUEUED, at=AT)
+    await go(world.scheduler, lease, again, JobEvent.CANCELLED, at=AT)
+    await world.scheduler.save_node(lease, node("node-1"), event="joined", cause="")
+    await world.scheduler.save_node(lease, node("node-1", drained=True), event="drained", cause="drained by admin")
+    ends = await world.gateway.last_told("jobs", ["j-1", "j-2", "j-3"], events=["cancelled", "failed"])
+    assert {event.subject_id: event.version for event in ends} == {"j-1": 2, "j-2": 4}
+    (drained,) = await world.gateway.last_told("nodes", ["node-1", "node-2"], events=["drained"])
+    assert told(drained)["sentence"] == "drained by admin"
+    assert await world.gateway.last_told("jobs", [], events=["failed"]) == []
+
+
 async def test_a_reader_among_many_writers_misses_nothing_and_reads_nothing_twice(world: World) -> None:
     lease = await world.lead()
     born = await world.admitted(lease, *(f"j-{number}" for number in range(4)))

@@ -112,9 +112,40 @@ async def test_following_shows_the_log_and_the_story_and_exits_as_the_job_does(a
     bad = await alice.types(
         "run", "--name", "bad", "--retries", "1", "-f", "--", "sh", "-c", "echo out; sleep 1; exit 3"
     )
-    assert (bad.status, bad.out) == (1, "out\nout\n")
+    assert (bad.status, bad.out) == (3, "out\nout\n")
     assert " requeued " in bad.err
-    assert " failed with exit status 3 after " in bad.err.splitlines()[-1]
+    assert " failed: ended with status 3, after " in bad.err.splitlines()[-1]
+
+
+async def test_following_a_gang_ends_with_the_last_lines_of_the_rank_that_failed(alice: Person) -> None:
+    script = 'echo hello $RANK; if [ $RANK = 1 ]; then sleep 0.5; echo "ValueError: bad"; exit 7; fi; sleep 60'
+    bad = await alice.types("run", "--name", "gang-bad", "--replicas", "2", "-f", "--", "sh", "-c", script)
+    assert bad.status == 7
+    assert "the last lines of rank 1\n  hello 1\n  ValueError: bad\n" in bad.err
+    assert " failed: rank 1 ended with status 7, after " in bad.err.splitlines()[-1]
+    logs = await alice.types("logs", "gang-bad")
+    assert logs.out == "hello 1\nValueError: bad\n"
+    assert logs.err.startswith("rank 1 of gang-bad, which failed first")
+    for verb in ("explain", "describe"):
+        assert "ValueError: bad" in (await alice.types(verb, "gang-bad")).out
+    assert "rank 1 ended with status 7" in (await alice.types("ps", "-a")).out
+
+
+async def test_a_job_that_never_started_has_no_log_and_says_why(alice: Person) -> None:
+    never = await alice.types("run", "--name", "typo", "-f", "--", "no-such-program")
+    assert never.status == 1
+    assert "typo" in never.err
+    assert "command not found" in never.err
+    assert "`weft run --help` says what to do" in never.err
+    logs = await alice.types("logs", "typo")
+    assert (logs.status, logs.out) == (1, "")
+    assert logs.err.startswith("weft: typo never started in epoch 0: command not found")
+
+
+async def test_https_to_a_gateway_that_speaks_http_is_told_in_words(alice: Person) -> None:
+    refused = await alice.types("ps", "--url", alice.cluster.local.url.replace("http:", "https:"), "--token", "x")
+    assert refused.status == 1
+    assert "does not speak TLS; try http:// in place of https://" in refused.err
 
 
 async def test_ctrl_c_leaves_the_followed_job_alone(alice: Person) -> None:
@@ -201,10 +232,10 @@ async def test_a_file_is_submitted_once_per_key(alice: Person, tmp_path: Path) -
         (["run", "--gpus", "9", "--", "x"], "weft: --gpus: "),
         (["run", "--pool", "nowhere", "--", "x"], "weft: --pool: no node is in pool nowhere"),
         (["run", "--volume", "/etc:/x", "--", "x"], "weft: --volume: /etc is not below"),
-        (["describe", "nobody"], "weft: job: no job has the id or the name nobody"),
-        (["cancel", "nobody"], "weft: job: no job has the id or the name nobody"),
-        (["drain", "node-9"], "weft: node: there is no node node-9"),
-        (["logs", "a.b"], "weft: job: not an id or a name"),
+        (["describe", "nobody"], "weft: no job has the id or the name nobody"),
+        (["cancel", "nobody"], "weft: no job has the id or the name nobody"),
+        (["drain", "node-9"], "weft: there is no node node-9"),
+        (["logs", "a.b"], "weft: not an id or a name"),
     ],
 )
 async def test_what_is_refused_is_one_line_and_stores_nothing(alice: Person, typed: list[str], complaint: str) -> None:
@@ -305,3 +336,21 @@ async def test_top_is_live_on_a_terminal_and_leaves_it_as_it_was(alice: Person, 
             assert await terminal.ends(sent=signal.SIGHUP) == 0
     assert terminal.seen.count(b"\x1b[?1049h") == 1  # a screen of its own
     assert terminal.seen.rstrip().endswith(b"\x1b[?25h") or b"\x1b[?1049l" in terminal.seen[-64:]
+
+
+async def test_a_log_on_a_terminal_cannot_steer_it(alice: Person) -> None:
+    hostile = r"printf 'good\rbad\033]0;owned\007\033]52;c;eA==\007\033[2J\302\2332J\033[31mred\n'"
+    job = await alice.runs("--name", "hostile", "--", "sh", "-c", hostile)
+    assert (await alice.types("wait", job)).status == 0
+    terminal = Terminal(alice, "logs", job)
+    await terminal.begin()
+    await terminal.shows(b"red")
+    assert await terminal.ends() == 0
+    assert b"good\r\nbad\x1b[31mred\r\n" in terminal.seen
+    assert b"owned" not in terminal.seen
+    raw = Terminal(alice, "logs", "--raw", job)
+    await raw.begin()
+    await raw.shows(b"red")
+    assert await raw.ends() == 0
+    assert b"\x1b]0;owned\x07" in raw.seen
+    assert "\x1b]0;owned\x07" in (await alice.types("logs", job)).out  # a pipe gets every byte

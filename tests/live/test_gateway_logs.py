@@ -3,7 +3,7 @@
 import asyncio
 
 from libs.client import Gap
-from libs.domain.job import JobEvent
+from libs.domain.job import Cause, CauseCode, JobEvent
 from tests.support.builders import node
 from tests.support.gateway import (
     until,
@@ -149,6 +149,18 @@ async def test_a_node_that_does_not_answer_is_a_503_and_a_lost_log_a_404(world: 
     over = await world.go(other, JobEvent.SUCCEEDED)
     found, answer, _ = await world.ask("GET", f"/v1/jobs/{over.id}/logs")
     assert (found, error_of(answer)[0]) == (404, "epoch")
+
+
+async def test_the_log_of_a_job_that_never_started_is_refused_with_the_reason(world: World) -> None:
+    placed = await world.go(await world.submitted(name="typo"), JobEvent.PLACED, placement=placement(("node-1", 0)))
+    cause = Cause(code=CauseCode.START_FAILED, sentence="could not start: command not found: pyhton")
+    failed = await world.go(placed, JobEvent.FAILED, cause=cause)
+    found, answer, _ = await world.ask("GET", f"/v1/jobs/{failed.id}/logs")
+    assert found == 404
+    assert error_of(answer) == ("epoch", "typo never started in epoch 0: command not found: pyhton")
+    again = await world.go(failed, JobEvent.REQUEUED, cause=Cause(code=CauseCode.REQUEUE_ASKED))
+    found, answer, _ = await world.ask("GET", f"/v1/jobs/{again.id}/logs?epoch=0")
+    assert error_of(answer)[1] == "typo never started in epoch 0: command not found: pyhton"
 
 
 async def test_the_dropped_head_of_a_log_is_told_and_never_made_up(world: World) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import structs
 
-from libs.domain.job import JobEvent, JobState
+from libs.domain.job import Cause, CauseCode, JobEvent, JobState
 from libs.messages.http import LimitsView
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import (
@@ -214,3 +214,52 @@ async def test_of_a_job_that_was_deleted_and_of_its_time_the_answer_names_for_ho
     assert b"a job is kept for 90 days after its end" in body
     status, _, _ = await world.ask("GET", f"/v1/cluster?at={time.time()}", token="admin")
     assert status == 200
+
+
+async def test_failed_jobs_are_listed_with_why_they_failed(world: World) -> None:
+    job = await world.running(name="broken")
+    cause = Cause(code=CauseCode.EXITED, sentence="rank 1 ended with status 3", numbers={"rank": 1, "exit_code": 3})
+    await world.go(job, JobEvent.FAILED, cause=cause, exit_code=3)
+    (listed,) = (await world.alice.jobs(name="broken")).jobs
+    assert listed.ended_for == cause
+    assert (await world.alice.job("broken")).ended_for == cause
+
+
+async def test_a_job_that_waits_is_shown_with_what_is_free_now(world: World) -> None:
+    """The store has the reason of the moment at which it was new: then nothing was held."""
+    wants = await world.submitted(name="wants", gpus=4)
+    old = Cause(code=CauseCode.NO_ROOM, sentence="wants 4 GPUs on one node; 3 were free once")
+    await world.go(wants, JobEvent.WAITING, cause=old)
+    for node_id in ("node-1", "node-2"):
+        await world.running(placement=placement((node_id, 0), (node_id, 1)))
+    waiting = (await world.alice.job("wants")).waiting_for
+    assert waiting is not None
+    listed = (await world.alice.jobs(name="wants")).jobs[0].waiting_for
+    seen = next(job.waiting_for for job in (await world.alice.cluster()).queued if job.name == "wants")
+    assert waiting == listed == seen
+    assert waiting.sentence == (await world.alice.explain("wants")).sentence
+    assert "were free once" not in waiting.sentence
+
+
+async def test_a_drained_node_with_room_is_explained_with_who_drained_it_and_when(world: World) -> None:
+    node_2 = next(node for node in await world.place.stores.gateway.nodes() if node.id == "node-2")
+    drained = structs.replace(node_2, drained=True)
+    await world.place.stores.scheduler.save_node(world.lease, drained, event="drained", cause="drained by ops")
+    wants = await world.submitted(name="wants", gpus=3)
+    await world.running(placement=placement(("node-1", 0), ("node-1", 1)))
+    told = await world.admin.explain(wants.id)
+    assert "node-2 has 4 free GPUs, but is drained (`weft resume node-2`)" in told.sentence
+    (closed,) = told.closed
+    assert (closed.node_id, closed.by) == ("node-2", "ops")
+    assert closed.since is not None
+    assert (await world.alice.explain(wants.id)).closed[0].by == ""
+
+
+async def test_a_node_that_does_not_report_is_silent_before_it_is_lost(world: World) -> None:
+    node_1 = next(node for node in await world.place.stores.gateway.nodes() if node.id == "node-1")
+    silent = structs.replace(node_1, seen_at=time.time() - 45)
+    await world.place.stores.scheduler.save_node(world.lease, silent, event="changed", cause="")
+    (view,) = [node for node in (await world.admin.nodes()).nodes if node.id == "node-1"]
+    assert 40 < view.silent_seconds < 60
+    job = await world.running()
+    assert "node-1 has been silent for" in (await world.alice.explain(job.id)).sentence

@@ -36,5 +36,5 @@ def capacity(*, gpus: int = 4, cpus: float = 64, memory: int = 256 * GIB, model:
 
 
 def node(node_id: str = "node-1", *, gpus: int = 4, model: str = "Emulated GPU", **fields: Any) -> Node:
-    made = capacity(gpus=gpus, model=model)
+    made = capacity(gpus=gpus, model=model, **{size: fields.pop(size) for size in ("cpus", "memory") if size in fields})
     return Node(id=node_id, pool="default", address="127.0.0.1", capacity=made, **fields)

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from libs.bus.nats import NatsBus
 from libs.client import Client
@@ -202,7 +202,8 @@ async def add_nodes(place: Place, *nodes: Node) -> Lease:
     lease = await place.stores.scheduler.take_lease(LEASE, holder="test", seen=None)
     assert lease is not None
     for each in nodes or (node("node-1"), node("node-2")):
-        await place.stores.scheduler.save_node(lease, each, event="joined", cause="it reported")
+        seen = structs.replace(each, seen_at=each.seen_at or time.time())
+        await place.stores.scheduler.save_node(lease, seen, event="joined", cause="it reported")
     return lease
 
 

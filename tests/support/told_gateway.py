@@ -11,7 +11,10 @@ from libs.messages.http import ErrorDetail, ErrorView
 
 
 class ToldGateway:
-    """`answers` by `METHOD /path`: a view, bytes, or a refusal. What is not told is a 404."""
+    """`answers` by `METHOD /path`: a view, bytes, or a refusal. What is not told is a 404.
+
+    An answer by `METHOD /path?name=value` is for requests whose first parameter is that one.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, object] = {}
@@ -29,7 +32,8 @@ class ToldGateway:
         what = f"{request.method} {request.path}"
         self.asked.append(f"{request.method} {request.path_qs}")
         self.bodies.append(await request.read())
-        match self.answers.get(what):
+        first = f"{what}?{request.query_string.partition('&')[0]}"
+        match self.answers.get(first, self.answers.get(what)):
             case None:
                 told = msgspec.json.encode(ErrorView(error=ErrorDetail(field="", reason=f"nothing at {what}")))
                 return web.Response(status=404, body=told)

@@ -67,13 +67,13 @@ async def test_idle_gpus_are_measured_or_the_one_that_is_named(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("node-9",), "node: there is no node node-9"),
-        (("node-1", "4"), "gpu: node-1 has no GPU 4; its GPUs are 0-1"),
-        (("node-2",), "node: no GPU of node-2 is idle"),
-        (("node-3",), "node: node-3 is drained and starts no jobs"),
-        (("node-4",), "node: node-4 is lost and starts no jobs"),
-        (("node-5",), "node: node-5 has no GPUs"),
-        (("node-6", "0"), "image: node-6 runs jobs in containers: name Weft's image with --image"),
+        (("node-9",), "there is no node node-9"),
+        (("node-1", "4"), "node-1 has no GPU 4; its GPUs are 0-1"),
+        (("node-2",), "no GPU of node-2 is idle"),
+        (("node-3",), "node-3 is drained and starts no jobs"),
+        (("node-4",), "node-4 is lost and starts no jobs"),
+        (("node-5",), "node-5 has no GPUs"),
+        (("node-6", "0"), "node-6 runs jobs in containers: name Weft's image with --image"),
     ],
 )
 async def test_what_cannot_be_measured_is_one_clear_error_and_nothing_is_asked(
@@ -128,10 +128,10 @@ async def test_only_emulated_gpus_of_this_machine_can_be_made_slow(
     assert await weft(gateway, "emulate", "node-1", "0", "1.33") == 0
     assert (folder / "0").read_text() == "1.33\n"
     for arguments, error in (
-        (("node-9", "0"), "node: there is no node node-9"),
-        (("node-1", "7"), "gpu: node-1 has no GPU 7"),
-        (("node-1", "1"), "gpu: GPU 1 of node-1 is real, and as fast as it is"),
-        (("elsewhere", "0"), f"node: elsewhere does not run from {tmp_path} on this machine"),
+        (("node-9", "0"), "there is no node node-9"),
+        (("node-1", "7"), "node-1 has no GPU 7"),
+        (("node-1", "1"), "GPU 1 of node-1 is real, and as fast as it is"),
+        (("elsewhere", "0"), f"elsewhere does not run from {tmp_path} on this machine"),
     ):
         capsys.readouterr()
         assert await weft(gateway, "emulate", *arguments, "2") == 1

@@ -5,6 +5,7 @@ import asyncio
 import importlib
 import io
 import json
+import re
 import subprocess
 import sys
 import time
@@ -14,11 +15,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 
-from libs.domain.job import JobState
+from libs.domain.job import Cause, CauseCode, JobState
 from libs.messages.asks import AskKind
 from libs.messages.http import (
     Accepted,
+    ErrorDetail,
+    ErrorView,
     GpusView,
     JobsView,
     NodesView,
@@ -32,9 +36,11 @@ from libs.planning.explain import Explanation
 from services.cli import page
 from services.cli.__main__ import main
 from services.cli.commands import COMMANDS, FAMILIES
+from services.cli.failure import LastWords, hint
 from services.cli.logs import LineWriter, last_lines
 from services.cli.top import ended_lately
 from services.cli.wait import seconds
+from tests.support.steps import placement
 from tests.support.told_gateway import ToldGateway, told_gateway
 from tests.support.views import NO_ROOM, NOW, cluster_view, event_view, gpu_view, job_view, node_view
 
@@ -142,13 +148,13 @@ async def test_gpus_are_listed_of_the_nodes_that_are_named(gateway: ToldGateway,
     assert await weft(gateway, "gpus", "node-2") == 0
     assert gateway.asked == ["GET /v1/gpus", "GET /v1/gpus?node=node-2"]
     assert await weft(gateway, "gpus", "node-2", "node-7") == 1
-    assert "node: there is no node node-7 with GPUs" in capsys.readouterr().err
+    assert "weft: there is no node node-7 with GPUs" in capsys.readouterr().err
 
 
 async def test_nodes_of_another_name_are_refused(gateway: ToldGateway, capsys: Said) -> None:
     gateway.answers["GET /v1/nodes"] = NodesView(nodes=(node_view(),))
     assert await weft(gateway, "nodes", "node-7") == 1
-    assert capsys.readouterr().err == "weft: node: there is no node node-7\n"
+    assert capsys.readouterr().err == "weft: there is no node node-7\n"
 
 
 async def test_logs_are_the_bytes_as_they_are(gateway: ToldGateway, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -158,9 +164,115 @@ async def test_logs_are_the_bytes_as_they_are(gateway: ToldGateway, capfdbinary:
 
 
 async def test_logs_of_all_ranks_are_told_apart(gateway: ToldGateway, capsys: Said) -> None:
-    gateway.answers |= {"GET /v1/jobs/train": job_view(replicas=2), "GET /v1/jobs/j-aaaaaaaaaa/logs": b"one\ntwo"}
+    job = job_view(placement=placement(("node-1", 0), ("node-2", 0)))
+    gateway.answers |= {"GET /v1/jobs/train": job, "GET /v1/jobs/j-aaaaaaaaaa/logs": b"one\ntwo"}
     assert await weft(gateway, "logs", "train", "--rank", "all") == 0
     assert capsys.readouterr().out.splitlines() == ["[0] one", "[0] two", "[1] one", "[1] two"]
+
+
+async def test_logs_of_all_ranks_are_asked_of_those_that_exist(gateway: ToldGateway, capsys: Said) -> None:
+    """It wants eight replicas and was given one."""
+    job = job_view(replicas=8, placement=placement(("node-1", 0)))
+    gateway.answers |= {"GET /v1/jobs/train": job, "GET /v1/jobs/j-aaaaaaaaaa/logs": b"one\n"}
+    assert await weft(gateway, "logs", "train", "--rank", "all") == 0
+    assert capsys.readouterr().out == "[0] one\n"
+    assert sum("/logs?" in asked for asked in gateway.asked) == 1
+
+
+async def test_logs_of_all_ranks_of_an_earlier_epoch_are_those_that_it_had(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers |= {
+        "GET /v1/jobs/train": job_view(state=JobState.QUEUED, epoch=1, replicas=1),
+        "GET /v1/jobs/j-aaaaaaaaaa/events": [
+            event_view("placed", epoch=0, placement=placement(("node-1", 0), ("node-1", 1)))
+        ],
+        "GET /v1/jobs/j-aaaaaaaaaa/logs": b"one\n",
+    }
+    assert await weft(gateway, "logs", "train", "--rank", "all") == 0
+    assert capsys.readouterr().out == "[0] one\n[1] one\n"
+
+
+@pytest.mark.parametrize("follow", [[], ["-f"]])
+async def test_a_rank_whose_log_is_gone_ends_no_other(gateway: ToldGateway, capsys: Said, follow: list[str]) -> None:
+    job = job_view(state=JobState.SUCCEEDED, placement=placement(("node-1", 0), ("node-2", 0)))
+    gateway.answers["GET /v1/jobs/train"] = gateway.answers["GET /v1/jobs/j-aaaaaaaaaa"] = job
+    gateway.answers["GET /v1/jobs/j-aaaaaaaaaa/logs?rank=0"] = b"one\n"
+    gateway.refuse("GET /v1/jobs/j-aaaaaaaaaa/logs?rank=1", 404, "epoch", "node node-2 has no log of epoch 0")
+    assert await weft(gateway, "logs", "train", "--rank", "all", *follow) == 0
+    said = capsys.readouterr()
+    assert said.out == "[0] one\n"
+    assert said.err == "rank 1: node node-2 has no log of epoch 0\n"
+
+
+FAILED = job_view(
+    state=JobState.FAILED,
+    replicas=2,
+    exit_code=3,
+    ended_for=Cause(
+        code=CauseCode.RANK_ENDED, sentence="rank 1 ended with status 3", numbers={"rank": 1.0, "exit_code": 3.0}
+    ),
+    placement=placement(("node-1", 0), ("node-2", 0)),
+)
+
+
+async def test_the_log_of_a_failed_job_is_that_of_the_rank_that_failed_first(
+    gateway: ToldGateway, capsys: Said
+) -> None:
+    gateway.answers |= {"GET /v1/jobs/train": FAILED, "GET /v1/jobs/j-aaaaaaaaaa/logs": b"ValueError\n"}
+    assert await weft(gateway, "logs", "train") == 0
+    said = capsys.readouterr()
+    assert said.out == "ValueError\n"
+    assert said.err == "rank 1 of train, which failed first (rank 1 ended with status 3); --rank all shows all\n"
+    assert "rank=1&" in gateway.asked[-1]
+    assert await weft(gateway, "logs", "train", "--rank", "0") == 0
+    assert "rank=0&" in gateway.asked[-1]
+
+
+async def test_what_the_rank_that_failed_wrote_last_is_told_with_why(gateway: ToldGateway, capsys: Said) -> None:
+    story = [event_view("failed", exit_code=3, cause=FAILED.ended_for)]
+    told = Explanation(
+        job_id=FAILED.id, name="train", state=JobState.FAILED, code="rank-ended", sentence="it has failed"
+    )
+    gateway.answers |= {
+        "GET /v1/jobs/train": FAILED,
+        f"GET /v1/jobs/{FAILED.id}": FAILED,
+        f"GET /v1/jobs/{FAILED.id}/events": story,
+        f"GET /v1/jobs/{FAILED.id}/logs": b"Traceback\n\x1b]0;owned\x07ValueError: bad\n",
+        "GET /v1/jobs/train/explain": told,
+    }
+    for verb in ("describe", "explain"):
+        assert await weft(gateway, verb, "train") == 0
+        assert "the last lines of rank 1\n  Traceback\n  ValueError: bad\n" in capsys.readouterr().out
+    gateway.refuse(f"GET /v1/jobs/{FAILED.id}/logs", 404, "node", "node node-2, which has the log, is lost")
+    assert await weft(gateway, "explain", "train") == 0
+    assert "the last lines of rank 1 are not there: node node-2, which has the log" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("sentence", "lines", "told"),
+    [
+        ("could not start: command not found: pyhton", (), True),
+        ("ended with status 1", ("ModuleNotFoundError: No module named 'torch'",), True),
+        ("ended with status 1", ("ValueError: bad",), False),
+    ],
+)
+def test_a_job_that_misses_the_environment_of_the_shell_is_told_what_to_do(
+    sentence: str, lines: tuple[str, ...], told: bool
+) -> None:
+    job = job_view(state=JobState.FAILED, ended_for=Cause(code=CauseCode.EXITED, sentence=sentence))
+    assert bool(hint(job, LastWords(rank=0, lines=lines))) is told
+
+
+async def test_a_job_younger_than_the_moment_is_described_in_words(gateway: ToldGateway, capsys: Said) -> None:
+    young = job_view(submitted_at=time.time() - 70)
+    refusal = ErrorView(error=ErrorDetail(field="at", reason="not yet"))
+    gateway.answers |= {
+        "GET /v1/jobs/train": young,
+        f"GET /v1/jobs/train?at={NOW}": web.Response(status=404, body=msgspec.json.encode(refusal)),
+    }
+    assert await weft(gateway, "describe", "train", "--at", f"@{NOW}") == 1
+    assert re.fullmatch(
+        r"weft: train is younger than that: it was submitted at [0-9:]{8}, 1m10s ago\n", capsys.readouterr().err
+    )
 
 
 async def test_logs_as_json_have_a_line_per_line(gateway: ToldGateway, capsys: Said) -> None:
@@ -269,7 +381,7 @@ async def test_a_name_acts_on_the_one_open_job_that_has_it(gateway: ToldGateway)
 async def test_a_name_that_several_open_jobs_have_hits_none_of_them(gateway: ToldGateway, capsys: Said) -> None:
     gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job_view("j-one"), job_view("j-two")))
     assert await weft(gateway, "cancel", "train") == 1
-    assert capsys.readouterr().err == "weft: job: 2 open jobs have the name train: j-one, j-two\n"
+    assert capsys.readouterr().err == "weft: 2 open jobs have the name train: j-one, j-two\n"
     assert len(gateway.asked) == 1
 
 
@@ -385,10 +497,10 @@ def test_what_ended_lately_is_shown_the_newest_end_first() -> None:
 # what goes wrong
 
 
-async def test_a_refusal_is_one_line_with_its_field(gateway: ToldGateway, capsys: Said) -> None:
+async def test_a_refusal_is_one_line_without_words_of_the_api(gateway: ToldGateway, capsys: Said) -> None:
     gateway.refuse("GET /v1/jobs/nope", 404, "job", "no job has the id or the name nope")
     assert await weft(gateway, "describe", "nope") == 1
-    assert capsys.readouterr() == ("", "weft: job: no job has the id or the name nope\n")
+    assert capsys.readouterr() == ("", "weft: no job has the id or the name nope\n")
 
 
 async def test_a_token_that_is_refused_is_told_with_where_it_is_from(gateway: ToldGateway, capsys: Said) -> None:
@@ -430,7 +542,7 @@ def test_a_command_line_that_makes_no_sense_exits_with_2(typed: list[str], error
 @pytest.mark.parametrize(
     ("typed", "error"),
     [
-        (["ps", "--bogus"], "weft: unrecognized arguments: --bogus\n"),
+        (["ps", "--bogus"], "weft: ps knows no --bogus; `weft ps --help` lists what it knows\n"),
         (["ps", "--", "x"], "weft: ps takes no command after --\n"),
         (["run", "--gpus", "two", "--", "x"], "weft: argument --gpus: invalid int value: 'two'\n"),
         (["explain"], "weft: the following arguments are required: JOB\n"),

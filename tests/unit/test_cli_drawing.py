@@ -10,14 +10,15 @@ from rich.console import Console, RenderableType
 
 from libs.domain.job import Allocation, Cause, CauseCode, JobState, Placement
 from libs.domain.spec import decode_spec
-from libs.messages.http import RunView
+from libs.messages.http import GpuScoreView, RunView
 from libs.messages.signals import Finding, GpuSample, HostSample, RunSample
-from libs.planning.explain import Explanation, HolderSeen
+from libs.planning.explain import ClosedSeen, Explanation, HolderSeen
 from services.cli.drawing.cluster import cluster_screen, gpu_blocks
 from services.cli.drawing.explanation import explanation
-from services.cli.drawing.jobs import description, emulated_gpus_of, ended_line, held_emulated, jobs_table
+from services.cli.drawing.gpus import table_of_gpus
+from services.cli.drawing.jobs import description, emulated_gpus_of, ended_line, held_emulated, jobs_table, silences
 from services.cli.drawing.look import Look, bar, job_colour, progress_text
-from services.cli.drawing.story import event_line
+from services.cli.drawing.story import event_line, story_table
 from services.cli.nodes import drawn as nodes_page
 from tests.support.views import GIB, NO_ROOM, NOW, cluster_view, event_view, gpu_view, job_view, node_view
 
@@ -108,6 +109,113 @@ def test_a_narrow_terminal_breaks_the_reason_and_nothing_else() -> None:
 def test_markup_in_a_name_is_text() -> None:
     job = job_view(state=JobState.QUEUED, waiting_for=Cause(code=CauseCode.NO_ROOM, sentence="[red]x[/red] :smile:"))
     assert line_with("train", seen(jobs_table([job], TERMINAL, emulated={}))).endswith("[red]x[/red] :smile:")
+
+
+BROKEN = job_view(
+    state=JobState.FAILED,
+    started_at=NOW - 100,
+    ended_at=NOW - 70,
+    exit_code=1,
+    ended_for=Cause(code=CauseCode.RANK_ENDED, sentence="rank 1 ended with status 1", numbers={"rank": 1.0}),
+)
+
+
+def test_a_failed_job_shows_why_it_failed() -> None:
+    line = line_with("train", seen(jobs_table([BROKEN], TERMINAL, emulated={})))
+    assert line.endswith("rank 1 ended with status 1, 1m ago")
+    assert seen(ended_line(BROKEN)) == ["train j-aaaaaaaaaa failed: rank 1 ended with status 1, after 30s"]
+
+
+def test_a_cause_without_a_status_is_shown_with_the_status() -> None:
+    limit = Cause(code=CauseCode.TIME_LIMIT, sentence="ran longer than its time limit of 1m")
+    late = msgspec.structs.replace(BROKEN, exit_code=143, ended_for=limit)
+    assert seen(ended_line(late))[0].endswith(
+        "failed: ran longer than its time limit of 1m (exit status 143), after 30s"
+    )
+
+
+def test_a_job_that_ran_in_several_epochs_shows_how_long_it_held_what_it_had() -> None:
+    again = job_view(state=JobState.FAILED, epoch=2, started_at=None, ended_at=NOW, held_seconds=156.0)
+    assert "2m36s" in line_with("train", seen(jobs_table([again], TERMINAL, emulated={})))
+
+
+def test_a_job_on_a_silent_node_is_marked() -> None:
+    job = job_view(nodes=("node-1",), progress={"step": 61.0, "steps": 900.0})
+    node = node_view("node-1", gpu_view(0, held_by=job), silent_seconds=40.0)
+    line = line_with("train", seen(jobs_table([job], TERMINAL, emulated={}, silent=silences([node]))))
+    assert line.endswith("node-1 silent for 40s")
+    assert "silent 40s" in line_with("default", seen(nodes_page((node,), TERMINAL, gpus=False)))
+    top = seen(cluster_screen(cluster_view(node, running=(job,)), TERMINAL))
+    assert any("node-1 silent 40s" in line for line in top)
+    assert any("node-1 silent for 40s" in line for line in top)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_what_matters_of_gpus_and_nodes_stands_on_every_terminal(width: int) -> None:
+    look = msgspec.structs.replace(TERMINAL, width=width)
+    job = job_view(name="bert")
+    use = GpuSample(index=0, uuid="GPU-0", model="m", utilisation=0.62, memory_used=3 * GIB, provider="fake")
+    scores = tuple(
+        GpuScoreView(gpu_index=0, job_class=name, score=1.3, believed=1.2, confidence=0.9, samples=40, source="jobs")
+        for name in ("compute", "mixed", "memory")
+    )
+    gpus = tuple(gpu_view(0, held_by=job, node_id=f"node-{number}", use=use, scores=scores) for number in (1, 2))
+    lines = seen(table_of_gpus(gpus, look), look)
+    assert all(len(line) <= width for line in lines)
+    for title in ("NODE", "GPU", "BUSY", "MEMORY", "HELD BY"):
+        assert title in lines[0]
+    whole = " ".join(lines)
+    assert all(part in whole for part in ("node-1", "node-2", "62%", "3GiB/16GiB", "bert"))
+    assert "emulated" in whole.lower()
+    nodes = tuple(node_view(f"node-{number}", *gpus, slowest=scores[0]) for number in (1, 2))
+    lines = seen(nodes_page(nodes, look, gpus=True), look)
+    assert all(len(line) <= width for line in lines)
+    for title in ("NODE", "STATE", "GPUS", "HELD"):
+        assert title in lines[0]
+    assert "node-1" in lines[1]
+    assert "2 x Emulated GPU" in lines[1]
+
+
+@pytest.mark.parametrize("width", [40, 60, 79])
+def test_a_tiny_terminal_has_one_line_for_a_job(width: int) -> None:
+    look = msgspec.structs.replace(TERMINAL, width=width)
+    name = "a-name-that-is-as-long-as-names-may-be-sixty-three-characters"
+    job = job_view(state=JobState.QUEUED, name=name, waiting_for=NO_ROOM)
+    lines = seen(jobs_table([job, job], look, emulated={}), look)
+    assert len(lines) == 3
+    assert all(len(line) <= width for line in lines)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_long_name_and_a_low_priority_leave_room_for_what_a_job_does_now(width: int) -> None:
+    look = msgspec.structs.replace(TERMINAL, width=width)
+    jobs = [
+        job_view(name="bench-node-2-3", tenant="weft", priority=-1000, gpus=4),
+        job_view(state=JobState.QUEUED, waiting_for=NO_ROOM),
+    ]
+    lines = seen(jobs_table(jobs, look, emulated={"j-aaaaaaaaaa": 4}, tenants=True), look)
+    assert "WHAT NOW" in lines[0]
+    assert any("no-room: wants" in line for line in lines)
+
+
+def test_a_story_in_a_pipe_has_nothing_behind_its_longest_column() -> None:
+    long = Cause(code=CauseCode.NO_ROOM, sentence="x" * 300, by="j-bbbbbbbbbb")
+    short = Cause(code=CauseCode.SUBMITTED, by="alice")
+    story = [event_view("submitted", cause=short), event_view("waiting", version=2, cause=long)]
+    lines = seen(story_table(story, PIPE, start=NOW, emulated={}), PIPE)
+    assert max(len(line) for line in lines[:2]) < 80
+    assert lines[0].split() == ["TIME", "AFTER", "EVENT", "EPOCH", "BY", "WHY"]
+
+
+def test_who_preempted_a_job_is_named() -> None:
+    cause = Cause(code=CauseCode.PREEMPTED, sentence="makes room", by="j-bbbbbbbbbb")
+    lines = seen(
+        story_table(
+            [event_view("requeued", cause=cause)], PIPE, start=NOW, emulated={}, names={"j-bbbbbbbbbb": "bert"}
+        ),
+        PIPE,
+    )
+    assert "bert (j-bbbbbbbbbb)" in lines[1]
 
 
 # progress
@@ -253,6 +361,44 @@ def test_an_explanation_has_the_code_the_sentence_the_numbers_who_holds_and_when
         *("running", "3 emulated", "5", "3m12s", "in 12m34s", "node-1, node-2"),
     ]
     assert "  ?  " in line_with("j-cccccccccc", lines)
+
+
+def test_the_numbers_of_a_placement_are_told_in_words() -> None:
+    told = Explanation(
+        job_id="j-a",
+        name="train",
+        state=JobState.RUNNING,
+        code="fits",
+        sentence="it is on node-1",
+        numbers={
+            "nodes": 2.0,
+            "ranks": 4.0,
+            "gpus": 4.0,
+            "slowest": 0.9999,
+            "locality": 1.7,
+            "slowdown": 1.69983,
+            "slowdown_packed": 1.7,
+        },
+    )
+    assert " ".join(seen(explanation(told, TERMINAL, emulated={}))[2:]) == (
+        "4 ranks with 4 GPUs on 2 nodes, a step there takes 1.70 times what it takes on a typical GPU"
+        " (1.00 for its slowest GPU, times 1.70 for its distance)"
+    )
+
+
+def test_a_drain_is_told_with_who_drained_and_when() -> None:
+    told = Explanation(
+        job_id="j-a",
+        name="train",
+        state=JobState.QUEUED,
+        code="no-room",
+        sentence="wants 4 GPUs on one node; none is free; node-2 has 8 free GPUs, but is drained",
+        closed=(ClosedSeen(node_id="node-2", drained=True, ready=True, gpus_free=8, by="admin", since=NOW - 60),),
+        stopped_for=Cause(code=CauseCode.PREEMPTED, sentence="makes room for it", by="bert (j-bbbbbbbbbb)"),
+    )
+    lines = seen(explanation(told, TERMINAL, emulated={}))
+    assert "node-2 was drained by admin at 22:12:20" in lines
+    assert "it ran before, and was sent back to the queue: preempted by bert (j-bbbbbbbbbb): makes room for it" in lines
 
 
 # nodes

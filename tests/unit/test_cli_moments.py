@@ -31,6 +31,15 @@ def test_a_time_without_a_zone_is_a_time_of_this_machine() -> None:
     assert float(moment(here.isoformat(), now=NOW)) == NOW
 
 
+@pytest.mark.parametrize("text", ["14:57", "14:57:00", "9:05"])
+def test_a_time_of_day_is_the_last_time_that_it_was(text: str) -> None:
+    then = float(moment(text, now=NOW))
+    hour, minute = (int(part) for part in text.split(":")[:2])
+    shown = datetime.fromtimestamp(then, UTC).astimezone()
+    assert (shown.hour, shown.minute, shown.second) == (hour, minute, 0)
+    assert NOW - 25 * 3600 < then <= NOW
+
+
 def test_the_cursor_of_an_event_is_left_as_it_is() -> None:
     assert moment("712-45", now=NOW) == "712-45"
 

@@ -8,7 +8,7 @@ from libs.planning.placement.weft_best import weft_best
 from libs.planning.room import Asked, Placer, Room, shape_of
 from libs.planning.scores import GpuKey, Scores
 from libs.planning.why import Why, why_there
-from tests.support.builders import node, spec
+from tests.support.builders import GIB, node, spec
 
 COMPUTE = Asked("compute", "j-1")
 SLOW_FIRST = {("node-1", 0): 1.13, ("node-1", 1): 1.1, ("node-1", 2): 0.97, ("node-1", 3): 0.96}
@@ -38,19 +38,36 @@ def told(
 def test_it_says_which_gpus_how_fast_they_are_and_what_was_gained() -> None:
     why = told(SLOW_FIRST, gpus=2)
     assert (
-        why.sentence == "weft-best: 2 GPUs of node-1 together, slowest 0.97; packed would have given 1.13: 14 % faster"
+        why.sentence == "weft-best: 2 GPUs of node-1 together, slowest 0.97;"
+        " here it takes 14 % less time than where packed would have put it (1.13)"
     )
     assert why.numbers == {"slowdown": 0.97, "slowest": 0.97, "locality": 1.0, "slowdown_packed": 1.13}
 
 
 def test_a_single_gpu_has_one_score() -> None:
-    assert told(SLOW_FIRST).sentence.startswith("weft-best: 1 GPU of node-1, score 0.96; packed would have given 1.13")
+    assert told(SLOW_FIRST).sentence.startswith("weft-best: 1 GPU of node-1, score 0.96; here it takes 15 % less time")
 
 
 def test_a_gang_across_nodes_says_what_locality_costs_it() -> None:
     why = told({("node-2", 0): 1.2}, nodes=2, replicas=8)
-    assert why.sentence == "weft-best: 8 GPUs of node-1 and node-2, slowest 1.20 × locality 1.50; packed is as fast"
+    assert why.sentence == (
+        "weft-best: 8 GPUs of node-1 and node-2, slowest 1.20 × locality 1.50; on several nodes, because no node had"
+        " enough GPUs for all 8 replicas (1 GPU each); packed would be as fast"
+    )
     assert why.numbers["slowdown"] == pytest.approx(1.8)
+
+
+def test_the_limit_that_spread_a_gang_over_nodes_is_named() -> None:
+    """Four replicas fit the GPUs of either node, but not its memory."""
+    room = Room(placer=weft_best, locality=Locality(across_nodes=1.7))
+    for number in (1, 2):
+        room.add(node(f"node-{number}", gpus=8, memory=10 * GIB))
+    shape = shape_of(spec(gpus=1, replicas=4, role={"memory": "4GiB"}))
+    found = room.find(shape, COMPUTE)
+    assert found is not None
+    assert {allocation.node_id for allocation in found} == {"node-1", "node-2"}
+    told = why_there(room, shape, COMPUTE, found, placement="weft-best").sentence
+    assert "on several nodes, because no node had enough memory for all 4 replicas (4GiB each)" in told
 
 
 def test_of_many_nodes_only_the_number_is_said() -> None:
@@ -60,7 +77,7 @@ def test_of_many_nodes_only_the_number_is_said() -> None:
 def test_slower_gpus_than_packing_would_take_are_left_to_others_on_purpose() -> None:
     """To a job of class memory all GPUs are alike but one, and the fast one helps others."""
     why = told({("node-1", 0): 0.9, ("node-1", 1): 1.2}, asked=Asked("memory", "j-1"))
-    assert why.sentence == "weft-best: 1 GPU of node-1, score 1.00; packed is as fast"
+    assert why.sentence == "weft-best: 1 GPU of node-1, score 1.00; packed would be as fast"
 
 
 def test_packing_is_not_compared_with_itself() -> None:

@@ -27,7 +27,9 @@ def test_a_silent_node_is_lost_and_its_jobs_are_given_away() -> None:
     for _ in range(11):
         w.now += 10
         w.sync(other)
-    assert not w.core.picture.nodes[home].ready
+    lost = w.core.picture.nodes[home]
+    assert not lost.ready
+    assert w.now - 110 <= lost.seen_at < w.now - 100  # when it reported last, and not when it joined
     w.sync(other)
     w.sync(other)
     assert w.state("j-1") is S.RUNNING

@@ -141,7 +141,7 @@ def test_where_nobody_knows_how_long_jobs_take_easy_holds_nobody_back_until_one_
     w.round()
     cause = waiting_for(w, "j-late")
     assert (cause.code, cause.by) == (CauseCode.HELD_BACK, "j-big")
-    assert cause.sentence.startswith("room is kept for j-big, which is ahead of it; besides, it ")
+    assert cause.sentence.startswith("room is kept for j-big, which is ahead of it; besides: ")
 
 
 def test_conservative_delays_nobody_who_waits() -> None:
@@ -253,8 +253,8 @@ def test_the_next_placement_goes_by_new_scores_of_the_jobs_class() -> None:
     assert placed["j-1"] is not None
     assert placed["j-1"].allocations[0].gpus == (1,)
     assert placed["j-1"].why == (
-        "weft-best: 1 GPU of node-1, score 0.90; packed would have given 1.30: 31 % faster;"
-        " left aside: gpu-0 of node-1 is 1.30× slower for compute-bound jobs"
+        "weft-best: 1 GPU of node-1, score 0.90; here it takes 31 % less time than where packed would"
+        " have put it (1.30); left aside: gpu-0 of node-1 is 1.30× slower for compute-bound jobs"
     )
     assert placed["j-1"].numbers["slowdown_packed"] == 1.3
     assert placed["j-2"] is not None
@@ -301,7 +301,10 @@ def test_explain_says_by_what_the_queue_is_served_and_for_whom_it_is_held_back()
     assert (told.code, told.held_back_for, told.policy) == ("held-back", "j-big", "fifo+weft-best+easy")
     assert told.ahead == 1
     placed = explain(w.core.picture.jobs["j-0"], nodes=(), holding=(), queued=(), now=w.now)
-    assert placed.sentence == "it is on node-1: weft-best: 3 GPUs of node-1 together, slowest 1.00; packed is as fast"
+    assert (
+        placed.sentence
+        == "it is on node-1: weft-best: 3 GPUs of node-1 together, slowest 1.00; packed would be as fast"
+    )
     assert placed.numbers["slowdown"] == 1.0
 
 

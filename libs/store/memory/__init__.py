@@ -110,6 +110,11 @@ class MemoryStore(Tokens, History, Learnt):
     async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
         return [event for event in self._stories.get(job_id, []) if event.version > after]
 
+    async def last_told(self, topic: str, subject_ids: Sequence[str], *, events: Sequence[str]) -> list[Event]:
+        told = [event for event in self._events if event.topic == topic and event.event in events]
+        newest = {event.subject_id: event for event in sorted(told, key=lambda event: event.version)}
+        return [newest[subject_id] for subject_id in subject_ids if subject_id in newest]
+
     async def events(
         self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
     ) -> list[Event]:

@@ -88,6 +88,13 @@ SELECT {job} FROM all_jobs
 -- name: story
 SELECT {event} FROM events WHERE topic = 'jobs' AND subject_id = $1 AND version > $2 ORDER BY version;
 
+-- name: last_told
+SELECT last.* FROM unnest($2::text[]) AS subject(subject)
+ CROSS JOIN LATERAL (
+    SELECT {event} FROM events
+     WHERE topic = $1 AND subject_id = subject.subject AND event = ANY ($3::text[])
+     ORDER BY version DESC LIMIT 1) AS last;
+
 -- name: events_after
 -- What is not yet committed is at or above the horizon: stop there, and nothing is overtaken.
 SELECT {event} FROM events

@@ -10,7 +10,7 @@ from rich.text import Text
 from libs.domain.job import JobState
 from libs.domain.quantity import size_text
 from libs.messages.http import ClusterView, GpuView, JobView, NodeView
-from services.cli.drawing.jobs import held_emulated, jobs_table
+from services.cli.drawing.jobs import held_emulated, jobs_table, silences
 from services.cli.drawing.look import STATE_STYLES, Look, bar, job_colour, plain
 from services.cli.drawing.nodes import gpus_text, held, model_text, node_state
 from services.cli.words import clean, count, emulated_gpus, number
@@ -73,7 +73,8 @@ def _jobs(jobs: Sequence[JobView], view: ClusterView, look: Look) -> RenderableT
     if not jobs:
         return Text("no jobs; `weft run -- command` makes one", "dim")
     tenants = len({job.tenant for job in jobs}) > 1
-    return jobs_table(jobs, look, emulated=held_emulated(view.nodes), tenants=tenants, screen=True)
+    silent = silences(view.nodes)
+    return jobs_table(jobs, look, emulated=held_emulated(view.nodes), silent=silent, tenants=tenants, screen=True)
 
 
 def _jobs_in_all(view: ClusterView) -> int:
@@ -108,7 +109,7 @@ def _nodes(nodes: Sequence[NodeView], look: Look) -> RenderableType:
 
 def _name(node: NodeView) -> Text:
     name = plain(node.id, "bold")
-    if node.drained or not node.ready:
+    if node.drained or node.silent_seconds or not node.ready:
         name.append(" ").append_text(node_state(node))
     return name
 

@@ -6,26 +6,77 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from libs.domain.job import JobState
+from libs.domain.job import CauseCode, JobState
 from libs.planning.explain import Explanation, HolderSeen
+from services.cli.drawing.jobs import last_words_text
 from services.cli.drawing.look import Look, plain, state_text, table
-from services.cli.words import count, number, span
+from services.cli.failure import LastWords
+from services.cli.words import clean, count, number, span
 
-_TIMES = frozenset({"not_before"})  # numbers that the sentence tells better
+# Numbers that the sentence tells better.
+_IN_THE_SENTENCE = frozenset(
+    {"not_before", "attempts", "ahead", "replicas_wanted", "gpus_wanted", "gpus_free", "gpus_free_max"}
+    | {"replicas_that_fit", "gpus_occupied", "nodes_closed", "gpus_asked", "gpus_on_largest_node", "gpus_in_pool"}
+    | {"rank", "exit_code", "ranks_left", "gpus_busy", "cpus_free", "memory_free", "epoch"}
+)
 
 
-def explanation(told: Explanation, look: Look, *, emulated: Mapping[str, int]) -> RenderableType:
+def explanation(
+    told: Explanation, look: Look, *, emulated: Mapping[str, int], words: LastWords | None = None
+) -> RenderableType:
     head = Text.assemble(plain(told.name, "bold"), "  ", plain(told.job_id, "dim"), "  ", state_text(told.state))
     parts: list[RenderableType] = [head, Text.assemble((told.code, "yellow"), ": ", plain(told.sentence))]
+    parts += [Text(line, "yellow") for line in (_stopped(told), *_drains(told, look)) if line]
     parts += [Text(line, "dim") for line in (_numbers(told), _queue(told, look), _policy(told)) if line]
+    if words is not None:
+        parts += [Text(), last_words_text(words)]
     if told.holders:
         parts += [Text(), Text("what it needs is held by", "bold"), _holders(told.holders, look, emulated)]
     return Group(*parts)
 
 
+def _stopped(told: Explanation) -> str:
+    """Why it is in the queue again."""
+    cause = told.stopped_for
+    if cause is None:
+        return ""
+    by = f" by {clean(cause.by)}" if cause.code is CauseCode.PREEMPTED and cause.by else ""
+    return f"it ran before, and was sent back to the queue: {cause.code}{by}{': ' * bool(cause.sentence)}" + clean(
+        cause.sentence
+    )
+
+
+def _drains(told: Explanation, look: Look) -> list[str]:
+    """Who drained nodes that have room for it, and when."""
+    return [
+        f"{clean(each.node_id)} was drained{f' by {clean(each.by)}' if each.by else ''} at {look.clock(each.since)}"
+        for each in told.closed
+        if each.drained and each.since is not None
+    ]
+
+
 def _numbers(told: Explanation) -> str:
-    shown = {name: value for name, value in told.numbers.items() if name not in _TIMES and name != "ahead"}
-    return ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in shown.items())
+    """In words, without those that the sentence tells better."""
+    numbers = {name: value for name, value in told.numbers.items() if name not in _IN_THE_SENTENCE}
+    parts = _place(numbers)
+    parts += [f"{clean(name).replace('_', ' ')} {number(value)}" for name, value in numbers.items()]
+    return ", ".join(parts)
+
+
+def _place(numbers: dict[str, float]) -> list[str]:
+    """What the numbers of a placement say; those that are told are taken out."""
+    if not {"nodes", "ranks", "gpus"} <= numbers.keys():
+        return []
+    nodes, ranks, gpus = (int(numbers.pop(name)) for name in ("nodes", "ranks", "gpus"))
+    held = f" with {count(gpus, 'GPU')}" if gpus else ""
+    parts = [f"{count(ranks, 'rank')}{held} on {count(nodes, 'node')}"]
+    slowdown, slowest = numbers.pop("slowdown", None), numbers.pop("slowest", None)
+    locality = numbers.pop("locality", 1.0)
+    numbers.pop("slowdown_packed", None)
+    if slowdown is not None and slowest is not None:
+        of = f" ({slowest:.2f} for its slowest GPU, times {locality:.2f} for its distance)" if locality != 1.0 else ""
+        parts.append(f"a step there takes {slowdown:.2f} times what it takes on a typical GPU{of}")
+    return parts
 
 
 def _queue(told: Explanation, look: Look) -> str:

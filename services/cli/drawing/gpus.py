@@ -8,10 +8,11 @@ from rich.text import Text
 from libs.domain.quantity import size_text
 from libs.messages.http import GpuView
 from libs.messages.signals import GpuSample
-from services.cli.drawing.look import Look, plain, table
+from services.cli.drawing.look import Look, fitting, plain, table
 from services.cli.drawing.nodes import holder_text, model_text, score_style
 from services.cli.words import clean, count, number, span
 
+_DROPPED_FIRST = ("KNOWN", "CLOCK", "TEMP", "POWER", "SCORES", "MODEL", "MEMORY")  # where a terminal is narrow
 ORDINARY = frozenset({"idle", "applications-clocks"})  # why clocks are low where nothing is wrong
 
 
@@ -34,9 +35,13 @@ def table_of_gpus(gpus: Sequence[GpuView], look: Look) -> Table:
         del columns["POWER"], columns["CLOCK"], columns["TEMP"]
     if not any(worries(gpu).plain for gpu in gpus):
         del columns["WORRIES"]
-    made = table(*columns, look=look, right=("GPU",), flexible="HELD BY")
-    for gpu in gpus:
-        made.add_row(*(cell(gpu) for cell in columns.values()))
+    cells = {title: [cell(gpu) for gpu in gpus] for title, cell in columns.items()}
+    shown = fitting(cells, look, drop=_DROPPED_FIRST, flexible="HELD BY")
+    if "MODEL" not in shown:  # an emulated GPU is called so in every table
+        cells["GPU"] = [f"{gpu.index}{' emulated' * gpu.emulated}" for gpu in gpus]
+    made = table(*shown, look=look, right=("GPU",), flexible="HELD BY")
+    for row in zip(*(cells[title] for title in shown), strict=True):
+        made.add_row(*row)
     return made
 
 

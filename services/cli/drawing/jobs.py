@@ -1,5 +1,6 @@
 """Jobs as a list, and one job with all that is known of it."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
@@ -11,8 +12,10 @@ from libs.domain.quantity import duration_text, size_text
 from libs.domain.spec import JobSpec, Role, Tuning
 from libs.messages.http import EventView, JobView, NodeView, RunView
 from services.cli.drawing.look import (
+    NO_SILENCE,
     Emulated,
     Look,
+    fitting,
     job_colour,
     other_progress,
     plain,
@@ -20,10 +23,11 @@ from services.cli.drawing.look import (
     state_text,
     table,
 )
-from services.cli.drawing.story import story_table
+from services.cli.drawing.story import NO_NAMES, story_table
 from services.cli.drawing.tuned import curve_table, tuning_lines
+from services.cli.failure import LastWords
 from services.cli.spec import command_text
-from services.cli.words import ago, count, emulated_gpus, indexes, number, some, span
+from services.cli.words import ago, count, cpus_text, emulated_gpus, indexes, number, some, span
 
 
 def emulated_gpus_of(nodes: Sequence[NodeView]) -> dict[tuple[str, int], bool]:
@@ -39,43 +43,66 @@ def held_emulated(nodes: Sequence[NodeView]) -> dict[str, int]:
     return held
 
 
+def silences(nodes: Sequence[NodeView]) -> dict[str, float]:
+    """For how many seconds each silent node has not reported."""
+    return {node.id: node.silent_seconds for node in nodes if node.silent_seconds}
+
+
 def jobs_table(
-    jobs: Sequence[JobView], look: Look, *, emulated: Mapping[str, int], tenants: bool = False, screen: bool = False
+    jobs: Sequence[JobView],
+    look: Look,
+    *,
+    emulated: Mapping[str, int],
+    silent: Mapping[str, float] = NO_SILENCE,
+    tenants: bool = False,
+    screen: bool = False,
 ) -> Table:
-    """One line per job; `tenants` tells whose each is, where several are seen. `screen`: never more than one row each,
-    and those that hold GPUs carry their colour."""
+    """One line per job; `tenants` tells whose each is, where several are seen; `silent`: nodes that do not report.
+
+    `screen`: never more than one row each, and jobs that hold GPUs carry their colour.
+    """
     columns: dict[str, Callable[[JobView], Text | str]] = {
         "ID": lambda job: plain(job.id),
-        "NAME": lambda job: _marked_name(job) if screen and look.bars else plain(job.name),
+        "NAME": lambda job: _marked_name(job, look) if screen and look.bars else _name(job, look),
         "TENANT": lambda job: plain(job.tenant),
         "STATE": lambda job: state_text(job.state),
         "FOR": lambda job: how_long(job, look),
         "GPUS": lambda job: gpus_wanted(job, emulated.get(job.id, 0)),
         "PRIO": lambda job: number(job.priority),
-        "WHAT NOW": lambda job: what_now(job, look),
+        "WHAT NOW": lambda job: what_now(job, look, silent=silent),
     }
-    left_out = _left_out(jobs, look, tenants=tenants, screen=screen)
-    shown = {title: cell for title, cell in columns.items() if title not in left_out}
-    made = table(*shown, look=look, right=("PRIO",), flexible="WHAT NOW", one_line=screen)
-    for job in jobs:
-        made.add_row(*(cell(job) for cell in shown.values()))
+    for title in _left_out(jobs, look, tenants=tenants, screen=screen):
+        del columns[title]
+    cells = {title: [cell(job) for job in jobs] for title, cell in columns.items()}
+    shown = fitting(cells, look, drop=("PRIO", "TENANT", "ID", "FOR"), flexible="WHAT NOW")
+    made = table(*shown, look=look, right=("PRIO",), flexible="WHAT NOW", one_line=screen or look.tiny)
+    for row in zip(*(cells[title] for title in shown), strict=True):
+        made.add_row(*row)
     return made
 
 
 def _left_out(jobs: Sequence[JobView], look: Look, *, tenants: bool, screen: bool) -> set[str]:
-    """What a narrow terminal can do without."""
+    """What a narrow terminal can do without, even where there is room."""
     left_out = set() if tenants else {"TENANT"}
     if look.narrow and not any(job.priority for job in jobs):
         left_out.add("PRIO")
-    if look.narrow and screen:
+    if look.tiny or (look.narrow and screen):
         left_out.add("ID")
     return left_out
 
 
-def _marked_name(job: JobView) -> Text:
+def _name(job: JobView, look: Look) -> Text:
+    """On a terminal as much of it as leaves room for the other columns."""
+    name = plain(job.name)
+    if look.bars:
+        name.truncate(max(12, look.width // 4), overflow="ellipsis")
+    return name
+
+
+def _marked_name(job: JobView, look: Look) -> Text:
     """With the colour that its GPUs have."""
     holds = job.gpus > 0 and job.state.holding
-    return Text.assemble(("■ ", job_colour(job.id)) if holds else "  ", plain(job.name))
+    return Text.assemble(("■ ", job_colour(job.id)) if holds else "  ", _name(job, look))
 
 
 def gpus_wanted(job: JobView, emulated: int) -> str:
@@ -85,13 +112,15 @@ def gpus_wanted(job: JobView, emulated: int) -> str:
 
 
 def how_long(job: JobView, look: Look) -> str:
-    """How long it has been in this state; how long it ran, once it is over."""
+    """How long it has been in this state; how long it ran, in all its epochs, once it is over."""
+    if job.state.final and job.epoch and job.held_seconds:
+        return span(job.held_seconds)
     if job.state.final:
         return span(job.ended_at - job.started_at) if job.ended_at and job.started_at else "-"
     return span(look.now - job.since)
 
 
-def what_now(job: JobView, look: Look, *, bar_width: int = 16) -> Text:
+def what_now(job: JobView, look: Look, *, bar_width: int = 16, silent: Mapping[str, float] = NO_SILENCE) -> Text:
     """The one thing one wants to know of it: why it waits, how far it is, how it ended."""
     match job.state:
         case JobState.QUEUED:
@@ -99,7 +128,7 @@ def what_now(job: JobView, look: Look, *, bar_width: int = 16) -> Text:
         case JobState.STOPPING if job.stopping_for:
             return _cause_text(job.stopping_for)
         case JobState.PLACED | JobState.STARTING | JobState.RUNNING | JobState.STOPPING:
-            where = plain(some(job.nodes), "dim")
+            where = silence_text(job.nodes, silent) or plain(some(job.nodes), "dim")
             done = progress_text(job.progress, look, width=8 if look.narrow else bar_width)
             return Text(" · ", "dim").join([part for part in (done, where) if part])
         case JobState.SUCCEEDED | JobState.FAILED | JobState.CANCELLED:
@@ -112,20 +141,48 @@ def waiting_text(job: JobView, look: Look) -> Text:
     return _cause_text(job.waiting_for) if job.waiting_for else Text("not looked at yet", "dim")
 
 
+def silence_text(nodes: Sequence[str], silent: Mapping[str, float]) -> Text | None:
+    """`node-1 silent for 40s`: what is shown of a job there is as old as that."""
+    told = [f"{node} silent for {span(silent[node])}" for node in nodes if node in silent]
+    return plain(some(told, 2), "yellow") if told else None
+
+
 def ending_text(job: JobView, look: Look) -> Text:
     """How it ended and when."""
-    exit_code = f"exit status {job.exit_code}, " if job.exit_code and job.state is JobState.FAILED else ""
-    return Text(f"{exit_code}{ago(look.now - (job.ended_at or job.since))}", "dim")
+    why = f"{failure_text(job)}, " if job.state is JobState.FAILED and failure_text(job) else ""
+    return Text.assemble(plain(why), (ago(look.now - (job.ended_at or job.since)), "dim"))
+
+
+def failure_text(job: JobView) -> str:
+    """Why it failed, with its exit status, if that is known."""
+    sentence = job.ended_for.sentence if job.ended_for else ""
+    known = not job.exit_code or re.search(rf"status {job.exit_code}\b", sentence)
+    status = "" if known else f"exit status {job.exit_code}"
+    return f"{sentence} ({status})" if sentence and status else sentence or status
 
 
 def ended_line(job: JobView) -> Text:
-    """`train j-abc failed with exit status 3 after 3m12s`."""
+    """`train j-abc failed: rank 1 ended with status 3, after 3m12s`."""
     line = Text.assemble(plain(job.name, "bold"), " ", plain(job.id, "dim"), " ", state_text(job.state))
-    if job.exit_code:
+    if job.state is JobState.FAILED and job.ended_for is not None and job.ended_for.sentence:
+        line.append(": ").append_text(plain(failure_text(job))).append(",")
+    elif job.exit_code:
         line.append(f" with exit status {job.exit_code}")
     if job.ended_at and job.started_at:
         line.append(f" after {duration_text(max(0.0, job.ended_at - job.started_at))}")
+    elif line.plain.endswith(","):
+        line.right_crop(1)
     return line
+
+
+def last_words_text(words: LastWords) -> RenderableType:
+    """The last lines of the rank that failed, or why they are not there."""
+    head = Text(f"the last lines of rank {words.rank}", "bold")
+    if words.missing:
+        return Text.assemble(head, (f" are not there: {words.missing}", "dim"))
+    if not words.lines:
+        return Text(f"rank {words.rank} wrote nothing", "dim")
+    return Group(head, *(Text(f"  {line}") for line in words.lines))
 
 
 def _cause_text(cause: Cause) -> Text:
@@ -135,9 +192,23 @@ def _cause_text(cause: Cause) -> Text:
 # one job
 
 
-def description(job: JobView, story: Sequence[EventView], look: Look, *, emulated: Emulated) -> RenderableType:
+def description(
+    job: JobView,
+    story: Sequence[EventView],
+    look: Look,
+    *,
+    emulated: Emulated,
+    silent: Mapping[str, float] = NO_SILENCE,
+    words: LastWords | None = None,
+    names: Mapping[str, str] = NO_NAMES,
+) -> RenderableType:
     """One job: what it is, what it asks for, where it runs, and everything that happened to it."""
-    parts: list[RenderableType] = [_headline(job, look), _facts(job, look)]
+    parts: list[RenderableType] = [_headline(job, look)]
+    if (silence := silence_text(job.nodes, silent)) is not None and job.state.holding:
+        parts.append(silence)
+    parts.append(_facts(job, look))
+    if words is not None:
+        parts += [Text(), last_words_text(words)]
     if job.runs:
         parts += [Text(), _runs_table(job.runs, look, emulated)]
     if job.curve:
@@ -146,7 +217,7 @@ def description(job: JobView, story: Sequence[EventView], look: Look, *, emulate
         parts += [
             Text(),
             Text("what happened to it", "bold"),
-            story_table(story, look, start=job.submitted_at, emulated=emulated),
+            story_table(story, look, start=job.submitted_at, emulated=emulated, names=names),
         ]
     return Group(*parts)
 
@@ -183,6 +254,8 @@ def _fact_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
     if job.started_at:
         ran = span((job.ended_at or look.now) - job.started_at)
         lines.append(("ran" if job.ended_at else "runs for", Text(ran)))
+    if job.state is JobState.FAILED and job.ended_for is not None and job.ended_for.sentence:
+        lines.append(("failed", plain(job.ended_for.sentence, "red")))
     if job.exit_code is not None and job.state.final:
         lines.append(("exit status", Text(number(job.exit_code), "red" if job.exit_code else "")))
     if job.epoch or job.attempts:
@@ -230,7 +303,7 @@ def _spec_lines(spec: JobSpec) -> list[tuple[str, Text]]:
 def _envelope(tuning: Tuning) -> str:
     """Whether it may be tuned, and how far; nothing where its pool says."""
     parts = [tuning.mode.value] if tuning.mode else []
-    parts += [f"at most {number(tuning.cpus)} CPUs in all"] if tuning.cpus is not None else []
+    parts += [f"at most {cpus_text(tuning.cpus)} in all"] if tuning.cpus is not None else []
     parts += [f"{tuning.memory} of memory each"] if tuning.memory else []
     parts += [f"at least {tuning.memory_min} of memory each"] if tuning.memory_min else []
     parts += [f"{tuning.egress}/s to send each"] if tuning.egress else []
@@ -239,7 +312,7 @@ def _envelope(tuning: Tuning) -> str:
 
 
 def _wanted(role: Role, model: str | None) -> str:
-    wanted = [f"{number(role.cpus)} CPU{'' if role.cpus == 1 else 's'}", f"{role.memory} of memory"]
+    wanted = [cpus_text(role.cpus), f"{role.memory} of memory"]
     if role.share:
         wanted.insert(0, f"{number(role.share.request)} of a GPU with {role.share.memory}")
     elif role.gpus:

@@ -1,10 +1,11 @@
 """What every drawing shares: when it is, how it may look, and the bars, names and state words in it."""
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import tzinfo
 
 from msgspec import Struct
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -30,6 +31,10 @@ _STEPS, _TOTALS = ("step", "epoch"), {"step": ("steps", "total", "total_steps", 
 
 Emulated = Mapping[tuple[str, int], bool]  # (node, GPU index) → is it emulated?
 
+NO_SILENCE: Mapping[str, float] = {}
+
+FLEXIBLE_MIN = 20  # columns that the column that gives way needs at least
+TINY = 80  # columns of a terminal below which a row is cut rather than broken into lines
 WIDE = 100  # columns of a terminal from which on there is room for everything
 
 
@@ -44,6 +49,10 @@ class Look(Struct, frozen=True, kw_only=True):
     @property
     def narrow(self) -> bool:
         return self.bars and self.width < WIDE
+
+    @property
+    def tiny(self) -> bool:
+        return self.bars and self.width < TINY
 
     def clock(self, at: float) -> str:
         return clock(at, now=self.now, zone=self.zone)
@@ -66,6 +75,22 @@ def table(*columns: str, look: Look, right: Iterable[str] = (), flexible: str = 
             ratio=1 if gives_way and cut else None,
         )
     return made
+
+
+def fitting(cells: Mapping[str, Sequence[Text | str]], look: Look, *, drop: Sequence[str], flexible: str) -> list[str]:
+    """The columns that a terminal has room for, without as many of `drop` as are too many; a pipe has room for all."""
+    shown = list(cells)
+
+    def width(title: str) -> int:
+        widest = max(len(title), *(cell_len(str(cell)) for cell in cells[title])) if cells[title] else len(title)
+        return min(widest, FLEXIBLE_MIN) if title == flexible else widest
+
+    for title in drop if look.bars else ():
+        if sum(width(each) + 2 for each in shown) - 2 <= look.width:
+            break
+        if title in shown:
+            shown.remove(title)
+    return shown
 
 
 def plain(text: str, style: str = "") -> Text:

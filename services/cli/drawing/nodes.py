@@ -1,6 +1,7 @@
 """Nodes and their GPUs: what there is, who holds it, and how it is used."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from rich.table import Table
 from rich.text import Text
@@ -8,46 +9,60 @@ from rich.text import Text
 from libs.domain.quantity import size_text
 from libs.messages.http import GpuScoreView, GpuView, NodeView
 from libs.messages.signals import HostSample
-from services.cli.drawing.look import Look, plain, table
-from services.cli.words import ago, clean, number, some
+from services.cli.drawing.look import Look, fitting, plain, table
+from services.cli.words import ago, clean, number, some, span
 
-_AWAY_SECONDS = 15.0
+T = TypeVar("T")
+
 _FREE_PART_MIN = 0.02
 _SLOW = 0.05  # by so much of the typical time slower is shown as slow
 
 
 def nodes_table(nodes: Sequence[NodeView], look: Look) -> Table:
-    scored = any(node.slowest for node in nodes)
-    columns = ["NODE", "POOL", "STATE", "RUNTIME", "GPUS", "HELD", "CPUS", "MEMORY", "SEEN"]
-    made = table(*columns, *(["SLOWEST"] if scored else []), look=look, flexible="GPUS")
-    for node in nodes:
-        made.add_row(
-            plain(node.id, "bold"),
-            plain(node.pool),
-            node_state(node),
-            plain(node.runtime),
-            plain(gpus_text(node.gpus)),
-            f"{held(node)}/{len(node.gpus)}",
-            f"{number(round(node.cpus_allocated, 1))}/{number(node.cpus)}",
-            f"{size_text(node.memory_allocated)}/{size_text(node.memory)}",
-            ago(look.now - node.seen_at),
-            *([slowest_text(node.slowest)] if scored else []),
-        )
-    return made
+    columns: dict[str, Callable[[NodeView], Text | str]] = {
+        "NODE": lambda node: plain(node.id, "bold"),
+        "POOL": lambda node: plain(node.pool),
+        "STATE": node_state,
+        "RUNTIME": lambda node: plain(node.runtime),
+        "GPUS": lambda node: plain(gpus_text(node.gpus)),
+        "HELD": lambda node: f"{held(node)}/{len(node.gpus)}",
+        "CPUS": lambda node: f"{number(round(node.cpus_allocated, 1))}/{number(node.cpus)}",
+        "MEMORY": lambda node: f"{size_text(node.memory_allocated)}/{size_text(node.memory)}",
+        "SEEN": lambda node: ago(look.now - node.seen_at),
+        "SLOWEST": lambda node: slowest_text(node.slowest),
+    }
+    if not any(node.slowest for node in nodes):
+        del columns["SLOWEST"]
+    return _table_of(nodes, columns, look, drop=("RUNTIME", "POOL", "SLOWEST", "SEEN", "MEMORY", "CPUS"), gives="GPUS")
 
 
 def gpus_table(nodes: Sequence[NodeView], look: Look) -> Table:
     """Each GPU of these nodes, and who holds it."""
-    made = table("NODE", "GPU", "MODEL", "MEMORY", "USED", "HELD BY", look=look, right=("GPU",), flexible="HELD BY")
-    for node, gpu in _each_gpu(nodes):
-        made.add_row(
-            plain(node.id),
-            number(gpu.index),
-            plain(model_text(gpu.model, emulated=gpu.emulated)),
-            size_text(gpu.memory),
-            gpu_use(gpu),
-            holder_text(gpu),
-        )
+    columns: dict[str, Callable[[tuple[NodeView, GpuView]], Text | str]] = {
+        "NODE": lambda each: plain(each[0].id),
+        "GPU": lambda each: number(each[1].index),
+        "MODEL": lambda each: plain(model_text(each[1].model, emulated=each[1].emulated)),
+        "MEMORY": lambda each: size_text(each[1].memory),
+        "USED": lambda each: gpu_use(each[1]),
+        "HELD BY": lambda each: holder_text(each[1]),
+    }
+    return _table_of(_each_gpu(nodes), columns, look, drop=("MEMORY", "USED"), gives="HELD BY")
+
+
+def _table_of(
+    things: Sequence[T],
+    columns: Mapping[str, Callable[[T], Text | str]],
+    look: Look,
+    *,
+    drop: Sequence[str],
+    gives: str,
+) -> Table:
+    """A row for each; where the terminal is narrow, without as many columns of `drop` as are too many."""
+    cells = {title: [cell(each) for each in things] for title, cell in columns.items()}
+    shown = fitting(cells, look, drop=drop, flexible=gives)
+    made = table(*shown, look=look, right=("GPU",), flexible=gives)
+    for row in zip(*(cells[title] for title in shown), strict=True):
+        made.add_row(*row)
     return made
 
 
@@ -87,6 +102,9 @@ def score_style(score: GpuScoreView) -> str:
 def node_state(node: NodeView) -> Text:
     if not node.ready:
         return Text("lost", "bold red")
+    if node.silent_seconds:
+        drained = ", drained" if node.drained else ""
+        return Text(f"silent {span(node.silent_seconds)}{drained}", "yellow")
     return Text("drained", "yellow") if node.drained else Text("ready", "green")
 
 

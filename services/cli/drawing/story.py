@@ -1,6 +1,6 @@
 """Events: the story of one job with every cause, and the news of all of them, a line each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from rich.table import Table
@@ -11,6 +11,7 @@ from libs.messages.http import EventData, EventView
 from services.cli.drawing.look import STATE_STYLES, Emulated, Look, plain, table
 from services.cli.words import indexes, number, some
 
+NO_NAMES: Mapping[str, str] = {}
 _EVENT_STYLES = {
     "submitted": "bold",
     "waiting": STATE_STYLES[JobState.QUEUED],
@@ -36,19 +37,29 @@ def happened_at(event: EventView) -> float:
     return datetime.fromisoformat(event.time).timestamp()
 
 
-def story_table(events: Sequence[EventView], look: Look, *, start: float, emulated: Emulated) -> Table:
-    """Every event of a job: when, how long after it was submitted, what, why, and who made it so."""
-    made = table("TIME", "AFTER", "EVENT", "EPOCH", "WHY", "BY", look=look, right=("AFTER", "EPOCH"), flexible="WHY")
+def story_table(
+    events: Sequence[EventView], look: Look, *, start: float, emulated: Emulated, names: Mapping[str, str] = NO_NAMES
+) -> Table:
+    """Every event of a job: when, how long after it was submitted, what, why, and who made it so (`names`: of jobs)."""
+    last = ("WHY", "BY") if look.bars else ("BY", "WHY")  # in a pipe nothing stands behind what may be long
+    made = table("TIME", "AFTER", "EVENT", "EPOCH", *last, look=look, right=("AFTER", "EPOCH"), flexible="WHY")
     for event in events:
+        why = _why(event, places=_gpus(event.data.placement, emulated))
+        by = plain(_by(event, names))
         made.add_row(
             look.clock(happened_at(event)),
             _after(happened_at(event) - start),
             Text(happened(event), _EVENT_STYLES.get(happened(event), "")),
             number(event.data.epoch),
-            _why(event, places=_gpus(event.data.placement, emulated)),
-            plain(event.data.cause.by if event.data.cause else ""),
+            *((why, by) if look.bars else (by, why)),
         )
     return made
+
+
+def _by(event: EventView, names: Mapping[str, str]) -> str:
+    """`bert (j-bbbbbbbbbb)`, where the job that made it so is known by name."""
+    by = event.data.cause.by if event.data.cause else ""
+    return f"{names[by]} ({by})" if by in names else by
 
 
 def event_line(event: EventView, look: Look, *, named: bool = True) -> Text:

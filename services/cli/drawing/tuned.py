@@ -10,9 +10,10 @@ from libs.messages.http import JobView, LimitsView, RunView
 from libs.messages.nodes import Pace
 from libs.messages.signals import CurvePoint, RankVerdict
 from services.cli.drawing.look import Look, plain, table
-from services.cli.words import clean, count, number, span
+from services.cli.words import clean, count, cpus_text, number, span
 
 WELL = "healthy"
+UNUSED = "over-provisioned"
 
 
 def tuning_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
@@ -24,10 +25,21 @@ def tuning_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
     if disbelieved := sum(run.disbelieved for run in job.runs):
         told = f"it told {count(disbelieved, 'value')} that make{'s' * (disbelieved == 1)} no sense, not believed"
         lines.append(("", Text(told, "yellow")))
-    lines += [("held back by" if number == 0 else "", _verdict(one, look)) for number, one in enumerate(job.verdicts)]
+    lines += [(_holds(one), _verdict(one, look)) for one in told_once(job.verdicts)]
     tuned = [run for run in job.runs if run.asked is not None]
     lines += [("tuned" if number == 0 else "", plain(tuned_text(run))) for number, run in enumerate(tuned)]
     return lines
+
+
+def told_once(verdicts: Sequence[RankVerdict]) -> list[RankVerdict]:
+    """Without those of ranks that say what is said of the whole job."""
+    whole = {(one.code, one.sentence) for one in verdicts if one.rank < 0}
+    return [one for one in verdicts if one.rank < 0 or (one.code, one.sentence) not in whole]
+
+
+def _holds(verdict: RankVerdict) -> str:
+    """What a verdict is about: not each tells of something that holds a job back."""
+    return {WELL: "tuner says", UNUSED: "leaves unused"}.get(verdict.code, "held back by")
 
 
 def pace_text(paces: Sequence[Pace]) -> str:
@@ -52,7 +64,7 @@ def tuned_text(run: RunView) -> str:
 def _instead(run: RunView, asked: LimitsView) -> list[str]:
     found: list[str] = []
     if run.cpus != asked.cpus:
-        found.append(f"{number(run.cpus)} CPUs instead of {number(asked.cpus)}")
+        found.append(f"{cpus_text(run.cpus)} instead of {number(asked.cpus)}")
     if run.memory != asked.memory:
         found.append(f"{size_text(run.memory)} of memory instead of {size_text(asked.memory)}")
     if run.egress != asked.egress:

@@ -53,6 +53,11 @@ class LocalCluster:
         return self.credentials.admin_token()
 
     @property
+    def postgres_folder(self) -> Path | None:
+        """Where the data of its own Postgres are; None where another Postgres is used."""
+        return None if self.options.pg_dsn else servers.postgres_folder(self.home.root)
+
+    @property
     def pids(self) -> dict[str, int]:
         """The services' processes, by name."""
         return {process.service.name: process.pid for process in self._processes if process.pid}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from libs.domain.quantity import size_text
+from services.cli.words import cpus_text
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -51,13 +52,13 @@ class Options(Struct, frozen=True, kw_only=True):
         """The cluster in one line, with what it only pretends to have."""
         gpus = f"{self.emulated_gpus} emulated GPUs" if self.emulated_gpus else "the GPUs of this machine"
         nodes = f"{self.nodes} nodes, each" if self.nodes > 1 else "1 node"
-        return f"{nodes} with {gpus}, {self.node_cpus:g} CPUs, {size_text(self.node_memory)}"
+        return f"{nodes} with {gpus}, {cpus_text(self.node_cpus)}, {size_text(self.node_memory)}"
 
     def pretended(self) -> str:
         """What of it is not there; empty where all is real."""
         pretended = ["no hardware is behind an emulated GPU"] if self.emulated_gpus else []
         if self.node_cpus * self.nodes > machine_cpus():
-            pretended.append(f"this machine has {machine_cpus():g} CPUs in all")
+            pretended.append(f"this machine has {cpus_text(machine_cpus())} in all")
         return "; ".join(pretended)
 
 

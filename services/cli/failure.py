@@ -1,0 +1,66 @@
+"""Of a failed job: the rank that failed first, and the last lines that it wrote."""
+
+import asyncio
+
+from msgspec import Struct
+
+from libs.client import Client, RefusedError, UnreachableError
+from libs.domain.job import CauseCode, JobState
+from libs.messages.http import JobView
+from services.cli.terminal import cleaned
+from services.cli.words import clean
+
+LINES_MAX = 8
+_TAIL_BYTES = 4096
+_SECONDS_MAX = 2.0
+_NEVER_RAN = frozenset({CauseCode.START_FAILED, CauseCode.PORT_TAKEN, CauseCode.START_TIMEOUT})
+
+
+class LastWords(Struct, frozen=True, kw_only=True):
+    """`missing`: why there are no lines, where they could not be read."""
+
+    rank: int
+    lines: tuple[str, ...] = ()
+    missing: str = ""
+
+
+def hint(job: JobView, words: LastWords | None) -> str:
+    """What to do about the commonest first failure: the job has not the environment of the shell that submitted it."""
+    sentence = job.ended_for.sentence if job.ended_for is not None else ""
+    told = words.lines if words is not None else ()
+    missing = "command not found" in sentence or any("ModuleNotFoundError" in line for line in told)
+    if job.state is not JobState.FAILED or not missing:
+        return ""
+    return "a job does not get the environment of the shell that submits it: `weft run --help` says what to do"
+
+
+def failed_rank(job: JobView) -> int | None:
+    """The rank that failed first; None if the job did not fail, or no rank is known to have."""
+    if job.state is not JobState.FAILED or job.ended_for is None:
+        return None
+    rank = job.ended_for.numbers.get("rank")
+    if rank is not None:
+        return int(rank)
+    return 0 if job.replicas == 1 and job.ended_for.code not in _NEVER_RAN else None
+
+
+async def last_words(client: Client, job: JobView) -> LastWords | None:
+    """What the rank that failed wrote last, if its node tells soon; None if there is nothing to ask for."""
+    rank = failed_rank(job)
+    if rank is None or job.ended_for is None or job.ended_for.code in _NEVER_RAN:
+        return None
+    try:
+        async with asyncio.timeout(_SECONDS_MAX):
+            found = await client.read_log(job.id, rank=rank, tail=_TAIL_BYTES)
+    except RefusedError as error:
+        return LastWords(rank=rank, missing=clean(error.reason))
+    except (UnreachableError, TimeoutError):
+        return LastWords(rank=rank, missing="the node that has its log does not answer")
+    return LastWords(rank=rank, lines=_last_lines(found))
+
+
+def _last_lines(text: bytes) -> tuple[str, ...]:
+    """Whole lines: the first of a tail may begin in the middle."""
+    lines = cleaned(text).rstrip("\n").split("\n")
+    whole = lines[1:] if len(text) >= _TAIL_BYTES and len(lines) > 1 else lines
+    return tuple(clean(line) for line in whole[-LINES_MAX:] if line.strip())

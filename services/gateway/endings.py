@@ -1,0 +1,24 @@
+"""Why jobs ended: the cause of their last event, read for many jobs at once."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from libs.domain.job import Cause, Job, JobEvent, JobState
+from libs.store import GatewayStore
+
+_TOLD = (JobState.FAILED, JobState.CANCELLED)
+
+
+class JobTold(msgspec.Struct, frozen=True):
+    """What of a job's event is needed here."""
+
+    cause: Cause
+
+
+async def endings(store: GatewayStore, jobs: Sequence[Job], *, every: bool = False) -> dict[str, Cause]:
+    """By job. Of jobs that succeeded only with `every`: their state says all that a list has to say."""
+    over = [job.id for job in jobs if job.state in _TOLD or (every and job.state is JobState.SUCCEEDED)]
+    ends = [JobEvent.FAILED, JobEvent.CANCELLED, JobEvent.SUCCEEDED]
+    told = await store.last_told("jobs", over, events=ends) if over else []
+    return {event.subject_id: msgspec.json.decode(event.data, type=JobTold).cause for event in told}

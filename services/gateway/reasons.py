@@ -1,0 +1,72 @@
+"""Why jobs wait, by what is free now. The store has the reason of the moment at which it was new."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from libs.domain.job import Cause, CauseCode, Job, JobState
+from libs.planning.explain import room_of
+from libs.planning.pins import in_the_way, is_pinned, with_holders
+from libs.planning.room import NoRoom, Room, Shape, shape_of
+from services.gateway.snapshots import Nodes, Snapshots
+
+SHAPES_MAX = 16  # different needs that are looked at in one picture of a pool; of others the stored reason is shown
+_BY_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.NO_NODES})
+
+
+class _Picture:
+    """One pool as two snapshots have it, and what was found out about it."""
+
+    def __init__(self, pool: str, nodes: Nodes, holding: list[Job]) -> None:
+        self.nodes = nodes
+        self.holding = holding
+        self._pool = pool
+        self._room: Room | None = None
+        self._causes: dict[Shape, Cause | None] = {}
+
+    def why_not(self, job: Job) -> Cause | None:
+        shape = shape_of(job.spec)
+        if shape not in self._causes:
+            if len(self._causes) >= SHAPES_MAX:
+                return None
+            self._causes[shape] = self._look(shape)
+        return self._causes[shape]
+
+    def _look(self, shape: Shape) -> Cause | None:
+        if self._room is None:
+            self._room = room_of(self.nodes.of(self._pool), self.holding)
+        found = self._room.place(shape)
+        if not isinstance(found, NoRoom):
+            return None
+        return with_holders(found.cause, in_the_way(shape, self.holding)) if is_pinned(shape) else found.cause
+
+
+class Reasons:
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+        self._pictures: dict[str, _Picture] = {}
+
+    async def fresh(self, jobs: Sequence[Job]) -> list[Job]:
+        """The same jobs, those that wait for room with what is free for them now."""
+        stale = {job.pool for job in jobs if _is_by_room(job)}
+        if not stale:
+            return list(jobs)
+        nodes = await self._snapshots.nodes.get()
+        known = stale & set(await self._snapshots.pools())
+        for pool in sorted(known):
+            holding = await self._snapshots.holding(pool)
+            picture = self._pictures.get(pool)
+            if picture is None or picture.nodes is not nodes or picture.holding is not holding:
+                self._pictures[pool] = _Picture(pool, nodes, holding)
+        return [self._with_reason(job) if job.pool in known and _is_by_room(job) else job for job in jobs]
+
+    def _with_reason(self, job: Job) -> Job:
+        cause = self._pictures[job.pool].why_not(job)
+        return job if cause is None else msgspec.structs.replace(job, waiting_for=cause)
+
+
+def _is_by_room(job: Job) -> bool:
+    """Runs that should have ended hold GPUs too, which only the scheduler sees."""
+    cause = job.waiting_for
+    waits = job.state is JobState.QUEUED and cause is not None and cause.code in _BY_ROOM
+    return waits and cause is not None and "gpus_occupied" not in cause.numbers

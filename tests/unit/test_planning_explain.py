@@ -1,0 +1,68 @@
+"""Why a job waits, told with the nodes that take no work, and where it is, with the nodes that are silent."""
+
+from libs.domain.job import CauseCode, Job, JobState
+from libs.planning.explain import Explanation, explain
+from tests.support.builders import job, node
+from tests.support.steps import placement
+
+HOLDS_ONE = job("j-1", gpus=2, state=JobState.RUNNING, placement=placement(("node-1", 0), ("node-1", 1)))
+HOLDS_TWO = job("j-2", gpus=2, state=JobState.RUNNING, placement=placement(("node-2", 0), ("node-2", 1)))
+WANTS = job("j-3", seq=3, gpus=2)
+
+
+def why(waiting: Job, *holding: Job, drained: bool = True, ready: bool = True) -> Explanation:
+    nodes = [node("node-1", gpus=2, seen_at=100.0), node("node-2", gpus=8, drained=drained, ready=ready, seen_at=100.0)]
+    return explain(waiting, nodes=nodes, holding=holding, queued=[waiting], now=100.0)
+
+
+def test_a_drained_node_with_room_is_named_with_what_opens_it() -> None:
+    told = why(WANTS, HOLDS_ONE)
+    assert told.code == CauseCode.NO_ROOM
+    assert told.sentence == (
+        "wants 2 GPUs on one node; none is free; node-2 has 8 free GPUs, but is drained (`weft resume node-2`)"
+    )
+    assert [(each.node_id, each.drained, each.gpus_free) for each in told.closed] == [("node-2", True, 8)]
+
+
+def test_a_lost_node_with_room_is_named() -> None:
+    assert why(WANTS, HOLDS_ONE, drained=False, ready=False).sentence.endswith("node-2 has 8 free GPUs, but is lost")
+
+
+def test_where_every_node_is_closed_it_is_said_why() -> None:
+    told = explain(WANTS, nodes=[node("node-1", drained=True)], holding=[], queued=[WANTS], now=0.0)
+    assert told.code == CauseCode.NO_NODES
+    assert told.sentence == (
+        "no node of its pool takes work now: node-1 has 4 free GPUs, but is drained (`weft resume node-1`)"
+    )
+
+
+def test_a_job_whose_end_would_not_help_is_not_listed_as_a_holder() -> None:
+    """What it gives back is on a drained node."""
+    assert [holder.job_id for holder in why(WANTS, HOLDS_ONE, HOLDS_TWO).holders] == ["j-1"]
+
+
+def test_a_placed_job_is_told_with_the_silence_of_its_node() -> None:
+    nodes = [node("node-1", seen_at=60.0), node("node-2", seen_at=0.0)]
+    told = explain(HOLDS_ONE, nodes=nodes, holding=[], queued=[], now=100.0)
+    assert told.sentence.endswith("; node-1 has been silent for 40s")
+    assert [(each.node_id, each.seconds) for each in told.silent] == [("node-1", 40.0)]
+    heard = explain(HOLDS_ONE, nodes=[node("node-1", seen_at=85.0)], holding=[], queued=[], now=100.0)
+    assert "silent" not in heard.sentence
+
+
+def test_the_memory_that_keeps_replicas_from_fitting_is_named() -> None:
+    many = job("j-4", gpus=1, replicas=4, spec={"role": {"memory": "100GiB"}})
+    told = explain(many, nodes=[node("node-1", gpus=4)], holding=[], queued=[many], now=0.0)
+    assert told.code == CauseCode.TOO_BIG
+    held = job("j-5", gpus=0, state=JobState.RUNNING, placement=placement(("node-1", 0)))
+    small = job("j-6", gpus=1, replicas=4, spec={"role": {"memory": "64GiB"}})
+    told = explain(small, nodes=[node("node-1", gpus=5)], holding=[held], queued=[small], now=0.0)
+    assert told.sentence == (
+        "wants 4 replicas of 1 GPU at once; 3 would fit now, for want of memory (64GiB each) (4 GPUs free in all)"
+    )
+
+
+def test_one_cpu_is_one_cpu() -> None:
+    small = job("j-1", gpus=0, spec={"role": {"cpus": 1, "memory": "1GiB"}})
+    told = explain(small, nodes=[node("node-1", gpus=0, cpus=0.5)], holding=[], queued=[small], now=0.0)
+    assert "1 × (0 GPUs, 1 CPU, 1GiB)" in told.sentence
