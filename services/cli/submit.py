@@ -25,6 +25,8 @@ async def submit(args: argparse.Namespace) -> int:
     body = _read(args.file)
     async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
         submitted = await client.submit(body, key=args.key, content=content_of(args.file, body))
+        for remark in submitted.notes:
+            page.remark(f"note: {remark}")
         if args.follow:
             return await follow(client, submitted)
     page.answered(args, submitted, submitted.id)

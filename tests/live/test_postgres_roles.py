@@ -30,12 +30,23 @@ ANSWER_SECONDS_MAX = ACQUIRE_SECONDS_MAX + COMMAND_SECONDS_MAX + CONNECT_SECONDS
 # Who may write what; everything else is refused. `table.column` where only that column may be changed.
 MAY_WRITE = {
     "gateway": {
-        "INSERT": {"tenants", "tokens", "submissions", "asks", "events", "outbox"},
-        "UPDATE": {"tokens.revoked_at", "tokens.used_at"},
+        "INSERT": {"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted"},
+        "UPDATE": {
+            "tokens.revoked_at",
+            "tokens.used_at",
+            "tenants.jobs_open_max",
+            "tenants.spec_bytes_max",
+            "tenants.priority_max",
+            "tenants.may_be_unpreemptible",
+            "tenant_submitted",
+        },
     },
     "scheduler": {
-        "INSERT": {"leases", "leaderships", "jobs", "gpu_slots", "nodes", "events", "outbox", "decisions", "policies"},
-        "UPDATE": {"leases", "jobs", "nodes", "outbox", "policies"},
+        "INSERT": {
+            *{"leases", "leaderships", "jobs", "gpu_slots", "nodes", "events", "outbox", "decisions", "policies"},
+            "tenant_ended",
+        },
+        "UPDATE": {"leases", "jobs", "nodes", "outbox", "policies", "tenant_ended"},
         "DELETE": {"asks", "gpu_slots", "leaderships", "outbox", "decisions"},
     },
     "scorer": {
@@ -47,7 +58,7 @@ MAY_WRITE = {
 }
 MAY_NOT_READ = {
     "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations"},
-    "scheduler": {"tenants", "tokens", "migrations", "envelopes"},
+    "scheduler": {"tenants", "tokens", "migrations", "envelopes", "tenant_submitted"},
     "scorer": {
         *{
             "tenants",
@@ -63,11 +74,15 @@ MAY_NOT_READ = {
             "outbox",
             "migrations",
             "envelopes",
+            "tenant_submitted",
+            "tenant_ended",
         },
     },
     "reallocator": {
         *{"tenants", "tokens", "asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox"},
         "migrations",
+        "tenant_submitted",
+        "tenant_ended",
     },
 }
 MAY_NOT_DO = (
@@ -123,7 +138,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 19
+    assert len(tables) == 21
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():
