@@ -14,7 +14,6 @@ import pytest
 from msgspec import Struct
 
 from libs.domain.job import JobState
-from libs.messages.http import TenantWanted
 from tests.support.cluster import Cluster, embedded_cluster
 
 SECONDS_MAX = 30.0
@@ -134,7 +133,6 @@ async def test_ctrl_c_leaves_the_followed_job_alone(alice: Person) -> None:
 
 
 async def test_a_job_that_waits_is_explained_with_who_holds_what_it_needs(alice: Person) -> None:
-    await alice.cluster.client.change_tenant("alice", TenantWanted(may_be_unpreemptible=True))
     holders = [
         await alice.runs("--name", f"hold-{n}", "--gpus", "2", "--no-preempt", "--", "sleep", "60") for n in "ab"
     ]
