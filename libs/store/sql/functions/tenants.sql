@@ -1,4 +1,4 @@
--- What a tenant has open, counted with the statement that changes it. The triggers are in 0008_tenants.sql.
+-- What a tenant has open, counted with the statement that changes it. The triggers are in its migration, …_tenants.sql.
 
 CREATE OR REPLACE FUNCTION count_submitted() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
