@@ -28,6 +28,9 @@ from libs.messages.http import (
     NodesView,
     SpecificationsView,
     Submitted,
+    TenantsView,
+    TenantView,
+    TenantWanted,
     TokenMade,
     TokensRevoked,
     TokensView,
@@ -346,6 +349,15 @@ class Client:
     async def revoke(self, tenant: str, label: str) -> TokensRevoked:
         path = f"/v1/tokens/{_part(tenant)}/{_part(label)}"
         return await self._wire.ask("DELETE", path, TokensRevoked, once=True)
+
+    async def tenants(self) -> TenantsView:
+        """Every tenant, what it may take and what it has taken."""
+        return await self._wire.ask("GET", "/v1/tenants", TenantsView)
+
+    async def change_tenant(self, tenant: str, wanted: TenantWanted) -> TenantView:
+        """Change what a tenant may take."""
+        path = f"/v1/tenants/{_part(tenant)}"
+        return await self._wire.ask("PATCH", path, TenantView, body=msgspec.json.encode(wanted), headers=_JSON)
 
     async def openapi(self) -> bytes:
         """The OpenAPI document, as JSON."""

@@ -1,19 +1,33 @@
 """What can go wrong between a client and the gateway; the tree is drawn in `libs.client`."""
 
+from collections.abc import Sequence
+
 
 class ClientError(Exception):
     """Something about talking to the gateway."""
 
 
 class RefusedError(ClientError):
-    """The gateway said no: `field` is where in what was sent (empty: all of it), `reason` is why."""
+    """The gateway said no: `field` is where in what was sent (empty: all of it), `reason` is why.
 
-    def __init__(self, status: int, field: str, reason: str, *, retry_after: float = 0.0) -> None:
+    `errors` are all the fields and reasons, where the gateway found more than one.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        field: str,
+        reason: str,
+        *,
+        retry_after: float = 0.0,
+        errors: Sequence[tuple[str, str]] = (),
+    ) -> None:
         super().__init__(f"{field}: {reason}" if field else reason)
         self.status = status
         self.field = field
         self.reason = reason
         self.retry_after = retry_after  # seconds; 0 where the gateway named none
+        self.errors = tuple(errors) or ((field, reason),)
 
 
 class UnreachableError(ClientError):

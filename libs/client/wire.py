@@ -206,4 +206,5 @@ def _refused(status: int, answer: bytes, headers: Mapping[str, str]) -> RefusedE
         error = msgspec.json.decode(answer, type=ErrorView).error
     except msgspec.DecodeError:
         return RefusedError(status, "", f"status {status}, and not from a Weft gateway", retry_after=later)
-    return RefusedError(status, error.field, error.reason, retry_after=later)
+    errors = [(each.field, each.reason) for each in error.errors]
+    return RefusedError(status, error.field, error.reason, retry_after=later, errors=errors)

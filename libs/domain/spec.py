@@ -3,19 +3,19 @@
 Every way in (HTTP, NATS, the command line) decodes with `decode_spec`, so one sentence means one thing.
 """
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated
 
 import msgspec
-import yaml
 from msgspec import Meta, Struct
 
+from libs.domain.document import DocumentError, Value, read_yaml
+from libs.domain.mistakes import Mistake, mistakes_of
+from libs.domain.patterns import check_pattern
 from libs.domain.quantity import DURATION_PATTERN, SIZE_PATTERN, duration_seconds, size_bytes
 
 SPEC_BYTES_MAX = 1 << 20
-YAML_DEPTH_MAX = 32
 DURATION_SECONDS_MAX = 366 * 86400
 GPUS_PER_REPLICA_MAX = 64
 REPLICAS_MAX = 4096
@@ -24,29 +24,34 @@ MEMORY_BYTES_MIN = 16 << 20  # that tuning leaves a rank: below it hardly anythi
 EGRESS_BYTES_MIN = 8192
 OF_THE_CONTAINER = ("/proc", "/sys", "/dev", "/weft")
 
+ENV_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,254}$(?!\n)"
+LABEL_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$(?!\n)"
+PATH_PATTERN = r"^/[^\x00]{0,4095}$(?!\n)"
+IMAGE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$(?!\n)"
 TOKEN_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$(?!\n)"
 
 Token = Annotated[str, Meta(pattern=TOKEN_PATTERN, description="Lower-case letters, digits and `-`; no dots.")]
 Size = Annotated[str, Meta(pattern=SIZE_PATTERN, description="A size in bytes with its unit, such as `16GiB`.")]
 Duration = Annotated[str, Meta(pattern=DURATION_PATTERN, description="A duration such as `30s` or `1h30m`.")]
 Argument = Annotated[str, Meta(max_length=131072)]
-EnvName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$(?!\n)")]
+EnvName = Annotated[str, Meta(pattern=ENV_NAME_PATTERN)]
 EnvValue = Annotated[str, Meta(max_length=32768)]
-LabelName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$(?!\n)")]
+LabelName = Annotated[str, Meta(pattern=LABEL_NAME_PATTERN)]
 LabelValue = Annotated[str, Meta(max_length=253)]
-Path = Annotated[str, Meta(pattern=r"^/[^\x00]{0,4095}$(?!\n)", description="An absolute path.")]
+Path = Annotated[str, Meta(pattern=PATH_PATTERN, description="An absolute path.")]
 Command = Annotated[tuple[Argument, ...], Meta(min_length=1, max_length=1024)]
 Env = Annotated[dict[EnvName, EnvValue], Meta(max_length=1024)]
-Image = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$(?!\n)", description="A container image.")]
+Image = Annotated[str, Meta(pattern=IMAGE_PATTERN, description="A container image.")]
 
 
 class SpecError(Exception):
-    """The specification cannot be accepted: `field` is where, `reason` is why."""
+    """The specification cannot be accepted: `field` is where, `reason` is why; `mistakes` is all that was found."""
 
-    def __init__(self, field: str, reason: str) -> None:
+    def __init__(self, field: str, reason: str, *, mistakes: Sequence[Mistake] = ()) -> None:
         super().__init__(f"{field}: {reason}" if field else reason)
         self.field = field
         self.reason = reason
+        self.mistakes = tuple(mistakes) or (Mistake(field, reason),)
 
 
 class _Strict(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -275,11 +280,9 @@ def _check(spec: JobSpec) -> None:
             raise SpecError("tuning.egress_total", f"role {name} has no egress: what it sends cannot be held to a sum")
     if spec.progress is not None:
         try:
-            groups = re.compile(spec.progress.pattern).groupindex
-        except (re.error, OverflowError, RecursionError) as error:
-            raise SpecError("progress.pattern", f"not a regular expression: {error}") from error
-        if not groups:
-            raise SpecError("progress.pattern", "needs a named group, such as (?P<step>[0-9]+)")
+            check_pattern(spec.progress.pattern)
+        except ValueError as error:
+            raise SpecError("progress.pattern", str(error)) from error
 
 
 def _durations(spec: JobSpec) -> Iterable[tuple[str, str]]:
@@ -316,72 +319,33 @@ def _field_with_nul(value: object, path: str) -> str:
 
 
 def _spec_error(error: Exception, body: bytes, content: str) -> SpecError:
-    """Turn the decoder's words into a field's path and a reason."""
-    reason, _, path = str(error).partition(" - at ")
-    field = path.replace("`", "").removeprefix("key in ").removeprefix("$").removeprefix(".")
-    if field.startswith("roles[...]"):
-        try:
-            asked = _yaml(body) if content == "yaml" else msgspec.json.decode(body)
-        except msgspec.DecodeError as worse:  # it is no JSON at all, further on than the decoder had read
-            return SpecError("", str(worse))
-        field = field.replace("[...]", f".{_wrong_role(asked)}", 1)
-    for pattern, words in _PATTERN_WORDS.items():
-        if pattern in reason:
-            reason = words
-    for marker, words in (("unknown field `", "no such field"), ("missing required field `", "is required")):
-        if marker in reason:
-            name = reason.split(marker)[1].rstrip("`")
-            field, reason = f"{field}.{name}".removeprefix("."), words
-    return SpecError(field, reason)
+    """All that is wrong, found by looking at the document once more, part by part."""
+    if not isinstance(error, msgspec.ValidationError):
+        return SpecError("", str(error))
+    try:
+        document: object = _yaml(body) if content == "yaml" else msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as worse:  # no JSON at all, further on than the decoder had read
+        return SpecError("", str(worse))
+    except RecursionError:
+        field = str(error).partition(" - at ")[2].strip("`").removeprefix("$").removeprefix(".")
+        return SpecError(field, "nested too deeply")
+    mistakes = mistakes_of(document, JobSpec, _PATTERN_WORDS)
+    if not mistakes:
+        return SpecError("", str(error))
+    return SpecError(*mistakes[0], mistakes=mistakes)
 
 
-def _wrong_role(asked: object) -> str:
-    """The decoder does not say which of the roles it refused; ask it again, one by one."""
-    roles = asked.get("roles") if isinstance(asked, dict) else None
-    if not isinstance(roles, dict):
-        return "?"
-    for name, role in roles.items():
-        try:
-            msgspec.convert(role, Role)
-        except msgspec.ValidationError:
-            return str(name)
-    return "?"
+def _yaml(body: bytes) -> Value:
+    try:
+        return read_yaml(body)
+    except DocumentError as error:
+        raise SpecError(error.field, error.reason) from error
 
 
 _PATTERN_WORDS = {
-    repr(TOKEN_PATTERN): "expected lower-case letters, digits and '-', at most 63, no dots",
-    repr(SIZE_PATTERN): "expected a size such as 512MiB or 16GiB",
-    repr(DURATION_PATTERN): "expected a duration such as 30s or 1h30m",
+    TOKEN_PATTERN: "expected lower-case letters, digits and '-', at most 63, no dots",
+    PATH_PATTERN: "expected an absolute path, such as /home/ada/mnist: the node does not know your folder",
+    IMAGE_PATTERN: "expected a container image, such as ghcr.io/ada/mnist:1.0",
+    ENV_NAME_PATTERN: "expected a name of letters, digits and '_' that begins with no digit",
+    LABEL_NAME_PATTERN: "expected letters, digits and '.', '_', '/', '-' between them, at most 63",
 }
-
-
-class _Loader(yaml.CSafeLoader):
-    """Of YAML 1.2: `on`, `off`, `yes` and `no` are words, as in `tuning: {mode: on}`."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 -- the library's own
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
-        for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-
-
-def _yaml(body: bytes) -> object:
-    """Read by libyaml, once its events have shown that it is neither deep (it would recurse) nor has aliases (with them
-    a small document can be unboundedly large)."""
-    try:
-        depth = 0
-        for event in yaml.parse(body, Loader=_Loader):
-            if isinstance(event, yaml.AliasEvent):
-                raise SpecError("", "YAML aliases are not accepted")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > YAML_DEPTH_MAX:
-                raise SpecError("", "nested too deeply")
-        return yaml.load(body, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise SpecError("", f"not YAML: {' '.join(str(error).split())}") from error
-    except ValueError as error:  # an impossible date, which the loader builds by itself
-        raise SpecError("", f"not YAML: {error}") from error

@@ -5,7 +5,7 @@ The OpenAPI document is generated from these types. Fields are added with a defa
 
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from libs.domain.cluster import Capacity
 from libs.domain.job import Cause, JobState, Placement
@@ -16,6 +16,7 @@ from libs.messages.nodes import Pace
 from libs.messages.signals import CurvePoint, Finding, GpuSample, HostSample, RankVerdict, RunSample
 
 PRIORITY_MAX = 1000
+LIMIT_MAX = 10**15  # beyond all that a cluster can hold
 EXPIRES_SECONDS_MAX = 10 * 366 * 86400
 
 Seconds = Annotated[float, Meta(description="Seconds since 1970-01-01 UTC.")]
@@ -25,12 +26,16 @@ Bytes = Annotated[int, Meta(description="In bytes.")]
 # what was submitted and asked
 
 
-class Submitted(Struct, frozen=True, kw_only=True):
-    """The job is stored and will not be lost. `created` is false where this key had submitted it before."""
+class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The job is stored and will not be lost. `created` is false where this key had submitted it before.
+
+    `notes`: what its user should know of how it will be treated, each a sentence.
+    """
 
     id: str
     name: str
     created: bool
+    notes: tuple[str, ...] = ()
 
 
 class Accepted(Struct, frozen=True, kw_only=True):
@@ -84,16 +89,51 @@ class TokensView(Struct, frozen=True, kw_only=True):
     tokens: tuple[TokenView, ...]
 
 
+class TenantView(Struct, frozen=True, kw_only=True):
+    """What a tenant may take and has taken. Jobs count from their submission to their end, whether they wait or run."""
+
+    id: str
+    created_at: Seconds
+    jobs_open: int
+    jobs_open_max: int
+    spec_bytes: Bytes
+    spec_bytes_max: Bytes
+    priority_max: int
+    may_be_unpreemptible: bool
+    chosen: Annotated[tuple[str, ...], Meta(description="The limits that are not the defaults of the settings.")] = ()
+
+
+class TenantsView(Struct, frozen=True, kw_only=True):
+    tenants: tuple[TenantView, ...]
+
+
+class TenantWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The limits to change; null: back to the default of the settings."""
+
+    jobs_open_max: Annotated[int, Meta(ge=0, le=LIMIT_MAX)] | UnsetType | None = UNSET
+    spec_bytes_max: Annotated[int, Meta(ge=0, le=LIMIT_MAX)] | UnsetType | None = UNSET
+    priority_max: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] | UnsetType | None = UNSET
+    may_be_unpreemptible: bool | UnsetType | None = UNSET
+
+
 class TokensRevoked(Struct, frozen=True, kw_only=True):
     revoked: int
 
 
-class ErrorDetail(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FieldError(Struct, frozen=True, kw_only=True):
     """`field` is where in what was sent (empty: all of it), `reason` is why, as a sentence."""
 
     field: str
     reason: str
+
+
+class ErrorDetail(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The first error; `errors` are all of them, where more than one was found at once."""
+
+    field: str
+    reason: str
     status: int = 0
+    errors: tuple[FieldError, ...] = ()
 
 
 class ErrorView(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,8 @@ Errors: StoreError
         ├── LeaseLostError          another owner has taken the lease: nothing was written
         ├── UnlawfulError           no such step, or no column holds it: nothing was written, and this is a bug
         ├── DoubleAllocationError   a GPU given twice: nothing was written, the caller's picture is wrong
-        └── KeyReusedError          the idempotency key was used before, for another specification
+        ├── KeyReusedError          the idempotency key was used before, for another specification
+        └── TenantFullError         the tenant has as much open as it may: nothing was written
 """
 
 import math
@@ -20,6 +21,7 @@ from msgspec import Struct
 from libs.domain.cluster import Node
 from libs.domain.job import Job, JobState, Step
 from libs.domain.spec import JobSpec
+from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
 from libs.messages.asks import Ask, AskKind, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
@@ -56,11 +58,16 @@ class KeyReusedError(StoreError):
     """The idempotency key was used before, for another specification."""
 
 
+class TenantFullError(StoreError):
+    """The tenant has as much open as it may; the text names the limit, and what is used of it."""
+
+
 class Access(Struct, frozen=True, kw_only=True):
     """Who a token speaks for."""
 
     tenant: str
     admin: bool = False
+    chosen: AllowanceChosen = AllowanceChosen()
 
 
 class TokenKept(Struct, frozen=True, kw_only=True):
@@ -73,6 +80,15 @@ class TokenKept(Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
     used_at: float | None = None
     revoked_at: float | None = None
+
+
+class TenantKept(Struct, frozen=True, kw_only=True):
+    """A tenant, what was chosen for it, and what it has open."""
+
+    id: str
+    created_at: float
+    chosen: AllowanceChosen
+    use: Use
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
@@ -132,8 +148,21 @@ class Envelope(Struct, frozen=True, kw_only=True):
 class GatewayStore(Protocol):
     """What the gateway may do: it alone writes tenants, tokens and submissions; what it asks, the scheduler does."""
 
-    async def submit(self, spec: JobSpec, *, job_id: str, tenant: str, key: str | None, at: float) -> Submitted:
-        """Store one submission, its event, and the ask to admit it, in one statement. Raises KeyReusedError."""
+    async def submit(
+        self,
+        spec: JobSpec,
+        *,
+        job_id: str,
+        tenant: str,
+        key: str | None,
+        at: float,
+        allowance: Allowance | None = None,
+    ) -> Submitted:
+        """Store one submission, its event, and the ask to admit it, in one statement.
+
+        Raises KeyReusedError, and TenantFullError where the tenant would have more open than its `allowance`, None
+        being without bounds. Submissions that are stored at the same moment do not see each other.
+        """
 
     async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> Submitted | None:
         """What `key` submitted before, if anything. Raises KeyReusedError if that was another specification."""
@@ -143,13 +172,27 @@ class GatewayStore(Protocol):
     ) -> None:
         """Store one ask for the scheduler of `pool`."""
 
+    async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
+        """Ask that a job that is over runs again. Raises TenantFullError."""
+
     async def access(self, token_hash: bytes, *, at: float) -> Access | None:
         """Who it speaks for, if it is in force at that time."""
 
     async def add_token(
-        self, token_hash: bytes, *, tenant: str, admin: bool, label: str, at: float, expires_at: float | None = None
-    ) -> None:
-        """Store a token's hash, and its tenant if new. The same hash again changes nothing."""
+        self,
+        token_hash: bytes,
+        *,
+        tenant: str,
+        admin: bool,
+        label: str,
+        at: float,
+        expires_at: float | None = None,
+        label_is_new: bool = False,
+    ) -> bool:
+        """Store a token's hash, and its tenant if new. The same hash again changes nothing.
+
+        False: nothing was stored. With `label_is_new`, also where the tenant has a token of that label in force.
+        """
 
     async def token_used(self, token_hash: bytes, *, at: float, not_within: float) -> None:
         """Note that it was used, unless that was noted in the last `not_within` seconds."""
@@ -162,6 +205,12 @@ class GatewayStore(Protocol):
 
     async def forget_tokens(self, *, before: float) -> int:
         """Delete those that were revoked or expired before then; how many. Tokens of a file stay."""
+
+    async def tenants(self, *, tenant: str | None = None, limit: int = 1000) -> list[TenantKept]:
+        """By name; or the one of that name."""
+
+    async def change_tenant(self, tenant: str, change: AllowanceChange) -> None:
+        """Choose what a tenant may take. An unknown tenant is left unknown."""
 
     async def job(self, job_id: str) -> Job | None: ...
 

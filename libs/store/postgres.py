@@ -9,10 +9,12 @@ from contextlib import asynccontextmanager
 from math import inf
 
 import msgspec
+from msgspec import UNSET
 
 from libs.domain.cluster import Node
 from libs.domain.job import FINAL, Job, JobState, Step
 from libs.domain.spec import JobSpec
+from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
 from libs.messages.asks import Ask, AskKind, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
@@ -26,13 +28,16 @@ from libs.store import (
     Lease,
     Moment,
     Submitted,
+    TenantFullError,
+    TenantKept,
     TokenKept,
 )
-from libs.store.asking import Asking
+from libs.store.asking import Asking, Row
 from libs.store.rows import (
     as_json,
     as_text,
     ask_of,
+    chosen_of,
     columns_of,
     curve_of,
     envelope_of,
@@ -41,6 +46,8 @@ from libs.store.rows import (
     job_of,
     node_of,
     spec_of,
+    tenant_of,
+    use_of,
 )
 
 PAGE_JOBS, PAGE_BYTES = 500, 16 << 20  # of jobs that are read at once: a specification may be a megabyte
@@ -75,15 +82,29 @@ class PostgresStore:
 
     # gateway
 
-    async def submit(self, spec: JobSpec, *, job_id: str, tenant: str, key: str | None, at: float) -> Submitted:
-        encoded = msgspec.json.encode(spec).decode()
-        row = await self._row("submit", job_id, tenant, key, spec.pool, spec.name, encoded, hash_of(spec), at)
-        if row is not None:
+    async def submit(
+        self,
+        spec: JobSpec,
+        *,
+        job_id: str,
+        tenant: str,
+        key: str | None,
+        at: float,
+        allowance: Allowance | None = None,
+    ) -> Submitted:
+        encoded = msgspec.json.encode(spec)
+        most = (None, None) if allowance is None else (allowance.jobs_open_max, allowance.spec_bytes_max)
+        row = await self._row(
+            "submit", job_id, tenant, key, spec.pool, spec.name, encoded.decode(), hash_of(spec), at, *most
+        )
+        assert row is not None, "what is used is always told"
+        if row["id"] is not None:
             return Submitted(job_id=job_id, created=True)
-        assert key is not None, "only a key conflicts"
-        before = await self.submitted(spec, tenant=tenant, key=key)
-        assert before is not None, "a submission conflicts with one that is not there"
-        return before
+        before = None if key is None else await self.submitted(spec, tenant=tenant, key=key)
+        if before is not None:
+            return before
+        assert allowance is not None, "a submission conflicts with one that is not there"
+        raise TenantFullError(_full(row, allowance, len(encoded)))
 
     async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> Submitted | None:
         before = await self._row("submitted_before", tenant, key)
@@ -98,14 +119,30 @@ class PostgresStore:
     ) -> None:
         await self._row("ask", kind, pool, subject_id, tenant, priority, at)
 
+    async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
+        most = allowance.jobs_open_max, allowance.spec_bytes_max
+        row = await self._row("ask_requeue", pool, job_id, tenant, at, *most)
+        assert row is not None, "what is used is always told"
+        if not row["asked"]:
+            raise TenantFullError(_full(row, allowance, row["spec_bytes"]))
+
     async def access(self, token_hash: bytes, *, at: float) -> Access | None:
         row = await self._row("access", token_hash, at)
-        return None if row is None else Access(tenant=row["tenant"], admin=row["admin"])
+        return None if row is None else Access(tenant=row["tenant"], admin=row["admin"], chosen=chosen_of(row))
 
     async def add_token(
-        self, token_hash: bytes, *, tenant: str, admin: bool, label: str, at: float, expires_at: float | None = None
-    ) -> None:
-        await self._row("add_token", token_hash, tenant, admin, label, at, expires_at)
+        self,
+        token_hash: bytes,
+        *,
+        tenant: str,
+        admin: bool,
+        label: str,
+        at: float,
+        expires_at: float | None = None,
+        label_is_new: bool = False,
+    ) -> bool:
+        stored = await self._row("add_token", token_hash, tenant, admin, label, at, expires_at, label_is_new)
+        return stored is not None
 
     async def token_used(self, token_hash: bytes, *, at: float, not_within: float) -> None:
         await self._row("token_used", token_hash, at, at - not_within)
@@ -118,6 +155,14 @@ class PostgresStore:
 
     async def forget_tokens(self, *, before: float) -> int:
         return await self._count("forget_tokens", before, f"{FILE_LABEL}%")
+
+    async def tenants(self, *, tenant: str | None = None, limit: int = 1000) -> list[TenantKept]:
+        return [tenant_of(row) for row in await self._rows("tenants", tenant, limit)]
+
+    async def change_tenant(self, tenant: str, change: AllowanceChange) -> None:
+        changes = [getattr(change, name) for name in NAMES]
+        flags = [part for each in changes for part in ((False, None) if each is UNSET else (True, each))]
+        await self._row("change_tenant", tenant, *flags)
 
     async def job(self, job_id: str) -> Job | None:
         row = await self._row("job", job_id)
@@ -397,3 +442,10 @@ class PostgresStore:
         """What a statement counts."""
         row = await self._row(query, *arguments)
         return 0 if row is None else int(row["count"])
+
+
+def _full(row: Row, allowance: Allowance, spec_bytes: int) -> str:
+    """The limit that kept the statement from storing anything."""
+    reason = full(use_of(row), allowance, spec_bytes=spec_bytes)
+    assert reason is not None, "nothing was stored, and there is room"
+    return reason

@@ -9,11 +9,12 @@ import msgspec
 from libs.domain.cluster import Capacity, Node
 from libs.domain.job import Cause, Job, JobState, Placement
 from libs.domain.spec import JobSpec
+from libs.domain.tenants import NAMES, AllowanceChosen, Use
 from libs.messages.asks import Ask, AskKind, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, CurvePoint
-from libs.store import Envelope
+from libs.store import Envelope, TenantKept
 from libs.store.asking import Row
 
 _ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -52,6 +53,18 @@ def ask_of(row: Row) -> Ask:
 
 def spec_of(row: Row) -> JobSpec:
     return _SPEC.decode(row["spec"])
+
+
+def chosen_of(row: Row) -> AllowanceChosen:
+    return AllowanceChosen(**{name: row[name] for name in NAMES})
+
+
+def use_of(row: Row) -> Use:
+    return Use(jobs=row["jobs"], spec_bytes=row["bytes"])
+
+
+def tenant_of(row: Row) -> TenantKept:
+    return TenantKept(id=row["id"], created_at=row["created_at"], chosen=chosen_of(row), use=use_of(row))
 
 
 def job_of(row: Row) -> Job:

@@ -100,7 +100,8 @@ def complaint_of(error: BaseException, place: Place) -> BaseException:
         case RefusedError(status=401):
             return Complaint(f"{error.reason} (the token is from {place.token_from})")
         case RefusedError():
-            return Complaint(error.reason)  # its field is a word of the API, which nobody typed
+            more = "".join(f"\n  also {field}: {reason}" for field, reason in error.errors[1:])
+            return Complaint(error.reason + more)  # its field is a word of the API, which nobody typed
         case UnreachableError():
             return Complaint(f"no answer from {_why_none(error, place)}; is the cluster up? `weft up` starts one here")
         case ClientError():

@@ -81,6 +81,8 @@ async def run(args: argparse.Namespace) -> int:
         except RefusedError as error:
             raise Complaint(error.reason, field=option_of(error.field)) from error
         page.answered(args, submitted, submitted.id) if not args.follow else None
+        for remark in submitted.notes:
+            page.remark(f"note: {remark}")
         if args.follow:
             return await follow(client, submitted)
     again = "" if submitted.created else " had been submitted with this key before"

@@ -28,7 +28,10 @@ async def submit(args: argparse.Namespace) -> int:
         try:
             submitted = await client.submit(body, key=args.key, content=content_of(args.file, body))
         except RefusedError as error:
-            raise Complaint(error.reason, field=error.field) from error  # a field of the file
+            more = "".join(f"\n  also {field}: {reason}" for field, reason in error.errors[1:])
+            raise Complaint(error.reason + more, field=error.field) from error  # a field of the file
+        for remark in submitted.notes:
+            page.remark(f"note: {remark}")
         if args.follow:
             return await follow(client, submitted)
     page.answered(args, submitted, submitted.id)

@@ -3,5 +3,6 @@
 Hears: HTTP; requests on `weft.submit`; `weft.progress.*`, `weft.telemetry.*`, `weft.findings.*` (the newest of each is
        kept in memory); `weft.events.>` (only as a hint to read the store again).
 Says:  `weft.asks.<pool>` and `weft.outbox` (look now), `weft.logs.<node>` (a request: bytes of a log).
-Owns:  tenants, tokens, submissions, and the asks that the scheduler takes away. Any number may run; none has state.
+Owns:  tenants, tokens, submissions, tenant_submitted (what each has submitted), and the asks that the scheduler takes
+       away. Any number may run; none has state.
 """

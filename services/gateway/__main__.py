@@ -12,6 +12,8 @@ from msgspec import Meta, Struct
 
 from libs.bus import BusError
 from libs.bus.nats import NatsBus
+from libs.domain.tenants import Allowance
+from libs.messages.http import LIMIT_MAX, PRIORITY_MAX
 from libs.service import Connections, SettingsError, load, main
 from libs.service.config import read_secret
 from libs.service.keys import ServerCertificate, nats_keys, pg_keys
@@ -22,6 +24,7 @@ from services.gateway.gateway import Limits
 from services.gateway.rates import Rate
 
 Pace = Annotated[float, Meta(ge=0)]
+Bound = Annotated[int, Meta(ge=0, le=LIMIT_MAX)]
 Burst = Annotated[float, Meta(ge=1)]
 CHARACTERS = string.ascii_lowercase + string.digits
 
@@ -30,7 +33,8 @@ class Config(Struct, frozen=True, kw_only=True):
     """GATEWAY_… in the environment, and WEFT_… for what all services share.
 
     `reads` (GET) and `changes` (all else) are counted for each tenant, `refusals` (unknown tokens) for each address;
-    0 a second: no bound. With `tls_cert_file` and `tls_key_file` it serves HTTPS alone.
+    0 a second: no bound. `tenant_…` is what each tenant may take for which no administrator chose another. With
+    `tls_cert_file` and `tls_key_file` it serves HTTPS alone.
     """
 
     host: str = "127.0.0.1"
@@ -43,6 +47,8 @@ class Config(Struct, frozen=True, kw_only=True):
     volumes_allowed: tuple[str, ...] = ()
     pg_connections: int = 8
     connections_max: int = 4096
+    connections_per_address_max: Annotated[int, Meta(ge=1)] = 1024
+    reads_at_once_max: Annotated[int, Meta(ge=1)] = 2
     streams_max: int = 1024
     streams_per_tenant_max: int = 256
     reads_per_second: Pace = 2000.0
@@ -52,6 +58,10 @@ class Config(Struct, frozen=True, kw_only=True):
     refusals_per_second: Pace = 5.0
     refusals_burst: Burst = 50.0
     tokens_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after they were revoked or expired; 0: for ever
+    tenant_jobs_open_max: Bound = 20_000
+    tenant_spec_bytes_max: Bound = 64 << 20
+    tenant_priority_max: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 100
+    tenant_may_be_unpreemptible: bool = False
     tls_cert_file: str = ""
     tls_key_file: str = ""
     connections: Connections = Connections()
@@ -95,11 +105,19 @@ async def run(stop: asyncio.Event) -> None:
             admin_port=config.admin_port,
             limits=Limits(
                 connections_max=config.connections_max,
+                connections_per_address_max=config.connections_per_address_max,
+                reads_at_once_max=config.reads_at_once_max,
                 streams_max=config.streams_max,
                 streams_per_tenant_max=config.streams_per_tenant_max,
                 reads=Rate(config.reads_per_second, config.reads_burst),
                 changes=Rate(config.changes_per_second, config.changes_burst),
                 refusals=Rate(config.refusals_per_second, config.refusals_burst),
+                tenants=Allowance(
+                    jobs_open_max=config.tenant_jobs_open_max,
+                    spec_bytes_max=config.tenant_spec_bytes_max,
+                    priority_max=config.tenant_priority_max,
+                    may_be_unpreemptible=config.tenant_may_be_unpreemptible,
+                ),
             ),
             tokens_kept_seconds=config.tokens_kept_days * 86400.0 or None,
             certificate=certificate,

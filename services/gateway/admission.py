@@ -11,6 +11,7 @@ from libs.planning.room import Shape, never_fits, shape_of
 from services.gateway.errors import RejectedError
 
 VERDICTS_MAX = 10_000
+MODELS_SHOWN_MAX = 8
 
 
 class Admission:
@@ -26,11 +27,16 @@ class Admission:
 
     def check(self, spec: JobSpec) -> None:
         """Raises RejectedError with the first thing that is wrong."""
+        self._check_objective(spec)
         self._check_roles(spec)
         self._check_volumes(spec)
         self._check_pool(spec)
         self._check_size(spec)
         self._check_runtime(spec)
+
+    def _check_objective(self, spec: JobSpec) -> None:
+        if spec.objective is not None:
+            raise RejectedError(422, "objective", "nothing acts on an objective yet; leave it out")
 
     def _check_roles(self, spec: JobSpec) -> None:
         for name, role in spec.roles.items():
@@ -38,6 +44,9 @@ class Admission:
                 raise RejectedError(
                     422, f"roles.{name}.share", "sharing a GPU is not available yet; ask for whole gpus"
                 )
+            if role.replicas.max is not None and role.replicas.max > role.replicas.want:
+                reason = f"a job gets no more replicas than it wants yet; leave it out, or say {role.replicas.want}"
+                raise RejectedError(422, f"roles.{name}.replicas.max", reason)
 
     def _check_volumes(self, spec: JobSpec) -> None:
         for number, volume in enumerate(spec.volumes):
@@ -74,7 +83,7 @@ class Admission:
             if len(self._verdicts) >= VERDICTS_MAX:
                 self._verdicts.clear()
             cause = never_fits(spec, nodes)
-            self._verdicts[key] = None if cause is None else cause.sentence
+            self._verdicts[key] = None if cause is None else _model_missing(spec, nodes) or cause.sentence
         sentence = self._verdicts[key]
         if sentence is not None:
             raise RejectedError(422, _too_big(spec, nodes), sentence)
@@ -100,6 +109,15 @@ def _too_big(spec: JobSpec, nodes: Sequence[Node]) -> str:
             return f"roles.{name}.memory"
         return f"roles.{name}.replicas" if role.replicas.least > 1 else f"roles.{name}"
     return "roles"
+
+
+def _model_missing(spec: JobSpec, nodes: Sequence[Node]) -> str:
+    """Which models there are, where the job asks for one that no node has."""
+    models = sorted({gpu.model for node in nodes for gpu in node.capacity.gpus})
+    if spec.gpu_model is None or spec.gpu_model in models or not any(role.gpus for role in spec.roles.values()):
+        return ""
+    shown = ", ".join(models[:MODELS_SHOWN_MAX]) + (", …" if len(models) > MODELS_SHOWN_MAX else "")
+    return f"no node of pool {spec.pool} has a GPU of model {spec.gpu_model}; there is {shown or 'no GPU at all'}"
 
 
 def _too_narrow(spec: JobSpec, nodes: Sequence[Node]) -> str:

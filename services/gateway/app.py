@@ -50,6 +50,8 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
             who = NOBODY
             if route.who is not Who.ANYONE:
                 who = await gateway.access.of(request.headers.get("Authorization"), source=source_of(request.remote))
+                if isinstance(request.protocol, Connection):
+                    request.protocol.let_in()
                 gateway.count(who, changes=route.method != "GET")
                 if route.who is Who.ADMIN and not who.admin:
                     raise RejectedError(403, "Authorization", "needs an administrator's token")
@@ -61,8 +63,9 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
 def _errors(gateway: Gateway) -> Any:
     @web.middleware
     async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if isinstance(request.protocol, Connection):
-            request.protocol.asked()
+        connection = request.protocol if isinstance(request.protocol, Connection) else None
+        if connection is not None:
+            connection.asked()
         try:
             return await handler(request)
         except ConnectionError:
@@ -72,6 +75,9 @@ def _errors(gateway: Gateway) -> Any:
             if request.writer.output_size:  # Cut it, so that nobody takes it for whole.
                 raise ConnectionAbortedError("its answer had begun") from error
             return refusal
+        finally:
+            if connection is not None:
+                connection.answered()
 
     return errors
 

@@ -1,28 +1,41 @@
 """The one way in which the gateway says no: a status, the field, and the reason."""
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
 from libs.domain.spec import TOKEN_PATTERN
-from libs.messages.http import ErrorDetail, ErrorView
+from libs.messages.http import ErrorDetail, ErrorView, FieldError
 
 RETRY_AFTER_SECONDS = 1
 
 
 class RejectedError(Exception):
-    """`field` is where in what was sent (empty: all of it), `reason` is why, for a person."""
+    """`field` is where in what was sent (empty: all of it), `reason` is why, for a person.
 
-    def __init__(self, status: int, field: str, reason: str, *, retry_after: float = RETRY_AFTER_SECONDS) -> None:
+    `errors` are all the fields and reasons, where more than one was found.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        field: str,
+        reason: str,
+        *,
+        retry_after: float = RETRY_AFTER_SECONDS,
+        errors: Sequence[tuple[str, str]] = (),
+    ) -> None:
         super().__init__(reason)
         self.status = status
         self.field = field
         self.reason = reason
         self.retry_after = retry_after  # seconds; told with a 429 and a 503
+        self.errors = tuple(errors)
 
     @property
     def body(self) -> bytes:
-        return error_body(self.status, self.field, self.reason)
+        return error_body(self.status, self.field, self.reason, self.errors)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -31,9 +44,17 @@ class RejectedError(Exception):
         return {"Retry-After": str(max(1, math.ceil(self.retry_after)))} if self.status in (429, 503) else {}
 
 
-def error_body(status: int, field: str, reason: str) -> bytes:
-    shown = reason.encode(errors="backslashreplace").decode()  # it may quote what is not Unicode
-    return msgspec.json.encode(ErrorView(error=ErrorDetail(field=field, reason=shown, status=status)))
+def error_body(status: int, field: str, reason: str, errors: Sequence[tuple[str, str]] = ()) -> bytes:
+    more = (
+        tuple(FieldError(field=_shown(where), reason=_shown(why)) for where, why in errors) if len(errors) > 1 else ()
+    )
+    detail = ErrorDetail(field=_shown(field), reason=_shown(reason), status=status, errors=more)
+    return msgspec.json.encode(ErrorView(error=detail))
+
+
+def _shown(text: str) -> str:
+    """What was sent, and is quoted, may be no Unicode."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def too_fast(field: str, reason: str, wait: float) -> RejectedError:

@@ -43,7 +43,10 @@ async def all_events(call: Call[EventsQuery]) -> web.StreamResponse:
     after = _after(call.request, call.query.after)
     tenant = None if call.who.admin else call.who.tenant
     if not _is_stream(call.request, follow=call.query.follow):
-        events = await call.gateway.store.events(after=after, tenant=tenant, newest=not after, limit=call.query.limit)
+        async with call.gateway.reading.one(call.who.tenant):
+            events = await call.gateway.store.events(
+                after=after, tenant=tenant, newest=not after, limit=call.query.limit
+            )
         return answer([told(event) for event in events])
     return await _stream(call, after=after, wants=lambda event: tenant is None or event.tenant == tenant)
 
@@ -53,7 +56,8 @@ async def job_events(call: Call[StoryQuery]) -> web.StreamResponse:
     after = _after(call.request, call.query.after)
     job = await call.gateway.job(call.who, call.path("job"))
     if not _is_stream(call.request, follow=call.query.follow):
-        story = await call.gateway.store.story(job.id)
+        async with call.gateway.reading.one(call.who.tenant):
+            story = await call.gateway.store.story(job.id)
         return answer([told(event) for event in story if not after or _place(event.cursor) > _place(after)])
     if job.state in FINAL and after:
         story = await call.gateway.store.story(job.id)

@@ -12,6 +12,7 @@ import msgspec
 from libs.messages import Message
 from libs.messages.events import CloudEvent, Event, cloud_event
 from libs.store import GatewayStore, StoreUnavailableError
+from services.gateway.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +20,7 @@ WAITING_MAX = 4096  # events that one reader may be behind before it must read t
 TAKEN_MAX = 256
 PAGE = 1000
 POLL_SECONDS = 1.0  # hints may be lost
+EVERYBODY = "admin"  # whose turns administrators take, who read of all tenants
 GAP_SECONDS = 0.02  # between two readings, however many hints there are
 
 
@@ -115,8 +117,9 @@ class Reader:
 class Feed:
     """Reads the store only while somebody reads the feed."""
 
-    def __init__(self, store: GatewayStore, *, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(self, store: GatewayStore, reading: Turns, *, waiting_max: int = WAITING_MAX) -> None:
         self._store = store
+        self._reading_turns = reading
         self._waiting_max = waiting_max
         self._at = ""  # the cursor of the last event that the readers were given
         self._readers: set[Reader] = set()
@@ -236,9 +239,12 @@ class Feed:
     async def _pages(self, last: tuple[int, int], tenant: str | None) -> AsyncGenerator[list[Event], None]:
         """What the store has behind `last`."""
         cursor = f"{last[0]}-{last[1]}"
-        while events := await self._store.events(after=cursor, tenant=tenant, limit=TAKEN_MAX):
-            yield events
-            cursor = events[-1].cursor
+        while True:
+            async with self._reading_turns.one(tenant or EVERYBODY, patient=True):
+                events = await self._store.events(after=cursor, tenant=tenant, limit=TAKEN_MAX)
+            if events:
+                yield events
+                cursor = events[-1].cursor
             if len(events) < TAKEN_MAX:
                 return
 

@@ -1,6 +1,5 @@
 """All that the operations of one gateway share."""
 
-import asyncio
 import logging
 import re
 from collections.abc import Callable
@@ -13,8 +12,10 @@ from libs.bus import Bus
 from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.domain.spec import TOKEN_PATTERN
+from libs.domain.tenants import Allowance
 from libs.store import Access, GatewayStore
 from services.gateway.access import AccessCache, source_of
+from services.gateway.allowances import Allowances
 from services.gateway.cluster import Cluster
 from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
@@ -25,26 +26,34 @@ from services.gateway.reasons import Reasons
 from services.gateway.snapshots import Snapshots
 from services.gateway.streams import Streams
 from services.gateway.submissions import Submissions
+from services.gateway.turns import Turns
 from services.gateway.views import may_see
 
 logger = logging.getLogger(__name__)
 
 TOLD_AWAY_SECONDS = 1.0
+TENANTS_AT_ONCE = 3  # that read what is long: what is left of the connections to the store is for all else
+PAST_WAITING_MAX = 4  # of one tenant; one reads all that was open then
+PAST_WAIT_SECONDS = 10.0
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
 
 
 class Limits(Struct, frozen=True, kw_only=True):
     """What one gateway holds open at most, how fast it may be asked, and how often it shows that it is there.
 
-    `reads` and `changes` are of each tenant, `refusals` (unknown tokens) of each address.
+    `reads` and `changes` are of each tenant, `refusals` (unknown tokens) of each address, `tenants` is what each tenant
+    may take for which no administrator chose another.
     """
 
     connections_max: int = 4096
+    connections_per_address_max: int = 1024
+    reads_at_once_max: int = 2
     streams_max: int = 1024
     streams_per_tenant_max: int = 256
     reads: Rate = Rate(2000, 10_000)
     changes: Rate = Rate(2000, 10_000)
     refusals: Rate = Rate(5, 50)
+    tenants: Allowance = Allowance()
     heartbeat_seconds: float = 15.0
 
 
@@ -76,14 +85,24 @@ class Gateway:
         self.reasons = Reasons(self.snapshots)
         self.cluster = Cluster(clock=clock)
         self.unheard = Cluster(clock=clock)  # for the past, of which nothing is heard any more
-        self.looking_back = asyncio.Lock()
+        at_once = self.limits.reads_at_once_max
+        self.reading = Turns("reads of lists and events", at_once=TENANTS_AT_ONCE * at_once, per_tenant=at_once)
+        self.looking_back = Turns(
+            "requests with `at`", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
+        )
         self._told_away_at = -TOLD_AWAY_SECONDS
-        self.feed = Feed(store)
+        self.feed = Feed(store, self.reading)
         self.streams = Streams(self.limits.streams_max, self.limits.streams_per_tenant_max)
         self.nudges = Nudges(bus)
         self.meters = Meters(self.streams)
+        self.allowances = Allowances(self.limits.tenants)
         self.submissions = Submissions(
-            store=store, snapshots=self.snapshots, nudges=self.nudges, now=now, characters=characters
+            store=store,
+            snapshots=self.snapshots,
+            allowances=self.allowances,
+            nudges=self.nudges,
+            now=now,
+            characters=characters,
         )
 
     def tell_away(self, what: str) -> None:

@@ -24,9 +24,10 @@ class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 async def history(call: Call[HistoryQuery]) -> web.StreamResponse:
     query = call.query
     epoch, _, number = query.after.partition("-")
-    records = await call.gateway.store.history(
-        pool=query.pool, after=(int(epoch), int(number)), limit=query.limit, bytes_max=PART_BYTES
-    )
+    async with call.gateway.reading.one(call.who.tenant):
+        records = await call.gateway.store.history(
+            pool=query.pool, after=(int(epoch), int(number)), limit=query.limit, bytes_max=PART_BYTES
+        )
     after = f"{records[-1].epoch}-{records[-1].number}" if records else ""
     return answer(HistoryView(pool=query.pool, records=tuple(records), after=after))
 

@@ -10,6 +10,8 @@ from libs.domain.job import FINAL, Job, JobState
 from libs.domain.spec import TOKEN_PATTERN
 from libs.messages.asks import AskKind
 from libs.messages.http import Accepted, JobsView, PriorityWanted
+from libs.store import TenantFullError
+from services.gateway.allowances import check, too_much
 from services.gateway.endings import JobTold, endings
 from services.gateway.errors import RejectedError
 from services.gateway.explanations import explanation
@@ -46,10 +48,12 @@ async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
     tenant = query.tenant if call.who.admin else call.who.tenant
     if query.tenant is not None and query.tenant != tenant:
         raise RejectedError(403, "tenant", "a tenant sees its own jobs only")
-    found = await call.gateway.store.jobs(
-        tenant=tenant, states=_states(query.state), name=query.name or "", limit=query.limit, before=query.before
-    )
-    ends = await endings(call.gateway.store, found)
+    states = _states(query.state)
+    async with call.gateway.reading.one(call.who.tenant):
+        found = await call.gateway.store.jobs(
+            tenant=tenant, states=states, name=query.name or "", limit=query.limit, before=query.before
+        )
+        ends = await endings(call.gateway.store, found)
     shown = await call.gateway.reasons.fresh(found)
     views = tuple(job_view(job, call.gateway.cluster, ended_for=ends.get(job.id)) for job in shown)
     return answer(JobsView(jobs=views, before=found[-1].seq if len(found) == query.limit else None))
@@ -60,7 +64,8 @@ async def job(call: Call[PastQuery]) -> web.StreamResponse:
     found = await call.gateway.job(call.who, call.path("job"))
     if call.query.at:
         moment = moment_of(call.query.at, now=call.gateway.now())
-        told = told_by(await call.gateway.store.story(found.id), moment)
+        async with call.gateway.reading.one(call.who.tenant):
+            told = told_by(await call.gateway.store.story(found.id), moment)
         if not told:
             raise RejectedError(404, "at", f"{found.name} ({found.id}) had not been submitted by then")
         then = job_then(found, told)
@@ -75,9 +80,10 @@ async def job(call: Call[PastQuery]) -> web.StreamResponse:
 
 async def explain(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.job(call.who, call.path("job"))
-    return answer(
-        await explanation(call.gateway.store, call.gateway.snapshots, found, call.who, now=call.gateway.now())
-    )
+    gateway = call.gateway
+    async with gateway.reading.one(call.who.tenant):
+        explained = await explanation(gateway.store, gateway.snapshots, found, call.who, now=gateway.now())
+    return answer(explained)
 
 
 async def cancel(call: Call[NoQuery]) -> web.StreamResponse:
@@ -91,7 +97,18 @@ async def requeue(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.job(call.who, call.path("job"))
     if found.state is JobState.QUEUED:
         raise RejectedError(409, "job", f"{found.id} is in the queue already")
-    return await _ask(call, AskKind.REQUEUE, found)
+    allowance = call.gateway.allowances.of(call.who)
+    check(found.spec, allowance, priority=found.priority)
+    if allowance is None or found.state not in FINAL:
+        return await _ask(call, AskKind.REQUEUE, found)
+    gateway = call.gateway
+    try:
+        await gateway.store.ask_requeue(
+            job_id=found.id, pool=found.pool, tenant=call.who.tenant, at=gateway.now(), allowance=allowance
+        )
+    except TenantFullError as error:
+        raise too_much(str(error)) from None
+    return _asked(call, AskKind.REQUEUE, found)
 
 
 async def prioritise(call: Call[NoQuery]) -> web.StreamResponse:
@@ -99,6 +116,8 @@ async def prioritise(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.job(call.who, call.path("job"))
     if found.state in FINAL:
         raise RejectedError(409, "job", f"{found.id} is over already: {found.state}")
+    if wanted.priority > found.priority:
+        check(found.spec, call.gateway.allowances.of(call.who), priority=wanted.priority)
     return await _ask(call, AskKind.PRIORITISE, found, priority=wanted.priority)
 
 
@@ -107,7 +126,11 @@ async def _ask(call: Call[NoQuery], kind: AskKind, job: Job, *, priority: int = 
     await gateway.store.ask(
         kind, subject_id=job.id, pool=job.pool, tenant=call.who.tenant, at=gateway.now(), priority=priority
     )
-    gateway.nudges.asked(job.pool)
+    return _asked(call, kind, job)
+
+
+def _asked(call: Call[NoQuery], kind: AskKind, job: Job) -> web.StreamResponse:
+    call.gateway.nudges.asked(job.pool)
     return answer(Accepted(id=job.id, ask=kind, state=job.state.value), status=202)
 
 

@@ -1,23 +1,31 @@
-"""The listening socket: how many connections there may be, and how long one may stay without asking anything."""
+"""The listening socket: how many connections there may be, of whom, and how long one may stay without asking anything.
+
+A connection is a stranger's until it has brought a token that is known. Strangers may not stay for long, and the oldest
+gives way where there is no room left: so that connections that nobody is known by keep out nobody who is.
+"""
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
 from libs.service.sockets import notice_death
+from services.gateway.access import source_of
 from services.gateway.errors import error_body
 
-FIRST_REQUEST_SECONDS_MAX = 15.0
+FIRST_REQUEST_SECONDS_MAX = 10.0
+STRANGER_SECONDS_MAX = 5.0  # for a stranger to ask again
 IDLE_SECONDS_MAX = 75.0
 TAKEN_SECONDS_MAX = 30.0  # for a reader to take what was written to it and waits in our memory
 HANDSHAKE_SECONDS_MAX = 10.0
 UNHEARD_SECONDS_MAX = 30  # bytes sent and not acknowledged for so long: whoever asked has vanished
 LEAVE_SECONDS = 1.0  # for the rest of a body that was refused: so that its sender reads the refusal
 BACKLOG = 1024
+REFUSED_AT_ONCE_MAX = 256  # connections that are told so; more are closed without a word
 
 BUSY = error_body(503, "", "too many connections are open; ask again later")
 BUSY_ANSWER = (
@@ -29,17 +37,25 @@ BUSY_ANSWER = (
 class Connection(web.RequestHandler):
     """One connection. What is not HTTP is answered in the shape of all errors."""
 
-    _first: asyncio.TimerHandle | None = None
+    _left: "Callable[[Connection], None] | None" = None
+    _known = False
+    _silent: asyncio.TimerHandle | None = None  # until it asks something
     _untaken: asyncio.TimerHandle | None = None
     stream: "asyncio.Task[object] | None" = None  # what serves an answer that stays open: for nobody once we are lost
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         notice_death(transport, seconds=UNHEARD_SECONDS_MAX)
-        self._first = asyncio.get_running_loop().call_later(FIRST_REQUEST_SECONDS_MAX, self._nothing_asked)
+        self._wait_for_a_request(FIRST_REQUEST_SECONDS_MAX)
+
+    def leaving(self, left: "Callable[[Connection], None]") -> None:
+        """`left` is called once it is lost."""
+        self._left = left
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.asked()
+        if self._left is not None:
+            self._left(self)
         self._taken()
         super().connection_lost(exc)
         if self.stream is not None:
@@ -53,10 +69,27 @@ class Connection(web.RequestHandler):
         super().resume_writing()
         self._taken()
 
+    @property
+    def is_idle_stranger(self) -> bool:
+        return not self._known and self._silent is not None
+
     def asked(self) -> None:
-        if self._first is not None:
-            self._first.cancel()
-            self._first = None
+        """A request has come."""
+        if self._silent is not None:
+            self._silent.cancel()
+            self._silent = None
+
+    def let_in(self) -> None:
+        """It brought a token that is known."""
+        self._known = True
+
+    def answered(self) -> None:
+        """Its request has an answer."""
+        if not self._known and self.transport is not None:
+            self._wait_for_a_request(STRANGER_SECONDS_MAX)
+
+    def _wait_for_a_request(self, seconds: float) -> None:
+        self._silent = asyncio.get_running_loop().call_later(seconds, self._nothing_asked)
 
     def handle_error(
         self,
@@ -73,7 +106,10 @@ class Connection(web.RequestHandler):
         return response
 
     def _nothing_asked(self) -> None:
-        self.force_close()
+        if self.transport is not None and self.transport.get_write_buffer_size():
+            self._wait_for_a_request(STRANGER_SECONDS_MAX)
+        else:
+            self.force_close()
 
     def _taken(self) -> None:
         if self._untaken is not None:
@@ -86,12 +122,93 @@ class Connection(web.RequestHandler):
 
 
 class Busy(asyncio.Protocol):
-    """Says that there are too many, and closes."""
+    """Says that there are too many connections, and closes once the other end has read it, or soon."""
+
+    def __init__(self, left: Callable[["Busy"], None]) -> None:
+        self._left = left
+        self._transport: asyncio.WriteTransport | None = None
+        self._closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(BUSY_ANSWER)
-        transport.close()
+        self._transport = cast("asyncio.WriteTransport", transport)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._say)  # not here: the transport is not ready before this returns
+        self._closing = loop.call_later(LEAVE_SECONDS, self._transport.abort)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+        self._left(self)
+
+    def _say(self) -> None:
+        assert self._transport is not None
+        if self._transport.is_closing():
+            return
+        self._transport.write(BUSY_ANSWER)
+        if self._transport.can_write_eof():
+            self._transport.write_eof()  # what it sent is read and dropped meanwhile: else it would get a reset
+
+
+class Door(asyncio.Protocol):
+    """What every connection meets first: it goes on as a `Connection`, as `Busy`, or not at all."""
+
+    def __init__(self, hall: "Hall") -> None:
+        self._hall = hall
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        peer = transport.get_extra_info("peername")
+        socket = cast("asyncio.Transport", transport)  # uvloop's is one that does not say so
+        protocol = self._hall.protocol_for(source_of(peer[0] if isinstance(peer, tuple) else ""))
+        if protocol is None:
+            asyncio.get_running_loop().call_soon(socket.abort)
+            return
+        socket.set_protocol(protocol)
+        protocol.connection_made(transport)
+
+
+class Hall:
+    """All connections, counted by the address that they come from."""
+
+    def __init__(self, make: Callable[[], Connection], *, connections_max: int, per_address_max: int) -> None:
+        self._make = make
+        self._connections_max = connections_max
+        self._per_address_max = per_address_max
+        self._open: dict[Connection, str] = {}  # the oldest first
+        self._addresses: Counter[str] = Counter()
+        self._refused: set[Busy] = set()
+
+    def protocol_for(self, address: str) -> Connection | Busy | None:
+        """None: it is closed without a word."""
+        if self._addresses[address] < self._per_address_max and self._has_room():
+            connection = self._make()
+            connection.leaving(self._left)
+            self._open[connection] = address
+            self._addresses[address] += 1
+            return connection
+        if len(self._refused) >= REFUSED_AT_ONCE_MAX:
+            return None
+        busy = Busy(self._refused.discard)
+        self._refused.add(busy)
+        return busy
+
+    def _has_room(self) -> bool:
+        """Where there is none, the oldest stranger that asks nothing makes room."""
+        if len(self._open) < self._connections_max:
+            return True
+        stranger = next((connection for connection in self._open if connection.is_idle_stranger), None)
+        if stranger is None:
+            return False
+        self._left(stranger)
+        stranger.force_close()
+        return True
+
+    def _left(self, connection: Connection) -> None:
+        address = self._open.pop(connection, None)
+        if address is None:
+            return
+        self._addresses[address] -= 1
+        if not self._addresses[address]:
+            del self._addresses[address]
 
 
 @asynccontextmanager
@@ -101,6 +218,7 @@ async def listening(
     host: str,
     port: int,
     connections_max: int,
+    per_address_max: int,
     stop_seconds: float = 5.0,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[int]:
@@ -117,14 +235,20 @@ async def listening(
     }
     loop = asyncio.get_running_loop()
 
-    def accept() -> asyncio.Protocol:
-        if len(server.connections) >= connections_max:
-            return Busy()
-        return Connection(server, loop=loop, **options)
-
+    hall = Hall(
+        lambda: Connection(server, loop=loop, **options),
+        connections_max=connections_max,
+        per_address_max=per_address_max,
+    )
     handshake = None if tls is None else HANDSHAKE_SECONDS_MAX
     listener = await loop.create_server(
-        accept, host, port, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=handshake, ssl_shutdown_timeout=handshake
+        lambda: Door(hall),
+        host,
+        port,
+        backlog=BACKLOG,
+        ssl=tls,
+        ssl_handshake_timeout=handshake,
+        ssl_shutdown_timeout=handshake,
     )
     try:
         yield listener.sockets[0].getsockname()[1]

@@ -5,7 +5,7 @@ from aiohttp import web
 from libs.domain.job import Job
 from libs.messages.asks import AskKind
 from libs.messages.http import Accepted, NodesView
-from libs.store import Moment
+from libs.store import Access, Moment
 from services.gateway.gateway import Gateway
 from services.gateway.gpus import slowest_of
 from services.gateway.past import Past, PastQuery, moment_of, past_of
@@ -25,7 +25,7 @@ async def cluster(call: Call[PastQuery]) -> web.StreamResponse:
     """As it is; or as it was, with nothing of what its nodes tell only now."""
     gateway = call.gateway
     if call.query.at:
-        past = await _past(gateway, moment_of(call.query.at, now=gateway.now()))
+        past = await _past(gateway, call.who, moment_of(call.query.at, now=gateway.now()))
         holding = [job for job in past.jobs if job.state.holding]
         queued = [job for job in past.jobs if not job.state.holding]
         return answer(cluster_view(past.nodes, holding, queued, gateway.unheard, call.who, now=past.at))
@@ -38,9 +38,9 @@ async def cluster(call: Call[PastQuery]) -> web.StreamResponse:
     return answer(with_reasons(view, fresh))
 
 
-async def _past(gateway: Gateway, moment: Moment) -> Past:
+async def _past(gateway: Gateway, who: Access, moment: Moment) -> Past:
     await gateway.must_be_kept(moment.at)
-    async with gateway.looking_back:  # it reads much: one at a time
+    async with gateway.looking_back.one(who.tenant):
         told = await gateway.store.told_until(moment)
         ids = dict.fromkeys(event.subject_id for event in told if event.topic == "jobs")
         past = past_of(told, await gateway.store.jobs_of(list(ids)), moment)

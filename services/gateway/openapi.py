@@ -17,7 +17,7 @@ PATH_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 PATH_WORDS = {
     "job": "A job's id, or a name: then the newest job of that name.",
     "node": "A node's id.",
-    "tenant": "A tenant.",
+    "tenant": "A tenant's name.",
     "label": "The label that its tokens were made with.",
 }
 ERRORS = {
@@ -30,7 +30,7 @@ ERRORS = {
     415: "The body is of a type that is not taken.",
     416: "The log is shorter.",
     422: "Understood, and impossible on this cluster.",
-    429: "Faster than you may ask: again after `Retry-After` seconds. Nothing was done.",
+    429: "Faster, or more, than you may: again after `Retry-After` seconds. Nothing was done.",
     503: "Not now: ask again after `Retry-After` seconds.",
 }
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
@@ -188,11 +188,11 @@ def _errors(route: Route[Any]) -> Iterable[int]:
     if route.group == "about":
         return
     yield from (400, 401)
-    if route.who is Who.ADMIN or route.path == "/v1/jobs":
+    if route.who is Who.ADMIN or route.path in ("/v1/jobs", "/v1/jobs/{job}/requeue", "/v1/jobs/{job}/priority"):
         yield 403
     if "{" in route.path:
         yield 404
-    if route.method == "POST" and (route.path == "/v1/jobs" or "{job}" in route.path):
+    if route.method == "POST" and (route.path in ("/v1/jobs", "/v1/tokens") or "{job}" in route.path):
         yield 409
     if route.body is not None:
         yield from (413, 415)

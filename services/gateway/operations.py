@@ -16,13 +16,16 @@ from libs.messages.http import (
     PriorityWanted,
     SpecificationsView,
     Submitted,
+    TenantsView,
+    TenantView,
+    TenantWanted,
     TokenMade,
     TokensRevoked,
     TokensView,
     TokenWanted,
 )
 from libs.planning.explain import Explanation
-from services.gateway import documents, events, gpus, history, jobs, logs, nodes, tokens
+from services.gateway import documents, events, gpus, history, jobs, logs, nodes, tenants, tokens
 from services.gateway.events import SSE, EventsQuery, StoryQuery
 from services.gateway.gpus import GpusQuery
 from services.gateway.history import HistoryQuery, SpecificationsQuery
@@ -56,7 +59,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         group="jobs",
         summary="Submit a job",
         description="Answered when it is durable: from then on it is not lost. With an `Idempotency-Key` it may be"
-        " sent again without harm: the same key is the same job.",
+        " sent again without harm: the same key is the same job. A tenant that has as much open as it may gets a 429.",
         handler=jobs.submit,
         query=NoQuery,
         body=JobSpec,
@@ -290,6 +293,31 @@ OPERATIONS: tuple[Route[Any], ...] = (
         query=NoQuery,
         who=Who.ADMIN,
         answers={200: Answer(description="How many were in force.", type=TokensRevoked)},
+    ),
+    Route(
+        method="GET",
+        path="/v1/tenants",
+        group="tenants",
+        summary="List tenants",
+        description="What each may take, and what it has taken.",
+        handler=tenants.tenants,
+        query=NoQuery,
+        who=Who.ADMIN,
+        answers={200: Answer(description="All of them, by name.", type=TenantsView)},
+    ),
+    Route(
+        method="PATCH",
+        path="/v1/tenants/{tenant}",
+        group="tenants",
+        summary="Change what a tenant may take",
+        description="What it has open already goes on; what is beyond its limits is refused from now on, by every"
+        " gateway within two seconds.",
+        handler=tenants.change,
+        query=NoQuery,
+        who=Who.ADMIN,
+        body=TenantWanted,
+        answers={200: Answer(description="The tenant as it is now.", type=TenantView)},
+        example="""-d '{"jobs_open_max": 1000, "priority_max": null}'""",
     ),
     Route(
         method="GET",

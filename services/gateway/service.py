@@ -94,9 +94,16 @@ async def run(
         loops.append(Every(FORGET_SECONDS, forget, retry_on=(StoreUnavailableError,), name="tokens"))
     if certificate is not None:
         loops.append(Every(RENEW_SECONDS, renewing(certificate), retry_on=(SettingsError,), name="certificate"))
-    app, most = application(gateway), gateway.limits.connections_max
+    app, within = application(gateway), gateway.limits
     tls = None if certificate is None else certificate.context
-    async with listening(app, host=host, port=port, connections_max=most, tls=tls) as served:
+    async with listening(
+        app,
+        host=host,
+        port=port,
+        connections_max=within.connections_max,
+        per_address_max=within.connections_per_address_max,
+        tls=tls,
+    ) as served:
         if listens_on is not None:
             listens_on(served)
         try:

@@ -1,13 +1,15 @@
 """One way in for a job, whether it came over HTTP or NATS."""
 
+import asyncio
 from collections.abc import Callable
 
 from libs.bus import Asked
-from libs.domain.spec import JobSpec, SpecError, decode_spec
+from libs.domain.spec import JobSpec, Kind, SpecError, decode_spec
 from libs.messages import http
 from libs.messages.asks import SubmitAnswered
-from libs.store import Access, GatewayStore, KeyReusedError, StoreUnavailableError
+from libs.store import Access, GatewayStore, KeyReusedError, StoreUnavailableError, TenantFullError
 from services.gateway.access import AccessCache
+from services.gateway.allowances import Allowances, check, too_much
 from services.gateway.errors import RejectedError, unavailable
 from services.gateway.nudges import Nudges
 from services.gateway.snapshots import Snapshots
@@ -34,12 +36,15 @@ class Submissions:
         *,
         store: GatewayStore,
         snapshots: Snapshots,
+        allowances: Allowances,
         nudges: Nudges,
         now: Callable[[], float],
         characters: Callable[[int], str],
     ) -> None:
         self._store = store
         self._snapshots = snapshots
+        self._allowances = allowances
+        self._reading = asyncio.Lock()
         self._nudges = nudges
         self._now = now
         self._characters = characters
@@ -47,11 +52,10 @@ class Submissions:
     async def submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> http.Submitted:
         """Check it, store it, return when it is durable. Raises RejectedError."""
         _check_key(key)
+        spec = await self._decoded(body, _content(content_type))
+        allowance = self._allowances.of(who)
         try:
-            spec = decode_spec(body, content=_content(content_type))
-        except SpecError as error:
-            raise RejectedError(400, error.field, error.reason) from None
-        try:
+            check(spec, allowance)
             (await self._snapshots.nodes.get()).admission.check(spec)
         except RejectedError:
             # What was accepted once is not refused when it is sent again, whatever became of the nodes.
@@ -60,19 +64,45 @@ class Submissions:
             return before
         job_id = f"j-{self._characters(ID_CHARACTERS)}"
         try:
-            stored = await self._store.submit(spec, job_id=job_id, tenant=who.tenant, key=key, at=self._now())
+            stored = await self._store.submit(
+                spec, job_id=job_id, tenant=who.tenant, key=key, at=self._now(), allowance=allowance
+            )
+        except TenantFullError as error:
+            raise too_much(str(error)) from None
         except KeyReusedError as error:
             raise RejectedError(409, "Idempotency-Key", str(error)) from None
         if stored.created:
             self._nudges.asked(spec.pool, told=True)
-        return http.Submitted(id=stored.job_id, name=spec.name, created=stored.created)
+        return http.Submitted(id=stored.job_id, name=spec.name, created=stored.created, notes=notes_on(spec))
+
+    async def _decoded(self, body: bytes, content: str) -> JobSpec:
+        """YAML is read in a thread, one document at a time: its reading is bounded, and not short."""
+        try:
+            if content != "yaml":
+                return decode_spec(body, content=content)
+            async with self._reading:
+                return await asyncio.to_thread(decode_spec, body, content=content)
+        except SpecError as error:
+            raise RejectedError(400, error.field, error.reason, errors=error.mistakes) from None
 
     async def _before(self, spec: JobSpec, who: Access, key: str) -> http.Submitted | None:
         try:
             before = await self._store.submitted(spec, tenant=who.tenant, key=key)
         except KeyReusedError:
             return None
-        return None if before is None else http.Submitted(id=before.job_id, name=spec.name, created=False)
+        if before is None:
+            return None
+        return http.Submitted(id=before.job_id, name=spec.name, created=False, notes=notes_on(spec))
+
+
+def notes_on(spec: JobSpec) -> tuple[str, ...]:
+    """What a person who submits this should know, and may not expect."""
+    if spec.preemptible and spec.kind in (Kind.NOTEBOOK, Kind.INFERENCE):
+        return (
+            f"this {spec.kind} can be stopped to make room for more important jobs, and what it has in memory is lost"
+            " then; it starts again as soon as there is room. A higher priority makes that less likely",
+        )
+    return ()
 
 
 async def answer_submit(

@@ -38,9 +38,18 @@ async def make(call: Call[NoQuery]) -> web.StreamResponse:
     token = TOKEN_PREFIX + gateway.characters(TOKEN_CHARACTERS)
     now = gateway.now()
     ends = None if wanted.expires_in is None else now + wanted.expires_in
-    await gateway.store.add_token(
-        token_hash(token), tenant=wanted.tenant, admin=wanted.admin, label=wanted.label, at=now, expires_at=ends
+    stored = await gateway.store.add_token(
+        token_hash(token),
+        tenant=wanted.tenant,
+        admin=wanted.admin,
+        label=wanted.label,
+        at=now,
+        expires_at=ends,
+        label_is_new=True,
     )
+    if not stored:
+        reason = f"tenant {wanted.tenant} has a token with the label {wanted.label}: revoke it, or choose another label"
+        raise RejectedError(409, "label", reason)
     made = TokenMade(token=token, tenant=wanted.tenant, label=wanted.label, admin=wanted.admin, expires_at=ends)
     return answer(made, status=201, headers={"Cache-Control": "no-store"})
 

@@ -2,5 +2,6 @@
 
 Hears: AskStored, NodeReported (and answers it with NodeDesired), GpusScored, ClassesLearnt, OutboxFilled.
 Says:  NodeHinted, OutboxFilled, and every event in the outbox, on the stream of events.
-Owns:  jobs, gpu_slots, nodes, leases, policies, decisions; empties asks and the outbox.
+Owns:  jobs, gpu_slots, nodes, leases, policies, decisions, tenant_ended (by a trigger on jobs);
+       empties asks and the outbox.
 """

@@ -31,13 +31,24 @@ ANSWER_SECONDS_MAX = ACQUIRE_SECONDS_MAX + COMMAND_SECONDS_MAX + CONNECT_SECONDS
 # Who may write what; everything else is refused. `table.column` where only that column may be changed.
 MAY_WRITE = {
     "gateway": {
-        "INSERT": {"tenants", "tokens", "submissions", "asks", "events", "outbox"},
-        "UPDATE": {"tokens.revoked_at", "tokens.used_at"},
+        "INSERT": {"tenants", "tokens", "submissions", "asks", "events", "outbox", "tenant_submitted"},
+        "UPDATE": {
+            "tokens.revoked_at",
+            "tokens.used_at",
+            "tenants.jobs_open_max",
+            "tenants.spec_bytes_max",
+            "tenants.priority_max",
+            "tenants.may_be_unpreemptible",
+            "tenant_submitted",
+        },
         "DELETE": {"tokens"},
     },
     "scheduler": {
-        "INSERT": {"leases", "leaderships", "jobs", "gpu_slots", "nodes", "events", "outbox", "decisions", "policies"},
-        "UPDATE": {"leases", "jobs", "nodes", "outbox", "policies"},
+        "INSERT": {
+            *{"leases", "leaderships", "jobs", "gpu_slots", "nodes", "events", "outbox", "decisions", "policies"},
+            "tenant_ended",
+        },
+        "UPDATE": {"leases", "jobs", "nodes", "outbox", "policies", "tenant_ended"},
         "DELETE": {"asks", "gpu_slots", "leaderships", "nodes", "outbox", "decisions"},
     },
     "scorer": {
@@ -49,7 +60,7 @@ MAY_WRITE = {
 }
 MAY_NOT_READ = {
     "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations"},
-    "scheduler": {"tenants", "tokens", "migrations", "envelopes", "retention", "event_offset"},
+    "scheduler": {"tenants", "tokens", "migrations", "envelopes", "retention", "event_offset", "tenant_submitted"},
     "scorer": {
         *{
             "tenants",
@@ -67,6 +78,8 @@ MAY_NOT_READ = {
             "envelopes",
             "retention",
             "event_offset",
+            "tenant_submitted",
+            "tenant_ended",
         },
     },
     "reallocator": {
@@ -74,6 +87,8 @@ MAY_NOT_READ = {
         "migrations",
         "retention",
         "event_offset",
+        "tenant_submitted",
+        "tenant_ended",
     },
 }
 MAY_NOT_DO = (
@@ -141,7 +156,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 21
+    assert len(tables) == 23
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

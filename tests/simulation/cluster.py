@@ -13,6 +13,7 @@ from msgspec import Struct
 from libs.bus import BusError
 from libs.domain.classes import JOB_CLASSES
 from libs.domain.cluster import Capacity, Gpu
+from libs.domain.tenants import Allowance
 from libs.gpus import GpuWatch
 from libs.messages.nodes import NodeReported, ProgressSeen, RunState
 from libs.messages.signals import HostSample, NodeSampled, PoolReviewed, RunSample
@@ -27,7 +28,7 @@ from services.executor.guard.core import Policy
 from services.executor.runtime import RuntimeUnavailableError
 from services.executor.runtime.fake import FakeProgress
 from services.gateway.feed import EventTold
-from services.gateway.gateway import Gateway
+from services.gateway.gateway import Gateway, Limits
 from services.gateway.service import SUBMIT_SUBJECT
 from services.gateway.submissions import answer_submit
 from services.reallocator import service as reallocator
@@ -347,7 +348,12 @@ class Cluster:
     def _gateway(self, clock: Clock) -> Callable[[Life], Awaitable[None]]:
         async def run(life: Life) -> None:
             gateway = Gateway(
-                store=life.store, bus=life.bus, now=clock, clock=self.loop.time, characters=life.characters
+                store=life.store,
+                bus=life.bus,
+                now=clock,
+                clock=self.loop.time,
+                characters=life.characters,
+                limits=Limits(tenants=Allowance(may_be_unpreemptible=True)),
             )
 
             async def submit(asked: Any) -> Any:

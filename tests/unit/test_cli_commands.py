@@ -27,6 +27,8 @@ from libs.messages.http import (
     JobsView,
     NodesView,
     Submitted,
+    TenantsView,
+    TenantView,
     TokenMade,
     TokensRevoked,
     TokensView,
@@ -410,6 +412,54 @@ async def test_a_token_is_made_and_printed_alone(gateway: ToldGateway, capsys: S
     gateway.answers["DELETE /v1/tokens/bob/ci"] = TokensRevoked(revoked=1)
     assert await weft(gateway, "token", "revoke", "bob", "--label", "ci") == 0
     assert capsys.readouterr().out == "1 token revoked\n"
+
+
+def alices(**fields: Any) -> TenantView:
+    usual: dict[str, Any] = {
+        "id": "alice",
+        "created_at": time.time() - 120,
+        "jobs_open": 3,
+        "jobs_open_max": 1000,
+        "spec_bytes": 1536,
+        "spec_bytes_max": 64 << 20,
+        "priority_max": 100,
+        "may_be_unpreemptible": False,
+        "chosen": ("jobs_open_max",),
+    }
+    return TenantView(**usual | fields)
+
+
+async def test_tenants_are_listed_with_what_they_have_taken(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["GET /v1/tenants"] = TenantsView(tenants=(alices(),))
+    assert await weft(gateway, "tenant", "list") == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.split() == ["alice", "3", "of", "1000", "*", "1.5KiB", "of", "64MiB", "to", "100", "no", "2m", "ago"]
+
+
+async def test_what_a_tenant_may_take_is_changed_by_what_was_given_alone(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["PATCH /v1/tenants/alice"] = alices()
+    typed = ("--jobs-open", "1000", "--spec-bytes", "1MiB", "--priority", "default", "--unpreemptible", "yes")
+    assert await weft(gateway, "tenant", "set", "alice", *typed) == 0
+    assert json.loads(gateway.bodies[0]) == {
+        "jobs_open_max": 1000,
+        "spec_bytes_max": 1 << 20,
+        "priority_max": None,
+        "may_be_unpreemptible": True,
+    }
+    assert "alice" in capsys.readouterr().out
+    for wrong in ((), ("--jobs-open", "many"), ("--spec-bytes", "4G"), ("--unpreemptible", "maybe")):
+        assert await weft(gateway, "tenant", "set", "alice", *wrong) == 2
+    assert len(gateway.bodies) == 1
+
+
+async def test_what_a_job_should_know_of_itself_is_told_once_on_stderr(
+    gateway: ToldGateway, capsys: Said, tmp_path: Path
+) -> None:
+    gateway.answers["POST /v1/jobs"] = Submitted(id="j-1", name="lab", created=True, notes=("it can be stopped",))
+    (tmp_path / "job.yaml").write_bytes(b"name: lab\ncommand: [x]\n")
+    for typed in (("run", "--", "x"), ("submit", str(tmp_path / "job.yaml"))):
+        assert await weft(gateway, *typed) == 0
+        assert capsys.readouterr() == ("j-1\n", "note: it can be stopped\n")
 
 
 async def test_a_token_may_end_by_itself(gateway: ToldGateway, capsys: Said) -> None:

@@ -78,6 +78,23 @@ def test_a_share_is_refused_until_sharing_exists() -> None:
     assert refusal(asked) == (422, "roles.worker.share", "sharing a GPU is not available yet; ask for whole gpus")
 
 
+def test_what_nothing_acts_on_yet_is_refused_and_a_max_that_asks_for_nothing_more_is_not() -> None:
+    asked = spec(kind="inference", objective={"latency": "50ms", "rate": 10})
+    assert refusal(asked) == (422, "objective", "nothing acts on an objective yet; leave it out")
+    assert refusal(spec(role={"replicas": {"want": 1, "max": 1}})) is None
+    status, field, reason = refusal(spec(role={"replicas": {"want": 1, "max": 2}})) or (0, "", "")
+    assert (status, field) == (422, "roles.worker.replicas.max")
+    assert "say 1" in reason
+
+
+def test_a_model_that_is_not_there_is_answered_with_those_that_are() -> None:
+    nodes = node("node-1", model="A100"), node("node-2", model="L40S")
+    _, field, reason = refusal(spec(gpus=1, gpu_model="NVIDIA H100"), *nodes) or (0, "", "")
+    assert field == "gpu_model"
+    assert reason == "no node of pool default has a GPU of model NVIDIA H100; there is A100, L40S"
+    assert refusal(spec(gpus=1, gpu_model="L40S"), *nodes) is None
+
+
 def test_without_an_allow_list_no_volume_is_taken() -> None:
     assert (refusal(spec(**volume("/data"))) or (0, "", ""))[:2] == (422, "volumes[0].source")
 

@@ -10,6 +10,7 @@ from libs.messages.events import Event
 from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
 from services.gateway.feed import EventTold, Feed
+from services.gateway.turns import Turns
 from services.scheduler.relay import Relay
 from tests.support.builders import spec
 
@@ -24,7 +25,7 @@ async def submit(store: MemoryStore, *job_ids: str, tenant: str = "alice") -> No
 
 @asynccontextmanager
 async def feeding(store: MemoryStore, *, waiting_max: int = 100) -> AsyncIterator[Feed]:
-    feed = Feed(store, waiting_max=waiting_max)
+    feed = Feed(store, Turns("reads", at_once=2, per_tenant=2), waiting_max=waiting_max)
     yield feed
     await feed.close()
 

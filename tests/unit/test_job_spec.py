@@ -1,6 +1,9 @@
 """The one validation of a job: what is accepted, and what one error says of what is not."""
 
 import json
+import math
+import re
+import time
 from typing import Any
 
 import msgspec
@@ -8,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from libs.domain.mistakes import MISTAKES_MAX
 from libs.domain.quantity import duration_seconds, duration_text, size_bytes, size_text
 from libs.domain.spec import SPEC_BYTES_MAX, Kind, SpecError, decode_spec
 
@@ -104,22 +108,109 @@ def test_what_cannot_be_is_refused_with_its_field(body: dict[str, object], field
     ("body", "reason"),
     [
         (b"{", "not YAML"),
-        (b"a: &x [1]\nb: *x", "aliases"),
-        (b"- " * 100_000, "deep"),
-        (b"[" * 100_000, "deep"),
+        (b"- " * 10_000, "deep"),
+        (b"[" * 10_000, "deep"),
+        (b"[" * 100_000, "64 KiB"),
         (b"--- a\n--- b", "single document"),
-        (b"!!python/object:os.system x", "not YAML"),
-        (b"a: 2020-99-99", "not YAML"),
+        (b"!!python/object:os.system x", "tags"),
         (b"a: \xff", "not YAML"),
         (b"hello", "object"),
         (b"", "object"),
         (b"x" * (SPEC_BYTES_MAX + 1), "at most"),
+        (b"? [a]\n: b", "a name is text"),
     ],
 )
 def test_bad_yaml_is_refused_with_one_reason(body: bytes, reason: str) -> None:
     field, found = refusal(body, content="yaml")
     assert field == ""
     assert reason in found
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "reason"),
+    [
+        (b"a: &x [1]\nb: *x", "a", "anchors and aliases"),
+        (b"b: *x", "b", "aliases"),
+        (b"name: !!str a", "name", "tags"),
+        (b"name: a\nname: b", "name", "is given twice"),
+        (b"roles: {worker: {gpus: 1, gpus: 2}}", "roles.worker.gpus", "is given twice"),
+        (b"volumes: [{source: /a}, {source: /b, source: /c}]", "volumes[1].source", "is given twice"),
+        (b"<<: {name: a}", "<<", "no such field"),
+        (b"a: 2020-99-99", "a", "no such field"),
+    ],
+)
+def test_what_yaml_can_say_and_a_job_cannot_is_refused_with_its_place(body: bytes, field: str, reason: str) -> None:
+    found, why = refusal(body, content="yaml")
+    assert found == field
+    assert reason in why
+
+
+COSTLY_YAML = {
+    "base-60 integers": b"x: 1" + b":10" * 349_505,
+    "base-60 integers, as many as are read": b"x: 1" + b":10" * 21_000,
+    "ones": b"[" + b"1," * 524_000 + b"1]",
+    "as many ones as are read": b"[" + b"1," * 32_000 + b"1]",
+    "lists": b"[" + b"[]," * 349_000 + b"1]",
+    "as many lists as are read": b"[" + b"[]," * 21_000 + b"1]",
+    "keys": b"{" + b"".join(b"a%d: 1," % number for number in range(5_000)) + b"}",
+    "deep": b"[" * 65_000,
+    "a long word": b"name: " + b"a" * 60_000,
+    "a long number": b"name: " + b"9" * 60_000,
+    "a long float": b"name: 0." + b"9" * 60_000,
+    "underscores": b"name: 1" + b"_" * 60_000,
+    "dates": b"[" + b"2020-01-01," * 5_900 + b"1]",
+    "comments": b"#\n" * 32_000,
+    "documents": b"--- a\n" * 10_000,
+    "aliases": b"a: &a [x]\n" + b"".join(b"a%d: *a\n" % number for number in range(6_000)),
+}
+
+
+@pytest.mark.parametrize("shape", COSTLY_YAML)
+def test_no_shape_of_yaml_costs_more_than_a_moment(shape: str) -> None:
+    begun = time.process_time()
+    refusal(COSTLY_YAML[shape], content="yaml")
+    assert time.process_time() - begun < 0.5  # it was 28 s
+
+
+COSTLY_PATTERNS = {
+    "wide ranges": "(?i)(?P<a>x)" + r"[!-\uffff]" * 98,
+    "wide ranges, spelt out": "(?i)(?P<a>x)" + "[!-\uffff]" * 197,
+    "wide ranges by name": r"(?i)(?P<a>x)[!-\N{LATIN SMALL LETTER A WITH MACRON}-\N{FULLWIDTH TILDE}]",
+    "wide ranges of the far planes": r"(?i)(?P<a>x)" + r"[!-\U0010ffff]" * 60,
+    "a wide range behind a comment": r"(?P<a>x)(?#[)[]!-\uffff]",
+    "many sets": "(?i)(?P<a>x)" + r"[\x00-\xff]" * 80,
+    "many ranges": "(?i)(?P<a>x)[" + "!-~" * 300 + "]",
+    "many groups": "(?P<a>x)" + "(?:a|\u0101)" * 109,
+}
+
+
+@pytest.mark.parametrize("name", COSTLY_PATTERNS)
+def test_a_pattern_that_is_slow_to_compile_is_refused_before_it_is_compiled(name: str) -> None:
+    re.purge()
+    begun = time.process_time()
+    field, _ = refusal(job(progress={"pattern": COSTLY_PATTERNS[name]}))
+    assert field == "progress.pattern"
+    assert time.process_time() - begun < 0.05
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(?i)(?P<a>x)" + r"[\x00-\xff]" * 32,
+        "(?P<a>x)" + "(?:a|\u0101)" * 63,
+        "(?P<a>x)" + "[a\u0101]" * 32,
+        "(?i)(?P<a>[" + "".join(chr(0x100 + number) for number in range(900)) + "])",
+        "(?P<a>" + "(" * 60 + "a" + ")" * 60 + ")",
+    ],
+)
+def test_the_costliest_pattern_that_is_taken_compiles_in_a_moment(pattern: str) -> None:
+    cheapest = math.inf
+    for _ in range(5):
+        re.purge()
+        begun = time.process_time()
+        decode_spec(msgspec.json.encode(job(progress={"pattern": pattern})))
+        cheapest = min(cheapest, time.process_time() - begun)
+    assert cheapest < 0.02
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"[" * 100_000, b"\xff", b'{"name": "a"', b"null"])
@@ -188,8 +279,9 @@ ESCAPES = {
 
 @pytest.mark.parametrize("field", ESCAPES)
 def test_there_is_no_field_by_which_a_job_gets_out_of_its_container(field: str) -> None:
-    assert refusal(job(**{field: ESCAPES[field]})) == (field, "no such field")
-    assert refusal(worker(**{field: ESCAPES[field]})) == (f"roles.odd.{field}", "no such field")
+    for body, place in ((job, field), (worker, f"roles.odd.{field}")):
+        found, reason = refusal(body(**{field: ESCAPES[field]}))
+        assert (found, reason[:13]) == (place, "no such field")
 
 
 @pytest.mark.parametrize("target", ["/", "/proc", "/sys", "/dev", "/proc/sys/kernel", "/dev/shm"])
@@ -262,3 +354,54 @@ def test_the_words_of_tuning_need_no_quotes_in_yaml(mode: str) -> None:
 def test_true_and_false_are_what_yaml_says_they_are() -> None:
     found = decode_spec(b"name: a\ncommand: ['true']\npreemptible: false\nread_only: True\n", content="yaml")
     assert (found.preemptible, found.read_only) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        (job(command="python train.py"), "command", 'a list of words, not a string; did you mean command: [sh, -c, "'),
+        (worker(replicas=3), "roles.odd.replicas", "did you mean replicas: {want: 3}"),
+        (job(retries=3), "retries", "did you mean retries: {max: 3}"),
+        (job(kind="train"), "kind", "one of training, inference, notebook, batch, not train; did you mean training?"),
+        (job(env={"A": 1, "B": "b"}), "env.A", 'put it in quotes, "1"'),
+        (worker(env={"A": True}), "roles.odd.env.A", 'put it in quotes, "true"'),
+        (job(gpus=2), "gpus", "it belongs in roles.worker"),
+        (job(comand=["true"]), "comand", "did you mean command?"),
+        (job(priorty=1), "priorty", "did you mean priority?"),
+        (worker(gpu=2), "roles.odd.gpu", "did you mean gpus?"),
+        (worker(priority=2), "roles.odd.priority", "it belongs in the job itself"),
+        (worker(memory="4G"), "roles.odd.memory", "did you mean 4GiB or 4GB?"),
+        (worker(memory="4Gi"), "roles.odd.memory", "did you mean 4GiB or 4GB?"),
+        (job(workdir="src"), "workdir", "expected an absolute path"),
+        (job(image="a b"), "image", "expected a container image"),
+        (job(env={"1A": "x"}), "env", "1A: expected a name of letters"),
+    ],
+)
+def test_a_mistake_that_people_make_is_told_with_what_would_be_right(
+    body: dict[str, object], field: str, words: str
+) -> None:
+    found, reason = refusal(body)
+    assert found == field
+    assert words in reason
+
+
+def test_an_empty_file_is_called_empty() -> None:
+    assert refusal(b"# nothing yet\n", content="yaml")[1].endswith("the specification is empty")
+
+
+def test_all_that_is_wrong_is_told_at_once_and_no_more_than_a_page() -> None:
+    body = job(kind="train", retries=3, env={"A": 1, "B": 2}, roles={"a": {"gpus": -1}, "b": {"memory": "4G"}})
+    with pytest.raises(SpecError) as caught:
+        decode_spec(msgspec.json.encode(body))
+    assert [mistake.field for mistake in caught.value.mistakes] == [
+        "kind",
+        "retries",
+        "env.A",
+        "env.B",
+        "roles.a.gpus",
+        "roles.b.memory",
+    ]
+    assert (caught.value.field, caught.value.reason) == caught.value.mistakes[0]
+    with pytest.raises(SpecError) as caught:
+        decode_spec(msgspec.json.encode({f"x{number}": 1 for number in range(10_000)}))
+    assert len(caught.value.mistakes) == MISTAKES_MAX

@@ -14,6 +14,7 @@ from msgspec import structs
 from libs.domain.cluster import Node
 from libs.domain.job import HOLDING, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step, after
 from libs.domain.spec import JobSpec
+from libs.domain.tenants import Allowance, Use, full
 from libs.messages.asks import Ask, AskKind, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
@@ -26,6 +27,8 @@ from libs.store import (
     Lease,
     Moment,
     Submitted,
+    TenantFullError,
+    TenantKept,
     UnlawfulError,
 )
 from libs.store.memory.history import History
@@ -62,11 +65,22 @@ class MemoryStore(Tokens, History, Learnt):
 
     # gateway
 
-    async def submit(self, spec: JobSpec, *, job_id: str, tenant: str, key: str | None, at: float) -> Submitted:
+    async def submit(
+        self,
+        spec: JobSpec,
+        *,
+        job_id: str,
+        tenant: str,
+        key: str | None,
+        at: float,
+        allowance: Allowance | None = None,
+    ) -> Submitted:
         spec_hash = hash_of(spec)
         before = None if key is None else self._keys.get((tenant, key))
         if before is not None:
             return _the_same(before, spec_hash)
+        if allowance is not None and (reason := full(self._use(tenant), allowance, spec_bytes=_bytes_of(spec))):
+            raise TenantFullError(reason)
         assert job_id not in self._submitted, f"two jobs with the id {job_id}"
         at = micro(at)
         self._seq += 1
@@ -89,6 +103,16 @@ class MemoryStore(Tokens, History, Learnt):
         self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0
     ) -> None:
         self._add_ask(kind, subject_id=subject_id, pool=pool, tenant=tenant, at=micro(at), priority=priority)
+
+    async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
+        reason = full(self._use(tenant, asked=True), allowance, spec_bytes=_bytes_of(self._submitted[job_id].spec))
+        if reason is not None:
+            raise TenantFullError(reason)
+        self._add_ask(AskKind.REQUEUE, subject_id=job_id, pool=pool, tenant=tenant, at=micro(at))
+
+    async def tenants(self, *, tenant: str | None = None, limit: int = 1000) -> list[TenantKept]:
+        found = [kept for name, kept in sorted(self._tenants.items()) if tenant in (None, name)]
+        return [structs.replace(kept, use=self._use(kept.id)) for kept in found[:limit]]
 
     async def job(self, job_id: str) -> Job | None:
         return self._jobs.get(job_id) or self._submitted.get(job_id)
@@ -380,6 +404,15 @@ class MemoryStore(Tokens, History, Learnt):
         ask = Ask(id=self._ask_id, kind=kind, subject_id=subject_id, tenant=tenant, at=at, priority=priority, tune=tune)
         self._asks[ask.id] = (pool, ask)
 
+    def _use(self, tenant: str, *, asked: bool = False) -> Use:
+        """What a tenant has open; with `asked`, also what it asked to have requeued."""
+        now = [self._jobs.get(job.id, job) for job in self._submitted.values() if job.tenant == tenant]
+        counted = [job for job in now if not job.state.final]
+        if asked:
+            requeued = [ask.subject_id for _, ask in self._asks.values() if ask.kind is AskKind.REQUEUE]
+            counted += [self._submitted[job_id] for job_id in requeued if self._submitted[job_id].tenant == tenant]
+        return Use(jobs=len(counted), spec_bytes=sum(_bytes_of(job.spec) for job in counted))
+
     def _jobs_in(self, pool: str, states: Iterable[JobState]) -> list[Job]:
         wanted = frozenset(states)
         found = [job for job in self._jobs.values() if job.pool == pool and job.state in wanted]
@@ -446,6 +479,10 @@ class MemoryStore(Tokens, History, Learnt):
         self._outbox.add(event.id)
         if topic == "jobs":
             self._stories.setdefault(subject_id, []).append(event)
+
+
+def _bytes_of(spec: JobSpec) -> int:
+    return len(msgspec.json.encode(spec))
 
 
 def _exact(step: Step) -> Step:

@@ -1,8 +1,9 @@
 """Who has access, in memory."""
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
-from libs.store import FILE_LABEL, Access, TokenKept
+from libs.domain.tenants import NAMES, AllowanceChange, AllowanceChosen, Use
+from libs.store import FILE_LABEL, Access, TenantKept, TokenKept
 from libs.store.memory.times import micro
 
 
@@ -10,6 +11,7 @@ class Tokens:
     def __init__(self) -> None:
         super().__init__()
         self._tokens: dict[bytes, TokenKept] = {}
+        self._tenants: dict[str, TenantKept] = {}  # what each has open is worked out when it is asked for
 
     async def access(self, token_hash: bytes, *, at: float) -> Access | None:
         token = self._tokens.get(token_hash)
@@ -17,15 +19,29 @@ class Tokens:
             return None
         if token.expires_at is not None and token.expires_at <= micro(at):
             return None
-        return Access(tenant=token.tenant, admin=token.admin)
+        return Access(tenant=token.tenant, admin=token.admin, chosen=self._tenants[token.tenant].chosen)
 
     async def add_token(
-        self, token_hash: bytes, *, tenant: str, admin: bool, label: str, at: float, expires_at: float | None = None
-    ) -> None:
+        self,
+        token_hash: bytes,
+        *,
+        tenant: str,
+        admin: bool,
+        label: str,
+        at: float,
+        expires_at: float | None = None,
+        label_is_new: bool = False,
+    ) -> bool:
         assert len(token_hash) == 32, "the SHA-256 of a token has 32 bytes"
         ends = None if expires_at is None else micro(expires_at)
         new = TokenKept(tenant=tenant, label=label, admin=admin, created_at=micro(at), expires_at=ends)
-        self._tokens.setdefault(token_hash, new)
+        born = TenantKept(id=tenant, created_at=micro(at), chosen=AllowanceChosen(), use=Use())
+        self._tenants.setdefault(tenant, born)
+        taken = label_is_new and any(_is_in_force(token, tenant, label, micro(at)) for token in self._tokens.values())
+        if taken or token_hash in self._tokens:
+            return False
+        self._tokens[token_hash] = new
+        return True
 
     async def token_used(self, token_hash: bytes, *, at: float, not_within: float) -> None:
         token = self._tokens.get(token_hash)
@@ -35,6 +51,11 @@ class Tokens:
     async def tokens(self, *, tenant: str | None = None, limit: int = 1000) -> list[TokenKept]:
         found = [token for token in self._tokens.values() if tenant in (None, token.tenant)]
         return sorted(found, key=lambda token: (-token.created_at, token.label))[:limit]
+
+    async def change_tenant(self, tenant: str, change: AllowanceChange) -> None:
+        if (kept := self._tenants.get(tenant)) is not None:
+            changes = {name: value for name in NAMES if (value := getattr(change, name)) is not UNSET}
+            self._tenants[tenant] = structs.replace(kept, chosen=structs.replace(kept.chosen, **changes))
 
     async def revoke_tokens(self, *, tenant: str, label: str, at: float) -> int:
         found = [
@@ -56,3 +77,8 @@ class Tokens:
         for token_hash in gone:
             del self._tokens[token_hash]
         return len(gone)
+
+
+def _is_in_force(token: TokenKept, tenant: str, label: str, at: float) -> bool:
+    ended = token.revoked_at is not None or (token.expires_at is not None and token.expires_at <= at)
+    return (token.tenant, token.label, ended) == (tenant, label, False)

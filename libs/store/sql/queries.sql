@@ -12,10 +12,15 @@ id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract
 -- gateway
 
 -- name: submit
--- The submission, its event and the ask to admit it: all or, where the key was used before, nothing.
-WITH stored AS (
+-- The submission, its event and the ask to admit it: all or, where the key was used before or the tenant has too much
+-- open, nothing. Two submissions at the same time do not see each other.
+WITH used AS (
+    SELECT COALESCE(sum(jobs), 0)::bigint AS jobs, COALESCE(sum(bytes), 0)::bigint AS bytes
+      FROM tenant_use WHERE tenant = $2
+), stored AS (
     INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_hash, submitted_at)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8::float8))
+    SELECT $1, $2, $3, $4, $5, $6::json, $7::bytea, to_timestamp($8::float8) FROM used
+     WHERE $9::bigint IS NULL OR (used.jobs < $9 AND used.bytes + octet_length($6::text) <= $10::bigint)
     ON CONFLICT (tenant, key) DO NOTHING
     RETURNING *
 ), asked AS (
@@ -32,7 +37,7 @@ WITH stored AS (
 ), put AS (
     INSERT INTO outbox (event_id) SELECT id FROM told
 )
-SELECT id FROM stored;
+SELECT (SELECT id FROM stored) AS id, jobs, bytes FROM used;
 
 -- name: submitted_before
 SELECT id, spec_hash FROM submissions WHERE tenant = $1 AND key = $2;
@@ -40,8 +45,27 @@ SELECT id, spec_hash FROM submissions WHERE tenant = $1 AND key = $2;
 -- name: ask
 INSERT INTO asks (kind, pool, subject_id, tenant, priority, at) VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8));
 
+-- name: ask_requeue
+-- Of a job that is over: it counts again as what its tenant has open, and so do those that were asked for before it.
+WITH used AS (
+    SELECT COALESCE(sum(jobs), 0)::bigint AS jobs, COALESCE(sum(bytes), 0)::bigint AS bytes
+      FROM (SELECT jobs, bytes FROM tenant_use WHERE tenant = $3
+             UNION ALL
+            SELECT 1, octet_length(spec::text) FROM asks JOIN submissions ON submissions.id = subject_id
+             WHERE kind = 'requeue' AND submissions.tenant = $3 AND asks.tenant = $3) open_and_asked
+), asked AS (
+    INSERT INTO asks (kind, pool, subject_id, tenant, at)
+    SELECT 'requeue', $1, $2, $3, to_timestamp($4::float8) FROM used, submissions
+     WHERE submissions.id = $2 AND used.jobs < $5::bigint
+           AND used.bytes + octet_length(submissions.spec::text) <= $6::bigint
+    RETURNING 1
+)
+SELECT EXISTS (SELECT FROM asked) AS asked, jobs, bytes,
+       (SELECT octet_length(spec::text) FROM submissions WHERE id = $2) AS spec_bytes FROM used;
+
 -- name: access
-SELECT tenant, admin FROM tokens
+SELECT tenant, admin, jobs_open_max, spec_bytes_max, priority_max, may_be_unpreemptible
+  FROM tokens JOIN tenants ON tenants.id = tokens.tenant
  WHERE hash = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > to_timestamp($2::float8));
 
 -- name: add_token
@@ -49,8 +73,12 @@ WITH born AS (
     INSERT INTO tenants (id, created_at) VALUES ($2, to_timestamp($5::float8)) ON CONFLICT DO NOTHING
 )
 INSERT INTO tokens (hash, tenant, admin, label, created_at, expires_at)
-VALUES ($1, $2, $3, $4, to_timestamp($5::float8), to_timestamp($6::float8))
-ON CONFLICT DO NOTHING;
+SELECT $1, $2, $3, $4, to_timestamp($5::float8), to_timestamp($6::float8)
+ WHERE NOT $7 OR NOT EXISTS (
+    SELECT FROM tokens WHERE tenant = $2 AND label = $4 AND revoked_at IS NULL
+       AND (expires_at IS NULL OR expires_at > to_timestamp($5::float8)))
+ON CONFLICT DO NOTHING
+RETURNING 1;
 
 -- name: token_used
 UPDATE tokens SET used_at = to_timestamp($2::float8)
@@ -67,6 +95,22 @@ SELECT tenant, label, admin, extract(epoch FROM created_at)::float8 AS created_a
 UPDATE tokens SET revoked_at = to_timestamp($3::float8)
  WHERE tenant = $1 AND label = $2 AND revoked_at IS NULL
 RETURNING 1;
+
+-- name: tenants
+SELECT id, extract(epoch FROM created_at)::float8 AS created_at, jobs_open_max, spec_bytes_max, priority_max,
+       may_be_unpreemptible, COALESCE(used.jobs, 0)::bigint AS jobs, COALESCE(used.bytes, 0)::bigint AS bytes
+  FROM tenants LEFT JOIN (SELECT tenant, sum(jobs) AS jobs, sum(bytes) AS bytes FROM tenant_use GROUP BY tenant) used
+       ON used.tenant = tenants.id
+ WHERE $1::text IS NULL OR id = $1
+ ORDER BY id LIMIT $2;
+
+-- name: change_tenant
+-- Each limit with whether it is to be changed.
+UPDATE tenants SET jobs_open_max = CASE WHEN $2::boolean THEN $3::bigint ELSE jobs_open_max END,
+                   spec_bytes_max = CASE WHEN $4::boolean THEN $5::bigint ELSE spec_bytes_max END,
+                   priority_max = CASE WHEN $6::boolean THEN $7::integer ELSE priority_max END,
+                   may_be_unpreemptible = CASE WHEN $8::boolean THEN $9::boolean ELSE may_be_unpreemptible END
+ WHERE id = $1;
 
 -- name: job
 SELECT {job} FROM all_jobs WHERE id = $1;

@@ -1,0 +1,24 @@
+-- What a tenant has open, counted with the statement that changes it. The triggers are in its migration, …_tenants.sql.
+
+CREATE OR REPLACE FUNCTION count_submitted() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+BEGIN
+    INSERT INTO tenant_submitted AS known (tenant, part, jobs, bytes)
+    VALUES (NEW.tenant, pg_backend_pid() % 16, 1, octet_length(NEW.spec::text))
+    ON CONFLICT (tenant, part) DO UPDATE SET jobs = known.jobs + 1, bytes = known.bytes + excluded.bytes;
+    RETURN NULL;
+END $$;
+
+-- A requeued job is one that ended less.
+CREATE OR REPLACE FUNCTION count_ended() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+DECLARE
+    sign integer := CASE WHEN NEW.state IN ('succeeded', 'failed', 'cancelled') THEN 1 ELSE -1 END;
+BEGIN
+    INSERT INTO tenant_ended AS known (tenant, pool, jobs, bytes)
+    SELECT NEW.tenant, NEW.pool, sign, sign * octet_length(spec::text) FROM submissions WHERE id = NEW.id
+    ON CONFLICT (tenant, pool) DO UPDATE SET jobs = known.jobs + excluded.jobs, bytes = known.bytes + excluded.bytes;
+    RETURN NULL;
+END $$;
+
+-- The sum of it is what is open.
+CREATE OR REPLACE VIEW tenant_use AS
+SELECT tenant, jobs, bytes FROM tenant_submitted UNION ALL SELECT tenant, -jobs, -bytes FROM tenant_ended;

@@ -1,0 +1,78 @@
+"""Costly requests take turns: so many at once, so many of them of one tenant, and nobody waits long for a turn."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from services.gateway.errors import too_fast
+
+WAITING_MAX = 32  # requests of one tenant that wait; more are refused at once
+WAIT_SECONDS_MAX = 3.0
+PATIENT_SECONDS_MAX = 30.0
+
+
+class _Tenant:
+    """Requests of one tenant: those that have a turn, and those that wait for one."""
+
+    def __init__(self, at_once: int) -> None:
+        self.turns = asyncio.Semaphore(at_once)
+        self.count = 0
+
+
+class Turns:
+    """Tenants are served in the order in which they ask; none has more than `per_tenant` of the `at_once` turns, so
+    that one tenant's thousand requests delay another's by one of them at most. `what` is for who is refused."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        at_once: int,
+        per_tenant: int,
+        waiting_max: int = WAITING_MAX,
+        wait_seconds: float = WAIT_SECONDS_MAX,
+    ) -> None:
+        self._what = what
+        self._all = asyncio.Semaphore(at_once)
+        self._per_tenant = per_tenant
+        self._waiting_max = waiting_max
+        self._wait_seconds = wait_seconds
+        self._tenants: dict[str, _Tenant] = {}
+
+    @asynccontextmanager
+    async def one(self, tenant: str, *, patient: bool = False) -> AsyncIterator[None]:
+        """Raises RejectedError 429 where too many of this tenant's wait, or this one has waited too long.
+
+        `patient` is for requests that are counted elsewhere: they wait longer, however many they are.
+        """
+        of = self._tenants.setdefault(tenant, _Tenant(self._per_tenant))
+        if not patient and of.count >= self._per_tenant + self._waiting_max:
+            raise self._refusal(tenant)
+        of.count += 1
+        try:
+            await self._taken(of, tenant, PATIENT_SECONDS_MAX if patient else self._wait_seconds)
+            try:
+                yield
+            finally:
+                self._all.release()
+                of.turns.release()
+        finally:
+            of.count -= 1
+            if not of.count:
+                del self._tenants[tenant]
+
+    async def _taken(self, of: _Tenant, tenant: str, wait_seconds: float) -> None:
+        try:
+            async with asyncio.timeout(wait_seconds):
+                await of.turns.acquire()
+                try:
+                    await self._all.acquire()
+                except BaseException:
+                    of.turns.release()
+                    raise
+        except TimeoutError:
+            raise self._refusal(tenant) from None
+
+    def _refusal(self, tenant: str) -> Exception:
+        reason = f"tenant {tenant} may have {self._per_tenant} {self._what} at once here, and others wait already"
+        return too_fast("", reason, self._wait_seconds)
