@@ -5,6 +5,7 @@ its own checkout's `.venv`; what is printed are medians over the rounds and thei
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from statistics import median
 
 from rich.console import Console
 from rich.table import Table
+
+from tests.bench.figures import TITLE
 
 ROUNDS = 3
 RUN_SECONDS_MAX = 900
@@ -46,7 +49,15 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(checkout: Path, parts: Sequence[str]) -> Figures:
     command = [str(checkout / ".venv" / "bin" / "python"), "-m", "tests.bench", *parts]
-    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False, timeout=RUN_SECONDS_MAX)
+    done = subprocess.run(
+        command,
+        cwd=checkout,
+        env={**os.environ, "COLUMNS": "2000"},  # a line for each figure
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_SECONDS_MAX,
+    )
     if done.returncode:
         sys.exit(f"{checkout}: {done.stderr[-2000:]}")
     return figures_of(done.stdout)
@@ -55,7 +66,7 @@ def _run(checkout: Path, parts: Sequence[str]) -> Figures:
 def figures_of(printed: str) -> Figures:
     """Every number with a unit that a line `what: measured   (aim: …)` tells, up to the table at the end."""
     found: Figures = {}
-    for line in printed.splitlines():
+    for line in printed.partition(TITLE)[0].splitlines():
         what, separator, measured = line.partition(": ")
         if not separator:
             continue
