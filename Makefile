@@ -10,7 +10,7 @@ SEED ?= 7
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo up fmt check test sim chaos bench policies clean
+.PHONY: help setup lock demo up fmt check test sim chaos bench fairness policies clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -52,10 +52,13 @@ sim: setup ## SEEDS=200 FROM=1000: whole clusters in virtual time, each seed wit
 bench: setup ## what Weft is for, measured on this machine
 	@$(BIN)/python -m tests.bench
 
+fairness: setup ## SEED=7: what a quiet tenant notices of a hostile one, about fifteen minutes
+	@$(BIN)/python -m tests.bench fairness --seed $(SEED)
+
 policies: setup ## the tables of docs/measurements/pal.md, from WEFT_DATA: about an hour
 	@$(BIN)/python -m tests.bench.policies
 
-chaos: setup ## faults on real servers, then an audit: make chaos SECONDS=60 SEED=7
+chaos: setup ## faults, a hostile tenant and a rogue node on real servers, then an audit: make chaos SECONDS=60 SEED=7
 	@$(BIN)/python -m tests.chaos --seconds $(SECONDS) --seed $(SEED)
 
 clean: ## remove what setup made; it names what `make up` keeps

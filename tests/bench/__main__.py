@@ -1,4 +1,8 @@
-"""`make bench`: everything, or the parts named: `python -m tests.bench deciding`."""
+"""`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
+
+`python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
+`python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
+"""
 
 import asyncio
 import sys
@@ -6,6 +10,8 @@ import tempfile
 from pathlib import Path
 
 from tests.bench import deciding, drifting, network, overhead, running, scoring, simulating, telemetry, telling
+from tests.bench.against import main as against
+from tests.bench.fairness.measure import main as fairness
 from tests.bench.figures import Figures
 
 PARTS = {
@@ -30,6 +36,10 @@ async def bench(names: list[str]) -> None:
     figures.show()
 
 
+if sys.argv[1:2] == ["fairness"]:
+    sys.exit(fairness(sys.argv[2:]))
+if "--against" in sys.argv[1:]:
+    sys.exit(against(sys.argv[1:]))
 if unknown := set(sys.argv[1:]) - PARTS.keys():
     sys.exit(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
 asyncio.run(bench(sys.argv[1:]))

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+TITLE = "Weft on this machine"
+
 
 def quantile(values: Sequence[float], part: float) -> float:
     """The value below which `part` of them lie; nan for none."""
@@ -20,7 +22,7 @@ class Figures:
     """One row for each thing measured: what, how much, and what was aimed at."""
 
     def __init__(self) -> None:
-        self._table = Table(title="Weft on this machine", title_justify="left")
+        self._table = Table(title=TITLE, title_justify="left")
         for column in ("what", "measured", "aim"):
             self._table.add_column(column, overflow="fold")
         self._console = Console(width=None)

@@ -30,6 +30,7 @@ def _asked() -> Asked:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--settle", type=float, default=90.0, help="seconds that jobs get to end after the last fault")
     parser.add_argument("--fencing", choices=("on", "off"), default="on", help="off: the audit has to find overlaps")
+    parser.add_argument("--enemies", choices=("on", "off"), default="on", help="off: no hostile tenant, no rogue node")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the logs of all services and jobs there")
     parser.add_argument("--markdown", action="store_true", help="print the row for docs/measurements/chaos.md too")
     parser.add_argument("--quiet", action="store_true", help="say nothing of single faults")
@@ -39,6 +40,7 @@ def _asked() -> Asked:
         seed=found.seed,
         settle=found.settle,
         fencing=found.fencing == "on",
+        enemies=found.enemies == "on",
         keep=found.keep,
         quiet=found.quiet,
         markdown=found.markdown,

@@ -24,10 +24,15 @@ FAULTY = (
     "log_bytes_missing",
     "orphans",  # processes of what is over
     "two_jobs",  # for one key
+    "interrupted",  # said to have succeeded, and a rank had only done what it was told: to stop
+    "crashed",  # a service that ended by itself while no server was away, or was not ready again at the end
+    "unanswered",  # a submission that waited for too long while nothing that it needs was troubled
 )
 EXCUSED = ("undone_by_restore", "again_by_restore", "log_bytes_lost_by_engine")  # counted, and not held against it
 ALONE_SECONDS_MAX = LEASE + FENCE + GRACE + DRIFT
 CONTROL = ("nats", "postgres", *(f"{part}scheduler-{n}" for n in (1, 2) for part in ("", "store-", "bus-")))
+ANSWERED_SECONDS_MAX = 20.0  # of calm; a gateway needs some of them to start, and these machines are busy
+AWAY_SECONDS = 20.0  # how long after a server or link was troubled a service may still end because of it
 DOOR = ("gateway", "store-gateway", "postgres")  # what a submission needs
 
 
@@ -52,6 +57,9 @@ def audit(evidence: Evidence) -> list[Finding]:
         *_half_placed(evidence),
         *_logs(evidence),
         *_orphans(evidence),
+        *_interrupted(evidence),
+        *_crashed(evidence),
+        *_unanswered(evidence),
     ]
 
 
@@ -216,6 +224,39 @@ def _orphans(evidence: Evidence) -> Iterator[Finding]:
             state = f"{job.state} in epoch {job.epoch}" if job else "unknown"
             sentence = f"pid {one.pid} of rank {one.rank} in epoch {one.epoch} lives, the job is {state}"
             yield Finding(kind="orphans", job_id=one.job_id, sentence=sentence)
+
+
+def _interrupted(evidence: Evidence) -> Iterator[Finding]:
+    """The hostile tenant's jobs too: what an interruption is depends on nobody's good will."""
+    for run in [*evidence.runs, *evidence.hostile_runs]:
+        job = evidence.jobs.get(run.job_id)
+        if run.interrupted and job is not None and job.state is JobState.SUCCEEDED and job.epoch == run.epoch:
+            sentence = f"{job.name} succeeded, but {_words(run)} ended because it was told to, its work not done"
+            yield Finding(kind="interrupted", job_id=run.job_id, sentence=sentence, at=run.last)
+
+
+def _crashed(evidence: Evidence) -> Iterator[Finding]:
+    for one in evidence.exits:
+        servers = ("nats", "postgres", *(f"{link}-{one.name}" for link in ("store", "bus")), _node_link(one.name))
+        if one.crashed or _calm(evidence, one.at - AWAY_SECONDS, one.at, servers) >= AWAY_SECONDS:
+            sentence = f"{one.name} ended by itself with status {one.status}: {one.words}"
+            yield Finding(kind="crashed", job_id="", sentence=sentence, at=one.at)
+    for name in evidence.unready:
+        yield Finding(kind="crashed", job_id="", sentence=f"{name} was not ready again at the end")
+
+
+def _node_link(service: str) -> str:
+    return f"link-{service.partition('-')[2]}"
+
+
+def _unanswered(evidence: Evidence) -> Iterator[Finding]:
+    for one in evidence.submissions:
+        if one.acked_at is None:
+            continue  # `stuck` already
+        calm = _calm(evidence, one.asked_at, one.acked_at, DOOR)
+        if calm > ANSWERED_SECONDS_MAX:
+            sentence = f"{one.wish.key} waited {one.acked_at - one.asked_at:.1f} s, of them {calm:.1f} s in calm"
+            yield Finding(kind="unanswered", job_id=one.id, sentence=sentence, at=one.asked_at)
 
 
 def _together(runs: list[Run]) -> Iterator[tuple[Run, Run]]:

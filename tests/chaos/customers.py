@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from libs.client import Client, ClientError, RefusedError
 from libs.domain.job import FINAL
-from tests.chaos.deeds import boot_clock
+from tests.chaos.clock import boot_clock
 from tests.chaos.wishes import Asking, Wish
 
 ANSWER_SECONDS_MAX = 3.0

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 
 from libs.servers import ServersError
 from tests.chaos import disk
+from tests.chaos.clock import boot_clock
 from tests.chaos.engine import EngineMissingError
 from tests.chaos.faults import BUSIEST, Fault, touches
 from tests.chaos.traces import read_runs
@@ -29,10 +29,6 @@ class Done(Struct, frozen=True, kw_only=True):
     began: float
     ended: float
     failed: str = ""
-
-
-def boot_clock() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Deeds:

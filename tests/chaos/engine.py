@@ -15,7 +15,7 @@ IMAGE = "weft-chaos-busybox:local"
 START_SECONDS_MAX, STARTS_TRIED = 30.0, 4
 CALL_SECONDS_MAX = 30
 END_SECONDS_MAX = 20.0
-APPLETS = ("sh", "tr", "head", "sleep")
+APPLETS = ("sh", "tr", "head", "sleep", "mkdir")
 
 
 class EngineMissingError(Exception):

@@ -14,6 +14,7 @@ from libs.client import Client, ClientError, RefusedError
 from libs.messages.http import EventView, JobView
 from tests.chaos.customers import Submission
 from tests.chaos.deeds import Done
+from tests.chaos.member import Exit
 from tests.chaos.traces import Run
 
 T = TypeVar("T")
@@ -41,7 +42,12 @@ class Said(Struct, frozen=True, kw_only=True):
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """`restores`: from when to when everything is undone. `jobs` has None for one that the API does not know."""
+    """`restores`: from when to when everything is undone. `jobs` has None for one that the API does not know.
+
+    `exits` are the ends of services that nobody asked for; `unready` the services that were not ready in time at the
+    end. `jobs` has the polite jobs of the hostile tenant too, and `hostile_runs` are their runs: nothing else of that
+    tenant is audited.
+    """
 
     submissions: list[Submission]
     runs: list[Run]
@@ -52,6 +58,10 @@ class Evidence(Struct, frozen=True, kw_only=True):
     ids_of_key: dict[str, set[str]]
     said: list[Said]
     living: list[Living]
+    exits: list[Exit] = []
+    unready: list[str] = []
+    hostile_runs: list[Run] = []
+    hostile_outcomes: dict[str, int] = {}
     boot_to_unix: float  # seconds to add to boot seconds
 
 

@@ -6,15 +6,29 @@ import signal
 import sys
 from contextlib import suppress
 
+from msgspec import Struct
+
 from services.cli.local.plan import Service
 from services.cli.local.ports import free_port
 from services.cli.local.process import environment, says_ready
+from tests.chaos.clock import boot_clock
 
 AGAIN_SECONDS = 0.2
 AGAIN_SECONDS_MAX = 3.0
 STEADY_SECONDS = 5.0
 END_SECONDS_MAX = 10.0
 LOOK_SECONDS = 0.05
+LAST_BYTES = 16_384  # of a log, in which the reason of an end is sought
+
+
+class Exit(Struct, frozen=True, kw_only=True):
+    """A process that ended and was not told to. `crashed`: by a mistake of its own, not because a server was away."""
+
+    name: str
+    at: float  # boot seconds
+    status: int
+    crashed: bool
+    words: str = ""  # the last that it logged of it
 
 
 class Member:
@@ -25,6 +39,8 @@ class Member:
         self.name = service.name
         self.pid: int | None = None
         self.starts = 0
+        self.exits: list[Exit] = []  # that nobody asked for
+        self._told_to_end = False
         self._admin_port = 0
         self._may_run = asyncio.Event()
         self._may_run.set()
@@ -41,6 +57,7 @@ class Member:
     def send(self, number: signal.Signals) -> None:
         """Nothing happens to one that is down."""
         if self.pid is not None:
+            self._told_to_end |= number in (signal.SIGKILL, signal.SIGTERM)
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
@@ -79,6 +96,7 @@ class Member:
 
     async def _run(self) -> None:
         self._admin_port = free_port()
+        self._told_to_end = False
         with open(self.service.log, "ab") as log:  # noqa: ASYNC230 -- a local file, once for each start
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", self.service.module),
@@ -92,10 +110,22 @@ class Member:
         self.pid = process.pid
         self.starts += 1
         try:
-            await process.wait()
+            status = await process.wait()
+            if not self._told_to_end:
+                self.exits.append(_exit(self.service, status))
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
             self.pid = None
+
+
+def _exit(service: Service, status: int) -> Exit:
+    """Every service logs `… crashed` for a mistake, and `… has to end` where a server is away."""
+    with open(service.log, "rb") as log:
+        log.seek(max(0, os.fstat(log.fileno()).st_size - LAST_BYTES))
+        lines = log.read().decode(errors="replace").splitlines()
+    last = next((line for line in reversed(lines) if " crashed" in line or "has to end" in line), "")
+    crashed = status < 0 or " crashed" in last
+    return Exit(name=service.name, at=boot_clock(), status=status, crashed=crashed, words=last[:300])

@@ -29,6 +29,7 @@ class Job:
         self.status = int(env.get("CHAOS_STATUS", "0"))
         self.well_from = int(env.get("CHAOS_WELL_FROM", "0"))  # before this epoch it fails
         self.stubborn = env.get("CHAOS_STUBBORN") == "1"
+        self.polite = env.get("CHAOS_POLITE") == "1"  # exits 0 when it is told to stop, as if it were done
         self.lines = int(env.get("CHAOS_LINES", "1"))  # for each beat
         self.said = 0
         self.told_to_end = False
@@ -64,6 +65,9 @@ class Job:
         while now() < until:
             self.trace("beat")
             self.say()
+            if self.told_to_end and self.polite:
+                self.trace("interrupted")
+                return 0
             if self.told_to_end and not self.stubborn:
                 return 128 + signal.SIGTERM
             time.sleep(BEAT_SECONDS)

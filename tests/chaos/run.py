@@ -11,8 +11,10 @@ from msgspec import Struct
 from libs.client import Client
 from tests.chaos import evidence as found
 from tests.chaos.audit import EXCUSED, FAULTY, Finding, audit, beyond_faults, counts
+from tests.chaos.clock import boot_clock
 from tests.chaos.customers import Customers, all_over
-from tests.chaos.deeds import Deeds, Done, boot_clock
+from tests.chaos.deeds import Deeds, Done
+from tests.chaos.enemies import Enemies, enemies_of
 from tests.chaos.evidence import Evidence
 from tests.chaos.faults import Fault, Means, cut_offs, faults
 from tests.chaos.story import told
@@ -30,6 +32,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     seed: int
     settle: float = 90.0
     fencing: bool = True
+    enemies: bool = True
     keep: Path | None = None
     quiet: bool = False
     markdown: bool = False
@@ -82,26 +85,28 @@ async def chaos(asked: Asked) -> Result:
     async with (
         world(fencing=asked.fencing, keep=asked.keep) as made,
         Client(made.url, made.token) as client,
+        enemies_of(made, client, asked.seed, asked.seconds, there=asked.fencing and asked.enemies) as enemies,
     ):
         tell(f"seed {asked.seed}: the cluster is up, with {len(made.members)} services")
         deeds = Deeds(made, tell)
-        try:
-            customers, run = await _trouble(asked, made, client, deeds)
-        finally:
-            await deeds.end()
-        tell("mended; settling")
-        evidence = await _settled(asked, made, client, deeds, customers, run)
+        customers = Customers(client, made.nodes)
+        async with enemies.lying(customers):
+            try:
+                run = await _trouble(asked, made, customers, deeds, enemies)
+            finally:
+                await deeds.end()
+            tell("mended; settling")
+            evidence = await _settled(asked, made, client, deeds, customers, run, enemies)
         tell(f"settled; {_longest_wait(customers)}")
     findings = audit(evidence)
     for line in told([finding for finding in findings if finding.kind in FAULTY], evidence):
         print(line, flush=True)
-    return Result(figures=_figures(asked, made, findings, evidence, customers), findings=findings)
+    return Result(figures=_figures(asked, made, findings, evidence, customers, enemies), findings=findings)
 
 
-async def _trouble(asked: Asked, made: World, client: Client, deeds: Deeds) -> tuple[Customers, str]:
-    """Faults and customers, together, for as long as was asked."""
+async def _trouble(asked: Asked, made: World, customers: Customers, deeds: Deeds, enemies: Enemies) -> str:
+    """Faults, customers and enemies, together, for as long as was asked. Returns by what its jobs are known."""
     run = f"chaos-{secrets.token_hex(3)}"
-    customers = Customers(client, made.nodes)
     planned = asked.faults
     if planned is None:
         plan = faults if asked.fencing else cut_offs
@@ -117,24 +122,27 @@ async def _trouble(asked: Asked, made: World, client: Client, deeds: Deeds) -> t
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(deeds.play(list(planned)))
         tasks.create_task(customers.come(wanted, askings(asked.seed, asked.seconds)))
-    return customers, run
+        tasks.create_task(enemies.hostile.come(enemies.misdeeds))
+    return run
 
 
 def means(made: World) -> Means:
     return Means(nodes=made.nodes, full_disk=made.small_disk, engine=made.engine is not None, guards=True)
 
 
-async def _settled(asked: Asked, made: World, client: Client, deeds: Deeds, customers: Customers, run: str) -> Evidence:
-    async with asyncio.TaskGroup() as tasks:
-        for member in made.members.values():
-            tasks.create_task(member.ready(READY_AGAIN_SECONDS_MAX))
+async def _settled(
+    asked: Asked, made: World, client: Client, deeds: Deeds, customers: Customers, run: str, enemies: Enemies
+) -> Evidence:
+    """The hostile tenant ends with the faults; the rogue node goes on lying."""
+    unready = await _all_ready(made)
+    await enemies.hostile.stop(READY_AGAIN_SECONDS_MAX)
     await customers.settle(READY_AGAIN_SECONDS_MAX)
     await customers.resume_all()
     await all_over(client, customers.submissions, asked.settle)
     living = await _nothing_lives(run, min(asked.settle, ENDED_SECONDS_MAX))
     runs = read_runs(made.folder)
     ids = sorted({job_id for one in customers.submissions for job_id in one.ids} | {run.job_id for run in runs})
-    jobs = await found.views(client, ids)
+    jobs = await found.views(client, [*ids, *enemies.hostile.polite])
     return Evidence(
         submissions=customers.submissions,
         runs=runs,
@@ -142,11 +150,30 @@ async def _settled(asked: Asked, made: World, client: Client, deeds: Deeds, cust
         restores=deeds.restores,
         jobs=jobs,
         stories=await found.stories(client, [job_id for job_id, job in jobs.items() if job is not None]),
+        exits=[one for member in made.members.values() for one in member.exits],
+        unready=unready,
+        hostile_runs=read_runs(made.hostile_folder),
+        hostile_outcomes=await enemies.hostile.outcomes(),
         ids_of_key=await found.ids_by_name(client),
         said=await found.what_was_said(client, made.folder, runs),
         living=living,
         boot_to_unix=time.time() - boot_clock(),
     )
+
+
+async def _all_ready(made: World) -> list[str]:
+    """The names of those that are not, in time."""
+    members = list(made.members.values())
+    waited = await asyncio.gather(
+        *(member.ready(READY_AGAIN_SECONDS_MAX) for member in members), return_exceptions=True
+    )
+    unready = []
+    for member, error in zip(members, waited, strict=True):
+        if isinstance(error, TimeoutError):
+            unready.append(member.name)
+        elif error is not None:
+            raise error
+    return unready
 
 
 def _longest_wait(customers: Customers) -> str:
@@ -164,7 +191,12 @@ async def _nothing_lives(run: str, seconds_max: float) -> list[found.Living]:
 
 
 def _figures(
-    asked: Asked, made: World, findings: list[Finding], evidence: Evidence, customers: Customers
+    asked: Asked,
+    made: World,
+    findings: list[Finding],
+    evidence: Evidence,
+    customers: Customers,
+    enemies: Enemies,
 ) -> dict[str, object]:
     submissions = evidence.submissions
     acked = [one for one in submissions if one.acked_at is not None]
@@ -195,6 +227,12 @@ def _figures(
         "links": dict(Counter(f"{fault.what} {_kind(fault)}" for fault in done if fault.what in ("cut", "break"))),
         "disks_filled": sum(fault.what == "fill" for fault in done),
         "restores": len(evidence.restores),
+        "misdeeds": dict(enemies.hostile.done),
+        "misdeeds_answered": dict(enemies.hostile.answers),
+        "hostile_outcomes": dict(sorted(evidence.hostile_outcomes.items())),
+        "lies": dict(enemies.lies),
+        "interruptions": sum(run.interrupted for run in [*evidence.runs, *evidence.hostile_runs]),
+        "exits": dict(Counter(one.name for one in evidence.exits)),
         "not_tried": not_tried(made),
         "emulated_gpus": True,
     }

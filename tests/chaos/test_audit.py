@@ -13,6 +13,7 @@ from tests.chaos.customers import Submission
 from tests.chaos.deeds import Done
 from tests.chaos.evidence import Evidence, Living, Said
 from tests.chaos.faults import Means, cut_offs, faults, touches
+from tests.chaos.member import Exit
 from tests.chaos.traces import Run
 from tests.chaos.wishes import Wish
 from tests.support.builders import spec
@@ -44,6 +45,9 @@ def evidence(runs: list[Run] | None = None, **fields: Any) -> Evidence:
         "ids_of_key": {"k": {"j"}},
         "said": [],
         "living": [],
+        "exits": [],
+        "unready": [],
+        "hostile_runs": [],
         "boot_to_unix": 0.0,
     }
     return Evidence(**{**usual, **fields})
@@ -81,6 +85,9 @@ MOVED = [run(0, status=None), run(1, status=None), run(0, epoch=1, began=19.0, l
 AGAIN = [run(0, last=12.0), run(0, began=15.0), run(1)]
 
 
+CRASH = Exit(name="scheduler-1", at=50.0, status=1, crashed=True, words="scheduler crashed")
+
+
 @pytest.mark.parametrize(
     ("kind", "found"),
     [
@@ -102,6 +109,12 @@ AGAIN = [run(0, last=12.0), run(0, began=15.0), run(1)]
         ("log_bytes_missing", evidence(said=said(b"one\n", log=b"one\n" + b"x" * 200))),
         ("orphans", evidence(living=[Living(pid=1, job_id="j", epoch=0, rank=0)])),
         ("two_jobs", evidence(ids_of_key={"k": {"j", "i"}})),
+        ("interrupted", evidence([run(0), run(1, interrupted=True)])),
+        ("interrupted", evidence(hostile_runs=[run(0, interrupted=True)])),
+        ("crashed", evidence(exits=[CRASH])),
+        ("crashed", evidence(exits=[replace(CRASH, crashed=False)])),
+        ("crashed", evidence(unready=["executor-node-1"])),
+        ("unanswered", evidence(submissions=[replace(evidence().submissions[0], acked_at=4.0 + 21.0)])),
     ],
 )
 def test_what_is_wrong_is_found(kind: str, found: Evidence) -> None:
@@ -111,6 +124,31 @@ def test_what_is_wrong_is_found(kind: str, found: Evidence) -> None:
 
 def test_a_line_that_the_job_had_no_time_to_note_is_no_fault() -> None:
     assert kinds(evidence(said=said(b"one\n", log=b"one\ntwo\n"))) == {}
+
+
+def test_an_interrupted_epoch_of_a_job_that_succeeded_later_is_no_fault() -> None:
+    runs = [run(0, interrupted=True), run(1), run(0, epoch=1, began=21.0, last=30.0), run(1, epoch=1, began=21.0)]
+    assert kinds(evidence(runs, jobs={"j": view(epoch=1)})) == {}
+
+
+def test_an_interrupted_job_that_was_cancelled_is_no_fault() -> None:
+    assert kinds(evidence([run(0, interrupted=True), run(1)], jobs={"j": view(JobState.CANCELLED)})) == {}
+
+
+def test_who_ends_because_a_server_is_away_has_not_crashed() -> None:
+    away = [Done(what="kill", target="postgres", began=45.0, ended=48.0)]
+    assert kinds(evidence(exits=[replace(CRASH, crashed=False)], faults=away)) == {}
+    assert kinds(evidence(exits=[CRASH], faults=away)) == {"crashed": 1}
+    elsewhere = [Done(what="cut", target="store-scheduler-2", began=45.0, ended=48.0)]
+    assert kinds(evidence(exits=[replace(CRASH, crashed=False)], faults=elsewhere)) == {"crashed": 1}
+
+
+def test_a_submission_that_waits_while_its_gateway_is_in_trouble_is_no_fault() -> None:
+    waited = [replace(evidence().submissions[0], acked_at=4.0 + 21.0)]
+    troubled = [Done(what="kill", target="gateway", began=4.0, ended=6.0)]
+    assert kinds(evidence(submissions=waited, faults=troubled)) == {}
+    longer = [replace(waited[0], acked_at=4.0 + 23.0)]
+    assert kinds(evidence(submissions=longer, faults=troubled)) == {"unanswered": 1}
 
 
 def test_what_a_restore_undid_is_counted_apart() -> None:

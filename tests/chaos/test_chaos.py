@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.chaos.audit import FAULTY
+from tests.chaos.misdeeds import BY_JOBS, BY_REQUESTS
 
 SECONDS_MAX = 280.0
+ENDED = ("succeeded", "failed")
 pytestmark = pytest.mark.alone
 
 
@@ -41,6 +43,10 @@ async def test_nothing_is_lost_or_run_twice_in_a_minute_of_chaos() -> None:
     assert {kind: figures[kind] for kind in FAULTY} == dict.fromkeys(FAULTY, 0)
     assert figures["acknowledged"] == figures["jobs"] > 20
     assert figures["faults_done"] > 20
+    assert figures["misdeeds"].keys() >= {*BY_JOBS, *BY_REQUESTS}
+    assert sum(count for what, count in figures["hostile_outcomes"].items() if what.endswith(ENDED)) > 5
+    assert sum(figures["lies"].values()) > 100
+    assert figures["interruptions"] > 0  # or nothing was found only because there was nothing to find
 
 
 @pytest.mark.timeout(120)

@@ -20,6 +20,7 @@ class Run(Struct, kw_only=True):
     gpus: tuple[int, ...] = ()
     world: int = 0
     status: int | None = None  # it ended by itself, with this
+    interrupted: bool = False  # it ended because it was told to, before its work was done
     refused: int = 0  # lines of its log that stdout did not take
     lines: list[str] = []
 
@@ -78,6 +79,8 @@ def _of_key(path: Path) -> list[Run]:
                 run.node = more[0]
                 run.gpus = tuple(int(index) for index in more[1].split(",") if index not in ("", "-"))
                 run.world = int(more[2])
+            case "interrupted":
+                run.interrupted = True
             case "refused":
                 run.refused += 1
             case "end":

@@ -123,6 +123,11 @@ def _stubborn(drawn: random.Random) -> dict[str, Any]:
     return {"does": {"seconds": drawn.uniform(3, 12), "stubborn": 1}}
 
 
+def _polite(drawn: random.Random) -> dict[str, Any]:
+    """It saves when it is told to stop, and exits 0: which is no end."""
+    return {"ranks": drawn.randint(1, 2), "does": {"seconds": drawn.uniform(4, 12), "polite": 1}}
+
+
 def _flaky(drawn: random.Random) -> dict[str, Any]:
     does = {"seconds": drawn.uniform(0.3, 2), "well_from": drawn.randint(1, 2)}
     return {"retries": {"max": 3, "backoff": "1s", "backoff_max": "2s"}, "does": does}
@@ -147,6 +152,7 @@ KINDS: list[tuple[int, Callable[[random.Random], dict[str, Any]]]] = [
     (1, _marathon),
     (2, _long),
     (2, _stubborn),
+    (3, _polite),
     (2, _flaky),
     (1, _doomed),
     (2, _chatty),

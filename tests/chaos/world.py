@@ -25,6 +25,7 @@ from services.executor.runtime import cgroup
 from tests.chaos import disk
 from tests.chaos.engine import Engine, EngineMissingError, own_engine
 from tests.chaos.member import Member
+from tests.chaos.rogue import NODE as ROGUE
 from tests.chaos.stores import Stores
 from tests.support.proxy import Proxy
 
@@ -32,6 +33,7 @@ NODES, GPUS = 4, 4
 ENGINE_POOL = "engine"  # the pool of the one node whose runs are containers
 CONTAINED = Path(__file__).with_name("contained.sh")
 READY_SECONDS_MAX = 60.0
+REMOVED_SECONDS_MAX = 60
 
 FENCE, GRACE, DRIFT, LEASE = 4.0, 1.0, 2.0, 9.0
 TIMES = {
@@ -55,6 +57,8 @@ class World:
     def __init__(self, root: Path, *, fencing: bool) -> None:
         self.home = Home(root / "home")
         self.folder = root / "seen"
+        self.hostile_folder = self.folder / "hostile"  # what the hostile tenant's jobs trace
+        self.nats_url = ""
         self.engine: Engine | None = None
         self.why_no_engine = ""
         self._root = root
@@ -82,16 +86,18 @@ class World:
         return self.credentials.admin_token()
 
     async def start(self) -> None:
-        for folder in (self.folder, self.folder / "traces", self.folder / "said"):
-            folder.mkdir(mode=0o700)
+        for traced in (self.folder, self.hostile_folder):
+            for folder in (traced, traced / "traces", traced / "said"):
+                folder.mkdir(mode=0o700)
         self.home.make()
         shutil.copy(CONTAINED, self.folder)
         try:
             self.engine = await asyncio.to_thread(own_engine, self._root / "engine")
         except EngineMissingError as error:
             self.why_no_engine = str(error)
-        provision(self.home.credentials, nodes=self.options.node_ids)
+        provision(self.home.credentials, nodes=[*self.options.node_ids, ROGUE])
         up = await self.stores.start()
+        self.nats_url = up.nats_url
         passwords = {role: self.credentials.postgres_password(role) for role in ROLES}
         owner = self.credentials.postgres_password("owner")
         await migrate(up.pg_dsn, user=None, password=owner, role_passwords=passwords)
@@ -225,7 +231,12 @@ async def _finish(made: World, root: Path, keep: Path | None) -> None:
     finally:
         if keep is not None:
             await asyncio.to_thread(_keep, made, keep)
-        await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
+        await asyncio.to_thread(_remove, root)
+
+
+def _remove(root: Path) -> None:
+    """Some folders in there are deeper than Python recurses."""
+    subprocess.run(["rm", "-rf", "--one-file-system", root], check=False, timeout=REMOVED_SECONDS_MAX)
 
 
 def _keep(made: World, keep: Path) -> None:

@@ -18,7 +18,7 @@ from libs.domain.job import FINAL, JobState
 from libs.domain.spec import decode_spec
 from libs.messages.events import CloudEvent
 from tests.support.cluster import until
-from tests.support.engine import need_engine
+from tests.support.engine import need_compose, need_engine
 
 ROOT = Path(__file__).parents[2]
 JOB_IMAGE = os.environ.get("WEFT_JOB_IMAGE_SMALL", "busybox:stable")
@@ -109,6 +109,7 @@ def _free_port() -> int:
 @pytest.fixture
 async def compose(tmp_path: Path) -> AsyncIterator[Compose]:
     need_engine()
+    need_compose()
     project = Compose(tmp_path)
     await _built(project)
     try:
@@ -164,6 +165,7 @@ async def test_a_job_submitted_by_http_runs_in_its_container_and_tells_its_event
 
 async def test_nothing_is_left_after_down_not_even_of_a_job_that_ran(tmp_path: Path) -> None:
     need_engine()
+    need_compose()
     compose = Compose(tmp_path)
     await _built(compose)
     try:
@@ -179,6 +181,7 @@ async def test_nothing_is_left_after_down_not_even_of_a_job_that_ran(tmp_path: P
 async def test_no_job_runs_on_when_the_executors_container_was_killed_for_good(tmp_path: Path) -> None:
     """The executor's own guard dies with its container: the one in a container of its own ends the job."""
     need_engine()
+    need_compose()
     compose = Compose(tmp_path)
     await _built(compose)
     compose.lay_over(tmp_path / "short.yml", EXECUTOR_FENCE_SECONDS="10", EXECUTOR_FENCE_GRACE_MAX="2")

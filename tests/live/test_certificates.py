@@ -15,6 +15,7 @@ from libs.bus.nats import NatsBus
 from libs.credentials import provision
 from libs.service import Connections
 from libs.service.keys import ServerCertificate, nats_keys
+from tests.support.engine import need_compose
 from tests.support.tls import Pair, TlsNats
 
 ROOT = Path(__file__).parents[2]
@@ -78,21 +79,17 @@ def test_nobody_else_reads_a_key(tmp_path: Path) -> None:
 
 
 def composed(*files: str, **settings: str) -> dict[str, Any]:
+    """The services of these Compose files, as Compose itself reads them."""
+    need_compose()
     arguments = [part for file in files for part in ("-f", str(ROOT / file))]
-    command = ["docker", "compose", *arguments, "--profile", "two-nodes", "config", "--format", "json"]
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=RUN_SECONDS_MAX,
-            env={**os.environ, **settings},
-        )
-    except OSError:
-        pytest.skip("docker is not installed here")
-    if "is not a docker command" in done.stderr:
-        pytest.skip("docker compose is not installed here")
+    done = subprocess.run(
+        ["docker", "compose", *arguments, "--profile", "two-nodes", "config", "--format", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_SECONDS_MAX,
+        env={**os.environ, **settings},
+    )
     assert done.returncode == 0, done.stderr
     services: dict[str, Any] = json.loads(done.stdout)["services"]
     return services

@@ -23,7 +23,7 @@ from services.executor.runtime.container import ContainerSettings
 from services.executor.runtime.docker import DockerRuntime
 from tests.support.control_plane import ControlPlane
 from tests.support.disk import fill, small_disk
-from tests.support.engine import need_engine
+from tests.support.engine import need_images
 from tests.support.nats_server import NatsServer
 from tests.support.runs import in_state, order, until, whole_log
 
@@ -35,7 +35,7 @@ MEBIBYTE = 1 << 20
 
 @pytest.fixture
 def node_id() -> Iterator[str]:
-    need_engine()
+    need_images(IMAGE)
     name = f"test-{uuid.uuid4().hex[:8]}"
     yield name
     engine = docker.from_env()

@@ -14,7 +14,7 @@ from libs.messages.nodes import RunSeen
 from services.executor.runtime import RunKey
 from services.executor.runtime.groups import find_groups, read_limits
 from tests.support.control_plane import ControlPlane
-from tests.support.engine import need_engine
+from tests.support.engine import need_images
 from tests.support.executors import executor
 from tests.support.nats_server import NatsServer
 from tests.support.runs import order, until
@@ -58,7 +58,7 @@ class Engine:
 
 @pytest.fixture
 def engine() -> Iterator[Engine]:
-    need_engine()
+    need_images(IMAGE)
     made = Engine()
     yield made
     made.erase()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from libs.servers.process import wait_until
-from tests.support.engine import need_engine
+from tests.support.engine import need_images
 
 IMAGE = os.environ.get("WEFT_JOB_IMAGE_SMALL", "weft-job-busybox:local")
 START_SECONDS_MAX = 60.0
@@ -19,7 +19,7 @@ START_SECONDS_MAX = 60.0
 
 def need_private_engine() -> None:
     """Skip the test where none can be had, and where there is no engine to take the job's image from."""
-    need_engine()
+    need_images(IMAGE)
     if os.geteuid() != 0:
         pytest.skip("an engine of our own needs root")
     for program in ("dockerd", "docker", "unshare"):

@@ -23,7 +23,7 @@ from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from services.executor.runtime.process import ProcessRuntime
 from tests.simulation.machine import Engine, SimRuntime
 from tests.simulation.place import Place
-from tests.support.engine import need_engine
+from tests.support.engine import need_images
 from tests.support.runs import in_state, order
 from tests.support.virtual_time import Process
 
@@ -149,7 +149,7 @@ async def opened(kind: str, tmp_path: Path) -> AsyncIterator[Rig]:
             async def open_runtime() -> Runtime:
                 return await ProcessRuntime.open(home, node, inherited=os.environ, cgroups=find_cgroups(node_id))
         case _:
-            need_engine()
+            need_images(IMAGE, *([IMAGE_WITH_PYTHON] if kind == "docker-beside" else []))
             from services.executor.runtime import RuntimeUnavailableError
             from services.executor.runtime.container import ContainerSettings
             from services.executor.runtime.docker import DockerRuntime
