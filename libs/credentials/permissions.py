@@ -67,8 +67,16 @@ SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
         answers=True,
     ),
     "scheduler": Permissions(
-        publish=("weft.hints.*", "weft.outbox", "weft.events.>", *MAKE_STREAM),
-        subscribe=("weft.sync.*.*", "weft.asks.*", "weft.outbox", "weft.scores.*", "weft.classes.*", "weft.progress.*"),
+        publish=("weft.hints.*", "weft.outbox", "weft.leaders.*", "weft.events.>", *MAKE_STREAM),
+        subscribe=(
+            "weft.sync.*.*",
+            "weft.asks.*",
+            "weft.outbox",
+            "weft.leaders.*",
+            "weft.scores.*",
+            "weft.classes.*",
+            "weft.progress.*",
+        ),
         answers=True,
     ),
     "scorer": Permissions(

@@ -76,6 +76,7 @@ class NodeReported(Message, frozen=True, kw_only=True):
     not_enforced: tuple[str, ...] = ()
     leaving: bool = False  # the executor is going: it starts nothing more, and its runs are being ended
     leader: Leader | None = None  # the latest that ever answered this node
+    reads: tuple[str, ...] = ()  # which forms of an answer this executor understands beside `runs`
 
 
 class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -110,16 +111,23 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     peers: dict[str, tuple[str, ...]] = {}  # role → address of each of its ranks' nodes, in order
 
 
+HOLD = "hold"
+"""In `NodeReported.reads`: this executor understands `NodeDesired.hold`."""
+
+
 class NodeDesired(Struct, frozen=True, kw_only=True):
     """Scheduler → executor, the reply: everything that node should be running, and nothing else.
 
-    `refused` says why the report was not taken (then `runs` means nothing and the executor changes nothing).
+    `refused` says why the report was not taken (then `runs` means nothing and the executor changes nothing). `hold`:
+    the leader cannot reach its store. What it answered last still stands; nothing starts, no end of a run was taken in,
+    and the node has synced.
     """
 
     seq: int
     runs: tuple[StartRun, ...] = ()
     refused: str = ""
     leader: Leader | None = None  # None: nobody leads, and the answer is what the store says
+    hold: bool = False
 
 
 class NodeHinted(Message, frozen=True, kw_only=True):

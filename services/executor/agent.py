@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from libs.bus import Bus, BusClosedError, BusError
 from libs.domain.cluster import Capacity
-from libs.messages.nodes import NodeDesired, NodeReported
+from libs.messages.nodes import HOLD, NodeDesired, NodeReported
 from services.executor.core import Reconciler
 from services.executor.hands import Hands
 from services.executor.keeper import Keeper
@@ -161,6 +161,7 @@ class Agent:
                     not_enforced=self._runtime.not_enforced,
                     leaving=self._leaving,
                     leader=self._core.leader,
+                    reads=(HOLD,),
                 ),
                 NodeDesired,
                 seconds_max=self._node.answer_seconds_max,
