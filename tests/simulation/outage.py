@@ -22,7 +22,7 @@ SLACK_SECONDS = 5.0  # since the last renewal before it, and by how much clocks 
 
 
 class Outage(Struct, frozen=True, kw_only=True):
-    """`cut`: the schedulers, by number, that do not reach the store for `cut_seconds` more than the others."""
+    """`cut`: the schedulers that do not reach the store for `cut_seconds` more than the others; 0 is the leader."""
 
     schedulers: int
     hangs: bool
@@ -47,11 +47,11 @@ def outage_of(seed: int) -> Outage:
         schedulers=schedulers,
         hangs=thrown.random() < 0.3,
         seconds=thrown.choice([2.0, 15.0, 40.0, 100.0]) * thrown.uniform(0.5, 1.0),
-        cut=tuple(number for number in range(1, schedulers + 1) if thrown.random() < 0.6),
+        cut=tuple(number for number in range(schedulers) if thrown.random() < (0.4 if number else 0.8)),
         cut_seconds=thrown.uniform(20.0, 180.0),
         split=thrown.random() < 0.7,
         newcomer_at=thrown.uniform(0.0, 10.0) if thrown.random() < 0.6 else None,
-        killed=thrown.randint(1, schedulers) if thrown.random() < 0.15 else None,
+        killed=thrown.randrange(schedulers) if thrown.random() < 0.15 else None,
     )
 
 
@@ -99,19 +99,21 @@ async def _live(world: World) -> None:
 
 async def _happen(world: World, outage: Outage) -> None:
     cluster = world.cluster
-    lives = {number: cluster.service(f"scheduler-{number}").life for number in range(1, outage.schedulers + 1)}
+    lease = await cluster.database.store.lease("default")
+    schedulers = [one for one in cluster.services if one.name.startswith("scheduler") and one.life is not None]
+    schedulers.sort(key=lambda one: one.life is None or lease is None or one.life.place.name != lease.holder)
     cluster.network.split = outage.split
     cluster.database.hangs = outage.hangs
     if not outage.hangs:
         cluster.database.go_down()
     for number in outage.cut:
-        if (life := lives[number]) is not None:
+        if (life := schedulers[number].life) is not None:
             life.store.cut()
             cluster.later(outage.seconds + outage.cut_seconds, life.store.heal)
     if outage.newcomer_at is not None:
         cluster.later(outage.newcomer_at, cluster.add_scheduler)
     if outage.killed is not None:
-        cluster.service(f"scheduler-{outage.killed}").kill(down_seconds=1e6)
+        schedulers[outage.killed].kill(down_seconds=1e6)
     await asyncio.sleep(outage.seconds)
     cluster.database.hangs = False
     cluster.database.come_up()
