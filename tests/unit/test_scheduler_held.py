@@ -38,7 +38,7 @@ class Store(MemoryStore):
 
     async def _must_answer(self) -> None:
         if self.hangs:
-            await asyncio.get_running_loop().create_future()
+            await asyncio.Event().wait()
         if self.away:
             raise StoreUnavailableError("on purpose")
 
@@ -144,6 +144,8 @@ async def test_a_turn_that_waits_for_the_store_keeps_no_report_waiting_longer_th
     assert held is not None
     assert held.hold
     turning.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await turning
 
 
 # a new leader
