@@ -30,6 +30,13 @@ class BusClosedError(BusError):
     """The bus is closed."""
 
 
+class Connection(Struct, frozen=True):
+    """One connection to one server: another one, made later, never equals it. What is said over it arrives in order."""
+
+    server: str
+    number: int
+
+
 class Asked(Struct, frozen=True, kw_only=True):
     """A raw request, for those who must see its bytes and headers."""
 
@@ -54,6 +61,10 @@ class Bus(Protocol):
 
     @property
     def connected(self) -> bool: ...
+
+    @property
+    def connection(self) -> Connection | None:
+        """The present one; None while there is none."""
 
     async def publish(self, message: Message) -> None:
         """Say it to whoever listens now. While disconnected it is dropped and counted, never raised."""

@@ -16,7 +16,7 @@ from nats import errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from libs.bus import Asked, BusClosedError, BusError, Event, NoAnswerError, nothing
+from libs.bus import Asked, BusClosedError, BusError, Connection, Event, NoAnswerError, nothing
 from libs.bus.hands import Hands, Heard, Work, answering, answering_raw, count_loss, hearing
 from libs.bus.nats_client import FLUSH_SECONDS_MAX, SteadyClient
 from libs.bus.nats_stream import emit, ensure_reader, ensure_stream
@@ -115,6 +115,11 @@ class NatsBus:
     @property
     def connected(self) -> bool:
         return self._client.is_connected
+
+    @property
+    def connection(self) -> Connection | None:
+        found = self._client.server_and_number
+        return None if found is None else Connection(*found)
 
     async def publish(self, message: Message) -> None:
         await self._say(subject_of(message), encode(message))

@@ -36,6 +36,13 @@ class SteadyClient(Client):
     def ssl_context(self) -> ssl.SSLContext:
         return self._tls() if self._tls is not None else super().ssl_context
 
+    @property
+    def server_and_number(self) -> tuple[str, int] | None:
+        """The server's id, which lasts as long as its process, and its number for this connection."""
+        if not self.is_connected:
+            return None
+        return str(self._server_info["server_id"]), int(self._server_info["client_id"])
+
     def _connect_command(self) -> bytes:
         """Theirs tells its password in plain text to whoever answers and asks for no TLS, whatever it was given."""
         writer = getattr(self._transport, "_io_writer", None)

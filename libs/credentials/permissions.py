@@ -61,8 +61,8 @@ SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
         answers=True,
     ),
     "scheduler": Permissions(
-        publish=("weft.hints.*", "weft.outbox", "weft.events.>", *MAKE_STREAM),
-        subscribe=("weft.sync.*.*", "weft.asks.*", "weft.outbox", "weft.scores.*", "weft.classes.*"),
+        publish=("weft.hints.*", "weft.outbox", "weft.leaders.*", "weft.events.>", *MAKE_STREAM),
+        subscribe=("weft.sync.*.*", "weft.asks.*", "weft.outbox", "weft.leaders.*", "weft.scores.*", "weft.classes.*"),
         answers=True,
     ),
     "scorer": Permissions(

@@ -142,6 +142,9 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
 JOBS = "jobs"
 """In `NodeReported.reads`: this executor understands `NodeDesired.jobs` and `NodeDesired.unchanged`."""
 
+HOLD = "hold"
+"""In `NodeReported.reads`: this executor understands `NodeDesired.hold`."""
+
 
 class RoleOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the ranks of one role share, where it differs from their job. `nodes`: where each of the role's ranks is, in
@@ -196,6 +199,9 @@ class NodeDesired(Struct, frozen=True, kw_only=True, omit_defaults=True):
     It is in `jobs` for an executor that reads them, in `runs` for one of the version before. With `unchanged` both are
     empty, and the node should run what the answer with this `digest` said. `refused` says why the report was not taken;
     then the executor changes nothing.
+
+    `hold`: the leader cannot reach its store. What it answered last still stands; nothing starts, no end of a run was
+    taken in, and the node has synced.
     """
 
     seq: int
@@ -205,6 +211,7 @@ class NodeDesired(Struct, frozen=True, kw_only=True, omit_defaults=True):
     jobs: tuple[JobOrder, ...] = ()
     digest: str = ""  # of `jobs`; empty: this answer cannot be referred to
     unchanged: bool = False
+    hold: bool = False
 
 
 class NodeHinted(Message, frozen=True, kw_only=True):

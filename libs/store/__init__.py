@@ -115,10 +115,23 @@ class Moment(Struct, frozen=True, kw_only=True):
         return event.at <= self.at and (event.xid, event.id) <= self.place
 
 
+class Pledge(Struct, frozen=True, kw_only=True):
+    """By what a leader holds its nodes while it cannot reach the store (docs/decisions/0012-a-store-that-is-away.md).
+
+    For at most `seconds` from its latest renewal on, and only while it hears each of `members` (itself is one of them)
+    deny that it leads, over one connection to the NATS server `nats`.
+    """
+
+    seconds: float = 0.0
+    members: tuple[str, ...] = ()
+    nats: str = ""
+
+
 class Lease(Struct, frozen=True, kw_only=True):
     """The right to write for `name`. `epoch` grows with every owner; `seq` with every renewal.
 
-    `went_back`: the store was restored from a backup, and what ran in the time that it lost may run still.
+    `went_back`: the store was restored from a backup, and what ran in the time that it lost may run still. `pledge`:
+    the latest that was given, which may be an earlier leader's.
     """
 
     name: str
@@ -126,6 +139,7 @@ class Lease(Struct, frozen=True, kw_only=True):
     epoch: int
     seq: int
     went_back: bool = False
+    pledge: Pledge = Pledge()
 
 
 class JobsKept(Struct, frozen=True, kw_only=True):
@@ -290,9 +304,11 @@ class SchedulerStore(RelayStore, Protocol):
     async def take_lease(self, name: str, *, holder: str, seen: Lease | None) -> Lease | None:
         """Take it if it is exactly as `seen`, or free; None if somebody else was faster."""
 
-    async def renew_lease(self, lease: Lease) -> Lease | None: ...
+    async def renew_lease(self, lease: Lease, *, pledge: Pledge | None = None) -> Lease | None:
+        """Renew it, with another pledge if one is given."""
 
-    async def release_lease(self, lease: Lease) -> None: ...
+    async def release_lease(self, lease: Lease, *, pledge_ends: bool = False) -> None:
+        """Give it up; `pledge_ends`: nobody holds any node by the lease's pledge any more."""
 
     async def raise_lease(self, lease: Lease, *, above: int) -> Lease | None:
         """The store went back in time: lift the lease above every epoch heard of, and forget how earlier ones ended."""

@@ -27,6 +27,7 @@ from libs.store import (
     KeyReusedError,
     Lease,
     Moment,
+    Pledge,
     Submitted,
     TenantFullError,
     TenantKept,
@@ -44,6 +45,7 @@ from libs.store.rows import (
     event_of,
     hash_of,
     job_of,
+    lease_of,
     node_of,
     spec_of,
     tenant_of,
@@ -233,28 +235,24 @@ class PostgresStore:
     # scheduler
 
     async def lease(self, name: str) -> Lease | None:
-        row = await self._row("lease", name)
-        return None if row is None else Lease(**row)
+        return lease_of(await self._row("lease", name))
 
     async def take_lease(self, name: str, *, holder: str, seen: Lease | None) -> Lease | None:
         epoch, seq = (seen.epoch, seen.seq) if seen else (0, 0)
-        row = await self._row("take_lease", name, holder, epoch, seq)
-        return None if row is None else Lease(**row)
+        return lease_of(await self._row("take_lease", name, holder, epoch, seq))
 
-    async def renew_lease(self, lease: Lease) -> Lease | None:
-        row = await self._row("renew_lease", lease.name, lease.holder, lease.epoch)
-        return None if row is None else Lease(**row)
+    async def renew_lease(self, lease: Lease, *, pledge: Pledge | None = None) -> Lease | None:
+        pledged = (None, None, None) if pledge is None else (pledge.seconds, list(pledge.members), pledge.nats)
+        return lease_of(await self._row("renew_lease", lease.name, lease.holder, lease.epoch, *pledged))
 
-    async def release_lease(self, lease: Lease) -> None:
-        await self._row("release_lease", lease.name, lease.holder, lease.epoch)
+    async def release_lease(self, lease: Lease, *, pledge_ends: bool = False) -> None:
+        await self._row("release_lease", lease.name, lease.holder, lease.epoch, pledge_ends)
 
     async def raise_lease(self, lease: Lease, *, above: int) -> Lease | None:
-        row = await self._row("raise_lease", lease.name, lease.holder, lease.epoch, above)
-        return None if row is None else Lease(**row)
+        return lease_of(await self._row("raise_lease", lease.name, lease.holder, lease.epoch, above))
 
     async def settle_lease(self, lease: Lease) -> Lease | None:
-        row = await self._row("settle_lease", lease.name, lease.holder, lease.epoch)
-        return None if row is None else Lease(**row)
+        return lease_of(await self._row("settle_lease", lease.name, lease.holder, lease.epoch))
 
     async def lead_by(self, lease: Lease, policy: str) -> None:
         await self._row("lead_by", lease.name, lease.holder, lease.epoch, policy)

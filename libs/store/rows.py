@@ -14,7 +14,7 @@ from libs.messages.asks import Ask, AskKind, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, CurvePoint
-from libs.store import Envelope, TenantKept
+from libs.store import Envelope, Lease, Pledge, TenantKept
 from libs.store.asking import Row
 
 _ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -45,6 +45,19 @@ def columns_of(record: Record) -> tuple[Any, ...]:
 
 def hash_of(spec: JobSpec) -> bytes:
     return hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).digest()
+
+
+def lease_of(row: Row | None) -> Lease | None:
+    if row is None:
+        return None
+    return Lease(
+        name=row["name"],
+        holder=row["holder"],
+        epoch=row["epoch"],
+        seq=row["seq"],
+        went_back=row["went_back"],
+        pledge=Pledge(seconds=row["holds_seconds"], members=tuple(row["members"]), nats=row["nats"]),
+    )
 
 
 def ask_of(row: Row) -> Ask:

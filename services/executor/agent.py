@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from libs.bus import Bus, BusClosedError, BusError
 from libs.domain.cluster import Capacity
-from libs.messages.nodes import JOBS, NodeDesired, NodeReported
+from libs.messages.nodes import HOLD, JOBS, NodeDesired, NodeReported
 from services.executor.core import Reconciler
 from services.executor.hands import Hands
 from services.executor.keeper import Keeper
@@ -163,7 +163,7 @@ class Agent:
                     leaving=self._leaving,
                     leader=self._core.leader,
                     rack=self._node.rack,
-                    reads=(JOBS,),
+                    reads=(JOBS, HOLD),
                     holds=self._core.holds,
                 ),
                 NodeDesired,

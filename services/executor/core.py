@@ -109,6 +109,7 @@ class Reconciler:
         self.leader = memory.leader
         self.holds = ""  # the digest of the answer that says what is desired; an earlier executor's is not kept
         self._closing = False
+        self._held = False  # the newest answer was a hold: nothing starts by what was desired before
         self._told: set[RunKey] = set()  # runs whose end was in a report that was answered
         self._over: dict[RunKey, None] = {}  # runs that ended and were removed here, the latest last
         self._trying: dict[RunKey, Trying] = {}  # runs that do not have the limits that were ordered for them
@@ -143,9 +144,13 @@ class Reconciler:
         """Take the answer to a report that was sent at `sent_at`; a refused report changes nothing."""
         if answer.refused:
             return
+        if answer.hold:
+            self._hold(answer, sent_at)
+            return
+        self._held = False
         if not answer.unchanged:
             self._desire(answer)
-        self._synced_at = sent_at if self._synced_at is None else max(sent_at, self._synced_at)
+        self._sync(sent_at)
         self._follow(answer.leader)
         self._told.update(RunKey(run.job_id, run.epoch, run.rank) for run in reported if run.state is RunState.EXITED)
 
@@ -159,6 +164,15 @@ class Reconciler:
         self._graces.update({key: order.grace for key, order in self._desired.items()})
         self._gpus.update({key: frozenset(order.gpus) for key, order in self._desired.items()})
         self.holds = answer.digest
+
+    def _hold(self, answer: NodeDesired, sent_at: float) -> None:
+        """The leader cannot reach its store: go on as it answered last. Of an earlier leader that is worth nothing."""
+        if answer.leader is not None and self.leader is not None and _led_by(self.leader) == _led_by(answer.leader):
+            self._held = True
+            self._sync(sent_at)
+
+    def _sync(self, sent_at: float) -> None:
+        self._synced_at = sent_at if self._synced_at is None else max(sent_at, self._synced_at)
 
     def decide(self, runs: Iterable[Run], *, busy: frozenset[RunKey], now: float) -> list[Action]:
         """What to do now. `busy` are runs with an action still in hand, which get no other one."""
@@ -227,7 +241,7 @@ class Reconciler:
             self.leader = leader
 
     def _starting(self, now: float) -> bool:
-        return not self._closing and not self.fenced(now)
+        return not self._closing and not self._held and not self.fenced(now)
 
     def _forget(self, known: Iterable[RunKey]) -> None:
         """Drop what is remembered of runs that are gone."""
@@ -334,6 +348,10 @@ class Reconciler:
             gpus=self._held_by(run.key) if run.live else None,
             not_applied=self._trying[run.key].why if run.live and run.key in self._trying else "",
         )
+
+
+def _led_by(leader: Leader) -> tuple[str, int, str]:
+    return leader.pool, leader.epoch, leader.holder
 
 
 def _limits_of(order: StartRun) -> Limits:

@@ -22,6 +22,7 @@ class Nothing:
 
 class SilentBus:
     connected = False
+    connection = None
 
     async def publish(self, message: Message) -> None:
         pass

@@ -49,6 +49,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     move_margin: Annotated[float, Meta(ge=1)] = 2.0
     move_cost_seconds: Annotated[float, Meta(ge=0)] = 60.0
     leader_seconds: float = 6.0
+    holds_seconds: Annotated[float, Meta(ge=0)] = 3600.0  # while the store is away; 0: nodes are left to their fences
     history_seconds: float = 7 * 86400.0
     history_bytes: int = 1 << 30
     jobs_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after their end; 0: for ever
@@ -111,6 +112,7 @@ async def run(stop: asyncio.Event) -> None:
                 nodes_kept_seconds=config.nodes_kept_days * DAY or None,
             ),
             leader_seconds=config.leader_seconds,
+            holds_seconds=config.holds_seconds,
             retention=Retention(seconds=config.history_seconds, bytes=config.history_bytes),
             jobs_kept_seconds=config.jobs_kept_days * DAY or None,
             admin_port=config.admin_port,

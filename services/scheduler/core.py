@@ -54,7 +54,7 @@ class Scheduler:
         self.settings = settings
         self._begin()
 
-    def _begin(self) -> None:
+    def _begin(self, held_until: float | None = None) -> None:
         locality = Locality(across_nodes=self.settings.locality_penalty, across_racks=self.settings.rack_penalty)
         self.picture = Picture(self.settings.policy, locality)
         self._moving = Moving(self.picture, self.settings.moves)
@@ -64,7 +64,7 @@ class Scheduler:
             patience_seconds=self.settings.patience_seconds,
             steps_max=self.settings.steps_max,
         )
-        self.reaper = Reaper(lease_seconds=self.settings.lease_seconds)
+        self.reaper = Reaper(lease_seconds=self.settings.lease_seconds, held_until=held_until)
         self._settling = self._settle(0.0, None)
         self._not_yet: Cause | None = None  # why nothing is placed or started now
         self._left_out: dict[
@@ -91,12 +91,14 @@ class Scheduler:
         classes: Iterable[WorkloadClass] = (),
         now: float,
         went_back_at: float | None = None,
+        held_until: float | None = None,
     ) -> None:
         """Begin from the store. Every node counts as heard of now: silence before we listened means nothing.
 
-        `went_back_at`: the store was restored from a backup, and this is when that was found out.
+        `went_back_at`: the store was restored from a backup, and this is when that was found out. `held_until`: so long
+        an earlier leader may hold nodes that were not answered by this one.
         """
-        self._begin()
+        self._begin(held_until)
         self._settling = self._settle(now, went_back_at)
         self.picture.load(jobs=jobs, nodes=nodes, scores=scores, classes=classes, now=now)
         self.picture.forgot_placements = went_back_at is not None
@@ -127,6 +129,8 @@ class Scheduler:
             return refused
         if not report.leaving or report.node_id not in self.picture.nodes:
             self._know_node(report, now)
+        if report.leader is not None:
+            self.reaper.follows(report.node_id)
         self.picture.see(report, now, sure=report.leader is not None or self._settling.past(now))
         return ""
 
@@ -228,7 +232,8 @@ class Scheduler:
         heard = self.picture.heard
         if unseen := self.reaper.not_listening(now):
             heard.update({node_id: min(now, at + unseen) for node_id, at in heard.items()})
-        ready = {node.id: heard[node.id] for node in self.picture.nodes.values() if node.ready}
+        since = self.reaper.silent_since
+        ready = {node.id: since(node.id, heard[node.id]) for node in self.picture.nodes.values() if node.ready}
         steps: list[Step] = []
         for node_id in self.reaper.lost(ready, now, leaving=self.picture.leaving):
             sentence = f"was not heard of for {duration_text(now - heard[node_id])}"
@@ -289,6 +294,11 @@ class Scheduler:
             elif job.state is _S.STOPPING and now - since > job.spec.grace_seconds + self.settings.stop_seconds:
                 steps += lives.give_up(self.picture, job, now)
         return steps
+
+    @property
+    def unfollowing(self) -> list[str]:
+        """Ready nodes that this leader has not surely answered: an earlier one may hold them."""
+        return self.reaper.unfollowing(node.id for node in self.picture.nodes.values() if node.ready)
 
     @property
     def holding_back(self) -> bool:

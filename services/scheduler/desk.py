@@ -15,7 +15,7 @@ from libs.bus import Bus
 from libs.domain.job import JobEvent, Step
 from libs.messages.asks import OutboxFilled
 from libs.messages.history import Record
-from libs.messages.nodes import Leader, NodeDesired, NodeHinted, NodeReported
+from libs.messages.nodes import HOLD, Leader, NodeDesired, NodeHinted, NodeReported
 from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, WorkloadClass
 from libs.store import (
     DoubleAllocationError,
@@ -36,6 +36,8 @@ from services.scheduler.tally import Tally
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
+ANSWER_SECONDS_MAX = 2.5  # a node waits 3 s; the store is given up after about 5
+CLAIM_SECONDS_MAX = 2.0
 SCORES_SECONDS = 30.0  # between two looks for scores that nobody told us of
 SCORES_SLACK_SECONDS = 300.0  # by how much the clocks of scorers may differ from ours
 TOUCH_SECONDS = 10.0
@@ -60,6 +62,11 @@ class _Waiting:
         self.leader = report.leader
         self.holds = report.holds
         self.answer: asyncio.Future[NodeDesired | None] = asyncio.get_running_loop().create_future()
+
+    def settle(self, answer: NodeDesired | None) -> None:
+        """The first answer counts; nobody waits for one that comes too late."""
+        if not self.answer.done():
+            self.answer.set_result(answer)
 
 
 class Desk:
@@ -98,6 +105,7 @@ class Desk:
         self._told_classes: list[WorkloadClass] = []
         self._refused: set[str] = set()  # jobs of which the store refused a step in this turn
         self._joined: set[str] = set()  # nodes whose scores were not asked for yet
+        self._why_not_hold: str | None = None  # None: the store answers
 
     # what comes in
 
@@ -119,18 +127,41 @@ class Desk:
         if report.pool != self.core.pool:
             return None
         if self._leadership.lease is None:
-            return await self._stand_in.answer(report) if self._leadership.abandoned else None
+            if self._leadership.abandoned:
+                return await self._stand_in.answer(report)
+            return self._hold(report, report.leader)
         waiting = _Waiting(report)
         self._reports.append(waiting)
         self.wake.set()
-        return await waiting.answer
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                return await waiting.answer
+        except TimeoutError:  # the turn before waits for a store that does not answer
+            return self._hold(report, report.leader)
+
+    def _hold(self, report: NodeReported, answered_by: Leader | None) -> NodeDesired | None:
+        """While the store is away: what this leader answered the node last still stands, if that is certain.
+
+        A node that another leader, or none, has answered last is told nothing: what it runs is not ours to say.
+        """
+        us = self._leadership.leader
+        if us is None or HOLD not in report.reads or _if_us(answered_by, us) is None:
+            return None
+        why_not = self._leadership.why_not_hold
+        if why_not != self._why_not_hold:
+            self._why_not_hold = why_not
+            how = f"the nodes are left to their fences: {why_not}" if why_not else "the nodes are held as they are"
+            logger.warning("the store is away; %s", how, extra={"pool": self.core.pool})
+        self._tally.hold(not why_not)
+        return None if why_not else NodeDesired(seq=report.seq, leader=us, hold=True)
 
     # one turn
 
     async def turn(self) -> None:
         """Take in what came, decide, store, say. Does nothing while another leads."""
         self.wake.clear()
-        waiting, self._reports = self._reports, []
+        waiting = [one for one in self._reports if not one.answer.done()]
+        self._reports = []
         try:
             lease = self._leadership.lease
             if lease is not None:
@@ -142,11 +173,12 @@ class Desk:
                 self._leadership.lost()
         except StoreUnavailableError:
             self._loaded_for = 0
+            for one in waiting:
+                one.settle(self._hold(one.report, one.leader))
             raise
         finally:
             for one in waiting:
-                if not one.answer.done():
-                    one.answer.set_result(None)
+                one.settle(None)
 
     async def _lead(self, lease: Lease, waiting: Sequence[_Waiting]) -> None:
         if self._loaded_for != lease.epoch:
@@ -167,12 +199,17 @@ class Desk:
         await self._commit(lease, steps, changes, now)
         self._joined.update(change.node.id for change in changes if change.event == "joined")
         self._leadership.require()
+        if now >= self._leadership.held_until or not self.core.unfollowing:
+            self._leadership.alone()
+        if self._why_not_hold is not None:
+            self._why_not_hold = None
+            self._tally.hold(False)
+            logger.info("the store answers again", extra={"pool": self.core.pool})
         for one in answers:
             runs = self._journal.answer(one.report.node_id)
             report = structs.replace(one.report, holds=one.holds)
-            one.answer.set_result(
-                self._answers.answer(report, runs, self.core.picture.orders, leader=self._leadership.leader)
-            )
+            leader = self._leadership.leader
+            one.settle(self._answers.answer(report, runs, self.core.picture.orders, leader=leader))
         for node_id in sorted(self.core.take_hinted()):
             await self._bus.publish(NodeHinted(node_id=node_id))
         if len(steps) >= self.core.settings.steps_max:
@@ -212,6 +249,7 @@ class Desk:
 
     async def _load(self, lease: Lease) -> None:
         pool = self.core.pool
+        await self._leadership.claim(seconds_max=CLAIM_SECONDS_MAX)
         await self._store.lead_by(lease, str(self.core.settings.policy))
         nodes, jobs, scores, classes = await asyncio.gather(
             self._store.nodes(pool=pool),
@@ -227,6 +265,7 @@ class Desk:
             now=self._clock(),
             epoch=lease.epoch,
             went_back_at=self._went_back_at,
+            held_until=self._leadership.held_until,
         )
         self._loaded_for = lease.epoch
         self._answers.forget()
@@ -299,7 +338,7 @@ class Desk:
             one.report = structs.replace(one.report, leader=_if_us(one.leader, self._leadership.leader))
             refused = self._journal.report(one.report, now)
             if refused:
-                one.answer.set_result(NodeDesired(seq=one.report.seq, refused=refused))
+                one.settle(NodeDesired(seq=one.report.seq, refused=refused))
                 continue
             steps += self._journal.follow(one.report, now)
             answers[one.report.node_id] = one

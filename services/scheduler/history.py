@@ -45,6 +45,7 @@ class Loaded(Struct, frozen=True, array_like=True, tag=0):
     went_back_at: float | None = None
     classes: tuple[WorkloadClass, ...] = ()
     checksums: tuple[int, ...] = ()  # of the jobs' specifications, in the order of the jobs
+    held_until: float | None = None
 
 
 class Began(Struct, frozen=True, array_like=True, tag=2):
@@ -209,9 +210,18 @@ class Journal:
         epoch: int,
         went_back_at: float | None = None,
         classes: Sequence[WorkloadClass] = (),
+        held_until: float | None = None,
     ) -> None:
         """Begin from the store, as leader of this epoch. What was not stored before led to nothing that was."""
-        self.core.load(jobs=jobs, nodes=nodes, scores=scores, classes=classes, now=now, went_back_at=went_back_at)
+        self.core.load(
+            jobs=jobs,
+            nodes=nodes,
+            scores=scores,
+            classes=classes,
+            now=now,
+            went_back_at=went_back_at,
+            held_until=held_until,
+        )
         # Whether the record before this was stored may be unknown: its number is not given again.
         self._epoch, self._number = epoch, self._number + 1 if epoch == self._epoch else 1
         loaded = Loaded(
@@ -223,6 +233,7 @@ class Journal:
             now=now,
             went_back_at=went_back_at,
             classes=tuple(classes),
+            held_until=held_until,
         )
         self._open(loaded, now)
 

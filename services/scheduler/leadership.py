@@ -10,9 +10,13 @@ restored from a backup (docs/decisions/0006-a-store-that-went-back.md).
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
+from libs.bus import Connection
+from libs.messages.leaders import LeadershipTold
 from libs.messages.nodes import Leader
 from libs.store import Lease, LeaseLostError, SchedulerStore, StoreUnavailableError
+from services.scheduler.peers import Peers
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +37,17 @@ def is_lost(heard: Leader, lease: Lease, ended: Mapping[int, Lease]) -> bool:
 
 class Leadership:
     def __init__(
-        self, *, name: str, holder: str, store: SchedulerStore, clock: Callable[[], float], leader_seconds: float
+        self,
+        *,
+        name: str,
+        holder: str,
+        store: SchedulerStore,
+        clock: Callable[[], float],
+        leader_seconds: float,
+        holds_seconds: float = 0.0,
+        connection: Callable[[], Connection | None] = lambda: None,
     ) -> None:
+        """`holds_seconds`: how long nodes may be held while the store is away; `connection`: the bus's present one."""
         self.name = name
         self.holder = holder
         self.leader_seconds = leader_seconds
@@ -49,6 +62,13 @@ class Leadership:
         self._latest: Leader | None = None  # the latest lease that we saw ourselves, whoever held it
         self._above: int | None = None  # the store went back: our lease must be raised above this epoch
         self._believed: dict[str, float] = {}
+        self._peers = Peers(pool=name, name=holder, holds_seconds=holds_seconds)
+        self._connection = connection
+        self._taking = False
+        self._taken: tuple[Lease, float] | None = None  # our lease as we took it, and when
+        self._pledges = False  # no earlier leader holds a node any more, so the pledge in the store may be ours
+        self.spoken = asyncio.Event()  # set when there is something to tell the others at once
+        self._claimed = asyncio.Event()  # set when a word of ours came back
         self._turn = asyncio.Lock()  # one call about the lease at a time, so that none hears an older answer last
 
     @property
@@ -77,6 +97,56 @@ class Leadership:
     def lost(self) -> None:
         self._lease, self._sure_until = None, 0.0
 
+    # among the schedulers of the pool
+
+    def tell(self) -> LeadershipTold:
+        """What the others should hear now."""
+        self.spoken.clear()
+        known = [lease.epoch for lease in (self._seen, self._lease) if lease is not None]
+        return self._peers.tell(
+            self._clock(), leads=self._taking or self._lease is not None, epoch=max(known, default=0)
+        )
+
+    def hear_told(self, told: LeadershipTold) -> None:
+        self._peers.hear(told, self._clock(), self._connection())
+        if told.scheduler == self.holder:
+            self._claimed.set()
+
+    @property
+    def why_not_hold(self) -> str:
+        """Why nodes may not be held now, while the store cannot be asked; empty if they may."""
+        if self._lease is None:
+            return "this scheduler does not lead"
+        if self.lease is not None:
+            return ""
+        return self._peers.why_not_hold(self._clock(), epoch=self._lease.epoch, connection=self._connection())
+
+    async def claim(self, *, seconds_max: float) -> None:
+        """Wait until all at the NATS server of the leader before us know that we lead, where that is to be had."""
+        if self._taken is None:
+            return
+        lease, at = self._taken
+        pledge, connection = lease.pledge, self._connection()
+        if not pledge.seconds or self.holder in pledge.members or connection is None:
+            return
+        if connection.server != pledge.nats or self._clock() > at + seconds_max:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds_max):
+                while self._peers.claimed_at(lease.epoch, pledge.nats) is None:
+                    self._claimed.clear()
+                    self.spoken.set()
+                    await self._claimed.wait()
+
+    @property
+    def held_until(self) -> float:
+        """Until when an earlier leader may hold nodes that have not been answered by us."""
+        return 0.0 if self._taken is None else self._peers.held_until(*self._taken)
+
+    def alone(self) -> None:
+        """No earlier leader holds a node any more: our renewals may tell the next leader by what we hold."""
+        self._pledges = True
+
     def hear(self, heard: Leader | None, *, of: str) -> None:
         """Who answered a node last; `of` is the node that says so."""
         lease, now = self._lease, self._clock()
@@ -101,6 +171,7 @@ class Leadership:
             if raised is None:
                 raise LeaseLostError(f"{self.holder} lost {self.name} while raising it")
             self._above, self._latest, self._ended = None, None, {}
+            self._taken, self._pledges = (raised, self._clock()), False
             self._hold(raised, asked_at)
         logger.warning("leads on above what was lost", extra={"pool": self.name, "epoch": raised.epoch})
         return raised
@@ -123,9 +194,11 @@ class Leadership:
                 await self._watch()
 
     async def _renew(self, lease: Lease) -> None:
-        asked_at = self._clock()
+        asked_at, connection = self._clock(), self._connection()
+        pledge = self._peers.pledge(asked_at, connection) if self._pledges else None
+        self._peers.renews(pledge, asked_at)
         try:
-            renewed = await self._store.renew_lease(lease)
+            renewed = await self._store.renew_lease(lease, pledge=pledge)
         except StoreUnavailableError:
             await self._look()  # a store that cannot be written may still say whether somebody leads
             raise
@@ -134,31 +207,47 @@ class Leadership:
             self.lost()
         else:
             self._hold(renewed, asked_at)
+            self._peers.renewed(pledge, epoch=renewed.epoch, at=asked_at, connection=connection)
 
     async def _look(self) -> Lease | None:
         asked_at = self._clock()
         seen = await self._store.lease(self.name)
-        if seen != self._seen or self._looked_at is None:
+        # Who saw nothing for long cannot say that the holder could have renewed it meanwhile.
+        blind = self._looked_at is None or asked_at - self._looked_at > 2 * self.leader_seconds
+        if seen != self._seen or blind:
             self._seen, self._seen_at = seen, self._clock()
             self._note(seen)
         self._looked_at = asked_at
+        lease = self._lease
+        if lease is not None and (seen is None or (seen.holder, seen.epoch) != (lease.holder, lease.epoch)):
+            self.lost()
         return seen
 
     async def _watch(self) -> None:
         asked_at = self._clock()
         seen = await self._look()
         if self.abandoned:
-            taken = await self._store.take_lease(self.name, holder=self.holder, seen=seen)
-            if taken is not None:
-                self._ended = {ended.epoch: ended for ended in await self._store.leaderships(self.name)}
-                self._above = None
-                logger.info("leads", extra={"pool": self.name, "epoch": taken.epoch})
-                self._hold(taken, asked_at)
+            self._taking = True  # from here on we do not say that we do not lead
+            try:
+                await self._take(seen, asked_at)
+            finally:
+                self._taking = False
+
+    async def _take(self, seen: Lease | None, asked_at: float) -> None:
+        taken = await self._store.take_lease(self.name, holder=self.holder, seen=seen)
+        if taken is not None:
+            self._ended = {ended.epoch: ended for ended in await self._store.leaderships(self.name)}
+            self._above = None
+            self._taken, self._pledges = (taken, self._clock()), False
+            logger.info("leads", extra={"pool": self.name, "epoch": taken.epoch})
+            self._hold(taken, asked_at)
+            self.spoken.set()
 
     async def resign(self) -> None:
         if self._lease is not None:
-            await self._store.release_lease(self._lease)
+            lease = self._lease
             self.lost()
+            await self._store.release_lease(lease, pledge_ends=self._pledges)
 
     def require(self) -> Lease:
         if (lease := self.lease) is None:

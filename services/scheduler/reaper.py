@@ -9,10 +9,16 @@ TOGETHER_PART = 3  # of more than a third of the pool at once it is not believed
 
 
 class Reaper:
-    """A node silent for longer than its lease is lost; many at once only one lease later than the first of them."""
+    """A node silent for longer than its lease is lost; many at once only one lease later than the first of them.
 
-    def __init__(self, *, lease_seconds: float) -> None:
+    Until `held_until` an earlier leader that cannot reach the store may hold the nodes that do not follow this one yet:
+    what they run may run for a lease after that, however long they have been silent to us.
+    """
+
+    def __init__(self, *, lease_seconds: float, held_until: float | None = None) -> None:
         self._lease_seconds = lease_seconds
+        self._held_until = held_until
+        self._following: set[str] = set()
         self._patient_until: float | None = None
         self._looked_at: float | None = None
         self.held_back = 0  # nodes whose lease is over and that are not given up yet
@@ -23,6 +29,19 @@ class Reaper:
         before, self._looked_at = self._looked_at, now
         unseen = 0.0 if before is None else now - before
         return unseen if unseen > self._lease_seconds / SILENT_PART else 0.0
+
+    def follows(self, node_id: str) -> None:
+        """The node was answered by this leader: it takes no word of an earlier one any more."""
+        self._following.add(node_id)
+
+    def unfollowing(self, node_ids: Iterable[str]) -> list[str]:
+        return sorted(set(node_ids) - self._following)
+
+    def silent_since(self, node_id: str, heard_at: float) -> float:
+        """From when on a lease of its silence counts, for a node that was heard of at `heard_at`."""
+        if self._held_until is None or node_id in self._following:
+            return heard_at
+        return max(heard_at, self._held_until)
 
     def lost(self, heard: Mapping[str, float], now: float, *, leaving: Iterable[str]) -> list[str]:
         """Who of the ready nodes is lost now. `heard` is when each last reported; `leaving` said that they go."""

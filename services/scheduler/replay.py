@@ -154,6 +154,7 @@ class Replay:
                     classes=entry.classes,
                     now=entry.now,
                     went_back_at=entry.went_back_at,
+                    held_until=entry.held_until,
                 )
                 self._reports, self._steps = [], []
                 return None

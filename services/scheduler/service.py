@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from libs.bus import Bus, NoAnswerError
 from libs.messages.asks import AskStored, OutboxFilled
+from libs.messages.leaders import LeadershipTold
 from libs.messages.nodes import NodeReported
 from libs.messages.signals import ClassesLearnt, GpusScored
 from libs.service.run import Answer, Every, Listen, serve
@@ -15,6 +16,7 @@ from services.scheduler.desk import POLL_SECONDS, Desk
 from services.scheduler.forgetting import FORGET_SECONDS, Forgetting
 from services.scheduler.history import Retention
 from services.scheduler.leadership import Leadership
+from services.scheduler.peers import SPEAK_SECONDS
 from services.scheduler.relay import Relay
 from services.scheduler.tally import Tally
 
@@ -31,6 +33,7 @@ async def run(
     clock: Callable[[], float],
     settings: Settings,
     leader_seconds: float = 6.0,
+    holds_seconds: float = 3600.0,
     retention: Retention | None = None,
     jobs_kept_seconds: float | None = None,
     admin_port: int | None = None,
@@ -41,7 +44,15 @@ async def run(
     `jobs_kept_seconds`: for how long jobs that are over are kept; None: for ever.
     """
     tally = Tally()
-    leadership = Leadership(name=pool, holder=holder, store=store, clock=clock, leader_seconds=leader_seconds)
+    leadership = Leadership(
+        name=pool,
+        holder=holder,
+        store=store,
+        clock=clock,
+        leader_seconds=leader_seconds,
+        holds_seconds=holds_seconds,
+        connection=lambda: bus.connection,
+    )
     desk = Desk(
         core=Scheduler(pool=pool, settings=settings),
         store=store,
@@ -67,6 +78,12 @@ async def run(
     async def hear_classes(learnt: ClassesLearnt) -> None:
         desk.learnt(learnt)
 
+    async def hear_told(told: LeadershipTold) -> None:
+        leadership.hear_told(told)
+
+    async def speak() -> None:
+        await bus.publish(leadership.tell())
+
     async def lead() -> None:
         led = leadership.lease is not None
         await leadership.beat()
@@ -89,11 +106,13 @@ async def run(
             listens=[
                 Listen(AskStored, hear_ask, group="", tokens={"pool": pool}),
                 Listen(OutboxFilled, hear_outbox, group=""),
+                Listen(LeadershipTold, hear_told, group="", tokens={"pool": pool}),
                 Listen(GpusScored, hear_scores, group="", tokens={"pool": pool}),
                 Listen(ClassesLearnt, hear_classes, group="", tokens={"pool": pool}),
             ],
             answers=[Answer(NodeReported, desk.report, group="", at_once=4096, tokens={"pool": pool})],
             loops=[
+                Every(SPEAK_SECONDS, speak, wake=leadership.spoken, name="speak"),
                 Every(leader_seconds / 4, lead, retry_on=unavailable, name="lead"),
                 Every(POLL_SECONDS, desk.turn, wake=desk.wake, retry_on=unavailable, name="desk"),
                 Every(POLL_SECONDS, relay_turn, wake=desk.outbox_filled, retry_on=unavailable, name="relay"),

@@ -39,6 +39,11 @@ class Tally:
             "1 while nothing is placed: nodes have yet to report, or the store went back in time.",
             registry=self.registry,
         )
+        self._holds = Gauge(
+            "weft_scheduler_holds_nodes",
+            "1 while the store is away and the nodes are told to go on as they are.",
+            registry=self.registry,
+        )
         self._went_back = Counter(
             "weft_scheduler_store_went_back",
             "How often the store was found to have gone back in time.",
@@ -62,6 +67,9 @@ class Tally:
 
     def recorded(self, record: Record) -> None:
         self._recorded.inc(len(record.body))
+
+    def hold(self, holds: bool) -> None:
+        self._holds.set(holds)
 
     def store_went_back(self) -> None:
         self._went_back.inc()

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from libs.domain.job import JobEvent
 from libs.messages.asks import AskKind
-from libs.store import Lease, LeaseLostError
+from libs.store import Lease, LeaseLostError, Pledge
 from tests.support.builders import node, spec
 from tests.support.steps import step
 from tests.support.stores import AT, World
@@ -135,3 +135,27 @@ async def test_by_what_a_pool_is_led_is_what_its_leader_said_last(world: World) 
         await world.scheduler.lead_by(lease, "fifo+packed+none")
     await world.scheduler.lead_by(other, "fifo+packed+easy")
     assert await world.gateway.policy(pool="default") == "fifo+packed+easy"
+
+
+async def test_a_pledge_is_kept_until_another_is_given_or_it_is_taken_back(world: World) -> None:
+    pledge = Pledge(seconds=3600.0, members=("new", "old"), nats="nats-1")
+    old = await world.lead(holder="old")
+    assert old.pledge == Pledge()
+    renewed = await world.scheduler.renew_lease(old, pledge=pledge)
+    assert renewed is not None
+    assert renewed.pledge == pledge
+    again = await world.scheduler.renew_lease(renewed)
+    assert again is not None
+    new = await world.scheduler.take_lease("default", holder="new", seen=again)
+    assert new is not None
+    assert new.pledge == pledge, "the next leader reads what the one before it has pledged"
+    await world.scheduler.release_lease(new)
+    free = await world.scheduler.lease("default")
+    assert free is not None
+    assert free.pledge == pledge
+    third = await world.scheduler.take_lease("default", holder="third", seen=None)
+    assert third is not None
+    await world.scheduler.release_lease(third, pledge_ends=True)
+    free = await world.scheduler.lease("default")
+    assert free is not None
+    assert free.pledge.seconds == 0.0

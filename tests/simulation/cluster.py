@@ -67,6 +67,8 @@ class Shape(Struct, frozen=True, kw_only=True):
     lease_seconds: float = 24.0
     sync_seconds: float = 2.0
     leader_seconds: float = 6.0
+    holds_seconds: float = 40.0
+    nats_servers: int = 1
     start_seconds: float = 60.0
     settle_seconds: float = 5.0
     patience_seconds: float = 30.0
@@ -198,6 +200,7 @@ class Cluster:
         self.dice = dice(seed, "supervisor")
         self.witness = Witness(history)
         self.network = Network(loop, dice(seed, "network"), history)
+        self.network.servers = shape.nats_servers
         self.database = Database(store(self.witness), loop, dice(seed, "database"), history)
         self.processes: list[Process] = []
         self.services: list[Service] = []
@@ -228,12 +231,20 @@ class Cluster:
         shape = self.shape
         for number in range(1, shape.nodes + 1):
             self._add_machine(f"node-{number}")
-        for number in range(1, shape.schedulers + 1):
-            self._add(f"scheduler-{number}", self._scheduler(self._wall(f"scheduler-{number}")))
+        for _ in range(shape.schedulers):
+            self._make_scheduler()
         for number in range(1, shape.gateways + 1):
             self._add(f"gateway-{number}", self._gateway(self._wall(f"gateway-{number}")))
         self._add("scorer", self._scorer(self._wall("scorer")))
         self._add("reallocator", self._reallocator(self._wall("reallocator")))
+
+    def _make_scheduler(self) -> Service:
+        number = 1 + sum(service.name.startswith("scheduler") for service in self.services)
+        return self._add(f"scheduler-{number}", self._scheduler(self._wall(f"scheduler-{number}")))
+
+    def add_scheduler(self) -> None:
+        """One that nobody knows of yet."""
+        self._make_scheduler().begin()
 
     def _add(self, name: str, run: Callable[[Life], Awaitable[None]]) -> Service:
         service = Service(self, name, run)
@@ -296,6 +307,7 @@ class Cluster:
                 clock=clock,
                 settings=settings,
                 leader_seconds=shape.leader_seconds,
+                holds_seconds=shape.holds_seconds,
             )
 
         return run

@@ -40,6 +40,7 @@ class Database:
         self.context = contextvars.copy_context()
         self.quality = Quality()
         self.down = False
+        self.hangs = False
         self.life = 0
         self.after_statement: Callable[[str], None] = lambda _: None
 
@@ -131,6 +132,8 @@ class _Statement:
         database = self._database
         if database.down or database.life != self._life:
             self._later(database.seconds(), self._broken, "refused")
+        elif database.hangs:
+            self._later(0.5, self._arrive)
         elif not self._store._up.is_set():
             # In the socket of a link that is dead: when it heals, it may still arrive.
             if database.dice.random() < 0.5:

@@ -1,21 +1,25 @@
 """Clusters with one mistake each, which the witness must find: the check that the check works."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from msgspec import structs
 
-from libs.bus import Bus, Event, NoAnswerError
+from libs.bus import Bus, Connection, Event, NoAnswerError
 from libs.domain.job import Allocation, Job, Step
 from libs.messages.nodes import EndReason, NodeDesired, NodeReported, RunSeen
 from libs.store import Lease, RelayStore
 from services.executor import service as executor_service
 from services.executor.core import Action, Reconciler, Remove
 from services.executor.runtime import Run, RunKey
+from services.scheduler import leadership
 from services.scheduler import runs as scheduler_runs
+from services.scheduler.peers import Bond, Peers
 from services.scheduler.relay import Relay
 from tests.simulation.cluster import WatchedStore
+from tests.simulation.outage import through_an_outage
 from tests.simulation.simulate import Variation
 
 
@@ -101,6 +105,35 @@ class _Unheeded:
     async def emit(self, events: list[Event]) -> None:
         with suppress(NoAnswerError):
             await self._bus.emit(events)
+
+
+class HastyPeers(Peers):
+    """As leader it gives away at once, whoever may hold nodes still."""
+
+    def held_until(self, taken: Lease, at: float) -> float:
+        return at
+
+
+class DeafPeers(Peers):
+    """It holds without hearing those whom it named to the store."""
+
+    def _required(self, bond: Bond) -> Iterable[str]:
+        return ()
+
+
+class EndlessPeers(Peers):
+    """It holds for as long as the store is away."""
+
+    def why_not_hold(self, now: float, *, epoch: int, connection: Connection | None) -> str:
+        self.holds_seconds, before = math.inf, self.holds_seconds
+        try:
+            return super().why_not_hold(now, epoch=epoch, connection=connection)
+        finally:
+            self.holds_seconds = before
+
+
+def peers_are(peers: type[Peers], **shape: Any) -> Variation:
+    return through_an_outage(replaced=((leadership, "Peers", peers),), **shape)
 
 
 def executor_is(core: type[Reconciler], *, kinds: tuple[str, ...] = ()) -> Variation:

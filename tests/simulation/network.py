@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from libs.bus import Asked, BusClosedError, Event, NoAnswerError, nothing
+from libs.bus import Asked, BusClosedError, Connection, Event, NoAnswerError, nothing
 from libs.bus.hands import Hands, Heard, Work, answering, answering_raw, hearing
 from libs.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
 from libs.messages import Message
@@ -70,10 +70,12 @@ class Stream:
 class Link:
     """The connection of one process, both ways. `generation` counts how often it was made anew."""
 
-    def __init__(self, network: "Network") -> None:
+    def __init__(self, network: "Network", name: str) -> None:
         self.up = True
         self.alive = True
         self.generation = 0
+        self.name = name
+        self.connection = network.connect(name)
         self.changed = asyncio.Event()
         self._network = network
         self._stalled: list[Callable[[], None]] = []
@@ -133,6 +135,7 @@ class Link:
     def _reconnected(self, generation: int) -> None:
         if self.up and not self.alive and generation == self.generation and not self._network.down:
             self.alive = True
+            self.connection = self._network.connect(self.name)
             self._network.remember(self)
             self.changed.set()
 
@@ -146,6 +149,11 @@ class Network:
         self.quality = Quality()
         self.stream = Stream()
         self.down = False
+        self.servers = 1  # of one cluster; each process is connected to one of them
+        self.server_of: Callable[[str], int] | None = None  # by a process's name; None: by chance
+        self.split = False  # the servers do not reach each other
+        self.life = 0
+        self._numbers = itertools.count(1)
         self._buses: list[SimBus] = []
         self._heard: list[SimSubscription] = []
         self._turns: Counter[str] = Counter()
@@ -164,8 +172,19 @@ class Network:
 
     # its life
 
+    def connect(self, name: str) -> Connection:
+        if self.server_of is not None:
+            server = self.server_of(name)
+        else:
+            server = 1 + (0 if self.servers == 1 else self.dice.randrange(self.servers))
+        return Connection(f"nats-{server}.{self.life}", next(self._numbers))
+
+    def reaches(self, one: "SimBus", other: "SimBus") -> bool:
+        return not self.split or one.link.connection.server == other.link.connection.server
+
     def go_down(self) -> None:
         self.down = True
+        self.life += 1
         for bus in list(self._buses):
             bus.link.lose()
 
@@ -213,8 +232,12 @@ class Network:
 
     # what is said
 
-    def route(self, subject: str, payload: bytes, headers: dict[str, str], reply: Reply | None) -> None:
-        listening = [one for one in self._heard if matches(one.pattern, subject)]
+    def route(
+        self, subject: str, payload: bytes, headers: dict[str, str], reply: Reply | None, *, of: "SimBus | None" = None
+    ) -> None:
+        listening = [
+            one for one in self._heard if matches(one.pattern, subject) and (of is None or self.reaches(of, one.bus))
+        ]
         chosen = self._one_of_each_group(listening)
         self.history.note("nats", f"{subject} {len(payload)} → {' '.join(one.bus.place.name for one in chosen)}")
         self.history.counts["messages"] += 1
@@ -223,8 +246,10 @@ class Network:
         if not listening and reply is not None:
             reply[0].link.carry("in", partial(reply[0].settle, reply[1], None))
 
-    def answer(self, reply: Reply, payload: bytes, *, of: str = "nats") -> None:
+    def answer(self, reply: Reply, payload: bytes, *, of: str = "nats", by: "SimBus | None" = None) -> None:
         bus, number = reply
+        if by is not None and not self.reaches(by, bus):
+            return
         self.history.note("nats", f"answer {number} {len(payload)} of {of} → {bus.place.name}")
         bus.link.carry("in", partial(bus.settle, number, payload))
 
@@ -291,7 +316,7 @@ class SimBus:
     def __init__(self, network: Network, place: Place) -> None:
         self.counts: Counter[str] = Counter()
         self.place = place
-        self.link = Link(network)
+        self.link = Link(network, place.name)
         self.subscriptions: list[SimSubscription] = []
         self._network = network
         self._closed = False
@@ -302,6 +327,10 @@ class SimBus:
     def connected(self) -> bool:
         return self.link.alive
 
+    @property
+    def connection(self) -> Connection | None:
+        return self.link.connection if self.link.alive else None
+
     async def publish(self, message: Message) -> None:
         await self.place.point("publish")
         self._check_open()
@@ -310,11 +339,11 @@ class SimBus:
     def _say(self, subject: str, payload: bytes) -> None:
         if not self.link.alive:
             self.counts["dropped"] += 1
-        self.link.carry("out", partial(self._network.route, subject, payload, {}, None))
+        self.link.carry("out", partial(self._network.route, subject, payload, {}, None, of=self))
 
     async def respond(self, reply: Reply, payload: bytes) -> None:
         await self.place.point("respond")
-        self.link.carry("out", partial(self._network.answer, reply, payload, of=self.place.name))
+        self.link.carry("out", partial(self._network.answer, reply, payload, of=self.place.name, by=self))
 
     async def request(self, message: Message, reply: type[R], *, seconds_max: float) -> R:
         subject = subject_of(message)
@@ -326,7 +355,7 @@ class SimBus:
     ) -> bytes:
         return await self._ask(
             subject,
-            lambda reply: self._network.route(subject, payload, dict(headers or {}), reply),
+            lambda reply: self._network.route(subject, payload, dict(headers or {}), reply, of=self),
             seconds_max=seconds_max,
         )
 

@@ -7,7 +7,7 @@ import logging
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
 
@@ -53,6 +53,9 @@ class Variation(Struct, kw_only=True):
 
     fencing: bool = True
     kinds: tuple[str, ...] = ()  # of trouble; empty: as the seed has it
+    shape: dict[str, Any] = {}  # what is other than the seed has it
+    shape_by_seed: Callable[[int], dict[str, Any]] = lambda _: {}
+    live: Callable[["World"], Coroutine[Any, Any, None]] | None = None  # another life than users and troubles
     store: Callable[[Witness], MemoryStore] = WatchedStore
     replaced: tuple[tuple[Any, str, Any], ...] = ()  # module, name, and what it is instead
 
@@ -67,6 +70,8 @@ def shape_of(seed: int) -> Shape:
         sync_seconds=thrown.choice([1.0, 2.0, 3.0]),
         leader_seconds=thrown.choice([3.0, 6.0]),
         drift=thrown.choice([0.0, 0.001, 0.02]),
+        holds_seconds=thrown.choice([0.0, 40.0, 120.0, 3600.0]),
+        nats_servers=thrown.choice([1, 1, 2]),
     )
     if thrown.random() < 0.15:  # as in production
         shape = structs.replace(
@@ -99,10 +104,10 @@ def simulate(seed: int, *, trace: bool = False, variation: Variation | None = No
     with _listening(history, trace=trace), contextlib.ExitStack() as replaced:
         for module, name, value in variation.replaced:
             replaced.enter_context(_instead(module, name, value))
-        world = _World(seed, loop, history, variation)
+        world = World(seed, loop, history, variation)
         try:
             with _instead(scheduler_service, "Scheduler", partial(WatchedScheduler, witness=world.cluster.witness)):
-                loop.run_until_complete(world.live())
+                loop.run_until_complete(world.live() if variation.live is None else variation.live(world))
         except Exception as error:
             history.fail(f"the simulation itself: {error!r}\n{traceback.format_exc()}")
         digest, virtual = history.digest, loop.time()
@@ -117,13 +122,15 @@ def simulate(seed: int, *, trace: bool = False, variation: Variation | None = No
     )
 
 
-class _World:
+class World:
     def __init__(self, seed: int, loop: VirtualTimeLoop, history: History, variation: Variation) -> None:
         self.seed = seed
         self.loop = loop
         self.history = history
         self.dice = dice(seed, "world")
-        shape = structs.replace(shape_of(seed), fencing=variation.fencing)
+        shape = structs.replace(
+            shape_of(seed), fencing=variation.fencing, **variation.shape, **variation.shape_by_seed(seed)
+        )
         self.cluster = Cluster(seed, shape, loop=loop, history=history, store=variation.store)
         self.trouble = Trouble(self.cluster, dice(seed, "trouble"), kinds=variation.kinds)
         self.tuner = Tuner(
@@ -138,7 +145,7 @@ class _World:
         await self.cluster.let_clients_in()
         self.cluster.begin()
         await asyncio.sleep(CALM_SECONDS)
-        self.client = self._client()
+        self.client = self.make_client()
         seconds = self.dice.uniform(60.0, 180.0)
         users = asyncio.ensure_future(self._users(seconds))
         tuned = asyncio.ensure_future(self.tuner.tune(seconds))
@@ -146,6 +153,10 @@ class _World:
         self.trouble.heal()
         await users
         await tuned
+        await self.end()
+
+    async def end(self) -> None:
+        """All that was submitted comes to its end, and nothing is left or lost."""
         if await self._all_ended():
             await asyncio.sleep(SETTLE_SECONDS)
             stream = self.cluster.network.stream
@@ -168,7 +179,7 @@ class _World:
         self.history.counts["turns replayed"] += replay.turns
         self.history.counts["decisions replayed"] += replay.steps
 
-    def _client(self) -> Client:
+    def make_client(self) -> Client:
         life = Life(self.cluster, "client")
         return Client(
             bus=life.bus,
@@ -190,14 +201,14 @@ class _World:
             number += 1
             spec = job(self.dice, number, ranks_max=max(2, shape.nodes * shape.gpus - shape.gpus), gpus_max=shape.gpus)
             self.specs[spec["name"]] = spec
-            self._begin(client.submit(spec, keyed=self.dice.random() < 0.85))
+            self.begin(client.submit(spec, keyed=self.dice.random() < 0.85))
             if self.dice.random() < 0.2:  # sent twice at once
-                self._begin(client.submit(spec, keyed=True))
+                self.begin(client.submit(spec, keyed=True))
             if self.dice.random() < 0.4:
-                self._begin(client.meddle(nodes))
+                self.begin(client.meddle(nodes))
             await asyncio.sleep(self.dice.expovariate(1.0 / pace))
 
-    def _begin(self, program: Any) -> None:
+    def begin(self, program: Any) -> None:
         task = self.loop.create_task(program)
         self.clients.add(task)
         task.add_done_callback(self.clients.discard)
@@ -212,7 +223,7 @@ class _World:
             if self.loop.time() > cancel_at:
                 for job_id in [job_id for job_id in self._endless() if job_id not in cancelled]:
                     cancelled.add(job_id)
-                    self._begin(self.client.ask(AskKind.CANCEL, job_id))
+                    self.begin(self.client.ask(AskKind.CANCEL, job_id))
             if self.loop.time() > deadline:
                 self._tell_of_hang()
                 return False

@@ -20,6 +20,10 @@ KINDS = {
     "cut-both": 2,
     "nats-down": 2,
     "postgres-down": 2,
+    "postgres-away": 2,
+    "postgres-hangs": 1,
+    "nats-split": 2,
+    "overtaken": 2,
     "bad-network": 3,
     "bad-postgres": 3,
     "stream-lost": 2,
@@ -28,6 +32,7 @@ KINDS = {
     "power-loss": 1,
     "disk-full": 1,
 }
+SCHEDULERS_MAX = 6
 CALM = ("kill", "trap-kill", "terminate")
 
 
@@ -38,6 +43,7 @@ class Trouble:
         self._cluster = cluster
         self._dice = dice
         self._pace = dice.uniform(1.5, 8.0)
+        self._overtaken_until = 0.0
         chosen = [kind for kind in KINDS if dice.random() < 0.6] or list(CALM)
         self._weights = {kind: KINDS[kind] for kind in kinds or chosen}
         if dice.random() < 0.3:
@@ -69,6 +75,8 @@ class Trouble:
         cluster.database.quality = StoreQuality()
         cluster.network.come_up()
         cluster.database.come_up()
+        cluster.database.hangs = False
+        self._unsplit()
         for machine in cluster.machines:
             machine.host.available = True
             machine.keeper.full = False
@@ -165,6 +173,52 @@ class Trouble:
         self._cluster.history.note("postgres", "goes down")
         self._cluster.database.go_down()
         self._cluster.later(self._some(0.2, 40.0), self._cluster.database.come_up)
+
+    def _postgres_away(self) -> None:
+        """For longer than a fence, or than a lease, or than nodes are held."""
+        self._cluster.history.note("postgres", "goes away")
+        self._cluster.database.go_down()
+        self._cluster.later(self._dice.uniform(20.0, 120.0), self._cluster.database.come_up)
+
+    def _postgres_hangs(self) -> None:
+        """As SIGSTOP: nobody is refused, and nobody is answered."""
+        self._cluster.history.note("postgres", "hangs")
+        self._cluster.database.hangs = True
+
+        def go_on() -> None:
+            self._cluster.database.hangs = False
+
+        self._cluster.later(self._some(1.0, 90.0), go_on)
+
+    def _nats_split(self) -> None:
+        """Its servers do not reach each other; who reconnects may come to the other one."""
+        self._cluster.history.note("nats", "is split")
+        self._cluster.network.split = True
+        self._cluster.later(self._away(), self._unsplit)
+
+    def _unsplit(self) -> None:
+        self._cluster.network.split = False
+
+    def _overtaken(self) -> None:
+        """The store is away for all. Then some reach it again, and one that is new, and others do not."""
+        cluster = self._cluster
+        schedulers = [one for one in cluster.services if one.name.startswith("scheduler")]
+        if len(schedulers) >= SCHEDULERS_MAX or cluster.loop.time() < self._overtaken_until:
+            return
+        cluster.history.note("postgres", "goes away, and is overtaken")
+        away, more = self._dice.uniform(2.0, 40.0), self._dice.uniform(10.0, 130.0)
+        self._overtaken_until = cluster.loop.time() + away + more + 20.0
+        cluster.database.go_down()
+        cluster.later(away, cluster.database.come_up)
+        for life in [one.life for one in schedulers if one.life is not None]:
+            if self._dice.random() < 0.7:
+                life.store.cut()
+                cluster.later(away + more, life.store.heal)
+        if self._dice.random() < 0.7:
+            cluster.later(away * self._dice.random(), cluster.add_scheduler)
+        if self._dice.random() < 0.5:
+            cluster.network.split = True
+            cluster.later(away + more, self._unsplit)
 
     def _bad_network(self) -> None:
         self._cluster.network.quality = NetworkQuality(

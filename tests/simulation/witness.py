@@ -92,6 +92,9 @@ class Witness:
             self.history.fail(f"{job_id} goes back from epoch {told.epoch} to {said.epoch}")
         told.epoch, told.state = said.epoch, said.state
         self.history.note("store", f"{job_id} {event.event} epoch {said.epoch}")
+        if event.event in ("stopping", "requeued", "failed") and said.cause is not None:
+            codes = (CauseCode.NODE_STOPPED, CauseCode.NODE_LOST)
+            self.history.counts["cut off"] += said.cause.code in codes
         if event.event == "stopping" and said.cause is not None:
             self.history.counts["moves"] += said.cause.code is CauseCode.MOVED
             self.history.counts["pre-emptions"] += said.cause.code is CauseCode.PREEMPTED

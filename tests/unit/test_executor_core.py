@@ -3,8 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec import structs
 
-from libs.messages.nodes import EndReason, NodeDesired, RunState, StartRun
+from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState, StartRun
 from services.executor.core import Action, Kill, Memory, Policy, Reconciler, Remove, Start, Stop, Terminate
 from services.executor.runtime import Run, RunKey
 from tests.support.runs import order
@@ -368,3 +369,52 @@ def test_a_run_that_ended_and_was_removed_never_begins_again_and_who_wants_it_he
     told(order(epoch=2), at=2.0, reconciler=reconciler)
     assert reconciler.report([], {}) == ()
     assert decide(reconciler, now=3.0) == [Start(order(epoch=2))]
+
+
+# a leader whose store is away
+
+LEADER = Leader(pool="default", epoch=3, holder="scheduler-1", seq=7)
+
+
+def held(reconciler: Reconciler, *runs: Run, at: float, leader: Leader | None = LEADER) -> None:
+    answer = NodeDesired(seq=1, hold=True, leader=leader)
+    reconciler.observe(answer, reported=reconciler.report(runs, {}), sent_at=at)
+
+
+def led(*orders: StartRun, runs: tuple[Run, ...] = ()) -> Reconciler:
+    reconciler = Reconciler(POLICY)
+    answer = NodeDesired(seq=1, runs=orders, leader=LEADER)
+    reconciler.observe(answer, reported=reconciler.report(runs, {}), sent_at=0.0)
+    return reconciler
+
+
+def test_a_node_that_is_held_goes_on_past_its_fence_and_starts_nothing() -> None:
+    reconciler = led(order(), order(rank=1))
+    held(reconciler, running(), at=80.0)
+    assert decide(reconciler, running(), now=160.0) == []
+    assert not reconciler.permits(RunKey("job-1", 1, 1), 160.0)
+    assert decide(reconciler, running(), now=171.0) == [Terminate(KEY)]
+
+
+def test_a_hold_forgets_no_end_of_a_run() -> None:
+    reconciler = led(order(), runs=(running(),))
+    held(reconciler, ended(), at=80.0)
+    assert decide(reconciler, ended(), now=81.0) == []
+    assert reconciler.report((ended(),), {})[0].state is RunState.EXITED
+    told(reconciler=reconciler, at=82.0)
+    assert decide(reconciler, ended(), now=83.0) == []  # its end was in a report that was held, not taken in
+    told(reconciler=reconciler, at=84.0, runs=(ended(),))
+    assert decide(reconciler, ended(), now=85.0) == [Remove(KEY)]
+
+
+def test_a_hold_of_another_leader_than_answered_last_is_worth_nothing() -> None:
+    for leader in (None, structs.replace(LEADER, epoch=2), structs.replace(LEADER, holder="scheduler-2")):
+        reconciler = led(order())
+        held(reconciler, running(), at=80.0, leader=leader)
+        assert reconciler.fenced(100.0)
+
+
+def test_an_executor_that_restarts_while_its_node_is_held_ends_nothing() -> None:
+    reconciler = Reconciler(POLICY, led(order()).memory)
+    held(reconciler, running(), at=80.0)
+    assert decide(reconciler, running(), now=160.0) == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from libs.store import Lease, StoreUnavailableError
+from libs.store import Lease, Pledge, StoreUnavailableError
 from libs.store.memory import MemoryStore
 from services.scheduler.leadership import Leadership
 
@@ -18,10 +18,10 @@ class Flaky(MemoryStore):
             raise StoreUnavailableError("cannot be read")
         return await super().lease(name)
 
-    async def renew_lease(self, lease: Lease) -> Lease | None:
+    async def renew_lease(self, lease: Lease, *, pledge: Pledge | None = None) -> Lease | None:
         if not self.writable:
             raise StoreUnavailableError("cannot be written")
-        return await super().renew_lease(lease)
+        return await super().renew_lease(lease, pledge=pledge)
 
 
 class World:
@@ -96,7 +96,7 @@ async def test_a_lease_that_is_lost_while_it_is_renewed_is_watched_again() -> No
     assert held is not None
     renew = world.store.renew_lease
 
-    async def renew_slowly(lease: Lease) -> Lease | None:
+    async def renew_slowly(lease: Lease, *, pledge: Pledge | None = None) -> Lease | None:
         leader.lost()
         await world.store.take_lease("default", holder="other", seen=held)
         return await renew(lease)

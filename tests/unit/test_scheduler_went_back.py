@@ -10,7 +10,7 @@ from msgspec import structs
 from libs.bus.memory import MemoryBus
 from libs.domain.job import CauseCode, JobState
 from libs.messages.nodes import Leader, NodeDesired
-from libs.store import Lease, StoreUnavailableError
+from libs.store import Lease, Pledge, StoreUnavailableError
 from libs.store.memory import MemoryStore
 from services.executor.core import Policy, Reconciler
 from services.scheduler.core import Scheduler, Settings
@@ -40,9 +40,9 @@ class Store(MemoryStore):
     async def take_lease(self, name: str, *, holder: str, seen: Lease | None) -> Lease | None:
         return await super().take_lease(name, holder=holder, seen=seen) if self.gives_lease else None
 
-    async def renew_lease(self, lease: Lease) -> Lease | None:
+    async def renew_lease(self, lease: Lease, *, pledge: Pledge | None = None) -> Lease | None:
         self._must_be_there()
-        return await super().renew_lease(lease)
+        return await super().renew_lease(lease, pledge=pledge)
 
     async def asks(self, *, pool: str, limit: int) -> Any:
         self._must_be_there()

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from libs.store import Lease, LeaseLostError
+from libs.store import Lease, LeaseLostError, Pledge
 
 
 class Leases:
@@ -25,14 +25,17 @@ class Leases:
         self._end_leadership(held)
         return self._keep_lease(structs.replace(held, holder=holder, epoch=held.epoch + 1, seq=0))
 
-    async def renew_lease(self, lease: Lease) -> Lease | None:
+    async def renew_lease(self, lease: Lease, *, pledge: Pledge | None = None) -> Lease | None:
         held = self._held(lease)
-        return None if held is None else self._keep_lease(structs.replace(held, seq=held.seq + 1))
+        if held is None:
+            return None
+        return self._keep_lease(structs.replace(held, seq=held.seq + 1, pledge=pledge or held.pledge))
 
-    async def release_lease(self, lease: Lease) -> None:
+    async def release_lease(self, lease: Lease, *, pledge_ends: bool = False) -> None:
         if (held := self._held(lease)) is not None:
             self._end_leadership(held)
-            self._keep_lease(structs.replace(held, holder=""))
+            pledge = structs.replace(held.pledge, seconds=0.0) if pledge_ends else held.pledge
+            self._keep_lease(structs.replace(held, holder="", pledge=pledge))
 
     async def raise_lease(self, lease: Lease, *, above: int) -> Lease | None:
         held = self._held(lease)
@@ -55,7 +58,7 @@ class Leases:
     def _end_leadership(self, lease: Lease) -> None:
         if lease.holder:
             ended = self._leaderships.setdefault(lease.name, {})
-            ended[lease.epoch] = structs.replace(lease, went_back=False)
+            ended[lease.epoch] = structs.replace(lease, went_back=False, pledge=Pledge())
 
     def _held(self, lease: Lease) -> Lease | None:
         """The lease as it is now, if it is still the same owner's."""

@@ -257,27 +257,31 @@ SELECT epoch, number, format, begins, extract(epoch FROM at)::float8 AS at, extr
 -- scheduler
 
 -- name: lease
-SELECT name, holder, epoch, seq, went_back FROM leases WHERE name = $1;
+SELECT name, holder, epoch, seq, went_back, holds_seconds, members, nats FROM leases WHERE name = $1;
 
 -- name: take_lease
 INSERT INTO leases AS held (name, holder, epoch, seq) VALUES ($1, $2, 1, 0)
 ON CONFLICT (name) DO UPDATE SET holder = $2, epoch = held.epoch + 1, seq = 0
  WHERE held.holder = '' OR (held.epoch = $3 AND held.seq = $4)
-RETURNING name, holder, epoch, seq, went_back;
+RETURNING name, holder, epoch, seq, went_back, holds_seconds, members, nats;
 
 -- name: renew_lease
-UPDATE leases SET seq = seq + 1 WHERE name = $1 AND holder = $2 AND epoch = $3
-RETURNING name, holder, epoch, seq, went_back;
+UPDATE leases SET seq = seq + 1, holds_seconds = coalesce($4, holds_seconds), members = coalesce($5::text[], members),
+       nats = coalesce($6, nats)
+ WHERE name = $1 AND holder = $2 AND epoch = $3
+RETURNING name, holder, epoch, seq, went_back, holds_seconds, members, nats;
 
 -- name: release_lease
-UPDATE leases SET holder = '' WHERE name = $1 AND holder = $2 AND epoch = $3;
+UPDATE leases SET holder = '', holds_seconds = CASE WHEN $4::boolean THEN 0 ELSE holds_seconds END
+ WHERE name = $1 AND holder = $2 AND epoch = $3;
 
 -- name: raise_lease
-SELECT name, holder, epoch, seq, went_back FROM raise_lease($1, $2, $3, $4);
+SELECT name, holder, epoch, seq, went_back, holds_seconds, members, nats
+  FROM raise_lease($1, $2, $3, $4);
 
 -- name: settle_lease
 UPDATE leases SET went_back = false WHERE name = $1 AND holder = $2 AND epoch = $3
-RETURNING name, holder, epoch, seq, went_back;
+RETURNING name, holder, epoch, seq, went_back, holds_seconds, members, nats;
 
 -- name: lead_by
 WITH held AS (SELECT must_hold($1, $2, $3))

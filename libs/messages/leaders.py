@@ -1,0 +1,22 @@
+"""What the schedulers of a pool tell each other: who leads, and who heard what of whom."""
+
+from typing import ClassVar
+
+from libs.messages import Message
+
+
+class LeadershipTold(Message, frozen=True, kw_only=True):
+    """Scheduler → schedulers of its pool, every second. May be lost, and may come late.
+
+    `number` counts what this scheduler told. `leads`: it has the lease, or is about to take it. `epoch`: the greatest
+    of the lease that it knows of. `heard`: the number of the latest word of each other that it had heard by then, so
+    that each knows from when on this one has not led.
+    """
+
+    subject: ClassVar[str] = "weft.leaders.{pool}"
+    pool: str
+    scheduler: str
+    number: int
+    leads: bool
+    epoch: int
+    heard: dict[str, int]
