@@ -12,7 +12,7 @@ from services.gateway.route import Call, answer
 PART_BYTES = 4 << 20
 AFTER = r"^[0-9]{1,18}-[0-9]{1,9}$(?!\n)"  # an epoch and a number
 
-JOBS = r"^[a-z0-9-]{1,63}(,[a-z0-9-]{1,63}){0,49}$(?!\n)"
+JOBS = r"^([a-z0-9-]{1,63}(,[a-z0-9-]{1,63}){0,49})?$(?!\n)"
 
 
 class HistoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,7 +33,7 @@ async def history(call: Call[HistoryQuery]) -> web.StreamResponse:
 
 
 class SpecificationsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    jobs: Annotated[str, Meta(pattern=JOBS, description="Up to 50 ids of jobs, with commas between them.")]
+    jobs: Annotated[str, Meta(pattern=JOBS, description="Up to 50 ids of jobs, with commas between them.")] = ""
 
 
 async def specifications(call: Call[SpecificationsQuery]) -> web.StreamResponse:
