@@ -1,8 +1,13 @@
 """What the schedulers of a pool tell each other: who leads, and who heard what of whom."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
 
 from libs.messages import Message
+from libs.messages.bounds import Count, LeaseNumber, Token, Word
+
+SCHEDULERS_MAX = 64  # of a pool
 
 
 class LeadershipTold(Message, frozen=True, kw_only=True):
@@ -14,9 +19,9 @@ class LeadershipTold(Message, frozen=True, kw_only=True):
     """
 
     subject: ClassVar[str] = "weft.leaders.{pool}"
-    pool: str
-    scheduler: str
-    number: int
+    pool: Token
+    scheduler: Word
+    number: Count
     leads: bool
-    epoch: int
-    heard: dict[str, int]
+    epoch: LeaseNumber
+    heard: Annotated[dict[Word, Count], Meta(max_length=SCHEDULERS_MAX)]

@@ -208,8 +208,7 @@ class Desk:
         for one in answers:
             runs = self._journal.answer(one.report.node_id)
             report = structs.replace(one.report, holds=one.holds)
-            leader = self._leadership.leader
-            one.settle(self._answers.answer(report, runs, self.core.picture.orders, leader=leader))
+            one.settle(self._answers.answer(report, runs, self.core.picture.orders, leader=self._leadership.leader))
         for node_id in sorted(self.core.take_hinted()):
             await self._bus.publish(NodeHinted(node_id=node_id))
         if len(steps) >= self.core.settings.steps_max:

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from libs.bus import Connection
-from libs.messages.leaders import LeadershipTold
+from libs.messages.leaders import SCHEDULERS_MAX, LeadershipTold
 from libs.store import Lease, Pledge
 
 LAPSE_SECONDS = 5.0  # a word counts for so long; every new leader waits as much longer before it gives anything away
 SPEAK_SECONDS = 1.0
 CLOCKS_PART = 0.1  # by this part the clocks of two schedulers may differ in how fast they go
 TRIED_SECONDS = 30.0  # a renewal that was not answered may still come to the store for as long
-REMEMBERED_MAX = 64  # schedulers, and words of our own
+WORDS_MAX = 64  # of our own that are remembered
 
 
 class Bond(Struct, frozen=True, kw_only=True):
@@ -58,7 +58,7 @@ class Peers:
         self._epoch = max(self._epoch, epoch)
         self._number += 1
         self._said[self._number] = now
-        self._said.pop(self._number - REMEMBERED_MAX, None)
+        self._said.pop(self._number - WORDS_MAX, None)
         return LeadershipTold(
             pool=self._pool,
             scheduler=self.name,
@@ -75,7 +75,7 @@ class Peers:
         self._epoch = max(self._epoch, told.epoch)
         self._heard.pop(told.scheduler, None)
         self._heard[told.scheduler] = told.number
-        while len(self._heard) > REMEMBERED_MAX:
+        while len(self._heard) > SCHEDULERS_MAX:
             self._denied.pop(oldest := next(iter(self._heard)), None)
             del self._heard[oldest]
         said_at = self._said.get(told.heard.get(self.name, 0))
