@@ -94,6 +94,12 @@ class Memory(Struct, frozen=True, kw_only=True):
     holding: tuple[Holding, ...] = ()
     leader: Leader | None = None
 
+    def after_boot(self) -> "Memory":
+        """What is still true on the next boot, whose clock is another: which runs were told to stop. What of them is
+        still there had ended before, or ends at once.
+        """
+        return Memory(stops=tuple(Stop(key=stop.key, kill_at=0.0, fenced=stop.fenced) for stop in self.stops))
+
 
 class Reconciler:
     """`observe` what the control plane says, then `decide`. The same history decides the same."""

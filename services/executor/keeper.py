@@ -107,7 +107,7 @@ class FileKeeper:
 
     def _newest(self, kept: Kept) -> Memory:
         """The time of the last good sync is kept in two places; one of them a full disk does not harm."""
-        memory = kept.memory if kept.boot_id == self.boot_id else Memory()
+        memory = kept.memory if kept.boot_id == self.boot_id else kept.memory.after_boot()
         noted = self._synced.read(Synced)
         if noted is None or noted.boot_id != self.boot_id or noted.synced_at is None:
             return memory
@@ -137,7 +137,7 @@ class FileKeeper:
             return Kept(boot_id="", incarnation=0, memory=Memory())
 
     def _write(self, kept: Kept, *, sync: bool) -> None:
-        """As a whole. Only the incarnation must outlive a crash of the host; memory is of one boot."""
+        """As a whole. Only the incarnation must outlive a crash of the host for sure; the memory's times are of one boot."""
         new = f"{self._path}.new"
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

@@ -18,6 +18,7 @@ from services.gateway.openapi import document
 from services.gateway.operations import OPERATIONS
 from services.gateway.page import render
 from services.gateway.route import JSON, NOBODY, Call, Route, Who, check_length, query_of
+from services.gateway.turns import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         with timed():
-            who = NOBODY
+            who, turn = NOBODY, Turn()
             if route.who is not Who.ANYONE:
                 who = await gateway.access.of(request.headers.get("Authorization"), source=source_of(request.remote))
                 if isinstance(request.protocol, Connection):
@@ -55,7 +56,11 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
                 gateway.count(who, changes=route.method != "GET")
                 if route.who is Who.ADMIN and not who.admin:
                     raise RejectedError(403, "Authorization", "needs an administrator's token")
-            return await route.handler(Call(gateway, request, who, query_of(request, route.query)))
+                turn = await gateway.at_work.take(who.tenant, patient=True)
+            try:
+                return await route.handler(Call(gateway, request, who, query_of(request, route.query), turn))
+            finally:
+                turn.end()
 
     return handle
 

@@ -80,6 +80,7 @@ async def _stream(
         job_id=job_id,
         beat=gateway.limits.heartbeat_seconds,
     )
+    call.turn.end()
     with gateway.streams.one(call.who.tenant, request):
         try:
             await response.prepare(request)

@@ -32,7 +32,9 @@ async def explanation(store: GatewayStore, snapshots: Snapshots, job: Job, who: 
         holding, queued = await asyncio.gather(snapshots.holding(job.pool), snapshots.queued(job.pool))
     policy = await store.policy(pool=job.pool)
     slow = await _slow_gpus(snapshots, job, now) if job.placement is not None else None
-    full = explain(job, nodes=nodes.of(job.pool), holding=holding, queued=queued, now=now, policy=policy, slow=slow)
+    full = await asyncio.to_thread(  # it looks at every job of the pool, and others must not wait for that
+        explain, job, nodes=nodes.of(job.pool), holding=holding, queued=queued, now=now, policy=policy, slow=slow
+    )
     return msgspec.structs.replace(
         full,
         holders=tuple(_seen_by(who, holder) for holder in full.holders),

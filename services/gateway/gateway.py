@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 TOLD_AWAY_SECONDS = 1.0
 TENANTS_AT_ONCE = 3  # that read what is long: what is left of the connections to the store is for all else
+AT_WORK_MAX = 256  # requests that are worked on; the others wait for their tenant's turn
+AT_WORK_PER_TENANT_MAX = 8
 PAST_WAITING_MAX = 4  # of one tenant; one reads all that was open then
 PAST_WAIT_SECONDS = 10.0
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
@@ -87,6 +89,7 @@ class Gateway:
         self.unheard = Cluster(clock=clock)  # for the past, of which nothing is heard any more
         at_once = self.limits.reads_at_once_max
         self.reading = Turns("reads of lists and events", at_once=TENANTS_AT_ONCE * at_once, per_tenant=at_once)
+        self.at_work = Turns("requests", at_once=AT_WORK_MAX, per_tenant=AT_WORK_PER_TENANT_MAX)
         self.looking_back = Turns(
             "requests with `at`", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
         )

@@ -48,6 +48,8 @@ async def logs(call: Call[LogQuery]) -> web.StreamResponse:
         raise RejectedError(400, "offset", "give one of offset, tail and a Range header")
     job = await gateway.job(call.who, call.path("job"))
     run = await _run(gateway, job, query)
+    if query.follow:
+        call.turn.end()
     with gateway.streams.one(call.who.tenant, call.request):
         try:
             if asked_range is not None and not query.follow and (part := _part(asked_range)) is not None:

@@ -1,5 +1,7 @@
 """Nodes and the whole cluster: look, drain, resume."""
 
+import asyncio
+
 from aiohttp import web
 
 from libs.domain.job import Job
@@ -43,7 +45,8 @@ async def _past(gateway: Gateway, who: Access, moment: Moment) -> Past:
     async with gateway.looking_back.one(who.tenant):
         told = await gateway.store.told_until(moment)
         ids = dict.fromkeys(event.subject_id for event in told if event.topic == "jobs")
-        past = past_of(told, await gateway.store.jobs_of(list(ids)), moment)
+        jobs = await gateway.store.jobs_of(list(ids))
+        past = await asyncio.to_thread(past_of, told, jobs, moment)  # many jobs take a second
     await gateway.must_be_kept(past.at)
     return past
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 from libs.domain.spec import SPEC_BYTES_MAX
 from libs.store import Access
 from services.gateway.errors import RejectedError, from_decoder
+from services.gateway.turns import Turn
 
 if TYPE_CHECKING:
     from services.gateway.gateway import Gateway
@@ -51,12 +52,13 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Call(Struct, Generic[Q], frozen=True):
-    """One request that was let in, its query decoded."""
+    """One request that was let in, its query decoded. `turn`: its tenant's; an answer that stays open ends it."""
 
     gateway: "Gateway"
     request: web.Request
     who: Access
     query: Q
+    turn: Turn
 
     def path(self, name: str) -> str:
         return self.request.match_info[name]

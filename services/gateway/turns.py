@@ -1,7 +1,7 @@
 """Costly requests take turns: so many at once, so many of them of one tenant, and nobody waits long for a turn."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from services.gateway.errors import too_fast
@@ -17,6 +17,18 @@ class _Tenant:
     def __init__(self, at_once: int) -> None:
         self.turns = asyncio.Semaphore(at_once)
         self.count = 0
+
+
+class Turn:
+    """A turn that was taken; without `end`, one that nobody else waits for. It ends once, however often it is ended."""
+
+    def __init__(self, end: Callable[[], None] | None = None) -> None:
+        self._end = end
+
+    def end(self) -> None:
+        end, self._end = self._end, None
+        if end is not None:
+            end()
 
 
 class Turns:
@@ -41,6 +53,14 @@ class Turns:
 
     @asynccontextmanager
     async def one(self, tenant: str, *, patient: bool = False) -> AsyncIterator[None]:
+        """A turn for as long as the context lasts; as `take`."""
+        turn = await self.take(tenant, patient=patient)
+        try:
+            yield
+        finally:
+            turn.end()
+
+    async def take(self, tenant: str, *, patient: bool = False) -> "Turn":
         """Raises RejectedError 429 where too many of this tenant's wait, or this one has waited too long.
 
         `patient` is for requests that are counted elsewhere: they wait longer, however many they are.
@@ -51,15 +71,20 @@ class Turns:
         of.count += 1
         try:
             await self._taken(of, tenant, PATIENT_SECONDS_MAX if patient else self._wait_seconds)
-            try:
-                yield
-            finally:
-                self._all.release()
-                of.turns.release()
-        finally:
-            of.count -= 1
-            if not of.count:
-                del self._tenants[tenant]
+        except BaseException:
+            self._leave(of, tenant)
+            raise
+        return Turn(lambda: self._end(of, tenant))
+
+    def _end(self, of: _Tenant, tenant: str) -> None:
+        self._all.release()
+        of.turns.release()
+        self._leave(of, tenant)
+
+    def _leave(self, of: _Tenant, tenant: str) -> None:
+        of.count -= 1
+        if not of.count:
+            del self._tenants[tenant]
 
     async def _taken(self, of: _Tenant, tenant: str, wait_seconds: float) -> None:
         try:

@@ -164,7 +164,7 @@ class Machine:
         self.engine.on = True
         self._boots += 1
         self.keeper.boot_id = f"boot-{self._boots}"
-        self.keeper.memory = Memory()
+        self.keeper.memory = self.keeper.memory.after_boot()
         self.clock.boot()
 
 

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.messages.nodes import Leader, NodeDesired, RunState
+from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState
 from services.executor.core import Memory, Policy, Reconciler, Start
 from services.executor.runtime import Run, RunKey
 from tests.support.runs import order
@@ -59,3 +59,14 @@ def test_an_executor_that_comes_back_knows_what_its_runs_hold_and_who_led() -> N
 def test_of_a_run_that_another_began_it_is_not_said_what_it_holds() -> None:
     (seen,) = Reconciler(Policy()).report([Run(key=KEY, state=RunState.RUNNING)], {})
     assert seen.gpus is None
+
+
+def test_an_executor_knows_after_a_boot_of_its_host_which_runs_had_been_told_to_stop() -> None:
+    before = Reconciler(Policy())
+    before.observe(NodeDesired(seq=1, runs=(order(),), leader=leader(4)), reported=(), sent_at=900.0)
+    before.observe(NodeDesired(seq=2, leader=leader(4)), reported=(), sent_at=901.0)
+    before.decide([Run(key=KEY, state=RunState.RUNNING)], busy=frozenset(), now=901.0)
+    after = Reconciler(Policy(), before.memory.after_boot())
+    assert after.fenced(1.0)
+    ended = Run(key=KEY, state=RunState.EXITED, reason=EndReason.EXIT, exit_code=0)
+    assert after.report([ended], {})[0].reason is EndReason.STOPPED
