@@ -137,7 +137,7 @@ class FileKeeper:
             return Kept(boot_id="", incarnation=0, memory=Memory())
 
     def _write(self, kept: Kept, *, sync: bool) -> None:
-        """As a whole. Only the incarnation must outlive a crash of the host for sure; the memory's times are of one boot."""
+        """As a whole. The incarnation must outlive a crash of the host for sure; the memory's times are of one boot."""
         new = f"{self._path}.new"
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:

@@ -18,7 +18,7 @@ from services.gateway.openapi import document
 from services.gateway.operations import OPERATIONS
 from services.gateway.page import render
 from services.gateway.route import JSON, NOBODY, Call, Route, Who, check_length, query_of
-from services.gateway.turns import Turn
+from services.gateway.turns import NoTurnError, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
                 gateway.count(who, changes=route.method != "GET")
                 if route.who is Who.ADMIN and not who.admin:
                     raise RejectedError(403, "Authorization", "needs an administrator's token")
-                turn = await gateway.at_work.take(who.tenant, patient=True)
+                turn = await gateway.at_work.take(who.tenant)
             try:
                 return await route.handler(Call(gateway, request, who, query_of(request, route.query), turn))
             finally:
@@ -89,6 +89,8 @@ def _errors(gateway: Gateway) -> Any:
 
 def _refusal_of(gateway: Gateway, request: web.Request, error: Exception) -> web.Response:
     match error:
+        case NoTurnError() if gateway.store_is_away:
+            return _refusal(unavailable())  # the others wait for the store, not for each other
         case RejectedError():
             return _refusal(error)
         case StoreUnavailableError():

@@ -7,7 +7,7 @@ import msgspec
 from libs.domain.job import Cause, Job, JobEvent, JobState
 from libs.store import GatewayStore
 
-_TOLD = (JobState.FAILED, JobState.CANCELLED)
+TOLD = frozenset({JobState.FAILED, JobState.CANCELLED})
 
 
 class JobTold(msgspec.Struct, frozen=True):
@@ -18,7 +18,7 @@ class JobTold(msgspec.Struct, frozen=True):
 
 async def endings(store: GatewayStore, jobs: Sequence[Job], *, every: bool = False) -> dict[str, Cause]:
     """By job. Of jobs that succeeded only with `every`: their state says all that a list has to say."""
-    over = [job.id for job in jobs if job.state in _TOLD or (every and job.state is JobState.SUCCEEDED)]
+    over = [job.id for job in jobs if job.state in TOLD or (every and job.state is JobState.SUCCEEDED)]
     ends = [JobEvent.FAILED, JobEvent.CANCELLED, JobEvent.SUCCEEDED]
     told = await store.last_told("jobs", over, events=ends) if over else []
     return {event.subject_id: msgspec.json.decode(event.data, type=JobTold).cause for event in told}

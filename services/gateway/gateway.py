@@ -35,6 +35,8 @@ TOLD_AWAY_SECONDS = 1.0
 TENANTS_AT_ONCE = 3  # that read what is long: what is left of the connections to the store is for all else
 AT_WORK_MAX = 256  # requests that are worked on; the others wait for their tenant's turn
 AT_WORK_PER_TENANT_MAX = 8
+AT_WORK_WAITING_MAX = 4096  # of one tenant
+AWAY_SECONDS = 10.0  # after it did not answer, the store counts as away for so long
 PAST_WAITING_MAX = 4  # of one tenant; one reads all that was open then
 PAST_WAIT_SECONDS = 10.0
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
@@ -89,11 +91,14 @@ class Gateway:
         self.unheard = Cluster(clock=clock)  # for the past, of which nothing is heard any more
         at_once = self.limits.reads_at_once_max
         self.reading = Turns("reads of lists and events", at_once=TENANTS_AT_ONCE * at_once, per_tenant=at_once)
-        self.at_work = Turns("requests", at_once=AT_WORK_MAX, per_tenant=AT_WORK_PER_TENANT_MAX)
+        self.at_work = Turns(
+            "requests", at_once=AT_WORK_MAX, per_tenant=AT_WORK_PER_TENANT_MAX, waiting_max=AT_WORK_WAITING_MAX
+        )
         self.looking_back = Turns(
             "requests with `at`", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
         )
         self._told_away_at = -TOLD_AWAY_SECONDS
+        self._away_at = -AWAY_SECONDS
         self.feed = Feed(store, self.reading)
         self.streams = Streams(self.limits.streams_max, self.limits.streams_per_tenant_max)
         self.nudges = Nudges(bus)
@@ -110,9 +115,15 @@ class Gateway:
 
     def tell_away(self, what: str) -> None:
         """The store is away: for the log, once a second, however many are refused."""
+        self._away_at = self.clock()
         if self.clock() - self._told_away_at >= TOLD_AWAY_SECONDS:
             self._told_away_at = self.clock()
             logger.warning("the store is away: %s", what)
+
+    @property
+    def store_is_away(self) -> bool:
+        """Did the store fail to answer a moment ago?"""
+        return self.clock() - self._away_at < AWAY_SECONDS
 
     def count(self, who: Access, *, changes: bool) -> None:
         """Count one request of a tenant. Raises RejectedError 429 where it asks faster than it may."""

@@ -4,11 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from services.gateway.errors import too_fast
+from services.gateway.errors import RejectedError
 
 WAITING_MAX = 32  # requests of one tenant that wait; more are refused at once
-WAIT_SECONDS_MAX = 3.0
+WAIT_SECONDS_MAX = 5.0  # longer than the store takes to be found away
 PATIENT_SECONDS_MAX = 30.0
+
+
+class NoTurnError(RejectedError):
+    """Too many requests of this tenant wait for a turn, or this one has waited too long."""
 
 
 class _Tenant:
@@ -61,7 +65,7 @@ class Turns:
             turn.end()
 
     async def take(self, tenant: str, *, patient: bool = False) -> "Turn":
-        """Raises RejectedError 429 where too many of this tenant's wait, or this one has waited too long.
+        """Raises NoTurnError where too many of this tenant's wait, or this one has waited too long.
 
         `patient` is for requests that are counted elsewhere: they wait longer, however many they are.
         """
@@ -98,6 +102,6 @@ class Turns:
         except TimeoutError:
             raise self._refusal(tenant) from None
 
-    def _refusal(self, tenant: str) -> Exception:
+    def _refusal(self, tenant: str) -> "NoTurnError":
         reason = f"tenant {tenant} may have {self._per_tenant} {self._what} at once here, and others wait already"
-        return too_fast("", reason, self._wait_seconds)
+        return NoTurnError(429, "", reason, retry_after=self._wait_seconds)

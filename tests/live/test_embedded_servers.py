@@ -108,7 +108,7 @@ async def test_both_servers_are_up_and_usable(home: Path, credentials: Credentia
         "connections": "200",
         "passwords": "scram-sha-256",
     }
-    client = await nats_client(servers, credentials, "gateway")
+    client = await nats_client(servers, credentials, "scheduler")
     assert client.max_payload == 8 * 1024 * 1024
     assert (await client.jetstream().account_info()).streams == 0
     await client.close()
@@ -200,9 +200,9 @@ async def test_nats_killed_comes_back_on_its_port_with_its_stream(home: Path, cr
     assert second.started
     assert second.nats_pid != first.nats_pid
     assert (second.nats_url, second.pg_pid) == (first.nats_url, first.pg_pid)
-    gateway = await nats_client(second, credentials, "gateway")
-    assert (await gateway.jetstream().get_msg("WEFT_EVENTS", 1)).data == b"kept"
-    await gateway.close()
+    integrator = await nats_client(second, credentials, "integrator")
+    assert (await integrator.jetstream().get_msg("WEFT_EVENTS", 1)).data == b"kept"
+    await integrator.close()
 
 
 async def test_servers_that_outlive_a_crashed_launcher_are_attached_to(home: Path, credentials: Credentials) -> None:
