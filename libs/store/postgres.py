@@ -3,6 +3,7 @@
 Driver traps and their work-arounds are in docs/decisions/0003-postgres-is-truth.md.
 """
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -52,10 +53,11 @@ from libs.store.rows import (
     use_of,
 )
 
+FEW_JOBS = 20  # which are decoded at once; more of them in a thread, so that nobody waits for it
 PAGE_JOBS, PAGE_BYTES = 500, 16 << 20  # of jobs that are read at once: a specification may be a megabyte
 TRIM_RECORDS, TRIM_BYTES = 2000, 32 << 20  # of a history that are dropped at once
 TRIM_PARTS = 100  # in one call: what is left then is dropped in the next
-ADMITTED_BYTES_MAX = 32 << 20  # of specifications, as they are stored
+ADMITTED_BYTES_MAX = 8 << 20  # of specifications, as they are stored
 
 
 class PostgresStore:
@@ -343,7 +345,7 @@ class PostgresStore:
         jobs: list[Job] = []
         while len(jobs) < most:
             page = await self._rows(query, *arguments, jobs[-1].seq if jobs else 0, PAGE_JOBS, PAGE_BYTES)
-            jobs += map(job_of, page)
+            jobs += await asyncio.to_thread(_jobs_of, page) if len(page) > FEW_JOBS else _jobs_of(page)
             if not page:
                 break
         return jobs
@@ -447,3 +449,7 @@ def _full(row: Row, allowance: Allowance, spec_bytes: int) -> str:
     reason = full(use_of(row), allowance, spec_bytes=spec_bytes)
     assert reason is not None, "nothing was stored, and there is room"
     return reason
+
+
+def _jobs_of(rows: Sequence[Row]) -> list[Job]:
+    return [job_of(row) for row in rows]

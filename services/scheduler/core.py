@@ -305,6 +305,11 @@ class Scheduler:
         """Was nothing to be placed when it was decided last?"""
         return self._not_yet is not None
 
+    @property
+    def unfinished(self) -> bool:
+        """Is there more to decide at once than one tick does?"""
+        return self._waiting.unfinished
+
     # what is said
 
     def answer(self, node_id: str) -> tuple[StartRun, ...]:

@@ -41,8 +41,8 @@ CLAIM_SECONDS_MAX = 2.0
 SCORES_SECONDS = 30.0  # between two looks for scores that nobody told us of
 SCORES_SLACK_SECONDS = 300.0  # by how much the clocks of scorers may differ from ours
 TOUCH_SECONDS = 10.0
-ADMITTED_MAX = 1000
-ASKS_MAX = 500
+ADMITTED_MAX = 500
+ASKS_MAX = 100
 STEPS_IN_ONE_COMMIT = 1000
 
 
@@ -211,7 +211,7 @@ class Desk:
             one.settle(self._answers.answer(report, runs, self.core.picture.orders, leader=self._leadership.leader))
         for node_id in sorted(self.core.take_hinted()):
             await self._bus.publish(NodeHinted(node_id=node_id))
-        if len(steps) >= self.core.settings.steps_max:
+        if len(steps) >= self.core.settings.steps_max or self.core.unfinished:
             self.wake.set()  # there is more to decide
         for notice in self.core.reaper.take_notices():
             logger.warning(notice, extra={"pool": self.core.pool})
@@ -300,7 +300,7 @@ class Desk:
         self._asked, self._polled_at = False, now
         born = await self._store.admit(lease, pool=self.core.pool, limit=ADMITTED_MAX)
         self._journal.admit(born)
-        if len(born) == ADMITTED_MAX:
+        if len(born) > 1:  # there may be more: a turn admits so many jobs, or so many bytes of specifications
             self.asked()
         steps: list[Step] = []
         done: list[int] = []

@@ -25,6 +25,7 @@ _S, _E, _C = JobState, JobEvent, CauseCode
 CACHED_LEAST = 256  # shapes whose answer is kept, besides some for each job that waits
 
 LOOK_AGAIN_SECONDS = 1.0  # between two looks for whom to displace for the same job
+EXPLAINED_MAX = 64  # jobs that are told in one tick why they wait: another tenant's job is placed before the rest
 STAND_AGAIN_SECONDS = 60.0  # between two looks at who has waited so long that the order puts him elsewhere
 
 Nodes = tuple[str, ...]
@@ -39,6 +40,7 @@ class Waiting:
     def __init__(self, picture: Picture, moving: Moving, *, patience_seconds: float, steps_max: int) -> None:
         self._picture = picture
         self._moving = moving
+        self.unfinished = False  # there are more jobs to tell why they wait
         self.reserved: Nodes = ()  # kept for one of those who wait, when it was looked last
         self._patience_seconds = patience_seconds
         self._steps_max = steps_max
@@ -261,8 +263,10 @@ class Waiting:
         """Say once why each job waits that was not placed; `weft explain` says it anew whenever asked."""
         steps: list[Step] = []
         strays = self._picture.strays_by_job()
+        self.unfinished = False
         for job_id in sorted(self._picture.unexplained):
-            if len(steps) >= self._steps_max:
+            if len(steps) >= EXPLAINED_MAX:
+                self.unfinished = True
                 break
             job = self._picture.jobs.get(job_id)
             if job is None or job.state is not _S.QUEUED:
