@@ -50,7 +50,7 @@ class Config(Struct, frozen=True, kw_only=True):
     connections_per_address_max: Annotated[int, Meta(ge=1)] = 1024
     reads_at_once_max: Annotated[int, Meta(ge=1)] = 2
     streams_max: int = 1024
-    streams_per_tenant_max: int = 100
+    streams_per_tenant_max: int = 256
     reads_per_second: Pace = 2000.0
     reads_burst: Burst = 10_000.0
     changes_per_second: Pace = 2000.0

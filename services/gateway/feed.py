@@ -22,6 +22,8 @@ PAGE = 1000
 POLL_SECONDS = 1.0  # hints may be lost
 EVERYBODY = "admin"  # whose turns administrators take, who read of all tenants
 GAP_SECONDS = 0.02  # between two readings, however many hints there are
+GAP_SECONDS_PER_READER = 0.001  # besides: each reading wakes them all
+READERS_AT_ONCE = 16  # then other requests have their turn
 
 
 class EventTold(Message, frozen=True, kw_only=True):
@@ -206,15 +208,20 @@ class Feed:
                 if not failed:
                     logger.warning("the feed of events waits for the store: %s", error)
                 events, failed = [], True
-            for event in events:
-                item = Item(event)
-                for reader in self._readers:
-                    reader.put(item)
             if events:
                 self._at = events[-1].cursor
-            await asyncio.sleep(GAP_SECONDS)
+                await self._hand_out([Item(event) for event in events])
+            await asyncio.sleep(GAP_SECONDS + GAP_SECONDS_PER_READER * len(self._readers))
             if len(events) < PAGE:
                 await self._hinted()
+
+    async def _hand_out(self, items: list[Item]) -> None:
+        """To all readers of now. A reader that joins meanwhile begins behind these events, or reads them itself."""
+        for number, reader in enumerate(tuple(self._readers), 1):
+            for item in items:
+                reader.put(item)
+            if number % READERS_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     async def _look_back(self) -> None:
         """A store that was away may have come back as an older one: then what is new there is behind where we are."""

@@ -53,7 +53,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     connections_per_address_max: int = 1024
     reads_at_once_max: int = 2
     streams_max: int = 1024
-    streams_per_tenant_max: int = 100
+    streams_per_tenant_max: int = 256
     reads: Rate = Rate(2000, 10_000)
     changes: Rate = Rate(2000, 10_000)
     refusals: Rate = Rate(5, 50)
