@@ -6,9 +6,9 @@ import random
 import re
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -63,6 +63,19 @@ class NatsSubscription:
 
 
 INBOXES = "_INBOX"
+
+
+async def _within(seconds_max: float, doing: Coroutine[Any, Any, None]) -> None:
+    """Raises TimeoutError. The client may swallow a cancellation and wait on: then its task is left behind."""
+    task = asyncio.create_task(doing)
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    try:
+        done, _ = await asyncio.wait([task], timeout=seconds_max)
+    finally:
+        task.cancel()
+    if not done:
+        raise TimeoutError
+    task.result()
 
 
 class NatsBus:
@@ -261,8 +274,9 @@ class NatsBus:
         servers = url.split(",")
         said_by = user or urlsplit(servers[0]).username
         try:
-            async with asyncio.timeout(seconds_max):
-                await self._client.connect(
+            await _within(
+                seconds_max,
+                self._client.connect(
                     servers,
                     name=name,
                     user=user or None,
@@ -279,7 +293,8 @@ class NatsBus:
                     disconnected_cb=self._on_disconnected,
                     reconnected_cb=self._on_reconnected,
                     closed_cb=self._on_client_closed,
-                )
+                ),
+            )
         except TimeoutError:
             why = self._client.last_error or "no answer"
             raise BusError(f"cannot reach NATS at {_without_password(url)} within {seconds_max} s: {why}") from None
@@ -299,8 +314,7 @@ class NatsBus:
         if not self._client.is_connected:
             self._client.abort()
         with suppress(TimeoutError, OSError, errors.Error):
-            async with asyncio.timeout(CLOSE_SECONDS_MAX):
-                await self._client.close()
+            await _within(CLOSE_SECONDS_MAX, self._client.close())
         self._client.abort()
 
     async def _flushed(self) -> bool:
