@@ -31,7 +31,7 @@ class BusClosedError(BusError):
 
 
 class Connection(Struct, frozen=True):
-    """One connection to one server: another one, made later, never equals it. What is said over it arrives in order."""
+    """One connection to one server. A later connection never equals it. Messages sent over one arrive in order."""
 
     server: str
     number: int

@@ -1,4 +1,4 @@
-"""What the schedulers of a pool tell each other: who leads, and who heard what of whom."""
+"""Messages between the schedulers of a pool: does the sender lead, and what did it hear last of each other one?"""
 
 from typing import Annotated, ClassVar
 

@@ -171,7 +171,7 @@ class RankOrder(Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The ranks of one job on one node. What they share is said once; the fields mean what they mean in `StartRun`."""
+    """The ranks of one job on one node. Fields mean what they mean in `StartRun`; what all ranks share comes once."""
 
     job_id: str
     name: str

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from libs.planning.room import NodeRoom, Room
 
 NAMED_MAX = 2
-SILENT_SECONDS = 20.0  # the store is told every 10 s which nodes report, so an older time means silence
+SILENT_SECONDS = 20.0  # the scheduler stores every 10 s which nodes have reported, so an older time means silence
 
 
 def why_closed(node: Node) -> str:
