@@ -108,7 +108,7 @@ def test_version_2_without_its_controllers_is_not_used(tmp_path: Path) -> None:
     assert v2(tmp_path, controllers="pids").not_enforced == ("cpus", "memory")
 
 
-def test_incarnations_grow_and_memory_is_of_one_boot(tmp_path: Path) -> None:
+def test_incarnations_grow_and_a_boot_leaves_only_which_runs_were_told_to_stop(tmp_path: Path) -> None:
     home = Home(tmp_path)
     memory = Memory(synced_at=5.0, stops=(Stop(key=RunKey("job-1", 1, 0), kill_at=9.0),))
     first = FileKeeper(home, boot_id="a", now=100.0)
@@ -118,7 +118,7 @@ def test_incarnations_grow_and_memory_is_of_one_boot(tmp_path: Path) -> None:
     assert (second.incarnation, second.memory) == (first.incarnation + 1, memory)
     second.close()
     third = FileKeeper(home, boot_id="b", now=50.0)
-    assert (third.incarnation, third.memory) == (first.incarnation + 2, Memory())
+    assert (third.incarnation, third.memory) == (first.incarnation + 2, memory.after_boot())
     third.close()
 
 
