@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from libs.messages import Message
+from libs.messages.connection import Connection
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=Struct)
@@ -28,13 +29,6 @@ class NoAnswerError(BusError):
 
 class BusClosedError(BusError):
     """The bus is closed."""
-
-
-class Connection(Struct, frozen=True):
-    """One connection to one server. A later connection never equals it. Messages sent over one arrive in order."""
-
-    server: str
-    number: int
 
 
 class Asked(Struct, frozen=True, kw_only=True):

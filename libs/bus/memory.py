@@ -7,10 +7,11 @@ from typing import TypeVar
 
 import msgspec
 
-from libs.bus import Asked, BusClosedError, Connection, Event, NoAnswerError, nothing
+from libs.bus import Asked, BusClosedError, Event, NoAnswerError, nothing
 from libs.bus.hands import Hands, Heard, Work, answering, answering_raw, hearing
 from libs.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
 from libs.messages import Message
+from libs.messages.connection import Connection
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -48,7 +49,7 @@ class MemoryBus:
 
     @property
     def connection(self) -> Connection | None:
-        return None if self._closed else Connection("memory", 1)
+        return None if self._closed else Connection(server="memory", number=1)
 
     async def publish(self, message: Message) -> None:
         self._say(subject_of(message), encode(message))

@@ -16,13 +16,14 @@ from nats import errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from libs.bus import Asked, BusClosedError, BusError, Connection, Event, NoAnswerError, nothing
+from libs.bus import Asked, BusClosedError, BusError, Event, NoAnswerError, nothing
 from libs.bus.hands import Hands, Heard, Work, answering, answering_raw, count_loss, hearing
 from libs.bus.nats_client import FLUSH_SECONDS_MAX, SteadyClient
 from libs.bus.nats_stream import emit, ensure_reader, ensure_stream
 from libs.bus.wire import check_event, decode_answer, encode, subject_for, subject_of
 from libs.credentials.permissions import inbox_prefix
 from libs.messages import Message
+from libs.messages.connection import Connection
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -132,7 +133,7 @@ class NatsBus:
     @property
     def connection(self) -> Connection | None:
         found = self._client.server_and_number
-        return None if found is None else Connection(*found)
+        return None if found is None else Connection(server=found[0], number=found[1])
 
     async def publish(self, message: Message) -> None:
         await self._say(subject_of(message), encode(message))

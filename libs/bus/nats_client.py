@@ -13,7 +13,7 @@ from nats import errors
 from nats.aio.client import Client
 from nats.protocol.parser import AUTHORIZATION_VIOLATION
 
-from libs.service.sockets import notice_death
+from libs.sockets import notice_death
 
 logger = logging.getLogger(__name__)
 

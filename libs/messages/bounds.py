@@ -4,7 +4,6 @@ They are far beyond what any real node reports. What they exclude: numbers that 
 holds, text without an end, and lists that would fill a process.
 """
 
-import sys
 from typing import Annotated
 
 from msgspec import Meta
@@ -37,8 +36,9 @@ Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Whole = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]  # of bytes, or of what a counter has counted since it began
 LeaseNumber = Annotated[int, Meta(ge=0, le=1 << 62)]
 
-Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-Amount = Annotated[float, Meta(ge=0, le=sys.float_info.max)]  # a rate, a time: finite and not negative
+FLOAT_MAX = 1.7976931348623157e308  # of IEEE 754 with 64 bits
+Finite = Annotated[float, Meta(ge=-FLOAT_MAX, le=FLOAT_MAX)]
+Amount = Annotated[float, Meta(ge=0, le=FLOAT_MAX)]  # a rate, a time: finite and not negative
 Part = Annotated[float, Meta(ge=0, le=1)]
 Score = Annotated[float, Meta(gt=0, le=1e9)]
 Time = Annotated[float, Meta(ge=0, le=1e11)]  # seconds since the epoch, UTC

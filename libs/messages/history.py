@@ -7,8 +7,8 @@ class Record(Struct, frozen=True, kw_only=True):
     """One part of a history. Times are seconds since the epoch, UTC.
 
     `number` counts the records of one leader from 1; where one is missing, the next `begins`. `begins`: it opens with
-    all that the leader knew, so a replay can begin here. `body` is compressed; `services.scheduler.history` alone reads
-    it.
+    all that the leader knew, so a replay can begin here. `body` is compressed; only the scheduler's
+    `thinking/history.py` reads it.
     """
 
     epoch: int  # of the leader's lease

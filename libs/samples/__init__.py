@@ -1,1 +1,1 @@
-"""What arrives of a node's samples: which of them are news. Pure; when one was heard is an argument."""
+"""What is sampled and measured of GPUs, and which of it is news: pure, with time as an input."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import asyncpg
 
-from libs.service.sockets import notice_death
+from libs.sockets import notice_death
 from libs.store import DoubleAllocationError, LeaseLostError, StoreUnavailableError, UnlawfulError
 from libs.store.sql import QUERIES
 

@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from libs.domain.cluster import Node
 from libs.domain.job import FINAL, Job, JobState, Step
+from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
 from libs.messages.asks import Ask, AskKind, Tune
@@ -26,9 +27,7 @@ from libs.store import (
     Envelope,
     JobsKept,
     KeyReusedError,
-    Lease,
     Moment,
-    Pledge,
     Submitted,
     TenantFullError,
     TenantKept,

@@ -8,13 +8,14 @@ import msgspec
 
 from libs.domain.cluster import Capacity, Node
 from libs.domain.job import Cause, Job, JobState, Placement
+from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, AllowanceChosen, Use
 from libs.messages.asks import Ask, AskKind, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, CurvePoint
-from libs.store import Envelope, Lease, Pledge, TenantKept
+from libs.store import Envelope, TenantKept
 from libs.store.asking import Row
 
 _ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")

@@ -7,9 +7,8 @@ import asyncio
 from libs.client import Client
 from libs.domain.cluster import Gpu
 from libs.domain.spec import JobSpec
-from libs.gpus.bench import benchmark_spec
-from libs.gpus.bench.job import EMULATED_SECONDS, SECONDS
 from libs.messages.http import GpuView, NodeView, Submitted
+from libs.samples.benchmark_job import EMULATED_SECONDS, SECONDS, benchmark_spec
 from services.cli import connection, page
 from services.cli.complaint import Complaint
 from services.cli.drawing.benchmarks import Benched, benchmarks_table

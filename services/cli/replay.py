@@ -21,8 +21,8 @@ from libs.messages.history import Record
 from services.cli import connection, page
 from services.cli.complaint import Complaint
 from services.cli.words import clean, count
-from services.scheduler.picture import NodeChange
-from services.scheduler.replay import Difference, Replay, Unread
+from services.scheduler.thinking.picture import NodeChange
+from services.scheduler.thinking.replay import Difference, Replay, Unread
 
 
 class SavedSpecification(Struct, frozen=True, kw_only=True):

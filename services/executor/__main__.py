@@ -24,17 +24,17 @@ from services.executor import service
 from services.executor.agent import Introduction
 from services.executor.capacity import capacity
 from services.executor.checkpoints import Checkpoints
-from services.executor.core import Policy
-from services.executor.guard import core as guard
+from services.executor.guard import thinking as guard
 from services.executor.guard.files import Orders
 from services.executor.guard.watch import guarded
 from services.executor.home import Home
 from services.executor.keeper import FileKeeper, HomeTakenError, boot_clock, boot_id
+from services.executor.logs.retention import GRAIN, Limits, Retention
 from services.executor.node import NodeFacts
 from services.executor.progress import ProgressReader
-from services.executor.retention import GRAIN, Limits, Retention
 from services.executor.runtime import Runtime, RuntimeUnavailableError
 from services.executor.silence import Silence, SilentBus
+from services.executor.thinking.core import Policy
 
 logger = logging.getLogger(__name__)
 
@@ -240,8 +240,8 @@ def _orders(config: Config, keeper: FileKeeper) -> Orders:
 
 async def _open_runtime(config: Config, home: Home, node: NodeFacts, keeper: FileKeeper) -> Runtime:
     if config.runtime == "docker":
-        from services.executor.runtime.container import ContainerSettings  # only here: it loads the Docker SDK
-        from services.executor.runtime.docker import DockerRuntime
+        from services.executor.runtime.docker.container import ContainerSettings  # only here: it loads the Docker SDK
+        from services.executor.runtime.docker.runtime import DockerRuntime
 
         return await DockerRuntime.open(
             home,
@@ -261,8 +261,8 @@ async def _open_runtime(config: Config, home: Home, node: NodeFacts, keeper: Fil
                 egress_image=config.egress_image,
             ),
         )
-    from services.executor.runtime.cgroup import NoCgroups, find_cgroups
-    from services.executor.runtime.process import ProcessRuntime
+    from services.executor.runtime.limits.cgroup import NoCgroups, find_cgroups
+    from services.executor.runtime.process.runtime import ProcessRuntime
 
     # Two clusters on one host may have a node of one name, but not one home.
     def before() -> float | None:

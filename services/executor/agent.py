@@ -13,12 +13,12 @@ from msgspec import Struct
 from libs.bus import Bus, BusClosedError, BusError
 from libs.domain.cluster import Capacity
 from libs.messages.nodes import HOLD, JOBS, NodeDesired, NodeReported
-from services.executor.core import Reconciler
 from services.executor.hands import Hands
 from services.executor.keeper import Keeper
 from services.executor.metrics import ExecutorGauges
 from services.executor.progress import Progress
 from services.executor.runtime import Run, Runtime, RuntimeUnavailableError
+from services.executor.thinking.core import Reconciler
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from services.executor.core import Memory
 from services.executor.guard.files import FENCED_BYTES, SYNCED_BYTES, Fenced, Slot, Synced, read_slot
 from services.executor.home import Home
 from services.executor.runtime import RunKey
+from services.executor.thinking.core import Memory
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client import Counter as Counted
 
 from libs.messages.nodes import RunState
-from services.executor.core import Action
-from services.executor.retention import Found
+from services.executor.logs.retention import Found
 from services.executor.runtime import Run
+from services.executor.thinking.core import Action
 
 
 class ExecutorGauges:

@@ -17,11 +17,11 @@ from itertools import islice
 from typing import Protocol
 
 from services.executor.home import Home
-from services.executor.lines import LINE_BYTES_MAX, LINES_MAX, READ_BYTES_MAX, Tail, pairs
+from services.executor.logs.lines import LINE_BYTES_MAX, LINES_MAX, READ_BYTES_MAX, Tail, pairs
 from services.executor.matching import Matcher
-from services.executor.pace import Pacer
 from services.executor.runtime import Run, RunKey
-from services.executor.telling import Told
+from services.executor.thinking.pace import Pacer
+from services.executor.thinking.telling import Told
 
 logger = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from libs.bus import Bus
 from libs.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog
 from libs.service import Answer, Every, Listen, serve
 from services.executor.agent import Agent, Introduction
-from services.executor.core import Policy, Reconciler
 from services.executor.keeper import Keeper
+from services.executor.logs.retention import Retention
 from services.executor.progress import Progress
-from services.executor.retention import Retention
 from services.executor.runtime import RunKey, Runtime, RuntimeUnavailableError
-from services.executor.telling import Telling
+from services.executor.thinking.core import Policy, Reconciler
+from services.executor.thinking.telling import Telling
 
 logger = logging.getLogger(__name__)
 

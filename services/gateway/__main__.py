@@ -21,7 +21,7 @@ from libs.store import StoreUnavailableError
 from libs.store.postgres import PostgresStore
 from services.gateway import service
 from services.gateway.gateway import Limits
-from services.gateway.rates import Rate
+from services.gateway.thinking.rates import Rate
 
 Pace = Annotated[float, Meta(ge=0)]
 Bound = Annotated[int, Meta(ge=0, le=LIMIT_MAX)]

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from libs.store import Access, GatewayStore, StoreUnavailableError
 from services.gateway.errors import RejectedError, too_fast
-from services.gateway.rates import Rate, Rates
+from services.gateway.thinking.rates import Rate, Rates
 
 T = TypeVar("T")
 

@@ -21,11 +21,11 @@ from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
 from services.gateway.meters import Meters
 from services.gateway.nudges import Nudges
-from services.gateway.rates import Rate, Rates
 from services.gateway.reasons import Reasons
 from services.gateway.snapshots import Snapshots
 from services.gateway.streams import Streams
 from services.gateway.submissions import Submissions
+from services.gateway.thinking.rates import Rate, Rates
 from services.gateway.turns import Turns
 from services.gateway.views import may_see
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from libs.service.sockets import notice_death
+from libs.sockets import notice_death
 from services.gateway.access import source_of
 from services.gateway.errors import error_body
 

@@ -11,7 +11,7 @@ from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.store import GatewayStore, StoreUnavailableError
-from services.gateway.admission import Admission
+from services.gateway.thinking.admission import Admission
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from libs.service.run import Every, Listen, serve
 from libs.store import Envelope, ReviewStore, StoreUnavailableError
 from libs.tuning.envelope import GROWTH
 from libs.tuning.window import WINDOW_SECONDS
-from services.reallocator.core import Decided, Known, Reallocator
+from services.reallocator.thinking.core import Decided, Known, Reallocator
 
 BEAT_SECONDS = 1.0
 CLEAN_SECONDS = 600.0  # how often what was known of jobs that have ended is dropped

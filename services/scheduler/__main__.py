@@ -20,10 +20,10 @@ from libs.service.start import main
 from libs.store import StoreUnavailableError
 from libs.store.postgres import PostgresStore
 from services.scheduler import service
-from services.scheduler.core import Settings
-from services.scheduler.history import Retention
-from services.scheduler.moving import MoveRules
-from services.scheduler.picture import POLICY
+from services.scheduler.thinking.core import Settings
+from services.scheduler.thinking.history import Retention
+from services.scheduler.thinking.moving import MoveRules
+from services.scheduler.thinking.picture import POLICY
 
 DAY = 86400.0
 

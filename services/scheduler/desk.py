@@ -13,25 +13,19 @@ from msgspec import structs
 
 from libs.bus import Bus
 from libs.domain.job import JobEvent, Step
+from libs.domain.lease import Lease
 from libs.messages.asks import OutboxFilled
 from libs.messages.history import Record
 from libs.messages.nodes import HOLD, Leader, NodeDesired, NodeHinted, NodeReported
 from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, WorkloadClass
-from libs.store import (
-    DoubleAllocationError,
-    Lease,
-    LeaseLostError,
-    SchedulerStore,
-    StoreUnavailableError,
-    UnlawfulError,
-)
-from services.scheduler.answers import Answers
-from services.scheduler.core import Scheduler
-from services.scheduler.history import Journal, Pace, Retention
+from libs.store import DoubleAllocationError, LeaseLostError, SchedulerStore, StoreUnavailableError, UnlawfulError
 from services.scheduler.leadership import Leadership
-from services.scheduler.picture import NodeChange
 from services.scheduler.standin import StandIn
 from services.scheduler.tally import Tally
+from services.scheduler.thinking.answers import Answers
+from services.scheduler.thinking.core import Scheduler
+from services.scheduler.thinking.history import Journal, Pace, Retention
+from services.scheduler.thinking.picture import NodeChange
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,12 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from libs.bus import Connection
+from libs.domain.lease import Lease
+from libs.messages.connection import Connection
 from libs.messages.leaders import LeadershipTold
 from libs.messages.nodes import Leader
-from libs.store import Lease, LeaseLostError, SchedulerStore, StoreUnavailableError
-from services.scheduler.peers import Peers
+from libs.store import LeaseLostError, SchedulerStore, StoreUnavailableError
+from services.scheduler.thinking.peers import Peers
 
 logger = logging.getLogger(__name__)
 

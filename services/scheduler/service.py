@@ -11,14 +11,14 @@ from libs.messages.nodes import NodeReported
 from libs.messages.signals import ClassesLearnt, GpusScored
 from libs.service.run import Answer, Every, Listen, serve
 from libs.store import SchedulerStore, StoreUnavailableError
-from services.scheduler.core import Scheduler, Settings
 from services.scheduler.desk import POLL_SECONDS, Desk
 from services.scheduler.forgetting import FORGET_SECONDS, Forgetting
-from services.scheduler.history import Retention
 from services.scheduler.leadership import Leadership
-from services.scheduler.peers import SPEAK_SECONDS
 from services.scheduler.relay import Relay
 from services.scheduler.tally import Tally
+from services.scheduler.thinking.core import Scheduler, Settings
+from services.scheduler.thinking.history import Retention
+from services.scheduler.thinking.peers import SPEAK_SECONDS
 
 TRIM_SECONDS = 60.0
 

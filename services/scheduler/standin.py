@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from libs.messages.nodes import JobOrder, NodeDesired, NodeReported, StartRun
 from libs.store import SchedulerStore, StoreUnavailableError
-from services.scheduler.answers import Answers
-from services.scheduler.orders import job_order, run_orders
+from services.scheduler.thinking.answers import Answers
+from services.scheduler.thinking.orders import job_order, run_orders
 
 FRESH_SECONDS = 0.5
 

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from libs.domain.job import Step
 from libs.messages.history import Record
-from services.scheduler.core import Scheduler
+from services.scheduler.thinking.core import Scheduler
 
 
 class Tally:

@@ -12,17 +12,17 @@ from msgspec import Meta
 
 from libs.bus import BusError
 from libs.bus.nats import NatsBus
+from libs.profiles import ProfileError
 from libs.service.clock import steady
 from libs.service.config import Connections, SettingsError, load, read_secret
 from libs.service.keys import nats_keys, pg_keys
 from libs.service.start import main
 from libs.store import StoreUnavailableError
 from libs.store.postgres import PostgresStore
-from libs.variability.profile import ProfileError
 from services.scorer import service
 from services.scorer.measuring import Measuring, MeasuringSettings
 from services.scorer.profile import read
-from services.scorer.standings import MeasuredGpus
+from services.scorer.thinking.standings import MeasuredGpus
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,13 +15,13 @@ from libs.bus import BusError
 from libs.domain.classes import BENCHMARK_LABEL
 from libs.domain.cluster import Node
 from libs.domain.job import Job
-from libs.gpus.bench import Measured
 from libs.messages.asks import SubmitAnswered
 from libs.messages.signals import NodeSampled
 from libs.planning.scores import GpuKey
+from libs.samples.benchmark_job import Measured
 from libs.service.config import SettingsError
 from libs.store import ScorerStore, StoreUnavailableError
-from services.scorer.benchmarks import Benchmarks, BenchmarkSettings, Wanted
+from services.scorer.thinking.benchmarks import Benchmarks, BenchmarkSettings, Wanted
 
 logger = logging.getLogger(__name__)
 

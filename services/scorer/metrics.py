@@ -6,7 +6,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from services.scorer.core import Scorer
+from services.scorer.thinking.core import Scorer
 
 LABELS = ("node", "gpu", "gpu_uuid", "class", "source")
 

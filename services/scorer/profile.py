@@ -8,8 +8,8 @@ from pathlib import Path
 
 from libs.domain.classes import JOB_CLASSES
 from libs.planning.scores import GpuKey
-from libs.variability.profile import ProfileError, Table
-from services.scorer.standings import ByClass, MeasuredGpus
+from libs.profiles import ProfileError, Table
+from services.scorer.thinking.standings import ByClass, MeasuredGpus
 
 LETTERS = dict(zip("ABC", JOB_CLASSES, strict=True))
 

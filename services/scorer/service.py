@@ -21,13 +21,13 @@ from libs.messages.signals import (
 )
 from libs.service.run import Every, Listen, serve
 from libs.store import ScorerStore, StoreUnavailableError
-from services.scorer.core import Due, Scorer
 from services.scorer.ears import Ears
 from services.scorer.measuring import Measuring
 from services.scorer.metrics import ScoreGauges
-from services.scorer.standings import MeasuredGpus
-from services.scorer.throughput import Growth, grown
-from services.scorer.workloads import REMEMBERED_SECONDS, REVIEW_SECONDS
+from services.scorer.thinking.core import Due, Scorer
+from services.scorer.thinking.standings import MeasuredGpus
+from services.scorer.thinking.throughput import Growth, grown
+from services.scorer.thinking.workloads import REMEMBERED_SECONDS, REVIEW_SECONDS
 
 PERIOD_SECONDS = 5.0
 PRESENT_SECONDS = 1.0

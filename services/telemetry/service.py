@@ -10,12 +10,12 @@ from libs.bus import Bus
 from libs.gpus import GpuWatch
 from libs.messages.signals import GpuSample, NodeSampled
 from libs.service import Every, serve
-from services.telemetry.attribution import Attribution
-from services.telemetry.core import Reading, Sampler
 from services.telemetry.dcgm import dcgm_families
 from services.telemetry.host import read_host
 from services.telemetry.metrics import GpuPairs, NodeGauges
 from services.telemetry.runs import Finder, FoundRun
+from services.telemetry.thinking.attribution import Attribution
+from services.telemetry.thinking.core import Reading, Sampler
 from services.telemetry.usage import UsageReader
 
 LOOK_SECONDS = 2.0

@@ -13,7 +13,7 @@ from libs.domain.job import STEPS, CauseCode, JobEvent, JobState
 from libs.messages.asks import AskKind
 from libs.messages.events import NODE_EVENTS
 from libs.store.memory import MemoryStore
-from services.scheduler.core import Settings
+from services.scheduler.thinking.core import Settings
 from tests.support.scheduler import world
 from tests.support.story import documents, tell_everything
 

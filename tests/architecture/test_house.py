@@ -19,34 +19,19 @@ from libs.messages.events import JOB_SUBJECT, NODE_SUBJECT
 ROOT = Path(__file__).parents[2]
 SERVICES = ("cli", "executor", "gateway", "reallocator", "scheduler", "scorer", "telemetry")
 
+# What thinks lies in these libraries and in folders named `thinking`. What acts lies beside them.
 PURE = (
-    "libs/domain/*.py",
-    "libs/planning/**/*.py",
-    "libs/tuning/*.py",
-    *(f"libs/variability/{part}.py" for part in ("binning", "classes", "curves", "estimate", "kmeans")),
-    "services/*/core.py",
-    "services/executor/guard/core.py",
-    *(f"services/executor/{part}.py" for part in ("lawful", "orders")),
-    *(
-        f"services/scorer/{part}.py"
-        for part in ("partition", "references", "standings", "throughput", "whereabouts", "windows", "workloads")
-    ),
-    *(
-        f"services/scheduler/{part}.py"
-        for part in (
-            *("picture", "lives", "waiting", "moving", "placing", "holdings", "holders", "runs", "orders"),
-            "answers",
-            *("history", "replay"),
-        )
-    ),
+    *(f"libs/{lib}/**/*.py" for lib in ("domain", "messages", "planning", "samples", "tuning", "variability")),
+    "services/**/thinking/**/*.py",
+    "services/**/thinking.py",
 )
 IMPURE_MODULES = {
-    *{"time", "random", "secrets", "uuid", "os", "io", "pathlib", "shutil", "tempfile", "glob", "sys", "logging"},
+    *{"time", "random", "secrets", "uuid", "os", "pathlib", "shutil", "tempfile", "glob", "sys", "logging"},
     *{"asyncio", "threading", "concurrent", "multiprocessing", "subprocess", "signal", "select", "selectors", "socket"},
     *{"nats", "asyncpg", "aiohttp", "docker", "pynvml", "prometheus_client", "urllib", "http", "requests", "uvloop"},
 }
 IMPURE_LIBS = {"bus", "store", "service", "servers", "client", "credentials", "gpus"}
-IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint", "globals", "vars"}
+IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint", "globals"}
 IMPURE_METHODS = {"now", "utcnow", "today"}  # of datetime and date
 REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "types", "models", "interfaces", "misc"}
 # The edges, where whatever went wrong is told and the process goes on, or ends.

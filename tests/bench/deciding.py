@@ -22,10 +22,10 @@ from libs.planning.policy import Policy
 from libs.servers import temporary
 from libs.store.migrate import ROLES, migrate
 from libs.store.postgres import PostgresStore
-from services.scheduler.core import Scheduler, Settings
 from services.scheduler.desk import Desk
 from services.scheduler.leadership import Leadership
 from services.scheduler.tally import Tally
+from services.scheduler.thinking.core import Scheduler, Settings
 from tests.bench.figures import Figures, milliseconds, quantile
 from tests.support.builders import node, spec
 from tests.support.nodes import ScriptedNode

@@ -35,7 +35,7 @@ from libs.messages.signals import (
     RunSample,
     ScorerPresent,
 )
-from services.scorer.core import Scorer
+from services.scorer.thinking.core import Scorer
 from tests.bench.figures import Figures
 from tests.support.builders import GIB, job, node
 

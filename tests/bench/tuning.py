@@ -16,7 +16,7 @@ from libs.domain.job import Allocation, Job, JobState, Placement
 from libs.domain.spec import TuningMode
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
-from services.reallocator.core import Reallocator
+from services.reallocator.thinking.core import Reallocator
 from tests.bench.figures import Figures
 from tests.support.builders import GIB, job, node
 

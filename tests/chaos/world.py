@@ -21,7 +21,7 @@ from services.cli.local import Home, Options
 from services.cli.local.leftovers import end_guards, kill_runs
 from services.cli.local.plan import Addresses, Service, services
 from services.cli.local.ports import free_port
-from services.executor.runtime import cgroup
+from services.executor.runtime.limits import cgroup
 from tests.chaos import disk
 from tests.chaos.engine import Engine, EngineMissingError, own_engine
 from tests.chaos.member import Member

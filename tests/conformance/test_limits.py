@@ -13,7 +13,7 @@ from msgspec import Struct
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.runtime import NO_LIMIT, Limits, RunKey, Runtime
 from services.executor.runtime.fake import FakeRuntime
-from services.executor.runtime.limits import lacking
+from services.executor.runtime.limits.rounding import lacking
 from tests.support.rig import MEBIBYTE, Rig, opened
 from tests.support.runs import find, in_state, logged
 

@@ -9,13 +9,14 @@ from msgspec import Struct
 
 from libs.bus.memory import MemoryBus
 from libs.domain.job import STEPS, CauseCode, Job, JobEvent, Placement, Step
+from libs.domain.lease import Lease
 from libs.domain.spec import TuningMode
 from libs.messages.asks import AskKind, AskStored
 from libs.messages.signals import PoolReviewed
-from libs.store import GatewayStore, Lease, ReviewStore, SchedulerStore
+from libs.store import GatewayStore, ReviewStore, SchedulerStore
 from libs.store.memory import MemoryStore
-from services.reallocator.core import Reallocator
 from services.reallocator.service import Review
+from services.reallocator.thinking.core import Reallocator
 from tests.support import postgres
 from tests.support.builders import spec
 from tests.support.steps import go

@@ -17,8 +17,8 @@ from libs.gpus.emulated import slow_down
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.home import Home
 from services.executor.runtime import Limits, RunKey, Runtime
-from services.executor.runtime.cgroup import find_cgroups
-from services.executor.runtime.process import ProcessRuntime
+from services.executor.runtime.limits.cgroup import find_cgroups
+from services.executor.runtime.process.runtime import ProcessRuntime
 from tests.support.odd_folders import make_deep, swept
 from tests.support.rig import BEHAVIOURS, MEBIBYTE, Rig
 from tests.support.runs import find, in_state, logged, until, whole_log

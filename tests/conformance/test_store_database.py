@@ -9,13 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from libs.domain.job import STEPS, Cause, CauseCode, Job, JobEvent, JobState, Step
+from libs.domain.lease import Lease
 from libs.messages.events import Event
-from libs.store import (
-    DoubleAllocationError,
-    Lease,
-    StoreUnavailableError,
-    UnlawfulError,
-)
+from libs.store import DoubleAllocationError, StoreUnavailableError, UnlawfulError
 from libs.store.memory import MemoryStore
 from libs.store.postgres import PostgresStore
 from tests.support import postgres

@@ -6,13 +6,10 @@ import pytest
 from msgspec import structs
 
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState
+from libs.domain.lease import Lease
 from libs.messages.asks import AskKind, RankTuning, Tune
 from libs.messages.signals import Curve, CurvePoint, GpuScore, WorkloadClass
-from libs.store import (
-    DoubleAllocationError,
-    Envelope,
-    Lease,
-)
+from libs.store import DoubleAllocationError, Envelope
 from tests.support.builders import node
 from tests.support.steps import go, placement, step
 from tests.support.stores import AT, World, told

@@ -6,8 +6,9 @@ import pytest
 from msgspec import structs
 
 from libs.domain.job import JobEvent
+from libs.domain.lease import Lease, Pledge
 from libs.messages.asks import AskKind
-from libs.store import Lease, LeaseLostError, Pledge
+from libs.store import LeaseLostError
 from tests.support.builders import node, spec
 from tests.support.steps import step
 from tests.support.stores import AT, World

@@ -1,9 +1,10 @@
 """What is kept for a limited time, and what goes with it."""
 
 from libs.domain.job import STEPS, Cause, CauseCode, Job, JobEvent, JobState, Step
+from libs.domain.lease import Lease
 from libs.messages.asks import AskKind
 from libs.messages.signals import Curve, CurvePoint, GpuScore
-from libs.store import Envelope, JobsKept, Lease, Moment
+from libs.store import Envelope, JobsKept, Moment
 from tests.support.builders import node, spec
 from tests.support.stores import AT, World, names, told
 

@@ -12,7 +12,7 @@ from libs import servers
 from libs.bus.nats import NatsBus
 from libs.domain.job import JobState
 from libs.domain.spec import JobSpec, Kind, Role
-from libs.gpus.bench import Measured
+from libs.samples.benchmark_job import Measured
 from libs.servers.postgres import DATABASE
 from libs.store.postgres import PostgresStore
 from services.scorer.measuring import Measuring, MeasuringSettings

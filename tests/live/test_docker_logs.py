@@ -19,8 +19,8 @@ from libs.messages.nodes import EndReason, LogRead, ReadLog, RunState, StartRun
 from services.executor.home import Home
 from services.executor.node import NodeFacts
 from services.executor.runtime import RunKey, RuntimeUnavailableError
-from services.executor.runtime.container import ContainerSettings
-from services.executor.runtime.docker import DockerRuntime
+from services.executor.runtime.docker.container import ContainerSettings
+from services.executor.runtime.docker.runtime import DockerRuntime
 from tests.support.control_plane import ControlPlane
 from tests.support.disk import fill, small_disk
 from tests.support.engine import need_images
@@ -137,7 +137,7 @@ async def test_what_the_engine_keeps_of_a_containers_output_stays_small(
 async def test_a_container_that_ended_is_told_of_and_kept_until_a_full_disk_takes_its_log(
     node_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.executor.runtime.docker.COPY_SECONDS_MAX", 1.0)
+    monkeypatch.setattr("services.executor.runtime.docker.runtime.COPY_SECONDS_MAX", 1.0)
     key, go_on = RunKey(node_id, 1, 0), tmp_path / "checkpoints" / node_id / "go-on"
     lines = b"".join(b"line %d\n" % number for number in range(2000))
     script = """

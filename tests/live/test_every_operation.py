@@ -26,8 +26,8 @@ from schemathesis.specs.openapi.checks import (
 from libs.domain.job import JobEvent
 from services.gateway.openapi import document
 from services.gateway.operations import OPERATIONS
-from services.gateway.rates import Rate
 from services.gateway.route import Route, Who
+from services.gateway.thinking.rates import Rate
 from tests.support.builders import spec
 from tests.support.gateway import ADMIN_TOKEN, LIMITS, Place, RunningGateway, add_nodes, admitted, executors, place
 from tests.support.steps import go, placement

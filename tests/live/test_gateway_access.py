@@ -16,7 +16,7 @@ from libs.messages.http import ErrorView
 from services.gateway import listening, route, service
 from services.gateway.access import REMEMBERED_SECONDS
 from services.gateway.gateway import Limits
-from services.gateway.rates import Rate
+from services.gateway.thinking.rates import Rate
 from tests.support.builders import spec
 from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, place
 from tests.support.gateway_process import gateway_process

@@ -24,8 +24,8 @@ from services.executor.guard.engine import Engine, EngineSilentError
 from services.executor.home import Home
 from services.executor.keeper import boot_clock
 from services.executor.node import NodeFacts
-from services.executor.runtime import records
-from services.executor.runtime.process import ProcessRuntime
+from services.executor.runtime.process import records
+from services.executor.runtime.process.runtime import ProcessRuntime
 from tests.support.cluster import Cluster, embedded_cluster
 from tests.support.control_plane import ControlPlane
 from tests.support.guarded import (

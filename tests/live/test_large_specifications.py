@@ -10,11 +10,11 @@ import pytest
 
 from libs.bus.memory import MemoryBus
 from libs.domain.job import JobState
-from services.scheduler.core import Scheduler, Settings
 from services.scheduler.desk import Desk
-from services.scheduler.history import Pace
 from services.scheduler.leadership import Leadership
 from services.scheduler.tally import Tally
+from services.scheduler.thinking.core import Scheduler, Settings
+from services.scheduler.thinking.history import Pace
 from tests.support import postgres
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode

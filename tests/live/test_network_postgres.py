@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from libs.store import Lease, StoreUnavailableError
+from libs.domain.lease import Lease
+from libs.store import StoreUnavailableError
 from libs.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, CONNECT_SECONDS_MAX, SESSION, WAITING_MAX
 from libs.store.postgres import PostgresStore
 from services.scheduler.leadership import Leadership

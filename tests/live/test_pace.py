@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from libs.messages.nodes import ProgressSeen, RunProgressed
-from services.executor.telling import AGAIN_SECONDS
+from services.executor.thinking.telling import AGAIN_SECONDS
 from tests.support.control_plane import ControlPlane
 from tests.support.executors import executor
 from tests.support.nats_server import NatsServer

@@ -14,9 +14,10 @@ from msgspec import Struct
 
 from libs.credentials import Credentials, provision
 from libs.domain.job import Cause, CauseCode
+from libs.domain.lease import Lease
 from libs.messages.asks import RankTuning, Tune
 from libs.servers import erase, up
-from libs.store import Envelope, Lease, StoreUnavailableError
+from libs.store import Envelope, StoreUnavailableError
 from libs.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, CONNECT_SECONDS_MAX
 from libs.store.migrate import ROLES, MigrationError, migrate
 from libs.store.postgres import PostgresStore

@@ -12,7 +12,7 @@ import pytest
 
 from libs.messages.nodes import RunSeen
 from services.executor.runtime import RunKey
-from services.executor.runtime.groups import find_groups, read_limits
+from services.executor.runtime.limits.groups import find_groups, read_limits
 from tests.support.control_plane import ControlPlane
 from tests.support.engine import need_images
 from tests.support.executors import executor

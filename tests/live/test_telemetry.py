@@ -22,9 +22,9 @@ import pytest
 from libs.bus.memory import MemoryBus
 from libs.gpus import GpuWatch, inventory
 from libs.messages.signals import GpuProcess, GpuSample, NodeSampled, RunSample
-from services.telemetry.attribution import Attribution
 from services.telemetry.runs import FoundRun, ProcessRuns, docker_runs
 from services.telemetry.service import Telemetry, run
+from services.telemetry.thinking.attribution import Attribution
 from services.telemetry.threads import LOOK_SECONDS
 from tests.support.engine import need_engine
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from libs.store import Lease
+from libs.domain.lease import Lease
 from libs.store.postgres import TRIM_BYTES, TRIM_RECORDS
 from tests.support import postgres
 

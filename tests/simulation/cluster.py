@@ -23,21 +23,21 @@ from libs.store import StoreError
 from libs.store.memory import MemoryStore
 from services.executor import service as executor
 from services.executor.agent import Introduction
-from services.executor.core import Policy as FencePolicy
-from services.executor.guard.core import Policy
+from services.executor.guard.thinking import Policy
 from services.executor.runtime import RuntimeUnavailableError
 from services.executor.runtime.fake import FakeProgress
+from services.executor.thinking.core import Policy as FencePolicy
 from services.gateway.feed import EventTold
 from services.gateway.gateway import Gateway, Limits
 from services.gateway.service import SUBMIT_SUBJECT
 from services.gateway.submissions import answer_submit
 from services.reallocator import service as reallocator
 from services.scheduler import service as scheduler
-from services.scheduler.core import Scheduler, Settings
-from services.scheduler.moving import MoveRules
-from services.scheduler.picture import POLICY
+from services.scheduler.thinking.core import Scheduler, Settings
+from services.scheduler.thinking.moving import MoveRules
+from services.scheduler.thinking.picture import POLICY
 from services.scorer import service as scorer
-from services.scorer.standings import MeasuredGpus
+from services.scorer.thinking.standings import MeasuredGpus
 from services.telemetry import service as telemetry
 from tests.simulation.database import Database, SimStore
 from tests.simulation.history import History, dice

@@ -7,17 +7,19 @@ from typing import Any
 
 from msgspec import structs
 
-from libs.bus import Bus, Connection, Event, NoAnswerError
+from libs.bus import Bus, Event, NoAnswerError
 from libs.domain.job import Allocation, Job, Step
+from libs.domain.lease import Lease
+from libs.messages.connection import Connection
 from libs.messages.nodes import EndReason, NodeDesired, NodeReported, RunSeen
-from libs.store import Lease, RelayStore
+from libs.store import RelayStore
 from services.executor import service as executor_service
-from services.executor.core import Action, Reconciler, Remove
 from services.executor.runtime import Run, RunKey
+from services.executor.thinking.core import Action, Reconciler, Remove
 from services.scheduler import leadership
-from services.scheduler import runs as scheduler_runs
-from services.scheduler.peers import Bond, Peers
 from services.scheduler.relay import Relay
+from services.scheduler.thinking import runs as scheduler_runs
+from services.scheduler.thinking.peers import Bond, Peers
 from tests.simulation.cluster import WatchedStore
 from tests.simulation.outage import through_an_outage
 from tests.simulation.simulate import Variation

@@ -18,10 +18,11 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from libs.bus import Asked, BusClosedError, Connection, Event, NoAnswerError, nothing
+from libs.bus import Asked, BusClosedError, Event, NoAnswerError, nothing
 from libs.bus.hands import Hands, Heard, Work, answering, answering_raw, hearing
 from libs.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
 from libs.messages import Message
+from libs.messages.connection import Connection
 from tests.simulation.history import History
 from tests.simulation.place import Place
 
@@ -177,7 +178,7 @@ class Network:
             server = self.server_of(name)
         else:
             server = 1 + (0 if self.servers == 1 else self.dice.randrange(self.servers))
-        return Connection(f"nats-{server}.{self.life}", next(self._numbers))
+        return Connection(server=f"nats-{server}.{self.life}", number=next(self._numbers))
 
     def reaches(self, one: "SimBus", other: "SimBus") -> bool:
         return not self.split or one.link.connection.server == other.link.connection.server

@@ -20,8 +20,8 @@ from libs.store import StoreError
 from libs.store.memory import MemoryStore
 from services.executor.runtime import RuntimeUnavailableError
 from services.scheduler import service as scheduler_service
-from services.scheduler.moving import MoveRules
-from services.scheduler.replay import Replay
+from services.scheduler.thinking.moving import MoveRules
+from services.scheduler.thinking.replay import Replay
 from tests.simulation.cluster import Cluster, Life, Shape, WatchedScheduler, WatchedStore
 from tests.simulation.history import Failure, History, Listener, dice
 from tests.simulation.machine import WALL

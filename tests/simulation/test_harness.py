@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from services.scheduler import picture, tuning
 from services.scheduler import service as scheduler_service
+from services.scheduler.thinking import picture, tuning
 from tests.simulation import mutants
 from tests.simulation.simulate import Result, Variation, simulate
 from tests.support.virtual_time import DeadlockError, Process, StuckError, VirtualTimeLoop, run_virtually

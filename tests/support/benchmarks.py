@@ -3,8 +3,8 @@
 from libs.domain.cluster import Capacity, Gpu, Node
 from libs.domain.job import Allocation, Job, JobState, Placement
 from libs.domain.spec import JobSpec
-from libs.gpus.bench import Measurement, benchmark_spec
-from libs.gpus.bench.result import progress_line
+from libs.samples.benchmark_job import benchmark_spec
+from libs.samples.benchmark_result import Measurement, progress_line
 from services.executor.progress import pairs
 
 GIB = 1 << 30

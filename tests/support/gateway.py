@@ -15,10 +15,11 @@ from libs.client import Client
 from libs.credentials import Credentials, provision
 from libs.domain.cluster import Node
 from libs.domain.job import Job
+from libs.domain.lease import Lease
 from libs.messages.nodes import LogRead, ReadLog
 from libs.servers import temporary
 from libs.service.keys import ServerCertificate
-from libs.store import GatewayStore, Lease, StoreUnavailableError
+from libs.store import GatewayStore, StoreUnavailableError
 from libs.store.migrate import ROLES
 from services.gateway import service
 from services.gateway.gateway import Limits

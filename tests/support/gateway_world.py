@@ -10,8 +10,8 @@ import msgspec
 
 from libs.client import Client
 from libs.domain.job import Job, JobEvent
+from libs.domain.lease import Lease
 from libs.messages.http import ErrorView
-from libs.store import Lease
 from tests.support.builders import spec
 from tests.support.gateway import (
     ADMIN_TOKEN,

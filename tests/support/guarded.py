@@ -10,7 +10,7 @@ from services.executor.guard.files import BEAT_BYTES, Beat, read_slot
 from services.executor.guard.watch import end
 from services.executor.home import Home
 from services.executor.runtime import RunKey
-from services.executor.runtime.records import holds
+from services.executor.runtime.process.records import holds
 from tests.support import executors
 from tests.support.control_plane import ControlPlane
 from tests.support.nats_server import NatsServer

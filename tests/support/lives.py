@@ -9,19 +9,20 @@ from msgspec import structs
 from libs.bus.memory import MemoryBus
 from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, WORKLOAD_LABEL
 from libs.domain.job import Cause, CauseCode, JobState, Step
+from libs.domain.lease import Lease
 from libs.messages.asks import AskKind, RankTuning, Tune
 from libs.messages.history import Record
 from libs.messages.nodes import RunSeen, RunState
 from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, WorkloadClass
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
-from libs.store import Envelope, Lease, StoreUnavailableError, UnlawfulError
+from libs.store import Envelope, StoreUnavailableError, UnlawfulError
 from libs.store.memory import MemoryStore
-from services.scheduler.core import Scheduler, Settings
 from services.scheduler.desk import Desk
-from services.scheduler.history import Pace
 from services.scheduler.leadership import Leadership
-from services.scheduler.moving import MoveRules
 from services.scheduler.tally import Tally
+from services.scheduler.thinking.core import Scheduler, Settings
+from services.scheduler.thinking.history import Pace
+from services.scheduler.thinking.moving import MoveRules
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode
 

@@ -4,7 +4,7 @@ from msgspec import structs
 
 from libs.domain.cluster import Capacity
 from libs.messages.nodes import JOBS, EndReason, Leader, NodeDesired, NodeReported, RunSeen, RunState, StartRun
-from services.executor.orders import runs_of
+from services.executor.thinking.orders import runs_of
 
 Key = tuple[str, int, int]
 

@@ -18,9 +18,9 @@ from libs.messages.nodes import RunState, StartRun
 from services.executor.home import Home
 from services.executor.node import NodeFacts
 from services.executor.runtime import Runtime
-from services.executor.runtime.cgroup import NoCgroups, find_cgroups
 from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
-from services.executor.runtime.process import ProcessRuntime
+from services.executor.runtime.limits.cgroup import NoCgroups, find_cgroups
+from services.executor.runtime.process.runtime import ProcessRuntime
 from tests.simulation.machine import Engine, SimRuntime
 from tests.simulation.place import Place
 from tests.support.engine import need_images
@@ -151,8 +151,8 @@ async def opened(kind: str, tmp_path: Path) -> AsyncIterator[Rig]:
         case _:
             need_images(IMAGE, *([IMAGE_WITH_PYTHON] if kind == "docker-beside" else []))
             from services.executor.runtime import RuntimeUnavailableError
-            from services.executor.runtime.container import ContainerSettings
-            from services.executor.runtime.docker import DockerRuntime
+            from services.executor.runtime.docker.container import ContainerSettings
+            from services.executor.runtime.docker.runtime import DockerRuntime
 
             settings = ContainerSettings(cluster=node_id, pull=False)
             if kind == "docker-beside":  # the engine's update is not used, and neither are rights of our own

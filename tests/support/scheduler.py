@@ -9,7 +9,7 @@ from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step, after
 from libs.messages.asks import Ask, AskKind, RankTuning, Tune
 from libs.messages.nodes import Leader
-from services.scheduler.core import Scheduler, Settings
+from services.scheduler.thinking.core import Scheduler, Settings
 from tests.support.builders import capacity, job
 from tests.support.nodes import ScriptedNode
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from services.executor.home import Home
 from services.executor.node import NodeFacts
-from services.executor.runtime.cgroup import NoCgroups, find_cgroups
-from services.executor.runtime.process import ProcessRuntime
+from services.executor.runtime.limits.cgroup import NoCgroups, find_cgroups
+from services.executor.runtime.process.runtime import ProcessRuntime
 from tests.support.runs import order
 
 

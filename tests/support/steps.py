@@ -3,7 +3,8 @@
 from typing import Any
 
 from libs.domain.job import STEPS, Allocation, Cause, CauseCode, Job, JobEvent, Placement, Step
-from libs.store import Lease, SchedulerStore
+from libs.domain.lease import Lease
+from libs.store import SchedulerStore
 
 GIB = 1 << 30
 CAUSES = {

@@ -10,15 +10,9 @@ import pytest
 from msgspec import Struct
 
 from libs.domain.job import Job, Step
+from libs.domain.lease import Lease
 from libs.messages.events import Event
-from libs.store import (
-    GatewayStore,
-    Lease,
-    RelayStore,
-    ReviewStore,
-    SchedulerStore,
-    ScorerStore,
-)
+from libs.store import GatewayStore, RelayStore, ReviewStore, SchedulerStore, ScorerStore
 from libs.store.memory import MemoryStore
 from tests.simulation.database import Database, SimStore
 from tests.simulation.history import History

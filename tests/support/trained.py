@@ -14,7 +14,7 @@ from libs.domain.spec import TuningMode
 from libs.messages.asks import Tune
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import HostSample, NodeSampled, RunSample
-from services.reallocator.core import Decided, Reallocator
+from services.reallocator.thinking.core import Decided, Reallocator
 from tests.support.builders import GIB, job, node
 
 START = 1000.0

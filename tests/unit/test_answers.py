@@ -16,14 +16,14 @@ from libs.messages.nodes import JOBS, NodeDesired, NodeReported
 from libs.store.memory import MemoryStore
 from services.executor import service as executor
 from services.executor.agent import Introduction
-from services.executor.core import Policy, Reconciler
 from services.executor.keeper import MemoryKeeper
-from services.executor.orders import runs_of
 from services.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime
+from services.executor.thinking.core import Policy, Reconciler
+from services.executor.thinking.orders import runs_of
 from services.scheduler import service as scheduler
-from services.scheduler.answers import Answers, digest_of_jobs
-from services.scheduler.core import Settings
-from services.scheduler.orders import as_jobs, job_order, run_orders
+from services.scheduler.thinking.answers import Answers, digest_of_jobs
+from services.scheduler.thinking.core import Settings
+from services.scheduler.thinking.orders import as_jobs, job_order, run_orders
 from tests.support.builders import job, spec
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import world

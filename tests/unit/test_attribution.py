@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from libs.messages.signals import GpuProcess, GpuSample
-from services.telemetry.attribution import Attribution
 from services.telemetry.runs import FoundRun
+from services.telemetry.thinking.attribution import Attribution
 
 STAT = "{pid} (python) S {parent} {session} {session} 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {started} 0 1 0\n"
 

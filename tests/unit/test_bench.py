@@ -9,13 +9,13 @@ import pytest
 from libs.domain.classes import is_benchmark
 from libs.domain.job import JobState
 from libs.domain.spec import Pin, TuningMode, decode_spec
-from libs.gpus.bench import Measurement, benchmark_spec, measured
 from libs.gpus.bench.protocol import Durations, measure
-from libs.gpus.bench.result import measurement_of, progress_line, spread
 from libs.gpus.bench.standin import REP_SECONDS, StandIn
 from libs.gpus.bench.watch import NvmlWatch, Unwatched
 from libs.gpus.fake import FakeGpu, FakeNvml
 from libs.messages.signals import GpuSample
+from libs.samples.benchmark_job import benchmark_spec, measured
+from libs.samples.benchmark_result import Measurement, measurement_of, progress_line, spread
 from services.executor.progress import pairs
 from tests.support.benchmarks import bench_job, gpu, measurement
 from tests.support.builders import job

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from libs.gpus.bench.kernels import COMPUTE, MEMORY, ComputeWork, MemoryWork, ptx, sum_of_chains
-from libs.gpus.bench.result import Measurement, measurement_of
+from libs.samples.benchmark_result import Measurement, measurement_of
 from services.executor.progress import pairs
 from tests.support.cuda_stub import build
 

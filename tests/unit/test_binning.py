@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from libs.profiles import read_profile, scores_for
 from libs.variability.binning import ARTIFACT_GROUPS, best_groups, bins
-from libs.variability.profile import read_profile, scores_for
 from tests.support.data import measured
 
 PUBLISHED = {

@@ -11,12 +11,12 @@ from libs.messages.signals import WorkloadClass
 from libs.planning.placement.offers import STALE_MAX, Offers
 from libs.planning.policy import PLACEMENTS, Policy
 from libs.planning.room import CHANGES_MAX, OFFERS_MAX, Asked, Room, Want
-from services.scheduler import picture
-from services.scheduler.core import Scheduler, Settings
-from services.scheduler.history import Journal
-from services.scheduler.holders import Holders
-from services.scheduler.waiting import CACHED_LEAST
-from services.scorer.references import Paces
+from services.scheduler.thinking import picture
+from services.scheduler.thinking.core import Scheduler, Settings
+from services.scheduler.thinking.history import Journal
+from services.scheduler.thinking.holders import Holders
+from services.scheduler.thinking.waiting import CACHED_LEAST
+from services.scorer.thinking.references import Paces
 from tests.support.builders import capacity, job, node
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World

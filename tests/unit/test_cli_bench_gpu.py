@@ -10,8 +10,8 @@ from rich.console import Console, RenderableType
 
 from libs.domain.job import JobState
 from libs.domain.spec import decode_spec
-from libs.gpus.bench.result import progress_line
 from libs.messages.http import NodesView, Submitted
+from libs.samples.benchmark_result import progress_line
 from services.cli.__main__ import main
 from services.cli.drawing.benchmarks import Benched, benchmarks_table
 from services.cli.drawing.look import Look

@@ -6,8 +6,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec import structs
 
 from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState, StartRun
-from services.executor.core import Action, Kill, Memory, Policy, Reconciler, Remove, Start, Stop, Terminate
 from services.executor.runtime import Run, RunKey
+from services.executor.thinking.core import Action, Kill, Memory, Policy, Reconciler, Remove, Start, Stop, Terminate
 from tests.support.runs import order
 
 POLICY = Policy(fence_seconds=90.0, fence_grace_max=30.0, kill_again_seconds=5.0)

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from libs.domain.cluster import Gpu
 from libs.messages.nodes import NodeDesired, RunState, StartRun
-from services.executor.core import Action, Policy, Reconciler, Resize, Terminate
 from services.executor.home import Home
 from services.executor.runtime import NO_LIMIT, Limits, Run, RunKey, RuntimeUnavailableError
 from services.executor.runtime.fake import Program
-from services.executor.runtime.groups import change, find_groups, read_limits, working_set
-from services.executor.runtime.limits import fault, lacking, settled
-from services.executor.runtime.rates import UNSURE, Rates
-from services.executor.runtime.resizing import held_of, safe_update
+from services.executor.runtime.limits.groups import change, find_groups, read_limits, working_set
+from services.executor.runtime.limits.rates import UNSURE, Rates
+from services.executor.runtime.limits.resizing import held_of, safe_update
+from services.executor.runtime.limits.rounding import fault, lacking, settled
+from services.executor.thinking.core import Action, Policy, Reconciler, Resize, Terminate
 from tests.support.runs import order
 from tests.unit.test_executor_service import World, story
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState
-from services.executor.core import Memory, Policy, Reconciler, Start
 from services.executor.runtime import Run, RunKey
+from services.executor.thinking.core import Memory, Policy, Reconciler, Start
 from tests.support.runs import order
 
 KEY = RunKey("job-1", 1, 0)

@@ -9,19 +9,19 @@ import pytest
 from libs.domain.cluster import Gpu
 from libs.domain.spec import Volume
 from services.executor.capacity import capacity, host_cpus, host_memory
-from services.executor.core import Memory, Stop
 from services.executor.home import Home
 from services.executor.keeper import FileKeeper, HomeTakenError
 from services.executor.node import NodeFacts, Refusal, volume_source
 from services.executor.runtime import Limits, RunKey
-from services.executor.runtime.cgroup import CgroupsV1, CgroupsV2, NoCgroups, find_cgroups
-from services.executor.runtime.container import (
+from services.executor.runtime.docker.container import (
     LOG_BY_FILE,
     ContainerSettings,
     Joined,
     container_arguments,
     injection_for,
 )
+from services.executor.runtime.limits.cgroup import CgroupsV1, CgroupsV2, NoCgroups, find_cgroups
+from services.executor.thinking.core import Memory, Stop
 from tests.support.runs import order
 
 GIB = 1 << 30

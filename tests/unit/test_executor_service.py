@@ -10,10 +10,10 @@ from libs.domain.cluster import Capacity
 from libs.messages.nodes import EndReason, LogRead, ProgressSeen, ReadLog, StartRun
 from services.executor import service
 from services.executor.agent import Introduction
-from services.executor.core import Policy
 from services.executor.keeper import MemoryKeeper
 from services.executor.runtime import RunKey
 from services.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime, Program
+from services.executor.thinking.core import Policy
 from tests.support.control_plane import ControlPlane
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually

@@ -9,7 +9,7 @@ from libs.store import Access, GatewayStore, StoreUnavailableError
 from libs.store.memory import MemoryStore
 from services.gateway.access import REMEMBERED_SECONDS, AccessCache, source_of, token_hash
 from services.gateway.errors import RejectedError
-from services.gateway.rates import Rate
+from services.gateway.thinking.rates import Rate
 
 HOME = "192.0.2.1"
 

@@ -6,8 +6,8 @@ import pytest
 
 from libs.domain.cluster import Node
 from libs.domain.spec import JobSpec
-from services.gateway.admission import Admission
 from services.gateway.errors import RejectedError
+from services.gateway.thinking.admission import Admission
 from tests.support.builders import node, spec
 
 

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from libs.messages.nodes import StartRun
-from services.executor.core import Action, Start
 from services.executor.hands import RETRY_SECONDS, RETRY_SECONDS_MAX, Hands
 from services.executor.runtime import RunKey
 from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
+from services.executor.thinking.core import Action, Start
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually
 

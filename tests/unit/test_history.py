@@ -14,8 +14,8 @@ from libs.domain.job import CauseCode, Step
 from libs.domain.spec import JobSpec
 from libs.messages.history import Record
 from libs.messages.nodes import RunSeen
-from services.scheduler.core import Scheduler, Settings
-from services.scheduler.history import (
+from services.scheduler.thinking.core import Scheduler, Settings
+from services.scheduler.thinking.history import (
     FORMAT,
     Admitted,
     Asked,
@@ -32,8 +32,8 @@ from services.scheduler.history import (
     jobs_of,
     specified,
 )
-from services.scheduler.keeping import pickled, unpickled
-from services.scheduler.replay import Replay
+from services.scheduler.thinking.keeping import pickled, unpickled
+from services.scheduler.thinking.replay import Replay
 from tests.support.builders import spec
 from tests.support.lives import Life
 

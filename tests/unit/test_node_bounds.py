@@ -13,8 +13,8 @@ from libs.bus.memory import MemoryBus
 from libs.bus.wire import decode, encode, subject_of
 from libs.messages.nodes import EndReason, NodeDesired, NodeReported, ProgressSeen, RunProgressed, RunSeen, RunState
 from libs.messages.signals import GpuSample, GpuScore, GpusScored, HostSample, NodeSampled
-from services.executor.core import Policy, Reconciler
 from services.executor.runtime import Run, RunKey
+from services.executor.thinking.core import Policy, Reconciler
 from tests.support.builders import capacity
 from tests.support.nodes import ScriptedNode
 

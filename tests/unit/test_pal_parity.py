@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from libs.profiles import read_profile, scores_for
 from libs.simulator import traces
 from libs.simulator.model import Cluster
 from libs.simulator.rounds import simulate_rounds
-from libs.variability.profile import read_profile, scores_for
 from services.cli.__main__ import main
 from tests.support.data import measured
 

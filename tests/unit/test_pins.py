@@ -13,7 +13,7 @@ from libs.planning.explain import explain
 from libs.planning.policy import PLACEMENTS, Policy
 from libs.planning.room import Asked, NoRoom, Room, never_fits, shape_of
 from libs.planning.scores import Scores
-from services.scheduler.core import Settings
+from services.scheduler.thinking.core import Settings
 from tests.support.builders import job, node, spec
 from tests.support.scheduler import world
 

@@ -8,8 +8,8 @@ from msgspec import structs
 from libs.domain.job import JobState
 from libs.messages.signals import GpuScore
 from libs.planning.slow import SlowGpus, slow_text
-from services.scheduler.core import Settings
-from services.scheduler.moving import MoveRules
+from services.scheduler.thinking.core import Settings
+from services.scheduler.thinking.moving import MoveRules
 from tests.support.scheduler import World, world
 
 NOW = 1000.0

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from libs.variability.profile import (
+from libs.profiles import (
     MeasuredRuns,
     Profile,
     ProfiledGpu,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from libs.messages.nodes import EndReason, RunState
 from services.executor.home import Home
-from services.executor.lines import READ_BYTES_MAX, Tail, pairs
+from services.executor.logs.lines import READ_BYTES_MAX, Tail, pairs
 from services.executor.matching import REFUSED_SECONDS, Matcher
 from services.executor.progress import SETTLE_SECONDS, ProgressReader
 from services.executor.runtime import Run, RunKey

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.executor import retention
 from services.executor.home import Home
-from services.executor.retention import GRAIN, Cut, Limits, Log, Removal, Retention, decide, punch
+from services.executor.logs import retention
+from services.executor.logs.retention import GRAIN, Cut, Limits, Log, Removal, Retention, decide, punch
 from services.executor.runtime import RunKey
 
 DAY = 86400.0

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from services.executor.home import Home
-from services.executor.runtime import RunKey, cgroup, groups, records
-from services.executor.runtime.records import Record
+from services.executor.runtime import RunKey
+from services.executor.runtime.limits import cgroup, groups
+from services.executor.runtime.process import records
+from services.executor.runtime.process.records import Record
 
 KEY = RunKey("job-1", 1, 0)
 FUTURE = 4e9

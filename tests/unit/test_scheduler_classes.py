@@ -5,9 +5,9 @@ from typing import Any
 from libs.domain.classes import CLASS_LABEL, class_of, workload_of
 from libs.messages.asks import AskKind
 from libs.messages.signals import ClassesLearnt, GpuScore, WorkloadClass
-from services.scheduler import history
 from services.scheduler.desk import SCORES_SECONDS
-from services.scheduler.keeping import pickled, unpickled
+from services.scheduler.thinking import history
+from services.scheduler.thinking.keeping import pickled, unpickled
 from tests.support.builders import spec
 from tests.support.lives import Life
 from tests.support.scheduler import World, world

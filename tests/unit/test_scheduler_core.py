@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from libs.domain.job import CauseCode, JobEvent, JobState, Step
 from libs.messages.asks import AskKind
 from libs.messages.nodes import EndReason
-from services.scheduler.core import Settings
+from services.scheduler.thinking.core import Settings
 from tests.support.scheduler import World, world
 
 S, E = JobState, JobEvent

@@ -10,9 +10,9 @@ from libs.messages.asks import AskKind
 from libs.messages.nodes import EndReason
 from libs.planning.explain import explain
 from services.scheduler.__main__ import Config
-from services.scheduler.core import Settings
-from services.scheduler.picture import Picture
-from services.scheduler.reaper import Reaper
+from services.scheduler.thinking.core import Settings
+from services.scheduler.thinking.picture import Picture
+from services.scheduler.thinking.reaper import Reaper
 from tests.support.builders import node
 from tests.support.scheduler import World, world
 

@@ -7,17 +7,18 @@ import pytest
 
 from libs.bus.memory import MemoryBus
 from libs.domain.job import CauseCode, Job, JobEvent, JobState, Step
+from libs.domain.lease import Lease
 from libs.messages.asks import Ask, AskKind
 from libs.messages.history import Record
 from libs.messages.nodes import NodeDesired
 from libs.messages.signals import GpuScore, GpusScored
-from libs.store import Lease, StoreUnavailableError, UnlawfulError
+from libs.store import StoreUnavailableError, UnlawfulError
 from libs.store.memory import MemoryStore
-from services.scheduler.core import Scheduler, Settings
 from services.scheduler.desk import SCORES_SECONDS, Desk
 from services.scheduler.leadership import Leadership
-from services.scheduler.replay import Replay
 from services.scheduler.tally import Tally
+from services.scheduler.thinking.core import Scheduler, Settings
+from services.scheduler.thinking.replay import Replay
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode
 from tests.support.steps import go, placement

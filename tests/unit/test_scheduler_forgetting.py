@@ -2,7 +2,8 @@
 
 import pytest
 
-from libs.store import Lease, LeaseLostError
+from libs.domain.lease import Lease
+from libs.store import LeaseLostError
 from libs.store.memory import MemoryStore
 from services.scheduler.forgetting import AT_ONCE, Forgetting
 from services.scheduler.leadership import Leadership

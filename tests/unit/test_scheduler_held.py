@@ -5,16 +5,17 @@ import contextlib
 
 from msgspec import structs
 
-from libs.bus import Connection
 from libs.bus.memory import MemoryBus
 from libs.domain.job import JobState
+from libs.domain.lease import Lease, Pledge
+from libs.messages.connection import Connection
 from libs.messages.nodes import HOLD, NodeDesired, NodeReported
-from libs.store import Lease, Pledge, StoreUnavailableError
+from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
-from services.scheduler.core import Scheduler, Settings
 from services.scheduler.desk import Desk
 from services.scheduler.leadership import Leadership
 from services.scheduler.tally import Tally
+from services.scheduler.thinking.core import Scheduler, Settings
 from tests.support.builders import capacity
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import world
@@ -54,7 +55,7 @@ class Process:
             clock=lambda: self.now,
             leader_seconds=6.0,
             holds_seconds=holds_seconds,
-            connection=lambda: Connection("nats", 1),
+            connection=lambda: Connection(server="nats", number=1),
         )
         self.desk = Desk(
             core=Scheduler(pool="default", settings=Settings()),

@@ -2,7 +2,8 @@
 
 import pytest
 
-from libs.store import Lease, Pledge, StoreUnavailableError
+from libs.domain.lease import Lease, Pledge
+from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
 from services.scheduler.leadership import Leadership
 

@@ -11,9 +11,9 @@ from libs.messages.asks import AskKind
 from libs.messages.signals import GpuScore
 from libs.planning.moves import Move
 from libs.planning.policy import Policy
-from services.scheduler.core import Settings
-from services.scheduler.keeping import pickled, unpickled
-from services.scheduler.moving import KEEP_SECONDS, MoveRules, together
+from services.scheduler.thinking.core import Settings
+from services.scheduler.thinking.keeping import pickled, unpickled
+from services.scheduler.thinking.moving import KEEP_SECONDS, MoveRules, together
 from tests.support.scheduler import World, world
 
 S, E = JobState, JobEvent

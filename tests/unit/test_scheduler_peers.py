@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libs.bus import Connection
-from libs.store import Lease, Pledge
-from services.scheduler.peers import CLOCKS_PART, LAPSE_SECONDS, Peers
+from libs.domain.lease import Lease, Pledge
+from libs.messages.connection import Connection
+from services.scheduler.thinking.peers import CLOCKS_PART, LAPSE_SECONDS, Peers
 
 HOLDS = 100.0
-HERE = Connection("nats-1", 1)
+HERE = Connection(server="nats-1", number=1)
 
 
 class World:
@@ -17,7 +17,7 @@ class World:
     def __init__(self, *names: str) -> None:
         self.now = 1000.0
         self.peers = {name: Peers(pool="default", name=name, holds_seconds=HOLDS) for name in names}
-        self.connections = {name: Connection("nats-1", number) for number, name in enumerate(names)}
+        self.connections = {name: Connection(server="nats-1", number=number) for number, name in enumerate(names)}
         self.leads: set[str] = set()
         self.epoch = dict.fromkeys(names, 1)
         self.deaf: set[str] = set()
@@ -104,7 +104,7 @@ def test_one_that_led_meanwhile_ends_the_hold_for_good_also_after_it_has_stopped
 def test_a_scheduler_that_no_pledge_names_ends_the_hold_where_it_is_heard_to_lead() -> None:
     world = led()
     world.peers["new"] = Peers(pool="default", name="new", holds_seconds=HOLDS)
-    world.connections["new"], world.epoch["new"] = Connection("nats-1", 9), 2
+    world.connections["new"], world.epoch["new"] = Connection(server="nats-1", number=9), 2
     world.leads.add("new")
     world.talk(1)
     assert world.why_not() == "another scheduler led meanwhile"
@@ -122,7 +122,7 @@ def test_a_word_that_comes_late_counts_from_when_it_was_asked_for() -> None:
 
 def test_another_connection_to_nats_ends_the_hold() -> None:
     world = led()
-    world.connections["leader"] = Connection("nats-1", 77)
+    world.connections["leader"] = Connection(server="nats-1", number=77)
     world.talk(3)
     assert world.why_not() == "the connection to NATS is not that of the latest renewal"
     world.renew("leader")
@@ -139,7 +139,7 @@ def test_a_nats_that_brings_nothing_back_ends_the_hold() -> None:
 def test_whom_a_renewal_named_that_was_not_answered_must_be_heard_too() -> None:
     world = led()
     world.peers["late"] = Peers(pool="default", name="late", holds_seconds=HOLDS)
-    world.connections["late"], world.epoch["late"] = Connection("nats-1", 9), 1
+    world.connections["late"], world.epoch["late"] = Connection(server="nats-1", number=9), 1
     world.talk(3)
     leader = world.peers["leader"]
     leader.renews(leader.pledge(world.now, world.connections["leader"]), world.now)  # and the store went away

@@ -12,8 +12,8 @@ from libs.planning.order.las import PATIENCE_SECONDS
 from libs.planning.policy import ORDERS, PLACEMENTS, Policy
 from libs.service.config import SettingsError, load
 from services.scheduler.__main__ import Config
-from services.scheduler.core import Settings
-from services.scheduler.keeping import pickled, unpickled
+from services.scheduler.thinking.core import Settings
+from services.scheduler.thinking.keeping import pickled, unpickled
 from tests.support.scheduler import World, world
 
 S = JobState

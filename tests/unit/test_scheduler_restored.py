@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from libs.domain.cluster import Node
 from libs.domain.job import CauseCode, Job, JobState
+from libs.domain.lease import Lease
 from libs.messages.asks import AskKind
 from libs.messages.nodes import EndReason, Leader
-from libs.store import Lease
-from services.scheduler.core import Settings
 from services.scheduler.leadership import is_lost
+from services.scheduler.thinking.core import Settings
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World, world
 

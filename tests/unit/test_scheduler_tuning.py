@@ -9,9 +9,9 @@ from msgspec import structs
 
 from libs.domain.job import CauseCode, JobEvent, JobState
 from libs.messages.asks import AskKind, RankTuning
-from services.scheduler.core import Settings
-from services.scheduler.keeping import pickled, unpickled
-from services.scheduler.tuning import MEMORY_BYTES_MIN
+from services.scheduler.thinking.core import Settings
+from services.scheduler.thinking.keeping import pickled, unpickled
+from services.scheduler.thinking.tuning import MEMORY_BYTES_MIN
 from tests.support.builders import GIB, capacity
 from tests.support.nodes import ScriptedNode
 from tests.support.scheduler import World

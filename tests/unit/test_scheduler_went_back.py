@@ -9,14 +9,15 @@ from msgspec import structs
 
 from libs.bus.memory import MemoryBus
 from libs.domain.job import CauseCode, JobState
+from libs.domain.lease import Lease, Pledge
 from libs.messages.nodes import Leader, NodeDesired
-from libs.store import Lease, Pledge, StoreUnavailableError
+from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
-from services.executor.core import Policy, Reconciler
-from services.scheduler.core import Scheduler, Settings
+from services.executor.thinking.core import Policy, Reconciler
 from services.scheduler.desk import Desk
 from services.scheduler.leadership import Leadership
 from services.scheduler.tally import Tally
+from services.scheduler.thinking.core import Scheduler, Settings
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from libs.domain.cluster import Node
 from libs.messages.signals import GpuSample, GpuScore
-from services.scorer.benchmarks import Benchmarks, BenchmarkSettings, Wanted
+from services.scorer.thinking.benchmarks import Benchmarks, BenchmarkSettings, Wanted
 from tests.support.benchmarks import bench_job, bench_node, gpu, measurement
 
 HOUR = 3600.0

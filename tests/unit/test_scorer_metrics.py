@@ -3,8 +3,8 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
 from libs.messages.signals import GpuScore
-from services.scorer.core import Scorer
 from services.scorer.metrics import ScoreGauges
+from services.scorer.thinking.core import Scorer
 from tests.support.builders import node
 
 

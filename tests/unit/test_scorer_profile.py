@@ -8,12 +8,12 @@ import pytest
 from libs.domain.classes import JOB_CLASSES
 from libs.domain.cluster import Node
 from libs.messages.signals import GpuSample, GpuScore, HostSample, NodeSampled
+from libs.profiles import ProfileError
 from libs.service.config import SettingsError
-from libs.variability.profile import ProfileError
 from services.scorer.__main__ import _profile
-from services.scorer.core import Scorer
 from services.scorer.profile import read
-from services.scorer.standings import ASSUMED, PROFILED, MeasuredGpus
+from services.scorer.thinking.core import Scorer
+from services.scorer.thinking.standings import ASSUMED, PROFILED, MeasuredGpus
 from tests.support.builders import node
 
 

@@ -9,10 +9,10 @@ from libs.domain.spec import JobSpec
 from libs.messages.nodes import Pace, RunProgressed
 from libs.messages.signals import GpuSample, WorkloadClass
 from libs.variability.classes import Classes, Features, Thresholds, told_apart
-from services.scorer import workloads as module
-from services.scorer.throughput import SAVE_SECONDS, SAVE_SECONDS_MAX, Throughput, grown, speed_of
-from services.scorer.windows import Run, busy
-from services.scorer.workloads import RENEWED_SECONDS, REVIEWS_AGREEING, WINDOWS_LEAST, Workloads
+from services.scorer.thinking import workloads as module
+from services.scorer.thinking.throughput import SAVE_SECONDS, SAVE_SECONDS_MAX, Throughput, grown, speed_of
+from services.scorer.thinking.windows import Run, busy
+from services.scorer.thinking.workloads import RENEWED_SECONDS, REVIEWS_AGREEING, WINDOWS_LEAST, Workloads
 from tests.support.builders import GIB, job, spec
 
 JOB_CLASSES = ("compute", "mixed", "memory")

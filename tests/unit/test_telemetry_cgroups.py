@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from services.telemetry.cgroup_use import CgroupUse, blkio_traffic, cgroup_use, io_traffic
 from services.telemetry.cgroups import Mount, folders, memberships, mounts, processes_in, threads_in
-from services.telemetry.core import measures_lost, run_sample
 from services.telemetry.counters import Traffic, interfaces, segments_resent
 from services.telemetry.files import KeptOpen
 from services.telemetry.processes import Process, members, parse_process, process_traffic, processes_use
 from services.telemetry.runs import FoundRun
+from services.telemetry.thinking.core import measures_lost, run_sample
 from services.telemetry.threads import LOOK_SECONDS, Thread, ThreadUse, parse_thread, thread_use
 from services.telemetry.usage import UsageReader
 

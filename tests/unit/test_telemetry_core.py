@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
-from services.telemetry.core import Reading, Sampler
 from services.telemetry.counters import Traffic
 from services.telemetry.host import HostReading
 from services.telemetry.metrics import NodeGauges
 from services.telemetry.runs import DockerRuns, FoundRun, ProcessRuns
+from services.telemetry.thinking.core import Reading, Sampler
 from services.telemetry.threads import ThreadUse
 from services.telemetry.usage import RunReading
 

@@ -2,7 +2,7 @@
 
 from libs.messages.nodes import Pace, RunProgressed
 from services.executor.runtime import RunKey
-from services.executor.telling import AGAIN_SECONDS, RUNS_MAX, Telling, Told
+from services.executor.thinking.telling import AGAIN_SECONDS, RUNS_MAX, Telling, Told
 
 KEY = RunKey("job-1", 2, 3)
 PACE = Pace(window_seconds=10.0, steps=10, steps_rate=1.0, step_seconds=1.0)

@@ -15,7 +15,7 @@ from libs.tuning.envelope import bounds_of
 from libs.tuning.proposal import Free
 from libs.tuning.rollback import PART_MIN, that_fits
 from libs.tuning.split import Demand, best_split
-from services.reallocator.core import Reallocator
+from services.reallocator.thinking.core import Reallocator
 from tests.support.builders import GIB
 from tests.support.trained import Kindred, Model, Trained, node_of
 

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 
 from libs.gpus.bench.cuda import cuda_bench
 from libs.gpus.bench.driver import CudaError
-from libs.gpus.bench.job import SECONDS
 from libs.gpus.bench.kernels import ComputeWork, MemoryWork
 from libs.gpus.bench.protocol import Durations, measure
-from libs.gpus.bench.result import Measurement, progress_line
 from libs.gpus.bench.standin import StandIn
 from libs.gpus.bench.watch import NvmlWatch, Unwatched
 from libs.gpus.emulated import slowdown_here
 from libs.gpus.nvml import MIG_PREFIX
+from libs.samples.benchmark_job import SECONDS
+from libs.samples.benchmark_result import Measurement, progress_line
 
 PROGRESS_VARIABLE, EMULATED_VARIABLE = "WEFT_PROGRESS", "WEFT_GPUS_EMULATED"
 

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from libs.gpus.bench.result import Measurement, spread
 from libs.messages.signals import GpuSample
+from libs.samples.benchmark_result import Measurement, spread
 
 REPS_MIN, REPS_MAX = 3, 10_000
 POWER_EVENTS = frozenset({"sw-power-cap", "hw-power-brake", "hw-slowdown"})

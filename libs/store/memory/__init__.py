@@ -13,6 +13,7 @@ from msgspec import structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import HOLDING, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step, after
+from libs.domain.lease import Lease
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, Use, full
 from libs.messages.asks import Ask, AskKind, Tune
@@ -24,7 +25,6 @@ from libs.store import (
     Envelope,
     JobsKept,
     KeyReusedError,
-    Lease,
     Moment,
     Submitted,
     TenantFullError,

@@ -2,8 +2,8 @@
 
 from msgspec import structs
 
+from libs.domain.lease import Lease
 from libs.messages.history import Record
-from libs.store import Lease
 from libs.store.memory.leases import Leases
 from libs.store.memory.times import micro
 

@@ -2,7 +2,8 @@
 
 from msgspec import structs
 
-from libs.store import Lease, LeaseLostError, Pledge
+from libs.domain.lease import Lease, Pledge
+from libs.store import LeaseLostError
 
 
 class Leases:

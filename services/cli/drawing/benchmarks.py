@@ -7,9 +7,8 @@ from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
-from libs.gpus.bench import Measurement
-from libs.gpus.bench.result import measurement_of
 from libs.messages.http import GpuView, JobView
+from libs.samples.benchmark_result import Measurement, measurement_of
 from services.cli.drawing.look import STATE_STYLES, Look, plain, table
 from services.cli.drawing.nodes import model_text
 from services.cli.words import number

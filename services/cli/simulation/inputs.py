@@ -7,12 +7,12 @@ from random import Random
 
 from msgspec.structs import replace
 
+from libs.profiles import ProfileError, read_profile, scores_for
 from libs.simulator.generate import SYNERGY, GeneratorSettings, generate
 from libs.simulator.model import Cluster
 from libs.simulator.traces import read
 from libs.simulator.traces.load import check_fits, scaled
 from libs.simulator.workload import InputError, Workload
-from libs.variability.profile import ProfileError, read_profile, scores_for
 from services.cli.complaint import Complaint
 from services.cli.simulation.options import SEED
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 
 from services.executor.guard.containers import Containers
-from services.executor.guard.core import Guard
 from services.executor.guard.files import (
     BEAT_BYTES,
     FENCED_BYTES,
@@ -30,6 +29,7 @@ from services.executor.guard.files import (
     read_slot,
 )
 from services.executor.guard.processes import Processes
+from services.executor.guard.thinking import Guard
 from services.executor.home import Home
 from services.executor.keeper import Kept, boot_clock
 from services.executor.runtime import RunKey

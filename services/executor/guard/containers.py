@@ -10,14 +10,14 @@ import signal
 import time
 from contextlib import suppress
 
-from services.executor.core import Kill, Remove, Terminate
 from services.executor.guard import kept
-from services.executor.guard.core import Action, Seen
 from services.executor.guard.engine import Engine, EngineSilentError
 from services.executor.guard.files import Orders
+from services.executor.guard.thinking import Action, Seen
 from services.executor.home import Home
 from services.executor.runtime import RunKey
-from services.executor.runtime.labels import grace_of, key_of, of_node
+from services.executor.runtime.docker.labels import grace_of, key_of, of_node
+from services.executor.thinking.core import Kill, Remove, Terminate
 
 ENDED = ("exited", "dead", "removing")
 SILENT_SECONDS = 5.0  # so long an engine that did not answer is not asked again

@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from services.executor.guard.core import Policy
+from services.executor.guard.thinking import Policy
 from services.executor.runtime import RunKey
 
 SYNCED_BYTES = BEAT_BYTES = 512

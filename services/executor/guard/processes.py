@@ -4,11 +4,13 @@ import os
 import signal
 from contextlib import suppress
 
-from services.executor.core import Kill
-from services.executor.guard.core import Action, Seen
+from services.executor.guard.thinking import Action, Seen
 from services.executor.home import Home
-from services.executor.runtime import RunKey, cgroup, records
-from services.executor.runtime.stragglers import kill_stragglers, stragglers
+from services.executor.runtime import RunKey
+from services.executor.runtime.limits import cgroup
+from services.executor.runtime.process import records
+from services.executor.runtime.process.stragglers import kill_stragglers, stragglers
+from services.executor.thinking.core import Kill
 
 
 class Processes:

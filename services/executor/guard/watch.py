@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 
 from services.executor.guard.files import BEAT_BYTES, Beat, Orders, read_slot, write_orders
 from services.executor.home import Home
-from services.executor.runtime.records import holds
+from services.executor.runtime.process.records import holds
 
 logger = logging.getLogger(__name__)
 

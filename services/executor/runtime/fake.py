@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.runtime import NO_LIMIT, Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
-from services.executor.runtime.groups import too_tight
-from services.executor.runtime.limits import fault
-from services.executor.telling import Told
+from services.executor.runtime.limits.groups import too_tight
+from services.executor.runtime.limits.rounding import fault
+from services.executor.thinking.telling import Told
 
 
 class Program(Struct, frozen=True, kw_only=True):

@@ -7,11 +7,7 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from libs.simulator import traces
-from libs.simulator.model import Cluster
-from libs.simulator.traces.load import scaled
-from libs.simulator.workload import Workload
-from libs.variability.profile import (
+from libs.profiles import (
     MeasuredRuns,
     artifact_profile,
     cluster_profile,
@@ -19,6 +15,10 @@ from libs.variability.profile import (
     read_runs,
     scores_for,
 )
+from libs.simulator import traces
+from libs.simulator.model import Cluster
+from libs.simulator.traces.load import scaled
+from libs.simulator.workload import Workload
 from tests.support.data import ROOT
 
 NODES, GPUS_PER_NODE = 16, 4

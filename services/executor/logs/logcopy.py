@@ -1,0 +1,188 @@
+"""Copies a container's output into the node's own log, so that none of it is lost with the container.
+
+A thread for each container follows what the engine has. Where it has come to is kept beside the log as: `size` bytes of
+the log hold all of the engine's entries up to some entry, of which `entries` have a time of `since` (whole seconds) or
+later. So after any interruption the log is cut to `size`, the engine is asked for what is from `since` on, and the
+first `entries` of its answer are passed over: every byte once, however the engine's clock or its two streams ran.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime
+
+import msgspec
+from docker import APIClient
+from docker.errors import DockerException, NotFound
+from msgspec import Struct
+
+from services.executor.runtime.docker.engine import GONE, NONSENSE
+
+logger = logging.getLogger(__name__)
+
+KEEP_SECONDS = 1.0
+KEEP_BYTES = 1 << 20
+WINDOW_SECONDS = 10  # entries of one time may be stored a little out of order
+AGAIN_SECONDS = 0.5
+
+
+class Position(Struct, frozen=True, kw_only=True):
+    since: int = 0
+    entries: int = 0
+    size: int = 0
+    done: bool = False
+    at: int = 0  # of the engine's own file, where that is what is copied (enginelog.py)
+
+
+class LogCopy:
+    """`begin` once; `done` when the container has ended and all it wrote is in the log."""
+
+    def __init__(self, client: APIClient, container: str, log: str, *, told: Callable[[], None]) -> None:
+        self._client = client
+        self._container = container
+        self._log = log
+        self._told = told
+        self._position = read_position(log)
+        self._size = self._position.size
+        self._kept = (0.0, 0)
+        self._stopping = False
+        self._stream: Iterator[bytes] | None = None
+        self._thread = threading.Thread(target=self._run, name=f"log {container[:12]}", daemon=True)
+
+    @property
+    def done(self) -> bool:
+        return self._position.done
+
+    def begin(self) -> None:
+        if not self.done:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Let go of the engine; what was copied stays."""
+        self._stopping = True
+        stream = self._stream
+        if stream is not None:
+            with suppress(AttributeError, OSError, DockerException):  # It may be ending by itself at this moment.
+                stream.close()  # type: ignore[attr-defined]
+
+    def over(self) -> None:
+        """The container has ended: it is seen here too."""
+
+    def lost(self) -> None:
+        """The container is gone."""
+        self.stop()
+
+    def join(self, seconds_max: float) -> None:
+        if self._thread.is_alive():
+            self._thread.join(seconds_max)
+
+    def _run(self) -> None:
+        while not self._stopping and not self.done:
+            try:
+                with open(self._log, "ab", buffering=0) as log:
+                    self._try(log.fileno())
+            except (DockerException, *GONE, *NONSENSE) as error:  # Such as a full disk, too.
+                logger.debug("following %s: %s", self._container, error)
+                time.sleep(AGAIN_SECONDS)
+        self._told()
+
+    def _try(self, log: int) -> None:
+        try:
+            if self._ended():
+                self._copy(log, follow=False)
+                if not self._stopping:
+                    self._finish()
+            else:
+                self._copy(log, follow=True)
+        except NotFound:
+            self._finish()  # Gone, and its output with it.
+
+    def _ended(self) -> bool:
+        return self._client.inspect_container(self._container)["State"]["Status"] in ("exited", "dead")
+
+    def _copy(self, fd: int, *, follow: bool) -> None:
+        """From the kept position to the end of the engine's answer."""
+        position = self._position
+        os.ftruncate(fd, position.size)
+        self._size, skip, counts = position.size, position.entries, dict[int, int]()
+        stream = self._client.logs(
+            self._container, stream=True, follow=follow, timestamps=True, since=position.since or None
+        )
+        self._stream = stream
+        try:
+            if self._stopping:
+                return
+            seconds = _Seconds()
+            for entry in stream:
+                stamp, _, data = entry.partition(b" ")
+                second = seconds.of(stamp)
+                counts[second] = counts.get(second, 0) + 1
+                if skip:
+                    skip -= 1
+                    continue
+                self._write(fd, data)
+                if self._size - self._kept[1] >= KEEP_BYTES or time.monotonic() - self._kept[0] >= KEEP_SECONDS:
+                    self._keep(counts)
+        finally:
+            self._stream = None
+            if not skip:  # Else it broke off among what was copied before, and nothing has moved.
+                self._keep(counts)
+
+    def _write(self, fd: int, data: bytes) -> None:
+        while data:
+            written = os.write(fd, data)
+            self._size += written
+            data = data[written:]
+
+    def _keep(self, counts: dict[int, int]) -> None:
+        """Move `since` up to a window before the newest entry, and store where we are. `counts` by second."""
+        since = max(self._position.since, max(counts, default=0) - WINDOW_SECONDS)
+        for early in [second for second in counts if second < since]:
+            del counts[early]
+        self._store(Position(since=since, entries=sum(counts.values()), size=self._size))
+
+    def _finish(self) -> None:
+        self._store(msgspec.structs.replace(self._position, done=True))
+
+    def _store(self, position: Position) -> None:
+        store_position(self._log, position)
+        self._position = position
+        self._kept = (time.monotonic(), self._size)
+
+
+class _Seconds:
+    """Whole seconds of time stamps, most of which are of the same second as the one before."""
+
+    def __init__(self) -> None:
+        self._text = b""
+        self._second = 0
+
+    def of(self, stamp: bytes) -> int:
+        if stamp[:19] != self._text:
+            self._text = stamp[:19]
+            self._second = int(datetime.fromisoformat(stamp.decode()).timestamp())
+        return self._second
+
+
+def position_path(log: str) -> str:
+    return f"{log}.at"
+
+
+def store_position(log: str, position: Position) -> None:
+    new = f"{position_path(log)}.new"
+    with open(new, "wb") as file:
+        file.write(msgspec.json.encode(position))
+    os.replace(new, position_path(log))
+
+
+def read_position(log: str) -> Position:
+    """From the beginning where there is none, or where the log is not as long as it says."""
+    try:
+        with open(position_path(log), "rb") as file:
+            position = msgspec.json.decode(file.read(), type=Position)
+        return position if os.stat(log).st_size >= position.size else Position()
+    except (FileNotFoundError, msgspec.DecodeError):
+        return Position()

@@ -1,0 +1,1 @@
+"""Runs jobs in containers of a Docker engine."""

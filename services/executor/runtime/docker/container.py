@@ -1,0 +1,200 @@
+"""From an order to a container: its name, labels, limits, mounts, devices and network, as the engine takes them."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from docker import APIClient
+from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
+from msgspec import Struct
+
+from libs.domain.cluster import Gpu
+from libs.messages.nodes import StartRun
+from services.executor.environment import RunFacts, environment
+from services.executor.node import NodeFacts, Refusal, gpus_of, volume_source
+from services.executor.runtime import RunKey
+from services.executor.runtime.docker.labels import labels
+from services.executor.runtime.limits.rounding import CPU_STEPS, MEMORY_BYTES_MIN, quota
+
+# Never rotate, whatever the engine's own default: that would lose what was not yet copied.
+_WITHOUT_END = "1000000g"
+# Its file holds every byte as it was. Asked for over the engine's API, it loses the ends of long lines.
+LOG_BY_FILE = LogConfig(type="local", config={"max-size": _WITHOUT_END, "max-file": "1", "compress": "false"})
+# Spoils what is no UTF-8, such as half a letter where the engine cuts a long line.
+LOG_BY_ASKING = LogConfig(type="json-file", config={"max-size": _WITHOUT_END})
+
+HOST_NETWORK = "host"
+CHECKPOINTS_INSIDE = "/weft/checkpoints"
+RUN_INSIDE = "/weft/run"
+SLOWDOWNS_INSIDE = "/weft/emulated"
+READ_BY_THE_HOOK = frozenset({"NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_IMEX_CHANNELS"})
+
+
+class ContainerSettings(Struct, frozen=True, kw_only=True):
+    """How this node's owner wants containers made."""
+
+    cluster: str = "weft"  # containers of another cluster on the same engine are not ours
+    job_network: str = ""  # "": one for each gang; "host"; or the name of one that all jobs join
+    gpu_injection: str = "auto"  # cdi, nvidia, devices, or auto
+    user: str = ""  # "": the image's own
+    pids_max: int = 8192
+    pull: bool = True
+    pull_seconds_max: float = 900.0
+    images_kept_seconds: float = 0.0  # after the last use of an image that this node fetched; 0: for ever
+    engine_files: bool = True  # copy output from the engine's own files, where they can be reached, and shorten them
+    limits_by: str = "auto"  # how limits change: engine (its update), files (of the control groups), or auto
+    egress_by: str = "auto"  # direct, helper, off, or auto: the first of them that works
+    egress_image: str = ""  # of the helper, with Python; "": the executor's own
+
+
+class Joined(Struct, frozen=True, kw_only=True):
+    """The network of a run, and how its ranks reach each other there."""
+
+    network: str
+    named: bool  # ranks are found by the name of their container
+
+
+def container_name(key: RunKey) -> str:
+    return f"weft-{key}"
+
+
+def gang_network(key: RunKey) -> str:
+    return f"weft-{key.job_id}-{key.epoch}"
+
+
+def container_arguments(
+    client: APIClient,
+    order: StartRun,
+    *,
+    node: NodeFacts,
+    settings: ContainerSettings,
+    joined: Joined,
+    run_folder: str,
+    slowdowns: str,
+    injection: str,
+    log: LogConfig,
+) -> dict[str, Any]:
+    """What `create_container` is called with. Raises Refusal."""
+    key = RunKey.of(order)
+    if not order.image:
+        raise Refusal("this node runs jobs in containers, and the job names no image")
+    gpus = gpus_of(order, node)
+    mounts = [
+        Mount(CHECKPOINTS_INSIDE, f"{node.checkpoints}/{order.job_id}", type="bind"),
+        Mount(RUN_INSIDE, run_folder, type="bind"),
+        *(
+            [Mount(SLOWDOWNS_INSIDE, slowdowns, type="bind", read_only=True)]
+            if any(gpu.emulated for gpu in gpus)
+            else []
+        ),
+        *(
+            Mount(volume.target, volume_source(volume, node.volumes_allowed), type="bind", read_only=volume.read_only)
+            for volume in order.volumes
+        ),
+    ]
+    memory = max(order.memory, MEMORY_BYTES_MIN)
+    on_host = joined.network == HOST_NETWORK
+    published: dict[int | str, Any] | None = (
+        {order.master_port: order.master_port} if _published(order, joined) else None
+    )
+    host_config = client.create_host_config(
+        cpu_period=CPU_STEPS,  # never `nano_cpus`: what a container was made with is how it can be changed
+        cpu_quota=quota(order.cpus),
+        mem_limit=memory,
+        memswap_limit=memory,
+        shm_size=order.shm or None,
+        pids_limit=settings.pids_max,
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges:true"],
+        privileged=False,
+        init=True,  # reaps, and passes SIGTERM on to a command that would not see it as PID 1
+        read_only=order.read_only,
+        tmpfs={"/tmp": "rw,nosuid,nodev,mode=1777"} if order.read_only else None,
+        mounts=mounts,
+        network_mode=joined.network,
+        port_bindings=published,
+        log_config=log,
+        restart_policy={"Name": "no"},
+        **_gpu_arguments(gpus, injection),
+    )
+    return {
+        "image": order.image,
+        "command": list(order.command) or None,
+        "name": container_name(key),
+        "hostname": None if on_host else container_name(key)[:63],
+        "user": settings.user or None,
+        "working_dir": order.workdir,
+        "environment": _environment(order, gpus, joined, injection),
+        "labels": labels(key, node_id=node.node_id, cluster=settings.cluster, grace=order.grace),
+        "ports": list(published) if published else None,
+        "host_config": host_config,
+    }
+
+
+def update_arguments(*, cpus: float | None, memory: int | None) -> dict[str, Any]:
+    """What `update_container` is called with; the same style of limit as at creation, or the engine refuses."""
+    arguments: dict[str, Any] = {}
+    if cpus is not None:
+        arguments["cpu_period"] = CPU_STEPS
+        arguments["cpu_quota"] = quota(cpus)
+    if memory is not None:
+        arguments["mem_limit"] = arguments["memswap_limit"] = max(memory, MEMORY_BYTES_MIN)
+    return arguments
+
+
+def injection_for(info: Mapping[str, Any]) -> str:
+    """How this engine gives a GPU to a container: CDI if it knows it, else NVIDIA's own hook, else device nodes."""
+    if info.get("CDISpecDirs"):
+        return "cdi"
+    return "nvidia" if "nvidia" in info.get("Runtimes", {}) else "devices"
+
+
+def _environment(order: StartRun, gpus: tuple[Gpu, ...], joined: Joined, injection: str) -> dict[str, str]:
+    peers = dict(order.peers)
+    master = order.master_address
+    if joined.named:
+        ranks = itertools.count()  # ranks are numbered role by role, in the order of `peers`
+        names = {rank: container_name(RunKey(order.job_id, order.epoch, rank)) for rank in range(order.world_size)}
+        peers = {role: tuple(names.get(next(ranks), "") for _ in addresses) for role, addresses in peers.items()}
+        master = names[0]
+    facts = RunFacts(
+        gpus=gpus,
+        checkpoints=CHECKPOINTS_INSIDE,
+        progress=f"{RUN_INSIDE}/progress",
+        progress_socket=f"{RUN_INSIDE}/progress.sock",
+        slowdowns=SLOWDOWNS_INSIDE,
+        master_address=master,
+        peers=peers,
+        task_ports_differ=not joined.named,
+    )
+    env = {name: value for name, value in environment(order, facts).items() if name not in READ_BY_THE_HOOK}
+    # Where NVIDIA's hook is the engine's default it gives what this names, whoever set it: the image, or the job.
+    real = [gpu.uuid for gpu in gpus if not gpu.emulated]
+    env["NVIDIA_VISIBLE_DEVICES"] = ",".join(real) if real and injection == "nvidia" else "void"
+    return env
+
+
+def _published(order: StartRun, joined: Joined) -> bool:
+    """Rank 0 of a gang on several hosts without a network of their own is met at its host's port."""
+    return not joined.named and joined.network != HOST_NETWORK and order.rank == 0 and order.world_size > 1
+
+
+def _gpu_arguments(gpus: tuple[Gpu, ...], injection: str) -> dict[str, Any]:
+    """An emulated GPU is nothing to inject."""
+    real = [gpu for gpu in gpus if not gpu.emulated]
+    if not real:
+        return {}
+    # NCCL pins memory; the memory limit holds all the same.
+    pinning: dict[str, Any] = {"ulimits": [Ulimit(name="memlock", soft=-1, hard=-1)]}
+    if injection == "cdi":
+        return pinning | {
+            "device_requests": [DeviceRequest(driver="cdi", device_ids=[f"nvidia.com/gpu={gpu.uuid}" for gpu in real])]
+        }
+    if injection == "nvidia":
+        return pinning | {
+            "device_requests": [
+                DeviceRequest(driver="nvidia", device_ids=[gpu.uuid for gpu in real], capabilities=[["gpu"]])
+            ]
+        }
+    nodes = [f"/dev/nvidia{gpu.index}" for gpu in real] + ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
+    return pinning | {"devices": [f"{path}:{path}:rwm" for path in nodes]}

@@ -1,0 +1,89 @@
+"""The networks of a node's containers: a gang has one of its own, all others share one in which none sees another."""
+
+import asyncio
+import logging
+
+from libs.messages.nodes import StartRun
+from services.executor.node import NodeFacts, Refusal
+from services.executor.runtime import RunKey, RuntimeUnavailableError
+from services.executor.runtime.docker.container import HOST_NETWORK, ContainerSettings, Joined, gang_network
+from services.executor.runtime.docker.engine import CONFLICT, Engine, EngineRefusedError
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+LOOKS_MAX = 20  # for the network that rank 0 makes
+
+
+class Networks:
+    def __init__(self, engine: Engine, node: NodeFacts, settings: ContainerSettings) -> None:
+        self._engine = engine
+        self._node = node
+        self._settings = settings
+        self._turn = asyncio.Lock()
+
+    async def join(self, order: StartRun, key: RunKey) -> Joined:
+        """The network that the run joins, made if need be. Raises Refusal, RuntimeUnavailableError."""
+        chosen = self._settings.job_network
+        if chosen:
+            return Joined(network=chosen, named=chosen != HOST_NETWORK)
+        here = {address for addresses in order.peers.values() for address in addresses} <= {self._node.address}
+        if order.world_size > 1 and here:
+            return Joined(network=await self._of_gang(order, key), named=True)
+        # One for all that need nobody: out of it, but not to one another.
+        alone = f"{self._settings.cluster}-alone"
+        made = await self._make(alone, {}, {"com.docker.network.bridge.enable_icc": "false"})
+        return Joined(network=made, named=order.world_size == 1)
+
+    async def remove(self, key: RunKey) -> None:
+        """The gang's, once no container of it is left, on whichever node of this engine."""
+        client = self._engine.client
+        name = gang_network(key)
+        async with self._turn:
+            try:
+                found = await self._find(name)
+                if found is None:
+                    return
+                filters = {"label": [f"weft.job={key.job_id}", f"weft.epoch={key.epoch}"]}
+                if not await self._engine.call(client.containers, all=True, filters=filters):
+                    await self._engine.call(client.remove_network, found)
+            except RuntimeUnavailableError as error:  # The run itself is removed already.
+                logger.debug("the network of %s stays for now: %s", key, error)
+
+    async def _of_gang(self, order: StartRun, key: RunKey) -> str:
+        """Made where rank 0 is, and waited for elsewhere: two nodes of one engine would make two of one name."""
+        name = gang_network(key)
+        if order.rank == 0:
+            return await self._make(name, {"weft.job": key.job_id}, {})
+        for _ in range(LOOKS_MAX):
+            if found := await self._find(name):
+                return found
+            await asyncio.sleep(LOOK_SECONDS)
+        raise RuntimeUnavailableError(f"{key}: rank 0 has not made the network {name} yet")
+
+    async def _find(self, name: str) -> str | None:
+        client = self._engine.client
+        found = await self._engine.call(lambda: [network["Id"] for network in client.networks(names=[f"^{name}$"])])
+        return str(found[0]) if found else None
+
+    async def _make(self, name: str, labels: dict[str, str], options: dict[str, str]) -> str:
+        """Its id; the one that is there, if there is one. Raises Refusal."""
+        async with self._turn:
+            if found := await self._find(name):
+                return found
+            try:
+                return await self._engine.call(lambda: self._created(name, labels, options))
+            except EngineRefusedError as error:
+                if error.status == CONFLICT and (found := await self._find(name)):
+                    return found
+                raise Refusal(f"no network for the job: {error}") from error
+
+    def _created(self, name: str, labels: dict[str, str], options: dict[str, str]) -> str:
+        made = self._engine.client.create_network(
+            name,
+            driver="bridge",
+            options=options,
+            labels={**labels, "weft.cluster": self._settings.cluster},
+            check_duplicate=True,
+        )
+        return str(made["Id"])

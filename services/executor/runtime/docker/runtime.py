@@ -1,0 +1,439 @@
+"""Runs jobs in containers of this host's Docker engine, each named by its job, epoch and rank, and labelled.
+
+A name that is taken is the same run, begun before: it is adopted. The engine is asked every POLL_SECONDS what there is
+(its events cannot be waited for and given up); between, `runs` answers from the last time. A container that was made
+and never started is half a start of an executor that died: it is replaced.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from libs.messages.nodes import EndReason, RunState, StartRun
+from services.executor.discards import Discards
+from services.executor.guard import kept
+from services.executor.home import Home
+from services.executor.logs.enginelog import FileCopy, engine_file, engine_folder
+from services.executor.logs.logcopy import LogCopy, position_path, read_position
+from services.executor.node import NodeFacts, Refusal
+from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from services.executor.runtime.docker.container import HOST_NETWORK, ContainerSettings, injection_for
+from services.executor.runtime.docker.engine import CONFLICT, Engine, EngineRefusedError, MissingError
+from services.executor.runtime.docker.images import Images
+from services.executor.runtime.docker.labels import grace_of, key_of, of_node
+from services.executor.runtime.docker.networks import Networks
+from services.executor.runtime.docker.starter import Starter, keep
+from services.executor.runtime.limits.egress import find_egress
+from services.executor.runtime.limits.rates import Rates
+from services.executor.runtime.limits.resizing import Held, Resizing, held_of, safe_update
+from services.executor.runtime.process.records import STATUS_MAX
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+SWEEP_SECONDS = 3600.0  # between two looks for images that no job uses any more
+FOLLOWERS_STOP_SECONDS_MAX = 2.0
+COPY_SECONDS_MAX = 30.0  # after its end, for its log to be copied
+INIT_FAILED = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+) failed: (.+)\n")
+INIT_FAILED_STATUSES = (126, 127)
+
+
+class _Container(Struct, frozen=True, kw_only=True):
+    id: str
+    state: str  # created, running, paused, exited, …
+    grace: float
+
+
+class DockerRuntime:
+    name = "docker"
+
+    def __init__(
+        self, engine: Engine, home: Home, node: NodeFacts, settings: ContainerSettings, info: Mapping[str, Any]
+    ) -> None:
+        """`info`: what the engine says of itself."""
+        self._engine = engine
+        self._home = home
+        self._node = node
+        self._settings = settings
+        self._found: dict[RunKey, _Container] = {}
+        self._inspected: dict[RunKey, Run] = {}  # of running and of drained containers
+        self._held: dict[RunKey, Held] = {}  # of running containers
+        self._limits: dict[RunKey, Limits] = {}  # as they were at the last look
+        self._copies: dict[RunKey, LogCopy | FileCopy] = {}
+        # Of the engine's containers, where we may change what is in there.
+        self._engine_folder = engine_folder(str(info.get("DockerRootDir", ""))) if settings.engine_files else ""
+        self._ended_at: dict[RunKey, float] = {}  # on the loop's clock: since when its log is all that is missing
+        self._starting: dict[RunKey, Run] = {}
+        self._over: dict[RunKey, Run] = {}  # ended without a container: never started, or taken from us
+        self._problem = ""
+        self._injection = injection_for(info) if settings.gpu_injection == "auto" else settings.gpu_injection
+        self._changed = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._networks = Networks(engine, node, settings)
+        self._images = Images(engine, str(home.images), kept_seconds=settings.images_kept_seconds)
+        self._starter = Starter(
+            engine,
+            home,
+            node,
+            settings,
+            self._networks,
+            self._images,
+            injection=self._injection,
+            log_by_file=self.reaches_engine_files,
+        )
+        self._rates = Rates(home)
+        self._discards = Discards(str(home.discarded))
+        self._resizing = Resizing(engine, self._rates, egress=None, limits_by=settings.limits_by, safe=True)
+        self._poll: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+        self.not_enforced: tuple[str, ...] = tuple(
+            limit for limit, field in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota")) if not info.get(field, True)
+        )
+
+    @classmethod
+    async def open(cls, home: Home, node: NodeFacts, settings: ContainerSettings | None = None) -> "DockerRuntime":
+        """With what runs already. Raises RuntimeUnavailableError where there is no engine."""
+        engine = await asyncio.to_thread(Engine)
+        info: dict[str, Any] = await engine.call(lambda: dict(engine.client.info()))
+        runtime = cls(engine, home, node, settings or ContainerSettings(), info)
+        if not runtime.reaches_engine_files:
+            logger.info("the engine's own files are out of reach: what containers write stays in them till they end")
+        await runtime._prepare_resizing()
+        await runtime._remove_half_made()
+        await runtime._look()
+        for name in os.listdir(home.runs):
+            if RunKey.parse(name) not in runtime._found:
+                runtime._discards.take(f"{home.runs}/{name}")
+        runtime._discards.sweep()
+        for key in kept.every(home).keys() - runtime._found.keys():
+            kept.forget(home, key)
+        runtime._rates.forget_others({str(key) for key in runtime._found})
+        for key in runtime._found.keys() - kept.every(home).keys():
+            with suppress(RuntimeUnavailableError):
+                keep(home, key, runtime._found[key].id, runtime._found[key].grace)
+        runtime._poll = asyncio.create_task(runtime._look_for_ever())
+        runtime._sweeping = asyncio.create_task(runtime._sweep_for_ever())
+        return runtime
+
+    @property
+    def reaches_engine_files(self) -> bool:
+        """Then what containers write is copied from there, and does not pile up there."""
+        return bool(self._engine_folder)
+
+    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
+        key = RunKey.of(order)
+        if key in self._starting or key in self._over or not permitted():
+            return
+        self._starting[key] = Run(key=key, state=RunState.STARTING, grace=order.grace)
+        self._changed.set()
+        try:
+            await self._starter.start(order, key, permitted)
+            await self._look()
+            if order.egress is not None:
+                await self._begin_with_egress(key, order.egress)
+        except Refusal as refusal:
+            self._over[key] = Run(
+                key=key,
+                state=RunState.EXITED,
+                ended_at=time.time(),
+                reason=refusal.reason,
+                detail=str(refusal),
+            )
+        finally:
+            del self._starting[key]
+            self._changed.set()
+
+    async def runs(self) -> list[Run]:
+        if self._problem:
+            raise RuntimeUnavailableError(self._problem)
+        found = {key: self._run(key, container) for key, container in self._found.items()}
+        made = {key: run for key, run in found.items() if run is not None}
+        return list({**self._over, **self._starting, **made}.values())
+
+    async def signal(self, key: RunKey, *, kill: bool) -> None:
+        container = self._found.get(key)
+        if container is None:
+            return
+        try:
+            await self._engine.call(self._engine.client.kill, container.id, "SIGKILL" if kill else "SIGTERM")
+        except MissingError:
+            pass
+        except EngineRefusedError as error:
+            if error.status != CONFLICT:  # not running any more
+                raise
+        if kill:
+            await self._look()
+
+    async def remove(self, key: RunKey) -> None:
+        if self._over.pop(key, None) is None:
+            container = self._found.get(key)
+            if container is None or not self._ended(key, container):
+                return
+            if not self._copied(key):
+                raise RuntimeUnavailableError(f"the output of {key} is not all copied yet: is the disk full?")
+            async with self._looking:  # Else a look that is under way would take it for lost.
+                await self._engine.remove(container.id)
+                self._found.pop(key, None)
+                self._inspected.pop(key, None)
+                self._copies.pop(key, None)
+                self._ended_at.pop(key, None)
+        self._home.close_log(key)
+        with suppress(FileNotFoundError):
+            os.unlink(position_path(self._home.log(key)))
+        self._discards.take(self._home.run(key))
+        kept.forget(self._home, key)
+        self._rates.forget(key)
+        await self._networks.remove(key)
+
+    async def resize(self, key: RunKey, limits: Limits) -> str:
+        container, held = self._found.get(key), self._held.get(key)
+        if container is None or container.state != "running" or held is None:
+            return "it does not run"
+        why = await self._resizing.resize(key, held, limits)
+        await self._read_limits(key, held)
+        self._changed.set()
+        return why
+
+    async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
+        container = self._found.get(key)
+        over = self._ended(key, container) if container is not None else key not in self._starting
+        over = over and self._copied(key)
+        known = container is not None or key in self._starting or key in self._over
+        return self._home.read_log(key, offset=offset, limit=limit, known=known, over=over)
+
+    async def changed(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def close(self) -> None:
+        for task in (self._poll, self._sweeping):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        for copy in self._copies.values():
+            copy.stop()
+        deadline = time.monotonic() + FOLLOWERS_STOP_SECONDS_MAX
+        for copy in self._copies.values():
+            await asyncio.to_thread(copy.join, max(0.0, deadline - time.monotonic()))
+        self._discards.close()
+        self._engine.close()
+
+    # ── limits ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _prepare_resizing(self) -> None:
+        """What this node can change while containers run, found out once."""
+        settings = self._settings
+        egress, why = await find_egress(self._engine, settings)
+        if egress is None or settings.job_network == HOST_NETWORK:
+            self.not_enforced += ("egress",)
+            logger.warning("what jobs send is not limited here: %s", why or "they have the network of their host")
+        else:
+            logger.info("what jobs send is limited by the %s way", egress.way)
+        safe = safe_update(gpus=self._node.gpus or (), injection=self._injection)
+        if not safe and settings.limits_by != "engine":
+            logger.info("an update by the engine could take GPUs away here: their limits are changed by files")
+        self._resizing = Resizing(self._engine, self._rates, egress=egress, limits_by=settings.limits_by, safe=safe)
+
+    async def _begin_with_egress(self, key: RunKey, rate: int) -> None:
+        """A network namespace is there only once the container runs, so its first bytes may go unlimited."""
+        held = self._held.get(key)
+        if held is not None and (why := await self._resizing.resize(key, held, Limits(egress=rate))):
+            logger.warning("not applied to %s: %s", key, why)
+        if held is not None:
+            await self._read_limits(key, held)
+
+    async def _read_limits(self, key: RunKey, held: Held) -> None:
+        """After a change, the engine is asked again where the files cannot tell."""
+        if not held.groups:
+            container = held.id
+            with suppress(EngineRefusedError):
+                held = await self._engine.call(lambda: held_of(self._engine.client.inspect_container(container)))
+        if key in self._held:  # Else it ended meanwhile.
+            self._held[key] = held
+            self._limits[key] = self._resizing.limits(key, held)
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                await self._look()
+            except (RuntimeUnavailableError, OSError) as error:  # OSError: of our own disk.
+                self._problem = str(error)
+                self._changed.set()
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            try:
+                await self._images.sweep(now=time.time())
+            except (RuntimeUnavailableError, OSError) as error:
+                logger.warning("images are not looked at now: %s", error)
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def _look(self) -> None:
+        """What the engine has of ours, and how what ended did."""
+        async with self._looking:
+            before = await self.runs() if not self._problem else []
+            found = await self._listed()
+            for key, container in self._found.items():
+                if key not in found and self._found.get(key) is container and container.state != "created":
+                    self._lose(key)
+            self._found = found
+            for key, container in found.items():
+                self._follow(key, container)
+                await self._inspect(key, container)
+            running = {key for key, container in found.items() if container.state in ("running", "paused")}
+            self._held = {key: held for key, held in self._held.items() if key in running}
+            self._limits = {key: self._resizing.limits(key, held) for key, held in self._held.items()}
+            self._problem = ""
+            if await self.runs() != before:
+                self._changed.set()
+
+    async def _listed(self) -> dict[RunKey, _Container]:
+        filters = of_node(node_id=self._node.node_id, cluster=self._settings.cluster)
+        client = self._engine.client
+        return await self._engine.call(lambda: _read_list(client.containers(all=True, filters=filters)))
+
+    def _lose(self, key: RunKey) -> None:
+        """Somebody else removed its container."""
+        run = self._inspected.pop(key, None) or Run(key=key, state=RunState.RUNNING)
+        copy = self._copies.pop(key, None)
+        if copy is not None:
+            copy.lost()
+        detail = "its container was removed by somebody else"
+        self._over[key] = (
+            replace(run, state=RunState.EXITED, ended_at=time.time(), reason=EndReason.LOST, detail=detail)
+            if run.live
+            else run
+        )
+
+    def _follow(self, key: RunKey, container: _Container) -> None:
+        if container.state != "created" and key not in self._copies:
+            loop = asyncio.get_running_loop()
+
+            def told() -> None:
+                with suppress(RuntimeError):  # The loop may be closed by now.
+                    loop.call_soon_threadsafe(self._changed.set)
+
+            log = self._home.log(key)
+            begun = read_position(log)
+            source = engine_file(self._engine_folder, container.id)
+            copy: LogCopy | FileCopy
+            if source is not None and (begun.at or not begun.size):  # What was begun one way is ended that way.
+                copy = FileCopy(source, log, told=told)
+            else:
+                copy = LogCopy(self._engine.follower, container.id, log, told=told)
+            self._copies[key] = copy
+            copy.begin()
+
+    async def _inspect(self, key: RunKey, container: _Container) -> None:
+        """Once when it runs, once when it ended."""
+        run = self._inspected.get(key)
+        ended = container.state in ("exited", "dead")
+        if container.state == "created" or (run is not None and run.live is not ended):
+            return
+        try:
+            outcome, held = await self._engine.call(self._read_inspected, key, container)
+        except EngineRefusedError:
+            return  # It goes at this moment; the next look sees it.
+        self._inspected[key] = outcome
+        if outcome.live:
+            self._held[key] = held
+        else:
+            self._ended_at[key] = asyncio.get_running_loop().time()
+            if key in self._copies:
+                self._copies[key].over()
+
+    def _read_inspected(self, key: RunKey, container: _Container) -> tuple[Run, Held]:
+        inspected = self._engine.client.inspect_container(container.id)
+        return _outcome(key, container.grace, inspected["State"]), held_of(inspected)
+
+    def _run(self, key: RunKey, container: _Container) -> Run | None:
+        """A run has ended once all it wrote is in its log, too."""
+        if container.state == "created":
+            return None
+        run = self._inspected.get(key) or Run(key=key, state=RunState.STARTING, grace=container.grace)
+        if not run.live and self._ended(key, container):
+            run = self._inspected[key] = self._explained(run)
+            return run
+        if run.live:
+            return replace(run, limits=self._limits.get(key, Limits()))
+        return Run(key=key, state=RunState.RUNNING, grace=run.grace, started_at=run.started_at)
+
+    def _explained(self, run: Run) -> Run:
+        """The engine's init could not start the command: the engine calls that an exit, and the log tells it."""
+        if run.reason is not EndReason.EXIT or run.exit_code not in INIT_FAILED_STATUSES:
+            return run
+        found = INIT_FAILED.match(self._home.read_log(run.key, offset=0, limit=4096, known=True, over=True).data)
+        if found is None:
+            return run
+        program, why = (group.decode(errors="replace") for group in found.groups())
+        missing = why == os.strerror(errno.ENOENT)
+        detail = f"command not found: {program}" if missing else f"cannot run {program}: {why}"
+        return replace(run, reason=EndReason.START_FAILED, detail=detail)
+
+    def _ended(self, key: RunKey, container: _Container) -> bool:
+        """With all it wrote in its log; on a full disk, that is only waited for so long."""
+        run = self._inspected.get(key)
+        if run is None or run.live:
+            return False
+        waited = asyncio.get_running_loop().time() - self._ended_at.get(key, 0.0)
+        return self._copied(key) or waited > COPY_SECONDS_MAX
+
+    def _copied(self, key: RunKey) -> bool:
+        copy = self._copies.get(key)
+        return copy is None or copy.done
+
+    async def _remove_half_made(self) -> None:
+        for container in (await self._listed()).values():
+            if container.state == "created":
+                await self._engine.remove(container.id)
+
+
+def _read_list(listed: list[dict[str, Any]]) -> dict[RunKey, _Container]:
+    """Raises TypeError for what is no list: an empty answer would mean that every container is gone."""
+    if not isinstance(listed, list):
+        raise TypeError("not a list of containers")
+    found: dict[RunKey, _Container] = {}
+    for one in listed:
+        labels = one["Labels"] or {}
+        key = key_of(labels)
+        if key is not None:
+            found[key] = _Container(id=str(one["Id"]), state=str(one["State"]), grace=grace_of(labels))
+    return found
+
+
+def _outcome(key: RunKey, grace: float, state: Mapping[str, Any]) -> Run:
+    started_at = _seconds(state["StartedAt"])
+    if state["Status"] not in ("exited", "dead"):
+        return Run(key=key, state=RunState.RUNNING, grace=grace, started_at=started_at)
+    status = int(state["ExitCode"])
+    oom = bool(state.get("OOMKilled")) and status != 0
+    finished_at = _seconds(state["FinishedAt"])
+    return Run(
+        key=key,
+        state=RunState.EXITED,
+        grace=grace,
+        started_at=started_at,
+        # A run that ends at once may have ended before the engine noted its start.
+        ended_at=finished_at if finished_at is None else max(finished_at, started_at or 0.0),
+        exit_code=status if 0 <= status <= STATUS_MAX else STATUS_MAX,
+        reason=EndReason.OOM if oom else EndReason.EXIT,
+        detail="it used more than its memory" if oom else str(state.get("Error", "")),
+    )
+
+
+def _seconds(text: str) -> float | None:
+    """The engine's time stamps; the year 1 stands for never."""
+    return None if text.startswith("0001") else datetime.fromisoformat(text).timestamp()

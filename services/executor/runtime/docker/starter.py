@@ -1,0 +1,159 @@
+"""Makes the container of a run and starts it, or adopts the one that is there."""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from libs.messages.nodes import StartRun
+from services.executor.checkpoints import OF_ANY_USER, make_folder
+from services.executor.guard import kept
+from services.executor.home import Home
+from services.executor.node import NodeFacts, Refusal, port_taken
+from services.executor.runtime import RunKey, RuntimeUnavailableError
+from services.executor.runtime.docker.container import (
+    LOG_BY_ASKING,
+    LOG_BY_FILE,
+    ContainerSettings,
+    container_arguments,
+    container_name,
+)
+from services.executor.runtime.docker.engine import CONFLICT, Engine, EngineRefusedError, MissingError
+from services.executor.runtime.docker.images import Images
+from services.executor.runtime.docker.labels import key_of
+from services.executor.runtime.docker.networks import Networks
+
+logger = logging.getLogger(__name__)
+
+
+class Starter:
+    """`injection`: how this engine gives GPUs to a container. `log_by_file`: its log is copied from its file."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        home: Home,
+        node: NodeFacts,
+        settings: ContainerSettings,
+        networks: Networks,
+        images: Images,
+        *,
+        injection: str,
+        log_by_file: bool,
+    ) -> None:
+        self._engine = engine
+        self._home = home
+        self._node = node
+        self._settings = settings
+        self._networks = networks
+        self._images = images
+        self._injection = injection
+        self._log = LOG_BY_FILE if log_by_file else LOG_BY_ASKING
+
+    async def start(self, order: StartRun, key: RunKey, permitted: Callable[[], bool]) -> None:
+        """Raises Refusal, RuntimeUnavailableError."""
+        self._make_folders(key)
+        joined = await self._networks.join(order, key)
+        arguments = container_arguments(
+            self._engine.client,
+            order,
+            node=self._node,
+            settings=self._settings,
+            joined=joined,
+            run_folder=self._home.run(key),
+            slowdowns=str(self._home.emulated),
+            injection=self._injection,
+            log=self._log,
+        )
+        made = await self._create(arguments, key, permitted)
+        if made is None:
+            return
+        self._images.used(arguments["image"])
+        try:
+            keep(self._home, key, made, order.grace)
+            if not await self._engine.call(lambda: self._begin(made, permitted)):
+                await self._engine.remove(made)
+                kept.forget(self._home, key)
+        except EngineRefusedError as error:
+            if "no such container" in str(error).lower():  # The guard removed it: we were late.
+                raise RuntimeUnavailableError(f"{key}: {error}") from error
+            await self._engine.remove(made)
+            raise _refused(str(error), order) from error
+
+    def _begin(self, container: str, permitted: Callable[[], bool]) -> bool:
+        """In the very thread that starts it: there may have been a long queue for one, or a long stop of us all."""
+        if permitted():
+            self._engine.client.start(container)
+            return True
+        return False
+
+    async def _create(self, arguments: Mapping[str, Any], key: RunKey, permitted: Callable[[], bool]) -> str | None:
+        """The new container's id; None where the run is there already, or may not start any more. Raises Refusal."""
+        for pulled in (False, True):
+            if not permitted():
+                return None
+            try:
+                return await self._engine.call(self._created, arguments)
+            except MissingError as error:
+                if "image" not in str(error).lower() or pulled:
+                    raise Refusal(str(error)) from error
+                await self._pull(arguments["image"])
+            except EngineRefusedError as error:
+                if error.status == CONFLICT:
+                    return await self._replace_half_made(key, str(error))
+                raise Refusal(str(error)) from error
+        raise AssertionError("the second try returns or raises")
+
+    def _created(self, arguments: Mapping[str, Any]) -> str:
+        return cast(str, self._engine.client.create_container(**arguments)["Id"])
+
+    async def _replace_half_made(self, key: RunKey, why: str) -> str | None:
+        """The name is taken: by this very run (None: leave it alone), by half a start (its id), or by a stranger."""
+        try:
+            container, state, own = await self._engine.call(self._inspected, key)
+        except MissingError as error:
+            raise RuntimeUnavailableError(f"{key}: {why}") from error  # Gone meanwhile: the next try makes it.
+        if key_of(own) != key or own.get("weft.node") != self._node.node_id:
+            raise Refusal(f"the container name {container_name(key)} is taken by something else")
+        return container if state == "created" else None
+
+    def _inspected(self, key: RunKey) -> tuple[str, str, dict[str, str]]:
+        """The id, the state and the labels of the container that has the run's name."""
+        found = self._engine.client.inspect_container(container_name(key))
+        return found["Id"], found["State"]["Status"], dict(found["Config"]["Labels"] or {})
+
+    async def _pull(self, image: str) -> None:
+        if not self._settings.pull:
+            raise Refusal(f"image-missing: {image} is not on this node, which fetches none")
+        logger.info("fetching the image %s", image)
+        why = await self._engine.pull(image, seconds_max=self._settings.pull_seconds_max)
+        if why:
+            raise Refusal(f"image-missing: {image}: {why}")
+        await self._images.fetched(image)
+
+    def _make_folders(self, key: RunKey) -> None:
+        """Whatever user the container runs as may write here; nobody else passes the folders above."""
+        try:
+            make_folder(self._node.checkpoints, key.job_id, mode=OF_ANY_USER)
+            os.makedirs(self._home.run(key), exist_ok=True)
+            os.chmod(self._home.run(key), OF_ANY_USER)
+        except OSError as error:
+            raise RuntimeUnavailableError(f"cannot make the folders of {key}: {error}") from error
+
+
+def keep(home: Home, key: RunKey, container: str, grace: float) -> None:
+    """Which container the run is: for the guard, before it starts. Raises RuntimeUnavailableError."""
+    try:
+        kept.keep(home, kept.Kept(key=key, container=container, grace=grace))
+    except OSError as error:
+        raise RuntimeUnavailableError(f"cannot keep which container {key} is: {error}") from error
+
+
+def _refused(why: str, order: StartRun) -> Refusal:
+    """The engine's words, made short where the cause is common."""
+    if "executable file not found" in why or ("no such file or directory" in why and "exec" in why):
+        program = order.command[0] if order.command else "the command of the image"
+        return Refusal(f"command not found: {program}")
+    if "port is already allocated" in why or "address already in use" in why:
+        return port_taken(order)
+    return Refusal(why)

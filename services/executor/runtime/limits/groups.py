@@ -1,0 +1,193 @@
+"""The limits in the files of control groups, of both versions: read, and changed without asking any engine.
+
+A run's groups are `{controller: folder}`: `cpu` and `memory` in version 1, `unified` in version 2.
+"""
+
+import errno
+import math
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from services.executor.regular import READ
+from services.executor.runtime import Limits
+from services.executor.runtime.limits.rounding import CPU_STEPS, quota
+
+SHRINK_TENTHS = 11  # memory is not made less than this many tenths of what is in use
+MEMORY_WITHOUT_END = 1 << 63
+BYTES_MAX = 16 << 20  # of one file, such as the pids in a group
+ABSENT = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
+
+Groups = Mapping[str, str]
+
+
+def find_groups(pid: int, name: str, *, root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> Groups:
+    """The groups of a process in which `name` is a part of the path: those of a container, by its id.
+
+    Empty where they are out of reach, and where the process has ended and its number is another's.
+    """
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text().splitlines()
+    except OSError:
+        return {}
+    found: dict[str, str] = {}
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        inside = _as_far_as(path, name)
+        if inside is None:
+            continue
+        for controller in controllers.split(",") if controllers else ["unified"]:
+            probe = {"cpu": "cpu.cfs_quota_us", "memory": "memory.limit_in_bytes", "unified": "memory.max"}
+            for mounted in (controllers, controller) if controllers else ("", "unified"):
+                folder = f"{root / mounted}{inside}"
+                if controller in probe and os.access(f"{folder}/{probe[controller]}", os.W_OK):
+                    found[controller] = folder
+    if "unified" in found:
+        return {"unified": found["unified"]}
+    return found if found.keys() == {"cpu", "memory"} else {}
+
+
+def read_limits(groups: Groups) -> Limits:
+    """What is in force; None for what cannot be read."""
+    if "unified" in groups:
+        words, limit = get(groups["unified"], "cpu.max").split(), get(groups["unified"], "memory.max").strip()
+        cpus = _cpus(*words) if len(words) == 2 else None
+        return Limits(cpus=cpus, memory=MEMORY_WITHOUT_END if limit == "max" else _number(limit))
+    if not groups:
+        return Limits()
+    limit = get(groups["memory"], "memory.limit_in_bytes").strip()
+    amount, period = (get(groups["cpu"], f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+    return Limits(cpus=_cpus(amount, period) if amount and period else None, memory=_number(limit))
+
+
+def working_set(groups: Groups) -> int | None:
+    """Memory that cannot just be dropped, in bytes: without the page cache that nobody used for long."""
+    if not groups:
+        return None
+    folder, used, idle = (
+        (groups["unified"], "memory.current", "inactive_file")
+        if "unified" in groups
+        else (groups["memory"], "memory.usage_in_bytes", "total_inactive_file")
+    )
+    total = _number(get(folder, used).strip())
+    return None if total is None else max(0, total - counter(folder, "memory.stat", idle))
+
+
+def too_tight(used: int | None, memory: int) -> str:
+    """Why what is in use does not go into so much memory; empty where it does, or where that is not known."""
+    if used is None or used * SHRINK_TENTHS <= memory * 10:
+        return ""
+    return f"memory {memory}: it uses {used} bytes now, and needs {SHRINK_TENTHS / 10:g} times that"
+
+
+def change(groups: Groups, limits: Limits) -> str:
+    """Empty, or what of it stays as it was, and why. CPU and memory do not depend on one another."""
+    if not groups:
+        return "its control groups are out of reach"
+    reasons = []
+    if limits.cpus is not None:
+        reasons.append(_written(groups, Limits(cpus=limits.cpus), f"cpus {limits.cpus:g}"))
+    if limits.memory is not None:
+        has = read_limits(groups).memory
+        smaller = has is not None and limits.memory < has
+        why = too_tight(working_set(groups), limits.memory) if smaller else ""
+        reasons.append(why or _written(groups, Limits(memory=limits.memory), f"memory {limits.memory}"))
+    return "; ".join(why for why in reasons if why)
+
+
+def write(groups: Groups, limits: Limits) -> None:
+    """Raises OSError. Memory and swap go together: a run has no swap beyond its memory."""
+    if "unified" in groups:
+        _write_v2(groups["unified"], limits)
+        return
+    if limits.cpus is not None:
+        put(groups["cpu"], "cpu.cfs_period_us", CPU_STEPS)
+        put(groups["cpu"], "cpu.cfs_quota_us", quota(limits.cpus))
+    if limits.memory is not None:
+        # The limit with swap may never be the lower of the two; it is absent where the kernel does not count swap.
+        has = _number(get(groups["memory"], "memory.limit_in_bytes").strip())
+        names = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
+        for name in names if has is None or limits.memory <= has else reversed(names):
+            if "memsw" not in name or os.path.exists(f"{groups['memory']}/{name}"):
+                put(groups["memory"], name, limits.memory)
+
+
+def _write_v2(group: str, limits: Limits) -> None:
+    if limits.cpus is not None:
+        put(group, "cpu.max", f"{quota(limits.cpus)} {CPU_STEPS}")
+    if limits.memory is not None:
+        put(group, "memory.max", limits.memory)
+        with suppress(OSError):
+            put(group, "memory.swap.max", 0)
+
+
+def _written(groups: Groups, limits: Limits, what: str) -> str:
+    try:
+        write(groups, limits)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return f"{what}: the kernel could not take back so much of what is in use"
+        return f"{what}: {error.strerror}"
+    return ""
+
+
+def put(group: str, name: str, value: str | int) -> None:
+    """Raises OSError. What a job put in the place of a control group is neither waited for nor followed."""
+    fd = os.open(f"{group}/{name}", os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        os.write(fd, str(value).encode())
+    finally:
+        os.close(fd)
+
+
+def get(group: str, name: str) -> str:
+    """Empty where there is none, or no longer, or where it is no file of a control group. Raises OSError."""
+    try:
+        fd = os.open(f"{group}/{name}", READ)
+    except OSError as error:
+        if error.errno in ABSENT:
+            return ""
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        with open(fd, encoding="ascii", errors="replace", closefd=False) as file:
+            return file.read(BYTES_MAX)
+    except OSError as error:
+        if error.errno in ABSENT:
+            return ""
+        raise
+    finally:
+        os.close(fd)
+
+
+def counter(group: str | None, name: str, field: str) -> int:
+    """One number of a file whose lines are `field number`."""
+    if group is None:
+        return 0
+    for line in get(group, name).splitlines():
+        words = line.split()
+        if len(words) == 2 and words[0] == field:
+            return _number(words[1]) or 0
+    return 0
+
+
+def _as_far_as(path: str, name: str) -> str | None:
+    """The path down to the part that has `name` in it; a container may have groups below its own."""
+    parts = path.split("/")
+    for place, part in enumerate(parts):
+        if name and name in part:
+            return "/".join(parts[: place + 1])
+    return None
+
+
+def _cpus(amount: str, period: str) -> float | None:
+    if amount in ("max", "-1"):
+        return math.inf
+    return int(amount) / int(period) if amount.isdecimal() and period.isdecimal() and int(period) else None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None

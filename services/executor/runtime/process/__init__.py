@@ -1,0 +1,1 @@
+"""Runs jobs as plain processes of the node."""

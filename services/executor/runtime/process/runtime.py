@@ -1,0 +1,442 @@
+"""Runs jobs as plain processes of this host: for a laptop, a demo, a test, or a node without containers.
+
+Each run is a session of its own under a small shell (see shim.py) and is on disk before it exists (see records.py), so
+the executor may be killed at any instant. What a process cannot have is refused, never ignored in silence:
+
+- an image: refused, unless the node is set to ignore images and there is a command;
+- a volume: allowed only where its target is its source, because nothing is mounted;
+- shm, read_only, egress, and GPUs beyond CUDA_VISIBLE_DEVICES are not enforced, and the node says so.
+
+A job runs as the executor's own user, in its checkpoint folder unless it names a workdir.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from libs.messages.nodes import EndReason, RunState, StartRun
+from services.executor.checkpoints import OWN, make_folder
+from services.executor.discards import Discards
+from services.executor.environment import RunFacts, environment
+from services.executor.home import Home
+from services.executor.node import NodeFacts, Refusal, gpus_of, port_taken, volume_source
+from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from services.executor.runtime.limits import cgroup
+from services.executor.runtime.limits.rounding import fault
+from services.executor.runtime.process import records
+from services.executor.runtime.process.shim import CGROUP_REFUSED_STATUS, TOO_LATE_STATUS, find_command, spawn
+from services.executor.runtime.process.stragglers import kill_stragglers
+from services.executor.runtime.process.sweeping import Sweeper
+
+logger = logging.getLogger(__name__)
+
+INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")  # all that a job sees of the executor's own environment
+ADOPT_SECONDS_MAX = 5.0
+POLL_SECONDS = 0.05
+
+
+class _Live:
+    """A run whose shim lives (or did a moment ago)."""
+
+    def __init__(self, record: records.Record, run: Run, *, child: bool) -> None:
+        self.record = record
+        self.run = run
+        self.child = child  # ours to reap
+        self.pidfd: int | None = None
+
+
+class ProcessRuntime:
+    name = "process"
+
+    def __init__(
+        self,
+        home: Home,
+        node: NodeFacts,
+        *,
+        inherited: Mapping[str, str],
+        cgroups: cgroup.Cgroups | None = None,
+        ignore_images: bool = False,
+        before: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self._home = home
+        self._node = node
+        self._cgroups: cgroup.Cgroups = cgroups or cgroup.NoCgroups()
+        self._base = {name: inherited[name] for name in INHERITED if name in inherited}
+        self._ignore_images = ignore_images
+        self._before = before
+        self._live: dict[RunKey, _Live] = {}
+        self._ended: dict[RunKey, Run] = {}
+        self._unwatched: set[RunKey] = set()  # live, without a pidfd: looked at every POLL_SECONDS
+        self._changed = asyncio.Event()
+        self._polling: asyncio.Task[None] | None = None
+        self._sweeper = Sweeper(self._cgroups, str(home.runs))
+        self._discards = Discards(str(home.discarded))
+        self.not_enforced = (*self._cgroups.not_enforced, "shm", "read_only", "egress", "gpus")
+        if ignore_images:
+            self.not_enforced += ("image",)
+
+    @classmethod
+    async def open(
+        cls,
+        home: Home,
+        node: NodeFacts,
+        *,
+        inherited: Mapping[str, str],
+        cgroups: cgroup.Cgroups | None = None,
+        ignore_images: bool = False,
+        before: Callable[[], float | None] = lambda: None,
+    ) -> "ProcessRuntime":
+        """With everything adopted that an earlier executor left.
+
+        `before` says until when, on the clock that counts from boot, a run may begin that is started now; the run's
+        own shell heeds it.
+        """
+        runtime = cls(home, node, inherited=inherited, cgroups=cgroups, ignore_images=ignore_images, before=before)
+        await runtime._adopt()
+        return runtime
+
+    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
+        key, before = RunKey.of(order), self._before()
+        if key in self._live or key in self._ended or not permitted():
+            return
+        try:
+            command, env, workdir = self._prepare(order, key)
+        except Refusal as refusal:
+            self._fail(key, str(refusal), refusal.reason)
+            return
+        folder = self._home.run(key)
+        try:
+            self._spawn(order, key, command=command, env=env, workdir=workdir, before=before)
+        except OSError as error:
+            self._discards.take(folder)
+            self._sweeper.drop(self._cgroups.names().get(str(key), {}))
+            if error.errno != errno.E2BIG:
+                raise RuntimeUnavailableError(f"starting {key}: {error}") from error
+            self._fail(key, "its command and environment are too long for this host")
+
+    async def runs(self) -> list[Run]:
+        return [*(live.run for live in self._live.values()), *self._ended.values()]
+
+    async def signal(self, key: RunKey, *, kill: bool) -> None:
+        live = self._live.get(key)
+        if live is None:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            # The shim lives or is ours to reap, so its number is still that of its group.
+            os.killpg(live.record.pid, signal.SIGKILL if kill else signal.SIGTERM)
+        if kill:
+            self._cgroups.kill(live.record.cgroups)
+            if not live.record.cgroups:
+                await asyncio.to_thread(kill_stragglers, str(self._home.runs), lambda found: found == key)
+
+    async def remove(self, key: RunKey) -> None:
+        if self._ended.pop(key, None) is not None:
+            self._home.close_log(key)
+            self._discards.take(self._home.run(key))
+
+    async def resize(self, key: RunKey, limits: Limits) -> str:
+        live = self._live.get(key)
+        if live is None:
+            return "it does not run"
+        if why := fault(limits):
+            return why
+        reasons = []
+        if limits.cpus is not None or limits.memory is not None:
+            reasons.append(await asyncio.to_thread(self._cgroups.limit, live.record.cgroups, limits))
+        if limits.egress is not None:
+            reasons.append("egress: the processes of this node share their host's network")
+        before = live.record
+        self._read_limits(live)
+        if live.record is not before:
+            with suppress(OSError):  # For its words should it run out of it, after a restart too.
+                records.write(self._home.run(key), live.record)
+        self._changed.set()
+        return "; ".join(why for why in reasons if why)
+
+    async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
+        known = key in self._live or key in self._ended
+        return self._home.read_log(key, offset=offset, limit=limit, known=known, over=key not in self._live)
+
+    async def changed(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def close(self) -> None:
+        for live in self._live.values():
+            self._unwatch(live)
+        self._live.clear()
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
+        await self._sweeper.close()
+        self._discards.close()
+        self._cgroups.close()
+
+    # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _prepare(self, order: StartRun, key: RunKey) -> tuple[tuple[str, ...], dict[str, str], str]:
+        """The command with its program's whole path, its environment, and where it runs. Raises Refusal."""
+        if order.image and not (self._ignore_images and order.command):
+            raise Refusal(f"this node runs jobs as processes and cannot use the image {order.image}")
+        if not order.command:
+            raise Refusal("there is no command")
+        for volume in order.volumes:
+            volume_source(volume, self._node.volumes_allowed)
+            if volume.source != volume.target:
+                raise Refusal(f"this node runs jobs as processes and cannot mount {volume.source} at {volume.target}")
+        checkpoints = f"{self._node.checkpoints}/{order.job_id}"
+        facts = RunFacts(
+            gpus=gpus_of(order, self._node),
+            checkpoints=checkpoints,
+            progress=self._home.progress(key),
+            progress_socket=self._home.progress_socket(key),
+            slowdowns=str(self._home.emulated),
+            python=sys.executable,
+            master_address=order.master_address,
+        )
+        env = {**self._base, **environment(order, facts)}
+        workdir = order.workdir or checkpoints
+        if order.workdir and not os.path.isdir(workdir):
+            raise Refusal(f"the workdir {workdir} does not exist on this node")
+        program = find_command(order.command[0], path=env.get("PATH", os.defpath), workdir=workdir)
+        if program is None:
+            raise Refusal(f"command not found: {order.command[0]}")
+        if order.rank == 0 and order.master_port and _port_taken(order.master_port):
+            raise port_taken(order)
+        return (program, *order.command[1:]), env, workdir
+
+    def _spawn(
+        self,
+        order: StartRun,
+        key: RunKey,
+        *,
+        command: tuple[str, ...],
+        env: dict[str, str],
+        workdir: str,
+        before: float | None,
+    ) -> None:
+        """See records.py for why in this order. Raises OSError."""
+        folder = self._home.run(key)
+        make_folder(self._node.checkpoints, order.job_id, mode=OWN)
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        groups = self._cgroups.create(str(key), Limits(cpus=order.cpus, memory=order.memory))
+        record = records.Record(
+            job_id=key.job_id, epoch=key.epoch, rank=key.rank, grace=order.grace, memory=order.memory, cgroups=groups
+        )
+        records.write(folder, record)
+        lock_fd = records.lock(folder)
+        if lock_fd is None:
+            raise RuntimeUnavailableError(f"{key} runs already, under an executor that is not this one")
+        try:
+            records.reserve(folder, lock_fd)
+            pid = spawn(
+                command,
+                env=env,
+                folder=folder,
+                workdir=workdir,
+                log=self._home.log(key),
+                lock_fd=lock_fd,
+                cgroups=tuple(groups.values()),
+                before=before,
+            )
+        finally:
+            os.close(lock_fd)
+        record = replace(record, pid=pid)
+        run = Run(key=key, state=RunState.RUNNING, grace=order.grace, started_at=time.time())
+        self._watch(_Live(record, run, child=True))
+        with suppress(OSError):  # On a disk that is full by now: it runs, and is found without this.
+            records.write(folder, record)
+
+    def _fail(self, key: RunKey, detail: str, reason: EndReason = EndReason.START_FAILED) -> None:
+        """Kept in memory only: after a restart the same order fails the same way again, or can be carried out."""
+        now = time.time()
+        self._end(Run(key=key, state=RunState.EXITED, ended_at=now, reason=reason, detail=detail))
+
+    def _read_limits(self, live: _Live) -> None:
+        """As its groups have them."""
+        limits = self._cgroups.limits(live.record.cgroups)
+        live.run = replace(live.run, limits=limits)
+        if limits.memory is not None and limits.memory != live.record.memory:
+            live.record = replace(live.record, memory=limits.memory)
+
+    # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _watch(self, live: _Live) -> None:
+        """Hear of its end by a pidfd, or by looking where there is none to be had."""
+        self._live[live.run.key] = live
+        self._read_limits(live)
+        try:
+            live.pidfd = os.pidfd_open(live.record.pid)
+        except (AttributeError, OSError):
+            self._unwatched.add(live.run.key)
+            self._poll_soon()
+        else:
+            asyncio.get_running_loop().add_reader(live.pidfd, self._over, live.run.key)
+        self._changed.set()
+
+    def _unwatch(self, live: _Live) -> None:
+        self._unwatched.discard(live.run.key)
+        if live.pidfd is not None:
+            asyncio.get_running_loop().remove_reader(live.pidfd)
+            os.close(live.pidfd)
+            live.pidfd = None
+
+    def _poll_soon(self) -> None:
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.get_running_loop().create_task(self._poll())
+
+    async def _poll(self) -> None:
+        while self._unwatched:
+            await asyncio.sleep(POLL_SECONDS)
+            for key in sorted(self._unwatched):
+                if not records.locked(self._home.run(key)):
+                    self._over(key)
+
+    def _over(self, key: RunKey) -> None:
+        """Its shim has ended: end what it left, reap it, and say how it ended."""
+        live = self._live.pop(key)
+        self._unwatch(live)
+        status: int | None = None
+        if live.child:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(live.record.pid, signal.SIGKILL)  # before it is reaped, while its number is surely its own
+            with suppress(ChildProcessError):
+                status = os.waitstatus_to_exitcode(os.waitpid(live.record.pid, 0)[1])
+        folder = self._home.run(key)
+        if status == TOO_LATE_STATUS and records.shim_pid(folder) is None:  # It never ran: nothing to tell of.
+            logger.warning("%s did not begin: its leave to start had run out", key)
+            self._discards.take(folder)
+            self._sweeper.drop(live.record.cgroups)
+            self._changed.set()
+            return
+        self._end(self._outcome(live.record, live.run, status))
+        self._sweeper.drop(live.record.cgroups)
+        if not (live.record.cgroups and live.child):
+            self._sweeper.find_strays(key)
+
+    def _outcome(self, record: records.Record, run: Run, status: int | None) -> Run:
+        """How it ended: as the shim wrote it, else as the kernel told us, else nobody knows."""
+        folder = self._home.run(record.key)
+        written = records.exit_status(folder)
+        reason, detail, exit_code = EndReason.EXIT, "", None
+        if written is not None:
+            exit_code = written.exit_code
+        elif status == CGROUP_REFUSED_STATUS and records.shim_pid(folder) is None:
+            reason, detail = EndReason.START_FAILED, "the host did not let it into its cgroup"
+        elif status is not None:
+            exit_code = status if status >= 0 else 128 - status
+        else:
+            reason, detail = EndReason.LOST, "it was killed together with the shell that watched it"
+        if reason is not EndReason.START_FAILED and exit_code != 0 and self._cgroups.oom_killed(record.cgroups):
+            reason, detail = EndReason.OOM, f"it used more than its {record.memory} bytes of memory"
+            exit_code = 137 if exit_code is None else exit_code
+        return Run(
+            key=record.key,
+            state=RunState.EXITED,
+            grace=record.grace,
+            started_at=run.started_at,
+            # File times are coarser than the clock.
+            ended_at=max(written.ended_at if written else time.time(), run.started_at or 0.0),
+            exit_code=exit_code,
+            reason=reason,
+            detail=detail,
+        )
+
+    def _end(self, run: Run) -> None:
+        self._ended[run.key] = run
+        self._changed.set()
+
+    # ── after a restart ─────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _adopt(self) -> None:
+        deadline = time.monotonic() + ADOPT_SECONDS_MAX
+        known: set[str] = set()
+        every_group = self._cgroups.names()
+        for name in sorted(os.listdir(self._home.runs)):
+            folder = f"{self._home.runs}/{name}"
+            record = records.read(folder)
+            if record is not None:
+                # What its own record says of them the job may have written.
+                record = replace(record, cgroups=every_group.get(name, {}))
+            if record is None or not await self._adopt_one(record, folder, deadline):
+                self._forget_unknown(name)
+            else:
+                known.add(name)
+        for name, groups in every_group.items():
+            if name not in known:
+                self._sweeper.drop(groups)
+        self._sweeper.find_strays(*self._ended)
+        self._discards.sweep()
+
+    def _forget_unknown(self, name: str) -> None:
+        """A folder that is no run's, or of a run that never began, or whose record its job has spoilt."""
+        key = RunKey.parse(name)
+        if key is not None:
+            self._sweeper.find_strays(key)
+        self._discards.take(f"{self._home.runs}/{name}")
+
+    async def _adopt_one(self, record: records.Record, folder: str, deadline: float) -> bool:
+        """False: it never started, so there is nothing to remember."""
+        while records.locked(folder):
+            if (pid := records.leader(folder)) is not None:
+                self._adopt_live(replace(record, pid=pid), folder)
+                return True
+            if time.monotonic() > deadline:
+                await self._end_unknown(record)
+                return True
+            await asyncio.sleep(POLL_SECONDS)  # It was spawned an instant ago.
+        if records.shim_pid(folder) is None:
+            return False
+        run = Run(key=record.key, state=RunState.RUNNING, grace=record.grace, started_at=records.started_at(folder))
+        self._cgroups.kill(record.cgroups)
+        self._end(self._outcome(record, run, None))
+        self._sweeper.drop(record.cgroups)
+        return True
+
+    def _adopt_live(self, record: records.Record, folder: str) -> None:
+        run = Run(key=record.key, state=RunState.RUNNING, grace=record.grace, started_at=records.started_at(folder))
+        self._watch(_Live(record, run, child=_is_child(record.pid)))
+        if not records.locked(folder):  # Else the number that is watched was the shim's all along.
+            self._over(record.key)
+            return
+        with suppress(OSError):
+            records.write(folder, record)
+
+    async def _end_unknown(self, record: records.Record) -> None:
+        """Its lock is held, and no shim says so: its job has spoilt the file, or it hangs. Nobody could watch it."""
+        key = record.key
+        logger.warning("%s was started and does not come up: what there is of it is killed", key)
+        self._cgroups.kill(record.cgroups)
+        await asyncio.to_thread(kill_stragglers, str(self._home.runs), lambda found: found == key)
+        detail = "its folder does not say which process it is"
+        run = Run(key=key, state=RunState.EXITED, grace=record.grace, ended_at=time.time())
+        self._end(replace(run, reason=EndReason.LOST, detail=detail))
+        self._sweeper.drop(record.cgroups)
+
+
+def _is_child(pid: int) -> bool:
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _port_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False

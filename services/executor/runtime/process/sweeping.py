@@ -1,0 +1,68 @@
+"""What ended runs leave behind: control groups in which something is still dying, and processes outside their group."""
+
+import asyncio
+from collections.abc import Mapping
+
+from services.executor.runtime import RunKey
+from services.executor.runtime.limits import cgroup
+from services.executor.runtime.process.stragglers import kill_stragglers
+
+SOON_SECONDS = 0.05
+SWEEP_SECONDS = 1.0
+LAST_TRIES = 10
+
+
+class Sweeper:
+    """Once for all that ended within a second: looking for strays reads every process of the host."""
+
+    def __init__(self, cgroups: cgroup.Cgroups, runs: str) -> None:
+        self._cgroups = cgroups
+        self._runs = runs  # the folder by which a run's processes are known
+        self._leftovers: list[dict[str, str]] = []
+        self._strayed: set[RunKey] = set()
+        self._wanted = False
+        self._task: asyncio.Task[None] | None = None
+
+    def drop(self, groups: Mapping[str, str]) -> None:
+        """Remove these groups, now or as soon as what is in them has died."""
+        if groups and not cgroup.remove(groups):
+            self._cgroups.kill(groups)
+            self._leftovers.append(dict(groups))
+            self._soon()
+
+    def find_strays(self, *ended: RunKey) -> None:
+        """Kill what is left of runs that have ended."""
+        if ended:
+            self._strayed.update(ended)
+            self._soon()
+
+    async def close(self) -> None:
+        """What is left even then the next executor removes."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for _ in range(LAST_TRIES):
+            self._leftovers = [groups for groups in self._leftovers if not cgroup.remove(groups)]
+            if not self._leftovers:
+                break
+            await asyncio.sleep(SOON_SECONDS)
+
+    def _soon(self) -> None:
+        self._wanted = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def _sweep(self) -> None:
+        pause = SOON_SECONDS
+        while self._wanted:
+            await asyncio.sleep(pause)
+            self._wanted = False
+            kept = [groups for groups in self._leftovers if not cgroup.remove(groups)]
+            for groups in kept:
+                self._cgroups.kill(groups)
+            self._leftovers = kept
+            strayed, self._strayed = self._strayed, set()
+            if strayed:
+                await asyncio.to_thread(kill_stragglers, self._runs, strayed.__contains__)
+            self._wanted = self._wanted or bool(self._leftovers)
+            pause = SWEEP_SECONDS

@@ -1,0 +1,1 @@
+"""What an executor decides, and what it reports: pure, with time as an input."""

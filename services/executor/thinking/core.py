@@ -1,0 +1,377 @@
+"""What this node should do next: `observe` the control plane's answers, then `decide`. No clock, no I/O.
+
+What must outlive a restart of the executor is its `Memory`: when the last good sync was sent, and which runs it has
+asked to stop. All times here are seconds on one clock that never jumps.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from libs.messages.nodes import NEVER_RAN, EndReason, Leader, NodeDesired, RunSeen, RunState, StartRun
+from services.executor.runtime import NO_LIMIT, Limits, Run, RunKey
+from services.executor.runtime.limits.rounding import fault, lacking
+from services.executor.thinking.lawful import lawful
+from services.executor.thinking.orders import runs_of
+
+OVER_KEPT = 10_000
+
+
+class Start(Struct, frozen=True):
+    order: StartRun
+
+    @property
+    def key(self) -> RunKey:
+        return RunKey.of(self.order)
+
+
+class Terminate(Struct, frozen=True):
+    key: RunKey
+
+
+class Kill(Struct, frozen=True):
+    key: RunKey
+
+
+class Remove(Struct, frozen=True):
+    key: RunKey
+
+
+class Resize(Struct, frozen=True):
+    """Change these limits of a run, and leave the others."""
+
+    key: RunKey
+    limits: Limits
+
+
+Action = Start | Terminate | Kill | Remove | Resize
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """A node that has not synced for `fence_seconds` ends its runs, within `fence_grace_max` more."""
+
+    fence_seconds: float = 90.0
+    fence_grace_max: float = 30.0
+    kill_again_seconds: float = 5.0
+    resize_again_seconds: float = 1.0  # after a try that did not take; each time twice as long
+    resize_again_max: float = 60.0
+
+
+class Stop(Struct, frozen=True, kw_only=True):
+    """A run that was asked to stop. It is carried through: what was told to end is no longer what was ordered."""
+
+    key: RunKey
+    kill_at: float
+    fenced: bool = False
+    killed_at: float | None = None
+
+
+class Holding(Struct, frozen=True):
+    """The GPUs that a run was given."""
+
+    key: RunKey
+    gpus: tuple[int, ...]
+
+
+class Trying(Struct, frozen=True, kw_only=True):
+    """A resize that was tried `tries` times since `wanted` was ordered, and is not tried before `again_at`."""
+
+    wanted: Limits
+    tries: int
+    again_at: float
+    why: str = ""  # it did not take
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """What must outlive the executor, or a restart would forget the fence, why runs ended, and what they hold.
+
+    `leader` is the latest that answered: a control plane that went back in time learns it from us.
+    """
+
+    synced_at: float | None = None
+    stops: tuple[Stop, ...] = ()
+    holding: tuple[Holding, ...] = ()
+    leader: Leader | None = None
+
+    def after_boot(self) -> "Memory":
+        """What is still true on the next boot, whose clock is another: which runs were told to stop. What of them is
+        still there had ended before, or ends at once.
+        """
+        return Memory(stops=tuple(Stop(key=stop.key, kill_at=0.0, fenced=stop.fenced) for stop in self.stops))
+
+
+class Reconciler:
+    """`observe` what the control plane says, then `decide`. The same history decides the same."""
+
+    def __init__(self, policy: Policy, memory: Memory | None = None) -> None:
+        memory = memory or Memory()
+        self._policy = policy
+        self._synced_at = memory.synced_at
+        self._stops = {stop.key: stop for stop in memory.stops}
+        self._desired: dict[RunKey, StartRun] | None = None  # None: not heard since this executor began
+        self._graces: dict[RunKey, float] = {}
+        self._gpus = {holding.key: frozenset(holding.gpus) for holding in memory.holding}
+        self.leader = memory.leader
+        self.holds = ""  # the digest of the answer that says what is desired; an earlier executor's is not kept
+        self._closing = False
+        self._held = False  # the newest answer was a hold: nothing starts by what was desired before
+        self._told: set[RunKey] = set()  # runs whose end was in a report that was answered
+        self._over: dict[RunKey, None] = {}  # runs that ended and were removed here, the latest last
+        self._trying: dict[RunKey, Trying] = {}  # runs that do not have the limits that were ordered for them
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(
+            synced_at=self._synced_at,
+            stops=tuple(self._stops[key] for key in sorted(self._stops)),
+            holding=tuple(Holding(key, tuple(sorted(self._gpus[key]))) for key in sorted(self._gpus)),
+            leader=self.leader,
+        )
+
+    def fenced(self, now: float) -> bool:
+        """Is the last good sync too long ago? Without any on record it is."""
+        return self._synced_at is None or now - self._synced_at > self._policy.fence_seconds
+
+    def permits(self, key: RunKey, now: float) -> bool:
+        """May `key` start at this moment?"""
+        return self._starting(now) and key in (self._desired or {}) and key not in self._stops
+
+    def patterns(self) -> dict[RunKey, str]:
+        """Which desired runs tell their progress by a pattern on their output."""
+        orders = (self._desired or {}).items()
+        return {key: order.progress_pattern for key, order in orders if order.progress_pattern}
+
+    def close(self) -> None:
+        """The executor goes for good: every run ends, and nothing starts any more."""
+        self._closing = True
+
+    def observe(self, answer: NodeDesired, *, reported: Iterable[RunSeen], sent_at: float) -> None:
+        """Take the answer to a report that was sent at `sent_at`; a refused report changes nothing."""
+        if answer.refused:
+            return
+        if answer.hold:
+            self._hold(answer, sent_at)
+            return
+        self._held = False
+        if not answer.unchanged:
+            self._desire(answer)
+        self._sync(sent_at)
+        self._follow(answer.leader)
+        self._told.update(RunKey(run.job_id, run.epoch, run.rank) for run in reported if run.state is RunState.EXITED)
+
+    def _desire(self, answer: NodeDesired) -> None:
+        newest: dict[tuple[str, int], StartRun] = {}
+        for order in runs_of(answer):
+            rank = (order.job_id, order.rank)
+            if rank not in newest or newest[rank].epoch < order.epoch:
+                newest[rank] = order
+        self._desired = {RunKey.of(order): order for order in newest.values()}
+        self._graces.update({key: order.grace for key, order in self._desired.items()})
+        self._gpus.update({key: frozenset(order.gpus) for key, order in self._desired.items()})
+        self.holds = answer.digest
+
+    def _hold(self, answer: NodeDesired, sent_at: float) -> None:
+        """The leader cannot reach its store: go on as it answered last. Of an earlier leader that is worth nothing."""
+        if answer.leader is not None and self.leader is not None and _led_by(self.leader) == _led_by(answer.leader):
+            self._held = True
+            self._sync(sent_at)
+
+    def _sync(self, sent_at: float) -> None:
+        self._synced_at = sent_at if self._synced_at is None else max(sent_at, self._synced_at)
+
+    def decide(self, runs: Iterable[Run], *, busy: frozenset[RunKey], now: float) -> list[Action]:
+        """What to do now. `busy` are runs with an action still in hand, which get no other one."""
+        found = {run.key: run for run in runs}
+        self._forget(found.keys() | busy)
+        actions: list[Action] = []
+        for key in sorted(found.keys() - busy):
+            run = found[key]
+            if run.live:
+                actions += self._ends(run, now) or self._resizes(run, now)
+            elif self._removable(key):
+                actions.append(self._remove(key))
+        return actions + self._starts(found, busy, now)
+
+    def note_fenced(self, keys: Iterable[RunKey], *, now: float) -> None:
+        """The node's guard has told these to end, while we could not: they are carried through, and told of as such."""
+        for key in keys:
+            if key not in self._stops:
+                self._stops[key] = Stop(key=key, kill_at=now + self._policy.fence_grace_max, fenced=True)
+
+    def undo(self, action: Action) -> None:
+        """An action could not be carried out: decide it again."""
+        match action:
+            case Terminate(key):
+                self._stops.pop(key, None)
+            case Kill(key) if key in self._stops:
+                stop = self._stops[key]
+                self._stops[key] = Stop(key=key, kill_at=stop.kill_at, fenced=stop.fenced)
+            case _:
+                pass  # Starts and removals are decided from what is seen, so they come again by themselves.
+
+    def not_applied(self, action: Resize, why: str) -> None:
+        """It stays as it was, at least in part: it is tried again, ever more seldom, and told of until then."""
+        trying = self._trying.get(action.key)
+        if trying is not None:
+            self._trying[action.key] = replace(trying, why=why)
+
+    def report(
+        self, runs: Iterable[Run], progress: Mapping[RunKey, dict[str, float]], *, beginning: Iterable[RunKey] = ()
+    ) -> tuple[RunSeen, ...]:
+        """What to tell the control plane: the runs, with why they ended and how far they are.
+
+        `beginning` are those whose start is in hand. They are told of too: what a report leaves out may count as gone.
+        So are those that are wanted and were removed: they never begin again, and whoever wants them must hear that.
+        """
+        told = {run.key: self._seen(run, progress.get(run.key, {})) for run in runs}
+        for key in [key for key in self._desired or () if key in self._over]:
+            told.setdefault(key, _was_here(key))
+        for key in beginning:
+            begins = RunSeen(
+                job_id=key.job_id, epoch=key.epoch, rank=key.rank, state=RunState.STARTING, gpus=self._held_by(key)
+            )
+            told.setdefault(key, begins)
+        return lawful(told.values())
+
+    def _held_by(self, key: RunKey) -> tuple[int, ...] | None:
+        """The GPUs that a run was given; None where that is not known any more."""
+        return tuple(sorted(self._gpus[key])) if key in self._gpus else None
+
+    def _follow(self, leader: Leader | None) -> None:
+        """Remember the latest; one that is no later is no news, or from a store that went back."""
+        known = self.leader
+        if leader is not None and (
+            known is None or known.pool != leader.pool or (known.epoch, known.seq) < (leader.epoch, leader.seq)
+        ):
+            self.leader = leader
+
+    def _starting(self, now: float) -> bool:
+        return not self._closing and not self._held and not self.fenced(now)
+
+    def _forget(self, known: Iterable[RunKey]) -> None:
+        """Drop what is remembered of runs that are gone."""
+        kept = set(known)
+        self._told &= kept
+        self._stops = {key: stop for key, stop in self._stops.items() if key in kept}
+        self._trying = {key: trying for key, trying in self._trying.items() if key in kept}
+        kept |= (self._desired or {}).keys()
+        self._graces = {key: grace for key, grace in self._graces.items() if key in kept}
+        self._gpus = {key: gpus for key, gpus in self._gpus.items() if key in kept}
+
+    def _removable(self, key: RunKey) -> bool:
+        """Only once the control plane knows its end and no longer wants it, so that no exit status is lost."""
+        return self._desired is not None and key not in self._desired and key in self._told
+
+    def _remove(self, key: RunKey) -> Remove:
+        self._over[key] = None
+        while len(self._over) > OVER_KEPT:
+            del self._over[next(iter(self._over))]
+        return Remove(key)
+
+    def _ends(self, run: Run, now: float) -> list[Action]:
+        """Ask a live run to stop if it must, then kill it when its grace is over."""
+        key, stop, fenced = run.key, self._stops.get(run.key), self.fenced(now)
+        if stop is None:
+            if not fenced and not self._closing and (self._desired is None or key in self._desired):
+                return []
+            stop = Stop(key=key, kill_at=self._hurried(now + self._graces.get(key, run.grace), now), fenced=fenced)
+            if now < stop.kill_at:
+                self._stops[key] = stop
+                return [Terminate(key)]
+        kill_at, killed_at = self._hurried(stop.kill_at, now), stop.killed_at
+        due = now >= kill_at and (killed_at is None or now - killed_at >= self._policy.kill_again_seconds)
+        self._stops[key] = Stop(key=key, kill_at=kill_at, fenced=stop.fenced, killed_at=now if due else killed_at)
+        return [Kill(key)] if due else []
+
+    def _hurried(self, kill_at: float, now: float) -> float:
+        """No grace is longer than that of the fence, which counts from when it fell: we may have been stopped since."""
+        if self._closing:
+            kill_at = min(kill_at, now + self._policy.fence_grace_max)
+        if self.fenced(now):
+            fell_at = now if self._synced_at is None else self._synced_at + self._policy.fence_seconds
+            kill_at = min(kill_at, fell_at + self._policy.fence_grace_max)
+        return kill_at
+
+    def _resizes(self, run: Run, now: float) -> list[Action]:
+        """Give a run what its order says now. What it has is its host's word, so nothing is forgotten or repeated."""
+        key = run.key
+        order = (self._desired or {}).get(key)
+        if order is None or key in self._stops or run.state is not RunState.RUNNING:
+            self._trying.pop(key, None)
+            return []
+        wanted = _limits_of(order)
+        before = self._trying.get(key)
+        if why := fault(wanted):
+            self._trying[key] = Trying(wanted=wanted, tries=0, again_at=now, why=why)
+            return []
+        limits = lacking(run.limits, wanted)
+        if limits is None:
+            self._trying.pop(key, None)
+            return []
+        if before is None or before.wanted != wanted:  # News, so at once.
+            before = Trying(wanted=wanted, tries=0, again_at=now)
+        if now < before.again_at:
+            return []
+        wait = min(self._policy.resize_again_seconds * 2.0 ** min(before.tries, 30), self._policy.resize_again_max)
+        self._trying[key] = replace(before, tries=before.tries + 1, again_at=now + wait)
+        return [Resize(key, limits)]
+
+    def _starts(self, found: Mapping[RunKey, Run], busy: frozenset[RunKey], now: float) -> list[Action]:
+        """Start what is desired and never was here; not before an old epoch, and whoever has its GPUs, have ended."""
+        if self._desired is None or not self._starting(now):
+            return []
+        here = busy | {key for key, run in found.items() if run.live}
+        ranks = {(key.job_id, key.rank) for key in here}
+        held = frozenset[int]().union(*(self._gpus.get(key, frozenset()) for key in here))
+        return [
+            Start(order)
+            for key, order in sorted(self._desired.items())
+            if key not in found
+            and key not in self._over
+            and (key.job_id, key.rank) not in ranks
+            and held.isdisjoint(order.gpus)
+        ]
+
+    def _seen(self, run: Run, progress: dict[str, float]) -> RunSeen:
+        reason, exit_code = run.reason, run.exit_code
+        stop = self._stops.get(run.key)
+        if stop is not None and not run.live and reason not in NEVER_RAN:
+            reason = EndReason.FENCED if stop.fenced else EndReason.STOPPED  # with whatever status, 0 included
+            if exit_code is None and stop.killed_at is not None:
+                exit_code = 137
+        return RunSeen(
+            job_id=run.key.job_id,
+            epoch=run.key.epoch,
+            rank=run.key.rank,
+            state=run.state,
+            started_at=run.started_at,
+            ended_at=run.ended_at,
+            exit_code=exit_code,
+            reason=reason,
+            detail=run.detail,
+            progress=progress,
+            gpus=self._held_by(run.key) if run.live else None,
+            not_applied=self._trying[run.key].why if run.live and run.key in self._trying else "",
+        )
+
+
+def _led_by(leader: Leader) -> tuple[str, int, str]:
+    return leader.pool, leader.epoch, leader.holder
+
+
+def _limits_of(order: StartRun) -> Limits:
+    egress = NO_LIMIT if order.egress is None else order.egress
+    return Limits(cpus=order.cpus, memory=order.memory, egress=egress)
+
+
+def _was_here(key: RunKey) -> RunSeen:
+    detail = "it ended here before, and that was told"
+    return RunSeen(
+        job_id=key.job_id,
+        epoch=key.epoch,
+        rank=key.rank,
+        state=RunState.EXITED,
+        reason=EndReason.LOST,
+        detail=detail,
+    )

@@ -1,0 +1,391 @@
+"""What holds each running job of a pool back, and what is tried about it. Who is asked and told is the shell's.
+
+Every job that runs is measured and judged. One whose effective mode is `on` and that tells its speed has a tuner of its
+own (`libs.tuning.tuner`); of the others it is only said what would be done. Where several want the same free room, the
+one that gains most for what it takes is served first.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+
+from msgspec import Struct, structs
+
+from libs.domain.classes import is_benchmark
+from libs.domain.cluster import Node
+from libs.domain.job import Allocation, CauseCode, Job, JobState
+from libs.domain.spec import TuningMode
+from libs.messages.asks import Tune
+from libs.messages.nodes import ProgressSeen
+from libs.messages.signals import Finding, NodeSampled, RankVerdict
+from libs.samples.arrivals import Arrivals
+from libs.tuning import tuner
+from libs.tuning.cause import Standing, Stood, judge
+from libs.tuning.cpus import RECLAIM_WINDOWS
+from libs.tuning.envelope import GROWTH, bounds_of, mode_of
+from libs.tuning.limits import squeezed
+from libs.tuning.proposal import Case, Free, Proposal
+from libs.tuning.propose import outscale, propose
+from libs.tuning.tuner import Phase, State
+from libs.tuning.verdict import Verdict
+from libs.tuning.window import WINDOW_SECONDS, Gathering, JobWindow
+from services.reallocator.thinking.advice import idle_gpus, short_of_replicas
+
+VERDICTS_MAX = 1000  # in one review: with the findings it must fit into one message
+FINDINGS_MAX = 500
+RELIEF_SECONDS = 5.0  # an ask for memory that is needed is not said again for so long
+_CODES = {
+    "cpus:up": "more-cpu",
+    "memory:up": "more-memory",
+    "egress:up": "more-network",
+    "cpus:less": "less-cpu",
+    "memory:less": "less-memory",
+    "egress:less": "less-network",
+}
+
+
+class Known(Struct, frozen=True, kw_only=True):
+    """What the tuner of a job knows, to be stored; with a `tune`, what is asked for in the same statement."""
+
+    job_id: str
+    epoch: int
+    state: bytes
+    tune: Tune | None = None
+
+
+class Decided(Struct, frozen=True, kw_only=True):
+    """`known`: what is to be remembered, or asked for."""
+
+    findings: tuple[Finding, ...] = ()
+    verdicts: tuple[RankVerdict, ...] = ()
+    known: tuple[Known, ...] = ()
+
+
+class _Followed:
+    """One job that runs."""
+
+    def __init__(self, job: Job, state: State) -> None:
+        self.job = job
+        self.state = state
+        self.before = state  # what it was before the last ask
+        self.stored: State | None = None  # the latest that we stored, or found stored
+        self.standing = Standing()
+        self.recent: deque[JobWindow] = deque(maxlen=RECLAIM_WINDOWS)
+        self.limits = _limits(job)
+        self.lean = _lean(job)
+        self.relieving, self.relieved_at = False, -inf
+        self.changed = False
+        self.advice: tuple[Finding, ...] = ()  # since its last window
+
+
+class _Wish(Struct, frozen=True):
+    """A job that is ready, and what it would try if all that is free were its own."""
+
+    followed: _Followed
+    case: Case
+    proposal: Proposal
+
+
+class Reallocator:
+    """`observe` what is measured, `learn` the jobs, then `decide`. `recall` what was stored, before anything else."""
+
+    def __init__(
+        self,
+        *,
+        pool: str = "default",
+        tuning: TuningMode = TuningMode.ADVISE,
+        growth: float = GROWTH,
+        window_seconds: float = WINDOW_SECONDS,
+    ) -> None:
+        self.pool = pool
+        self.tuning = tuning
+        self.growth = growth
+        self.arrivals = Arrivals()
+        self.not_done = 0  # asks that the scheduler did not take in time
+        self.gathering = Gathering(window_seconds=window_seconds)
+        self._followed: dict[str, _Followed] = {}
+        self._recalled: dict[str, tuple[int, bytes]] = {}
+        self._holding: Sequence[Job] = ()
+        self._nodes: Sequence[Node] = ()
+        self._loose: frozenset[str] = frozenset()
+        self._short: tuple[Finding, ...] = ()
+
+    def observe(self, heard: NodeSampled | ProgressSeen, *, now: float) -> None:
+        match heard:
+            case NodeSampled():
+                if heard.pool == self.pool and self.arrivals.take(heard, heard_at=now):
+                    self.gathering.hear(heard)
+            case ProgressSeen():
+                self.gathering.hear_progress(heard, now=now)
+
+    def recall(self, job_id: str, *, epoch: int, state: bytes, now: float) -> None:
+        """What is stored of a job, by this process or another: it counts."""
+        followed = self._followed.get(job_id)
+        if followed is None:
+            self._recalled[job_id] = (epoch, state)
+        elif epoch == followed.job.epoch:
+            followed.state = followed.before = tuner.decode(state, epoch=epoch, now=now)
+            followed.stored = tuner.parse(state)
+
+    def learn(self, *, jobs: Iterable[Job], nodes: Iterable[Node], now: float) -> None:
+        """The jobs of the pool that hold resources, and its nodes; others are ignored."""
+        self._holding = [job for job in jobs if job.state.holding and job.placement is not None]
+        self._nodes = tuple(nodes)
+        self._loose = frozenset(node.id for node in self._nodes if "cpus" in node.not_enforced)
+        running = {job.id: job for job in self._holding if job.state is JobState.RUNNING and not is_benchmark(job.spec)}
+        for job in running.values():
+            self._follow(job, now)
+        self._followed = {job_id: one for job_id, one in self._followed.items() if job_id in running}
+        self._recalled.clear()
+        self.gathering.keep_only(running)
+        self._short = tuple(short_of_replicas(list(running.values()), self._holding, self._nodes))
+
+    def decide(self, now: float) -> Decided:
+        known: list[Known] = []
+        ready: list[_Followed] = []
+        for followed in self._followed.values():
+            self._see_limits(followed, now)
+            window = self.gathering.close(followed.job.id, now=now)
+            if window is not None:
+                followed.recent.append(window)
+                followed.standing.take(judge(window), at=now)
+                followed.advice = tuple(idle_gpus(followed.job, window))
+            if self._relieved(followed, now, known):
+                continue
+            self._advance(followed, window, now, known)
+            if window is not None and self._wants_more(followed, window):
+                ready.append(followed)
+        self._serve(ready, now, known)
+        findings = [*self._short, *(finding for one in self._followed.values() for finding in one.advice)]
+        return Decided(
+            findings=tuple(findings[:FINDINGS_MAX]),
+            verdicts=tuple(self._verdicts()[:VERDICTS_MAX]),
+            known=tuple(known),
+        )
+
+    def not_asked(self, job_id: str) -> None:
+        """The store did not take the ask: nothing was begun."""
+        if (followed := self._followed.get(job_id)) is not None:
+            followed.state, followed.relieving = followed.before, False
+
+    def is_news(self, job_id: str, *, epoch: int, state: bytes) -> bool:
+        """Is what is stored not what we stored last? Then somebody else tunes that job, too."""
+        followed, stored = self._followed.get(job_id), tuner.parse(state)
+        if followed is None or stored is None or epoch != followed.job.epoch:
+            return False
+        return followed.stored is None or not tuner.same_trials(stored, followed.stored)
+
+    def remembered(self, known: Known) -> None:
+        """The store has it."""
+        if (followed := self._followed.get(known.job_id)) is not None:
+            followed.stored = tuner.parse(known.state)
+
+    @property
+    def awaits(self) -> bool:
+        """Has something been asked for that is not seen to be done?"""
+        waiting = (Phase.ACTING, Phase.ROLLING_BACK)
+        return any(one.relieving or one.state.phase in waiting for one in self._followed.values())
+
+    def state_of(self, job_id: str) -> State | None:
+        followed = self._followed.get(job_id)
+        return None if followed is None else followed.state
+
+    def _follow(self, job: Job, now: float) -> None:
+        self.gathering.follow(job, now=now)
+        known = self._followed.get(job.id)
+        if known is not None and known.job.epoch == job.epoch:
+            known.job = job
+            return
+        epoch, stored = self._recalled.get(job.id, (job.epoch, b""))
+        fresh = tuner.begin(job.epoch, now)
+        known_state = tuner.decode(stored, epoch=job.epoch, now=now) if stored and epoch == job.epoch else fresh
+        followed = self._followed[job.id] = _Followed(job, known_state)
+        followed.stored = tuner.parse(stored) if epoch == job.epoch else None
+
+    def _see_limits(self, followed: _Followed, now: float) -> None:
+        limits = _limits(followed.job)
+        followed.changed, followed.limits = limits != followed.limits, limits
+        if followed.changed:
+            followed.lean, followed.relieving = _lean(followed.job), False
+            self.gathering.begin_anew(followed.job.id, now=now)
+            followed.recent.clear()
+
+    def _advance(self, followed: _Followed, window: JobWindow | None, now: float, known: list[Known]) -> None:
+        state, job = followed.state, followed.job
+        free = self._free() if state.phase is Phase.ROLLING_BACK else {}
+        if self._mode(job) is TuningMode.ON:
+            moved = tuner.advance(state, job, window, now=now, free=free, changed=followed.changed)
+            self._moved(followed, moved, known)
+        elif state.trial is not None:
+            self._moved(followed, tuner.switched_off(state, job, now=now, free=free), known)
+
+    def _relieved(self, followed: _Followed, now: float, known: list[Known]) -> bool:
+        """Who gave memory back and is about to need it has it again, whatever the mode is, and what else is tried."""
+        followed.relieving = followed.relieving and now - followed.relieved_at < RELIEF_SECONDS
+        if not followed.lean or followed.relieving:
+            return False
+        short = squeezed(followed.lean, self.gathering.memory_in_use(followed.job.id))
+        fitting = self._fitting(followed.job, short) if short else []
+        if not fitting:
+            return False
+        followed.relieving, followed.relieved_at = True, now
+        self._moved(followed, tuner.relieve(followed.state, followed.job, fitting), known)
+        return True
+
+    def _fitting(self, job: Job, ranks: Sequence[Allocation]) -> list[Allocation]:
+        """Those of them whose nodes have, as far as we know, what they asked for."""
+        left = {name: free.memory for name, free in self._free().items()}
+        found: list[Allocation] = []
+        for rank in ranks:
+            more = job.spec.roles[rank.role].memory_bytes - rank.memory
+            if more <= left.get(rank.node_id, 0):
+                left[rank.node_id] -= more
+                found.append(rank)
+        return found
+
+    def _wants_more(self, followed: _Followed, window: JobWindow) -> bool:
+        """Is it to be looked at what could be changed, or what one would change?"""
+        match self._mode(followed.job):
+            case TuningMode.OFF:
+                return False
+            case TuningMode.ADVISE:
+                return followed.state.trial is None
+            case TuningMode.ON:
+                silent = followed.state.phase is Phase.SETTLING and window.speed is None
+                return silent or followed.state.phase is Phase.STABLE
+
+    def _moved(self, followed: _Followed, moved: tuner.Moved, known: list[Known]) -> None:
+        followed.before, followed.state = followed.state, moved.state
+        self.not_done += moved.state.late is not None and followed.before.late is None
+        if moved.save or moved.tune is not None:
+            job = followed.job
+            known.append(Known(job_id=job.id, epoch=job.epoch, state=tuner.encode(moved.state), tune=moved.tune))
+
+    def _serve(self, ready: Sequence[_Followed], now: float, known: list[Known]) -> None:
+        """Who gains most for what it takes comes first; each is asked again with what those before left."""
+        free = self._free() if ready else {}
+        wishes: list[_Wish] = []
+        for followed in ready:
+            case = self._case(followed, free)
+            if case is None:
+                continue
+            if (proposal := propose(case)) is not None:
+                wishes.append(_Wish(followed, case, proposal))
+            elif (finding := outscale(case)) is not None:
+                followed.advice = (*followed.advice, finding)
+        left = free
+        for wish in sorted(wishes, key=_worth):
+            followed, case = wish.followed, structs.replace(wish.case, free=left)
+            proposal = wish.proposal if left is free else propose(case)
+            if proposal is None:
+                continue
+            if self._mode(followed.job) is TuningMode.ON and case.speed_known:
+                why, allowed = case.stood.reading.sentence, case.bounds.cpus
+                acted = tuner.act(followed.state, followed.job, proposal, why=why, now=now, cpus_allowed=allowed)
+                self._moved(followed, acted, known)
+                left = _taken(left, followed.job, proposal)
+            else:
+                followed.advice = (*followed.advice, _advice(followed.job, proposal, case.stood))
+
+    def _case(self, followed: _Followed, free: Mapping[str, Free]) -> Case | None:
+        stood = followed.standing.job
+        if stood is None or not followed.recent or self._unenforced(followed.job):
+            return None
+        bounds = bounds_of(followed.job, growth=self.growth)
+        state = followed.state
+        tried = tuner.tried_in_vain(state, bounds.cpus) if state.phase is Phase.STABLE else {}
+        return Case(
+            job=followed.job,
+            stood=stood,
+            recent=tuple(followed.recent),
+            free=free,
+            bounds=bounds,
+            tried=tried,
+            speed_known=state.phase is Phase.STABLE,
+        )
+
+    def _unenforced(self, job: Job) -> bool:
+        """Is it on a node that cannot hold runs to limits?"""
+        assert job.placement is not None
+        return any(allocation.node_id in self._loose for allocation in job.placement.allocations)
+
+    def _free(self) -> dict[str, Free]:
+        left = {node.id: [node.capacity.cpus, node.capacity.memory] for node in self._nodes if node.ready}
+        for job in self._holding:
+            for allocation in job.placement.allocations if job.placement else ():
+                if (of_node := left.get(allocation.node_id)) is not None:
+                    of_node[0] -= allocation.cpus
+                    of_node[1] -= allocation.memory
+        return {name: Free(cpus=max(0.0, cpus), memory=max(0, int(memory))) for name, (cpus, memory) in left.items()}
+
+    def _mode(self, job: Job) -> TuningMode:
+        return mode_of(job, self.tuning)
+
+    def _verdicts(self) -> list[RankVerdict]:
+        """Of whole jobs first, then of ranks that something is the matter with."""
+        dull = (Verdict.HEALTHY, Verdict.UNKNOWN, Verdict.GPU_BOUND)
+        whole: list[RankVerdict] = []
+        ranks: list[RankVerdict] = []
+        for followed in self._followed.values():
+            for subject, stood in followed.standing.stands.items():
+                if subject < 0 or stood.reading.code not in dull:
+                    (whole if subject < 0 else ranks).append(_told(followed.job, subject, stood))
+        return whole + ranks
+
+
+def _limits(job: Job) -> tuple[tuple[int, float, int, int | None], ...]:
+    allocations = job.placement.allocations if job.placement else ()
+    return tuple((one.rank, one.cpus, one.memory, one.egress) for one in allocations)
+
+
+def _lean(job: Job) -> tuple[Allocation, ...]:
+    """Ranks that have less memory than they asked for."""
+    asked = {name: role.memory_bytes for name, role in job.spec.roles.items()}
+    return tuple(one for one in (job.placement.allocations if job.placement else ()) if one.memory < asked[one.role])
+
+
+def _worth(wish: _Wish) -> tuple[float, str]:
+    """Best first: predicted gain for what it takes; what takes nothing, or gives, before all others."""
+    cost = max(wish.proposal.cost, 1e-6)
+    return -wish.proposal.gain / cost if wish.proposal.code is CauseCode.UPSCALED else -1e9, wish.case.job.id
+
+
+def _taken(free: Mapping[str, Free], job: Job, proposal: Proposal) -> dict[str, Free]:
+    """What more it takes, off; what it gives is only free once it has been given."""
+    assert job.placement is not None
+    nodes = {allocation.rank: allocation.node_id for allocation in job.placement.allocations}
+    cpus: dict[str, float] = {}
+    memory: dict[str, int] = {}
+    for before, after in zip(proposal.before, proposal.after, strict=True):
+        node = nodes[after.rank]
+        cpus[node] = cpus.get(node, 0.0) + (after.cpus or 0.0) - (before.cpus or 0.0)
+        memory[node] = memory.get(node, 0) + (after.memory or 0) - (before.memory or 0)
+    return {
+        name: Free(
+            cpus=max(0.0, left.cpus - max(0.0, cpus.get(name, 0.0))),
+            memory=max(0, left.memory - max(0, memory.get(name, 0))),
+        )
+        for name, left in free.items()
+    }
+
+
+def _advice(job: Job, proposal: Proposal, stood: Stood) -> Finding:
+    resource, way, *_ = proposal.direction.split(":")
+    return Finding(
+        code=_CODES.get(f"{resource}:{way}", "rebalance"),
+        job_id=job.id,
+        sentence=f"{job.name}: {proposal.sentence}: {stood.reading.sentence}",
+        numbers={**proposal.numbers, "gain_predicted": round(proposal.gain, 6)},
+    )
+
+
+def _told(job: Job, subject: int, stood: Stood) -> RankVerdict:
+    return RankVerdict(
+        job_id=job.id,
+        epoch=job.epoch,
+        rank=subject,
+        code=stood.reading.code,
+        sentence=stood.reading.sentence,
+        numbers=stood.reading.numbers,
+        since=stood.since,
+    )

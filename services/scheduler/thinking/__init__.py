@@ -1,0 +1,1 @@
+"""What a scheduler decides, and from what: pure, with time and randomness as inputs."""

@@ -1,0 +1,378 @@
+"""A scheduler's thinking. No clock, no I/O: the same history decides the same.
+
+Every decision is a `Step`. The core draws it into its own picture at once; the shell then takes it to the store. If the
+store refuses one, the picture was wrong, and it is loaded anew.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct, structs
+
+from libs.domain.cluster import Node
+from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
+from libs.domain.quantity import duration_text
+from libs.messages.asks import Ask, AskKind
+from libs.messages.nodes import NodeReported, RunState, StartRun
+from libs.messages.signals import GpuScore, WorkloadClass
+from libs.planning.locality import Locality
+from libs.planning.policy import Policy
+from libs.planning.room import Shape, never_fits, shape_of
+from services.scheduler.thinking import lives, tuning
+from services.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried
+from services.scheduler.thinking.moving import MoveRules, Moving
+from services.scheduler.thinking.picture import POLICY, NodeChange, Picture
+from services.scheduler.thinking.reaper import Reaper
+from services.scheduler.thinking.settling import Settling
+from services.scheduler.thinking.waiting import Waiting
+
+_S, _E, _C = JobState, JobEvent, CauseCode
+
+DEADLINES_SECONDS = 1.0  # between two looks at who is past its time
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """All in seconds, where they are times."""
+
+    policy: Policy = POLICY
+    locality_penalty: float = 1.7  # how many times as long a gang takes that is not all on one node
+    rack_penalty: float = 1.0  # how many times as long again, if not in one rack
+    lease_seconds: float = 150.0  # a node silent for this long is lost, and its jobs are given away
+    start_seconds: float = 900.0  # from placed to running, image pull included
+    stop_seconds: float = 300.0  # from stopping to gone, besides its grace
+    settle_seconds: float = 10.0  # how long a new leader waits for its nodes to report before it places anything
+    patience_seconds: float = 300.0  # a job that waited this long holds back the smaller ones behind it
+    steps_max: int = 500  # decided in one tick; the rest in the next
+    moves: MoveRules = MoveRules()
+    nodes_kept_seconds: float | None = None  # a node that is lost for this long is removed; None: never
+
+
+class Scheduler:
+    """`load` the truth, take in what happened (`report`, `ask`, `admit`), `decide` what follows."""
+
+    def __init__(self, *, pool: str, settings: Settings) -> None:
+        self.pool = pool
+        self.settings = settings
+        self._begin()
+
+    def _begin(self, held_until: float | None = None) -> None:
+        locality = Locality(across_nodes=self.settings.locality_penalty, across_racks=self.settings.rack_penalty)
+        self.picture = Picture(self.settings.policy, locality)
+        self._moving = Moving(self.picture, self.settings.moves)
+        self._waiting = Waiting(
+            self.picture,
+            self._moving,
+            patience_seconds=self.settings.patience_seconds,
+            steps_max=self.settings.steps_max,
+        )
+        self.reaper = Reaper(lease_seconds=self.settings.lease_seconds, held_until=held_until)
+        self._settling = self._settle(0.0, None)
+        self._not_yet: Cause | None = None  # why nothing is placed or started now
+        self._left_out: dict[
+            str, tuple[str, bool]
+        ] = {}  # jobs with ranks that an answer did not carry: where, for ever?
+        self._withheld: set[str] = set()  # nodes that were therefore not told to start something
+        self._asked_again: set[str] = set()
+        self._deadlines_at = 0.0
+
+    def _settle(self, now: float, went_back_at: float | None) -> Settling:
+        return Settling(
+            now=now,
+            settle_seconds=self.settings.settle_seconds,
+            lease_seconds=self.settings.lease_seconds,
+            went_back_at=went_back_at,
+        )
+
+    def load(
+        self,
+        *,
+        jobs: Iterable[Job],
+        nodes: Iterable[Node],
+        scores: Sequence[GpuScore] = (),
+        classes: Iterable[WorkloadClass] = (),
+        now: float,
+        went_back_at: float | None = None,
+        held_until: float | None = None,
+    ) -> None:
+        """Begin from the store. Every node counts as heard of now: silence before we listened means nothing.
+
+        `went_back_at`: the store was restored from a backup, and this is when that was found out. `held_until`: so long
+        an earlier leader may hold nodes that were not answered by this one.
+        """
+        self._begin(held_until)
+        self._settling = self._settle(now, went_back_at)
+        self.picture.load(jobs=jobs, nodes=nodes, scores=scores, classes=classes, now=now)
+        self.picture.forgot_placements = went_back_at is not None
+
+    # what happened
+
+    def begin_turn(self) -> None:
+        """What was decided so far is stored."""
+        self.picture.begin_turn()
+
+    def not_stored(self, job_id: str, version: int, now: float) -> list[Step]:
+        """The store refused, as unlawful, the step of this turn that was decided from this version of a job."""
+        sentence = "the store refused the step that followed for it: its nodes or its user said what fits no column"
+        return self.picture.instead(job_id, version, Cause(code=_C.NOT_STORED, sentence=sentence), now)
+
+    def admit(self, jobs: Iterable[Job]) -> None:
+        """Jobs that are new in the queue."""
+        for job in jobs:
+            self.picture.keep(job)
+
+    def report(self, report: NodeReported, now: float) -> str:
+        """Take in what a node sees; returns why the report is refused, or nothing.
+
+        A report that names a leader was sent after this one answered. One that does not may be late: a scheduler that
+        hung finds what it should have heard before, and what such a report leaves out may have been started since.
+        """
+        if refused := self.picture.runs.refuses(report):
+            return refused
+        if not report.leaving or report.node_id not in self.picture.nodes:
+            self._know_node(report, now)
+        if report.leader is not None:
+            self.reaper.follows(report.node_id)
+        self.picture.see(report, now, sure=report.leader is not None or self._settling.past(now))
+        return ""
+
+    def _know_node(self, report: NodeReported, now: float) -> None:
+        known = self.picture.nodes.get(report.node_id)
+        node = Node(
+            id=report.node_id,
+            pool=report.pool,
+            address=report.address,
+            capacity=report.capacity,
+            runtime=report.runtime,
+            not_enforced=report.not_enforced,
+            drained=known.drained if known else False,
+            seen_at=now,
+            rack=report.rack,
+        )
+        if known is None:
+            gpus = len(node.capacity.gpus)
+            emulated = " emulated" if any(gpu.emulated for gpu in node.capacity.gpus) else ""
+            self.picture.change_node(node, "joined", f"joined with {gpus}{emulated} GPUs", at=now)
+        elif not known.ready:
+            self.picture.change_node(node, "returned", "is heard of again", at=now)
+        elif structs.replace(known, seen_at=now) != node:
+            self.picture.change_node(
+                node, "changed", "has other capacity, address, rack or runtime than before", at=now
+            )
+
+    def ask(self, ask: Ask, now: float, *, job: Job | None = None) -> list[Step]:
+        """What follows from what is asked; nothing if it is done already. `job`: a final one; we keep none."""
+        if ask.kind in (AskKind.DRAIN, AskKind.RESUME):
+            self._drain(ask, drained=ask.kind is AskKind.DRAIN, now=now)
+            return []
+        if job is None:
+            job = self.picture.jobs.get(ask.subject_id)
+        if job is None:
+            return []
+        match ask.kind:
+            case AskKind.CANCEL:
+                cause = Cause(code=_C.CANCEL_ASKED, sentence=f"cancelled by {ask.tenant}", by=ask.tenant)
+                if job.state is _S.QUEUED:
+                    return self.picture.go(job, _E.CANCELLED, cause, now, ask=ask.id)
+                return lives.stop(self.picture, job, cause, now, ask=ask.id)
+            case AskKind.REQUEUE:
+                cause = Cause(code=_C.REQUEUE_ASKED, sentence=f"requeued by {ask.tenant}", by=ask.tenant)
+                if job.state.final:
+                    return self.picture.go(job, _E.REQUEUED, cause, now, ask=ask.id, attempts=0, not_before=now)
+                return lives.stop(self.picture, job, cause, now, ask=ask.id)
+            case AskKind.PRIORITISE:
+                if job.state.final:
+                    return []
+                sentence = f"priority {job.priority} → {ask.priority} by {ask.tenant}"
+                cause = Cause(code=_C.PRIORITY_ASKED, sentence=sentence, by=ask.tenant)
+                return self.picture.go(job, _E.REPRIORITISED, cause, now, ask=ask.id, priority=ask.priority)
+            case AskKind.TUNE:
+                return tuning.tune(self.picture, ask, now, closed=self._waiting.reserved)
+            case _:
+                return []
+
+    def _drain(self, ask: Ask, *, drained: bool, now: float) -> None:
+        node = self.picture.nodes.get(ask.subject_id)
+        if node is None or node.drained == drained:
+            return
+        event = "drained" if drained else "resumed"
+        node = structs.replace(node, drained=drained, seen_at=self.picture.heard[node.id])
+        self.picture.change_node(node, event, f"{event} by {ask.tenant}", at=now, ask=ask.id)
+
+    # what follows
+
+    def follow(self, report: NodeReported, now: float) -> list[Step]:
+        """The steps that a report makes due, for every job that has a rank on its node."""
+        steps: list[Step] = []
+        for job_id in sorted(self.picture.runs.jobs_on(report.node_id)):
+            steps += lives.follow(self.picture, self.picture.jobs[job_id], now)
+        return steps + (self._let_leave(report, now) if report.leaving else [])
+
+    def _let_leave(self, report: NodeReported, now: float) -> list[Step]:
+        """A node that goes takes nothing new; once nothing runs there it is lost, without waiting for its lease."""
+        node = self.picture.nodes[report.node_id]
+        if not node.ready or any(run.state is not RunState.EXITED for run in report.runs):
+            return []
+        return self._lose(node, "left: its executor was stopped", now)
+
+    def decide(self, now: float) -> list[Step]:
+        """Lost nodes, passed deadlines, places for waiting jobs, why the others go on waiting, and who moves."""
+        steps = self._lose_nodes(now)
+        if now >= self._deadlines_at + DEADLINES_SECONDS:
+            self._deadlines_at = now
+            steps += self._deadlines(now)
+            steps += self._remove_nodes(now)
+        steps += self._put_back(now)
+        self._not_yet = self._settling.why_not_yet(now, unheard=len(self.picture.unheard))
+        if self._not_yet is None and self._withheld:
+            self.picture.hinted |= self._withheld
+            self._withheld.clear()
+        steps += self._waiting.decide(now, why_not_yet=self._not_yet)
+        return steps + (self._moving.decide(now, closed=self._waiting.reserved) if self._not_yet is None else [])
+
+    def _lose_nodes(self, now: float) -> list[Step]:
+        heard = self.picture.heard
+        if unseen := self.reaper.not_listening(now):
+            heard.update({node_id: min(now, at + unseen) for node_id, at in heard.items()})
+        since = self.reaper.silent_since
+        ready = {node.id: since(node.id, heard[node.id]) for node in self.picture.nodes.values() if node.ready}
+        steps: list[Step] = []
+        for node_id in self.reaper.lost(ready, now, leaving=self.picture.leaving):
+            sentence = f"was not heard of for {duration_text(now - heard[node_id])}"
+            steps += self._lose(self.picture.nodes[node_id], sentence, now)
+        return steps
+
+    def _lose(self, node: Node, sentence: str, now: float) -> list[Step]:
+        heard_at = self.picture.heard.get(node.id, node.seen_at)
+        self.picture.forget(node.id)
+        self.picture.change_node(structs.replace(node, ready=False, seen_at=heard_at), "lost", sentence, at=now)
+        cause = Cause(code=_C.NODE_LOST, sentence=f"node {node.id} {sentence}", by=node.id)
+        steps: list[Step] = []
+        for job in [self.picture.jobs[job_id] for job_id in sorted(self.picture.runs.jobs_on(node.id))]:
+            if job.state is not _S.STOPPING:
+                steps += lives.stop(self.picture, job, cause, now)
+            elif self.picture.all_gone(job):
+                steps += lives.stopped(self.picture, job, now)
+        return steps
+
+    def _remove_nodes(self, now: float) -> list[Step]:
+        """Nodes that have been lost for so long that they count as gone for good; a job that none of the others could
+        hold is told so."""
+        kept = self.settings.nodes_kept_seconds
+        if kept is None:
+            return []
+        lost = [node for node in self.picture.nodes.values() if not node.ready and now - node.seen_at > kept]
+        gone = [node for node in lost if not self.picture.runs.jobs_on(node.id)]
+        for node in gone:
+            sentence = f"removed: was not heard of for {duration_text(now - node.seen_at)}"
+            self.picture.remove_node(node, sentence, at=now)
+        return self._too_big(now) if gone else []
+
+    def _too_big(self, now: float) -> list[Step]:
+        nodes = list(self.picture.nodes.values())
+        causes: dict[Shape, Cause | None] = {}
+        steps: list[Step] = []
+        for job in [job for job in self.picture.jobs.values() if job.state is _S.QUEUED]:
+            shape = shape_of(job.spec)
+            if shape not in causes:
+                causes[shape] = never_fits(job.spec, nodes) if nodes else None
+            cause = causes[shape]
+            if cause is not None and (job.waiting_for is None or job.waiting_for.code is not cause.code):
+                steps += self.picture.go(job, _E.WAITING, cause, now)
+        return steps
+
+    def _deadlines(self, now: float) -> list[Step]:
+        steps: list[Step] = []
+        for job_id in sorted(self.picture.runs.holding):
+            job = self.picture.jobs[job_id]
+            limit = job.spec.time_limit_seconds
+            since = max(job.since, self._settling.begins_at)  # before that nobody led, or nothing was started
+            if job.state in (_S.PLACED, _S.STARTING) and now - since > self.settings.start_seconds:
+                sentence = f"not running {duration_text(now - job.since)} after it was {job.state}"
+                steps += lives.stop(self.picture, job, Cause(code=_C.START_TIMEOUT, sentence=sentence), now)
+            elif job.state is _S.RUNNING and limit is not None and now - (job.started_at or now) > limit:
+                sentence = f"ran longer than its time limit of {job.spec.time_limit}"
+                steps += lives.stop(self.picture, job, Cause(code=_C.TIME_LIMIT, sentence=sentence), now)
+            elif job.state is _S.STOPPING and now - since > job.spec.grace_seconds + self.settings.stop_seconds:
+                steps += lives.give_up(self.picture, job, now)
+        return steps
+
+    @property
+    def unfollowing(self) -> list[str]:
+        """Ready nodes that this leader has not surely answered: an earlier one may hold them."""
+        return self.reaper.unfollowing(node.id for node in self.picture.nodes.values() if node.ready)
+
+    @property
+    def holding_back(self) -> bool:
+        """Was nothing to be placed when it was decided last?"""
+        return self._not_yet is not None
+
+    @property
+    def unfinished(self) -> bool:
+        """Is there more to decide at once than one tick does?"""
+        return self._waiting.unfinished
+
+    # what is said
+
+    def answer(self, node_id: str) -> tuple[StartRun, ...]:
+        """All that the node should be running, as the answer to its newest report."""
+        wanted = [run for of_job in self.picture.desired.get(node_id, {}).values() for run in of_job]
+        runs = self._carried(node_id, [run for run in wanted if self._may_run(node_id, run)])
+        if self._not_yet is not None and len(runs) < len(wanted):
+            self._withheld.add(node_id)
+        self.picture.runs.offered(node_id, runs)
+        self.picture.hinted.discard(node_id)
+        if node_id in self.picture.unheard and node_id not in self._asked_again:
+            self._asked_again.add(node_id)
+            self.picture.hinted.add(node_id)  # its next report will be a sure one: the sooner the better
+        return runs
+
+    def _carried(self, node_id: str, runs: list[StartRun]) -> tuple[StartRun, ...]:
+        """As many as one answer carries; jobs that it leaves out are put back with the next decision."""
+        picture = self.picture
+        known = [picture.runs.knows(node_id, run) for run in runs]
+        found = carried(runs, known, picture.order_bytes, shared=node_id in picture.reading_jobs)
+        for job_id in found.left_out:
+            self._left_out[job_id] = (node_id, job_id in found.never)
+        return found.runs
+
+    def _put_back(self, now: float) -> list[Step]:
+        """Jobs that a node cannot be told of wait elsewhere than on GPUs; one that no answer could carry has failed."""
+        left_out, self._left_out = self._left_out, {}
+        steps: list[Step] = []
+        for job_id, (node_id, never) in sorted(left_out.items()):
+            job = self.picture.jobs.get(job_id)
+            if (
+                job is None
+                or job.state not in (_S.PLACED, _S.STARTING)
+                or job_id not in self.picture.runs.jobs_on(node_id)
+            ):
+                continue
+            cause = _orders_full(node_id, never=never)
+            if not never:
+                self.picture.put_back[job_id] = cause
+            steps += lives.stop(self.picture, job, cause, now)
+        return steps
+
+    def _may_run(self, node_id: str, run: StartRun) -> bool:
+        """A node may go on with what it has; it starts nothing while the leader settles or a stray of the job lives."""
+        if self.picture.runs.knows(node_id, run):
+            return True
+        return self._not_yet is None and not self.picture.has_living_stray(run.job_id)
+
+    def take_hinted(self) -> set[str]:
+        """Nodes whose desired runs changed since the last call."""
+        hinted, self.picture.hinted = self.picture.hinted, set()
+        return hinted
+
+    def take_node_changes(self) -> list[NodeChange]:
+        changes, self.picture.node_changes = self.picture.node_changes, []
+        return changes
+
+
+def _orders_full(node_id: str, *, never: bool) -> Cause:
+    limit = f"{ANSWER_BYTES_MAX >> 20} MiB of orders and {ANSWER_RUNS_MAX} ranks"
+    numbers = {"orders_bytes_max": float(ANSWER_BYTES_MAX), "ranks_max": float(ANSWER_RUNS_MAX)}
+    if never:
+        sentence = f"its ranks on node {node_id} take more than the {limit} that a node can be given at once"
+        return Cause(code=_C.TOO_BIG, sentence=sentence, by=node_id, numbers=numbers)
+    sentence = f"node {node_id} can be given {limit} at once, and those of other jobs there leave too little of that"
+    return Cause(code=_C.ORDERS_FULL, sentence=sentence, by=node_id, numbers=numbers)

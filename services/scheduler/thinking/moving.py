@@ -1,0 +1,330 @@
+"""Running jobs that move to better GPUs: stopped for it, back in the queue for a moment, and then where room was kept.
+
+Which of them move, and where to, is asked of the planning. docs/decisions/0008-moves.md says how a move works.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
+from math import inf
+
+from msgspec import Struct
+
+from libs.domain.checkpoints import lost_seconds
+from libs.domain.classes import class_of
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState, Step
+from libs.domain.quantity import duration_text
+from libs.domain.spec import Kind
+from libs.planning.jobs import asked_by, ends_at, standing_of
+from libs.planning.moves import Movable, Move, moves_for
+from libs.planning.policy import GAINFUL
+from libs.planning.queue import place_of
+from libs.planning.room import Shape, Want, shape_of
+from libs.planning.scores import TYPICAL, GpuKey
+from services.scheduler.thinking import lives
+from services.scheduler.thinking.picture import Picture
+from services.scheduler.thinking.placing import place
+
+_S, _C = JobState, CauseCode
+
+KEEP_SECONDS = 60.0  # besides the grace: for how long room is kept for a job that moves
+REST = 10.0  # a job that was stopped once runs so many times as long as a move costs before it moves
+LOOKED_AT_MAX = 32  # jobs at once, those with most to gain: each is tried on every node
+MOVING_KINDS = (Kind.TRAINING, Kind.BATCH)  # nobody sits before them, and nobody waits for their answer
+
+_GRAIN = 1e-6  # floating-point dust of adding and subtracting cores
+
+
+class MoveRules(Struct, frozen=True, kw_only=True):
+    """`margin`: a move gains so many times what it costs, at least.
+
+    `cost_seconds`: besides the job's own grace, and what it did since its last checkpoint.
+    """
+
+    on: bool = True
+    margin: float = 2.0
+    at_once_max: int = 4
+    cost_seconds: float = 60.0
+    every_seconds: float = 10.0
+
+
+class Target(Struct, frozen=True):
+    """Where a job goes that was stopped in `epoch`, kept for it until then, and what for."""
+
+    allocations: tuple[Allocation, ...]
+    epoch: int
+    until: float
+    sentence: str
+
+
+class _Chance(Struct, frozen=True, kw_only=True):
+    """What a job in this version could gain at the most: `part` of its time, with the best GPUs of all.
+
+    It goes on until it `ends`, as its time limit says, or for as long as it has run, counted from `began`.
+    """
+
+    version: int
+    gpus: int
+    part: float
+    needed: float
+    not_before: float
+    began: float
+    ends: float | None
+
+    def left(self, now: float) -> float:
+        return max(0.0, now - self.began if self.ends is None else self.ends - now)
+
+    def gain(self, now: float) -> float:
+        """In GPU-seconds, beyond what a move has to gain."""
+        if not self.part or now < self.not_before:
+            return 0.0
+        return self.gpus * (self.left(now) * self.part - self.needed)
+
+
+class Moving:
+    def __init__(self, picture: Picture, rules: MoveRules) -> None:
+        self._picture = picture
+        self._rules = rules
+        self.targets: dict[str, Target] = {}
+        self._looked_at = -inf
+        self._chances: dict[str, _Chance] = {}  # by job
+        self._scored = 0  # how often GPUs had been scored when those were worked out
+        self._fastest: dict[str, float] = {}  # the best score that any GPU may have, by class
+
+    def arrive(self, now: float) -> list[Step]:
+        """Those that are back in the queue go where room was kept for them; what was kept for too long is let go."""
+        steps: list[Step] = []
+        for job_id, target in sorted(self.targets.items()):
+            job = self._picture.jobs.get(job_id)
+            if job is None or not _on_its_way(job, target):
+                self._let_go(job_id)
+            elif job_id in self._picture.queue and self._is_free(target):
+                self._let_go(job_id)
+                if self._fits(target):
+                    steps += place(self._picture, job, target.allocations, now, moved_for=target.sentence)
+            elif now >= target.until:
+                self._let_go(job_id)
+        return steps
+
+    def waits(self, job_id: str) -> Cause | None:
+        """Why a job in the queue is not placed there: it goes to a place that is kept for it."""
+        target = self.targets.get(job_id)
+        if target is None:
+            return None
+        nodes = sorted({allocation.node_id for allocation in target.allocations})
+        return Cause(code=_C.MOVED, sentence=f"waits for its new place on {', '.join(nodes)} to be free")
+
+    def decide(self, now: float, *, closed: Sequence[str]) -> list[Step]:
+        """From time to time: who moves. Nodes that are `closed` are kept for somebody who waits."""
+        if not self._rules.on or self._picture.policy.placing.moves != GAINFUL:
+            return []
+        if now < self._looked_at + self._rules.every_seconds:
+            return []
+        self._looked_at = now
+        most = self._rules.at_once_max - self._under_way()
+        movable = self._movable(now) if most > 0 else []
+        if not movable:
+            return []
+        room = self._picture.room
+        grown = room.grown
+        open_now = [node_id for node_id in closed if room.is_open(node_id)]
+        room.close(open_now)
+        moves = moves_for(room, movable, margin=self._rules.margin)
+        room.reopen(open_now)
+        room.grown = grown
+        steps: list[Step] = []
+        jobs = {job.job_id: job for job in movable}
+        for group in together(moves, {job_id: job.allocations for job_id, job in jobs.items()}, most=most):
+            steps += self._move(group, jobs, now)
+        return steps
+
+    def _move(self, group: Sequence[Move], jobs: Mapping[str, Movable], now: float) -> list[Step]:
+        for_whom = max(group, key=lambda move: (move.gain, move.job_id)).job_id
+        causes = [self._why(move, jobs[move.job_id], for_whom) for move in group]
+        for move, cause in zip(group, causes, strict=True):
+            job = self._picture.jobs[move.job_id]
+            until = now + job.spec.grace_seconds + KEEP_SECONDS
+            self.targets[job.id] = Target(move.allocations, job.epoch, until, cause.sentence)
+            self._picture.keep_place(job.id, move.allocations)
+        steps: list[Step] = []
+        for move, cause in zip(group, causes, strict=True):
+            steps += lives.stop(self._picture, self._picture.jobs[move.job_id], cause, now)
+        return steps
+
+    def _why(self, move: Move, job: Movable, for_whom: str) -> Cause:
+        room = self._picture.room
+        was = room.slowdown(job.allocations, job.asked.job_class)
+        becomes = room.slowdown(move.allocations, job.asked.job_class)
+        saved = job.left_s * (was - becomes)
+        numbers = {
+            "slowdown_before": was,
+            "slowdown_after": becomes,
+            "saves_seconds": saved,
+            "cost_seconds": job.cost_s,
+        }
+        nodes = ", ".join(sorted({allocation.node_id for allocation in move.allocations}))
+        if saved > 0:
+            what = (
+                f"slowdown {was:.2f} → {becomes:.2f} saves about {duration_text(saved)} for {duration_text(job.cost_s)}"
+            )
+        else:
+            what = f"makes room for {for_whom}, which gains more than both moves cost"
+        return Cause(code=_C.MOVED, sentence=f"moved to {nodes}: {what}", by=for_whom, numbers=numbers)
+
+    def _under_way(self) -> int:
+        """Those of an earlier leader among them."""
+        jobs = self._picture.jobs
+        stopping = {
+            job_id
+            for job_id in self._picture.runs.holding
+            if (cause := jobs[job_id].stopping_for) is not None and cause.code is _C.MOVED
+        }
+        return len(stopping | self.targets.keys())
+
+    def _movable(self, now: float) -> list[Movable]:
+        """Those with most to gain if they had the best GPUs of all, in the order of service."""
+        self._forget_old()
+        jobs = self._picture.jobs
+        gains: list[tuple[float, str]] = []
+        for job_id in self._picture.runs.holding:
+            job, chance = jobs[job_id], self._chances.get(job_id)
+            if chance is None or chance.version != job.version:
+                chance = self._chances[job_id] = self._chance(job)
+            gain = chance.gain(now)
+            if gain > 0:
+                gains.append((-gain, job_id))
+        chosen = [jobs[job_id] for _, job_id in nsmallest(LOOKED_AT_MAX, gains)]
+        order = self._picture.queue.order
+        chosen.sort(key=lambda job: place_of(order, standing_of(job, now, order)))
+        return [self._as_movable(job, now) for job in chosen]
+
+    def _chance(self, job: Job) -> "_Chance":
+        cost = self._cost(job)
+        job_class = class_of(job.spec, self._picture.learnt)
+        slowdown = self._slowdown(job, job_class)
+        may = (
+            job.state is _S.RUNNING
+            and job.spec.preemptible
+            and job.spec.pin is None
+            and job.spec.kind in MOVING_KINDS
+            and lost_seconds(job.spec) is not None
+        )
+        return _Chance(
+            version=job.version,
+            gpus=job.gpus_held,
+            part=1.0 - self._fastest_of(job_class) / slowdown if may else 0.0,
+            needed=self._rules.margin * cost,
+            not_before=job.held_since + REST * cost if job.epoch else 0.0,
+            began=job.held_since - job.attained_seconds,
+            ends=ends_at(job),
+        )
+
+    def _cost(self, job: Job) -> float:
+        return self._rules.cost_seconds + job.spec.grace_seconds + (lost_seconds(job.spec) or 0.0)
+
+    def _as_movable(self, job: Job, now: float) -> Movable:
+        assert job.placement is not None
+        asked = asked_by(job, self._picture.learnt)
+        return Movable(
+            job_id=job.id,
+            shape=_as_placed(job),
+            asked=asked,
+            allocations=job.placement.allocations,
+            gpus=job.gpus_held,
+            left_s=self._chances[job.id].left(now) / self._slowdown(job, asked.job_class),
+            cost_s=self._cost(job),
+        )
+
+    def _slowdown(self, job: Job, job_class: str) -> float:
+        assert job.placement is not None
+        return self._picture.room.slowdown(job.placement.allocations, job_class)
+
+    def _fastest_of(self, job_class: str) -> float:
+        if job_class not in self._fastest:
+            scores = self._picture.room.scores.of(job_class)
+            self._fastest[job_class] = min([TYPICAL, *scores.values()])  # some may have no score
+        return self._fastest[job_class]
+
+    def _forget_old(self) -> None:
+        running = self._picture.runs.holding
+        if self._scored != self._picture.scored:
+            self._scored = self._picture.scored
+            self._chances.clear()
+            self._fastest.clear()
+        elif len(self._chances) > 2 * len(running) + LOOKED_AT_MAX:
+            self._chances = {job_id: chance for job_id, chance in self._chances.items() if job_id in running}
+
+    def _is_free(self, target: Target) -> bool:
+        """Has everybody gone who held those GPUs?"""
+        wanted = _gpus(target.allocations)
+        for node_id in {allocation.node_id for allocation in target.allocations}:
+            for job_id in self._picture.runs.jobs_on(node_id):
+                placement = self._picture.jobs[job_id].placement
+                if placement is not None and not wanted.isdisjoint(_gpus(placement.allocations)):
+                    return False
+        return True
+
+    def _fits(self, target: Target) -> bool:
+        """What is not kept may be another's by now: CPUs, memory, the node itself."""
+        room = self._picture.room
+        for node_id in {allocation.node_id for allocation in target.allocations}:
+            here = [allocation for allocation in target.allocations if allocation.node_id == node_id]
+            node = room.nodes.get(node_id)
+            if node is None or not room.is_open(node_id):
+                return False
+            if not {gpu for allocation in here for gpu in allocation.gpus} <= set(node.free):
+                return False
+            if node.cpus + _GRAIN < sum(allocation.cpus for allocation in here):
+                return False
+            if node.memory < sum(allocation.memory for allocation in here):
+                return False
+        return True
+
+    def _let_go(self, job_id: str) -> None:
+        del self.targets[job_id]
+        self._picture.let_place_go(job_id)
+
+
+def together(moves: Sequence[Move], held: Mapping[str, tuple[Allocation, ...]], *, most: int) -> list[list[Move]]:
+    """The moves in groups that can be made each for itself: who moves onto another's GPUs moves with him. Those that
+    gain most, as a group, first; no more than `most` moves in all, and no group that gains nothing.
+    """
+    by_job = {move.job_id: move for move in moves}
+    owner = {gpu: job_id for job_id in by_job for gpu in _gpus(held[job_id])}
+    groups = {frozenset(_with_owners(job_id, by_job, owner)) for job_id in by_job}
+    gains = {group: sum(by_job[job_id].gain for job_id in group) for group in groups}
+    chosen: list[list[Move]] = []
+    taken: set[str] = set()
+    for group in sorted(groups, key=lambda group: (-gains[group], sorted(group))):
+        if gains[group] > 0 and taken.isdisjoint(group) and len(taken) + len(group) <= most:
+            taken |= group
+            chosen.append([by_job[job_id] for job_id in sorted(group)])
+    return chosen
+
+
+def _with_owners(job_id: str, moves: Mapping[str, Move], owner: Mapping[GpuKey, str]) -> set[str]:
+    found, ahead = {job_id}, [job_id]
+    while ahead:
+        owners = {owner[gpu] for gpu in _gpus(moves[ahead.pop()].allocations) if gpu in owner} - found
+        found |= owners
+        ahead += owners
+    return found
+
+
+def _gpus(allocations: Iterable[Allocation]) -> set[GpuKey]:
+    return {(allocation.node_id, gpu) for allocation in allocations for gpu in allocation.gpus}
+
+
+def _on_its_way(job: Job, target: Target) -> bool:
+    """Is it still what it was stopped for?"""
+    if job.state is _S.STOPPING:
+        return job.epoch == target.epoch and job.stopping_for is not None and job.stopping_for.code is _C.MOVED
+    return job.state is _S.QUEUED and job.epoch == target.epoch + 1
+
+
+def _as_placed(job: Job) -> Shape:
+    """What it has, which may be less than it wanted."""
+    assert job.placement is not None
+    ranks: dict[str, int] = {}
+    for allocation in job.placement.allocations:
+        ranks[allocation.role] = ranks.get(allocation.role, 0) + 1
+    return tuple(Want(want.role, ranks[want.role], ranks[want.role], want.request) for want in shape_of(job.spec))

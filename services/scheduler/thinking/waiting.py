@@ -1,0 +1,339 @@
+"""Waiting jobs: who is placed, for whom room is made, for whom room is kept, and why the others go on waiting.
+
+Who is served first, who displaces whom, who may overtake and where a gang goes: all of that is asked of the planning.
+"""
+
+from collections.abc import Sequence
+from math import inf
+
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Step
+from libs.domain.quantity import duration_text
+from libs.messages.nodes import RunSeen, RunState
+from libs.planning.jobs import asked_by, standing_of
+from libs.planning.order.las import LAS
+from libs.planning.order.standing import Standing
+from libs.planning.pins import in_the_way, is_pinned, with_holders
+from libs.planning.preemption import Clearing, Holder, clearing_for
+from libs.planning.room import NoRoom, Room, Shape, empty_room, gpus_least, gpus_of, smallest
+from services.scheduler.thinking import lives
+from services.scheduler.thinking.moving import Moving
+from services.scheduler.thinking.picture import JobGroup, Picture
+from services.scheduler.thinking.placing import place
+
+_S, _E, _C = JobState, JobEvent, CauseCode
+
+CACHED_LEAST = 256  # shapes whose answer is kept, besides some for each job that waits
+
+LOOK_AGAIN_SECONDS = 1.0  # between two looks for whom to displace for the same job
+EXPLAINED_MAX = 64  # jobs that are told in one tick why they wait: another tenant's job is placed before the rest
+STAND_AGAIN_SECONDS = 60.0  # between two looks at who has waited so long that the order puts him elsewhere
+
+Nodes = tuple[str, ...]
+
+
+class Waiting:
+    """`patience_seconds`: a job that waited this long holds back the smaller ones behind it.
+
+    At most `steps_max` steps are decided at once; the rest in the next tick.
+    """
+
+    def __init__(self, picture: Picture, moving: Moving, *, patience_seconds: float, steps_max: int) -> None:
+        self._picture = picture
+        self._moving = moving
+        self.unfinished = False  # there are more jobs to tell why they wait
+        self.reserved: Nodes = ()  # kept for one of those who wait, when it was looked last
+        self._patience_seconds = patience_seconds
+        self._steps_max = steps_max
+        # What did not fit: how often room had grown by then, which nodes were kept for another, and why, once asked.
+        self._unfit: dict[Shape, tuple[int, Nodes, Cause | None]] = {}
+        self._making_room: dict[str, Clearing] = {}  # what is being cleared for whom
+        self._looked_at: dict[str, float] = {}
+        self._stood_at = -inf
+        self._fits_empty: dict[Shape, bool] = {}
+        self._empty: tuple[int, Room] | None = None  # the pool as if nobody held anything, as of so many changes
+
+    def decide(self, now: float, *, why_not_yet: Cause | None = None) -> list[Step]:
+        """Steps for those who wait. `why_not_yet`: nothing is placed now, and this is why."""
+        picture = self._picture
+        for job_id in sorted(one for one in picture.backing_off if picture.jobs[one].not_before <= now):
+            picture.backing_off.remove(job_id)
+            picture.stand(picture.jobs[job_id], now)
+            picture.unexplained.add(job_id)
+        self._mind_strays(now)
+        self._stand_again(now)
+        self._forget_shapes()
+        for of_waiting in (self._making_room, self._looked_at):
+            for job_id in [job_id for job_id in of_waiting if job_id not in picture.queue]:
+                del of_waiting[job_id]
+        if why_not_yet is not None:
+            return self._put_off(why_not_yet, now)
+        arrived = self._moving.arrive(now)
+        steps, causes = self._place_waiting(now)
+        return arrived + steps + self._explain_waiting(causes, now)
+
+    def _forget_shapes(self) -> None:
+        """Shapes of jobs that wait no more are asked about no more, and users may make up any number of them."""
+        most = CACHED_LEAST + 4 * len(self._picture.queue)
+        for of_shapes in (self._unfit, self._fits_empty):
+            if len(of_shapes) > most:
+                of_shapes.clear()
+
+    def _stand_again(self, now: float) -> None:
+        """Where the order goes by how long one has gone without, it is looked at again from time to time."""
+        if self._picture.queue.order is LAS and now >= self._stood_at + STAND_AGAIN_SECONDS:
+            self._stood_at = now
+            for job in [job for job in self._picture.jobs.values() if job.id in self._picture.queue]:
+                self._picture.stand(job, now)
+
+    def _mind_strays(self, now: float) -> None:
+        """A job that a node still runs, though nobody placed it there, is not placed before that has ended."""
+        picture = self._picture
+        strays = picture.strays_by_job()
+        for job_id in sorted(picture.kept_out - strays.keys()):
+            picture.kept_out.remove(job_id)
+            picture.stand(picture.jobs[job_id], now)
+            picture.unexplained.add(job_id)
+        for job_id in strays:
+            if job_id in picture.queue:
+                picture.queue.remove(job_id)
+                picture.kept_out.add(job_id)
+                picture.unexplained.add(job_id)
+
+    def _put_off(self, cause: Cause, now: float) -> list[Step]:
+        """Say why nothing is placed, to whom nothing was said yet; to all where it is for long. All are told again."""
+        steps: list[Step] = []
+        for job_id in sorted(self._picture.unexplained):
+            job = self._picture.jobs.get(job_id)
+            if len(steps) >= self._steps_max or job is None or job.state is not _S.QUEUED:
+                continue
+            known = job.waiting_for
+            if known is None or (cause.code is _C.STORE_RESTORED and known.code is not cause.code):
+                steps += self._picture.go(job, _E.WAITING, cause, now)
+        return steps
+
+    def _place_waiting(self, now: float) -> tuple[list[Step], "_Causes"]:
+        """Places for those who fit, in order; and for each group that does not, why, where that was not said yet."""
+        picture, queue = self._picture, self._picture.queue
+        steps: list[Step] = []
+        unexplained = {picture.group(job_id) for job_id in picture.unexplained if job_id in queue}
+        causes = _Causes()
+        reserved: Nodes = ()
+        kept_for = ""  # for whom those are
+        ahead = ""  # the first of those that do not fit
+        backfill = picture.policy.filling(now=now, free=picture.room.gpus_free, endings=picture.holdings.endings)
+        walk = queue.served(picture.holdings.shares.of)
+        while len(steps) < self._steps_max and (job_id := walk.next()) is not None:
+            if job_id in self._moving.targets:
+                walk.passed()
+                continue
+            job, group = picture.jobs[job_id], picture.group(job_id)
+            gpus = gpus_least(group.shape)  # what starts it is what is reserved for it
+            its_turn = not ahead or not gpus or backfill.may_start(gpus, group.lasts_s)
+            wanted = group.shape
+            if its_turn and ahead and gpus and not backfill.may_start(gpus_of(wanted), group.lasts_s):
+                wanted = smallest(wanted)  # with all that it wants it would delay a job ahead of it
+            found = self._find(job, wanted, reserved) if its_turn else ()
+            if found:
+                steps += place(picture, job, found, now)
+                walk.taken()
+                if gpus:
+                    backfill.started(sum(len(allocation.gpus) for allocation in found), group.lasts_s)
+                continue
+            if picture.policy.backfill == "conservative":
+                walk.passed()  # each has a reservation of its own
+            else:
+                walk.blocked()
+            if group in unexplained:
+                causes.of_group[group] = self._why_not(group, reserved, kept_for, its_turn=its_turn, ahead=ahead)
+            if not self._would_fit_empty(group.shape):
+                continue  # it is in nobody's way
+            if its_turn:
+                steps += self._make_room(job, group.shape, now)
+            if not reserved and (reserved := self._claim(job, group.shape, now)):
+                kept_for = job_id
+                picture.room.close(reserved)
+            if is_pinned(group.shape) and picture.policy.backfill != "none":
+                continue  # what is free elsewhere is of no use to it
+            ahead = ahead or job_id
+            if (gpus or picture.policy.backfill == "none") and not backfill.blocked(gpus, group.lasts_s):
+                causes.of_others = _behind(ahead, picture.policy.backfill)
+                break
+        self.reserved = reserved
+        grown = picture.room.grown
+        picture.room.reopen(reserved)
+        picture.room.grown = grown  # by that alone nothing fits which did not
+        return steps, causes
+
+    def _find(self, job: Job, shape: Shape, reserved: Nodes) -> tuple[Allocation, ...]:
+        """Ask the room; what did not fit need not be asked again until something was given back."""
+        room = self._picture.room
+        known = self._unfit.get(shape)
+        if known is not None and known[:2] == (room.grown, reserved):
+            return ()
+        found = room.find(shape, asked_by(job, self._picture.learnt))
+        if not found:
+            self._unfit[shape] = (room.grown, reserved, None)
+        return found or ()
+
+    def _would_fit_empty(self, shape: Shape) -> bool:
+        """If nobody held anything, on all nodes that were ever heard of. Who would not is in nobody's way."""
+        picture = self._picture
+        if self._empty is None or self._empty[0] != picture.pool_changes:
+            self._empty = (picture.pool_changes, empty_room(picture.nodes.values()))
+            self._fits_empty.clear()
+        if shape not in self._fits_empty:
+            self._fits_empty[shape] = bool(self._empty[1].find(smallest(shape)))
+        return self._fits_empty[shape]
+
+    def _make_room(self, job: Job, shape: Shape, now: float) -> list[Step]:
+        """Displace others for a job that does not fit. While those who give way are stopping, no others are asked."""
+        if self._leaving_for(job) or now < self._looked_at.get(job.id, -inf) + LOOK_AGAIN_SECONDS:
+            return []
+        self._making_room.pop(job.id, None)
+        self._looked_at[job.id] = now
+        picture, room = self._picture, self._picture.room
+        waiting = standing_of(job, now, picture.queue.order)
+        willing = picture.holdings.holders.who_may_leave(waiting, picture.jobs, now)
+        if not _enough(shape, willing, free=room.gpus_free):
+            return []
+        clearing = clearing_for(smallest(shape), room=room, holders=willing, asked=asked_by(job, picture.learnt))
+        if clearing is None:
+            return []
+        self._making_room[job.id] = clearing
+        steps: list[Step] = []
+        names: list[str] = []
+        for held in [picture.jobs[victim.job_id] for victim in clearing.victims]:
+            names.append(held.id)
+            why = _why_displaced(picture.policy.order, waiting, standing_of(held, now, picture.queue.order))
+            cause = Cause(code=_C.PREEMPTED, sentence=f"pre-empted by {job.id}: {why}", by=job.id)
+            steps += lives.stop(picture, held, cause, now)
+        sentence = f"room is being made: {', '.join(names)} must stop first"
+        cause = Cause(code=_C.MAKING_ROOM, sentence=sentence, numbers={"stopping": float(len(clearing.victims))})
+        picture.unexplained.discard(job.id)
+        return steps + picture.go(job, _E.WAITING, cause, now)
+
+    def _leaving_for(self, job: Job) -> list[Job]:
+        """Who gives way for `job` and has not gone yet. One that came back meanwhile is no longer leaving."""
+        clearing = self._making_room.get(job.id)
+        asked = [self._picture.jobs.get(victim.job_id) for victim in clearing.victims] if clearing else []
+        return [held for held in asked if held is not None and held.state is _S.STOPPING]
+
+    def _claim(self, job: Job, shape: Shape, now: float) -> Nodes:
+        """Nodes kept from the jobs behind it: those being cleared for it or, once it waited long, the emptiest."""
+        if self._leaving_for(job):
+            return self._making_room[job.id].nodes
+        if now - job.since < self._patience_seconds:
+            return ()
+        return self._emptiest(shape)
+
+    def _emptiest(self, shape: Shape) -> Nodes:
+        """The nodes that would hold what starts the job if they were empty, those with most GPUs free first."""
+        if is_pinned(shape):
+            return tuple(sorted({want.request.node for want in shape if want.request.node in self._picture.room.nodes}))
+        wanted = gpus_least(shape)
+        nodes = sorted(self._picture.room.open_nodes, key=lambda room: (-len(room.free), room.node.id))
+        claimed: list[str] = []
+        for room in nodes:
+            if wanted <= 0:
+                break
+            if room.models:
+                claimed.append(room.node.id)
+                wanted -= len(room.models)
+        return tuple(claimed)
+
+    def _why_not(self, group: JobGroup, reserved: Nodes, kept_for: str, *, its_turn: bool, ahead: str) -> Cause:
+        """Why no job of this group is placed now."""
+        if not its_turn:
+            sentence = f"{ahead} is ahead of it and might start later if this one did now"
+            numbers = {"gpus_wanted": float(gpus_least(group.shape))}
+            return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead, numbers=numbers)
+        room = self._picture.room
+        grown, kept, cause = self._unfit.get(group.shape, (-1, (), None))
+        if cause is None or (grown, kept) != (room.grown, reserved):
+            found = room.place(group.shape)
+            assert isinstance(found, NoRoom), "it did not fit a moment ago"
+            cause = found.cause
+            if is_pinned(group.shape):
+                jobs = (self._picture.jobs[job_id] for job_id in sorted(self._picture.runs.holding))
+                cause = with_holders(cause, in_the_way(group.shape, jobs))
+            self._unfit[group.shape] = (room.grown, reserved, cause)
+        return _kept_for(kept_for, cause) if reserved else cause
+
+    def _explain_waiting(self, causes: "_Causes", now: float) -> list[Step]:
+        """Say once why each job waits that was not placed; `weft explain` says it anew whenever asked."""
+        steps: list[Step] = []
+        strays = self._picture.strays_by_job()
+        self.unfinished = False
+        for job_id in sorted(self._picture.unexplained):
+            if len(steps) >= EXPLAINED_MAX:
+                self.unfinished = True
+                break
+            job = self._picture.jobs.get(job_id)
+            if job is None or job.state is not _S.QUEUED:
+                self._picture.unexplained.discard(job_id)
+                continue
+            if job_id in self._picture.backing_off:
+                cause = self._picture.put_back.get(job_id) or _backs_off(job, now)
+            elif job_id in self._picture.kept_out:
+                cause = _still_runs(*strays[job_id])
+            elif (moves := self._moving.waits(job_id)) is not None:
+                cause = moves
+            elif (known := causes.of_group.get(self._picture.group(job_id), causes.of_others)) is not None:
+                cause = known
+            else:
+                continue  # its turn comes in the next tick
+            self._picture.unexplained.discard(job_id)
+            if job.waiting_for is None or job.waiting_for.code is not cause.code:
+                steps += self._picture.go(job, _E.WAITING, cause, now)
+        return steps
+
+
+class _Causes:
+    """Why those wait who were not placed. `of_others`: those who were not even looked at; None: their turn comes."""
+
+    def __init__(self) -> None:
+        self.of_group: dict[JobGroup, Cause] = {}
+        self.of_others: Cause | None = None
+
+
+def _enough(shape: Shape, willing: Sequence[Holder], *, free: int) -> bool:
+    """Have they as many GPUs as are wanted? None of them at all is never enough: it did not fit without."""
+    missing = gpus_least(shape) - free
+    for holder in willing:
+        missing -= sum(len(allocation.gpus) for allocation in holder.allocations)
+        if missing <= 0:
+            return True
+    return False
+
+
+def _why_displaced(order: str, waiting: Standing, running: Standing) -> str:
+    match order:
+        case "las":
+            had, has = duration_text(waiting.attained_gpu_s), duration_text(running.attained_gpu_s)
+            return f"that one has had {had} of GPU time, this one {has}"
+        case "srtf":
+            left = "nobody knows how long" if running.left_s is None else duration_text(running.left_s)
+            return f"that one needs {duration_text(waiting.left_s or 0.0)} more, this one {left}"
+        case _:
+            return f"priority {waiting.priority} over {running.priority}"
+
+
+def _behind(ahead: str, backfill: str) -> Cause:
+    sentence = f"{ahead} is ahead of it and does not fit; with backfill {backfill} nobody overtakes it"
+    return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead)
+
+
+def _backs_off(job: Job, now: float) -> Cause:
+    sentence = f"tries again in {duration_text(job.not_before - now)}"
+    return Cause(code=_C.BACKOFF, sentence=sentence, numbers={"not_before": job.not_before})
+
+
+def _still_runs(node_id: str, run: RunSeen) -> Cause:
+    what = "has ended, which must be taken note of first" if run.state is RunState.EXITED else "still runs"
+    sentence = f"rank {run.rank} of epoch {run.epoch} {what} on node {node_id}: two epochs never run at once"
+    return Cause(code=_C.STILL_RUNS, sentence=sentence, by=node_id, numbers={"epoch": float(run.epoch)})
+
+
+def _kept_for(ahead: str, cause: Cause) -> Cause:
+    sentence = f"room is kept for {ahead}, which is ahead of it; besides: {cause.sentence}"
+    return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead, numbers=cause.numbers)

@@ -1,0 +1,116 @@
+"""Which run is where: the jobs that run, and their ranks on the nodes that a scorer looks after."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import Struct
+
+from libs.domain.classes import workload_of
+from libs.domain.job import Job
+from services.scorer.thinking.windows import Run
+
+JobKey = tuple[str, int]
+"""A job, and its epoch."""
+RunKey = tuple[str, int, int]
+"""And the rank."""
+
+
+class OnNode(Struct):
+    """The runs on one of our nodes."""
+
+    by_key: dict[RunKey, Run]
+    by_gpu: dict[int, Run]
+
+
+class Whereabouts:
+    """`leads`: all runs of the jobs whose first rank is on our nodes, wherever these are."""
+
+    def __init__(self) -> None:
+        self.jobs: Mapping[JobKey, Job] = {}  # that run
+        self.workload_of: dict[JobKey, str] = {}
+        self.leads: dict[JobKey, list[Run]] = {}
+        self._since: dict[JobKey, float] = {}  # we know that they do
+        self._runs: dict[RunKey, Run] = {}
+        self._on: dict[str, OnNode] = {}
+
+    def learn(self, running: Mapping[JobKey, Job], now: float) -> list[JobKey]:
+        """All jobs that run now. Returns those that do no more."""
+        gone = [key for key in self.jobs if key not in running]
+        for key in gone:
+            self._displace(key)
+            del self._since[key], self.workload_of[key]
+        for key, job in running.items():
+            known = self.jobs.get(key)
+            if known is None:
+                self._since[key] = now
+                self.workload_of[key] = workload_of(job.spec)
+            if known is None or known.version != job.version:
+                self._place(key, job, now, self._displace(key))
+        self.jobs = running
+        return gone
+
+    def own(self, node_ids: Iterable[str], now: float) -> None:
+        """These nodes are ours from now on, and no others."""
+        known, self._runs, self.leads = self._runs, {}, {}
+        self._on = {node_id: OnNode({}, {}) for node_id in sorted(node_ids)}
+        for key, job in self.jobs.items():
+            self._place(key, job, now, known)
+
+    def on(self, node_id: str) -> OnNode | None:
+        return self._on.get(node_id)
+
+    def run(self, key: RunKey) -> Run | None:
+        """One on our nodes, or of a job that we lead."""
+        return self._runs.get(key)
+
+    def runs_here(self) -> Iterator[Run]:
+        return (run for on in self._on.values() for run in on.by_key.values())
+
+    def known_for(self, key: JobKey, now: float) -> float:
+        """Seconds."""
+        return now - self._since.get(key, now)
+
+    def nodes_led_to(self) -> frozenset[str]:
+        """Where runs are of jobs that we lead."""
+        return frozenset(run.node_id for runs in self.leads.values() for run in runs)
+
+    def _place(self, key: JobKey, job: Job, now: float, known: Mapping[RunKey, Run]) -> None:
+        """Its ranks on our nodes; if the first is there, all of them: then its curve is ours to draw."""
+        assert job.placement is not None
+        allocations = job.placement.allocations
+        leads = bool(allocations) and allocations[0].node_id in self._on
+        ranks = sum(bool(one.gpus) for one in allocations)
+        first = min((one.rank for one in allocations if one.gpus), default=-1)
+        for allocation in allocations:
+            on = self._on.get(allocation.node_id)
+            if on is None and not leads:
+                continue
+            run = known.get((*key, allocation.rank))
+            if run is None or (run.node_id, run.gpus) != (allocation.node_id, allocation.gpus):
+                workload = self.workload_of[key]
+                run = Run(job, allocation, workload=workload, ranks=ranks, first=allocation.rank == first, now=now)
+            if run.cpus != allocation.cpus:
+                run.cpus = allocation.cpus
+                run.begin(now)  # its pace is still of what it had
+            self._runs[*key, allocation.rank] = run
+            if leads:
+                self.leads.setdefault(key, []).append(run)
+            if on is not None:
+                on.by_key[*key, allocation.rank] = run
+                on.by_gpu.update(dict.fromkeys(allocation.gpus, run))
+
+    def _displace(self, key: JobKey) -> dict[RunKey, Run]:
+        """A job that has ended, or will be placed as it is now. Returns what it was."""
+        self.leads.pop(key, None)
+        job = self.jobs.get(key)
+        found: dict[RunKey, Run] = {}
+        if job is None or job.placement is None:
+            return found
+        for allocation in job.placement.allocations:
+            run = self._runs.pop((*key, allocation.rank), None)
+            if run is None:
+                continue
+            found[*key, allocation.rank] = run
+            if (on := self._on.get(run.node_id)) is not None:
+                on.by_key.pop((*key, allocation.rank), None)
+                on.by_gpu = {gpu: holder for gpu, holder in on.by_gpu.items() if holder is not run}
+        return found
