@@ -381,7 +381,9 @@ async def test_runs_that_flood_their_node_with_long_lines_hold_up_nobody(home: H
         await asyncio.sleep(0.01)
         worked = time.process_time() - worked
         own, longest = own + worked, max(longest, worked)
-    assert own < 1.0, "some 0.2 s each second, and as much at once"
+    assert own / (time.monotonic() - began) < 0.75, (
+        "some 0.2 s each second, and as much at once; all of it without a bound"
+    )
     assert longest < 0.1
     assert late <= 2
     for key in flooding:

@@ -176,9 +176,9 @@ def test_a_new_leader_waits_as_long_as_the_one_before_it_may_hold() -> None:
 def test_one_whose_claim_came_back_from_the_server_of_the_one_before_it_waits_a_lapse() -> None:
     for server, until in (("nats-1", 57.0), ("nats-2", 50.0 + LONG)):
         new = Peers(pool="default", name="new", holds_seconds=HOLDS)
-        new.hear(new.tell(51.0, leads=False, epoch=1), 51.0, Connection(server, 3))
+        new.hear(new.tell(51.0, leads=False, epoch=1), 51.0, Connection(server=server, number=3))
         assert new.held_until(taken(PLEDGE), 50.0) == 50.0 + LONG
-        new.hear(new.tell(52.0, leads=True, epoch=2), 52.0, Connection(server, 3))
+        new.hear(new.tell(52.0, leads=True, epoch=2), 52.0, Connection(server=server, number=3))
         assert new.held_until(taken(PLEDGE), 50.0) == until
 
 
@@ -201,7 +201,7 @@ def test_nobody_is_held_any_more_when_the_new_leader_begins_to_count_a_lease(
         world.deaf.add("standby")
         world.talk(3)
         world.deaf.clear()
-        world.connections["standby"] = Connection("nats-2", 8)
+        world.connections["standby"] = Connection(server="nats-2", number=8)
     pledge = world.renew("leader")
     until: float | None = None
     for number, (seconds, leader_speaks, standby_speaks, is_cut) in enumerate(steps):
