@@ -65,8 +65,7 @@ class LogCopy:
         self._stopping = True
         stream = self._stream
         if stream is not None:
-            with suppress(AttributeError, OSError, DockerException):  # It may be ending by itself at this moment.
-                stream.close()  # type: ignore[attr-defined]
+            _close(stream)
 
     def over(self) -> None:
         """The container has ended: it is seen here too."""
@@ -128,6 +127,7 @@ class LogCopy:
                     self._keep(counts)
         finally:
             self._stream = None
+            _close(stream)
             if not skip:  # Else it broke off among what was copied before, and nothing has moved.
                 self._keep(counts)
 
@@ -151,6 +151,12 @@ class LogCopy:
         store_position(self._log, position)
         self._position = position
         self._kept = (time.monotonic(), self._size)
+
+
+def _close(stream: object) -> None:
+    """Let go of its connection, which the engine may be closing at this moment."""
+    with suppress(AttributeError, OSError, DockerException):
+        stream.close()  # type: ignore[attr-defined]
 
 
 class _Seconds:
