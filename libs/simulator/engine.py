@@ -12,7 +12,7 @@ from libs.planning.policy import Policy
 from libs.planning.queue import Queue
 from libs.simulator.agenda import Agenda, What
 from libs.simulator.deciding import Deciding
-from libs.simulator.job import Job
+from libs.simulator.job import SimulatedJob
 from libs.simulator.lives import Lives
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Outcome
@@ -23,7 +23,7 @@ from libs.simulator.truth import Truth
 from libs.simulator.workload import Workload
 
 
-class Engine:
+class Simulation:
     """One simulation; `run` it once."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Engine:
         self._policy = policy
         self._world = world
         self._progress = progress
-        self._jobs = [Job(number, trace) for number, trace in enumerate(workload.jobs)]
+        self._jobs = [SimulatedJob(number, trace) for number, trace in enumerate(workload.jobs)]
         self._agenda = Agenda()
         dice = Random(seed)
         truth = Truth(cluster, world, belief=scores, dice=dice)
