@@ -1,6 +1,6 @@
 """The event-driven simulator: jobs arrive, start, move, are evicted, end; nodes fail; and each time it is decided anew.
 
-Who is served first, who displaces whom, who may overtake, where a gang goes and who moves: all of that is asked of the
+Who is served first, who preempts whom, who may overtake, where a gang goes and who moves: all of that is asked of the
 scheduler's own planning (`deciding.py`). All else is only what the world does.
 """
 

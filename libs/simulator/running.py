@@ -1,4 +1,4 @@
-"""The jobs that hold GPUs: how many, until when as far as anybody knows, and who may be displaced by whom."""
+"""The jobs that hold GPUs: how many, until when as far as anybody knows, and who may be preempted by whom."""
 
 from bisect import bisect_left, insort
 
@@ -51,7 +51,7 @@ class Running:
             insort(self.endings, job.ending)
 
     def rank(self, job: SimulatedJob, now: float) -> float | None:
-        """File it for those who may displace it. Returns when its tier is another, if it runs on."""
+        """File it for those who may preempt it. Returns when its tier is another, if it runs on."""
         if self._order.tier is None:
             return None
         self._unrank(job)

@@ -1,4 +1,4 @@
-"""Jobs that must run on one node, or on certain GPUs of it: nowhere else, whoever places, moves or displaces."""
+"""Jobs that must run on one node, or on certain GPUs of it: nowhere else, whoever places, moves or preempts."""
 
 from typing import Any
 
@@ -178,7 +178,7 @@ def test_a_pinned_job_waits_for_its_gpu_and_holds_nobody_back() -> None:
     assert placement.why.startswith(f"pinned: 1 GPU of {there}")
 
 
-def test_a_pinned_job_displaces_whoever_has_its_gpu_and_nobody_else() -> None:
+def test_a_pinned_job_preempts_whoever_has_its_gpu_and_nobody_else() -> None:
     w = world(gpus=4)
     for name in ("j-1", "j-2", "j-3", "j-4"):
         w.submit(name)

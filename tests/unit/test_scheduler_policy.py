@@ -158,7 +158,7 @@ def test_conservative_delays_nobody_who_waits() -> None:
 # orders
 
 
-def test_srtf_serves_first_who_has_least_left_and_displaces_who_needs_much_more() -> None:
+def test_srtf_serves_first_who_has_least_left_and_preempts_who_needs_much_more() -> None:
     w = led("srtf")
     w.submit("j-long", gpus=4, spec={"time_limit": "10h"})
     w.round()
@@ -185,7 +185,7 @@ def test_srtf_leaves_alone_who_may_not_be_pre_empted() -> None:
     assert w.state("j-long") is S.RUNNING
 
 
-def test_las_displaces_who_has_had_much_and_counts_all_epochs() -> None:
+def test_las_preempts_who_has_had_much_and_counts_all_epochs() -> None:
     w = led("las")
     w.submit("j-old", gpus=4)
     w.round()
