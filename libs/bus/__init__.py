@@ -31,7 +31,7 @@ class BusClosedError(BusError):
     """The bus is closed."""
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class RawRequest(Struct, frozen=True, kw_only=True):
     """A raw request, for those who must see its bytes and headers."""
 
     payload: bytes
@@ -92,7 +92,7 @@ class Bus(Protocol):
         """Answer every request of `kind` with what `handler` returns; None leaves it to another."""
 
     async def answer_raw(
-        self, subject: str, handler: Callable[[Asked], Awaitable[Struct]], *, group: str = "", at_once: int = 64
+        self, subject: str, handler: Callable[[RawRequest], Awaitable[Struct]], *, group: str = "", at_once: int = 64
     ) -> Subscription:
         """Answer requests whose payload is not one of our messages."""
 
@@ -103,14 +103,14 @@ class Bus(Protocol):
         Raises NoAnswerError while it cannot be made.
         """
 
-    async def emit(self, events: "list[Event]") -> None:
+    async def emit(self, events: "list[StreamEvent]") -> None:
         """Store events in the stream, in order; return when all are stored. One `id` twice is stored once.
 
         Raises NoAnswerError when that could not be confirmed for all of them: emit them again.
         """
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class StreamEvent(Struct, frozen=True, kw_only=True):
     """One event for the stream: `weft.events.…`, its payload, and the id by which a repeat is recognised."""
 
     subject: str

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from libs.bus import Asked
+from libs.bus import RawRequest
 from libs.bus.wire import decode, encode, subject_of
 from libs.messages import Message
 
@@ -71,16 +71,16 @@ def answering(kind: type[M], handler: Callable[[M], Awaitable[msgspec.Struct | N
     return work
 
 
-def answering_raw(handler: Callable[[Asked], Awaitable[msgspec.Struct]]) -> Work:
+def answering_raw(handler: Callable[[RawRequest], Awaitable[msgspec.Struct]]) -> Work:
     async def work(heard: Heard) -> None:
-        answer = await handler(Asked(payload=heard.payload, headers=heard.headers))
+        answer = await handler(RawRequest(payload=heard.payload, headers=heard.headers))
         if heard.respond:
             await heard.respond(encode(answer))
 
     return work
 
 
-class Hands:
+class HandlerQueue:
     """Does `work` for all that is given, in the order given, `at_once` at most at a time.
 
     What is more than it can hold, cannot be decoded or fails is logged and counted, and is no reason to stop.

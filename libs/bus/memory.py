@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from libs.bus import Asked, BusClosedError, Event, NoAnswerError, nothing
-from libs.bus.hands import Hands, Heard, Work, answering, answering_raw, hearing
+from libs.bus import BusClosedError, NoAnswerError, RawRequest, StreamEvent, nothing
+from libs.bus.hands import HandlerQueue, Heard, Work, answering, answering_raw, hearing
 from libs.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
 from libs.messages import Message
 from libs.messages.connection import Connection
@@ -20,7 +20,7 @@ SUBJECTS_REMEMBERED = 10_000
 
 
 class MemorySubscription:
-    def __init__(self, bus: "MemoryBus", pattern: str, group: str, hands: Hands) -> None:
+    def __init__(self, bus: "MemoryBus", pattern: str, group: str, hands: HandlerQueue) -> None:
         self._bus = bus
         self.pattern = pattern
         self.group = group
@@ -36,7 +36,7 @@ class MemoryBus:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.events: list[Event] | None = None
+        self.events: list[StreamEvent] | None = None
         self._event_ids: set[str] = set()
         self._subscriptions: list[MemorySubscription] = []
         self._listening: dict[str, list[MemorySubscription]] = {}  # by subject, as found when it was last said
@@ -100,7 +100,12 @@ class MemoryBus:
         return self._listen(subject_for(kind, tokens), answering(kind, handler), group, at_once)
 
     async def answer_raw(
-        self, subject: str, handler: Callable[[Asked], Awaitable[msgspec.Struct]], *, group: str = "", at_once: int = 64
+        self,
+        subject: str,
+        handler: Callable[[RawRequest], Awaitable[msgspec.Struct]],
+        *,
+        group: str = "",
+        at_once: int = 64,
     ) -> MemorySubscription:
         return self._listen(subject, answering_raw(handler), group, at_once)
 
@@ -114,7 +119,7 @@ class MemoryBus:
             self._event_ids.clear()
         return made
 
-    async def emit(self, events: list[Event]) -> None:
+    async def emit(self, events: list[StreamEvent]) -> None:
         for event in events:
             check_event(event)
         self._check_open()
@@ -139,7 +144,7 @@ class MemoryBus:
 
     def _listen(self, pattern: str, work: Work, group: str, at_once: int) -> MemorySubscription:
         self._check_open()
-        hands = Hands(work, at_once=at_once, counts=self.counts)
+        hands = HandlerQueue(work, at_once=at_once, counts=self.counts)
         subscription = MemorySubscription(self, pattern, group, hands)
         self._subscriptions.append(subscription)
         self._listening.clear()

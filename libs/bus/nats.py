@@ -16,8 +16,8 @@ from nats import errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from libs.bus import Asked, BusClosedError, BusError, Event, NoAnswerError, nothing
-from libs.bus.hands import Hands, Heard, Work, answering, answering_raw, count_loss, hearing
+from libs.bus import BusClosedError, BusError, NoAnswerError, RawRequest, StreamEvent, nothing
+from libs.bus.hands import HandlerQueue, Heard, Work, answering, answering_raw, count_loss, hearing
 from libs.bus.nats_client import FLUSH_SECONDS_MAX, SteadyClient
 from libs.bus.nats_stream import emit, ensure_reader, ensure_stream
 from libs.bus.wire import check_event, decode_answer, encode, subject_for, subject_of
@@ -44,7 +44,7 @@ FORBIDDEN = re.compile(r"permissions violation for (publish|subscription) to \"(
 
 class NatsSubscription:
     def __init__(
-        self, client: SteadyClient, subscription: Subscription, hands: Hands, among: "set[NatsSubscription]"
+        self, client: SteadyClient, subscription: Subscription, hands: HandlerQueue, among: "set[NatsSubscription]"
     ) -> None:
         self._client = client
         self._subscription = subscription
@@ -196,7 +196,12 @@ class NatsBus:
         return await self._listen(subject_for(kind, tokens), answering(kind, handler), group, at_once)
 
     async def answer_raw(
-        self, subject: str, handler: Callable[[Asked], Awaitable[msgspec.Struct]], *, group: str = "", at_once: int = 64
+        self,
+        subject: str,
+        handler: Callable[[RawRequest], Awaitable[msgspec.Struct]],
+        *,
+        group: str = "",
+        at_once: int = 64,
     ) -> NatsSubscription:
         return await self._listen(subject, answering_raw(handler), group, at_once)
 
@@ -207,7 +212,7 @@ class NatsBus:
             await ensure_reader(self.request_raw)
         return new
 
-    async def emit(self, events: list[Event]) -> None:
+    async def emit(self, events: list[StreamEvent]) -> None:
         for event in events:
             check_event(event)
         await emit(self._say, self.request_raw, events)
@@ -251,7 +256,7 @@ class NatsBus:
     async def _listen(self, subject: str, work: Work, group: str, at_once: int) -> NatsSubscription:
         """Return when the server knows that we listen; made while it is away, it is told when it is back."""
         self._check_open()
-        hands = Hands(work, at_once=at_once, counts=self.counts)
+        hands = HandlerQueue(work, at_once=at_once, counts=self.counts)
 
         async def hear(message: Msg) -> None:
             hands.give(self._heard(message))

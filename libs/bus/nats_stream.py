@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from libs.bus import BusError, Event, NoAnswerError
+from libs.bus import BusError, NoAnswerError, StreamEvent
 from libs.bus.wire import EVENTS, decode
 from libs.credentials.permissions import READER, STREAM
 
@@ -74,13 +74,13 @@ class Say(Protocol):
     async def __call__(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> None: ...
 
 
-class Ask(Protocol):
+class Requester(Protocol):
     async def __call__(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, seconds_max: float
     ) -> bytes: ...
 
 
-async def ensure_stream(ask: Ask, *, replicas: int, before: Callable[[], Awaitable[None]]) -> bool:
+async def ensure_stream(ask: Requester, *, replicas: int, before: Callable[[], Awaitable[None]]) -> bool:
     """Make the stream, once `before` is done, or bring the one that is there up to date. True: it was not there.
 
     Raises NoAnswerError while it cannot be made: JetStream does not answer, or has no room for it.
@@ -100,7 +100,7 @@ async def ensure_stream(ask: Ask, *, replicas: int, before: Callable[[], Awaitab
     return True
 
 
-async def ensure_reader(ask: Ask) -> None:
+async def ensure_reader(ask: Requester) -> None:
     """Make the pull consumer that integrators may use. Events are published without it too, so a failure is logged."""
     payload = msgspec.json.encode(READER_CONFIG)
     try:
@@ -112,7 +112,7 @@ async def ensure_reader(ask: Ask) -> None:
         logger.warning("the consumer %s of %s was not made: %s", READER, STREAM, failure.description)
 
 
-async def emit(say: Say, ask: Ask, events: list[Event]) -> None:
+async def emit(say: Say, ask: Requester, events: list[StreamEvent]) -> None:
     """Store all, in batches that are stored whole or not at all; where that cannot be, one by one.
 
     Raises NoAnswerError when it is not known of each that it is stored.
@@ -123,7 +123,7 @@ async def emit(say: Say, ask: Ask, events: list[Event]) -> None:
             await _store_each(ask, batch)
 
 
-async def _store_as_one(say: Say, ask: Ask, events: list[Event]) -> bool:
+async def _store_as_one(say: Say, ask: Requester, events: list[StreamEvent]) -> bool:
     """False: the server refused, so none is stored by this. It does when it knows one of them already."""
     batch = uuid.uuid4().hex
     *most, last = [
@@ -148,7 +148,7 @@ async def _store_as_one(say: Say, ask: Ask, events: list[Event]) -> bool:
     return stored.error is None and (stored.stream, stored.batch, stored.count) == (STREAM, batch, len(events))
 
 
-async def _store_each(ask: Ask, events: list[Event]) -> None:
+async def _store_each(ask: Requester, events: list[StreamEvent]) -> None:
     """All are under way at once, in their order; those stored before are recognised by their id."""
     async with asyncio.TaskGroup() as tasks:
         storing = [tasks.create_task(_store(ask, event)) for event in events]
@@ -156,7 +156,7 @@ async def _store_each(ask: Ask, events: list[Event]) -> None:
         raise NoAnswerError(f"{len(reasons)} of {len(events)} events are not known to be stored: {reasons[0]}")
 
 
-async def _store(ask: Ask, event: Event) -> str:
+async def _store(ask: Requester, event: StreamEvent) -> str:
     """Why it may not be stored; "" when it is."""
     try:
         answer = await ask(event.subject, event.payload, headers=_headers(event), seconds_max=STORE_SECONDS_MAX)
@@ -168,11 +168,11 @@ async def _store(ask: Ask, event: Event) -> str:
     return "" if stored.stream == STREAM else f"{stored.stream or 'someone else'} answered in place of {STREAM}"
 
 
-def _headers(event: Event) -> dict[str, str]:
+def _headers(event: StreamEvent) -> dict[str, str]:
     return {**event.headers, "Nats-Msg-Id": event.id}
 
 
-async def _api(ask: Ask, verb: str, body: Mapping[str, Any] | None = None) -> StreamReply:
+async def _api(ask: Requester, verb: str, body: Mapping[str, Any] | None = None) -> StreamReply:
     payload = msgspec.json.encode(body) if body else b""
     answer = await ask(f"$JS.API.STREAM.{verb}.{STREAM}", payload, seconds_max=API_SECONDS_MAX)
     return _decoded(answer, StreamReply)

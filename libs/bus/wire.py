@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from libs.bus import BusError, Event
+from libs.bus import BusError, StreamEvent
 from libs.messages import Message
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ def matches(pattern: str, subject: str) -> bool:
     return len(wanted) == len(tokens) and all(want in ("*", token) for want, token in zip(wanted, tokens, strict=True))
 
 
-def check_event(event: Event) -> None:
+def check_event(event: StreamEvent) -> None:
     """Refuse an event that would not reach the stream, or not be recognised when it is repeated."""
     if not event.subject.startswith(EVENTS) or not all(map(TOKEN.fullmatch, event.subject.split("."))):
         raise ValueError(f"not a subject of an event: {event.subject!r}")

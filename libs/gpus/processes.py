@@ -18,7 +18,7 @@ REMEMBERED_SECONDS: Final = 2.0
 _NO_PIDS: Final = frozenset({0, 0xFFFF_FFFF})  # what a driver of another version than the binding makes of a pid
 
 
-class Processes:
+class GpuProcessReader:
     """Remembers how far it has read the driver's log of who was busy on one GPU.
 
     The clients of an MPS server have their memory told, but the driver puts all their SM time on the server.

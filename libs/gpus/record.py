@@ -14,7 +14,7 @@ from libs.domain.cluster import Gpu
 from libs.gpus.beside import SilentError, in_time
 from libs.gpus.inventory import INVENTORY_SECONDS_MAX, inventory
 from libs.gpus.nvml import DRIVER, Nvml
-from libs.gpus.recording import FORMAT, Header, Moment, line
+from libs.gpus.recording import FORMAT, RecordedMoment, RecordingHeader, line
 from libs.gpus.source import DriverSource, Samples, SourceError
 from libs.messages.signals import GpuSample
 
@@ -125,7 +125,7 @@ def _record(
         samples = _in_time(source.read)
         if not taken:
             file.write(line(_header(source, gpus, samples, period)))
-        file.write(line(Moment(at=at, samples=samples)))
+        file.write(line(RecordedMoment(at=at, samples=samples)))
         file.flush()  # so that what was recorded is whole lines, whenever somebody stops it
         taken += 1
         if taken * period >= seconds:
@@ -133,10 +133,12 @@ def _record(
         sleep(max(0.0, begun + taken * period - clock()))
 
 
-def _header(source: DriverSource, gpus: tuple[Gpu, ...], samples: Samples, period: float) -> Header:
+def _header(source: DriverSource, gpus: tuple[Gpu, ...], samples: Samples, period: float) -> RecordingHeader:
     driver = next((sample.driver for sample in samples if sample.driver), "")
     near = tuple((*pair, share) for pair, share in source.near.items())
-    return Header(recording=FORMAT, provider=source.provider, driver=driver, period=period, gpus=gpus, near=near)
+    return RecordingHeader(
+        recording=FORMAT, provider=source.provider, driver=driver, period=period, gpus=gpus, near=near
+    )
 
 
 def _check(

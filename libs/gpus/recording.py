@@ -20,7 +20,7 @@ class RecordingError(Exception):
     """What is wrong with a recording, with its file and line."""
 
 
-class Header(Struct, frozen=True, kw_only=True):
+class RecordingHeader(Struct, frozen=True, kw_only=True):
     """The first line. `provider` and `driver` as in GpuSample; `period` in seconds."""
 
     recording: int  # the format
@@ -31,7 +31,7 @@ class Header(Struct, frozen=True, kw_only=True):
     near: tuple[tuple[int, int, str], ...] = ()  # two GPUs' indices, and the nearest thing that they share
 
 
-class Moment(Struct, frozen=True, kw_only=True):
+class RecordedMoment(Struct, frozen=True, kw_only=True):
     """Each further line: one sample of each GPU, in the header's order, `at` seconds after the first."""
 
     at: float
@@ -39,11 +39,11 @@ class Moment(Struct, frozen=True, kw_only=True):
 
 
 class Recording(Struct, frozen=True, kw_only=True):
-    header: Header
-    moments: tuple[Moment, ...]
+    header: RecordingHeader
+    moments: tuple[RecordedMoment, ...]
 
 
-def line(record: Header | Moment) -> bytes:
+def line(record: RecordingHeader | RecordedMoment) -> bytes:
     return msgspec.json.encode(record) + b"\n"
 
 
@@ -67,9 +67,9 @@ def load(path: Path) -> Recording:
     return Recording(header=header, moments=moments)
 
 
-def _header(path: Path, first: bytes) -> Header:
+def _header(path: Path, first: bytes) -> RecordingHeader:
     try:
-        header = msgspec.json.decode(first, type=Header)
+        header = msgspec.json.decode(first, type=RecordingHeader)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordingError(f"{path}:1: not the first line of a recording of GPUs: {error}") from error
     if header.recording != FORMAT:
@@ -79,9 +79,9 @@ def _header(path: Path, first: bytes) -> Header:
     return header
 
 
-def _moments(path: Path, header: Header, lines: list[bytes]) -> Iterator[Moment]:
+def _moments(path: Path, header: RecordingHeader, lines: list[bytes]) -> Iterator[RecordedMoment]:
     expected = [gpu.uuid for gpu in header.gpus]
-    decoder = msgspec.json.Decoder(Moment)
+    decoder = msgspec.json.Decoder(RecordedMoment)
     for number, content in enumerate(lines, 2):
         if not content.endswith(b"\n"):
             raise RecordingError(f"{path}:{number}: cut off: the line does not end")

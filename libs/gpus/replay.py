@@ -19,7 +19,7 @@ _GROWING: Final = ("energy_joules", "power_capped_seconds", "thermal_seconds")
 """Totals: in the second round they go on from where the first ended."""
 
 
-class Replay:
+class ReplayedGpus:
     """A `Source` of the recording in `path`, or RecordingError. Processes are left out: a pid means nothing elsewhere.
 
     The first sample is given when it is first read; the last is followed by the first, one period later.

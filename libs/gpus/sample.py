@@ -8,7 +8,7 @@ from libs.gpus.asking import Asker
 from libs.gpus.gpm import Gpm
 from libs.gpus.links import Links
 from libs.gpus.nvml import DRIVER, MIG_PREFIX, PCIE_RECEIVED, PCIE_SENT, Handle, Nvml, provider_of
-from libs.gpus.processes import Processes
+from libs.gpus.processes import GpuProcessReader
 from libs.gpus.values import Values, quick_values, slow_values
 from libs.messages.signals import GpuSample
 
@@ -109,7 +109,7 @@ class _One:
         self._slow: Values = {}
         self._slow_due: float | None = None
         self._links = Links()
-        self._processes = Processes()
+        self._processes = GpuProcessReader()
         self._gpm: Gpm | None = None
         self._gpm_instance: int | None = None
         self._throughput: tuple[float, Values] | None = None

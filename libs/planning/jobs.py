@@ -7,7 +7,7 @@ from msgspec import structs
 from libs.domain.classes import NOTHING_LEARNT, class_of
 from libs.domain.job import Job, JobState
 from libs.planning.order.standing import Order, Standing
-from libs.planning.room import Asked, gpus_least, shape_of
+from libs.planning.room import PlacementRequest, gpus_least, shape_of
 
 
 def standing_of(job: Job, now: float, order: Order) -> Standing:
@@ -47,6 +47,6 @@ def ends_at(job: Job) -> float | None:
     return None if limit is None else (job.started_at or job.since) + limit
 
 
-def asked_by(job: Job, learnt: Mapping[str, str] = NOTHING_LEARNT) -> Asked:
+def asked_by(job: Job, learnt: Mapping[str, str] = NOTHING_LEARNT) -> PlacementRequest:
     """`learnt`: the classes of workloads."""
-    return Asked(class_of(job.spec, learnt), job.id)
+    return PlacementRequest(class_of(job.spec, learnt), job.id)

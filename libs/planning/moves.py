@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from libs.domain.job import Allocation
 from libs.planning.order.standing import Key
-from libs.planning.room import Asked, Room, Shape
+from libs.planning.room import PlacementRequest, Room, Shape
 
 HORIZON_S = 7200.0
 JOINT_MOST = 64  # up to so many jobs are thought over together; of more, each by itself
@@ -26,7 +26,7 @@ class Movable(Struct, frozen=True, kw_only=True):
 
     job_id: str
     shape: Shape
-    asked: Asked
+    asked: PlacementRequest
     allocations: tuple[Allocation, ...]
     gpus: int
     left_s: float

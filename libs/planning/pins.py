@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from libs.domain.cluster import Request
     from libs.domain.job import Job
-    from libs.planning.room import Asked, NodeRoom, Picks, Room, Shape, Want
+    from libs.planning.room import NodeRoom, Picks, PlacementRequest, Room, Shape, Want
 
 NAMED_MAX = 3
 
@@ -26,7 +26,7 @@ def is_pinned(shape: Shape) -> bool:
     return any(want.request.node is not None for want in shape)
 
 
-def pinned(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+def pinned(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
     """On its node alone; on exactly the GPUs it is pinned to, else on the fastest that are free there."""
     node = room.nodes.get(want.request.node or "")
     if node is None or not room.is_open(node.node.id) or node.count(want.request, count) < count:

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from libs.domain.job import Allocation
 from libs.planning.order.standing import Key
-from libs.planning.room import NOBODY, Asked, Room, Shape
+from libs.planning.room import NOBODY, PlacementRequest, Room, Shape
 
 
 class Holder(Struct, frozen=True, kw_only=True):
@@ -24,7 +24,9 @@ class Clearing(Struct, frozen=True):
     nodes: tuple[str, ...]
 
 
-def clearing_for(shape: Shape, *, room: Room, holders: Sequence[Holder], asked: Asked = NOBODY) -> Clearing | None:
+def clearing_for(
+    shape: Shape, *, room: Room, holders: Sequence[Holder], asked: PlacementRequest = NOBODY
+) -> Clearing | None:
     """Those of `holders` without whom `shape` fits; None if it would not fit without all of them.
 
     `room` is left as it was found.
@@ -61,7 +63,7 @@ def clearing_for(shape: Shape, *, room: Room, holders: Sequence[Holder], asked: 
     )
 
 
-def _fits(shape: Shape, room: Room, asked: Asked) -> bool:
+def _fits(shape: Shape, room: Room, asked: PlacementRequest) -> bool:
     return room.find(shape, asked) is not None
 
 

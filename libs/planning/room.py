@@ -79,18 +79,18 @@ Chunks = list[tuple[float, tuple[int, ...]]]
 Picks = list[tuple["NodeRoom", list[tuple[int, ...]]]]
 """Nodes, and the GPUs there of each replica that goes to them."""
 
-Placer = Callable[["Room", "Want", int, "Asked"], Picks | None]
+Placer = Callable[["Room", "Want", int, "PlacementRequest"], Picks | None]
 """Finds a place for so many replicas of one role, all of them or none. It must not change the room."""
 
 
-class Asked(Struct, frozen=True):
+class PlacementRequest(Struct, frozen=True):
     """Who a place is for, as far as a placement may care. `key` stands in for dice where some are thrown."""
 
     job_class: str = ""
     key: str = ""
 
 
-NOBODY = Asked()
+NOBODY = PlacementRequest()
 
 Shape = tuple[Want, ...]
 """What a job needs of a pool. Jobs of one shape fit, or do not, alike."""
@@ -268,7 +268,7 @@ class Room:
         for allocation in allocations:
             self.give_back(allocation)
 
-    def place(self, shape: Shape, asked: Asked = NOBODY) -> tuple[Allocation, ...] | NoRoom:
+    def place(self, shape: Shape, asked: PlacementRequest = NOBODY) -> tuple[Allocation, ...] | NoRoom:
         """Find a place for the whole gang, or say why there is none; the room stays as it is until `take`.
 
         Roles are placed one after the other, in the order of the shape, and ranks numbered so. Where not all the
@@ -276,14 +276,14 @@ class Room:
         """
         return self.find(shape, asked) or NoRoom(self._why_none(smallest(shape), asked))
 
-    def find(self, shape: Shape, asked: Asked = NOBODY) -> tuple[Allocation, ...] | None:
+    def find(self, shape: Shape, asked: PlacementRequest = NOBODY) -> tuple[Allocation, ...] | None:
         """As `place`, for a caller that does not ask why there is none: that costs more than to look."""
         found = self._find(shape, asked)
         if found or all(want.least == want.count for want in shape):
             return found
         return self._find_fewer(shape, asked)
 
-    def _find_fewer(self, shape: Shape, asked: Asked) -> tuple[Allocation, ...] | None:
+    def _find_fewer(self, shape: Shape, asked: PlacementRequest) -> tuple[Allocation, ...] | None:
         """A place for fewer replicas than wanted: the same part of what each role wants beyond its least, then more of
         one role after the other."""
         counts = smallest(shape)
@@ -300,7 +300,7 @@ class Room:
         return best
 
     def _most(
-        self, shape_of_size: Callable[[int], Shape], largest: int, asked: Asked
+        self, shape_of_size: Callable[[int], Shape], largest: int, asked: PlacementRequest
     ) -> tuple[Shape, tuple[Allocation, ...]] | None:
         """The largest of the sizes 1 … `largest` that fits, with its place; found by halving."""
         best: tuple[Shape, tuple[Allocation, ...]] | None = None
@@ -314,7 +314,7 @@ class Room:
                 high = middle - 1
         return best
 
-    def _find(self, shape: Shape, asked: Asked) -> tuple[Allocation, ...] | None:
+    def _find(self, shape: Shape, asked: PlacementRequest) -> tuple[Allocation, ...] | None:
         """The place of exactly so many replicas, or None."""
         if len(shape) == 1:
             return self._place_role(shape[0], 0, asked) or None
@@ -329,7 +329,7 @@ class Room:
         self._put_back(taken)
         return tuple(taken)
 
-    def _why_none(self, shape: Shape, asked: Asked) -> Cause:
+    def _why_none(self, shape: Shape, asked: PlacementRequest) -> Cause:
         """Why there is no place for a shape that does not fit: of the first role for which there is none."""
         taken: list[Allocation] = []
         for want in shape:
@@ -350,7 +350,7 @@ class Room:
         for allocation in reversed(tried):
             self._refile(self.nodes[allocation.node_id], allocation, self._restore)
 
-    def _place_role(self, want: Want, first_rank: int, asked: Asked) -> tuple[Allocation, ...]:
+    def _place_role(self, want: Want, first_rank: int, asked: PlacementRequest) -> tuple[Allocation, ...]:
         if want.request.gpus > max(self.buckets, default=0):
             return ()  # no node has so many free
         if want.request.node is not None:

@@ -9,7 +9,7 @@ from libs.domain.quantity import count_text
 from libs.planning.limits import each_asks, short_on_each
 from libs.planning.pins import is_pinned
 from libs.planning.placement.packed import packed
-from libs.planning.room import Asked, Room, Shape
+from libs.planning.room import PlacementRequest, Room, Shape
 from libs.planning.scores import GpuKey
 from libs.planning.slow import SlowGpus
 
@@ -28,7 +28,7 @@ class Why(Struct, frozen=True):
 def why_there(
     room: Room,
     shape: Shape,
-    asked: Asked,
+    asked: PlacementRequest,
     allocations: Sequence[Allocation],
     *,
     placement: str,
@@ -68,7 +68,7 @@ def why_there(
     return Why(sentence, numbers)
 
 
-def packed_instead(room: Room, shape: Shape, asked: Asked) -> tuple[Allocation, ...] | None:
+def packed_instead(room: Room, shape: Shape, asked: PlacementRequest) -> tuple[Allocation, ...] | None:
     """Where packing would put it, if that finds a place at all."""
     placer, room.placer = room.placer, packed
     found = room.find(shape, asked)

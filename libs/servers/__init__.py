@@ -2,7 +2,7 @@
 
 from libs.servers.embedded import Servers, down, erase, postgres_folder, reload_users, status, temporary, up
 from libs.servers.errors import ServerFailedError, ServerMissingError, ServersBusyError, ServersError
-from libs.servers.state import ServerState, State
+from libs.servers.state import ServersState, ServerState
 
 __all__ = [
     "ServerFailedError",
@@ -11,7 +11,7 @@ __all__ = [
     "Servers",
     "ServersBusyError",
     "ServersError",
-    "State",
+    "ServersState",
     "down",
     "erase",
     "postgres_folder",

@@ -13,7 +13,7 @@ from libs.credentials import Credentials
 from libs.servers import home as at
 from libs.servers.errors import ServerFailedError
 from libs.servers.postgres import DATABASE, OWNER
-from libs.servers.state import State, read_state
+from libs.servers.state import ServersState, read_state
 
 CONNECT_SECONDS_MAX = 10
 
@@ -55,7 +55,7 @@ async def down(home: Path) -> None:
         await asyncio.to_thread(at.stop_all, home)
 
 
-async def status(home: Path) -> State:
+async def status(home: Path) -> ServersState:
     """What is remembered of the servers of this home; one that is not running has no pid."""
     with _naming(home):
         return await asyncio.to_thread(at.what_runs, home)

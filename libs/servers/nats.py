@@ -11,7 +11,7 @@ import msgspec
 
 from libs.servers import process
 from libs.servers.errors import ServerFailedError
-from libs.servers.find import Program
+from libs.servers.find import ServerProgram
 
 PROGRAM = "nats-server"
 START_SECONDS_MAX = 15
@@ -36,7 +36,7 @@ include {users}
 """
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
+class NatsSetup(msgspec.Struct, frozen=True, kw_only=True):
     """One NATS server: where it keeps its things, whom it lets in, how often it syncs to disk."""
 
     folder: Path
@@ -73,7 +73,7 @@ def configured_port(folder: Path) -> int:
     return int(listen[1]) if listen else 0
 
 
-def start(setup: Setup, program: Program, *, port: int, remembered_port: int) -> int:
+def start(setup: NatsSetup, program: ServerProgram, *, port: int, remembered_port: int) -> int:
     """Start it and return its pid once it answers; a port lost to someone else in between is picked again."""
     for _ in range(PORTS_TRIED):
         chosen = process.pick_port(port, remembered_port)
@@ -115,7 +115,7 @@ def answer(port: int) -> ServerInfo | None:
     return None
 
 
-def _came_up(setup: Setup, pid: int, port: int) -> bool:
+def _came_up(setup: NatsSetup, pid: int, port: int) -> bool:
     def is_settled() -> bool:
         ended = not process.command_of(pid)  # Until it is the server, this pid is the shell that starts it.
         return ended or (running_pid(setup.folder) == pid and answer(port) is not None)
@@ -123,7 +123,7 @@ def _came_up(setup: Setup, pid: int, port: int) -> bool:
     return process.wait_until(is_settled, START_SECONDS_MAX) and running_pid(setup.folder) == pid
 
 
-def _write_config(setup: Setup, port: int) -> None:
+def _write_config(setup: NatsSetup, port: int) -> None:
     setup.folder.mkdir(mode=0o700, exist_ok=True)
     setup.config.write_text(
         CONFIG.format(

@@ -49,7 +49,7 @@ SETTINGS = {
 }
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
+class PostgresSetup(msgspec.Struct, frozen=True, kw_only=True):
     """One Postgres server: its programs, its folder, its log, and who it runs as."""
 
     programs: Path
@@ -91,7 +91,7 @@ def running(folder: Path) -> Postmaster | None:
     return Postmaster(int(lines[0]), int(lines[3]), ready=len(lines) > 7 and lines[7].strip() == "ready")
 
 
-def initialise(setup: Setup, password: str) -> None:
+def initialise(setup: PostgresSetup, password: str) -> None:
     """Make the data and the database; what an earlier attempt left unfinished is made again."""
     make_folder(setup.folder, 0o700, setup.account)
     unfinished = setup.folder / "data.unfinished"
@@ -111,7 +111,7 @@ def initialise(setup: Setup, password: str) -> None:
     _sync(setup.folder)
 
 
-def start(setup: Setup, *, port: int, remembered_port: int) -> Postmaster:
+def start(setup: PostgresSetup, *, port: int, remembered_port: int) -> Postmaster:
     """Start it and wait until it is ready."""
     # The children of a server that was killed hold its data until they notice.
     process.wait_until(lambda: not process.working_in(setup.data), ORPHANS_SECONDS_MAX)
@@ -156,7 +156,7 @@ def answers(port: int) -> bool:
     return False
 
 
-def _pg_ctl_start(setup: Setup, port: int) -> None:
+def _pg_ctl_start(setup: PostgresSetup, port: int) -> None:
     options = [f"--{name}={value}" for name, value in SETTINGS.items()]
     options += [f"--port={port}", f"--unix_socket_directories={_socket_folder(setup.folder)}"]
     command: list[str | Path] = [
@@ -189,7 +189,7 @@ def _socket_folder(folder: Path) -> str:
     return str(folder) if fits and not set(str(folder)) & set(' ,"') else ""
 
 
-def _forget_strangers(setup: Setup) -> None:
+def _forget_strangers(setup: PostgresSetup) -> None:
     """Drop lock files whose pid is no Postgres any more, but another program or a zombie that nobody reaps.
 
     Postgres itself asks only whether the pid exists, and would refuse to start for ever.
@@ -203,7 +203,7 @@ def _forget_strangers(setup: Setup) -> None:
                 lock.unlink()
 
 
-def _must_run(setup: Setup, program: str, *arguments: str | Path, stdin: IO[bytes]) -> None:
+def _must_run(setup: PostgresSetup, program: str, *arguments: str | Path, stdin: IO[bytes]) -> None:
     done = process.run_as(
         setup.account, [setup.programs / program, *arguments], seconds_max=INITDB_SECONDS_MAX, stdin=stdin
     )

@@ -22,22 +22,22 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class ServersState(msgspec.Struct, frozen=True, kw_only=True):
     nats: ServerState | None = None
     postgres: ServerState | None = None
 
 
-def read_state(home: Path) -> State:
+def read_state(home: Path) -> ServersState:
     path = home / "servers.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=State, dec_hook=lambda kind, value: kind(value))
+        return msgspec.json.decode(path.read_bytes(), type=ServersState, dec_hook=lambda kind, value: kind(value))
     except FileNotFoundError:
-        return State()
+        return ServersState()
     except msgspec.DecodeError as error:
         raise ServerFailedError(f"{path} is not what weft wrote: {error}") from error
 
 
-def write_state(home: Path, state: State) -> None:
+def write_state(home: Path, state: ServersState) -> None:
     unfinished = home / ".servers.json.unfinished"
     unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(state, enc_hook=str)) + b"\n")
     unfinished.replace(home / "servers.json")

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from libs.bus import Asked, Bus, Subscription
+from libs.bus import Bus, RawRequest, Subscription
 from libs.messages import Message
 from libs.service import admin
 from libs.service.admin import Probes
@@ -55,7 +55,7 @@ class AnswerRaw(msgspec.Struct, frozen=True):
     """Answer requests on `subject` that are not our messages."""
 
     subject: str
-    handler: Callable[[Asked], Awaitable[msgspec.Struct]]
+    handler: Callable[[RawRequest], Awaitable[msgspec.Struct]]
     group: str | None = None
     at_once: int = 64
 

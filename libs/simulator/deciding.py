@@ -9,7 +9,7 @@ from libs.planning.moves import JOINT_MOST, Movable, moves_for
 from libs.planning.policy import ALWAYS, GAINFUL, Policy
 from libs.planning.preemption import clearing_for
 from libs.planning.queue import place_of
-from libs.simulator.job import Job
+from libs.simulator.job import SimulatedJob
 from libs.simulator.lives import Lives
 from libs.simulator.model import Cluster, World
 
@@ -18,7 +18,14 @@ class Deciding:
     """`sees_truth`: whether what is believed of GPUs is true, so that a job's speed need not be worked out again."""
 
     def __init__(
-        self, lives: Lives, jobs: Mapping[str, Job], *, cluster: Cluster, policy: Policy, world: World, sees_truth: bool
+        self,
+        lives: Lives,
+        jobs: Mapping[str, SimulatedJob],
+        *,
+        cluster: Cluster,
+        policy: Policy,
+        world: World,
+        sees_truth: bool,
     ) -> None:
         self.decisions = self.placements = 0
         self._lives, self._room, self._queue, self._running = lives, lives.room, lives.queue, lives.running
@@ -70,7 +77,7 @@ class Deciding:
             if not backfill.blocked(job.trace.gpus, lasts):
                 return
 
-    def _place_for(self, job: Job, now: float) -> tuple[Allocation, ...] | None:
+    def _place_for(self, job: SimulatedJob, now: float) -> tuple[Allocation, ...] | None:
         """Where it goes, at once or once others gave way."""
         if job.trace.gpus <= self._running.free:
             found = self._room.find(job.shape, job.asked)
@@ -91,7 +98,7 @@ class Deciding:
         assert found is not None, "room was made for it"
         return found
 
-    def _lasts(self, job: Job) -> float | None:
+    def _lasts(self, job: SimulatedJob) -> float | None:
         estimate = job.trace.work_s if self._world.durations_known else job.trace.estimate_s
         if estimate is None:
             return None
@@ -144,6 +151,6 @@ class Deciding:
         for move in moves:
             self._resettle(self._jobs[move.job_id], now, move.allocations)
 
-    def _resettle(self, job: Job, now: float, allocations: tuple[Allocation, ...]) -> None:
+    def _resettle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
         self.placements += 1
         self._lives.resettle(job, now, allocations)

@@ -1,6 +1,6 @@
 """The event-driven simulator: jobs arrive, start, move, are evicted, end; nodes fail; and each time it is decided anew.
 
-Who is served first, who displaces whom, who may overtake, where a gang goes and who moves: all of that is asked of the
+Who is served first, who preempts whom, who may overtake, where a gang goes and who moves: all of that is asked of the
 scheduler's own planning (`deciding.py`). All else is only what the world does.
 """
 
@@ -12,7 +12,7 @@ from libs.planning.policy import Policy
 from libs.planning.queue import Queue
 from libs.simulator.agenda import Agenda, What
 from libs.simulator.deciding import Deciding
-from libs.simulator.job import Job
+from libs.simulator.job import SimulatedJob
 from libs.simulator.lives import Lives
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Outcome
@@ -23,7 +23,7 @@ from libs.simulator.truth import Truth
 from libs.simulator.workload import Workload
 
 
-class Engine:
+class Simulation:
     """One simulation; `run` it once."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Engine:
         self._policy = policy
         self._world = world
         self._progress = progress
-        self._jobs = [Job(number, trace) for number, trace in enumerate(workload.jobs)]
+        self._jobs = [SimulatedJob(number, trace) for number, trace in enumerate(workload.jobs)]
         self._agenda = Agenda()
         dice = Random(seed)
         truth = Truth(cluster, world, belief=scores, dice=dice)

@@ -3,7 +3,7 @@
 from libs.domain.job import Allocation
 from libs.planning.backfill import Ending
 from libs.planning.order.standing import Standing
-from libs.planning.room import Asked
+from libs.planning.room import PlacementRequest
 from libs.planning.scores import GpuKey
 from libs.simulator.outcome import JobOutcome, outcome_of
 from libs.simulator.pool import shape_of
@@ -12,7 +12,7 @@ from libs.simulator.workload import TraceJob
 NEW_S = 60.0  # how much work a job is taken to have, that only began
 
 
-class Job:
+class SimulatedJob:
     """One job of the trace on its way."""
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Job:
         self.number = number
         self.trace = trace
         self.shape = shape_of(trace.gpus)
-        self.asked = Asked(trace.job_class, trace.id)
+        self.asked = PlacementRequest(trace.job_class, trace.id)
         self.allocations: tuple[Allocation, ...] = ()
         self.slowdown = 1.0
         self.done_s = 0.0  # work

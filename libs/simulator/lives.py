@@ -5,7 +5,7 @@ from libs.planning.order.standing import Order
 from libs.planning.queue import Queue
 from libs.planning.room import Room
 from libs.simulator.agenda import Agenda, What
-from libs.simulator.job import Job
+from libs.simulator.job import SimulatedJob
 from libs.simulator.model import World
 from libs.simulator.outcome import JobOutcome, Spell
 from libs.simulator.pool import gpus_in
@@ -41,7 +41,7 @@ class Lives:
         self._foreseen = foreseen  # does anybody ask when jobs end?
         self._keep_spells = keep_spells
 
-    def wait(self, job: Job, now: float) -> None:
+    def wait(self, job: SimulatedJob, now: float) -> None:
         """It stands in the queue, where it belongs now."""
         standing = job.standing(now, known=self._world.durations_known)
         self.queue.add(standing, job.group)
@@ -49,12 +49,12 @@ class Lives:
         if after is not None:
             self._agenda.add(now + after, What.IS_PROMOTED, job.number, job.version)
 
-    def promote(self, job: Job, now: float) -> None:
+    def promote(self, job: SimulatedJob, now: float) -> None:
         """It waited so long that what it had is forgotten."""
         job.attained_s, job.waits_since = 0.0, now
         self.wait(job, now)
 
-    def settle(self, job: Job, now: float, allocations: tuple[Allocation, ...]) -> None:
+    def settle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
         """It holds these GPUs from now on; the room knows."""
         job.advance(now)
         fresh = job.begun is None
@@ -71,19 +71,19 @@ class Lives:
         job.spell_pause = pause
         self._hold(job, allocations)
 
-    def resettle(self, job: Job, now: float, allocations: tuple[Allocation, ...]) -> None:
+    def resettle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
         """It moves; the room knows. One that had not begun there loses nothing by it."""
         if job.settled_at == now:
             self._hold(job, allocations)
         else:
             self.settle(job, now, allocations)
 
-    def _hold(self, job: Job, allocations: tuple[Allocation, ...]) -> None:
+    def _hold(self, job: SimulatedJob, allocations: tuple[Allocation, ...]) -> None:
         job.allocations = allocations
         job.slowdown = self._slowdown(job)
         self._expect(job)
 
-    def drifted(self, job: Job, now: float) -> None:
+    def drifted(self, job: SimulatedJob, now: float) -> None:
         """Its GPUs may have another speed now."""
         if (slowdown := self._slowdown(job)) != job.slowdown:
             job.advance(now)
@@ -92,30 +92,30 @@ class Lives:
             job.spell_begin, job.slowdown = now, slowdown
             self._expect(job)
 
-    def evict(self, job: Job, now: float) -> None:
+    def evict(self, job: SimulatedJob, now: float) -> None:
         self._leave(job, now)
         job.evictions += 1
         job.waits_since = now
         self.wait(job, now)
 
-    def lose_work(self, job: Job, now: float) -> None:
+    def lose_work(self, job: SimulatedJob, now: float) -> None:
         """What it did since its last checkpoint."""
         job.advance(now)
         kept = job.done_s - job.done_s % self._world.checkpoint_s
         job.lost_s += (job.done_s - kept) * job.slowdown
         job.done_s = kept
 
-    def end(self, job: Job, now: float) -> None:
+    def end(self, job: SimulatedJob, now: float) -> None:
         self._leave(job, now)
         self.ended[job.number] = job.outcome(now)
 
-    def rank(self, job: Job, now: float) -> None:
+    def rank(self, job: SimulatedJob, now: float) -> None:
         """Which running jobs it is one of, and until when."""
         changes_at = self.running.rank(job, now)
         if changes_at is not None:
             self._agenda.add(changes_at + GRAIN_S, What.CHANGES, job.number, job.version)
 
-    def _expect(self, job: Job) -> None:
+    def _expect(self, job: SimulatedJob) -> None:
         """When it ends, or its place in the order changes."""
         job.version += 1
         if self._foreseen:
@@ -123,7 +123,7 @@ class Lives:
         self._agenda.add(job.ends_at(), What.ENDS, job.number, job.version)
         self.rank(job, job.since)
 
-    def _leave(self, job: Job, now: float) -> None:
+    def _leave(self, job: SimulatedJob, now: float) -> None:
         """It gives its GPUs back."""
         job.advance(now)
         self._close_spell(job, now)
@@ -132,12 +132,12 @@ class Lives:
         job.version += 1
         self.running.remove(job)
 
-    def _slowdown(self, job: Job) -> float:
+    def _slowdown(self, job: SimulatedJob) -> float:
         """What is true, whatever is believed."""
         job_class = job.trace.job_class
         return self.room.slowdown(job.allocations, job_class, scores=self._truth.of(job_class))
 
-    def _close_spell(self, job: Job, now: float) -> None:
+    def _close_spell(self, job: SimulatedJob, now: float) -> None:
         if self._keep_spells and now > job.spell_begin:
             paused = min(job.spell_pause, now - job.spell_begin)
             held = gpus_in(job.allocations)

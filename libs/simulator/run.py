@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 
 from libs.planning.policy import Policy
-from libs.simulator.engine import Engine
+from libs.simulator.engine import Simulation
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Outcome
 from libs.simulator.workload import Workload
@@ -40,6 +40,6 @@ def simulate(
     for job in workload.jobs:
         if job.gpus > cluster.gpus:
             raise ValueError(f"job {job.id} asks for {job.gpus} GPUs; the cluster has {cluster.gpus}")
-    return Engine(
+    return Simulation(
         workload, cluster, policy, world, seed=seed, scores=scores, progress=progress, keep_spells=keep_spells
     ).run()

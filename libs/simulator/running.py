@@ -1,33 +1,33 @@
-"""The jobs that hold GPUs: how many, until when as far as anybody knows, and who may be displaced by whom."""
+"""The jobs that hold GPUs: how many, until when as far as anybody knows, and who may be preempted by whom."""
 
 from bisect import bisect_left, insort
 
 from libs.planning.backfill import Ending
 from libs.planning.order.standing import Order
 from libs.planning.preemption import Holder
-from libs.simulator.job import Job
+from libs.simulator.job import SimulatedJob
 
 
 class Running:
     """`free`: the GPUs that nobody holds, on nodes that have not failed."""
 
     def __init__(self, gpus: int, order: Order, *, durations_known: bool) -> None:
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, SimulatedJob] = {}
         self.free = gpus
         self.endings: list[Ending] = []  # as far as anybody knows, the soonest first
         self._gpus = gpus
         self._order = order
         self._known = durations_known
         self._held: dict[str, int] = {}  # GPUs by tenant
-        self._by_tier: dict[int, dict[str, Job]] = {}
+        self._by_tier: dict[int, dict[str, SimulatedJob]] = {}
         self._held_by_tier: dict[int, int] = {}  # their GPUs
 
-    def add(self, job: Job) -> None:
+    def add(self, job: SimulatedJob) -> None:
         self.jobs[job.trace.id] = job
         self.free -= job.trace.gpus
         self._held[job.trace.tenant] = self._held.get(job.trace.tenant, 0) + job.trace.gpus
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: SimulatedJob) -> None:
         self._unrank(job)
         if job.ending is not None:
             self.foresee(job)
@@ -39,7 +39,7 @@ class Running:
         """Of all GPUs, what the tenant holds."""
         return self._held.get(tenant, 0) / self._gpus
 
-    def foresee(self, job: Job) -> None:
+    def foresee(self, job: SimulatedJob) -> None:
         """When it will give its GPUs back, as far as anybody knows."""
         if job.ending is not None:
             del self.endings[bisect_left(self.endings, job.ending)]
@@ -50,8 +50,8 @@ class Running:
             job.ending = Ending(at, job.trace.gpus, job.trace.id)
             insort(self.endings, job.ending)
 
-    def rank(self, job: Job, now: float) -> float | None:
-        """File it for those who may displace it. Returns when its tier is another, if it runs on."""
+    def rank(self, job: SimulatedJob, now: float) -> float | None:
+        """File it for those who may preempt it. Returns when its tier is another, if it runs on."""
         if self._order.tier is None:
             return None
         self._unrank(job)
@@ -80,7 +80,7 @@ class Running:
                     return holders
         return holders
 
-    def _unrank(self, job: Job) -> None:
+    def _unrank(self, job: SimulatedJob) -> None:
         if job.tier is not None:
             del self._by_tier[job.tier][job.trace.id]
             self._held_by_tier[job.tier] -= job.trace.gpus

@@ -92,7 +92,7 @@ class TenantKept(Struct, frozen=True, kw_only=True):
     use: Use
 
 
-class Submitted(Struct, frozen=True, kw_only=True):
+class StoredSubmission(Struct, frozen=True, kw_only=True):
     job_id: str
     created: bool  # False: this key was submitted before, and this is that job
 
@@ -145,14 +145,14 @@ class GatewayStore(Protocol):
         key: str | None,
         at: float,
         allowance: Allowance | None = None,
-    ) -> Submitted:
+    ) -> StoredSubmission:
         """Store one submission, its event, and the ask to admit it, in one statement.
 
         Raises KeyReusedError, and TenantFullError where the tenant would have more open than its `allowance`, None
         being without bounds. Submissions that are stored at the same moment do not see each other.
         """
 
-    async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> Submitted | None:
+    async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> StoredSubmission | None:
         """What `key` submitted before, if anything. Raises KeyReusedError if that was another specification."""
 
     async def ask(

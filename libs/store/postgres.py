@@ -28,7 +28,7 @@ from libs.store import (
     JobsKept,
     KeyReusedError,
     Moment,
-    Submitted,
+    StoredSubmission,
     TenantFullError,
     TenantKept,
     TokenKept,
@@ -94,7 +94,7 @@ class PostgresStore:
         key: str | None,
         at: float,
         allowance: Allowance | None = None,
-    ) -> Submitted:
+    ) -> StoredSubmission:
         encoded = msgspec.json.encode(spec)
         most = (None, None) if allowance is None else (allowance.jobs_open_max, allowance.spec_bytes_max)
         row = await self._row(
@@ -102,20 +102,20 @@ class PostgresStore:
         )
         assert row is not None, "what is used is always told"
         if row["id"] is not None:
-            return Submitted(job_id=job_id, created=True)
+            return StoredSubmission(job_id=job_id, created=True)
         before = None if key is None else await self.submitted(spec, tenant=tenant, key=key)
         if before is not None:
             return before
         assert allowance is not None, "a submission conflicts with one that is not there"
         raise TenantFullError(_full(row, allowance, len(encoded)))
 
-    async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> Submitted | None:
+    async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> StoredSubmission | None:
         before = await self._row("submitted_before", tenant, key)
         if before is None:
             return None
         if before["spec_hash"] != hash_of(spec):
             raise KeyReusedError(f"this key was used for job {before['id']}, which has another specification")
-        return Submitted(job_id=before["id"], created=False)
+        return StoredSubmission(job_id=before["id"], created=False)
 
     async def ask(
         self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0

@@ -59,7 +59,7 @@ class Stood(Struct, frozen=True, kw_only=True):
     since: float
 
 
-class Standing:
+class StandingVerdicts:
     """Verdicts of one job that stand, of each rank and (by -1) of the whole."""
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ class Measure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     told: int
 
 
-class State(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TunerState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the tuner knows of a job in one epoch. `skip`: windows still not to be looked at; `since`: of this phase.
 
     `late`: refused, as far as we know, and should it be done after all, then it is under trial.
@@ -91,28 +91,28 @@ class State(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Moved(Struct, frozen=True, kw_only=True):
     """What follows: the state, and what to ask for with it. `save`: it is worth remembering at once."""
 
-    state: State
+    state: TunerState
     tune: Tune | None = None
     save: bool = False
 
 
-def begin(epoch: int, now: float) -> State:
-    return State(epoch=epoch, since=now)
+def begin(epoch: int, now: float) -> TunerState:
+    return TunerState(epoch=epoch, since=now)
 
 
-def encode(state: State) -> bytes:
+def encode(state: TunerState) -> bytes:
     return msgspec.json.encode(state)
 
 
-def parse(stored: bytes) -> State | None:
+def parse(stored: bytes) -> TunerState | None:
     """None: a later version stored it, in words that this one does not know."""
     try:
-        return msgspec.json.decode(stored, type=State)
+        return msgspec.json.decode(stored, type=TunerState)
     except msgspec.DecodeError:
         return None
 
 
-def decode(stored: bytes, *, epoch: int, now: float) -> State:
+def decode(stored: bytes, *, epoch: int, now: float) -> TunerState:
     """As it was stored; measured anew. What a later version stored, or of another epoch, is forgotten."""
     state = parse(stored)
     if state is None or state.epoch != epoch:
@@ -123,7 +123,13 @@ def decode(stored: bytes, *, epoch: int, now: float) -> State:
 
 
 def advance(
-    state: State, job: Job, window: JobWindow | None, *, now: float, free: Mapping[str, Free], changed: bool = False
+    state: TunerState,
+    job: Job,
+    window: JobWindow | None,
+    *,
+    now: float,
+    free: Mapping[str, Free],
+    changed: bool = False,
 ) -> Moved:
     """What follows of `window`, one that has just ended (None: none has), and of what the job has now.
 
@@ -146,7 +152,7 @@ def advance(
             return Moved(state=structs.replace(measured, phase=phase, trial=None))
 
 
-def tried_in_vain(state: State, cpus_allowed: float) -> dict[str, int]:
+def tried_in_vain(state: TunerState, cpus_allowed: float) -> dict[str, int]:
     """By direction. What was in vain at another speed or with another envelope does not count."""
     speed = _speed(state.measures)
     return {
@@ -156,7 +162,7 @@ def tried_in_vain(state: State, cpus_allowed: float) -> dict[str, int]:
     }
 
 
-def act(state: State, job: Job, proposal: Proposal, *, why: str, now: float, cpus_allowed: float) -> Moved:
+def act(state: TunerState, job: Job, proposal: Proposal, *, why: str, now: float, cpus_allowed: float) -> Moved:
     """Ask for what is proposed. `why`: what holds the job back, as a sentence."""
     assert state.phase is Phase.STABLE, f"{job.id}: acts while {state.phase}"
     speed, still = _speed(state.measures), tried_in_vain(state, cpus_allowed)
@@ -169,14 +175,14 @@ def act(state: State, job: Job, proposal: Proposal, *, why: str, now: float, cpu
     return Moved(state=after, tune=asks, save=True)
 
 
-def switched_off(state: State, job: Job, *, now: float, free: Mapping[str, Free]) -> Moved:
+def switched_off(state: TunerState, job: Job, *, now: float, free: Mapping[str, Free]) -> Moved:
     """Tuning of the job was switched off: a trial under way is undone, and nothing else begun."""
     if state.trial is None or state.phase in (Phase.ACTING, Phase.ROLLING_BACK):
         return advance(state, job, None, now=now, free=free)
     return _undo(state, state.trial, job, "tuning was switched off", now, window=None)
 
 
-def relieve(state: State, job: Job, ranks: Sequence[Allocation]) -> Moved:
+def relieve(state: TunerState, job: Job, ranks: Sequence[Allocation]) -> Moved:
     """These ranks are about to need the memory that they asked for and gave: they have it again.
 
     Whatever else is asked for or under trial goes on. As long as the job runs, its memory is left alone.
@@ -194,17 +200,17 @@ def relieve(state: State, job: Job, ranks: Sequence[Allocation]) -> Moved:
     return Moved(state=remembered, tune=Tune(epoch=job.epoch, ranks=asked, cause=cause), save=True)
 
 
-def same_trials(one: State, other: State) -> bool:
+def same_trials(one: TunerState, other: TunerState) -> bool:
     """Do both know of the same trials? What is measured in between is nobody else's."""
     return _trials(one) == _trials(other)
 
 
-def _trials(state: State) -> tuple[object, ...]:
+def _trials(state: TunerState) -> tuple[object, ...]:
     under_trial = state.trial and (state.trial.proposal, state.trial.rollbacks)
     return state.epoch, under_trial, state.kept, state.undone, state.failed
 
 
-def _asked(state: State, trial: Trial, job: Job, now: float, free: Mapping[str, Free]) -> Moved:
+def _asked(state: TunerState, trial: Trial, job: Job, now: float, free: Mapping[str, Free]) -> Moved:
     """Has the scheduler done it? Its answer is the job's placement."""
     undoing = state.phase is Phase.ROLLING_BACK
     if has(job, trial.proposal.before if undoing else trial.proposal.after):
@@ -222,7 +228,7 @@ def _asked(state: State, trial: Trial, job: Job, now: float, free: Mapping[str, 
     return Moved(state=structs.replace(_settling(failed, now, 0), late=trial), save=True)
 
 
-def _verified(state: State, trial: Trial, job: Job, window: JobWindow | None, now: float) -> Moved:
+def _verified(state: TunerState, trial: Trial, job: Job, window: JobWindow | None, now: float) -> Moved:
     if window is not None and not _in_force(window, trial.proposal.after):
         window = None  # asked for and granted; the node has yet to do it
     state = _measured(state, window)
@@ -251,7 +257,7 @@ def is_kept(proposal: Proposal, gain: float) -> bool:
 
 
 def _undo(
-    state: State, trial: Trial, job: Job, why: str, now: float, *, window: JobWindow | None, gain: float = 0.0
+    state: TunerState, trial: Trial, job: Job, why: str, now: float, *, window: JobWindow | None, gain: float = 0.0
 ) -> Moved:
     """Ask for what was before. What would kill a rank for lack of memory stays as it is, and is not tried again."""
     remembered = _in_vain(state, trial)
@@ -273,7 +279,7 @@ def _rolled_back(trial: Trial, words: str, more: str) -> Cause:
     )
 
 
-def _undo_again(state: State, trial: Trial, job: Job, now: float, free: Mapping[str, Free]) -> Moved:
+def _undo_again(state: TunerState, trial: Trial, job: Job, now: float, free: Mapping[str, Free]) -> Moved:
     """Its rollback was refused, or done in part."""
     before = trial.proposal.before
     wanted = rollback.as_it_fits(job, trial.proposal, free, again=trial.rollbacks)
@@ -307,7 +313,7 @@ def _may_shrink(proposal: Proposal, window: JobWindow | None) -> bool:
     )
 
 
-def _in_vain(state: State, trial: Trial) -> State:
+def _in_vain(state: TunerState, trial: Trial) -> TunerState:
     direction = trial.proposal.direction
     before = state.failed.get(direction)
     times = 1 + (before.times if before is not None else 0)
@@ -315,23 +321,23 @@ def _in_vain(state: State, trial: Trial) -> State:
     return structs.replace(state, failed={**state.failed, direction: failed})
 
 
-def _never_again(state: State, proposal: Proposal) -> State:
+def _never_again(state: TunerState, proposal: Proposal) -> TunerState:
     """Whatever the speed is: who did not get back all that it gave is slower by that, and would give more and more."""
     if proposal.code is not CauseCode.RECLAIMED:
         return state
     return structs.replace(state, failed={**state.failed, proposal.direction: _EXHAUSTED})
 
 
-def _settling(state: State, now: float, skip: int) -> State:
+def _settling(state: TunerState, now: float, skip: int) -> TunerState:
     measures = state.measures if skip == 0 else ()
     return structs.replace(state, phase=Phase.SETTLING, since=now, skip=skip, trial=None, measures=measures)
 
 
-def _verifying(state: State, now: float) -> State:
+def _verifying(state: TunerState, now: float) -> TunerState:
     return structs.replace(state, phase=Phase.VERIFYING, since=now, skip=SKIP_AFTER_CHANGE, measures=())
 
 
-def _measured(state: State, window: JobWindow | None) -> State:
+def _measured(state: TunerState, window: JobWindow | None) -> TunerState:
     if window is None:
         return state
     if state.skip:

@@ -6,7 +6,7 @@ import os
 from libs.gpus.emulated import SLOWDOWN_MAX, SLOWDOWN_MIN, slow_down
 from services.cli import connection
 from services.cli.complaint import Complaint
-from services.cli.local import Home
+from services.cli.local import ClusterHome
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -31,7 +31,7 @@ async def emulate(args: argparse.Namespace) -> int:
         raise Complaint(f"{args.node} has no GPU {args.gpu}")
     if not gpu.emulated:
         raise Complaint(f"GPU {args.gpu} of {args.node} is real, and as fast as it is")
-    home = Home(connection.weft_home(os.environ))
+    home = ClusterHome(connection.weft_home(os.environ))
     folder = home.node(args.node) / "emulated"
     if not folder.is_dir():
         there = f"`echo {args.slowdown:g} > EXECUTOR_HOME/emulated/{args.gpu}` there does the same"

@@ -26,7 +26,7 @@ _ENDED_SHOWN = 5
 _ENDED_SECONDS = 600.0  # what was over earlier is no news
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class TopView(Struct, frozen=True, kw_only=True):
     view: ClusterView
     ended: tuple[JobView, ...] = ()
 
@@ -52,7 +52,7 @@ async def top(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _live(client: Client, seen: Seen, interval: float) -> None:
+async def _live(client: Client, seen: TopView, interval: float) -> None:
     screen = page.console(sys.stdout)
     wake, done = asyncio.Event(), asyncio.Event()
     with _ending(wake, done), Live(console=screen, screen=True, auto_refresh=False, redirect_stderr=False) as live:
@@ -68,7 +68,7 @@ async def _live(client: Client, seen: Seen, interval: float) -> None:
                 seen, note = await _again(client, seen, done)
 
 
-async def _again(client: Client, seen: Seen, done: asyncio.Event) -> tuple[Seen, str]:
+async def _again(client: Client, seen: TopView, done: asyncio.Event) -> tuple[TopView, str]:
     """A new look; while the gateway is away, the old one, and a note of how old. `q` does not wait for either."""
     looking, ending = asyncio.create_task(_look(client)), asyncio.create_task(done.wait())
     try:
@@ -82,10 +82,10 @@ async def _again(client: Client, seen: Seen, done: asyncio.Event) -> tuple[Seen,
         await asyncio.wait({looking, ending})
 
 
-async def _look(client: Client) -> Seen:
+async def _look(client: Client) -> TopView:
     view = await client.cluster()
     newest = (await client.jobs(states=sorted(FINAL), limit=4 * _ENDED_SHOWN)).jobs
-    return Seen(view=view, ended=ended_lately(newest, now=view.at))
+    return TopView(view=view, ended=ended_lately(newest, now=view.at))
 
 
 def ended_lately(jobs: tuple[JobView, ...], *, now: float) -> tuple[JobView, ...]:
@@ -94,7 +94,7 @@ def ended_lately(jobs: tuple[JobView, ...], *, now: float) -> tuple[JobView, ...
     return tuple(sorted(lately, key=lambda job: -(job.ended_at or 0.0))[:_ENDED_SHOWN])
 
 
-def _look_of(seen: Seen) -> Look:
+def _look_of(seen: TopView) -> Look:
     """By the gateway's clock: this machine's may differ."""
     return msgspec.structs.replace(page.look(), now=seen.view.at)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from libs.gpus import inventory_in_time
 from services.cli.complaint import Complaint
 from services.cli.connection import weft_home
-from services.cli.local import AlreadyRunsError, Home, LocalCluster, LocalError, Options, State
+from services.cli.local import AlreadyRunsError, ClusterHome, ClusterState, LocalCluster, LocalError, Options
 from services.cli.local.signals import Stops, stops_on_signals
 
 ATTACH_SECONDS_MAX = 120.0
@@ -34,7 +34,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 async def up(args: argparse.Namespace) -> int:
-    home = Home(args.home or weft_home(os.environ))
+    home = ClusterHome(args.home or weft_home(os.environ))
     try:
         cluster = LocalCluster(home, await options(args), tell=say)
         with stops_on_signals() as stops:
@@ -124,14 +124,14 @@ def _apart(cluster: LocalCluster) -> str:
     return "" if inside else f", those of Postgres in {folder}"
 
 
-async def _attach(home: Home) -> int:
+async def _attach(home: ClusterHome) -> int:
     """Another process runs it: say where, once it is ready."""
     state = await _ready_state(home)
     say(f"weft is already up: {state.url} (pid {state.pid}, data in {home.root})")
     return 0
 
 
-async def _ready_state(home: Home) -> State:
+async def _ready_state(home: ClusterHome) -> ClusterState:
     """Wait while the other one starts. Raises Complaint."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ATTACH_SECONDS_MAX):
@@ -143,7 +143,7 @@ async def _ready_state(home: Home) -> State:
     raise Complaint(f"the cluster of {home.root} has been starting for {ATTACH_SECONDS_MAX:g} s")
 
 
-def _current(home: Home) -> State | None:
+def _current(home: ClusterHome) -> ClusterState | None:
     """What the one who runs it now has written, and not one before."""
     state = home.state()
     return state if state and state.pid == home.runner() else None

@@ -25,16 +25,16 @@ from services.executor.agent import Introduction
 from services.executor.capacity import capacity
 from services.executor.checkpoints import Checkpoints
 from services.executor.guard import thinking as guard
-from services.executor.guard.files import Orders
+from services.executor.guard.files import GuardOrders
 from services.executor.guard.watch import guarded
 from services.executor.home import Home
 from services.executor.keeper import FileKeeper, HomeTakenError, boot_clock, boot_id
-from services.executor.logs.retention import GRAIN, Limits, Retention
+from services.executor.logs.retention import GRAIN, Retention, RetentionLimits
 from services.executor.node import NodeFacts
 from services.executor.progress import ProgressReader
 from services.executor.runtime import Runtime, RuntimeUnavailableError
 from services.executor.silence import Silence, SilentBus
-from services.executor.thinking.core import Policy
+from services.executor.thinking.core import ReconcilerTimings
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ LOG_BYTES_LEAST = 2 * GRAIN
 SILENT_SECONDS = 5.0  # between two tries to reach NATS
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class ExecutorConfig(msgspec.Struct, frozen=True, kw_only=True):
     connections: Connections = Connections()
     node_id: str
     pool: str = "default"
@@ -118,7 +118,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run(stop: asyncio.Event) -> None:
-    config = load(Config, prefix="EXECUTOR_", environ=os.environ)
+    config = load(ExecutorConfig, prefix="EXECUTOR_", environ=os.environ)
     _raise_open_files()
     if not config.fencing:
         logger.warning("fencing is switched off: jobs may run twice")
@@ -145,7 +145,7 @@ async def run(stop: asyncio.Event) -> None:
 
 
 async def _serve(
-    config: Config, home: Home, keeper: FileKeeper, runtime: Runtime, node: NodeFacts, stop: asyncio.Event
+    config: ExecutorConfig, home: Home, keeper: FileKeeper, runtime: Runtime, node: NodeFacts, stop: asyncio.Event
 ) -> None:
     """On the bus; while there is none, on silence, so that the fence falls all the same."""
     without_gpus = capacity(gpus=(), cpus=config.cpus, memory=config.memory)
@@ -159,7 +159,7 @@ async def _serve(
     )
     retention = Retention(
         home,
-        Limits(
+        RetentionLimits(
             kept_seconds=config.logs_kept_days * 86400.0,
             log_bytes_max=config.log_bytes_max,
             logs_bytes_max=config.logs_bytes_max,
@@ -175,7 +175,7 @@ async def _serve(
             progress=ProgressReader(home),
             keeper=keeper,
             node=introduction,
-            policy=Policy(
+            policy=ReconcilerTimings(
                 fence_seconds=config.fence_seconds if config.fencing else math.inf,
                 fence_grace_max=config.fence_grace_max,
             ),
@@ -218,15 +218,15 @@ async def _sleep(seconds: float, stop: asyncio.Event) -> None:
             await stop.wait()
 
 
-def _orders(config: Config, keeper: FileKeeper) -> Orders:
+def _orders(config: ExecutorConfig, keeper: FileKeeper) -> GuardOrders:
     """To the guard. It acts when half of what clocks and ticks may be late is over, and has the other half for it."""
     engine = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock" if config.runtime == "docker" else ""
     if engine and not engine.startswith("unix://"):
         logger.warning("the guard speaks to an engine on this host only, not to %s", engine)
-    return Orders(
+    return GuardOrders(
         fencing=config.fencing and config.guard,
         boot_id=keeper.boot_id,
-        policy=guard.Policy(
+        policy=guard.FenceTimings(
             fence_seconds=config.fence_seconds,
             slack_seconds=config.drift_seconds / 2,
             grace_max=config.fence_grace_max,
@@ -238,7 +238,7 @@ def _orders(config: Config, keeper: FileKeeper) -> Orders:
     )
 
 
-async def _open_runtime(config: Config, home: Home, node: NodeFacts, keeper: FileKeeper) -> Runtime:
+async def _open_runtime(config: ExecutorConfig, home: Home, node: NodeFacts, keeper: FileKeeper) -> Runtime:
     if config.runtime == "docker":
         from services.executor.runtime.docker.container import ContainerSettings  # only here: it loads the Docker SDK
         from services.executor.runtime.docker.runtime import DockerRuntime

@@ -16,7 +16,7 @@ from libs.messages.nodes import HOLD, JOBS, NodeDesired, NodeReported
 from services.executor.hands import Hands
 from services.executor.keeper import Keeper
 from services.executor.metrics import ExecutorGauges
-from services.executor.progress import Progress
+from services.executor.progress import ProgressSource
 from services.executor.runtime import Run, Runtime, RuntimeUnavailableError
 from services.executor.thinking.core import Reconciler
 
@@ -47,7 +47,7 @@ class Agent:
         runtime: Runtime,
         reconciler: Reconciler,
         keeper: Keeper,
-        progress: Progress,
+        progress: ProgressSource,
         node: Introduction,
         tasks: asyncio.TaskGroup,
         clock: Callable[[], float],

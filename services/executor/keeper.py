@@ -41,7 +41,7 @@ class Keeper(Protocol):
         """The runs that the node's guard has ended."""
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class SavedMemory(Struct, frozen=True, kw_only=True):
     boot_id: str
     incarnation: int
     memory: Memory
@@ -105,7 +105,7 @@ class FileKeeper:
         self._synced.close()
         os.close(self._lock)
 
-    def _newest(self, kept: Kept) -> Memory:
+    def _newest(self, kept: SavedMemory) -> Memory:
         """The time of the last good sync is kept in two places; one of them a full disk does not harm."""
         memory = kept.memory if kept.boot_id == self.boot_id else kept.memory.after_boot()
         noted = self._synced.read(Synced)
@@ -122,7 +122,7 @@ class FileKeeper:
     def _keep(self, *, sync: bool) -> None:
         """A disk that is full must not keep an executor from coming back to end what must end."""
         try:
-            self._write(Kept(boot_id=self.boot_id, incarnation=self.incarnation, memory=self.memory), sync=sync)
+            self._write(SavedMemory(boot_id=self.boot_id, incarnation=self.incarnation, memory=self.memory), sync=sync)
         except OSError as error:
             if self._written is not None or sync:
                 logger.warning("cannot keep %s: %s", self._path, error)
@@ -130,13 +130,13 @@ class FileKeeper:
         else:
             self._written = self.memory
 
-    def _read(self) -> Kept:
+    def _read(self) -> SavedMemory:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Kept)
+            return msgspec.json.decode(self._path.read_bytes(), type=SavedMemory)
         except (FileNotFoundError, msgspec.DecodeError):
-            return Kept(boot_id="", incarnation=0, memory=Memory())
+            return SavedMemory(boot_id="", incarnation=0, memory=Memory())
 
-    def _write(self, kept: Kept, *, sync: bool) -> None:
+    def _write(self, kept: SavedMemory, *, sync: bool) -> None:
         """As a whole. The incarnation must outlive a crash of the host for sure; the memory's times are of one boot."""
         new = f"{self._path}.new"
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -45,7 +45,7 @@ def _for_everybody() -> Iterator[None]:
         os.umask(before)
 
 
-class Progress(Protocol):
+class ProgressSource(Protocol):
     """What is known of how far the runs are."""
 
     patterns: Mapping[RunKey, str]

@@ -12,9 +12,9 @@ from libs.service import Answer, Every, Listen, serve
 from services.executor.agent import Agent, Introduction
 from services.executor.keeper import Keeper
 from services.executor.logs.retention import Retention
-from services.executor.progress import Progress
+from services.executor.progress import ProgressSource
 from services.executor.runtime import RunKey, Runtime, RuntimeUnavailableError
-from services.executor.thinking.core import Policy, Reconciler
+from services.executor.thinking.core import Reconciler, ReconcilerTimings
 from services.executor.thinking.telling import Telling
 
 logger = logging.getLogger(__name__)
@@ -34,10 +34,10 @@ async def run(
     *,
     bus: Bus,
     runtime: Runtime,
-    progress: Progress,
+    progress: ProgressSource,
     keeper: Keeper,
     node: Introduction,
-    policy: Policy,
+    policy: ReconcilerTimings,
     stop: asyncio.Event,
     clock: Callable[[], float],
     jitter: Callable[[], float],

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from libs.bus import Asked, Bus, Event, NoAnswerError, nothing
+from libs.bus import Bus, NoAnswerError, RawRequest, StreamEvent, nothing
 from libs.messages import Message
 
 M = TypeVar("M", bound=Message)
@@ -53,14 +53,14 @@ class SilentBus:
         return Nothing()
 
     async def answer_raw(
-        self, subject: str, handler: Callable[[Asked], Awaitable[Struct]], *, group: str = "", at_once: int = 64
+        self, subject: str, handler: Callable[[RawRequest], Awaitable[Struct]], *, group: str = "", at_once: int = 64
     ) -> Nothing:
         return Nothing()
 
     async def ensure_stream(self, *, before: Callable[[], Awaitable[None]] = nothing) -> bool:
         raise NoAnswerError("there is no bus")
 
-    async def emit(self, events: list[Event]) -> None:
+    async def emit(self, events: list[StreamEvent]) -> None:
         raise NoAnswerError("there is no bus")
 
 

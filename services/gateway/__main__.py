@@ -20,7 +20,7 @@ from libs.service.keys import ServerCertificate, nats_keys, pg_keys
 from libs.store import StoreUnavailableError
 from libs.store.postgres import PostgresStore
 from services.gateway import service
-from services.gateway.gateway import Limits
+from services.gateway.gateway import GatewayLimits
 from services.gateway.thinking.rates import Rate
 
 Pace = Annotated[float, Meta(ge=0)]
@@ -29,7 +29,7 @@ Burst = Annotated[float, Meta(ge=1)]
 CHARACTERS = string.ascii_lowercase + string.digits
 
 
-class Config(Struct, frozen=True, kw_only=True):
+class GatewayConfig(Struct, frozen=True, kw_only=True):
     """GATEWAY_… in the environment, and WEFT_… for what all services share.
 
     `reads` (GET) and `changes` (all else) are counted for each tenant, `refusals` (unknown tokens) for each address;
@@ -79,7 +79,7 @@ def characters(count: int) -> str:
 
 
 async def run(stop: asyncio.Event) -> None:
-    config = load(Config, prefix="GATEWAY_", environ=os.environ)
+    config = load(GatewayConfig, prefix="GATEWAY_", environ=os.environ)
     servers = config.connections
     if not servers.pg_dsn:
         raise SettingsError("WEFT_PG_DSN is not set")
@@ -103,7 +103,7 @@ async def run(stop: asyncio.Event) -> None:
             scorer_token=read_secret(config.scorer_token_file),
             admin_host=config.admin_host,
             admin_port=config.admin_port,
-            limits=Limits(
+            limits=GatewayLimits(
                 connections_max=config.connections_max,
                 connections_per_address_max=config.connections_per_address_max,
                 reads_at_once_max=config.reads_at_once_max,

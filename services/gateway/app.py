@@ -13,7 +13,7 @@ from services.gateway.access import source_of
 from services.gateway.documents import DOCUMENT_KEY, PAGE_KEY
 from services.gateway.errors import RejectedError, unavailable
 from services.gateway.gateway import Gateway
-from services.gateway.listening import Connection
+from services.gateway.listening import HttpConnection
 from services.gateway.openapi import document
 from services.gateway.operations import OPERATIONS
 from services.gateway.page import render
@@ -51,7 +51,7 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
             who, turn = NOBODY, Turn()
             if route.who is not Who.ANYONE:
                 who = await gateway.access.of(request.headers.get("Authorization"), source=source_of(request.remote))
-                if isinstance(request.protocol, Connection):
+                if isinstance(request.protocol, HttpConnection):
                     request.protocol.let_in()
                 gateway.count(who, changes=route.method != "GET")
                 if route.who is Who.ADMIN and not who.admin:
@@ -68,7 +68,7 @@ def _handler(gateway: Gateway, route: Route[Any]) -> Handler:
 def _errors(gateway: Gateway) -> Any:
     @web.middleware
     async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-        connection = request.protocol if isinstance(request.protocol, Connection) else None
+        connection = request.protocol if isinstance(request.protocol, HttpConnection) else None
         if connection is not None:
             connection.asked()
         try:

@@ -51,7 +51,7 @@ class _Heard(Struct, Generic[T], frozen=True):
     what: T
 
 
-class Cluster:
+class LiveCluster:
     """`hear_…` what services say; ask for the newest of it. `clock` does not jump."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:

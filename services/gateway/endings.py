@@ -10,7 +10,7 @@ from libs.store import GatewayStore
 TOLD = frozenset({JobState.FAILED, JobState.CANCELLED})
 
 
-class JobTold(msgspec.Struct, frozen=True):
+class EventCause(msgspec.Struct, frozen=True):
     """What of a job's event is needed here."""
 
     cause: Cause
@@ -21,4 +21,4 @@ async def endings(store: GatewayStore, jobs: Sequence[Job], *, every: bool = Fal
     over = [job.id for job in jobs if job.state in TOLD or (every and job.state is JobState.SUCCEEDED)]
     ends = [JobEvent.FAILED, JobEvent.CANCELLED, JobEvent.SUCCEEDED]
     told = await store.last_told("jobs", over, events=ends) if over else []
-    return {event.subject_id: msgspec.json.decode(event.data, type=JobTold).cause for event in told}
+    return {event.subject_id: msgspec.json.decode(event.data, type=EventCause).cause for event in told}

@@ -10,7 +10,7 @@ from libs.messages.events import Event
 from libs.planning.explain import ClosedSeen, Explanation, HolderSeen, explain
 from libs.planning.slow import SlowGpus
 from libs.store import Access, GatewayStore
-from services.gateway.endings import JobTold, endings
+from services.gateway.endings import EventCause, endings
 from services.gateway.snapshots import Snapshots
 from services.gateway.views import may_see
 
@@ -64,7 +64,7 @@ async def _stopped_for(store: GatewayStore, job: Job) -> Cause | None:
     if job.state is not JobState.QUEUED or not job.epoch:
         return None
     told = await store.last_told("jobs", [job.id], events=[JobEvent.REQUEUED])
-    cause = msgspec.json.decode(told[0].data, type=JobTold).cause if told else None
+    cause = msgspec.json.decode(told[0].data, type=EventCause).cause if told else None
     if cause is None or not cause.by.startswith(JOB_ID_PREFIX):
         return cause
     by = await store.job(cause.by)

@@ -16,10 +16,10 @@ from libs.domain.tenants import Allowance
 from libs.store import Access, GatewayStore
 from services.gateway.access import AccessCache, source_of
 from services.gateway.allowances import Allowances
-from services.gateway.cluster import Cluster
+from services.gateway.cluster import LiveCluster
 from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
-from services.gateway.meters import Meters
+from services.gateway.meters import RequestMeters
 from services.gateway.nudges import Nudges
 from services.gateway.reasons import Reasons
 from services.gateway.snapshots import Snapshots
@@ -42,7 +42,7 @@ PAST_WAIT_SECONDS = 10.0
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class GatewayLimits(Struct, frozen=True, kw_only=True):
     """What one gateway holds open at most, how fast it may be asked, and how often it shows that it is there.
 
     `reads` and `changes` are of each tenant, `refusals` (unknown tokens) of each address, `tenants` is what each tenant
@@ -74,21 +74,21 @@ class Gateway:
         characters: Callable[[int], str],
         default_pool: str = "default",
         volumes_allowed: tuple[str, ...] = (),
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
     ) -> None:
         self.store = store
         self.bus = bus
         self.now = now
         self.clock = clock
         self.characters = characters
-        self.limits = limits or Limits()
+        self.limits = limits or GatewayLimits()
         self.access = AccessCache(store, clock=clock, now=now, refusals=self.limits.refusals)
         self._reads = Rates(self.limits.reads)
         self._changes = Rates(self.limits.changes)
         self.snapshots = Snapshots(store, clock=clock, default_pool=default_pool, volumes_allowed=volumes_allowed)
         self.reasons = Reasons(self.snapshots)
-        self.cluster = Cluster(clock=clock)
-        self.unheard = Cluster(clock=clock)  # for the past, of which nothing is heard any more
+        self.cluster = LiveCluster(clock=clock)
+        self.unheard = LiveCluster(clock=clock)  # for the past, of which nothing is heard any more
         at_once = self.limits.reads_at_once_max
         self.reading = Turns("reads of lists and events", at_once=TENANTS_AT_ONCE * at_once, per_tenant=at_once)
         self.at_work = Turns(
@@ -102,7 +102,7 @@ class Gateway:
         self.feed = Feed(store, self.reading)
         self.streams = Streams(self.limits.streams_max, self.limits.streams_per_tenant_max)
         self.nudges = Nudges(bus)
-        self.meters = Meters(self.streams)
+        self.meters = RequestMeters(self.streams)
         self.allowances = Allowances(self.limits.tenants)
         self.submissions = Submissions(
             store=store,

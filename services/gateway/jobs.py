@@ -12,7 +12,7 @@ from libs.messages.asks import AskKind
 from libs.messages.http import Accepted, JobsView, PriorityWanted
 from libs.store import TenantFullError
 from services.gateway.allowances import check, too_much
-from services.gateway.endings import TOLD, JobTold, endings
+from services.gateway.endings import TOLD, EventCause, endings
 from services.gateway.errors import RejectedError
 from services.gateway.explanations import explanation
 from services.gateway.past import PastQuery, job_then, moment_of, told_by
@@ -69,7 +69,7 @@ async def job(call: Call[PastQuery]) -> web.StreamResponse:
         if not told:
             raise RejectedError(404, "at", f"{found.name} ({found.id}) had not been submitted by then")
         then = job_then(found, told)
-        ended_for = msgspec.json.decode(told[-1].data, type=JobTold).cause if then.state in TOLD else None
+        ended_for = msgspec.json.decode(told[-1].data, type=EventCause).cause if then.state in TOLD else None
         return answer(job_view(then, call.gateway.unheard, whole=True, ended_for=ended_for))
     curves = await call.gateway.store.curves(pool=found.pool, subjects=[f"job:{found.id}"])
     points = tuple(point for curve in curves for point in curve.points)

@@ -34,10 +34,10 @@ BUSY_ANSWER = (
 )
 
 
-class Connection(web.RequestHandler):
+class HttpConnection(web.RequestHandler):
     """One connection. What is not HTTP is answered in the shape of all errors."""
 
-    _left: "Callable[[Connection], None] | None" = None
+    _left: "Callable[[HttpConnection], None] | None" = None
     _known = False
     _silent: asyncio.TimerHandle | None = None  # until it asks something
     _untaken: asyncio.TimerHandle | None = None
@@ -48,7 +48,7 @@ class Connection(web.RequestHandler):
         notice_death(transport, seconds=UNHEARD_SECONDS_MAX)
         self._wait_for_a_request(FIRST_REQUEST_SECONDS_MAX)
 
-    def leaving(self, left: "Callable[[Connection], None]") -> None:
+    def leaving(self, left: "Callable[[HttpConnection], None]") -> None:
         """`left` is called once it is lost."""
         self._left = left
 
@@ -150,7 +150,7 @@ class Busy(asyncio.Protocol):
 
 
 class Door(asyncio.Protocol):
-    """What every connection meets first: it goes on as a `Connection`, as `Busy`, or not at all."""
+    """What every connection meets first: it goes on as an `HttpConnection`, as `Busy`, or not at all."""
 
     def __init__(self, hall: "Hall") -> None:
         self._hall = hall
@@ -169,15 +169,15 @@ class Door(asyncio.Protocol):
 class Hall:
     """All connections, counted by the address that they come from."""
 
-    def __init__(self, make: Callable[[], Connection], *, connections_max: int, per_address_max: int) -> None:
+    def __init__(self, make: Callable[[], HttpConnection], *, connections_max: int, per_address_max: int) -> None:
         self._make = make
         self._connections_max = connections_max
         self._per_address_max = per_address_max
-        self._open: dict[Connection, str] = {}  # the oldest first
+        self._open: dict[HttpConnection, str] = {}  # the oldest first
         self._addresses: Counter[str] = Counter()
         self._refused: set[Busy] = set()
 
-    def protocol_for(self, address: str) -> Connection | Busy | None:
+    def protocol_for(self, address: str) -> HttpConnection | Busy | None:
         """None: it is closed without a word."""
         if self._addresses[address] < self._per_address_max and self._has_room():
             connection = self._make()
@@ -202,7 +202,7 @@ class Hall:
         stranger.force_close()
         return True
 
-    def _left(self, connection: Connection) -> None:
+    def _left(self, connection: HttpConnection) -> None:
         address = self._open.pop(connection, None)
         if address is None:
             return
@@ -236,7 +236,7 @@ async def listening(
     loop = asyncio.get_running_loop()
 
     hall = Hall(
-        lambda: Connection(server, loop=loop, **options),
+        lambda: HttpConnection(server, loop=loop, **options),
         connections_max=connections_max,
         per_address_max=per_address_max,
     )

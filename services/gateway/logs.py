@@ -19,7 +19,7 @@ from services.gateway import runs
 from services.gateway.errors import RejectedError
 from services.gateway.gateway import Gateway
 from services.gateway.route import Call
-from services.gateway.runs import Run
+from services.gateway.runs import RankRun
 from services.gateway.streams import gone, write
 
 OFFSET_MAX = 2**53
@@ -63,7 +63,7 @@ async def logs(call: Call[LogQuery]) -> web.StreamResponse:
             raise await _unanswered(gateway, run) from None
 
 
-async def _run(gateway: Gateway, job: Job, query: LogQuery) -> Run:
+async def _run(gateway: Gateway, job: Job, query: LogQuery) -> RankRun:
     """The newest epoch of a placed job is known without its story."""
     needs_story = job.placement is None or query.epoch not in (None, job.epoch)
     story = await gateway.store.story(job.id) if needs_story else []
@@ -71,7 +71,7 @@ async def _run(gateway: Gateway, job: Job, query: LogQuery) -> Run:
     return runs.find_run(job, known, epoch=query.epoch, role=query.role, rank=query.rank)
 
 
-async def _send(call: Call[LogQuery], job: Job, run: Run, offset: int) -> web.StreamResponse:
+async def _send(call: Call[LogQuery], job: Job, run: RankRun, offset: int) -> web.StreamResponse:
     """Where it begins is told by a header. Were bytes dropped after that, under a slow reader, the answer is cut off:
     the next one begins behind the gap and says so."""
     request = call.request
@@ -102,7 +102,7 @@ async def _send(call: Call[LogQuery], job: Job, run: Run, offset: int) -> web.St
     return response
 
 
-async def _read(call: Call[LogQuery], job: Job, run: Run, offset: int) -> AsyncGenerator[LogRead, None]:
+async def _read(call: Call[LogQuery], job: Job, run: RankRun, offset: int) -> AsyncGenerator[LogRead, None]:
     """What is there now, and not what comes while it is read."""
     end: int | None = None
     while run.node_id is not None and (end is None or offset < end):
@@ -117,7 +117,7 @@ async def _read(call: Call[LogQuery], job: Job, run: Run, offset: int) -> AsyncG
             return
 
 
-async def _refuse_missing(gateway: Gateway, got: LogRead, job: Job, run: Run) -> None:
+async def _refuse_missing(gateway: Gateway, got: LogRead, job: Job, run: RankRun) -> None:
     if not got.missing or not (job.state.final or run.epoch < job.epoch):
         return
     cause = await runs.never_started(gateway.store, job, run)
@@ -131,7 +131,7 @@ async def _refuse_missing(gateway: Gateway, got: LogRead, job: Job, run: Run) ->
     raise RejectedError(404, "epoch", reason)
 
 
-async def _unanswered(gateway: Gateway, run: Run) -> RejectedError:
+async def _unanswered(gateway: Gateway, run: RankRun) -> RejectedError:
     """A node that is lost may never be back: its reader is not kept waiting."""
     if await _lost(gateway, run):
         reason = (
@@ -141,7 +141,7 @@ async def _unanswered(gateway: Gateway, run: Run) -> RejectedError:
     return RejectedError(503, "", f"node {run.node_id}, which has the log, does not answer")
 
 
-async def _lost(gateway: Gateway, run: Run) -> bool:
+async def _lost(gateway: Gateway, run: RankRun) -> bool:
     try:
         nodes = await gateway.store.nodes()
     except StoreUnavailableError:
@@ -149,7 +149,7 @@ async def _lost(gateway: Gateway, run: Run) -> bool:
     return any(node.id == run.node_id and not node.ready for node in nodes)
 
 
-async def _first_look(gateway: Gateway, job: Job, run: Run, offset: int) -> LogRead:
+async def _first_look(gateway: Gateway, job: Job, run: RankRun, offset: int) -> LogRead:
     """Where the log begins, if its node says so at once. Raises RejectedError where there is nothing to wait for."""
     if run.node_id is None:
         return LogRead(offset=offset, data=b"")
@@ -165,7 +165,7 @@ async def _first_look(gateway: Gateway, job: Job, run: Run, offset: int) -> LogR
 
 
 async def _follow(
-    gateway: Gateway, job: Job, run: Run, offset: int, request: web.Request
+    gateway: Gateway, job: Job, run: RankRun, offset: int, request: web.Request
 ) -> AsyncGenerator[LogRead, None]:
     """What is there and what comes, until the run is over."""
     got = await _first_look(gateway, job, run, offset)
@@ -197,7 +197,7 @@ async def _follow(
             run = await _placed(gateway, fresh, run)
 
 
-async def _read_patiently(gateway: Gateway, run: Run, *, offset: int, wait: float) -> LogRead:
+async def _read_patiently(gateway: Gateway, run: RankRun, *, offset: int, wait: float) -> LogRead:
     """Asks again while the node does not answer (it may be restarting), unless it is lost. Raises NoAnswerError."""
     deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
     while True:
@@ -209,7 +209,7 @@ async def _read_patiently(gateway: Gateway, run: Run, *, offset: int, wait: floa
         await asyncio.sleep(AGAIN_SECONDS)
 
 
-async def _placed(gateway: Gateway, fresh: Job, run: Run) -> Run:
+async def _placed(gateway: Gateway, fresh: Job, run: RankRun) -> RankRun:
     """`run` with its node, if it has been placed by now; the story knows it, too, of an epoch that came and went."""
     placement = fresh.placement if fresh.epoch == run.epoch else None
     if placement is None and (fresh.epoch > run.epoch or fresh.state.final):
@@ -220,7 +220,7 @@ async def _placed(gateway: Gateway, fresh: Job, run: Run) -> Run:
     return msgspec.structs.replace(run, node_id=node_id)
 
 
-async def _send_part(call: Call[LogQuery], run: Run, first: int | None, last: int | None) -> web.StreamResponse:
+async def _send_part(call: Call[LogQuery], run: RankRun, first: int | None, last: int | None) -> web.StreamResponse:
     """Without what of it the node has dropped."""
     bus = call.gateway.bus
     begins, size = await runs.extent(bus, run) if run.node_id is not None else (0, 0)
@@ -268,7 +268,7 @@ def _part(header: str) -> tuple[int | None, int | None] | None:
     return first, last
 
 
-def _headers(run: Run, offset: int, *, begins: int) -> dict[str, str]:
+def _headers(run: RankRun, offset: int, *, begins: int) -> dict[str, str]:
     headers = {
         "Content-Type": "text/plain; charset=utf-8",
         "X-Content-Type-Options": "nosniff",

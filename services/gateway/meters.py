@@ -13,7 +13,7 @@ from services.gateway.streams import Streams
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
-class Meters:
+class RequestMeters:
     """In a registry of its own, which the admin port serves."""
 
     def __init__(self, streams: Streams) -> None:

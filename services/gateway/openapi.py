@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from libs.messages.http import ErrorView
-from services.gateway.route import JSON, Answer, Header, Route, Who
+from services.gateway.route import JSON, Header, Route, RouteAnswer, Who
 
 Json = dict[str, Any]
 
@@ -73,7 +73,7 @@ def _types(route: Route[Any]) -> Iterable[Any]:
             yield answer.type
 
 
-def _is_typed(answer: Answer) -> bool:
+def _is_typed(answer: RouteAnswer) -> bool:
     return answer.type is not None and answer.type not in (bytes, str)
 
 
@@ -168,7 +168,7 @@ def _responses(route: Route[Any], schema_of: Json) -> Json:
     return responses
 
 
-def _response(route: Route[Any], answer: Answer, schema_of: Json) -> Json:
+def _response(route: Route[Any], answer: RouteAnswer, schema_of: Json) -> Json:
     response: Json = {"description": answer.description}
     if answer.type is not None:
         schema = schema_of[_key(answer.type)] if _is_typed(answer) else {"type": "string"}

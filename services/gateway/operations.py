@@ -32,7 +32,7 @@ from services.gateway.history import HistoryQuery, SpecificationsQuery
 from services.gateway.jobs import JobsQuery
 from services.gateway.logs import LogQuery
 from services.gateway.past import PastQuery
-from services.gateway.route import JSON, Answer, Header, NoQuery, Route, Who
+from services.gateway.route import JSON, Header, NoQuery, Route, RouteAnswer, Who
 from services.gateway.tokens import TokensQuery
 
 SPEC_MEDIA = (JSON, "application/yaml", "text/yaml", "application/x-yaml")
@@ -49,8 +49,8 @@ LOG_HEADERS = (
         of_answer=True,
     ),
 )
-ACCEPTED = {202: Answer(description="Stored; the scheduler does it.", type=Accepted)}
-EVENTS = {200: Answer(description="CloudEvents.", type=list[EventView], media=(JSON, SSE))}
+ACCEPTED = {202: RouteAnswer(description="Stored; the scheduler does it.", type=Accepted)}
+EVENTS = {200: RouteAnswer(description="CloudEvents.", type=list[EventView], media=(JSON, SSE))}
 
 OPERATIONS: tuple[Route[Any], ...] = (
     Route(
@@ -69,8 +69,8 @@ OPERATIONS: tuple[Route[Any], ...] = (
             Header(name="Location", description="Where the job is.", of_answer=True),
         ),
         answers={
-            201: Answer(description="Stored.", type=Submitted),
-            200: Answer(description="This key had submitted this job before.", type=Submitted),
+            201: RouteAnswer(description="Stored.", type=Submitted),
+            200: RouteAnswer(description="This key had submitted this job before.", type=Submitted),
         },
         example="""-d '{"name": "hello", "command": ["python3", "-c", "print(42)"]}'""",
     ),
@@ -81,7 +81,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         summary="List jobs, the newest first",
         handler=jobs.jobs,
         query=JobsQuery,
-        answers={200: Answer(description="A page of them.", type=JobsView)},
+        answers={200: RouteAnswer(description="A page of them.", type=JobsView)},
         example="?state=queued,running&limit=20",
     ),
     Route(
@@ -93,7 +93,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         " how fast it goes on, what holds it back, and how fast it was at other sizes.",
         handler=jobs.job,
         query=PastQuery,
-        answers={200: Answer(description="The job.", type=JobView)},
+        answers={200: RouteAnswer(description="The job.", type=JobView)},
         example="?at=2026-01-31T12:00:00Z",
     ),
     Route(
@@ -105,7 +105,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         " tenant's job only the id is told.",
         handler=jobs.explain,
         query=NoQuery,
-        answers={200: Answer(description="The explanation.", type=Explanation)},
+        answers={200: RouteAnswer(description="The explanation.", type=Explanation)},
     ),
     Route(
         method="GET",
@@ -117,7 +117,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         handler=events.job_events,
         query=StoryQuery,
         headers=(LAST_EVENT,),
-        answers={**EVENTS, 204: Answer(description="The job is over and all was told: do not come back.")},
+        answers={**EVENTS, 204: RouteAnswer(description="The job is over and all was told: do not come back.")},
         example="?follow=1",
     ),
     Route(
@@ -131,8 +131,8 @@ OPERATIONS: tuple[Route[Any], ...] = (
         query=LogQuery,
         headers=LOG_HEADERS,
         answers={
-            200: Answer(description="The bytes.", type=bytes, media=("text/plain",)),
-            206: Answer(description="The part asked for.", type=bytes, media=("text/plain",)),
+            200: RouteAnswer(description="The bytes.", type=bytes, media=("text/plain",)),
+            206: RouteAnswer(description="The part asked for.", type=bytes, media=("text/plain",)),
         },
         example="?follow=1",
     ),
@@ -188,7 +188,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         " called so.",
         handler=nodes.nodes,
         query=NoQuery,
-        answers={200: Answer(description="All of them.", type=NodesView)},
+        answers={200: RouteAnswer(description="All of them.", type=NodesView)},
     ),
     Route(
         method="GET",
@@ -200,7 +200,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         " tenant's job only the id is told.",
         handler=gpus.gpus,
         query=GpusQuery,
-        answers={200: Answer(description="All of them.", type=GpusView)},
+        answers={200: RouteAnswer(description="All of them.", type=GpusView)},
         example="?node=node-1",
     ),
     Route(
@@ -230,7 +230,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         summary="The cluster and its queue at a glance",
         handler=nodes.cluster,
         query=PastQuery,
-        answers={200: Answer(description="All of it at one time.", type=ClusterView)},
+        answers={200: RouteAnswer(description="All of it at one time.", type=ClusterView)},
     ),
     Route(
         method="GET",
@@ -241,7 +241,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         handler=history.history,
         query=HistoryQuery,
         who=Who.ADMIN,
-        answers={200: Answer(description="A part of it.", type=HistoryView)},
+        answers={200: RouteAnswer(description="A part of it.", type=HistoryView)},
         example="?pool=default",
     ),
     Route(
@@ -253,7 +253,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         handler=history.specifications,
         query=SpecificationsQuery,
         who=Who.ADMIN,
-        answers={200: Answer(description="A part of them.", type=SpecificationsView)},
+        answers={200: RouteAnswer(description="A part of them.", type=SpecificationsView)},
         example="?jobs=j-1,j-2",
     ),
     Route(
@@ -267,7 +267,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         query=NoQuery,
         who=Who.ADMIN,
         body=TokenWanted,
-        answers={201: Answer(description="The token.", type=TokenMade)},
+        answers={201: RouteAnswer(description="The token.", type=TokenMade)},
         example="""-d '{"tenant": "vision", "label": "ci", "expires_in": 2592000}'""",
     ),
     Route(
@@ -279,7 +279,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         handler=tokens.tokens,
         query=TokensQuery,
         who=Who.ADMIN,
-        answers={200: Answer(description="Whose they are, and when each was used last.", type=TokensView)},
+        answers={200: RouteAnswer(description="Whose they are, and when each was used last.", type=TokensView)},
         example="?tenant=vision",
     ),
     Route(
@@ -292,7 +292,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         handler=tokens.revoke,
         query=NoQuery,
         who=Who.ADMIN,
-        answers={200: Answer(description="How many were in force.", type=TokensRevoked)},
+        answers={200: RouteAnswer(description="How many were in force.", type=TokensRevoked)},
     ),
     Route(
         method="GET",
@@ -303,7 +303,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         handler=tenants.tenants,
         query=NoQuery,
         who=Who.ADMIN,
-        answers={200: Answer(description="All of them, by name.", type=TenantsView)},
+        answers={200: RouteAnswer(description="All of them, by name.", type=TenantsView)},
     ),
     Route(
         method="PATCH",
@@ -316,7 +316,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         query=NoQuery,
         who=Who.ADMIN,
         body=TenantWanted,
-        answers={200: Answer(description="The tenant as it is now.", type=TenantView)},
+        answers={200: RouteAnswer(description="The tenant as it is now.", type=TenantView)},
         example="""-d '{"jobs_open_max": 1000, "priority_max": null}'""",
     ),
     Route(
@@ -327,7 +327,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         handler=documents.openapi,
         query=NoQuery,
         who=Who.ANYONE,
-        answers={200: Answer(description="An OpenAPI 3.1 document.", type=dict[str, Any])},
+        answers={200: RouteAnswer(description="An OpenAPI 3.1 document.", type=dict[str, Any])},
     ),
     Route(
         method="GET",
@@ -337,7 +337,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         handler=documents.page,
         query=NoQuery,
         who=Who.ANYONE,
-        answers={200: Answer(description="The description, for people.", type=str, media=("text/html",))},
+        answers={200: RouteAnswer(description="The description, for people.", type=str, media=("text/html",))},
     ),
     Route(
         method="GET",
@@ -347,7 +347,7 @@ OPERATIONS: tuple[Route[Any], ...] = (
         handler=documents.healthz,
         query=NoQuery,
         who=Who.ANYONE,
-        answers={200: Answer(description="It does.", type=Health)},
+        answers={200: RouteAnswer(description="It does.", type=Health)},
     ),
     Route(
         method="GET",
@@ -358,8 +358,8 @@ OPERATIONS: tuple[Route[Any], ...] = (
         query=NoQuery,
         who=Who.ANYONE,
         answers={
-            200: Answer(description="It can.", type=Health),
-            503: Answer(description="It cannot now: the store does not answer.", type=Health),
+            200: RouteAnswer(description="It can.", type=Health),
+            503: RouteAnswer(description="It cannot now: the store does not answer.", type=Health),
         },
     ),
 )

@@ -43,7 +43,7 @@ class Header(Struct, frozen=True, kw_only=True):
     of_answer: bool = False
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class RouteAnswer(Struct, frozen=True, kw_only=True):
     """What comes back: a type as JSON, or bytes of some media type."""
 
     description: str
@@ -76,7 +76,7 @@ class Route(Struct, Generic[Q], frozen=True, kw_only=True):
     body: Any = None
     body_media: tuple[str, ...] = (JSON,)
     headers: tuple[Header, ...] = ()
-    answers: Mapping[int, Answer]
+    answers: Mapping[int, RouteAnswer]
     example: str = ""  # what follows `curl` and the usual options
 
 

@@ -14,7 +14,7 @@ CHUNK_BYTES = 256 << 10
 ANSWER_SECONDS_MAX = 5.0
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class RankRun(Struct, frozen=True, kw_only=True):
     """One rank of one epoch. `node_id` None: it is not placed yet."""
 
     job_id: str
@@ -50,7 +50,7 @@ def placements(job: Job, story: list[Event]) -> dict[int, Placement]:
     return known
 
 
-async def never_started(store: GatewayStore, job: Job, run: Run) -> Cause | None:
+async def never_started(store: GatewayStore, job: Job, run: RankRun) -> Cause | None:
     """Why nothing of this run's epoch ran; None if it may have run."""
     told = [msgspec.json.decode(event.data, type=_Ended) for event in await store.story(job.id)]
     # A step to the queue counts the epoch up, so the end of an epoch is told with the number of the next one.
@@ -58,7 +58,7 @@ async def never_started(store: GatewayStore, job: Job, run: Run) -> Cause | None
     return next((cause for cause in reversed(ends) if cause.code in _NEVER_STARTED), None)
 
 
-def find_run(job: Job, known: dict[int, Placement], *, epoch: int | None, role: str | None, rank: int) -> Run:
+def find_run(job: Job, known: dict[int, Placement], *, epoch: int | None, role: str | None, rank: int) -> RankRun:
     """The newest epoch that was placed unless one is given; with a `role`, `rank` counts within it.
 
     Raises RejectedError.
@@ -71,7 +71,7 @@ def find_run(job: Job, known: dict[int, Placement], *, epoch: int | None, role: 
     if placement is None:
         if epoch < job.epoch or job.state.final:
             raise RejectedError(404, "epoch", f"{job.id} was not placed in epoch {epoch}, so it wrote no log")
-        return Run(job_id=job.id, epoch=epoch, rank=_rank_to_be(job, role, rank), node_id=None)
+        return RankRun(job_id=job.id, epoch=epoch, rank=_rank_to_be(job, role, rank), node_id=None)
     ranks = {each.rank: each for each in placement.allocations if role is None or each.role == role}
     if not ranks:
         roles = ", ".join(dict.fromkeys(each.role for each in placement.allocations))
@@ -81,7 +81,7 @@ def find_run(job: Job, known: dict[int, Placement], *, epoch: int | None, role: 
         of_role = f" of role {role}" if role is not None else ""
         raise RejectedError(404, "rank", f"epoch {epoch} of {job.id} has the ranks 0 to {len(ranks) - 1}{of_role}")
     found = ranks[in_order[rank]]
-    return Run(job_id=job.id, epoch=epoch, rank=found.rank, node_id=found.node_id)
+    return RankRun(job_id=job.id, epoch=epoch, rank=found.rank, node_id=found.node_id)
 
 
 def _rank_to_be(job: Job, role: str | None, rank: int) -> int:
@@ -96,7 +96,7 @@ def _rank_to_be(job: Job, role: str | None, rank: int) -> int:
     raise RejectedError(404, "role", f"{job.id} has no role {role}; there is {', '.join(job.spec.roles)}")
 
 
-async def read(bus: Bus, run: Run, *, offset: int, limit: int = CHUNK_BYTES, wait: float = 0.0) -> LogRead:
+async def read(bus: Bus, run: RankRun, *, offset: int, limit: int = CHUNK_BYTES, wait: float = 0.0) -> LogRead:
     """Raises NoAnswerError."""
     assert run.node_id is not None, "a run that is nowhere has no log"
     asked = ReadLog(
@@ -111,7 +111,7 @@ async def read(bus: Bus, run: Run, *, offset: int, limit: int = CHUNK_BYTES, wai
     return await bus.request(asked, LogRead, seconds_max=wait + ANSWER_SECONDS_MAX)
 
 
-async def extent(bus: Bus, run: Run) -> tuple[int, int]:
+async def extent(bus: Bus, run: RankRun) -> tuple[int, int]:
     """The first byte of the log that the node still has, and how long the log is now. Raises NoAnswerError."""
     first = await read(bus, run, offset=0, limit=1)
     if first.size >= 0:
@@ -119,7 +119,7 @@ async def extent(bus: Bus, run: Run) -> tuple[int, int]:
     return 0, await _size(bus, run)
 
 
-async def _size(bus: Bus, run: Run) -> int:
+async def _size(bus: Bus, run: RankRun) -> int:
     """An executor of an earlier version is asked for single bytes, twice as far each time, then halfway between."""
     reached, beyond = 0, 1
     while (await read(bus, run, offset=beyond - 1, limit=1)).data:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from libs.bus import Asked, Bus
+from libs.bus import Bus, RawRequest
 from libs.messages.asks import SubmitAnswered
 from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import NodeSampled, PoolReviewed
@@ -13,7 +13,7 @@ from libs.service.keys import ServerCertificate
 from libs.store import GatewayStore, StoreUnavailableError
 from services.gateway.app import application
 from services.gateway.feed import EventTold
-from services.gateway.gateway import Gateway, Limits
+from services.gateway.gateway import Gateway, GatewayLimits
 from services.gateway.listening import listening
 from services.gateway.submissions import answer_submit
 from services.gateway.tokens import ADMIN_TENANT, OWN_TENANT, keep_file_token
@@ -60,7 +60,7 @@ async def run(
     scorer_token: str = "",
     admin_host: str = "127.0.0.1",
     admin_port: int | None = None,
-    limits: Limits | None = None,
+    limits: GatewayLimits | None = None,
     tokens_kept_seconds: float | None = None,
     certificate: ServerCertificate | None = None,
     listens_on: Callable[[int], None] | None = None,
@@ -83,7 +83,7 @@ async def run(
         if token:
             await keep_file_token(store, token, tenant=tenant, at=now())
 
-    async def submit(asked: Asked) -> SubmitAnswered:
+    async def submit(asked: RawRequest) -> SubmitAnswered:
         return await answer_submit(
             gateway.submissions, gateway.access, lambda who: gateway.count(who, changes=True), asked
         )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from aiohttp import web
 
 from services.gateway.errors import RejectedError
-from services.gateway.listening import Connection
+from services.gateway.listening import HttpConnection
 
 WRITE_SECONDS_MAX = 30.0
 CLOSE_AGAIN_SECONDS = 0.5
@@ -38,7 +38,7 @@ class Streams:
         self._open[task] = request
         self._tenants[tenant] += 1
         connection = request.protocol
-        if isinstance(connection, Connection):
+        if isinstance(connection, HttpConnection):
             connection.stream = task
         try:
             yield
@@ -47,7 +47,7 @@ class Streams:
                 request.transport.abort()
             raise
         finally:
-            if isinstance(connection, Connection):
+            if isinstance(connection, HttpConnection):
                 connection.stream = None
             del self._open[task]
             self._tenants[tenant] -= 1

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from libs.bus import Asked
+from libs.bus import RawRequest
 from libs.domain.spec import JobSpec, Kind, SpecError, decode_spec
 from libs.messages import http
 from libs.messages.asks import SubmitAnswered
@@ -106,7 +106,7 @@ def notes_on(spec: JobSpec) -> tuple[str, ...]:
 
 
 async def answer_submit(
-    submissions: Submissions, access: AccessCache, count: Callable[[Access], None], asked: Asked
+    submissions: Submissions, access: AccessCache, count: Callable[[Access], None], asked: RawRequest
 ) -> SubmitAnswered:
     """A request on `weft.submit`: the same as `POST /v1/jobs`. `count` refuses a tenant that asks too fast."""
     headers = {name.lower(): value for name, value in asked.headers.items()}

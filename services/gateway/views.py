@@ -1,4 +1,4 @@
-"""What is stored and heard, as users see it. Pure, but for the newest that `Cluster` has heard."""
+"""What is stored and heard, as users see it. Pure, but for the newest that `LiveCluster` has heard."""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from libs.messages.nodes import RunProgressed
 from libs.messages.signals import CurvePoint, GpuSample
 from libs.planning.closed import silent_seconds
 from libs.store import Access
-from services.gateway.cluster import Cluster
+from services.gateway.cluster import LiveCluster
 
 SHOWN_JOBS_MAX = 100
 NOTHING_SLOW: Mapping[str, GpuScoreView] = {}
@@ -36,7 +36,7 @@ def may_see(who: Access, tenant: str) -> bool:
 
 def job_view(
     job: Job,
-    cluster: Cluster,
+    cluster: LiveCluster,
     *,
     whole: bool = False,
     curve: tuple[CurvePoint, ...] = (),
@@ -81,7 +81,7 @@ def job_view(
     )
 
 
-def _run_view(job: Job, allocation: Allocation, heard: Mapping[int, RunProgressed], cluster: Cluster) -> RunView:
+def _run_view(job: Job, allocation: Allocation, heard: Mapping[int, RunProgressed], cluster: LiveCluster) -> RunView:
     told = heard.get(allocation.rank)
     return RunView(
         rank=allocation.rank,
@@ -110,7 +110,7 @@ def _asked(job: Job, allocation: Allocation) -> LimitsView | None:
 def node_views(
     nodes: Sequence[Node],
     holding: Iterable[Job],
-    cluster: Cluster,
+    cluster: LiveCluster,
     who: Access,
     *,
     slowest: Mapping[str, GpuScoreView] = NOTHING_SLOW,
@@ -132,7 +132,7 @@ def node_views(
 
 
 def _node_view(
-    node: Node, held: Sequence[Held], cluster: Cluster, who: Access, slowest: GpuScoreView | None
+    node: Node, held: Sequence[Held], cluster: LiveCluster, who: Access, slowest: GpuScoreView | None
 ) -> NodeView:
     sample = cluster.sample(node.id)
     theirs = {job.id for job, _ in held if may_see(who, job.tenant)}
@@ -186,7 +186,7 @@ def cluster_view(
     nodes: Sequence[Node],
     holding: Sequence[Job],
     queued: Sequence[Job],
-    cluster: Cluster,
+    cluster: LiveCluster,
     who: Access,
     *,
     now: float,

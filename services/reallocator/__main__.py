@@ -21,7 +21,7 @@ from libs.tuning.window import WINDOW_SECONDS
 from services.reallocator import service
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class ReallocatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """REALLOCATOR_… settings."""
 
     connections: Connections = Connections()
@@ -35,7 +35,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run(stop: asyncio.Event) -> None:
-    config = load(Config, prefix="REALLOCATOR_", environ=os.environ)
+    config = load(ReallocatorConfig, prefix="REALLOCATOR_", environ=os.environ)
     to = config.connections
     async with (
         NatsBus.connect(to.nats_url, name="reallocator", **nats_keys(to)) as bus,

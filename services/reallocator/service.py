@@ -18,7 +18,7 @@ from libs.service.run import Every, Listen, serve
 from libs.store import Envelope, ReviewStore, StoreUnavailableError
 from libs.tuning.envelope import GROWTH
 from libs.tuning.window import WINDOW_SECONDS
-from services.reallocator.thinking.core import Decided, Known, Reallocator
+from services.reallocator.thinking.core import Known, Reallocator, TuningDecision
 
 BEAT_SECONDS = 1.0
 CLEAN_SECONDS = 600.0  # how often what was known of jobs that have ended is dropped
@@ -115,7 +115,7 @@ class Review:
         self._core.learn(jobs=jobs, nodes=nodes, now=now)
         self._recalled, self._looked_at = True, now
 
-    async def _remember(self, decided: Decided, now: float) -> None:
+    async def _remember(self, decided: TuningDecision, now: float) -> None:
         if not decided.known:
             return
         news = {
@@ -143,7 +143,7 @@ class Review:
     def _envelope(self, known: Known) -> Envelope:
         return Envelope(job_id=known.job_id, pool=self._core.pool, epoch=known.epoch, state=known.state)
 
-    async def _tell(self, decided: Decided, now: float) -> None:
+    async def _tell(self, decided: TuningDecision, now: float) -> None:
         self._found.clear()
         for finding in decided.findings:
             self._found.labels(finding.code).inc()

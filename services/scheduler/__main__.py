@@ -21,14 +21,14 @@ from libs.store import StoreUnavailableError
 from libs.store.postgres import PostgresStore
 from services.scheduler import service
 from services.scheduler.thinking.core import Settings
-from services.scheduler.thinking.history import Retention
+from services.scheduler.thinking.history import HistoryRetention
 from services.scheduler.thinking.moving import MoveRules
 from services.scheduler.thinking.picture import POLICY
 
 DAY = 86400.0
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """SCHEDULER_… settings, in seconds where they are times. Orders, placements and backfills by their names."""
 
     connections: Connections = Connections()
@@ -80,7 +80,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run(stop: asyncio.Event) -> None:
-    config = load(Config, prefix="SCHEDULER_", environ=os.environ)
+    config = load(SchedulerConfig, prefix="SCHEDULER_", environ=os.environ)
     to = config.connections
     async with (
         NatsBus.connect(to.nats_url, name="scheduler", **nats_keys(to)) as bus,
@@ -113,7 +113,7 @@ async def run(stop: asyncio.Event) -> None:
             ),
             leader_seconds=config.leader_seconds,
             holds_seconds=config.holds_seconds,
-            retention=Retention(seconds=config.history_seconds, bytes=config.history_bytes),
+            retention=HistoryRetention(seconds=config.history_seconds, bytes=config.history_bytes),
             jobs_kept_seconds=config.jobs_kept_days * DAY or None,
             admin_port=config.admin_port,
             admin_host=config.admin_host,

@@ -24,7 +24,7 @@ from services.scheduler.standin import StandIn
 from services.scheduler.tally import Tally
 from services.scheduler.thinking.answers import Answers
 from services.scheduler.thinking.core import Scheduler
-from services.scheduler.thinking.history import Journal, Pace, Retention
+from services.scheduler.thinking.history import HistoryRetention, Journal, JournalPace
 from services.scheduler.thinking.picture import NodeChange
 
 logger = logging.getLogger(__name__)
@@ -73,8 +73,8 @@ class Desk:
         leadership: Leadership,
         clock: Callable[[], float],
         tally: Tally,
-        retention: Retention | None = None,
-        pace: Pace | None = None,
+        retention: HistoryRetention | None = None,
+        pace: JournalPace | None = None,
     ) -> None:
         self.core = core
         self._journal = Journal(core, pace=pace)
@@ -85,7 +85,7 @@ class Desk:
         self._leadership = leadership
         self._clock = clock
         self._tally = tally
-        self.retention = retention or Retention()
+        self.retention = retention or HistoryRetention()
         self._answers = Answers()
         self._stand_in = StandIn(pool=core.pool, store=store, clock=clock)
         self._loaded_for = 0

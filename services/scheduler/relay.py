@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from libs.bus import Bus, NoAnswerError
-from libs.bus import Event as Told
+from libs.bus import Bus, NoAnswerError, StreamEvent
 from libs.messages.events import Event, cloud_event
 from libs.store import RelayStore
 
@@ -63,8 +62,8 @@ class Relay:
             logger.warning("the stream of events is gone: publishing them again", extra={"events": again})
 
 
-def _told(event: Event) -> Told:
-    return Told(
+def _told(event: Event) -> StreamEvent:
+    return StreamEvent(
         subject=event.subject,
         id=event.message_id,
         payload=msgspec.json.encode(cloud_event(event)),

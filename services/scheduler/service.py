@@ -17,7 +17,7 @@ from services.scheduler.leadership import Leadership
 from services.scheduler.relay import Relay
 from services.scheduler.tally import Tally
 from services.scheduler.thinking.core import Scheduler, Settings
-from services.scheduler.thinking.history import Retention
+from services.scheduler.thinking.history import HistoryRetention
 from services.scheduler.thinking.peers import SPEAK_SECONDS
 
 TRIM_SECONDS = 60.0
@@ -34,7 +34,7 @@ async def run(
     settings: Settings,
     leader_seconds: float = 6.0,
     holds_seconds: float = 3600.0,
-    retention: Retention | None = None,
+    retention: HistoryRetention | None = None,
     jobs_kept_seconds: float | None = None,
     admin_port: int | None = None,
     admin_host: str = "127.0.0.1",

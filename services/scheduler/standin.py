@@ -13,7 +13,7 @@ from services.scheduler.thinking.orders import job_order, run_orders
 FRESH_SECONDS = 0.5
 
 
-class Orders(Struct, frozen=True):
+class StoredOrders(Struct, frozen=True):
     """What the store says that is to run."""
 
     by_node: Mapping[str, Sequence[StartRun]]
@@ -26,7 +26,7 @@ class StandIn:
         self._store = store
         self._clock = clock
         self._answers = Answers()
-        self._reading: asyncio.Task[Orders] | None = None
+        self._reading: asyncio.Task[StoredOrders] | None = None
         self._read_at = 0.0
 
     async def answer(self, report: NodeReported) -> NodeDesired | None:
@@ -43,7 +43,7 @@ class StandIn:
         runs = tuple(run for run in wanted if (run.job_id, run.epoch, run.rank) in has)
         return self._answers.answer(report, runs, orders.of_jobs)
 
-    async def _orders(self) -> Orders:
+    async def _orders(self) -> StoredOrders:
         reading = self._reading
         if reading is None or (reading.done() and self._clock() > self._read_at + FRESH_SECONDS):
             reading = self._reading = asyncio.create_task(self._read())
@@ -51,7 +51,7 @@ class StandIn:
             self._read_at = self._clock()
         return await asyncio.shield(reading)  # One who leaves does not take it from the others.
 
-    async def _read(self) -> Orders:
+    async def _read(self) -> StoredOrders:
         nodes = {node.id: node for node in await self._store.nodes(pool=self._pool)}
         by_node: dict[str, list[StartRun]] = {}
         of_jobs: dict[str, JobOrder] = {}
@@ -61,4 +61,4 @@ class StandIn:
                 for node_id, runs in run_orders(job, nodes).items():
                     by_node.setdefault(node_id, []).extend(runs)
         self._answers.forget()  # of an earlier reading: equal orders are other objects now
-        return Orders(by_node, of_jobs)
+        return StoredOrders(by_node, of_jobs)

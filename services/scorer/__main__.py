@@ -25,7 +25,7 @@ from services.scorer.profile import read
 from services.scorer.thinking.standings import MeasuredGpus
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class ScorerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """SCORER_… settings, those of `measuring` among them. `profile`: a file with what was measured of GPUs before;
     `token_file`: with the token by which benchmarks are submitted."""
 
@@ -44,7 +44,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run(stop: asyncio.Event) -> None:
-    config = load(Config, prefix="SCORER_", environ=os.environ)
+    config = load(ScorerConfig, prefix="SCORER_", environ=os.environ)
     to = config.connections
     profile = _profile(config.profile)
     async with (
@@ -65,11 +65,11 @@ async def run(stop: asyncio.Event) -> None:
         )
 
 
-def _token(config: Config) -> Callable[[], str] | None:
+def _token(config: ScorerConfig) -> Callable[[], str] | None:
     return (lambda: read_secret(config.token_file)) if config.token_file else None
 
 
-def _measuring(config: Config) -> MeasuringSettings:
+def _measuring(config: ScorerConfig) -> MeasuringSettings:
     return MeasuringSettings(
         benchmarks=config.benchmarks,
         benchmark_tenants=config.benchmark_tenants,

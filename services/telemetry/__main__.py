@@ -14,7 +14,7 @@ from msgspec import Meta
 from libs.bus.nats import NatsBus
 from libs.gpus import GpuWatch, inventory_in_time
 from libs.gpus.recording import RecordingError
-from libs.gpus.replay import Replay
+from libs.gpus.replay import ReplayedGpus
 from libs.service import Connections, SettingsError, load, main
 from libs.service.keys import nats_keys
 from services.telemetry import service
@@ -23,7 +23,7 @@ from services.telemetry.runs import Finder, ProcessRuns, docker_runs
 logger = logging.getLogger(__name__)
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class TelemetryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """TELEMETRY_… settings. `home` is the executor's; `runtime`, `cluster` and `emulated_gpus` are the executor's, too.
 
     `cluster`: whose containers on this engine are the node's; empty: those of every cluster with a node of this name.
@@ -45,7 +45,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     dcgm_names: bool = False
 
 
-async def watch(config: Config, *, stop: asyncio.Event) -> GpuWatch:
+async def watch(config: TelemetryConfig, *, stop: asyncio.Event) -> GpuWatch:
     if config.replay is None:
         watched = GpuWatch(())
         known = await inventory_in_time(
@@ -54,7 +54,7 @@ async def watch(config: Config, *, stop: asyncio.Event) -> GpuWatch:
         watched.offer(known or ())
         return watched
     try:
-        replay = await asyncio.to_thread(Replay, config.replay)
+        replay = await asyncio.to_thread(ReplayedGpus, config.replay)
     except RecordingError as error:
         raise SettingsError(f"TELEMETRY_REPLAY: {error}") from error
     logger.warning("no GPU is measured: %s is replayed (recorded from %s)", config.replay, replay.recorded_by)
@@ -62,7 +62,7 @@ async def watch(config: Config, *, stop: asyncio.Event) -> GpuWatch:
 
 
 async def run(stop: asyncio.Event) -> None:
-    config = load(Config, prefix="TELEMETRY_", environ=os.environ)
+    config = load(TelemetryConfig, prefix="TELEMETRY_", environ=os.environ)
     to = config.connections
     if config.runtime == "docker":
         finder: Finder = docker_runs(config.node_id, cluster=config.cluster)

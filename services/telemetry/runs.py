@@ -96,7 +96,7 @@ def _process_run(record: _Record) -> FoundRun | None:
     )
 
 
-class Engine(Protocol):
+class DockerClient(Protocol):
     """What we ask of the Docker SDK's low-level client. It blocks, and has a time limit of its own."""
 
     def containers(self, *, filters: dict[str, Any]) -> list[dict[str, Any]]: ...
@@ -111,14 +111,14 @@ class DockerRuns:
 
     def __init__(
         self,
-        connect: Callable[[], Engine],
+        connect: Callable[[], DockerClient],
         *,
         node_id: str,
         cluster: str = "",
         errors: tuple[type[Exception], ...] = (OSError,),
     ) -> None:
         self._connect = connect
-        self._engine: Engine | None = None
+        self._engine: DockerClient | None = None
         self._labels = [f"weft.node={node_id}", "weft.job", *([f"weft.cluster={cluster}"] if cluster else [])]
         self._errors = errors
         self._known: dict[str, FoundRun] = {}  # by container id
@@ -146,7 +146,7 @@ class DockerRuns:
         return found
 
 
-def _met(engine: Engine, container: Mapping[str, Any]) -> FoundRun | None:
+def _met(engine: DockerClient, container: Mapping[str, Any]) -> FoundRun | None:
     labels = container["Labels"]
     try:
         return FoundRun(

@@ -15,7 +15,7 @@ from services.telemetry.host import read_host
 from services.telemetry.metrics import GpuPairs, NodeGauges
 from services.telemetry.runs import Finder, FoundRun
 from services.telemetry.thinking.attribution import Attribution
-from services.telemetry.thinking.core import Reading, Sampler
+from services.telemetry.thinking.core import NodeCounters, Sampler
 from services.telemetry.usage import UsageReader
 
 LOOK_SECONDS = 2.0
@@ -43,10 +43,10 @@ class Telemetry:
         reading, gpus = await asyncio.to_thread(self._read, self._runs, gpus)
         return self.sampler.sampled(reading, gpus, at=at)
 
-    def _read(self, runs: list[FoundRun], gpus: tuple[GpuSample, ...]) -> tuple[Reading, tuple[GpuSample, ...]]:
+    def _read(self, runs: list[FoundRun], gpus: tuple[GpuSample, ...]) -> tuple[NodeCounters, tuple[GpuSample, ...]]:
         readings = tuple(self._usage.read(runs))
         gpus = self._attribution.attributed(gpus, [reading.run for reading in readings])
-        return Reading(host=read_host(disk=self._disk), runs=readings), gpus
+        return NodeCounters(host=read_host(disk=self._disk), runs=readings), gpus
 
 
 async def run(

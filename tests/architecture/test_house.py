@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -182,6 +183,15 @@ def test_every_service_is_known_to_these_rules() -> None:
 def test_no_module_has_a_name_that_says_nothing() -> None:
     paths = [path.relative_to(ROOT) for path in tracked() if path.suffix == ".py"]
     assert [str(path) for path in paths if {path.stem, *path.parent.parts} & REFUSED_NAMES] == []
+
+
+def test_no_public_class_name_stands_for_two_things() -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for path in sources("libs/**/*.py", "services/**/*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(where(path, node))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_a_module_opens_by_saying_what_it_is() -> None:

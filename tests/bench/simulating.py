@@ -20,7 +20,7 @@ from libs.planning.moves import Movable, moves_for
 from libs.planning.order.standing import Standing
 from libs.planning.policy import Policy
 from libs.planning.queue import Queue
-from libs.planning.room import Asked, Room, Shape
+from libs.planning.room import PlacementRequest, Room, Shape
 from libs.simulator import traces
 from libs.simulator.generate import GeneratorSettings, generate
 from libs.simulator.model import Cluster, World
@@ -122,7 +122,7 @@ def _philly_alone(policy: Policy) -> None:
 class _Waiting(Struct, frozen=True):
     standing: Standing
     shape: Shape
-    asked: Asked
+    asked: PlacementRequest
 
 
 class _Pool:
@@ -143,7 +143,7 @@ class _Pool:
             number = next(self._numbers)
             gpus, name = self._kinds[number % len(self._kinds)]
             standing = Standing(id=f"j-{number:06d}", seq=number, gpus=gpus)
-            self.jobs[standing.id] = _Waiting(standing, shape_of(gpus), Asked(name, standing.id))
+            self.jobs[standing.id] = _Waiting(standing, shape_of(gpus), PlacementRequest(name, standing.id))
             self.queue.add(standing, (gpus, name))
 
     def walk(self) -> int:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from libs.credentials import Credentials, provision
 from libs.servers import ServersError
 from libs.store.migrate import ROLES, migrate
-from services.cli.local import Home, Options
+from services.cli.local import ClusterHome, Options
 from services.cli.local.leftovers import end_guards, kill_runs
 from services.cli.local.plan import Addresses, Service, services
 from services.cli.local.ports import free_port
@@ -55,7 +55,7 @@ class World:
     """Everything that runs, by name: members, links and stores."""
 
     def __init__(self, root: Path, *, fencing: bool) -> None:
-        self.home = Home(root / "home")
+        self.home = ClusterHome(root / "home")
         self.folder = root / "seen"
         self.hostile_folder = self.folder / "hostile"  # what the hostile tenant's jobs trace
         self.nats_url = ""
@@ -202,7 +202,7 @@ def _remove_groups(owner: str) -> None:
     groups.close()
 
 
-def _named(service: Service, name: str, home: Home) -> Service:
+def _named(service: Service, name: str, home: ClusterHome) -> Service:
     return replace(service, name=name, log=home.log(name))
 
 

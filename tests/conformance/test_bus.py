@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from libs.bus import Asked, Bus, BusClosedError, BusError, Event, NoAnswerError
+from libs.bus import Bus, BusClosedError, BusError, NoAnswerError, RawRequest, StreamEvent
 from libs.messages import Message
 from libs.messages.signals import HostSample, NodeSampled
 from tests.support.buses import SECONDS_MAX, NatsWorld, SimulatedWorld, World
@@ -241,7 +241,7 @@ async def test_a_raw_request_is_seen_with_its_bytes_and_headers(world: World) ->
     asker, answerer = await world.join(), await world.join()
     seen = []
 
-    async def answer(asked: Asked) -> Answered:
+    async def answer(asked: RawRequest) -> Answered:
         seen.append(asked)
         return Answered(by="raw")
 
@@ -250,7 +250,7 @@ async def test_a_raw_request_is_seen_with_its_bytes_and_headers(world: World) ->
         "weft.tests.raw", b"kind: yaml", headers={"Idempotency-Key": "k1"}, seconds_max=SECONDS_MAX
     )
     assert msgspec.json.decode(found, type=Answered) == Answered(by="raw")
-    assert seen == [Asked(payload=b"kind: yaml", headers={"Idempotency-Key": "k1"})]
+    assert seen == [RawRequest(payload=b"kind: yaml", headers={"Idempotency-Key": "k1"})]
 
 
 async def test_a_message_not_understood_or_a_failing_handler_ends_nothing(world: World) -> None:
@@ -401,8 +401,10 @@ async def test_a_closed_bus_stays_closed(world: World) -> None:
     assert not bus.connected
 
 
-def event(number: int, kind: str = "placed", payload: str = "") -> Event:
-    return Event(subject=f"weft.events.jobs.{kind}", id=f"event-{number}", payload=(payload or f"{number}").encode())
+def event(number: int, kind: str = "placed", payload: str = "") -> StreamEvent:
+    return StreamEvent(
+        subject=f"weft.events.jobs.{kind}", id=f"event-{number}", payload=(payload or f"{number}").encode()
+    )
 
 
 async def test_the_stream_is_made_once(world: World) -> None:
@@ -483,4 +485,4 @@ async def test_who_listens_to_the_subject_of_an_event_hears_it(world: World) -> 
 async def test_an_event_that_would_go_elsewhere_is_refused(world: World, subject: str) -> None:
     bus = await world.join()
     with pytest.raises(ValueError, match="not a subject"):
-        await bus.emit([Event(subject=subject, id="1", payload=b"")])
+        await bus.emit([StreamEvent(subject=subject, id="1", payload=b"")])

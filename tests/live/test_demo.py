@@ -11,7 +11,7 @@ import pytest
 from libs import servers
 from libs.servers.process import command_of, wait_until
 from services.cli.demo.abandoned import clear_abandoned
-from services.cli.local import Home
+from services.cli.local import ClusterHome
 from services.cli.local.leftovers import living_runs
 
 SECONDS_MAX = 60
@@ -42,10 +42,10 @@ async def said(process: asyncio.subprocess.Process, words: str = "") -> str:
 
 
 async def processes(home: Path) -> set[int]:
-    state, found = Home(home).state(), await servers.status(home)
+    state, found = ClusterHome(home).state(), await servers.status(home)
     assert state
     of_servers = {server.pid for server in (found.nats, found.postgres) if server and server.pid}
-    return {*state.pids.values(), *of_servers, *living_runs(Home(home).nodes)}
+    return {*state.pids.values(), *of_servers, *living_runs(ClusterHome(home).nodes)}
 
 
 def only(folder: Path) -> Path:
@@ -95,7 +95,7 @@ async def test_what_a_killed_demo_left_is_cleared_by_the_next_one(tmp_path: Path
 
 
 async def test_a_demo_that_runs_is_not_cleared(tmp_path: Path) -> None:
-    home = Home(tmp_path / "weft-demo-1")
+    home = ClusterHome(tmp_path / "weft-demo-1")
     home.make()
     home.take()
     await clear_abandoned(tmp_path)

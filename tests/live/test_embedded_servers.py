@@ -21,7 +21,7 @@ from libs.servers import (
     ServerFailedError,
     ServerMissingError,
     Servers,
-    State,
+    ServersState,
     down,
     erase,
     postgres,
@@ -72,7 +72,7 @@ async def nats_client(servers: Servers, credentials: Credentials, user: str) -> 
     )
 
 
-def processes_of(state: State) -> list[int]:
+def processes_of(state: ServersState) -> list[int]:
     """Every living process that has to do with these servers, by what it was started with or works in."""
     assert state.nats
     assert state.postgres
@@ -158,7 +158,7 @@ async def test_data_and_ports_outlast_down_and_no_process_does(home: Path, crede
 
 async def test_down_twice_or_of_nothing_is_no_error(home: Path, credentials: Credentials) -> None:
     await down(home)
-    assert await status(home) == State()
+    assert await status(home) == ServersState()
     await up(home, credentials=credentials)
     await down(home)
     await down(home)
@@ -170,7 +170,7 @@ async def test_erase_leaves_no_process_and_no_data(home: Path, credentials: Cred
     assert running.postgres
     assert processes_of(running) == []
     assert not running.postgres.folder.exists()
-    assert await status(home) == State()
+    assert await status(home) == ServersState()
 
 
 async def test_postgres_killed_in_the_middle_of_work_comes_back_with_what_it_acknowledged(
@@ -255,7 +255,7 @@ async def test_what_is_given_by_address_is_left_alone(home: Path, credentials: C
         home, credentials=credentials, nats_url="nats://elsewhere:4222", pg_dsn="postgresql://me@there/db"
     )
     assert servers == Servers(nats_url="nats://elsewhere:4222", pg_dsn="postgresql://me@there/db")
-    assert await status(home) == State()
+    assert await status(home) == ServersState()
 
 
 async def test_a_node_added_to_running_servers_is_let_in_and_nobody_is_thrown_out(
@@ -373,7 +373,7 @@ def test_programs_that_the_account_cannot_read_are_copied_once_and_work(tmp_path
     folder = reachable_folder(tmp_path, account)
     try:
         assert copied == again != unreadable
-        setup = postgres.Setup(programs=copied, folder=folder, log=tmp_path / "postgres.log", account=account)
+        setup = postgres.PostgresSetup(programs=copied, folder=folder, log=tmp_path / "postgres.log", account=account)
         postgres.initialise(setup, "secret")
         assert postgres.start(setup, port=0, remembered_port=0).ready
         assert closed.stat().st_mode & 0o777 == 0o700

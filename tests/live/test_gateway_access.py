@@ -15,7 +15,7 @@ from libs.messages.asks import SubmitAnswered
 from libs.messages.http import ErrorView
 from services.gateway import listening, route, service
 from services.gateway.access import REMEMBERED_SECONDS
-from services.gateway.gateway import Limits
+from services.gateway.gateway import GatewayLimits
 from services.gateway.thinking.rates import Rate
 from tests.support.builders import spec
 from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, place
@@ -32,10 +32,10 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pla
 
 
 @asynccontextmanager
-async def gateway(servers: Place, limits: Limits | None = None) -> AsyncIterator[RunningGateway]:
+async def gateway(servers: Place, limits: GatewayLimits | None = None) -> AsyncIterator[RunningGateway]:
     await servers.stores.clear()
     await add_nodes(servers)
-    running = RunningGateway(servers, limits=limits or Limits(heartbeat_seconds=0.2))
+    running = RunningGateway(servers, limits=limits or GatewayLimits(heartbeat_seconds=0.2))
     await running.start()
     try:
         yield running
@@ -130,7 +130,7 @@ async def test_a_stream_ends_soon_after_its_token_was_revoked_elsewhere(servers:
 
 # who asks too fast
 
-SLOW = Limits(reads=Rate(2, 2), changes=Rate(2, 3), refusals=Rate(1, 3))
+SLOW = GatewayLimits(reads=Rate(2, 2), changes=Rate(2, 3), refusals=Rate(1, 3))
 
 
 async def test_who_asks_too_fast_is_told_when_to_ask_again(servers: Place) -> None:

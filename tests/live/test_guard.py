@@ -20,7 +20,7 @@ from libs.domain.job import JobState
 from libs.domain.spec import JobSpec, Role
 from libs.messages.nodes import EndReason, NodeDesired, NodeReported, RunState
 from services.cli.local.leftovers import kill_runs
-from services.executor.guard.engine import Engine, EngineSilentError
+from services.executor.guard.engine import EngineSilentError, EngineSocket
 from services.executor.home import Home
 from services.executor.keeper import boot_clock
 from services.executor.node import NodeFacts
@@ -335,7 +335,7 @@ def test_an_engine_that_hangs_is_given_up(tmp_path: Path) -> None:
         hung.listen()
         began = boot_clock()
         with pytest.raises(EngineSilentError):
-            Engine(f"unix://{tmp_path}/s").containers({})
+            EngineSocket(f"unix://{tmp_path}/s").containers({})
         assert boot_clock() - began < 20
 
 

@@ -14,7 +14,7 @@ from services.scheduler.desk import Desk
 from services.scheduler.leadership import Leadership
 from services.scheduler.tally import Tally
 from services.scheduler.thinking.core import Scheduler, Settings
-from services.scheduler.thinking.history import Pace
+from services.scheduler.thinking.history import JournalPace
 from tests.support import postgres
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode
@@ -27,7 +27,7 @@ TURNS = 40
 class Pool:
     """One leader's desk over a real Postgres, and one node; time is the test's."""
 
-    def __init__(self, stores: postgres.Stores, pace: Pace | None = None) -> None:
+    def __init__(self, stores: postgres.Stores, pace: JournalPace | None = None) -> None:
         self.stores = stores
         self.now = 1_700_000_000.0
         self.node = ScriptedNode("node-1", capacity(gpus=2, cpus=64.0))
@@ -93,7 +93,7 @@ class Pool:
 @pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[Pool]:
     async with postgres.embedded(tmp_path) as server, postgres.stores(server) as stores:
-        made = Pool(stores, Pace(begin_bytes=100_000))
+        made = Pool(stores, JournalPace(begin_bytes=100_000))
         await made.turn()
         for _ in range(3):
             await made.sync()

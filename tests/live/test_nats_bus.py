@@ -9,7 +9,7 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from libs.bus import BusClosedError, BusError, Event, NoAnswerError
+from libs.bus import BusClosedError, BusError, NoAnswerError, StreamEvent
 from libs.bus.nats import NatsBus
 from libs.credentials import Credentials, provision
 from libs.messages import Message
@@ -165,7 +165,7 @@ async def test_listening_begun_while_the_server_is_away_works_once_it_is_back(se
 
 
 async def test_events_survive_a_restart_and_are_still_recognised(server: NatsServer, no_leaks: None) -> None:
-    events = [Event(subject="weft.events.jobs.placed", id=f"{number}", payload=b"{}") for number in range(1200)]
+    events = [StreamEvent(subject="weft.events.jobs.placed", id=f"{number}", payload=b"{}") for number in range(1200)]
     async with NatsBus.connect(server.url, name="test") as bus:
         await bus.ensure_stream()
         await bus.emit(events[:700])
@@ -192,7 +192,7 @@ async def test_a_stream_of_another_shape_is_brought_up_to_date(server: NatsServe
     async with NatsBus.connect(server.url, name="test") as bus:
         older = b'{"name":"WEFT_EVENTS","subjects":["weft.events.>"],"storage":"file","num_replicas":1}'
         await bus.request_raw("$JS.API.STREAM.CREATE.WEFT_EVENTS", older, seconds_max=5)
-        events = [Event(subject="weft.events.jobs.placed", id=f"{number}", payload=b"{}") for number in range(3)]
+        events = [StreamEvent(subject="weft.events.jobs.placed", id=f"{number}", payload=b"{}") for number in range(3)]
         await bus.emit(events)  # It takes no batches yet.
         assert not await bus.ensure_stream()
         config = msgspec.json.decode(await bus.request_raw("$JS.API.STREAM.INFO.WEFT_EVENTS", b"", seconds_max=5))[
@@ -341,7 +341,9 @@ async def test_users_do_what_is_theirs(guarded: tuple[str, Credentials], no_leak
         async with asyncio.timeout(SECONDS_MAX):
             await hinted.wait()
         await scheduler.ensure_stream()
-        await scheduler.emit([Event(subject="weft.events.a", id=f"{number}", payload=b"{}") for number in range(3)])
+        await scheduler.emit(
+            [StreamEvent(subject="weft.events.a", id=f"{number}", payload=b"{}") for number in range(3)]
+        )
         assert not scheduler.counts
         assert not executor.counts
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from libs.client import Client
 from libs.credentials import Credentials, provision
 from libs.domain.job import JobState
-from services.cli.local import Home, Options, running
+from services.cli.local import ClusterHome, Options, running
 from services.cli.local.plan import Addresses, services
 from services.cli.local.process import ServiceProcess
 from tests.chaos.stores import Stores
@@ -55,7 +55,7 @@ async def _grows(file: Path, lines: int) -> None:
 async def test_what_runs_runs_on_while_postgres_stands_still_if_every_scheduler_is_heard(
     tmp_path: Path, second: str
 ) -> None:
-    home = Home(tmp_path / "cluster")
+    home = ClusterHome(tmp_path / "cluster")
     home.make()
     options = Options(nodes=1, emulated_gpus=1, port=0, settings=TIMES)
     credentials = Credentials(home.credentials)

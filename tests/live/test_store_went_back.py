@@ -10,7 +10,7 @@ import pytest
 from libs.client import Client, ClientError
 from libs.credentials import Credentials, provision
 from libs.domain.job import JobState
-from services.cli.local import Home, Options, running
+from services.cli.local import ClusterHome, Options, running
 from tests.chaos.stores import Stores
 from tests.support.builders import spec
 from tests.support.cluster import until
@@ -42,7 +42,7 @@ async def is_in(client: Client, job: str, *states: JobState) -> None:
     await until(client, job, lambda view: view.state in states, seconds_max=ANSWERS_SECONDS_MAX)
 
 
-async def renewals(dsn: str, home: Home) -> int:
+async def renewals(dsn: str, home: ClusterHome) -> int:
     """How often the leaders of all pools have renewed their leases, by the store."""
     connection = await asyncpg.connect(dsn, password=Credentials(home.credentials).postgres_password("owner"))
     try:
@@ -53,7 +53,7 @@ async def renewals(dsn: str, home: Home) -> int:
 
 @pytest.mark.timeout(300)
 async def test_a_restored_store_starts_nothing_beside_what_it_has_forgotten(tmp_path: Path) -> None:
-    home = Home(tmp_path / "cluster")
+    home = ClusterHome(tmp_path / "cluster")
     home.make()
     options = Options(nodes=1, emulated_gpus=2, port=0, settings=TIMES)
     provision(home.credentials, nodes=options.node_ids)

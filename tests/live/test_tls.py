@@ -18,7 +18,7 @@ from libs.store import StoreUnavailableError
 from libs.store.migrate import ROLES, migrate
 from libs.store.postgres import PostgresStore
 from services.gateway import service as gateway_service
-from services.gateway.__main__ import Config as GatewayConfig
+from services.gateway.__main__ import GatewayConfig
 from tests.support.builders import spec
 from tests.support.gateway import Place, RunningGateway, place, until
 from tests.support.tls import Authority, Pair, TlsNats, tls_postgres

@@ -17,7 +17,7 @@ from libs.domain.spec import JobSpec, Role
 from libs.messages.http import JobView
 from libs.servers.process import command_of, wait_until
 from services.cli.demo.parts import program
-from services.cli.local import Home
+from services.cli.local import ClusterHome
 from services.cli.local.leftovers import living_runs
 from tests.support.cluster import until
 
@@ -52,7 +52,7 @@ class Up:
             return await self.process.wait()
 
     def client(self) -> Client:
-        client = Home(self.home).client()
+        client = ClusterHome(self.home).client()
         assert client
         return Client(client.url, client.token)
 
@@ -87,9 +87,9 @@ async def weft_up(tmp_path: Path) -> AsyncIterator[Ups]:
 
 async def processes(home: Path) -> dict[str, int]:
     """Everything that runs for this home, by what it is."""
-    state, found = Home(home).state(), await servers.status(home)
+    state, found = ClusterHome(home).state(), await servers.status(home)
     assert state
-    runs = {f"run {pid}": pid for pid in living_runs(Home(home).nodes)}
+    runs = {f"run {pid}": pid for pid in living_runs(ClusterHome(home).nodes)}
     of_servers = {"nats": found.nats and found.nats.pid, "postgres": found.postgres and found.postgres.pid}
     return {**state.pids, **runs, **{name: pid for name, pid in of_servers.items() if pid}}
 

@@ -17,18 +17,18 @@ from libs.domain.tenants import Allowance
 from libs.gpus import GpuWatch
 from libs.messages.nodes import NodeReported, ProgressSeen, RunState
 from libs.messages.signals import HostSample, NodeSampled, PoolReviewed, RunSample
-from libs.planning.policy import Policy as SchedulerPolicy
+from libs.planning.policy import Policy
 from libs.service import AnswerRaw, Listen, serve
 from libs.store import StoreError
 from libs.store.memory import MemoryStore
 from services.executor import service as executor
 from services.executor.agent import Introduction
-from services.executor.guard.thinking import Policy
+from services.executor.guard.thinking import FenceTimings
 from services.executor.runtime import RuntimeUnavailableError
 from services.executor.runtime.fake import FakeProgress
-from services.executor.thinking.core import Policy as FencePolicy
+from services.executor.thinking.core import ReconcilerTimings
 from services.gateway.feed import EventTold
-from services.gateway.gateway import Gateway, Limits
+from services.gateway.gateway import Gateway, GatewayLimits
 from services.gateway.service import SUBMIT_SUBJECT
 from services.gateway.submissions import answer_submit
 from services.reallocator import service as reallocator
@@ -74,7 +74,7 @@ class Shape(Struct, frozen=True, kw_only=True):
     patience_seconds: float = 30.0
     drift: float = 0.02  # clocks go wrong by at most this part
     fencing: bool = True
-    policy: SchedulerPolicy = POLICY
+    policy: Policy = POLICY
     scores: tuple[float, ...] = (1.0,)  # that a GPU may have for a class of jobs
     moves: MoveRules = MoveRules()
 
@@ -328,7 +328,7 @@ class Cluster:
                     capacity=lambda: machine.capacity,
                     sync_seconds=shape.sync_seconds,
                 ),
-                policy=FencePolicy(
+                policy=ReconcilerTimings(
                     fence_seconds=shape.fence_seconds if shape.fencing else math.inf,
                     fence_grace_max=shape.fence_grace_max,
                 ),
@@ -348,10 +348,10 @@ class Cluster:
         self.later(GUARD_TICK_SECONDS, self._guard, machine)
 
     @property
-    def _guard_policy(self) -> Policy:
+    def _guard_policy(self) -> FenceTimings:
         """As the executor gives it to its guard."""
         shape = self.shape
-        return Policy(
+        return FenceTimings(
             fence_seconds=shape.fence_seconds,
             slack_seconds=shape.drift_seconds / 2,
             grace_max=shape.fence_grace_max,
@@ -365,7 +365,7 @@ class Cluster:
                 now=clock,
                 clock=self.loop.time,
                 characters=life.characters,
-                limits=Limits(tenants=Allowance(may_be_unpreemptible=True)),
+                limits=GatewayLimits(tenants=Allowance(may_be_unpreemptible=True)),
             )
 
             async def submit(asked: Any) -> Any:

@@ -217,7 +217,7 @@ class SimRuntime:
 class NodeGuard:
     """The guard's process of one boot of a machine: the production core, looking twice a second."""
 
-    def __init__(self, machine: Machine, policy: guard.Policy) -> None:
+    def __init__(self, machine: Machine, policy: guard.FenceTimings) -> None:
         self._machine = machine
         self._guard = guard.Guard(policy, began=machine.clock())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
-from libs.bus import Bus, Event, NoAnswerError
+from libs.bus import Bus, NoAnswerError, StreamEvent
 from libs.domain.job import Allocation, Job, Step
 from libs.domain.lease import Lease
 from libs.messages.connection import Connection
@@ -104,7 +104,7 @@ class _Unheeded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bus, name)
 
-    async def emit(self, events: list[Event]) -> None:
+    async def emit(self, events: list[StreamEvent]) -> None:
         with suppress(NoAnswerError):
             await self._bus.emit(events)
 

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from libs.bus import Asked, BusClosedError, Event, NoAnswerError, nothing
-from libs.bus.hands import Hands, Heard, Work, answering, answering_raw, hearing
+from libs.bus import BusClosedError, NoAnswerError, RawRequest, StreamEvent, nothing
+from libs.bus.hands import HandlerQueue, Heard, Work, answering, answering_raw, hearing
 from libs.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
 from libs.messages import Message
 from libs.messages.connection import Connection
@@ -54,7 +54,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.exists = False
-        self.stored: list[Event] = []
+        self.stored: list[StreamEvent] = []
         self._seen: dict[str, float] = {}
 
     def lose(self) -> None:
@@ -62,7 +62,7 @@ class Stream:
         self.stored.clear()
         self._seen.clear()
 
-    def store(self, event: Event, now: float) -> None:
+    def store(self, event: StreamEvent, now: float) -> None:
         if now - self._seen.get(event.id, -DUPLICATE_WINDOW_SECONDS) >= DUPLICATE_WINDOW_SECONDS:
             self._seen[event.id] = now
             self.stored.append(event)
@@ -254,7 +254,7 @@ class Network:
         self.history.note("nats", f"answer {number} {len(payload)} of {of} → {bus.place.name}")
         bus.link.carry("in", partial(bus.settle, number, payload))
 
-    def store(self, events: list[Event], reply: Reply) -> None:
+    def store(self, events: list[StreamEvent], reply: Reply) -> None:
         """All of them or none, as one batch; now and then it falls back to single ones, of which some fail."""
         if not self.stream.exists:
             self.history.note("nats", f"no stream for {len(events)} events")
@@ -294,7 +294,7 @@ class Network:
 
 
 class SimSubscription:
-    def __init__(self, bus: "SimBus", pattern: str, group: str, hands: Hands) -> None:
+    def __init__(self, bus: "SimBus", pattern: str, group: str, hands: HandlerQueue) -> None:
         self.bus = bus
         self.pattern = pattern
         self.group = group
@@ -414,7 +414,12 @@ class SimBus:
         return await self._listen(subject_for(kind, tokens), answering(kind, handler), group, at_once)
 
     async def answer_raw(
-        self, subject: str, handler: Callable[[Asked], Awaitable[msgspec.Struct]], *, group: str = "", at_once: int = 64
+        self,
+        subject: str,
+        handler: Callable[[RawRequest], Awaitable[msgspec.Struct]],
+        *,
+        group: str = "",
+        at_once: int = 64,
     ) -> SimSubscription:
         return await self._listen(subject, answering_raw(handler), group, at_once)
 
@@ -426,7 +431,7 @@ class SimBus:
         await self._ask("stream create", self._network.make_stream, seconds_max=STORE_SECONDS_MAX)
         return True
 
-    async def emit(self, events: list[Event]) -> None:
+    async def emit(self, events: list[StreamEvent]) -> None:
         for event in events:
             check_event(event)
         if not events:
@@ -455,7 +460,7 @@ class SimBus:
     async def _listen(self, pattern: str, work: Work, group: str, at_once: int) -> SimSubscription:
         await self.place.point("listen")
         self._check_open()
-        hands = Hands(work, at_once=at_once, counts=self.counts)
+        hands = HandlerQueue(work, at_once=at_once, counts=self.counts)
         subscription = SimSubscription(self, pattern, group, hands)
         self.subscriptions.append(subscription)
         self.link.carry("out", partial(self._network.listen, subscription), surely=True)

@@ -16,7 +16,7 @@ from libs.domain.spec import JobSpec, Role
 from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import NodeSampled
 from libs.samples.arrivals import Arrivals
-from libs.tuning.cause import Standing, Stood, judge
+from libs.tuning.cause import StandingVerdicts, Stood, judge
 from libs.tuning.verdict import Verdict
 from libs.tuning.window import WINDOW_SECONDS, Gathering, JobWindow
 
@@ -94,7 +94,7 @@ def windows(of: Recorded) -> Iterator[JobWindow]:
 
 def stood(of: Recorded) -> Stood | None:
     """What stands of the job at the end."""
-    standing = Standing()
+    standing = StandingVerdicts()
     for window in windows(of):
         standing.take(judge(window), at=window.ended)
     return standing.job

@@ -22,14 +22,14 @@ from libs.service.keys import ServerCertificate
 from libs.store import GatewayStore, StoreUnavailableError
 from libs.store.migrate import ROLES
 from services.gateway import service
-from services.gateway.gateway import Limits
+from services.gateway.gateway import GatewayLimits
 from tests.support.builders import node
 from tests.support.postgres import Server, Stores, stores
 
 ADMIN_TOKEN = "weft_the-token-of-the-administrator"
 WAIT_SECONDS_MAX = 20.0
 LEASE = "scheduler/default"
-LIMITS = Limits(heartbeat_seconds=0.2)
+LIMITS = GatewayLimits(heartbeat_seconds=0.2)
 
 
 class Place(Struct, frozen=True):
@@ -83,7 +83,7 @@ class RunningGateway:
         place: Place,
         *,
         volumes_allowed: tuple[str, ...] = (),
-        limits: Limits = LIMITS,
+        limits: GatewayLimits = LIMITS,
         certificate: ServerCertificate | None = None,
     ) -> None:
         self.store = Outage(place.stores.gateway)

@@ -21,7 +21,7 @@ from services.scheduler.desk import Desk
 from services.scheduler.leadership import Leadership
 from services.scheduler.tally import Tally
 from services.scheduler.thinking.core import Scheduler, Settings
-from services.scheduler.thinking.history import Pace
+from services.scheduler.thinking.history import JournalPace
 from services.scheduler.thinking.moving import MoveRules
 from tests.support.builders import capacity, spec
 from tests.support.nodes import ScriptedNode
@@ -58,7 +58,7 @@ class _Store(MemoryStore):
 class Life:
     """`live` does so many things by chance; what is stored then is in `store`."""
 
-    def __init__(self, seed: int, *, nodes: int = 3, gpus: int = 4, pace: Pace | None = None) -> None:
+    def __init__(self, seed: int, *, nodes: int = 3, gpus: int = 4, pace: JournalPace | None = None) -> None:
         self.chance = random.Random(seed)
         self.tuner = random.Random(f"tuner/{seed}")
         self.settings = SETTINGS

@@ -95,7 +95,7 @@ async def tls_postgres(folder: Path, pair: Pair, *, password: str) -> AsyncItera
     programs = await asyncio.to_thread(_programs)
     account = server_account(folder)
     home = reachable_folder(folder, account)
-    setup = postgres.Setup(programs=programs, folder=home, log=folder / "postgres.log", account=account)
+    setup = postgres.PostgresSetup(programs=programs, folder=home, log=folder / "postgres.log", account=account)
     try:
         await asyncio.to_thread(postgres.initialise, setup, password)
         for source, name in ((pair.cert, "server.crt"), (pair.key, "server.key")):

@@ -14,7 +14,7 @@ from libs.domain.spec import TuningMode
 from libs.messages.asks import Tune
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import HostSample, NodeSampled, RunSample
-from services.reallocator.thinking.core import Decided, Reallocator
+from services.reallocator.thinking.core import Reallocator, TuningDecision
 from tests.support.builders import GIB, job, node
 
 START = 1000.0
@@ -240,7 +240,7 @@ class Pool:
         self.tunes: list[tuple[float, Tune]] = []
         self.refuses = False
         self.stored: dict[str, tuple[int, bytes]] = {}
-        self.decided = Decided()
+        self.decided = TuningDecision()
 
     def run(self, seconds: int) -> "Pool":
         for _ in range(seconds):

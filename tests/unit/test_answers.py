@@ -18,7 +18,7 @@ from services.executor import service as executor
 from services.executor.agent import Introduction
 from services.executor.keeper import MemoryKeeper
 from services.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime
-from services.executor.thinking.core import Policy, Reconciler
+from services.executor.thinking.core import Reconciler, ReconcilerTimings
 from services.executor.thinking.orders import runs_of
 from services.scheduler import service as scheduler
 from services.scheduler.thinking.answers import Answers, digest_of_jobs
@@ -115,7 +115,7 @@ def test_a_job_of_4096_ranks_starts_on_one_node() -> None:
                     progress=FakeProgress(),
                     keeper=MemoryKeeper(),
                     node=node,
-                    policy=Policy(),
+                    policy=ReconcilerTimings(),
                     stop=stop,
                     clock=now,
                     jitter=lambda: 0.5,
@@ -195,7 +195,7 @@ def test_an_executor_takes_an_unchanged_answer_as_a_sync_and_keeps_what_is_desir
     made, known = placed(2)
     (runs,) = run_orders(made, known).values()
     jobs = as_jobs(runs, {made.id: job_order(made, known)})
-    core = Reconciler(Policy())
+    core = Reconciler(ReconcilerTimings())
     core.observe(NodeDesired(seq=1, jobs=jobs, digest=digest_of_jobs(jobs)), reported=(), sent_at=0.0)
     core.observe(NodeDesired(seq=2, digest=core.holds, unchanged=True), reported=(), sent_at=80.0)
     assert not core.fenced(100.0)

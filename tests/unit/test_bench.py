@@ -10,7 +10,7 @@ from libs.domain.classes import is_benchmark
 from libs.domain.job import JobState
 from libs.domain.spec import Pin, TuningMode, decode_spec
 from libs.gpus.bench.protocol import Durations, measure
-from libs.gpus.bench.standin import REP_SECONDS, StandIn
+from libs.gpus.bench.standin import REP_SECONDS, CpuStandIn
 from libs.gpus.bench.watch import NvmlWatch, Unwatched
 from libs.gpus.fake import FakeGpu, FakeNvml
 from libs.messages.signals import GpuSample
@@ -234,9 +234,9 @@ class Machine:
         self.slept.append(seconds)
         self.clock.now += seconds
 
-    def stand_in(self, *slowdowns: float) -> StandIn:
+    def stand_in(self, *slowdowns: float) -> CpuStandIn:
         left = list(slowdowns)
-        return StandIn(lambda: left.pop(0), cpu_time=self.cpu_time, clock=self.clock, sleep=self.sleep)
+        return CpuStandIn(lambda: left.pop(0), cpu_time=self.cpu_time, clock=self.clock, sleep=self.sleep)
 
 
 def test_a_repetition_takes_the_slowdown_and_really_lasts_so_long() -> None:

@@ -10,7 +10,7 @@ from libs.messages.nodes import RunSeen, RunState
 from libs.messages.signals import WorkloadClass
 from libs.planning.placement.offers import STALE_MAX, Offers
 from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.room import CHANGES_MAX, OFFERS_MAX, Asked, Room, Want
+from libs.planning.room import CHANGES_MAX, OFFERS_MAX, PlacementRequest, Room, Want
 from services.scheduler.thinking import picture
 from services.scheduler.thinking.core import Scheduler, Settings
 from services.scheduler.thinking.history import Journal
@@ -36,7 +36,7 @@ def test_offers_are_kept_for_a_bounded_number_of_needs(placement: str) -> None:
     for number in range(300):
         room.add(node(f"node-{number}"))
     for number in range(400):
-        assert room.find((want(number),), Asked(key=str(number)))
+        assert room.find((want(number),), PlacementRequest(key=str(number)))
     assert len(room.offers) <= OFFERS_MAX
     assert room.find((want(0),))
 

@@ -7,10 +7,20 @@ from msgspec import structs
 
 from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState, StartRun
 from services.executor.runtime import Run, RunKey
-from services.executor.thinking.core import Action, Kill, Memory, Policy, Reconciler, Remove, Start, Stop, Terminate
+from services.executor.thinking.core import (
+    Action,
+    Kill,
+    Memory,
+    Reconciler,
+    ReconcilerTimings,
+    Remove,
+    Start,
+    Stop,
+    Terminate,
+)
 from tests.support.runs import order
 
-POLICY = Policy(fence_seconds=90.0, fence_grace_max=30.0, kill_again_seconds=5.0)
+POLICY = ReconcilerTimings(fence_seconds=90.0, fence_grace_max=30.0, kill_again_seconds=5.0)
 KEY = RunKey("job-1", 1, 0)
 NOBODY: frozenset[RunKey] = frozenset()
 
@@ -347,7 +357,7 @@ def test_deciding_twice_about_the_same_asks_for_the_same_starts(
 
 
 def test_a_run_waits_until_whoever_has_its_gpus_has_ended() -> None:
-    core = Reconciler(Policy())
+    core = Reconciler(ReconcilerTimings())
     first, second = order("job-a", gpus=(0, 1)), order("job-b", gpus=(1, 2))
     core.observe(NodeDesired(seq=1, runs=(first,)), reported=(), sent_at=0.0)
     assert core.decide([], busy=frozenset(), now=0.0) == [Start(first)]

@@ -18,17 +18,17 @@ from services.executor.home import Home
 from services.executor.runtime import NO_LIMIT, Limits, Run, RunKey, RuntimeUnavailableError
 from services.executor.runtime.fake import Program
 from services.executor.runtime.limits.groups import change, find_groups, read_limits, working_set
-from services.executor.runtime.limits.rates import UNSURE, Rates
+from services.executor.runtime.limits.rates import UNSURE, EgressRates
 from services.executor.runtime.limits.resizing import held_of, safe_update
 from services.executor.runtime.limits.rounding import fault, lacking, settled
-from services.executor.thinking.core import Action, Policy, Reconciler, Resize, Terminate
+from services.executor.thinking.core import Action, Reconciler, ReconcilerTimings, Resize, Terminate
 from tests.support.runs import order
 from tests.unit.test_executor_service import World, story
 
 KEY = RunKey("job-1", 1, 0)
 MIB, GIB = 1 << 20, 1 << 30
 HAS = Limits(cpus=1.0, memory=256 * MIB, egress=NO_LIMIT)  # what `order()` asks for
-POLICY = Policy(resize_again_seconds=1.0, resize_again_max=60.0)
+POLICY = ReconcilerTimings(resize_again_seconds=1.0, resize_again_max=60.0)
 
 
 def heard(*orders: StartRun, at: float = 0.0, reconciler: Reconciler | None = None) -> Reconciler:
@@ -346,17 +346,17 @@ def test_a_group_that_vanishes_is_told_of(tmp_path: Path) -> None:
 
 
 def test_a_change_of_egress_that_was_cut_short_is_known_as_such(tmp_path: Path) -> None:
-    rates = Rates(Home(tmp_path))
+    rates = EgressRates(Home(tmp_path))
     assert rates.of(KEY, "a") == NO_LIMIT
     rates.note(KEY, "a", UNSURE)
-    assert Rates(Home(tmp_path)).of(KEY, "a") == UNSURE
+    assert EgressRates(Home(tmp_path)).of(KEY, "a") == UNSURE
     assert decide(heard(order()), running(replace(HAS, egress=UNSURE)), now=1.0) == [
         Resize(KEY, Limits(egress=NO_LIMIT))
     ]
     rates.note(KEY, "a", 9000)
-    assert Rates(Home(tmp_path)).of(KEY, "a") == 9000
-    assert Rates(Home(tmp_path)).of(KEY, "another container") == NO_LIMIT
+    assert EgressRates(Home(tmp_path)).of(KEY, "a") == 9000
+    assert EgressRates(Home(tmp_path)).of(KEY, "another container") == NO_LIMIT
     (tmp_path / "egress" / str(KEY)).write_text('["a",')
-    assert Rates(Home(tmp_path)).of(KEY, "a") == UNSURE
+    assert EgressRates(Home(tmp_path)).of(KEY, "a") == UNSURE
     rates.forget_others(set())
-    assert Rates(Home(tmp_path)).of(KEY, "a") == NO_LIMIT
+    assert EgressRates(Home(tmp_path)).of(KEY, "a") == NO_LIMIT

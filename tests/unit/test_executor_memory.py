@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState
 from services.executor.runtime import Run, RunKey
-from services.executor.thinking.core import Memory, Policy, Reconciler, Start
+from services.executor.thinking.core import Memory, Reconciler, ReconcilerTimings, Start
 from tests.support.runs import order
 
 KEY = RunKey("job-1", 1, 0)
@@ -17,7 +17,7 @@ def leader(epoch: int, seq: int = 0, *, holder: str = "a", pool: str = "default"
 
 
 def answered(*leaders: Leader | None) -> Leader | None:
-    core = Reconciler(Policy())
+    core = Reconciler(ReconcilerTimings())
     for at, one in enumerate(leaders):
         core.observe(NodeDesired(seq=at, leader=one), reported=(), sent_at=float(at))
     return core.leader
@@ -30,7 +30,7 @@ def test_the_latest_leader_is_remembered_in_whatever_order_they_answer(told: lis
 
 def test_a_leader_that_is_no_later_does_not_make_a_node_forget() -> None:
     assert answered(leader(5, 9), leader(5, 9, holder="b"), None) == leader(5, 9)
-    core = Reconciler(Policy())
+    core = Reconciler(ReconcilerTimings())
     core.observe(NodeDesired(seq=1, leader=leader(7), refused="another speaks for this node"), reported=(), sent_at=1.0)
     assert core.leader is None
 
@@ -40,10 +40,10 @@ def test_a_node_that_goes_to_another_pool_follows_its_leaders() -> None:
 
 
 def test_an_executor_that_comes_back_knows_what_its_runs_hold_and_who_led() -> None:
-    before = Reconciler(Policy())
+    before = Reconciler(ReconcilerTimings())
     before.observe(NodeDesired(seq=1, runs=(order(gpus=(2, 3)),), leader=leader(4)), reported=(), sent_at=0.0)
     kept = msgspec.json.decode(msgspec.json.encode(before.memory), type=Memory)
-    after = Reconciler(Policy(), kept)
+    after = Reconciler(ReconcilerTimings(), kept)
     assert after.leader == leader(4)
     (seen,) = after.report([Run(key=KEY, state=RunState.RUNNING)], {})
     assert seen.gpus == (2, 3)
@@ -57,16 +57,16 @@ def test_an_executor_that_comes_back_knows_what_its_runs_hold_and_who_led() -> N
 
 
 def test_of_a_run_that_another_began_it_is_not_said_what_it_holds() -> None:
-    (seen,) = Reconciler(Policy()).report([Run(key=KEY, state=RunState.RUNNING)], {})
+    (seen,) = Reconciler(ReconcilerTimings()).report([Run(key=KEY, state=RunState.RUNNING)], {})
     assert seen.gpus is None
 
 
 def test_an_executor_knows_after_a_boot_of_its_host_which_runs_had_been_told_to_stop() -> None:
-    before = Reconciler(Policy())
+    before = Reconciler(ReconcilerTimings())
     before.observe(NodeDesired(seq=1, runs=(order(),), leader=leader(4)), reported=(), sent_at=900.0)
     before.observe(NodeDesired(seq=2, leader=leader(4)), reported=(), sent_at=901.0)
     before.decide([Run(key=KEY, state=RunState.RUNNING)], busy=frozenset(), now=901.0)
-    after = Reconciler(Policy(), before.memory.after_boot())
+    after = Reconciler(ReconcilerTimings(), before.memory.after_boot())
     assert after.fenced(1.0)
     ended = Run(key=KEY, state=RunState.EXITED, reason=EndReason.EXIT, exit_code=0)
     assert after.report([ended], {})[0].reason is EndReason.STOPPED

@@ -13,7 +13,7 @@ from services.executor.agent import Introduction
 from services.executor.keeper import MemoryKeeper
 from services.executor.runtime import RunKey
 from services.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime, Program
-from services.executor.thinking.core import Policy
+from services.executor.thinking.core import ReconcilerTimings
 from tests.support.control_plane import ControlPlane
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually
@@ -45,7 +45,7 @@ class World:
                 node=Introduction(
                     node_id="node-1", pool="default", address="127.0.0.1", capacity=lambda: self.capacity
                 ),
-                policy=Policy(),
+                policy=ReconcilerTimings(),
                 stop=stop,
                 clock=asyncio.get_running_loop().time,
                 jitter=lambda: 0.5,

@@ -2,7 +2,7 @@
 
 from libs.domain.job import JobState
 from libs.messages.nodes import ProgressSeen, RunProgressed
-from services.gateway.cluster import JOBS_PER_NODE_MAX, Cluster
+from services.gateway.cluster import JOBS_PER_NODE_MAX, LiveCluster
 from tests.support.builders import job
 from tests.support.steps import placement
 
@@ -14,19 +14,19 @@ def told(node_id: str, *, rank: int = 0, epoch: int = 3, step: float = 1.0, job_
     return ProgressSeen(node_id=node_id, runs=(run,))
 
 
-def steps(cluster: Cluster) -> dict[int, float]:
+def steps(cluster: LiveCluster) -> dict[int, float]:
     return {rank: run.progress["step"] for rank, run in cluster.progress(JOB).items()}
 
 
 async def test_progress_is_told_by_the_node_where_the_rank_is_placed() -> None:
-    cluster = Cluster(clock=lambda: 0.0)
+    cluster = LiveCluster(clock=lambda: 0.0)
     await cluster.hear_progress(told("node-1", rank=0, step=10))
     await cluster.hear_progress(told("node-2", rank=1, step=11))
     assert steps(cluster) == {0: 10, 1: 11}
 
 
 async def test_what_another_node_tells_of_a_run_changes_nothing() -> None:
-    cluster = Cluster(clock=lambda: 0.0)
+    cluster = LiveCluster(clock=lambda: 0.0)
     await cluster.hear_progress(told("node-1", rank=0, step=10))
     await cluster.hear_progress(told("node-2", rank=0, step=99))
     await cluster.hear_progress(told("node-3", rank=0, step=99))
@@ -37,7 +37,7 @@ async def test_what_another_node_tells_of_a_run_changes_nothing() -> None:
 
 
 async def test_progress_of_an_earlier_epoch_is_not_shown_for_this_one() -> None:
-    cluster = Cluster(clock=lambda: 0.0)
+    cluster = LiveCluster(clock=lambda: 0.0)
     await cluster.hear_progress(told("node-1", epoch=2))
     assert cluster.progress(JOB) == {}
     await cluster.hear_progress(told("node-1", epoch=3, step=5))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from libs.gpus.replay import Replay
+from libs.gpus.replay import ReplayedGpus
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_name("nvml_stub.c")
@@ -77,7 +77,7 @@ def test_a_session_is_recorded_and_checked_from_the_command_line(tmp_path: Path)
     file = tmp_path / "session.jsonl"
     said = python(tmp_path, "-m", "libs.gpus.record", "--seconds", "0.3", "--period", "0.1", str(file))
     assert said == f"3 samples of 2 GPUs (fake) in {file}\n"
-    replay = Replay(file)
+    replay = ReplayedGpus(file)
     assert [(sample.uuid, sample.provider) for sample in replay.read()] == [
         ("GPU-stub-0", "replayed"),
         ("GPU-stub-1", "replayed"),

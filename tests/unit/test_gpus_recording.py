@@ -19,9 +19,9 @@ from libs.gpus.fakegpu import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, NOT_SUPPORTE
 from libs.gpus.fakenvml import FakeLibrary, installed
 from libs.gpus.record import main as record
 from libs.gpus.recording import RecordingError, load
-from libs.gpus.replay import Replay
+from libs.gpus.replay import ReplayedGpus
 from libs.service import load as load_settings
-from services.telemetry.__main__ import Config, watch
+from services.telemetry.__main__ import TelemetryConfig, watch
 from tests.support.hung_driver import a_driver_that_hangs
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ def test_a_recording_is_not_written_over_another(tmp_path: Path) -> None:
 async def test_a_replay_goes_round_says_so_and_its_totals_go_on(tmp_path: Path) -> None:
     recorded(tmp_path / "a.jsonl")
     clock = Clock()
-    replay = Replay(tmp_path / "a.jsonl", clock=clock)
+    replay = ReplayedGpus(tmp_path / "a.jsonl", clock=clock)
     watch = GpuWatch(replay.gpus, source=replay, seconds_max=10, clock=clock)
     seen = []
     clock.now = 1000.0
@@ -99,7 +99,7 @@ def test_a_replay_knows_the_xid_errors_that_it_gave_last(tmp_path: Path) -> None
         lines[place] = json.dumps(moment).encode() + b"\n"
     (tmp_path / "a.jsonl").write_bytes(b"".join(lines))
     clock = Clock()
-    replay = Replay(tmp_path / "a.jsonl", clock=clock)
+    replay = ReplayedGpus(tmp_path / "a.jsonl", clock=clock)
     assert replay.xids("GPU-1") == ({}, None)
     replay.read()
     clock.now = 2.0
@@ -168,7 +168,7 @@ def test_a_bad_recording_is_one_clear_error_with_file_and_line(
     recorded(path)
     path.write_bytes(b"".join(spoil(path.read_bytes().splitlines(keepends=True))))
     with pytest.raises(RecordingError) as caught:
-        Replay(path)
+        ReplayedGpus(path)
     said = str(caught.value)
     assert said.startswith(f"{path}:{line}: ")
     assert says in said
@@ -177,14 +177,14 @@ def test_a_bad_recording_is_one_clear_error_with_file_and_line(
 
 def test_a_recording_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match=r"none\.jsonl: No such file"):
-        Replay(tmp_path / "none.jsonl")
+        ReplayedGpus(tmp_path / "none.jsonl")
 
 
 async def test_telemetry_is_told_to_replay_by_a_setting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "a.jsonl"
     recorded(path)
     environ = {"TELEMETRY_NODE_ID": "n", "TELEMETRY_HOME": str(tmp_path), "TELEMETRY_REPLAY": str(path)}
-    gpus = await watch(load_settings(Config, prefix="TELEMETRY_", environ=environ), stop=asyncio.Event())
+    gpus = await watch(load_settings(TelemetryConfig, prefix="TELEMETRY_", environ=environ), stop=asyncio.Event())
     gpus.seconds_max = 10
     assert [(one.uuid, one.provider) for one in await gpus.sample()] == [("GPU-0", "replayed"), ("GPU-1", "replayed")]
     assert f"{path} is replayed (recorded from fake)" in caplog.text

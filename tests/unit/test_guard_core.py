@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.executor.guard.thinking import Action, Guard, Policy, Seen
+from services.executor.guard.thinking import Action, FenceTimings, Guard, Seen
 from services.executor.runtime import RunKey
 from services.executor.thinking.core import Kill, Remove, Terminate
 
-POLICY = Policy(fence_seconds=90.0, slack_seconds=5.0, grace_max=30.0, kill_again_seconds=2.0)
+POLICY = FenceTimings(fence_seconds=90.0, slack_seconds=5.0, grace_max=30.0, kill_again_seconds=2.0)
 KEY, OTHER = RunKey("job-1", 1, 0), RunKey("job-2", 1, 0)
 
 

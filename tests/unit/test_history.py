@@ -20,13 +20,13 @@ from services.scheduler.thinking.history import (
     Admitted,
     Asked,
     Changed,
+    CoreSnapshot,
     Decided,
     Entry,
-    Kept,
+    HistoryRetention,
+    JournalPace,
     Loaded,
-    Pace,
     Rescored,
-    Retention,
     encode,
     entries_of,
     jobs_of,
@@ -37,7 +37,7 @@ from services.scheduler.thinking.replay import Replay
 from tests.support.builders import spec
 from tests.support.lives import Life
 
-EAGER = Pace(quiet_seconds=1.0, begin_bytes=2000)  # begins anew every few records
+EAGER = JournalPace(quiet_seconds=1.0, begin_bytes=2000)  # begins anew every few records
 
 
 class Lived(list[Record]):
@@ -48,7 +48,7 @@ class Lived(list[Record]):
         self.specs = specs
 
 
-async def lived(seed: int, *, things: int = 150, pace: Pace | None = None) -> Lived:
+async def lived(seed: int, *, things: int = 150, pace: JournalPace | None = None) -> Lived:
     life = Life(seed, pace=pace)
     await life.live(things)
     await life.settle()
@@ -93,7 +93,7 @@ async def test_a_history_is_derived_again_as_it_was(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(10))
 async def test_it_can_be_begun_in_the_middle(seed: int) -> None:
     records = await lived(seed, pace=EAGER)
-    kept = [place for place, record in enumerate(records) if isinstance(entries_of(record)[0], Kept)]
+    kept = [place for place, record in enumerate(records) if isinstance(entries_of(record)[0], CoreSnapshot)]
     assert len(kept) >= 2
     for place in kept:
         begun = replayed(records[place:], records.specs)
@@ -268,7 +268,7 @@ async def test_no_record_holds_a_specification() -> None:
 
 async def test_a_history_whose_beginning_is_large_does_not_begin_again_before_as_much_was_added() -> None:
     """Else every record of a pool with a long queue would hold the whole queue."""
-    life = Life(4, pace=Pace(quiet_seconds=0.1, begin_bytes=1000))
+    life = Life(4, pace=JournalPace(quiet_seconds=0.1, begin_bytes=1000))
     for number in range(100):
         await life.store.submit(spec(f"n-{number}", gpus=4), job_id=f"n-{number}", tenant="a", key=None, at=life.now)
     for _ in range(400):
@@ -313,10 +313,12 @@ def test_a_core_of_another_version_is_known_by_its_parts() -> None:
 async def test_a_history_whose_core_cannot_be_read_goes_on_for_who_comes_from_before() -> None:
     records = await lived(2, pace=EAGER)
     place, entries = next(
-        (place, entries) for place, record in enumerate(records) if isinstance((entries := entries_of(record))[0], Kept)
+        (place, entries)
+        for place, record in enumerate(records)
+        if isinstance((entries := entries_of(record))[0], CoreSnapshot)
     )
     kept = entries[0]
-    assert isinstance(kept, Kept)
+    assert isinstance(kept, CoreSnapshot)
     records[place] = rewritten(records[place], [structs.replace(kept, core=b"of another version"), *entries[1:]])
     assert replayed(records, records.specs).difference is None
     from_there = replayed(records[place:], records.specs)
@@ -329,7 +331,7 @@ async def test_what_is_left_after_trimming_is_derived_again() -> None:
     life = Life(4, pace=EAGER)
     await life.live(150)
     before = len(await life.store.history(pool="default", limit=10_000, bytes_max=1 << 40))
-    life.desk.retention = Retention(seconds=60.0, bytes=20_000)
+    life.desk.retention = HistoryRetention(seconds=60.0, bytes=20_000)
     await life.desk.trim()
     left = await history_of(life)
     assert 0 < len(left) < before

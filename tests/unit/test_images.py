@@ -11,7 +11,7 @@ from services.executor.home import Home
 from services.executor.node import NodeFacts
 from services.executor.runtime import RunKey
 from services.executor.runtime.docker.container import ContainerSettings
-from services.executor.runtime.docker.engine import Engine
+from services.executor.runtime.docker.engine import DockerEngine
 from services.executor.runtime.docker.images import Images
 from services.executor.runtime.docker.runtime import DockerRuntime
 from tests.support.fake_engine import FakeEngine, fake_engine
@@ -52,7 +52,7 @@ async def run_to_its_end(runtime: DockerRuntime, image: str) -> None:
 
 async def sweep(home: Home, *, days: float) -> None:
     """As it will be so many days after the image was used last."""
-    images = Images(Engine(), str(home.images), kept_seconds=30 * DAY)
+    images = Images(DockerEngine(), str(home.images), kept_seconds=30 * DAY)
     used_at = max(entry.stat().st_mtime for entry in os.scandir(home.images))
     await images.sweep(now=used_at + days * DAY)
 

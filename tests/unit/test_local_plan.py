@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from libs.credentials import Credentials, provision
-from libs.servers import ServerState, State
+from libs.servers import ServersState, ServerState
 from libs.servers.state import write_state
-from services.cli.local import Home, LocalCluster, Options
+from services.cli.local import ClusterHome, LocalCluster, Options
 from services.cli.local.plan import Addresses, Service, role_dsn, services
 from services.cli.local.process import environment
 from services.cli.up import welcome
 
-HOME = Home(Path("/home"))
+HOME = ClusterHome(Path("/home"))
 ADDRESSES = Addresses(nats_url="nats://127.0.0.1:1", pg_dsn="postgresql://weft_owner@127.0.0.1:2/weft", port=3)
 
 
@@ -74,14 +74,16 @@ def test_what_is_emulated_is_said() -> None:
 
 def test_what_is_told_of_a_new_cluster_says_where_everything_is(tmp_path: Path) -> None:
     """Postgres does not run as root: its data may be in another folder."""
-    cluster = LocalCluster(Home(tmp_path), Options())
+    cluster = LocalCluster(ClusterHome(tmp_path), Options())
     provision(cluster.home.credentials, nodes=["node-1"])
     assert f"data and logs are in {tmp_path};" in welcome(cluster)
     apart = ServerState(pid=1, port=5432, version="18", folder=Path("/var/lib/weft/27aa"))
-    write_state(tmp_path, State(postgres=apart))
+    write_state(tmp_path, ServersState(postgres=apart))
     told = welcome(cluster)
     assert f"data and logs are in {tmp_path}, those of Postgres in /var/lib/weft/27aa;" in told
     assert "a browser shows the reference of the API there" in told
     assert "weft top" in told
-    write_state(tmp_path, State(postgres=ServerState(pid=1, port=5432, version="18", folder=tmp_path / "postgres")))
+    write_state(
+        tmp_path, ServersState(postgres=ServerState(pid=1, port=5432, version="18", folder=tmp_path / "postgres"))
+    )
     assert "Postgres in" not in welcome(cluster)

@@ -12,7 +12,7 @@ from libs.planning.locality import Locality
 from libs.planning.moves import AT_ONCE_MOST, HORIZON_S, JOINT_MOST, Movable, Move, moves_for
 from libs.planning.placement.weft_best import weft_best
 from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.room import Asked, Placer, Room, Want
+from libs.planning.room import PlacementRequest, Placer, Room, Want
 from libs.planning.scores import GpuKey, Scores
 from tests.support.builders import node
 
@@ -50,7 +50,7 @@ def running(
     return Movable(
         job_id=name,
         shape=(Want("worker", len(gpus), len(gpus), REQUEST),),
-        asked=Asked(job_class, name),
+        asked=PlacementRequest(job_class, name),
         allocations=allocations,
         gpus=len(gpus),
         left_s=left_s,

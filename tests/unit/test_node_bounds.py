@@ -14,7 +14,7 @@ from libs.bus.wire import decode, encode, subject_of
 from libs.messages.nodes import EndReason, NodeDesired, NodeReported, ProgressSeen, RunProgressed, RunSeen, RunState
 from libs.messages.signals import GpuSample, GpuScore, GpusScored, HostSample, NodeSampled
 from services.executor.runtime import Run, RunKey
-from services.executor.thinking.core import Policy, Reconciler
+from services.executor.thinking.core import Reconciler, ReconcilerTimings
 from tests.support.builders import capacity
 from tests.support.nodes import ScriptedNode
 
@@ -175,14 +175,14 @@ text = st.text(st.characters(), max_size=40) | st.just("x" * 9000) | st.just("j-
     st.dictionaries(st.text(max_size=20), st.floats(allow_nan=False, allow_infinity=False), max_size=5),
 )
 def test_whatever_jobs_leave_behind_a_node_reports_what_is_read(runs: list[Run], progress: dict[str, float]) -> None:
-    seen = Reconciler(Policy()).report(runs, {run.key: progress for run in runs})
+    seen = Reconciler(ReconcilerTimings()).report(runs, {run.key: progress for run in runs})
     made = msgspec.structs.replace(ScriptedNode("node-1", capacity()).report(), runs=seen)
     assert decode(NodeReported, encode(made)).runs == seen
 
 
 def test_an_exit_status_that_is_none_is_reported_as_255() -> None:
     run = Run(key=RunKey("j-1", 0, 0), state=RunState.EXITED, exit_code=99999999999999, reason=EndReason.EXIT)
-    (seen,) = Reconciler(Policy()).report([run], {})
+    (seen,) = Reconciler(ReconcilerTimings()).report([run], {})
     assert seen.exit_code == 255
 
 
@@ -192,7 +192,7 @@ def test_what_is_reported_of_very_many_runs_fits_into_a_message() -> None:
         for rank in range(8192)
     ]
     progress = {run.key: {f"name-{number}": 1.0 for number in range(33)} for run in runs}
-    seen = Reconciler(Policy()).report(runs, progress)
+    seen = Reconciler(ReconcilerTimings()).report(runs, progress)
     assert len(seen) == 8192
     assert len(encode(msgspec.structs.replace(ScriptedNode("node-1", capacity()).report(), runs=seen))) < 8 << 20
 

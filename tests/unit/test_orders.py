@@ -1,4 +1,4 @@
-"""Who is served first, who displaces whom, and when that changes."""
+"""Who is served first, who preempts whom, and when that changes."""
 
 import pytest
 from hypothesis import given, settings
@@ -51,9 +51,9 @@ def test_of_jobs_alike_the_older_is_served_first_and_then_the_id_decides(name: s
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_nobody_displaces_a_job_like_itself(name: str) -> None:
-    displaces = Policy(order=name).ordering.displaces
-    assert displaces is None or not displaces(standing("new", 9), standing("old", 1))
+def test_nobody_preempts_a_job_like_itself(name: str) -> None:
+    preempts = Policy(order=name).ordering.preempts
+    assert preempts is None or not preempts(standing("new", 9), standing("old", 1))
 
 
 # fifo
@@ -62,19 +62,19 @@ def test_nobody_displaces_a_job_like_itself(name: str) -> None:
 def test_first_in_is_first_out_whatever_else_is_known_of_a_job() -> None:
     older = standing("older", 1, gpus=64, priority=-5, attained_s=1e6, left_s=1e6, share=1.0)
     assert served(FIFO, standing("newer", 2, priority=9, left_s=1.0), older) == ["older", "newer"]
-    assert FIFO.displaces is None
+    assert FIFO.preempts is None
 
 
 # priority
 
 
-def test_the_more_important_comes_first_and_displaces_the_less_important() -> None:
+def test_the_more_important_comes_first_and_preempts_the_less_important() -> None:
     high, low = standing("high", 9, priority=1), standing("low", 1)
     assert served(PRIORITY, low, high) == ["high", "low"]
-    assert PRIORITY.displaces is not None
-    assert PRIORITY.displaces(high, low)
-    assert not PRIORITY.displaces(low, high)
-    assert not PRIORITY.displaces(standing("other", 2, priority=1), high)
+    assert PRIORITY.preempts is not None
+    assert PRIORITY.preempts(high, low)
+    assert not PRIORITY.preempts(low, high)
+    assert not PRIORITY.preempts(standing("other", 2, priority=1), high)
 
 
 # shortest remaining time
@@ -86,23 +86,23 @@ def test_the_shortest_comes_first_and_of_whom_nobody_knows_comes_last() -> None:
     assert served(SRTF, standing("b", 2), standing("a", 1)) == ["a", "b"]
 
 
-def test_a_job_displaces_one_that_still_needs_about_twice_as_long() -> None:
-    assert SRTF.displaces is not None
-    assert SRTF.displaces(standing(left_s=500.0), standing(left_s=1100.0))
-    assert not SRTF.displaces(standing(left_s=600.0), standing(left_s=1000.0))  # less than twice
-    assert SRTF.displaces(standing(left_s=1e12), standing())
-    assert not SRTF.displaces(standing(), standing())
+def test_a_job_preempts_one_that_still_needs_about_twice_as_long() -> None:
+    assert SRTF.preempts is not None
+    assert SRTF.preempts(standing(left_s=500.0), standing(left_s=1100.0))
+    assert not SRTF.preempts(standing(left_s=600.0), standing(left_s=1000.0))  # less than twice
+    assert SRTF.preempts(standing(left_s=1e12), standing())
+    assert not SRTF.preempts(standing(), standing())
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.floats(0, 1e9), st.floats(0, 1e9))
 def test_no_two_jobs_can_evict_each_other_in_turn(one: float, other: float) -> None:
-    """A displaced job may come back only to who has become longer than it, and nothing grows longer by running."""
-    assert SRTF.displaces is not None
-    if SRTF.displaces(standing(left_s=one), standing(left_s=other)):
+    """A preempted job may come back only to who has become longer than it, and nothing grows longer by running."""
+    assert SRTF.preempts is not None
+    if SRTF.preempts(standing(left_s=one), standing(left_s=other)):
         assert one < other
     if other >= 2 * one and other >= 2:
-        assert SRTF.displaces(standing(left_s=one), standing(left_s=other))
+        assert SRTF.preempts(standing(left_s=one), standing(left_s=other))
 
 
 @settings(max_examples=100, deadline=None)
@@ -139,19 +139,19 @@ def test_what_a_job_had_is_counted_in_gpu_seconds() -> None:
     assert las.level(standing(gpus=9, attained_s=FIRST_GPU_SECONDS / 10)) == 0
 
 
-def test_who_had_little_comes_first_and_displaces_who_had_more_levels() -> None:
+def test_who_had_little_comes_first_and_preempts_who_had_more_levels() -> None:
     fresh, old = standing("fresh", 9), standing("old", 1, attained_s=FIRST_GPU_SECONDS)
     assert served(LAS, old, fresh) == ["fresh", "old"]
-    assert LAS.displaces is not None
-    assert LAS.displaces(fresh, old)
-    assert not LAS.displaces(old, fresh)
+    assert LAS.preempts is not None
+    assert LAS.preempts(fresh, old)
+    assert not LAS.preempts(old, fresh)
 
 
-def test_within_a_level_the_oldest_comes_first_and_displaces_nobody() -> None:
+def test_within_a_level_the_oldest_comes_first_and_preempts_nobody() -> None:
     more, less = standing("more", 1, attained_s=FIRST_GPU_SECONDS * 0.9), standing("less", 2)
     assert served(LAS, less, more) == ["more", "less"]
-    assert LAS.displaces is not None
-    assert not LAS.displaces(less, more)
+    assert LAS.preempts is not None
+    assert not LAS.preempts(less, more)
 
 
 @settings(max_examples=100, deadline=None)
@@ -194,7 +194,7 @@ def test_no_other_order_promotes(name: str) -> None:
 
 def test_the_tenant_that_holds_least_comes_first_then_who_is_important_then_who_is_old() -> None:
     assert DRF.by_share
-    assert DRF.displaces is None
+    assert DRF.preempts is None
     poor, rich = standing("poor", 9, share=0.1), standing("rich", 1, share=0.2, priority=9)
     assert served(DRF, rich, poor) == ["poor", "rich"]
     assert served(DRF, standing("old", 1), standing("vip", 2, priority=1), standing("new", 3)) == ["vip", "old", "new"]

@@ -1,4 +1,4 @@
-"""Jobs that must run on one node, or on certain GPUs of it: nowhere else, whoever places, moves or displaces."""
+"""Jobs that must run on one node, or on certain GPUs of it: nowhere else, whoever places, moves or preempts."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from libs.domain.job import Allocation, CauseCode, JobEvent, JobState
 from libs.messages.signals import GpuScore
 from libs.planning.explain import explain
 from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.room import Asked, NoRoom, Room, never_fits, shape_of
+from libs.planning.room import NoRoom, PlacementRequest, Room, never_fits, shape_of
 from libs.planning.scores import Scores
 from services.scheduler.thinking.core import Settings
 from tests.support.builders import job, node, spec
@@ -34,7 +34,7 @@ def room_of(*gpus: int, placement: str = "weft-best", scores: Scores | None = No
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_placement_finds_exactly_the_gpus_that_a_job_is_pinned_to(placement: str) -> None:
     room = room_of(4, 4, 4, placement=placement)
-    found = room.find(shape_of(spec(gpus=2, **pin("node-2", 1))), Asked("compute", "j-1"))
+    found = room.find(shape_of(spec(gpus=2, **pin("node-2", 1))), PlacementRequest("compute", "j-1"))
     assert found is not None
     assert [(one.node_id, one.gpus) for one in found] == [("node-2", (1, 2))]
 
@@ -43,7 +43,7 @@ def test_every_placement_finds_exactly_the_gpus_that_a_job_is_pinned_to(placemen
 def test_a_job_pinned_to_a_node_gets_gpus_of_that_node_alone(placement: str) -> None:
     room = room_of(4, 2, 4, placement=placement)
     shape = shape_of(spec(gpus=1, replicas=2, **pin("node-2")))
-    found = room.find(shape, Asked("compute", "j-1"))
+    found = room.find(shape, PlacementRequest("compute", "j-1"))
     assert found is not None
     assert [(one.node_id, one.gpus) for one in found] == [("node-2", (0,)), ("node-2", (1,))]
     room.take(found[0])
@@ -77,7 +77,7 @@ def test_a_pinned_job_that_may_have_fewer_replicas_gets_those_that_fit() -> None
 
 def test_of_the_gpus_of_its_node_a_pinned_job_gets_the_fastest() -> None:
     scores = Scores({"compute": {("node-2", 0): 1.4, ("node-2", 1): 1.3, ("node-2", 2): 0.9}})
-    found = room_of(4, 3, scores=scores).find(shape_of(spec(**pin("node-2"))), Asked("compute", "j-1"))
+    found = room_of(4, 3, scores=scores).find(shape_of(spec(**pin("node-2"))), PlacementRequest("compute", "j-1"))
     assert found is not None
     assert found[0].gpus == (2,)
 
@@ -178,7 +178,7 @@ def test_a_pinned_job_waits_for_its_gpu_and_holds_nobody_back() -> None:
     assert placement.why.startswith(f"pinned: 1 GPU of {there}")
 
 
-def test_a_pinned_job_displaces_whoever_has_its_gpu_and_nobody_else() -> None:
+def test_a_pinned_job_preempts_whoever_has_its_gpu_and_nobody_else() -> None:
     w = world(gpus=4)
     for name in ("j-1", "j-2", "j-3", "j-4"):
         w.submit(name)

@@ -17,12 +17,12 @@ from libs.planning.placement.pm_first import pm_first
 from libs.planning.placement.spread import spread
 from libs.planning.placement.weft_best import AS_FAST, weft_best
 from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.room import Asked, NoRoom, Placer, Room, Want
+from libs.planning.room import NoRoom, PlacementRequest, Placer, Room, Want
 from libs.planning.scores import GpuKey, Scores
 from tests.support.builders import GIB, capacity, node
 
 PLACERS = {name: Policy(placement=name).placing.placer for name in PLACEMENTS}
-ASKED = Asked("A", "j-1")
+ASKED = PlacementRequest("A", "j-1")
 Where = dict[str, list[tuple[int, ...]]]
 """By node, the GPUs of each replica there."""
 
@@ -55,7 +55,7 @@ def wants(count: int, gpus: int = 1, *, cpus: float = 1.0, memory: int = GIB, mo
     return Want("worker", count, count, Request(gpus=gpus, cpus=cpus, memory=memory, model=model))
 
 
-def where(placer: Placer, room: Room, want: Want, asked: Asked = ASKED) -> Where | None:
+def where(placer: Placer, room: Room, want: Want, asked: PlacementRequest = ASKED) -> Where | None:
     found = placer(room, want, want.count, asked)
     return None if found is None else {there.node.id: replicas for there, replicas in found}
 
@@ -129,9 +129,9 @@ def test_spread_keeps_a_replicas_gpus_together() -> None:
 
 def test_random_is_decided_by_who_asks() -> None:
     room = room_of(8, 8, 8)
-    same = [where(at_random, room, wants(5), Asked("A", "j-7")) for _ in range(3)]
+    same = [where(at_random, room, wants(5), PlacementRequest("A", "j-7")) for _ in range(3)]
     assert same[0] == same[1] == same[2]
-    others = [where(at_random, room, wants(5), Asked("A", f"j-{number}")) for number in range(20)]
+    others = [where(at_random, room, wants(5), PlacementRequest("A", f"j-{number}")) for number in range(20)]
     assert len({str(other) for other in others}) > 15
 
 
@@ -139,7 +139,7 @@ def test_random_takes_every_gpu_about_as_often() -> None:
     room = room_of(4, 4)
     taken = [0] * 8
     for number in range(400):
-        found = where(at_random, room, wants(2), Asked("", f"j-{number}"))
+        found = where(at_random, room, wants(2), PlacementRequest("", f"j-{number}"))
         assert found is not None
         for name, replicas in found.items():
             for (gpu,) in replicas:
@@ -174,9 +174,9 @@ def test_gpus_of_one_bin_are_alike_to_it() -> None:
 
 def test_a_class_has_scores_of_its_own_and_an_unknown_one_those_of_the_first() -> None:
     room = room_of(2, scores={"A": [[2.0, 1.0]], "C": [[1.0, 2.0]]})
-    assert where(pm_first, room, wants(1), Asked("A")) == {"n1": singles(1)}
-    assert where(pm_first, room, wants(1), Asked("C")) == {"n1": singles(0)}
-    assert where(pm_first, room, wants(1), Asked("?")) == {"n1": singles(1)}
+    assert where(pm_first, room, wants(1), PlacementRequest("A")) == {"n1": singles(1)}
+    assert where(pm_first, room, wants(1), PlacementRequest("C")) == {"n1": singles(0)}
+    assert where(pm_first, room, wants(1), PlacementRequest("?")) == {"n1": singles(1)}
 
 
 # pal
@@ -213,8 +213,8 @@ def test_pal_takes_fast_gpus_of_several_nodes_where_that_costs_less() -> None:
 def test_pal_knows_the_penalty_of_each_class() -> None:
     room = room_of(4, 4, scores={**TWO_BINS, "C": TWO_BINS["A"]}, groups=2)
     room.locality = Locality(across_nodes=1.7, by_class={"C": 1.4})
-    assert where(pal, room, wants(3), Asked("A")) == {"n1": singles(0, 1, 2)}
-    assert where(pal, room, wants(3), Asked("C")) == {"n1": singles(0, 1), "n2": singles(1)}
+    assert where(pal, room, wants(3), PlacementRequest("A")) == {"n1": singles(0, 1, 2)}
+    assert where(pal, room, wants(3), PlacementRequest("C")) == {"n1": singles(0, 1), "n2": singles(1)}
 
 
 def test_pal_takes_the_node_whose_slowest_is_fastest_and_which_has_most_to_choose_from() -> None:
@@ -264,14 +264,14 @@ def test_weft_best_goes_by_the_slowest_gpu_of_a_gang() -> None:
 def test_weft_best_takes_gpus_that_are_slow_for_others_alone() -> None:
     """To class C all are alike; the fast one stays free for class A."""
     room = room_of(4, scores={"A": [[1.0, 1.0, 2.0, 1.0]], "C": [[1.0] * 4]})
-    assert where(weft_best, room, wants(1), Asked("C")) == {"n1": singles(2)}
-    assert where(weft_best, room, wants(1), Asked("A")) == {"n1": singles(0)}
+    assert where(weft_best, room, wants(1), PlacementRequest("C")) == {"n1": singles(2)}
+    assert where(weft_best, room, wants(1), PlacementRequest("A")) == {"n1": singles(0)}
 
 
 def test_weft_best_takes_a_whole_node_where_others_would_gain_from_another() -> None:
     room = room_of(2, 2, scores={"A": [[1.0, 1.0], [2.0, 2.0]], "C": [[1.0, 1.0], [1.0, 1.0]]})
-    assert where(weft_best, room, wants(2), Asked("C")) == {"n2": singles(0, 1)}
-    assert where(weft_best, room, wants(2), Asked("A")) == {"n1": singles(0, 1)}
+    assert where(weft_best, room, wants(2), PlacementRequest("C")) == {"n2": singles(0, 1)}
+    assert where(weft_best, room, wants(2), PlacementRequest("A")) == {"n1": singles(0, 1)}
 
 
 def test_of_places_as_fast_weft_best_takes_the_one_of_which_nothing_is_left() -> None:
@@ -320,7 +320,7 @@ def test_weft_best_goes_by_new_scores_at_once() -> None:
     assert where(weft_best, room, wants(2)) == {"n1": singles(0, 1)}
     room.rescore("A", {("n1", 0): 2.0})
     assert where(weft_best, room, wants(2)) == {"n2": singles(0, 1)}
-    assert where(weft_best, room, wants(1), Asked("C")) == {"n1": singles(0)}
+    assert where(weft_best, room, wants(1), PlacementRequest("C")) == {"n1": singles(0)}
 
 
 # all of them
@@ -431,5 +431,7 @@ def test_a_role_that_may_have_fewer_gets_as_many_as_fit(name: str) -> None:
 def test_where_every_gpu_is_alike_the_class_of_a_job_does_not_matter(name: str) -> None:
     flat = {"A": [[1.0] * 4] * 3, "C": [[1.0] * 4] * 3}
     for count in (1, 3, 6):
-        found = [where(PLACERS[name], room_of(4, 4, 4, scores=flat), wants(count), Asked(one)) for one in "AC"]
+        found = [
+            where(PLACERS[name], room_of(4, 4, 4, scores=flat), wants(count), PlacementRequest(one)) for one in "AC"
+        ]
         assert found[0] == found[1] == where(PLACERS[name], room_of(4, 4, 4), wants(count))

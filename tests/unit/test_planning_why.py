@@ -5,12 +5,12 @@ import pytest
 from libs.planning.locality import Locality
 from libs.planning.placement.packed import packed
 from libs.planning.placement.weft_best import weft_best
-from libs.planning.room import Asked, Placer, Room, shape_of
+from libs.planning.room import PlacementRequest, Placer, Room, shape_of
 from libs.planning.scores import GpuKey, Scores
 from libs.planning.why import Why, why_there
 from tests.support.builders import GIB, node, spec
 
-COMPUTE = Asked("compute", "j-1")
+COMPUTE = PlacementRequest("compute", "j-1")
 SLOW_FIRST = {("node-1", 0): 1.13, ("node-1", 1): 1.1, ("node-1", 2): 0.97, ("node-1", 3): 0.96}
 
 
@@ -19,7 +19,7 @@ def told(
     *,
     nodes: int = 1,
     placer: Placer = weft_best,
-    asked: Asked = COMPUTE,
+    asked: PlacementRequest = COMPUTE,
     gpus: int = 1,
     replicas: int = 1,
 ) -> Why:
@@ -76,7 +76,7 @@ def test_of_many_nodes_only_the_number_is_said() -> None:
 
 def test_slower_gpus_than_packing_would_take_are_left_to_others_on_purpose() -> None:
     """To a job of class memory all GPUs are alike but one, and the fast one helps others."""
-    why = told({("node-1", 0): 0.9, ("node-1", 1): 1.2}, asked=Asked("memory", "j-1"))
+    why = told({("node-1", 0): 0.9, ("node-1", 1): 1.2}, asked=PlacementRequest("memory", "j-1"))
     assert why.sentence == "weft-best: 1 GPU of node-1, score 1.00; packed would be as fast"
 
 

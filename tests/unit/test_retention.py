@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.executor.home import Home
 from services.executor.logs import retention
-from services.executor.logs.retention import GRAIN, Cut, Limits, Log, Removal, Retention, decide, punch
+from services.executor.logs.retention import GRAIN, Cut, Log, Removal, Retention, RetentionLimits, decide, punch
 from services.executor.runtime import RunKey
 
 DAY = 86400.0
@@ -24,9 +24,9 @@ def log(name: str, grains: int, *, age: float = 0.0, held: bool = False, dropped
     return Log(name=name, size=size, used=size - dropped * GRAIN, written_at=NOW - age, held=held)
 
 
-def limits(**fields: float) -> Limits:
+def limits(**fields: float) -> RetentionLimits:
     bounds = {"kept_seconds": 0, "log_bytes_max": 0, "logs_bytes_max": 0, **fields}
-    return Limits(
+    return RetentionLimits(
         kept_seconds=bounds["kept_seconds"],
         log_bytes_max=int(bounds["log_bytes_max"]),
         logs_bytes_max=int(bounds["logs_bytes_max"]),

@@ -10,7 +10,7 @@ from services.executor.home import Home
 from services.executor.runtime import RunKey
 from services.executor.runtime.limits import cgroup, groups
 from services.executor.runtime.process import records
-from services.executor.runtime.process.records import Record
+from services.executor.runtime.process.records import RunRecord
 
 KEY = RunKey("job-1", 1, 0)
 FUTURE = 4e9
@@ -105,10 +105,10 @@ def test_the_pid_of_a_process_that_does_not_hold_the_lock_is_not_the_runs(folder
 
 
 def test_a_record_counts_only_in_the_folder_of_its_own_run(folder: Path) -> None:
-    own = Record(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1)
+    own = RunRecord(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1)
     records.write(str(folder), own)
     assert records.read(str(folder)) == own
-    records.write(str(folder), Record(job_id="job-2", epoch=1, rank=0, grace=5.0, memory=1))
+    records.write(str(folder), RunRecord(job_id="job-2", epoch=1, rank=0, grace=5.0, memory=1))
     assert records.read(str(folder)) is None
 
 
@@ -123,7 +123,7 @@ def test_a_record_with_numbers_out_of_range_counts_as_none(folder: Path, fields:
 @pytest.mark.parametrize("put", [put_pipe, put_link, put_loop])
 def test_a_record_is_written_beside_whatever_lies_in_its_way(folder: Path, put: Callable[[Path], None]) -> None:
     put(folder / "run.json.new")
-    own = Record(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1)
+    own = RunRecord(job_id="job-1", epoch=1, rank=0, grace=5.0, memory=1)
     records.write(str(folder), own)
     assert records.read(str(folder)) == own
 

@@ -13,7 +13,7 @@ from libs.domain.lease import Lease, Pledge
 from libs.messages.nodes import Leader, NodeDesired
 from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
-from services.executor.thinking.core import Policy, Reconciler
+from services.executor.thinking.core import Reconciler, ReconcilerTimings
 from services.scheduler.desk import Desk
 from services.scheduler.leadership import Leadership
 from services.scheduler.tally import Tally
@@ -59,7 +59,7 @@ class Node(ScriptedNode):
 
     def __init__(self, node_id: str) -> None:
         super().__init__(node_id, capacity(gpus=4))
-        self.core = Reconciler(Policy())
+        self.core = Reconciler(ReconcilerTimings())
 
     def listen(self, answer: NodeDesired, now: float) -> None:
         self.core.observe(answer, reported=(), sent_at=now)

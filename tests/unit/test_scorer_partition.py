@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.scorer.thinking.partition import BEGINS_AFTER_SECONDS, HEARD_WITHIN_SECONDS, Peers, owned, owner
+from services.scorer.thinking.partition import BEGINS_AFTER_SECONDS, HEARD_WITHIN_SECONDS, ScorerPeers, owned, owner
 
 NODES = [f"node-{number}" for number in range(1000)]
 
@@ -36,7 +36,7 @@ def test_it_is_no_matter_in_which_order_they_are_known() -> None:
 
 
 def test_one_waits_for_the_others_before_it_begins_and_then_knows_who_was_heard_lately() -> None:
-    peers = Peers("b")
+    peers = ScorerPeers("b")
     assert peers.present(100.0) == ()
     peers.heard("a", 100.5)
     peers.heard("b", 100.5)

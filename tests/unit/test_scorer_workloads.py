@@ -11,7 +11,7 @@ from libs.messages.signals import GpuSample, WorkloadClass
 from libs.variability.classes import Classes, Features, Thresholds, told_apart
 from services.scorer.thinking import workloads as module
 from services.scorer.thinking.throughput import SAVE_SECONDS, SAVE_SECONDS_MAX, Throughput, grown, speed_of
-from services.scorer.thinking.windows import Run, busy
+from services.scorer.thinking.windows import ScoredRun, busy
 from services.scorer.thinking.workloads import RENEWED_SECONDS, REVIEWS_AGREEING, WINDOWS_LEAST, Workloads
 from tests.support.builders import GIB, job, spec
 
@@ -189,9 +189,9 @@ def test_a_gpu_shows_how_busy_it_is_by_what_it_counts(told: dict[str, float], fo
 # curves
 
 
-def run(rank: int = 0, *, role: str = "worker", speed: float | None = 4.0, samples: float | None = None) -> Run:
+def run(rank: int = 0, *, role: str = "worker", speed: float | None = 4.0, samples: float | None = None) -> ScoredRun:
     allocation = Allocation(rank=rank, role=role, node_id="node-1", cpus=2.0, memory=GIB)
-    made = Run(job(), allocation, workload="w", ranks=0, first=False, now=0.0)
+    made = ScoredRun(job(), allocation, workload="w", ranks=0, first=False, now=0.0)
     if speed is not None:
         pace = Pace(window_seconds=10, steps=40, steps_rate=speed, samples_rate=samples, step_seconds=1 / speed)
         assert made.told(RunProgressed(job_id="j-1", epoch=0, rank=rank, progress={}, at=1.0, pace=pace), 10.0)
@@ -246,7 +246,7 @@ def test_a_job_is_stored_every_half_minute_at_first_and_seldom_later_and_soon_wh
     assert len(stored) > count
 
 
-def _heard(one: Run, now: float) -> Run:
+def _heard(one: ScoredRun, now: float) -> ScoredRun:
     one.heard_at = now
     return one
 

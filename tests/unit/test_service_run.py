@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from libs.bus import Asked, BusError, NoAnswerError
+from libs.bus import BusError, NoAnswerError, RawRequest
 from libs.bus.memory import MemoryBus
 from libs.messages import Message
 from libs.service import Answer, AnswerRaw, Every, Listen, Meters, serve
@@ -156,7 +156,7 @@ def test_a_service_hears_and_answers_while_it_runs() -> None:
         async def answer(said: Said) -> Replied:
             return Replied(value=said.value + 1)
 
-        async def answer_raw(asked: Asked) -> Replied:
+        async def answer_raw(asked: RawRequest) -> Replied:
             return Replied(value=len(asked.payload))
 
         async def world() -> None:

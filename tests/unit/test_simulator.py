@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from libs.domain.job import Allocation
 from libs.planning.order.las import FIRST_GPU_SECONDS, PATIENCE, PATIENCE_SECONDS
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
-from libs.planning.room import Asked, NoRoom
+from libs.planning.room import NoRoom, PlacementRequest
 from libs.simulator.metrics import metrics
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Gpu, JobOutcome, Outcome, Spell
@@ -25,7 +25,7 @@ from libs.simulator.truth import BELIEFS
 from libs.simulator.workload import TraceJob, Workload
 
 ALL = [Policy(*names) for names in product(ORDERS, PLACEMENTS, BACKFILLS)]
-PEACEFUL = ("fifo", "drf")  # orders that displace nobody
+PEACEFUL = ("fifo", "drf")  # orders that preempt nobody
 NEAR = 1e-6  # of sums of seconds
 
 every_policy = pytest.mark.parametrize("policy", ALL, ids=str)
@@ -254,7 +254,7 @@ def test_every_waiting_job_has_a_reason(cluster: Cluster, count: int, dice: int,
     assert room.gpus_free == free
     for number, job in enumerate(outcome.jobs):
         if job.arrival_s <= at < job.completed_s and number not in {spell.job for spell in running}:
-            found = room.place(shape_of(job.gpus), Asked(job.job_class, job.id))
+            found = room.place(shape_of(job.gpus), PlacementRequest(job.job_class, job.id))
             assert isinstance(found, NoRoom) == (job.gpus > free)
             if isinstance(found, NoRoom):
                 assert f"{job.gpus} replicas" in found.cause.sentence or job.gpus == 1 or not free
@@ -296,7 +296,7 @@ def test_nobody_waits_longer_than_las_has_patience_and_the_new_ones_run(
 
     A job that waits is promoted after max(PATIENCE_SECONDS, PATIENCE × what it had). From then on it is in the first
     level, and so are all that are served before it. At any moment at which one of these does not fit, a job of the
-    first level runs: they displace all others, and each fits an empty cluster. A job runs in its first level for
+    first level runs: they preempt all others, and each fits an empty cluster. A job runs in its first level for
     FIRST_GPU_SECONDS / its GPUs, once when it is new and once more for each promotion, of which there is at most one
     for every PATIENCE_SECONDS that it waits. So nobody waits in one stretch longer than its patience and the sum of
     these times over all other jobs. One that never left the first level has no patience to wait for.
@@ -345,7 +345,7 @@ def test_a_job_on_slow_gpus_in_two_racks_takes_as_long_as_all_of_that_says() -> 
     assert told.lost_s == pytest.approx(7.0)
 
 
-def test_a_job_that_is_displaced_pays_for_its_restart_and_loses_no_work() -> None:
+def test_a_job_that_is_preempted_pays_for_its_restart_and_loses_no_work() -> None:
     low = TraceJob(id="low", arrival_s=0.0, gpus=1, work_s=100.0)
     high = TraceJob(id="high", arrival_s=40.0, gpus=1, work_s=10.0, priority=1)
     cluster = Cluster(nodes=1, gpus_per_node=1)
@@ -355,7 +355,7 @@ def test_a_job_that_is_displaced_pays_for_its_restart_and_loses_no_work() -> Non
 
 
 @pytest.mark.parametrize("backfill", BACKFILLS)
-def test_a_job_at_the_head_displaces_others_under_any_backfill(backfill: str) -> None:
+def test_a_job_at_the_head_preempts_others_under_any_backfill(backfill: str) -> None:
     low = TraceJob(id="low", arrival_s=0.0, gpus=2, work_s=100.0)
     high = TraceJob(id="high", arrival_s=40.0, gpus=1, work_s=10.0, priority=1)
     cluster = Cluster(nodes=1, gpus_per_node=2)
@@ -363,7 +363,7 @@ def test_a_job_at_the_head_displaces_others_under_any_backfill(backfill: str) ->
     assert second.started_s == 40.0
 
 
-def test_those_who_were_displaced_give_back_their_gpus_before_a_reservation_is_made() -> None:
+def test_those_who_were_preempted_give_back_their_gpus_before_a_reservation_is_made() -> None:
     """Three GPUs come free when the first ends, two of which are reserved: nobody may hold two beyond that."""
     jobs = (
         TraceJob(id="victim", arrival_s=0.0, gpus=2, work_s=1000.0),

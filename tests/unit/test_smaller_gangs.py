@@ -14,7 +14,7 @@ from libs.planning.order.las import LAS
 from libs.planning.order.srtf import SRTF
 from libs.planning.policy import PLACEMENTS, Policy
 from libs.planning.room import NoRoom, Room, Shape, Want, never_fits, shape_of
-from services.gateway.cluster import Cluster
+from services.gateway.cluster import LiveCluster
 from services.gateway.views import job_view
 from tests.support.builders import GIB, capacity, node, spec
 from tests.support.scheduler import World, world
@@ -177,7 +177,7 @@ def test_a_job_of_the_api_has_the_size_that_it_was_granted() -> None:
 
 
 def view(w: World) -> JobView:
-    return job_view(w.stored["j-elastic"], Cluster(clock=lambda: w.now))
+    return job_view(w.stored["j-elastic"], LiveCluster(clock=lambda: w.now))
 
 
 def test_a_time_limit_is_the_limit_of_a_try_in_the_order_too() -> None:

@@ -12,7 +12,7 @@ from services.telemetry.counters import Traffic
 from services.telemetry.host import HostReading
 from services.telemetry.metrics import NodeGauges
 from services.telemetry.runs import DockerRuns, FoundRun, ProcessRuns
-from services.telemetry.thinking.core import Reading, Sampler
+from services.telemetry.thinking.core import NodeCounters, Sampler
 from services.telemetry.threads import ThreadUse
 from services.telemetry.usage import RunReading
 
@@ -32,7 +32,7 @@ def used(run: FoundRun, at: float, *, source: str = "cgroup2", **values: Any) ->
 def samples(*readings: tuple[RunReading, ...]) -> list[tuple[RunSample, ...]]:
     sampler = Sampler(node_id="node-1", pool="default")
     return [
-        sampler.sampled(Reading(host=host(float(place)), runs=runs), (), at=100.0 + place).runs
+        sampler.sampled(NodeCounters(host=host(float(place)), runs=runs), (), at=100.0 + place).runs
         for place, runs in enumerate(readings)
     ]
 
@@ -40,12 +40,12 @@ def samples(*readings: tuple[RunReading, ...]) -> list[tuple[RunSample, ...]]:
 def test_a_sample_says_whose_it_is_and_when_it_was() -> None:
     gpu = GpuSample(index=0, uuid="u", model="m")
     sampler = Sampler(node_id="node-1", pool="default", boot="b-1")
-    sampled = sampler.sampled(Reading(host=host(1.0)), (gpu,), at=99.0)
+    sampled = sampler.sampled(NodeCounters(host=host(1.0)), (gpu,), at=99.0)
     expected = HostSample(cpus=4.0, memory_total=8, memory_used=1)
     assert sampled == NodeSampled(
         node_id="node-1", pool="default", at=99.0, host=expected, gpus=(gpu,), boot="b-1", seq=1
     )
-    again = sampler.sampled(Reading(host=host(2.0)), (gpu,), at=50.0)
+    again = sampler.sampled(NodeCounters(host=host(2.0)), (gpu,), at=50.0)
     assert (again.boot, again.seq) == ("b-1", 2)
 
 
@@ -78,7 +78,7 @@ def test_what_a_run_met_is_told_as_rates_and_what_is_in_force_as_it_is() -> None
 def test_measures_that_were_known_and_are_not_any_more_are_counted() -> None:
     sampler = Sampler(node_id="node-1", pool="default")
     for at, values in enumerate(({"oom_kills": 1, "periods": (0, 0)}, {"oom_kills": 1}, {}, {})):
-        sampler.sampled(Reading(host=host(float(at)), runs=(used(found(), float(at), **values),)), (), at=0.0)
+        sampler.sampled(NodeCounters(host=host(float(at)), runs=(used(found(), float(at), **values),)), (), at=0.0)
     assert sampler.lost == 2
 
 

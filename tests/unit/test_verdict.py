@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from libs.tuning.cause import Standing, judge
+from libs.tuning.cause import StandingVerdicts, judge
 from libs.tuning.verdict import SAMPLES_MIN, Verdict, read
 from libs.tuning.window import JobWindow, Window
 from tests.support.builders import GIB
@@ -160,7 +160,7 @@ def test_a_job_that_nothing_holds_back(code: Verdict, ranks: list[dict[str, obje
 
 
 def test_a_verdict_stands_when_two_windows_in_a_row_agree() -> None:
-    standing = Standing()
+    standing = StandingVerdicts()
     fine, starved = window(), window(cpu_throttled=0.9)
     said = []
     for number, seen in enumerate((starved, starved, fine, starved, fine, fine)):

@@ -15,7 +15,7 @@ from libs.gpus.bench.cuda import cuda_bench
 from libs.gpus.bench.driver import CudaError
 from libs.gpus.bench.kernels import ComputeWork, MemoryWork
 from libs.gpus.bench.protocol import Durations, measure
-from libs.gpus.bench.standin import StandIn
+from libs.gpus.bench.standin import CpuStandIn
 from libs.gpus.bench.watch import NvmlWatch, Unwatched
 from libs.gpus.emulated import slowdown_here
 from libs.gpus.nvml import MIG_PREFIX
@@ -49,7 +49,7 @@ def main() -> int:
 
 def _emulated(durations: Durations, environ: Mapping[str, str]) -> Measurement:
     logging.info("an emulated GPU, no hardware: %g s of a stand-in on the CPU", durations.total)
-    bench = StandIn(lambda: slowdown_here(environ))
+    bench = CpuStandIn(lambda: slowdown_here(environ))
     return measure(bench, Unwatched(), durations, clock=time.monotonic)
 
 

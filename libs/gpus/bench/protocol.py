@@ -30,7 +30,7 @@ class Bench(Protocol):
     def memory(self) -> float: ...
 
 
-class Watch(Protocol):
+class SampleWatch(Protocol):
     """Looks at clocks and power meanwhile."""
 
     def start(self) -> None: ...
@@ -56,7 +56,7 @@ class Durations(Struct, frozen=True, kw_only=True):
         return self.warm_up + self.compute + self.memory
 
 
-def measure(bench: Bench, watch: Watch, durations: Durations, *, clock: Callable[[], float]) -> Measurement:
+def measure(bench: Bench, watch: SampleWatch, durations: Durations, *, clock: Callable[[], float]) -> Measurement:
     """`clock` counts seconds and never goes back."""
     began = clock()
     steady(bench.compute, durations.warm_up, clock=clock, least=1)

@@ -19,7 +19,7 @@ ARRAY_BYTES = 2 << 20  # larger than a core's own cache
 Seconds = Callable[[], float]
 
 
-class StandIn:
+class CpuStandIn:
     """`slowdown` is asked at each repetition."""
 
     emulated = True

@@ -1,7 +1,7 @@
 """Least attained service, in two dimensions (Tiresias, NSDI'19): GPUs × time, in levels; within a level, the oldest.
 
 Nobody need say how long a job takes: one that has had little is likely to need little more. Levels grow by a factor, so
-that a job is displaced a bounded number of times, however long it runs. One that has gone without for long against
+that a job is preempted a bounded number of times, however long it runs. One that has gone without for long against
 what it had comes back to the first level: no job waits for ever behind newer ones.
 """
 

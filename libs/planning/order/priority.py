@@ -1,4 +1,4 @@
-"""The most important first, then the oldest. A more important job displaces those that are less so."""
+"""The most important first, then the oldest. A more important job preempts those that are less so."""
 
 from libs.planning.order.standing import Key, Order, Standing
 

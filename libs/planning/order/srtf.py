@@ -1,6 +1,6 @@
 """Shortest remaining time first. Those of whom nobody said how long they take come last, the oldest first.
 
-Tiers double: a job displaces those that still need about twice as long. If any difference counted, two jobs that are
+Tiers double: a job preempts those that still need about twice as long. If any difference counted, two jobs that are
 nearly equal would take turns at evicting each other.
 """
 

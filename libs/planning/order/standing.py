@@ -36,7 +36,7 @@ def _never(job: Standing) -> float | None:
 
 
 class Order(Struct, frozen=True):
-    """A waiting job displaces running ones of a higher `tier` (None: an order that displaces nobody).
+    """A waiting job preempts running ones of a higher `tier` (None: an order that preempts nobody).
 
     `changes_after_s(running)`: when its tier will be another, if it runs on (None: never by running).
     `promotes_after_s(waiting)`: how long it may wait until what it has had is forgotten: it then is among the new ones.
@@ -53,7 +53,7 @@ class Order(Struct, frozen=True):
     by_left: bool = False
 
     @property
-    def displaces(self) -> Callable[[Standing, Standing], bool] | None:
+    def preempts(self) -> Callable[[Standing, Standing], bool] | None:
         """May a waiting job, the first, take the place of a running one? None: never."""
         tier = self.tier
         return None if tier is None else lambda waiting, running: tier(waiting) < tier(running)

@@ -6,10 +6,10 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from libs.planning.room import Asked, NodeRoom, Picks, Room, Want
+    from libs.planning.room import NodeRoom, Picks, PlacementRequest, Room, Want
 
 
-def at_random(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+def at_random(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
     size = want.request.gpus
     offers: list[tuple[bytes, str, tuple[int, ...]]] = []
     for node in room.open_nodes:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from libs.planning.room import Asked, NodeRoom, Picks, Room, Want
+    from libs.planning.room import NodeRoom, Picks, PlacementRequest, Room, Want
 
 
-def packed(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+def packed(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
     del asked  # nothing of it matters here
     tightest = tightest_node(room, want, count)
     if tightest is not None:

@@ -14,11 +14,11 @@ from libs.planning.placement.pm_first import bins_of, fastest, name_of_bins
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from libs.planning.room import Asked, NodeRoom, Picks, Room, Want
+    from libs.planning.room import NodeRoom, Picks, PlacementRequest, Room, Want
     from libs.planning.scores import GpuKey
 
 
-def pal(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+def pal(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
     bins, name = bins_of(room, asked.job_class), name_of_bins(room, asked.job_class)
     if not _could_be_in_one_node(room, want, count):
         return fastest(room, want, count, bins, name)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from libs.planning.placement.chunks import chunks
 
 if TYPE_CHECKING:
-    from libs.planning.room import Asked, NodeRoom, Picks, Room, Want
+    from libs.planning.room import NodeRoom, Picks, PlacementRequest, Room, Want
     from libs.planning.scores import GpuKey
 
 
-def pm_first(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+def pm_first(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
     return fastest(room, want, count, bins_of(room, asked.job_class), name_of_bins(room, asked.job_class))
 
 

@@ -6,10 +6,10 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from libs.planning.room import Asked, Picks, Room, Want
+    from libs.planning.room import Picks, PlacementRequest, Room, Want
 
 
-def spread(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+def spread(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
     del asked  # nothing of it matters here
     size = want.request.gpus
     given: dict[str, int] = {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from libs.planning.placement.chunks import chunks
 
 if TYPE_CHECKING:
-    from libs.planning.room import Asked, Chunks, NodeRoom, Picks, Room, Want
+    from libs.planning.room import Chunks, NodeRoom, Picks, PlacementRequest, Room, Want
 
 SPARING = 0.3  # what a GPU that others would gain from counts, against one's own gain
 WHOLE_NODES = 0.04  # what breaking a node that was whole counts at most
@@ -22,7 +22,7 @@ MUCH_SLOWER = 0.8  # against the penalty: from where on it is worth a look wheth
 AS_FAST = 0.002  # scores nearer to each other than this are equal
 
 
-def weft_best(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+def weft_best(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
     together = _in_one_node(room, want, count, asked)
     if together is None:
         return _across_nodes(room, want, count, asked)
@@ -33,16 +33,16 @@ def weft_best(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
     return together if apart is None or _slowdown(room, together, asked) <= _slowdown(room, apart, asked) else apart
 
 
-def _slowest(room: Room, picks: Picks, asked: Asked) -> float:
+def _slowest(room: Room, picks: Picks, asked: PlacementRequest) -> float:
     scores = room.scores.of(asked.job_class)
     return max(scores.get((node.node.id, gpu), 1.0) for node, replicas in picks for gpus in replicas for gpu in gpus)
 
 
-def _slowdown(room: Room, picks: Picks, asked: Asked) -> float:
+def _slowdown(room: Room, picks: Picks, asked: PlacementRequest) -> float:
     return _slowest(room, picks, asked) * room.spread_over({node.node.id for node, _ in picks}, asked.job_class)
 
 
-def _in_one_node(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+def _in_one_node(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
     if count * want.request.gpus > room.largest:
         return None
     name = room.scores.known(asked.job_class)
@@ -94,7 +94,7 @@ def _worth_of_all(room: Room, node: NodeRoom, chunks_taken: list[tuple[int, ...]
     return sum(_worth_to_others(room, node, gpus) for gpus in chunks_taken)
 
 
-def _across_nodes(room: Room, want: Want, count: int, asked: Asked) -> Picks | None:
+def _across_nodes(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
     """Of the GPUs that are fast enough: nodes of which nothing is left, then as few others as can be."""
     scores, name = room.scores.of(asked.job_class), room.scores.known(asked.job_class)
     by_node = [(node, chunks(node, want.request, scores, name)) for node in _emptiest(room, want, count)]

@@ -26,13 +26,13 @@ from libs.store import (
     JobsKept,
     KeyReusedError,
     Moment,
-    Submitted,
+    StoredSubmission,
     TenantFullError,
     TenantKept,
     UnlawfulError,
 )
 from libs.store.memory.history import History
-from libs.store.memory.learnt import Learnt
+from libs.store.memory.learnt import LearntTables
 from libs.store.memory.times import micro
 from libs.store.memory.tokens import Tokens
 from libs.store.rows import hash_of
@@ -40,7 +40,7 @@ from libs.store.rows import hash_of
 _Gpu = tuple[str, int]
 
 
-class MemoryStore(Tokens, History, Learnt):
+class MemoryStore(Tokens, History, LearntTables):
     """Every store Protocol of `libs.store`. A call runs to its end before the next begins, so each is atomic."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class MemoryStore(Tokens, History, Learnt):
         key: str | None,
         at: float,
         allowance: Allowance | None = None,
-    ) -> Submitted:
+    ) -> StoredSubmission:
         spec_hash = hash_of(spec)
         before = None if key is None else self._keys.get((tenant, key))
         if before is not None:
@@ -91,9 +91,9 @@ class MemoryStore(Tokens, History, Learnt):
         self._add_ask(AskKind.SUBMIT, subject_id=job_id, pool=spec.pool, tenant=tenant, at=at)
         cause = Cause(code=CauseCode.SUBMITTED, sentence=f"submitted by {tenant}", by=tenant)
         self._tell("jobs", JobEvent.SUBMITTED, job_id, 1, at, {**_facts(job), "cause": cause}, tenant=tenant)
-        return Submitted(job_id=job_id, created=True)
+        return StoredSubmission(job_id=job_id, created=True)
 
-    async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> Submitted | None:
+    async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> StoredSubmission | None:
         before = self._keys.get((tenant, key))
         if before is None:
             return None
@@ -534,8 +534,8 @@ def _told(job: Job, step: Step) -> dict[str, Any]:
     }
 
 
-def _the_same(before: tuple[str, bytes], spec_hash: bytes) -> Submitted:
+def _the_same(before: tuple[str, bytes], spec_hash: bytes) -> StoredSubmission:
     job_id, known_hash = before
     if known_hash != spec_hash:
         raise KeyReusedError(f"this key was used for job {job_id}, which has another specification")
-    return Submitted(job_id=job_id, created=False)
+    return StoredSubmission(job_id=job_id, created=False)

@@ -8,7 +8,7 @@ from libs.messages.signals import Curve, WorkloadClass
 from libs.store.memory.times import micro
 
 
-class Learnt:
+class LearntTables:
     def __init__(self) -> None:
         super().__init__()
         self._classes: dict[tuple[str, str], WorkloadClass] = {}  # by pool and workload

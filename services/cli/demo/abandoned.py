@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from libs import servers
-from services.cli.local import Home, LocalError
+from services.cli.local import ClusterHome, LocalError
 from services.cli.local.leftovers import kill_runs
 
 PREFIX = "weft-demo-"
@@ -21,11 +21,11 @@ async def clear_abandoned(temporary: Path) -> None:
         await asyncio.to_thread(shutil.rmtree, home.root, ignore_errors=True)
 
 
-def _abandoned(temporary: Path) -> list[Home]:
+def _abandoned(temporary: Path) -> list[ClusterHome]:
     """The homes of our own demos that nobody runs any more; taken, so that two do not clear one."""
     found = []
     for lock in sorted(temporary.glob(f"{PREFIX}*/up.lock")):
-        home = Home(lock.parent)
+        home = ClusterHome(lock.parent)
         try:
             if lock.stat().st_uid == os.geteuid():
                 home.take()

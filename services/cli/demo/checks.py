@@ -23,17 +23,17 @@ class Evidence(Struct, frozen=True, kw_only=True):
     explained: Explanation | None = None  # while it waited
 
 
-class Verdict(Struct, frozen=True):
+class CheckResult(Struct, frozen=True):
     """`why` is what happened where all is well, else what is wrong."""
 
     good: bool
     why: str
 
 
-def judge(name: str, evidence: Evidence) -> Verdict:
+def judge(name: str, evidence: Evidence) -> CheckResult:
     wanted = JobState.CANCELLED if name == "doomed" else JobState.SUCCEEDED
     if evidence.job.state is not wanted:
-        return Verdict(False, f"should be {wanted}: {last_sentence(evidence.story)}")
+        return CheckResult(False, f"should be {wanted}: {last_sentence(evidence.story)}")
     match name:
         case "trainer":
             return _resumed(evidence)
@@ -44,51 +44,51 @@ def judge(name: str, evidence: Evidence) -> Verdict:
         case "patient":
             return _explained(evidence)
         case "doomed":
-            return Verdict(True, "cancelled, as asked")
+            return CheckResult(True, "cancelled, as asked")
         case _:
             return _preempted_another(evidence)
 
 
-def _resumed(evidence: Evidence) -> Verdict:
+def _resumed(evidence: Evidence) -> CheckResult:
     evictions = [event.data for event in of_kind(evidence.story, JobEvent.REQUEUED) if _for(event, CauseCode.PREEMPTED)]
     if not evictions:
-        return Verdict(False, "was never pre-empted, so it shows nothing")
+        return CheckResult(False, "was never pre-empted, so it shows nothing")
     steps = re.findall(r"resumed at step ([0-9]+)", evidence.logs[0])
     if not steps or int(steps[0]) < 1:
-        return Verdict(False, "did not resume from its checkpoint: its last log does not say so")
+        return CheckResult(False, "did not resume from its checkpoint: its last log does not say so")
     fell = re.search(r"loss fell from [0-9.]+ to [0-9.]+", evidence.logs[0])
     if fell is None:
-        return Verdict(False, "its log does not say that the loss fell")
-    return Verdict(True, f"pre-empted, resumed at step {steps[0]}; {fell[0]}")
+        return CheckResult(False, "its log does not say that the loss fell")
+    return CheckResult(True, f"pre-empted, resumed at step {steps[0]}; {fell[0]}")
 
 
-def _agreed(evidence: Evidence) -> Verdict:
+def _agreed(evidence: Evidence) -> CheckResult:
     agreeing = sum("all ranks have the same weights: True" in log for log in evidence.logs)
     if agreeing != evidence.job.replicas:
-        return Verdict(False, f"{agreeing} of {evidence.job.replicas} ranks say that their weights are the same")
+        return CheckResult(False, f"{agreeing} of {evidence.job.replicas} ranks say that their weights are the same")
     fell = re.search(r"loss fell from [0-9.]+ to [0-9.]+", evidence.logs[0])
-    return Verdict(True, f"{agreeing} ranks, the same weights; {fell[0] if fell else ''}")
+    return CheckResult(True, f"{agreeing} ranks, the same weights; {fell[0] if fell else ''}")
 
 
-def _retried(evidence: Evidence) -> Verdict:
+def _retried(evidence: Evidence) -> CheckResult:
     retries = [event.data for event in of_kind(evidence.story, JobEvent.REQUEUED) if _for(event, CauseCode.EXITED)]
     if len(retries) != 1:
-        return Verdict(False, f"was tried again {len(retries)} times after a failure, not once")
+        return CheckResult(False, f"was tried again {len(retries)} times after a failure, not once")
     if "try 2:" not in evidence.logs[0]:
-        return Verdict(False, "its log does not say that the second try succeeded")
-    return Verdict(True, f"try 1 failed ({_sentence(retries[0].cause)}), try 2 did not")
+        return CheckResult(False, "its log does not say that the second try succeeded")
+    return CheckResult(True, f"try 1 failed ({_sentence(retries[0].cause)}), try 2 did not")
 
 
-def _explained(evidence: Evidence) -> Verdict:
+def _explained(evidence: Evidence) -> CheckResult:
     explained = evidence.explained
     if explained is None or not explained.sentence or explained.code not in WAITS_FOR_ROOM:
-        return Verdict(False, "nobody could say why it waited")
-    return Verdict(True, f"waited: {explained.sentence}")
+        return CheckResult(False, "nobody could say why it waited")
+    return CheckResult(True, f"waited: {explained.sentence}")
 
 
-def _preempted_another(evidence: Evidence) -> Verdict:
+def _preempted_another(evidence: Evidence) -> CheckResult:
     waits = [event.data for event in of_kind(evidence.story, JobEvent.WAITING) if _for(event, CauseCode.MAKING_ROOM)]
-    return Verdict(True, _sentence(waits[0].cause) if waits else last_sentence(evidence.story))
+    return CheckResult(True, _sentence(waits[0].cause) if waits else last_sentence(evidence.story))
 
 
 def of_kind(story: Sequence[EventView], kind: JobEvent) -> list[EventView]:

@@ -15,7 +15,7 @@ from libs.servers.process import command_of
 from services.cli.demo import parts
 from services.cli.demo.abandoned import KEPT_PREFIX, PREFIX, clear_abandoned
 from services.cli.demo.board import Board, in_words
-from services.cli.demo.checks import Evidence, Verdict, judge
+from services.cli.demo.checks import CheckResult, Evidence, judge
 from services.cli.demo.script import play
 from services.cli.demo.show import Show, console
 from services.cli.local import LocalCluster, LocalError, Options, running
@@ -105,7 +105,7 @@ async def _played(cluster: LocalCluster, show: Show, seconds_max: float) -> bool
 
 def _judged(show: Show, evidence: Mapping[str, Evidence]) -> bool:
     verdicts = {name: judge(name, left) for name, left in evidence.items()}
-    missing = {name: Verdict(False, "was never seen") for name in EXPECTED if name not in evidence}
+    missing = {name: CheckResult(False, "was never seen") for name in EXPECTED if name not in evidence}
     show.ends(evidence, verdicts)
     for name, verdict in missing.items():
         show.tell(name, verdict.why)

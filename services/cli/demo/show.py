@@ -14,7 +14,7 @@ from libs.domain.job import FINAL, HOLDING, JobState
 from libs.domain.quantity import duration_text
 from libs.messages.http import JobView
 from services.cli.demo.board import in_words
-from services.cli.demo.checks import Evidence, Verdict, spent
+from services.cli.demo.checks import CheckResult, Evidence, spent
 
 WIDTH = 120  # where there is no terminal to ask
 LINES_SHOWN = 8
@@ -59,7 +59,7 @@ class Show:
     def close(self, line: str) -> None:
         self._console.print(Text(line))
 
-    def ends(self, evidence: Mapping[str, Evidence], verdicts: Mapping[str, Verdict]) -> None:
+    def ends(self, evidence: Mapping[str, Evidence], verdicts: Mapping[str, CheckResult]) -> None:
         """The table that stays."""
         self._console.print()
         self._console.print(ends_table(evidence, verdicts))
@@ -98,7 +98,7 @@ def jobs_table(jobs: Iterable[JobView]) -> RenderableType:
     return table
 
 
-def ends_table(evidence: Mapping[str, Evidence], verdicts: Mapping[str, Verdict]) -> RenderableType:
+def ends_table(evidence: Mapping[str, Evidence], verdicts: Mapping[str, CheckResult]) -> RenderableType:
     """Job, state, waited, ran, where, why; a cross where something is not as it should be."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("", "job", "state", "waited", "ran", "where"):

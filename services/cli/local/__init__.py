@@ -12,16 +12,16 @@ Errors: LocalError
 
 from services.cli.local.cluster import LocalCluster, running
 from services.cli.local.errors import AlreadyRunsError, LocalError, StartFailedError
-from services.cli.local.home import Home, State
+from services.cli.local.home import ClusterHome, ClusterState
 from services.cli.local.options import Options
 
 __all__ = [
     "AlreadyRunsError",
-    "Home",
+    "ClusterHome",
+    "ClusterState",
     "LocalCluster",
     "LocalError",
     "Options",
     "StartFailedError",
-    "State",
     "running",
 ]

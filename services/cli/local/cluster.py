@@ -17,7 +17,7 @@ from libs.credentials import Credentials, CredentialsError, provision
 from libs.store import StoreError
 from libs.store.migrate import ROLES, migrate
 from services.cli.local.errors import LocalError, StartFailedError
-from services.cli.local.home import ClientFile, Home, State
+from services.cli.local.home import ClientFile, ClusterHome, ClusterState
 from services.cli.local.leftovers import end_guards, kill_runs
 from services.cli.local.options import Options
 from services.cli.local.plan import Addresses, Service, Stage, services
@@ -34,7 +34,7 @@ PATIENCE_SECONDS = {Stage.CONTROL: 15.0, Stage.NODE: 75.0, Stage.SCHEDULER: 15.0
 class LocalCluster:
     """`tell` hears one line for each thing a person may want to know."""
 
-    def __init__(self, home: Home, options: Options, *, tell: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, home: ClusterHome, options: Options, *, tell: Callable[[str], None] = lambda line: None) -> None:
         self.home = home
         self.options = options
         self.credentials = Credentials(home.credentials)
@@ -175,7 +175,7 @@ class LocalCluster:
         self._write_state()
 
     def _write_state(self) -> None:
-        self.home.write_state(State(pid=os.getpid(), phase=self._phase, url=self.url, pids=self.pids))
+        self.home.write_state(ClusterState(pid=os.getpid(), phase=self._phase, url=self.url, pids=self.pids))
 
 
 @asynccontextmanager
@@ -188,7 +188,7 @@ async def running(
     hurry: asyncio.Event | None = None,
 ) -> AsyncIterator[LocalCluster]:
     """A cluster for as long as the block lasts. `erase`: of its servers' data nothing stays, wherever they were."""
-    cluster = LocalCluster(Home(home), options, tell=tell)
+    cluster = LocalCluster(ClusterHome(home), options, tell=tell)
     try:
         await cluster.start()
         try:

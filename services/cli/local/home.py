@@ -28,7 +28,7 @@ class ClientFile(Struct, frozen=True, kw_only=True):
     token: str
 
 
-class State(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ClusterState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The cluster as the process that runs it last wrote it."""
 
     pid: int
@@ -37,7 +37,7 @@ class State(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pids: dict[str, int] = {}  # by service
 
 
-class Home:
+class ClusterHome:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.credentials = self.root / "credentials"
@@ -80,13 +80,13 @@ class Home:
             os.close(self._lock)
             self._lock = None
 
-    def state(self) -> State | None:
-        return self._read("cluster.json", State)
+    def state(self) -> ClusterState | None:
+        return self._read("cluster.json", ClusterState)
 
     def client(self) -> ClientFile | None:
         return self._read("client.json", ClientFile)
 
-    def write_state(self, state: State) -> None:
+    def write_state(self, state: ClusterState) -> None:
         self._write("cluster.json", state)
 
     def write_client(self, client: ClientFile) -> None:

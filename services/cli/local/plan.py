@@ -8,7 +8,7 @@ from urllib.parse import urlsplit, urlunsplit
 from msgspec import Struct
 
 from libs.credentials import Credentials
-from services.cli.local.home import Home
+from services.cli.local.home import ClusterHome
 from services.cli.local.options import Options
 
 
@@ -40,7 +40,7 @@ class Addresses(Struct, frozen=True, kw_only=True):
     port: int  # of the gateway
 
 
-def services(options: Options, home: Home, credentials: Credentials, addresses: Addresses) -> list[Service]:
+def services(options: Options, home: ClusterHome, credentials: Credentials, addresses: Addresses) -> list[Service]:
     """Every process of the cluster."""
     made = [
         _control("gateway", options, home, credentials, addresses, _gateway(options, credentials, addresses)),
@@ -64,7 +64,7 @@ def role_dsn(dsn: str, role: str) -> str:
 def _control(
     name: str,
     options: Options,
-    home: Home,
+    home: ClusterHome,
     credentials: Credentials,
     addresses: Addresses,
     own: Mapping[str, str],
@@ -96,7 +96,7 @@ def _scorer(options: Options, credentials: Credentials) -> dict[str, str]:
 
 
 def _node(
-    kind: str, node_id: str, options: Options, home: Home, credentials: Credentials, addresses: Addresses
+    kind: str, node_id: str, options: Options, home: ClusterHome, credentials: Credentials, addresses: Addresses
 ) -> Service:
     prefix = kind.upper()
     settings = {

@@ -35,7 +35,7 @@ WIDE = 170  # columns of a terminal that has room for all
 # JSON
 
 
-class JobTold(Struct, frozen=True, kw_only=True):
+class JobResult(Struct, frozen=True, kw_only=True):
     arrival_s: float
     completed_s: float
     started_s: float
@@ -61,7 +61,7 @@ class RunTold(Struct, frozen=True, kw_only=True):
     metrics: Metrics
     decisions: int
     placements: int
-    jobs: Mapping[str, JobTold]
+    jobs: Mapping[str, JobResult]
 
 
 class RunsTold(Struct, frozen=True):
@@ -90,8 +90,8 @@ def run_told(outcome: Outcome) -> RunTold:
     )
 
 
-def _job_told(job: JobOutcome) -> JobTold:
-    return JobTold(
+def _job_told(job: JobOutcome) -> JobResult:
+    return JobResult(
         arrival_s=job.arrival_s,
         completed_s=job.completed_s,
         started_s=job.started_s,

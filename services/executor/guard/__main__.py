@@ -22,7 +22,7 @@ from services.executor.guard.files import (
     SYNCED_BYTES,
     Beat,
     Fenced,
-    Orders,
+    GuardOrders,
     Slot,
     Synced,
     read_orders,
@@ -31,7 +31,7 @@ from services.executor.guard.files import (
 from services.executor.guard.processes import Processes
 from services.executor.guard.thinking import Guard
 from services.executor.home import Home
-from services.executor.keeper import Kept, boot_clock
+from services.executor.keeper import SavedMemory, boot_clock
 from services.executor.runtime import RunKey
 
 TICK_SECONDS = 0.5
@@ -44,7 +44,7 @@ STATUS_TAKEN = 3
 class Life:
     """One guard from its start to its end."""
 
-    def __init__(self, home: Home, orders: Orders, slot: Slot, *, standing: bool) -> None:
+    def __init__(self, home: Home, orders: GuardOrders, slot: Slot, *, standing: bool) -> None:
         self._home, self._orders, self._slot, self._standing = home, orders, slot, standing
         self._boot = orders.boot_id
         self._fenced = Slot(home.root / "fenced", FENCED_BYTES)
@@ -98,7 +98,7 @@ class Life:
             times.append(synced.synced_at)
         stops: dict[RunKey, float] = {}
         try:
-            kept = msgspec.json.decode(self._home.state.read_bytes(), type=Kept)
+            kept = msgspec.json.decode(self._home.state.read_bytes(), type=SavedMemory)
         except (OSError, msgspec.DecodeError):
             kept = None
         if kept is not None and kept.boot_id == self._boot:

@@ -11,8 +11,8 @@ import time
 from contextlib import suppress
 
 from services.executor.guard import kept
-from services.executor.guard.engine import Engine, EngineSilentError
-from services.executor.guard.files import Orders
+from services.executor.guard.engine import EngineSilentError, EngineSocket
+from services.executor.guard.files import GuardOrders
 from services.executor.guard.thinking import Action, Seen
 from services.executor.home import Home
 from services.executor.runtime import RunKey
@@ -24,9 +24,9 @@ SILENT_SECONDS = 5.0  # so long an engine that did not answer is not asked again
 
 
 class Containers:
-    def __init__(self, home: Home, orders: Orders) -> None:
+    def __init__(self, home: Home, orders: GuardOrders) -> None:
         self._home = home
-        self._engine = Engine(orders.engine)
+        self._engine = EngineSocket(orders.engine)
         self._filters = of_node(node_id=orders.node_id, cluster=orders.cluster)
         self._silent_until = float("-inf")
         self._ids: dict[RunKey, str] = {}

@@ -16,7 +16,7 @@ class EngineSilentError(Exception):
     """The engine is not there, or did not answer in time."""
 
 
-class Engine:
+class EngineSocket:
     """`address` as in DOCKER_HOST; only a socket of this host is spoken to."""
 
     def __init__(self, address: str) -> None:

@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from services.executor.guard.thinking import Policy
+from services.executor.guard.thinking import FenceTimings
 from services.executor.runtime import RunKey
 
 SYNCED_BYTES = BEAT_BYTES = 512
@@ -28,12 +28,12 @@ READ_TRIES = 5
 S = TypeVar("S", bound=Struct)
 
 
-class Orders(Struct, frozen=True, kw_only=True):
+class GuardOrders(Struct, frozen=True, kw_only=True):
     """Without `fencing` the guard ends nothing. `engine` is the address of a Docker engine, if there is one."""
 
     fencing: bool
     boot_id: str
-    policy: Policy
+    policy: FenceTimings
     runtime: str
     node_id: str
     cluster: str = ""
@@ -107,7 +107,7 @@ def read_slot(path: str | Path, size: int, kind: type[S]) -> S | None:
         slot.close()
 
 
-def write_orders(path: Path, orders: Orders) -> None:
+def write_orders(path: Path, orders: GuardOrders) -> None:
     """As a whole; not at all where they are there already. Raises OSError."""
     text = msgspec.json.encode(orders)
     if path.exists() and path.read_bytes() == text:
@@ -121,9 +121,9 @@ def write_orders(path: Path, orders: Orders) -> None:
     os.replace(new, path)
 
 
-def read_orders(path: Path) -> Orders | None:
+def read_orders(path: Path) -> GuardOrders | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Orders)
+        return msgspec.json.decode(path.read_bytes(), type=GuardOrders)
     except (OSError, msgspec.DecodeError):
         return None
 

@@ -13,13 +13,13 @@ from services.executor.home import Home
 from services.executor.runtime import RunKey
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class GuardedContainer(Struct, frozen=True, kw_only=True):
     key: RunKey
     container: str
     grace: float
 
 
-def keep(home: Home, one: Kept) -> None:
+def keep(home: Home, one: GuardedContainer) -> None:
     """Raises OSError."""
     folder = _folder(home)
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -37,12 +37,12 @@ def forget(home: Home, key: RunKey) -> None:
         os.unlink(f"{_folder(home)}/{key}")
 
 
-def every(home: Home) -> dict[RunKey, Kept]:
-    found: dict[RunKey, Kept] = {}
+def every(home: Home) -> dict[RunKey, GuardedContainer]:
+    found: dict[RunKey, GuardedContainer] = {}
     with suppress(FileNotFoundError):
         for name in sorted(os.listdir(_folder(home))):
             with suppress(OSError, msgspec.DecodeError), open(f"{_folder(home)}/{name}", "rb") as file:
-                one = msgspec.json.decode(file.read(), type=Kept)
+                one = msgspec.json.decode(file.read(), type=GuardedContainer)
                 found[one.key] = one
     return found
 

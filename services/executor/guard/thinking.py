@@ -13,7 +13,7 @@ from services.executor.thinking.core import Kill, Remove, Terminate
 Action = Terminate | Kill | Remove
 
 
-class Policy(Struct, frozen=True, kw_only=True):
+class FenceTimings(Struct, frozen=True, kw_only=True):
     """`slack_seconds` after the fence the guard acts, so that an executor in good health acts first."""
 
     fence_seconds: float
@@ -33,7 +33,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 class Guard:
     """The same history decides the same. `began`: its start. `ended`: whom an earlier guard of this node has ended."""
 
-    def __init__(self, policy: Policy, *, began: float, ended: Iterable[RunKey] = ()) -> None:
+    def __init__(self, policy: FenceTimings, *, began: float, ended: Iterable[RunKey] = ()) -> None:
         self.policy = policy
         self._began = began
         self._kill_at: dict[RunKey, float] = dict.fromkeys(ended, began + policy.grace_max)

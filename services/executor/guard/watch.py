@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from services.executor.guard.files import BEAT_BYTES, Beat, Orders, read_slot, write_orders
+from services.executor.guard.files import BEAT_BYTES, Beat, GuardOrders, read_slot, write_orders
 from services.executor.home import Home
 from services.executor.runtime.process.records import holds
 
@@ -27,7 +27,7 @@ INHERITED = ("PATH", "LANG", "HOME", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRIT
 class Watch:
     """Keeps one guard alive beside this executor. A standing guard, started by somebody else, is as good as our own."""
 
-    def __init__(self, home: Home, orders: Orders, *, clock: Callable[[], float]) -> None:
+    def __init__(self, home: Home, orders: GuardOrders, *, clock: Callable[[], float]) -> None:
         """`clock` is the one on which the guard beats. Without fencing there is no guard to keep."""
         self._home, self._orders, self._clock = home, orders, clock
         self._child: subprocess.Popen[bytes] | None = None
@@ -128,7 +128,7 @@ class Watch:
 
 
 @asynccontextmanager
-async def guarded(home: Home, orders: Orders, *, clock: Callable[[], float]) -> AsyncIterator[None]:
+async def guarded(home: Home, orders: GuardOrders, *, clock: Callable[[], float]) -> AsyncIterator[None]:
     """A guard beside us for as long as the block lasts, and as long after it as runs are left."""
     watch = Watch(home, orders, clock=clock)
     await watch.begin()

@@ -37,7 +37,7 @@ PUNCH_HOLE, KEEP_SIZE = 2, 1
 NOT_HERE = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.ETXTBSY, errno.EINVAL})
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class RetentionLimits(Struct, frozen=True, kw_only=True):
     """Seconds after its end; bytes of one run's log; bytes of all logs of the node. 0: no such limit."""
 
     kept_seconds: float = 14 * 86400.0
@@ -66,7 +66,7 @@ class Cut(Struct, frozen=True):
     begins: int
 
 
-def decide(logs: Iterable[Log], limits: Limits, *, now: float) -> list[Removal | Cut]:
+def decide(logs: Iterable[Log], limits: RetentionLimits, *, now: float) -> list[Removal | Cut]:
     """The oldest ended logs go first; then the longest logs lose of their heads what is over the node's limit."""
     removals: list[Removal | Cut] = []
     kept: list[Log] = []
@@ -179,7 +179,7 @@ class Retention:
     def __init__(
         self,
         home: Home,
-        limits: Limits,
+        limits: RetentionLimits,
         *,
         clock: Callable[[], float] = time.monotonic,
         checkpoints: Checkpoints | None = None,
@@ -221,7 +221,7 @@ class Retention:
             self._warned.discard("look")
         return self.found
 
-    def _sweep(self, held: set[str] | None, limits: Limits, now: float) -> None:
+    def _sweep(self, held: set[str] | None, limits: RetentionLimits, now: float) -> None:
         names = [name.removesuffix(".log") for name in os.listdir(self._home.logs) if name.endswith(".log")]
         if self._doubt.look(now):
             limits = replace(limits, kept_seconds=0)
@@ -233,7 +233,7 @@ class Retention:
         self._uncut.clear()
         self._do(decide(logs, limits, now=now))
 
-    def _bound(self, held: set[str], limits: Limits, now: float) -> None:
+    def _bound(self, held: set[str], limits: RetentionLimits, now: float) -> None:
         """Between two sweeps: the logs that grow."""
         logs = [log for name in sorted(held) if (log := _log(self._home, name, True)) is not None]
         self._do(decide(logs, limits, now=now))

@@ -48,7 +48,7 @@ class Resize(Struct, frozen=True):
 Action = Start | Terminate | Kill | Remove | Resize
 
 
-class Policy(Struct, frozen=True, kw_only=True):
+class ReconcilerTimings(Struct, frozen=True, kw_only=True):
     """A node that has not synced for `fence_seconds` ends its runs, within `fence_grace_max` more."""
 
     fence_seconds: float = 90.0
@@ -104,7 +104,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 class Reconciler:
     """`observe` what the control plane says, then `decide`. The same history decides the same."""
 
-    def __init__(self, policy: Policy, memory: Memory | None = None) -> None:
+    def __init__(self, policy: ReconcilerTimings, memory: Memory | None = None) -> None:
         memory = memory or Memory()
         self._policy = policy
         self._synced_at = memory.synced_at

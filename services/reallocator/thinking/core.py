@@ -20,13 +20,13 @@ from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import Finding, NodeSampled, RankVerdict
 from libs.samples.arrivals import Arrivals
 from libs.tuning import tuner
-from libs.tuning.cause import Standing, Stood, judge
+from libs.tuning.cause import StandingVerdicts, Stood, judge
 from libs.tuning.cpus import RECLAIM_WINDOWS
 from libs.tuning.envelope import GROWTH, bounds_of, mode_of
 from libs.tuning.limits import squeezed
 from libs.tuning.proposal import Case, Free, Proposal
 from libs.tuning.propose import outscale, propose
-from libs.tuning.tuner import Phase, State
+from libs.tuning.tuner import Phase, TunerState
 from libs.tuning.verdict import Verdict
 from libs.tuning.window import WINDOW_SECONDS, Gathering, JobWindow
 from services.reallocator.thinking.advice import idle_gpus, short_of_replicas
@@ -53,7 +53,7 @@ class Known(Struct, frozen=True, kw_only=True):
     tune: Tune | None = None
 
 
-class Decided(Struct, frozen=True, kw_only=True):
+class TuningDecision(Struct, frozen=True, kw_only=True):
     """`known`: what is to be remembered, or asked for."""
 
     findings: tuple[Finding, ...] = ()
@@ -64,12 +64,12 @@ class Decided(Struct, frozen=True, kw_only=True):
 class _Followed:
     """One job that runs."""
 
-    def __init__(self, job: Job, state: State) -> None:
+    def __init__(self, job: Job, state: TunerState) -> None:
         self.job = job
         self.state = state
         self.before = state  # what it was before the last ask
-        self.stored: State | None = None  # the latest that we stored, or found stored
-        self.standing = Standing()
+        self.stored: TunerState | None = None  # the latest that we stored, or found stored
+        self.standing = StandingVerdicts()
         self.recent: deque[JobWindow] = deque(maxlen=RECLAIM_WINDOWS)
         self.limits = _limits(job)
         self.lean = _lean(job)
@@ -140,7 +140,7 @@ class Reallocator:
         self.gathering.keep_only(running)
         self._short = tuple(short_of_replicas(list(running.values()), self._holding, self._nodes))
 
-    def decide(self, now: float) -> Decided:
+    def decide(self, now: float) -> TuningDecision:
         known: list[Known] = []
         ready: list[_Followed] = []
         for followed in self._followed.values():
@@ -157,7 +157,7 @@ class Reallocator:
                 ready.append(followed)
         self._serve(ready, now, known)
         findings = [*self._short, *(finding for one in self._followed.values() for finding in one.advice)]
-        return Decided(
+        return TuningDecision(
             findings=tuple(findings[:FINDINGS_MAX]),
             verdicts=tuple(self._verdicts()[:VERDICTS_MAX]),
             known=tuple(known),
@@ -186,7 +186,7 @@ class Reallocator:
         waiting = (Phase.ACTING, Phase.ROLLING_BACK)
         return any(one.relieving or one.state.phase in waiting for one in self._followed.values())
 
-    def state_of(self, job_id: str) -> State | None:
+    def state_of(self, job_id: str) -> TunerState | None:
         followed = self._followed.get(job_id)
         return None if followed is None else followed.state
 

@@ -122,7 +122,7 @@ class Answered(Struct, frozen=True, array_like=True, tag=11):
     digest: int
 
 
-class Kept(Struct, frozen=True, array_like=True, tag=1):
+class CoreSnapshot(Struct, frozen=True, array_like=True, tag=1):
     """All that the core knew in the middle of its life, as `keeping.py` keeps it. From here on nodes are numbered anew.
 
     `before` is what the core had been told by then and no record has: for a replay that comes from further back, and
@@ -137,7 +137,7 @@ class Kept(Struct, frozen=True, array_like=True, tag=1):
 
 Entry: TypeAlias = (
     Loaded
-    | Kept
+    | CoreSnapshot
     | Began
     | Admitted
     | Asked
@@ -156,7 +156,7 @@ encode = msgspec.msgpack.Encoder().encode
 _ENTRIES = msgspec.msgpack.Decoder(list[Entry])
 
 
-class Pace(Struct, frozen=True, kw_only=True):
+class JournalPace(Struct, frozen=True, kw_only=True):
     """How long the journal may keep what led to no step, and after how much it says anew all that is known.
 
     That costs as much as what it says is long: it is not done before as much was added as the last beginning took.
@@ -168,7 +168,7 @@ class Pace(Struct, frozen=True, kw_only=True):
     begin_seconds: float = 3600.0
 
 
-class Retention(Struct, frozen=True, kw_only=True):
+class HistoryRetention(Struct, frozen=True, kw_only=True):
     """How old the history of a pool becomes, and how large; what is left opens with all that was known by then."""
 
     seconds: float = 7 * 86400.0
@@ -182,9 +182,9 @@ class Journal:
     is; then `answer`.
     """
 
-    def __init__(self, core: Scheduler, *, pace: Pace | None = None) -> None:
+    def __init__(self, core: Scheduler, *, pace: JournalPace | None = None) -> None:
         self.core = core
-        self._pace = pace or Pace()
+        self._pace = pace or JournalPace()
         self._entries: list[Entry] = []
         self._known: dict[str, int] = {}
         self._reports: dict[str, NodeReported] = {}  # the last of each node
@@ -311,14 +311,14 @@ class Journal:
         """All that was told and decided since the last record."""
         self._flush_answers()
         first = self._entries[0]
-        if isinstance(first, Loaded | Kept):
+        if isinstance(first, Loaded | CoreSnapshot):
             known = {job.id for job in first.jobs}
             self._checksums = {job_id: self._checksums[job_id] for job_id in known & self._checksums.keys()}
         record = Record(
             epoch=self._epoch,
             number=self._number,
             format=FORMAT,
-            begins=isinstance(first, Loaded | Kept),
+            begins=isinstance(first, Loaded | CoreSnapshot),
             at=self._at,
             until=self._until,
             turns=self._turns,
@@ -342,9 +342,9 @@ class Journal:
             self._flush_answers()
             before = tuple(entry for entry in self._entries if isinstance(entry, Answered | Rescored))
             assert len(before) == len(self._entries), "more was told between two turns than can be"
-            self._open(Kept(pickled(self.core), before, tuple(self.core.picture.jobs.values())), now)
+            self._open(CoreSnapshot(pickled(self.core), before, tuple(self.core.picture.jobs.values())), now)
 
-    def _open(self, first: Loaded | Kept, now: float) -> None:
+    def _open(self, first: Loaded | CoreSnapshot, now: float) -> None:
         self._known, self._reports, self._numbers = {}, {}, 0
         self._begun_at, self._bytes, self._beginning = now, 0, 0
         self._clear([first], now)
@@ -400,7 +400,7 @@ class Draft:
     def _by_reference(self, entry: Entry) -> Entry:
         """The entry without specifications, with their checksums instead."""
         match entry:
-            case Loaded() | Kept() | Admitted():
+            case Loaded() | CoreSnapshot() | Admitted():
                 jobs = tuple(structs.replace(job, spec=_ELSEWHERE) for job in entry.jobs)
                 return structs.replace(entry, jobs=jobs, checksums=tuple(self._checksum(job) for job in entry.jobs))
             case Asked(job=Job() as job):
@@ -426,7 +426,7 @@ def checksum_of(spec: JobSpec) -> int:
 def jobs_of(entry: Entry) -> tuple[Job, ...]:
     """The jobs that an entry holds."""
     match entry:
-        case Loaded() | Kept() | Admitted():
+        case Loaded() | CoreSnapshot() | Admitted():
             return entry.jobs
         case Asked(job=Job() as job):
             return (job,)
@@ -437,7 +437,7 @@ def jobs_of(entry: Entry) -> tuple[Job, ...]:
 def specified(entry: Entry, specs: Mapping[str, JobSpec]) -> Entry:
     """The entry with the specifications of its jobs. Raises SpecificationError."""
     match entry:
-        case Loaded() | Kept() | Admitted() if entry.checksums:
+        case Loaded() | CoreSnapshot() | Admitted() if entry.checksums:
             pairs = zip(entry.jobs, entry.checksums, strict=True)
             return structs.replace(entry, jobs=tuple(_specified(job, checksum, specs) for job, checksum in pairs))
         case Asked(job=Job() as job, checksum=int() as checksum):

@@ -53,7 +53,7 @@ class Holders:
             del self._sorted[bisect_left(self._sorted, (worth, job_id))]
 
     def who_may_leave(self, waiting: Standing, jobs: Mapping[str, Job], now: float) -> list[Holder]:
-        """Whoever is stopping anyhow, before all others; then those that `waiting` may displace: the higher tiers."""
+        """Whoever is stopping anyhow, before all others; then those that `waiting` may preempt: the higher tiers."""
         while self._changes and self._changes[0][0] <= now:
             at, job_id = heappop(self._changes)
             if self._changes_at.get(job_id) == at:

@@ -20,7 +20,7 @@ def place(
     slow = SlowGpus(picture.measured.get(picture.room.scores.known(asked.job_class), {}), now)
     why = why_there(picture.room, shape, asked, allocations, placement=name, slow=slow)
     sentence = f"{why.sentence}; {moved_for}" if moved_for else why.sentence
-    # What the order forgot of it stays forgotten: else it would be displaced at once for what it had before.
+    # What the order forgot of it stays forgotten: else it would be preempted at once for what it had before.
     had = standing_of(job, now, picture.queue.order)
     return picture.go(
         job,

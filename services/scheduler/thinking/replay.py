@@ -132,7 +132,7 @@ class Replay:
     def _entries_of(self, record: Record) -> list[Entry]:
         opened, self._opened = self._opened, None
         entries = opened[1] if opened is not None and opened[0] is record else entries_of(record)
-        if self._core is not None and isinstance(entries[0], history.Kept):
+        if self._core is not None and isinstance(entries[0], history.CoreSnapshot):
             return [entries[0], *(specified(entry, self._specs) for entry in entries[1:])]  # it has its own core
         return [specified(entry, self._specs) for entry in entries]
 
@@ -158,7 +158,7 @@ class Replay:
                 )
                 self._reports, self._steps = [], []
                 return None
-            case history.Kept():
+            case history.CoreSnapshot():
                 difference = None
                 if self._core is None:
                     self._core = unpickled(entry.core, entry.jobs)

@@ -1,6 +1,6 @@
 """Waiting jobs: who is placed, for whom room is made, for whom room is kept, and why the others go on waiting.
 
-Who is served first, who displaces whom, who may overtake and where a gang goes: all of that is asked of the planning.
+Who is served first, who preempts whom, who may overtake and where a gang goes: all of that is asked of the planning.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _S, _E, _C = JobState, JobEvent, CauseCode
 
 CACHED_LEAST = 256  # shapes whose answer is kept, besides some for each job that waits
 
-LOOK_AGAIN_SECONDS = 1.0  # between two looks for whom to displace for the same job
+LOOK_AGAIN_SECONDS = 1.0  # between two looks for whom to preempt for the same job
 EXPLAINED_MAX = 64  # jobs that are told in one tick why they wait: another tenant's job is placed before the rest
 STAND_AGAIN_SECONDS = 60.0  # between two looks at who has waited so long that the order puts him elsewhere
 
@@ -186,7 +186,7 @@ class Waiting:
         return self._fits_empty[shape]
 
     def _make_room(self, job: Job, shape: Shape, now: float) -> list[Step]:
-        """Displace others for a job that does not fit. While those who give way are stopping, no others are asked."""
+        """Preempt others for a job that does not fit. While those who give way are stopping, no others are asked."""
         if self._leaving_for(job) or now < self._looked_at.get(job.id, -inf) + LOOK_AGAIN_SECONDS:
             return []
         self._making_room.pop(job.id, None)
@@ -204,7 +204,7 @@ class Waiting:
         names: list[str] = []
         for held in [picture.jobs[victim.job_id] for victim in clearing.victims]:
             names.append(held.id)
-            why = _why_displaced(picture.policy.order, waiting, standing_of(held, now, picture.queue.order))
+            why = _why_preempted(picture.policy.order, waiting, standing_of(held, now, picture.queue.order))
             cause = Cause(code=_C.PREEMPTED, sentence=f"pre-empted by {job.id}: {why}", by=job.id)
             steps += lives.stop(picture, held, cause, now)
         sentence = f"room is being made: {', '.join(names)} must stop first"
@@ -306,7 +306,7 @@ def _enough(shape: Shape, willing: Sequence[Holder], *, free: int) -> bool:
     return False
 
 
-def _why_displaced(order: str, waiting: Standing, running: Standing) -> str:
+def _why_preempted(order: str, waiting: Standing, running: Standing) -> str:
     match order:
         case "las":
             had, has = duration_text(waiting.attained_gpu_s), duration_text(running.attained_gpu_s)

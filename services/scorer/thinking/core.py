@@ -21,14 +21,14 @@ from libs.messages.signals import GpuPace, GpuScore, NodeSampled, PacesSeen, Sco
 from libs.planning.scores import GpuKey
 from libs.samples.arrivals import Arrivals
 from libs.variability.estimate import FAR, SUDDEN
-from services.scorer.thinking.partition import Peers, owned, owner
-from services.scorer.thinking.readings import Reading, shifted_together
+from services.scorer.thinking.partition import ScorerPeers, owned, owner
+from services.scorer.thinking.readings import SpeedReading, shifted_together
 from services.scorer.thinking.references import ONE_OF_MANY, TOLD_MOST, Alike, Paces, shares
 from services.scorer.thinking.references import sound as sound_pace
 from services.scorer.thinking.standings import MeasuredGpus, Standings, weight_of
 from services.scorer.thinking.throughput import Growth, Throughput
 from services.scorer.thinking.whereabouts import JobKey, Whereabouts
-from services.scorer.thinking.windows import SETTLED_SECONDS, WINDOW_SECONDS, Run, Unfit
+from services.scorer.thinking.windows import SETTLED_SECONDS, WINDOW_SECONDS, ScoredRun, Unfit
 from services.scorer.thinking.workloads import REVIEW_SECONDS, Workloads
 
 SWEEP_SECONDS = 60.0  # so often all scores are looked at, for those that have grown old
@@ -57,7 +57,7 @@ class Scorer:
     """`me`: a name that no other scorer has."""
 
     def __init__(self, profile: MeasuredGpus | None = None, *, me: str = "scorer") -> None:
-        self.peers = Peers(me)
+        self.peers = ScorerPeers(me)
         self.owned: frozenset[str] = frozenset()
         self.also_hears: frozenset[str] = frozenset()  # progress, of jobs that are partly elsewhere
         self.outcomes: Counter[str] = Counter()  # of windows, and of what is told
@@ -73,7 +73,7 @@ class Scorer:
         self._workloads = Workloads()
         self._throughput = Throughput()
         self._window = -inf
-        self._pending: list[Reading] = []
+        self._pending: list[SpeedReading] = []
         self._to_tell: dict[str, dict[Alike, list[GpuPace]]] = {}
         self._swept_at = self._reviewed_at = -inf
         self._now = 0.0
@@ -268,7 +268,7 @@ class Scorer:
         for run in due:
             run.begin(now)
 
-    def _mark_apart(self, due: Sequence[Run]) -> None:
+    def _mark_apart(self, due: Sequence[ScoredRun]) -> None:
         """Jobs whose ranks are seen to go on each at its own pace."""
         steps: defaultdict[JobKey, list[float]] = defaultdict(list)
         for run in due:
@@ -277,7 +277,7 @@ class Scorer:
         for job, times in steps.items():
             self._apart[job] += len(times) > 1 and max(times) > APART * min(times)
 
-    def _read(self, run: Run, unfit: Unfit | None, now: float, *, settled: bool) -> None:
+    def _read(self, run: ScoredRun, unfit: Unfit | None, now: float, *, settled: bool) -> None:
         if not run.gpus:
             return
         job_class = self._workloads.class_of(self._where.jobs[run.job].spec, run.workload)
@@ -305,7 +305,7 @@ class Scorer:
             if told.step_seconds:
                 self._paces.add(told, now)
             self._pending.append(
-                Reading(
+                SpeedReading(
                     kind=(told.workload, told.alike),
                     step_seconds=pace.step_seconds,
                     places=tuple((run.node_id, gpu) for gpu in run.gpus),
@@ -320,7 +320,7 @@ class Scorer:
             for gpu, clock in clocks.items():
                 self._read_clock(run, gpu, clock, now)
 
-    def _read_clock(self, run: Run, gpu: int, clock: float, now: float) -> None:
+    def _read_clock(self, run: ScoredRun, gpu: int, clock: float, now: float) -> None:
         place, job_class = (run.node_id, gpu), JOB_CLASSES[0]
         told = GpuPace(
             workload="",
@@ -336,7 +336,7 @@ class Scorer:
         self._tell(run.pool, told)
         self._paces.add(told, now)
         self._pending.append(
-            Reading(
+            SpeedReading(
                 kind=(told.workload, told.alike),
                 step_seconds=told.step_seconds,
                 places=(place,),
@@ -348,7 +348,7 @@ class Scorer:
             )
         )
 
-    def _alike(self, run: Run, *, of_one: bool) -> str:
+    def _alike(self, run: ScoredRun, *, of_one: bool) -> str:
         """What must be the same for step times to compare."""
         model = self._models.get((run.node_id, run.gpus[0]), "")
         told = "compute" if run.pace is not None and "t_compute" in run.pace.phases else "steps"
@@ -374,7 +374,7 @@ class Scorer:
             weight = reading.weight * (COMMON if reading.job in common and reading.of_one else 1.0)
             self._sample(reading, ratio, weight, now)
 
-    def _sample(self, reading: Reading, ratio: float, weight: float, now: float) -> None:
+    def _sample(self, reading: SpeedReading, ratio: float, weight: float, now: float) -> None:
         node_id = reading.places[0][0]
         held = [gpu for _, gpu in reading.places]
         for gpu, share in shares(ratio, reading.clocks, held, fine=1.0 + FAR).items():

@@ -23,7 +23,7 @@ def _weight(of: str, scorer: str) -> bytes:
     return blake2b(f"{scorer}\0{of}".encode(), digest_size=8).digest()
 
 
-class Peers:
+class ScorerPeers:
     """The scorers heard of lately, ourselves among them from the moment that we could have heard the others."""
 
     def __init__(self, me: str) -> None:

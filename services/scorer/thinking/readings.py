@@ -12,7 +12,7 @@ from services.scorer.thinking.references import Alike
 from services.scorer.thinking.whereabouts import JobKey
 
 
-class Reading(Struct, frozen=True, kw_only=True):
+class SpeedReading(Struct, frozen=True, kw_only=True):
     """One window of one rank, or of one GPU's clock, that may say something of the GPUs."""
 
     kind: Alike
@@ -30,7 +30,7 @@ class Reading(Struct, frozen=True, kw_only=True):
         return f"{self.job[0]}/{self.job[1]}"
 
 
-def shifted_together(readings: Sequence[Reading], ratios: Sequence[float | None]) -> set[JobKey]:
+def shifted_together(readings: Sequence[SpeedReading], ratios: Sequence[float | None]) -> set[JobKey]:
     """Jobs of several ranks here, all of which are as far from typical: another phase of the job, or a slow rack."""
     by_job: defaultdict[JobKey, list[float]] = defaultdict(list)
     for reading, ratio in zip(readings, ratios, strict=True):

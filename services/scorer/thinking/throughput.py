@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from libs.messages.signals import Curve, CurvePoint
 from libs.variability.curves import joined, measured, rounded
-from services.scorer.thinking.windows import FRESH_SECONDS, STEPS_LEAST, Run
+from services.scorer.thinking.windows import FRESH_SECONDS, STEPS_LEAST, ScoredRun
 
 SAVE_SECONDS = 30.0
 SAVE_SECONDS_MAX = 600.0  # of a job that goes on at one size, nothing much is new
@@ -43,7 +43,7 @@ class Throughput:
     def __init__(self) -> None:
         self._jobs: dict[str, _Job] = {}
 
-    def window(self, job_id: str, runs: Sequence[Run], now: float) -> None:
+    def window(self, job_id: str, runs: Sequence[ScoredRun], now: float) -> None:
         """One window of a job, all of whose ranks are `runs`; none if some of those that should tell do not."""
         found = speed_of(runs, now)
         if found is None:
@@ -81,7 +81,7 @@ class Throughput:
         return found
 
 
-def speed_of(runs: Sequence[Run], now: float) -> tuple[Size, float] | None:
+def speed_of(runs: Sequence[ScoredRun], now: float) -> tuple[Size, float] | None:
     """The role whose ranks tell their steps, its size and the speed of the whole job: samples per second, else steps.
 
     Samples add up over ranks; steps are made by all of them together.
@@ -104,7 +104,7 @@ def speed_of(runs: Sequence[Run], now: float) -> tuple[Size, float] | None:
     return (len(ranks), rounded(sum(run.cpus for run in ranks))), speed
 
 
-def _fresh(run: Run, now: float) -> bool:
+def _fresh(run: ScoredRun, now: float) -> bool:
     return run.pace is not None and now - run.heard_at <= FRESH_SECONDS and run.pace.steps >= STEPS_LEAST
 
 

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from libs.domain.classes import workload_of
 from libs.domain.job import Job
-from services.scorer.thinking.windows import Run
+from services.scorer.thinking.windows import ScoredRun
 
 JobKey = tuple[str, int]
 """A job, and its epoch."""
@@ -17,8 +17,8 @@ RunKey = tuple[str, int, int]
 class OnNode(Struct):
     """The runs on one of our nodes."""
 
-    by_key: dict[RunKey, Run]
-    by_gpu: dict[int, Run]
+    by_key: dict[RunKey, ScoredRun]
+    by_gpu: dict[int, ScoredRun]
 
 
 class Whereabouts:
@@ -27,9 +27,9 @@ class Whereabouts:
     def __init__(self) -> None:
         self.jobs: Mapping[JobKey, Job] = {}  # that run
         self.workload_of: dict[JobKey, str] = {}
-        self.leads: dict[JobKey, list[Run]] = {}
+        self.leads: dict[JobKey, list[ScoredRun]] = {}
         self._since: dict[JobKey, float] = {}  # we know that they do
-        self._runs: dict[RunKey, Run] = {}
+        self._runs: dict[RunKey, ScoredRun] = {}
         self._on: dict[str, OnNode] = {}
 
     def learn(self, running: Mapping[JobKey, Job], now: float) -> list[JobKey]:
@@ -58,11 +58,11 @@ class Whereabouts:
     def on(self, node_id: str) -> OnNode | None:
         return self._on.get(node_id)
 
-    def run(self, key: RunKey) -> Run | None:
+    def run(self, key: RunKey) -> ScoredRun | None:
         """One on our nodes, or of a job that we lead."""
         return self._runs.get(key)
 
-    def runs_here(self) -> Iterator[Run]:
+    def runs_here(self) -> Iterator[ScoredRun]:
         return (run for on in self._on.values() for run in on.by_key.values())
 
     def known_for(self, key: JobKey, now: float) -> float:
@@ -73,7 +73,7 @@ class Whereabouts:
         """Where runs are of jobs that we lead."""
         return frozenset(run.node_id for runs in self.leads.values() for run in runs)
 
-    def _place(self, key: JobKey, job: Job, now: float, known: Mapping[RunKey, Run]) -> None:
+    def _place(self, key: JobKey, job: Job, now: float, known: Mapping[RunKey, ScoredRun]) -> None:
         """Its ranks on our nodes; if the first is there, all of them: then its curve is ours to draw."""
         assert job.placement is not None
         allocations = job.placement.allocations
@@ -87,7 +87,9 @@ class Whereabouts:
             run = known.get((*key, allocation.rank))
             if run is None or (run.node_id, run.gpus) != (allocation.node_id, allocation.gpus):
                 workload = self.workload_of[key]
-                run = Run(job, allocation, workload=workload, ranks=ranks, first=allocation.rank == first, now=now)
+                run = ScoredRun(
+                    job, allocation, workload=workload, ranks=ranks, first=allocation.rank == first, now=now
+                )
             if run.cpus != allocation.cpus:
                 run.cpus = allocation.cpus
                 run.begin(now)  # its pace is still of what it had
@@ -98,11 +100,11 @@ class Whereabouts:
                 on.by_key[*key, allocation.rank] = run
                 on.by_gpu.update(dict.fromkeys(allocation.gpus, run))
 
-    def _displace(self, key: JobKey) -> dict[RunKey, Run]:
+    def _displace(self, key: JobKey) -> dict[RunKey, ScoredRun]:
         """A job that has ended, or will be placed as it is now. Returns what it was."""
         self.leads.pop(key, None)
         job = self.jobs.get(key)
-        found: dict[RunKey, Run] = {}
+        found: dict[RunKey, ScoredRun] = {}
         if job is None or job.placement is None:
             return found
         for allocation in job.placement.allocations:

@@ -44,7 +44,7 @@ class Unfit(StrEnum):
     UNSTEADY = "unsteady"
 
 
-class Use:
+class GpuUse:
     """How one GPU was used, summed over samples."""
 
     __slots__ = ("clock", "clocks", "compute", "computes", "memory", "samples")
@@ -90,7 +90,7 @@ def busy(gpu: GpuSample) -> tuple[float | None, float]:
     return compute, memory
 
 
-class Run:
+class ScoredRun:
     """One rank of one epoch: what it holds, how fast it goes on, what it did since its window began."""
 
     def __init__(self, job: Job, allocation: Allocation, *, workload: str, ranks: int, first: bool, now: float) -> None:
@@ -104,7 +104,7 @@ class Run:
         self.pace: Pace | None = None
         self.heard_at = -inf
         self._told_at = -inf
-        self.uses: dict[int, Use] = {}
+        self.uses: dict[int, GpuUse] = {}
         self.begin(now)
 
     @property
@@ -132,7 +132,7 @@ class Run:
         self.shared = False
         self.throttled = self.failures = self.blocked = 0.0
         self.memory_pressure = self.disk_pressure = 0.0
-        self.uses = {gpu: Use() for gpu in self.gpus}
+        self.uses = {gpu: GpuUse() for gpu in self.gpus}
 
     # what is told
 

@@ -16,7 +16,7 @@ _MEASURES = ("cpu_seconds", "memory_used", "periods", "memory_failures", "oom_ki
 _Identity: TypeAlias = tuple[str, int, int, int]
 
 
-class Reading(Struct, frozen=True, kw_only=True):
+class NodeCounters(Struct, frozen=True, kw_only=True):
     """All counters of the node at one moment."""
 
     host: HostReading
@@ -35,10 +35,10 @@ class Sampler:
         self._pool = pool
         self._boot = boot
         self._seq = 0
-        self._before: Reading | None = None
+        self._before: NodeCounters | None = None
         self.lost = 0
 
-    def sampled(self, reading: Reading, gpus: tuple[GpuSample, ...], *, at: float) -> NodeSampled:
+    def sampled(self, reading: NodeCounters, gpus: tuple[GpuSample, ...], *, at: float) -> NodeSampled:
         """What happened since the reading before this one. `at`: seconds since the epoch, UTC."""
         before, self._before = self._before, reading
         runs_before = {_identity(run): run for run in before.runs} if before else {}

@@ -52,7 +52,7 @@ class MissingError(EngineRefusedError):
     """The engine does not have what was asked about."""
 
 
-class Engine:
+class DockerEngine:
     """`call` runs one of the SDK's low-level calls, and reads its answer."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from services.executor.regular import read_small
 from services.executor.runtime import RuntimeUnavailableError
-from services.executor.runtime.docker.engine import Engine, EngineRefusedError, MissingError
+from services.executor.runtime.docker.engine import DockerEngine, EngineRefusedError, MissingError
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Fetched(Struct, frozen=True, kw_only=True):
 class Images:
     """`kept_seconds` after its last use an image is removed; 0: none is."""
 
-    def __init__(self, engine: Engine, folder: str, *, kept_seconds: float) -> None:
+    def __init__(self, engine: DockerEngine, folder: str, *, kept_seconds: float) -> None:
         self._engine = engine
         self._folder = folder
         self._kept_seconds = kept_seconds

@@ -7,7 +7,7 @@ from libs.messages.nodes import StartRun
 from services.executor.node import NodeFacts, Refusal
 from services.executor.runtime import RunKey, RuntimeUnavailableError
 from services.executor.runtime.docker.container import HOST_NETWORK, ContainerSettings, Joined, gang_network
-from services.executor.runtime.docker.engine import CONFLICT, Engine, EngineRefusedError
+from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ LOOKS_MAX = 20  # for the network that rank 0 makes
 
 
 class Networks:
-    def __init__(self, engine: Engine, node: NodeFacts, settings: ContainerSettings) -> None:
+    def __init__(self, engine: DockerEngine, node: NodeFacts, settings: ContainerSettings) -> None:
         self._engine = engine
         self._node = node
         self._settings = settings

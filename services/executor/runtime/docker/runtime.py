@@ -28,13 +28,13 @@ from services.executor.logs.logcopy import LogCopy, position_path, read_position
 from services.executor.node import NodeFacts, Refusal
 from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.docker.container import HOST_NETWORK, ContainerSettings, injection_for
-from services.executor.runtime.docker.engine import CONFLICT, Engine, EngineRefusedError, MissingError
+from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError, MissingError
 from services.executor.runtime.docker.images import Images
 from services.executor.runtime.docker.labels import grace_of, key_of, of_node
 from services.executor.runtime.docker.networks import Networks
 from services.executor.runtime.docker.starter import Starter, keep
 from services.executor.runtime.limits.egress import find_egress
-from services.executor.runtime.limits.rates import Rates
+from services.executor.runtime.limits.rates import EgressRates
 from services.executor.runtime.limits.resizing import Held, Resizing, held_of, safe_update
 from services.executor.runtime.process.records import STATUS_MAX
 
@@ -58,7 +58,7 @@ class DockerRuntime:
     name = "docker"
 
     def __init__(
-        self, engine: Engine, home: Home, node: NodeFacts, settings: ContainerSettings, info: Mapping[str, Any]
+        self, engine: DockerEngine, home: Home, node: NodeFacts, settings: ContainerSettings, info: Mapping[str, Any]
     ) -> None:
         """`info`: what the engine says of itself."""
         self._engine = engine
@@ -91,7 +91,7 @@ class DockerRuntime:
             injection=self._injection,
             log_by_file=self.reaches_engine_files,
         )
-        self._rates = Rates(home)
+        self._rates = EgressRates(home)
         self._discards = Discards(str(home.discarded))
         self._resizing = Resizing(engine, self._rates, egress=None, limits_by=settings.limits_by, safe=True)
         self._poll: asyncio.Task[None] | None = None
@@ -103,7 +103,7 @@ class DockerRuntime:
     @classmethod
     async def open(cls, home: Home, node: NodeFacts, settings: ContainerSettings | None = None) -> "DockerRuntime":
         """With what runs already. Raises RuntimeUnavailableError where there is no engine."""
-        engine = await asyncio.to_thread(Engine)
+        engine = await asyncio.to_thread(DockerEngine)
         info: dict[str, Any] = await engine.call(lambda: dict(engine.client.info()))
         runtime = cls(engine, home, node, settings or ContainerSettings(), info)
         if not runtime.reaches_engine_files:

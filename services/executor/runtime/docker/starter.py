@@ -18,7 +18,7 @@ from services.executor.runtime.docker.container import (
     container_arguments,
     container_name,
 )
-from services.executor.runtime.docker.engine import CONFLICT, Engine, EngineRefusedError, MissingError
+from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError, MissingError
 from services.executor.runtime.docker.images import Images
 from services.executor.runtime.docker.labels import key_of
 from services.executor.runtime.docker.networks import Networks
@@ -31,7 +31,7 @@ class Starter:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: DockerEngine,
         home: Home,
         node: NodeFacts,
         settings: ContainerSettings,
@@ -144,7 +144,7 @@ class Starter:
 def keep(home: Home, key: RunKey, container: str, grace: float) -> None:
     """Which container the run is: for the guard, before it starts. Raises RuntimeUnavailableError."""
     try:
-        kept.keep(home, kept.Kept(key=key, container=container, grace=grace))
+        kept.keep(home, kept.GuardedContainer(key=key, container=container, grace=grace))
     except OSError as error:
         raise RuntimeUnavailableError(f"cannot keep which container {key} is: {error}") from error
 

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from services.executor.runtime import RuntimeUnavailableError
 from services.executor.runtime.docker.container import ContainerSettings
-from services.executor.runtime.docker.engine import Engine, EngineRefusedError
+from services.executor.runtime.docker.engine import DockerEngine, EngineRefusedError
 from services.executor.runtime.limits import shaping
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Egress(Protocol):
         """
 
 
-async def find_egress(engine: Engine, settings: ContainerSettings) -> tuple[Egress | None, str]:
+async def find_egress(engine: DockerEngine, settings: ContainerSettings) -> tuple[Egress | None, str]:
     """The way that works here, tried out once; None, and why neither does."""
     reasons = []
     if settings.egress_by in ("auto", "direct"):
@@ -69,7 +69,7 @@ class Direct:
 class Helper:
     way = "helper"
 
-    def __init__(self, engine: Engine, image: str, *, cluster: str) -> None:
+    def __init__(self, engine: DockerEngine, image: str, *, cluster: str) -> None:
         self._engine = engine
         self._image = image
         self._labels = {"weft.helper": "egress", "weft.cluster": cluster}
@@ -137,7 +137,7 @@ class Helper:
             logger.warning("a helper is left, the next executor removes it: %s", error)
 
 
-async def _own_image(engine: Engine) -> str:
+async def _own_image(engine: DockerEngine) -> str:
     """That of the container in which this executor runs; empty where it runs in none of this engine."""
     try:
         found = CONTAINER_ID.search(Path("/proc/self/cgroup").read_text())  # noqa: ASYNC240 - no disk is waited for

@@ -23,7 +23,7 @@ class Note(Struct, frozen=True):
     rate: int
 
 
-class Rates:
+class EgressRates:
     def __init__(self, home: Home) -> None:
         self._folder = f"{home.root}/egress"
         os.makedirs(self._folder, mode=0o700, exist_ok=True)

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from libs.domain.cluster import Gpu
 from services.executor.runtime import Limits, RunKey
 from services.executor.runtime.docker.container import HOST_NETWORK, update_arguments
-from services.executor.runtime.docker.engine import Engine, EngineRefusedError
+from services.executor.runtime.docker.engine import DockerEngine, EngineRefusedError
 from services.executor.runtime.limits import groups
 from services.executor.runtime.limits.egress import Egress
-from services.executor.runtime.limits.rates import UNSURE, Rates
+from services.executor.runtime.limits.rates import UNSURE, EgressRates
 from services.executor.runtime.limits.rounding import fault, lacking, settled, shown
 
 NANO = 1_000_000_000
@@ -62,7 +62,9 @@ def safe_update(*, gpus: Sequence[Gpu], injection: str) -> bool:
 class Resizing:
     """`limits_by`: auto, engine or files. `safe`: what `safe_update` says of this node."""
 
-    def __init__(self, engine: Engine, rates: Rates, *, egress: Egress | None, limits_by: str, safe: bool) -> None:
+    def __init__(
+        self, engine: DockerEngine, rates: EgressRates, *, egress: Egress | None, limits_by: str, safe: bool
+    ) -> None:
         self._engine = engine
         self._rates = rates
         self._egress = egress

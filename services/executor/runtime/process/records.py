@@ -37,7 +37,7 @@ GRACE_SECONDS_MAX = 86400.0
 MEMORY_BYTES_MAX = 1 << 62
 
 
-class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     job_id: str
     epoch: int
     rank: int
@@ -58,7 +58,7 @@ class Status(Struct, frozen=True):
     ended_at: float
 
 
-def write(folder: str, record: Record) -> None:
+def write(folder: str, record: RunRecord) -> None:
     """Replace `run.json` as a whole. Not synced to disk: a run does not outlive the kernel either. Raises OSError."""
     new = f"{folder}/run.json.new"
     with suppress(FileNotFoundError):
@@ -83,11 +83,11 @@ def reserve(folder: str, lock_fd: int) -> None:
         file.write(BLANK)
 
 
-def read(folder: str) -> Record | None:
+def read(folder: str) -> RunRecord | None:
     """The record of this folder's run; None for any other."""
     found = read_small(f"{folder}/run.json", bytes_max=RECORD_BYTES_MAX)
     try:
-        record = None if found is None else msgspec.json.decode(found.data, type=Record)
+        record = None if found is None else msgspec.json.decode(found.data, type=RunRecord)
     except msgspec.DecodeError:
         return None
     return record if record is not None and str(record.key) == os.path.basename(folder) else None

@@ -47,7 +47,7 @@ POLL_SECONDS = 0.05
 class _Live:
     """A run whose shim lives (or did a moment ago)."""
 
-    def __init__(self, record: records.Record, run: Run, *, child: bool) -> None:
+    def __init__(self, record: records.RunRecord, run: Run, *, child: bool) -> None:
         self.record = record
         self.run = run
         self.child = child  # ours to reap
@@ -230,7 +230,7 @@ class ProcessRuntime:
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         groups = self._cgroups.create(str(key), Limits(cpus=order.cpus, memory=order.memory))
-        record = records.Record(
+        record = records.RunRecord(
             job_id=key.job_id, epoch=key.epoch, rank=key.rank, grace=order.grace, memory=order.memory, cgroups=groups
         )
         records.write(folder, record)
@@ -324,7 +324,7 @@ class ProcessRuntime:
         if not (live.record.cgroups and live.child):
             self._sweeper.find_strays(key)
 
-    def _outcome(self, record: records.Record, run: Run, status: int | None) -> Run:
+    def _outcome(self, record: records.RunRecord, run: Run, status: int | None) -> Run:
         """How it ended: as the shim wrote it, else as the kernel told us, else nobody knows."""
         folder = self._home.run(record.key)
         written = records.exit_status(folder)
@@ -385,7 +385,7 @@ class ProcessRuntime:
             self._sweeper.find_strays(key)
         self._discards.take(f"{self._home.runs}/{name}")
 
-    async def _adopt_one(self, record: records.Record, folder: str, deadline: float) -> bool:
+    async def _adopt_one(self, record: records.RunRecord, folder: str, deadline: float) -> bool:
         """False: it never started, so there is nothing to remember."""
         while records.locked(folder):
             if (pid := records.leader(folder)) is not None:
@@ -403,7 +403,7 @@ class ProcessRuntime:
         self._sweeper.drop(record.cgroups)
         return True
 
-    def _adopt_live(self, record: records.Record, folder: str) -> None:
+    def _adopt_live(self, record: records.RunRecord, folder: str) -> None:
         run = Run(key=record.key, state=RunState.RUNNING, grace=record.grace, started_at=records.started_at(folder))
         self._watch(_Live(record, run, child=_is_child(record.pid)))
         if not records.locked(folder):  # Else the number that is watched was the shim's all along.
@@ -412,7 +412,7 @@ class ProcessRuntime:
         with suppress(OSError):
             records.write(folder, record)
 
-    async def _end_unknown(self, record: records.Record) -> None:
+    async def _end_unknown(self, record: records.RunRecord) -> None:
         """Its lock is held, and no shim says so: its job has spoilt the file, or it hangs. Nobody could watch it."""
         key = record.key
         logger.warning("%s was started and does not come up: what there is of it is killed", key)
