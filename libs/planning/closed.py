@@ -1,30 +1,24 @@
-"""Nodes that take no new work, in words: which of them has room for a replica, and why it gives none."""
+"""Nodes that take no new work: which of them have room for a replica, and the words for why they give none."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from libs.domain.cluster import Node, Request
 from libs.domain.quantity import count_text
-
-if TYPE_CHECKING:
-    from libs.domain.cluster import Node, Request
-    from libs.planning.room import NodeRoom, Room
+from libs.planning.capacity import NodeRoom, Room
 
 NAMED_MAX = 2
 SILENT_SECONDS = 20.0  # the scheduler stores every 10 s which nodes have reported, so an older time means silence
 
 
 def why_closed(node: Node) -> str:
-    """Why a node takes no work; `takes no work now` where the node itself is about to leave or was not heard yet."""
+    """Why a node takes no work; `takes no work now` if it is about to leave or has not reported yet."""
     if not node.ready:
         return "is lost"
     return f"is drained (`weft resume {node.id}`)" if node.drained else "takes no work now"
 
 
 def closed_with_room(room: Room, request: Request) -> list[NodeRoom]:
-    """Drained and lost nodes that have room for a replica of `request`, the most free GPUs first.
+    """Drained and lost nodes that have room for a replica of `request`, those with most free GPUs first.
 
-    A node that is closed for another reason is about to leave, or is kept for a job that is served before.
+    A node that is closed for another reason is about to leave, or is kept for a job that is served earlier.
     """
     closed = [each for each in room.nodes.values() if each.node.drained or not each.node.ready]
     fitting = [each for each in closed if each.count(request, 1)]

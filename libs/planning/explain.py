@@ -11,13 +11,16 @@ from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, class_of, unknown_clas
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
+from libs.planning.capacity import Room, room_of
 from libs.planning.closed import closed_with_room, silent_seconds
+from libs.planning.finding import find
 from libs.planning.jobs import ends_at, standing_of
 from libs.planning.order.standing import Order
-from libs.planning.pins import in_the_way, is_pinned, with_holders
+from libs.planning.pins import in_the_way, with_holders
 from libs.planning.policy import ORDERS, Policy
 from libs.planning.queue import Place, place_of
-from libs.planning.room import NoRoom, Room, Shape, never_fits, shape_of
+from libs.planning.refusals import never_fits, why_not
+from libs.planning.shape import Shape, is_pinned, shape_of
 from libs.planning.shares import Shares
 from libs.planning.slow import SlowGpus
 
@@ -131,8 +134,8 @@ def _of_waiting(
         return _waiting(job, too_big.code, too_big.sentence, too_big.numbers, ahead=ahead)
     room = room_of(nodes, holding)
     shape = shape_of(job.spec)
-    found = room.place(shape)
-    if not isinstance(found, NoRoom):
+    refusal = why_not(room, shape)
+    if refusal is None:
         if cause is not None and "gpus_occupied" in cause.numbers:
             return _waiting(job, cause.code, cause.sentence, cause.numbers, ahead=ahead)
         if cause is not None and cause.code is CauseCode.HELD_BACK and cause.by:
@@ -143,7 +146,7 @@ def _of_waiting(
             served = "1 job is" if ahead == 1 else f"{ahead} jobs are"
             sentence = f"it would fit now, but {served} served before it"
         return _waiting(job, CauseCode.HELD_BACK if ahead else CauseCode.FITS, sentence, {}, ahead=ahead)
-    cause, relevant = found.cause, [held for held in holding if _on_open_node(held, room)]
+    cause, relevant = refusal, [held for held in holding if _on_open_node(held, room)]
     if is_pinned(shape):
         relevant = in_the_way(shape, holding)
         cause = with_holders(cause, relevant)
@@ -190,16 +193,6 @@ def _with_class(found: Explanation, job: Job) -> Explanation:
     counts = f"its label {CLASS_LABEL} says {said}, which is none of {known}: it counts as {class_of(job.spec)}"
     sentence = f"{found.sentence} ({counts})"
     return structs.replace(found, sentence=sentence)
-
-
-def room_of(nodes: Sequence[Node], holding: Sequence[Job]) -> Room:
-    """What is free, given who holds what."""
-    room = Room()
-    for node in nodes:
-        room.add(node)
-    for job in holding:
-        room.take_all(job.placement.allocations if job.placement else ())
-    return room
 
 
 def _of_ended(job: Job, cause: Cause | None) -> Explanation:
@@ -279,7 +272,7 @@ def _holders(shape: Shape, room: Room, holding: Sequence[Job]) -> tuple[tuple[Ho
     bounded = sorted((ends, held.seq, held) for held in relevant if (ends := ends_at(held)) is not None)
     for ends, _, held in bounded:
         room.give_back_all(held.placement.allocations if held.placement else ())
-        if room.find(shape) is not None:
+        if find(room, shape) is not None:
             estimate_at = ends
             break
     return tuple(_seen(held) for held in largest), estimate_at

@@ -7,7 +7,7 @@ from msgspec import structs
 from libs.domain.classes import NOTHING_LEARNT, class_of
 from libs.domain.job import Job, JobState
 from libs.planning.order.standing import Order, Standing
-from libs.planning.room import PlacementRequest, gpus_least, shape_of
+from libs.planning.shape import PlacementRequest, gpus_least, shape_of
 
 
 def standing_of(job: Job, now: float, order: Order) -> Standing:

@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from libs.domain.job import Allocation
+from libs.planning.capacity import Room
+from libs.planning.finding import find
 from libs.planning.order.standing import Key
-from libs.planning.room import PlacementRequest, Room, Shape
+from libs.planning.shape import PlacementRequest, Shape
 
 HORIZON_S = 7200.0
 JOINT_MOST = 64  # up to so many jobs are thought over together; of more, each by itself
@@ -53,13 +55,8 @@ def moves_for(room: Room, movable: Sequence[Movable], *, margin: float = 1.0) ->
 def _together(room: Room, jobs: Sequence[Movable], margin: float) -> list[Move]:
     """Everybody gives back what they have and chooses again, where it is worth it; all of that, or nothing."""
     before = {job.job_id: _slowdown(room, job) for job in jobs}
-    for job in jobs:
-        room.give_back_all(job.allocations)
-    after = _chosen_again(room, sorted(jobs, key=_turn(room)), before, margin)
-    for allocations in after.values():
-        room.give_back_all(allocations)
-    for job in jobs:
-        room.take_all(job.allocations)
+    with room.supposing(given_back=[allocation for job in jobs for allocation in job.allocations]):
+        after = _chosen_again(room, sorted(jobs, key=_turn(room)), before, margin)
     if len(after) < len(jobs):
         return []
     moves = _worth(room, jobs, before, after, margin)
@@ -83,7 +80,7 @@ def _chosen_again(
     """What each would have, in turn; who gains too little by another place keeps its own, if that is still free."""
     after: dict[str, tuple[Allocation, ...]] = {}
     for job in jobs:
-        found = room.find(job.shape, job.asked)
+        found = find(room, job.shape, job.asked)
         if found is None:
             break
         if _is_free(room, job.allocations):
@@ -130,28 +127,23 @@ def _one_by_one(room: Room, jobs: Sequence[Movable], margin: float) -> list[Move
         slowdown = _slowdown(room, job)
         need = (job.shape, job_class)
         if need not in free:
-            found = room.find(job.shape, job.asked)
+            found = find(room, job.shape, job.asked)
             free[need] = None if found is None else room.slowdown(found, job_class)
         best = free[need]
         gain = 0.0 if best is None else _gain(job, slowdown, best, margin)
         if gain > 0:
             hopeful.append((-gain, job.job_id, job, slowdown))
     moves: list[Move] = []
-    for _, _, job, slowdown in sorted(hopeful, key=lambda hope: hope[:2])[:AT_ONCE_MOST]:
-        room.give_back_all(job.allocations)
-        found = room.find(job.shape, job.asked)
-        gain = 0.0 if found is None else _gain(job, slowdown, room.slowdown(found, job.asked.job_class), margin)
-        if found is not None and gain > 0:
-            moves.append(Move(job.job_id, found, gain))
-            room.take_all(found)
-        else:
-            room.take_all(job.allocations)
-    moved = {move.job_id for move in moves}
-    for move in moves:
-        room.give_back_all(move.allocations)
-    for job in jobs:
-        if job.job_id in moved:
-            room.take_all(job.allocations)
+    with room.supposing():
+        for _, _, job, slowdown in sorted(hopeful, key=lambda hope: hope[:2])[:AT_ONCE_MOST]:
+            room.give_back_all(job.allocations)
+            found = find(room, job.shape, job.asked)
+            gain = 0.0 if found is None else _gain(job, slowdown, room.slowdown(found, job.asked.job_class), margin)
+            if found is None or gain <= 0:
+                room.take_all(job.allocations)
+            else:
+                room.take_all(found)
+                moves.append(Move(job.job_id, found, gain))
     return moves
 
 
@@ -166,4 +158,4 @@ def _gain(job: Movable, slowdown: float, instead: float, margin: float) -> float
 
 def _is_free(room: Room, allocations: Sequence[Allocation]) -> bool:
     nodes = room.nodes
-    return all(one.node_id in nodes and set(one.gpus) <= set(nodes[one.node_id].free) for one in allocations)
+    return all(one.node_id in nodes and nodes[one.node_id].gpus.has(one.gpus) for one in allocations)

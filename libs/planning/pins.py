@@ -1,56 +1,21 @@
-"""Jobs that must run on one node, and perhaps on certain GPUs there: where they go, and who is in their way."""
+"""Jobs that are pinned to a node or to GPUs there: why they do not fit, and which jobs hold what they need."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
-from libs.domain.job import Cause, CauseCode
+from libs.domain.job import Cause, CauseCode, Job
 from libs.domain.quantity import count_text, size_text
+from libs.planning.capacity import NodeRoom, Room
 from libs.planning.closed import why_closed
-from libs.planning.limits import cpus_text
-from libs.planning.placement.chunks import chunks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from libs.domain.cluster import Request
-    from libs.domain.job import Job
-    from libs.planning.room import NodeRoom, Picks, PlacementRequest, Room, Shape, Want
+from libs.planning.shape import Shape, Want, pinned_gpus
+from libs.planning.shortages import cpus_text
 
 NAMED_MAX = 3
 
 
-def is_pinned(shape: Shape) -> bool:
-    return any(want.request.node is not None for want in shape)
-
-
-def pinned(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
-    """On its node alone; on exactly the GPUs it is pinned to, else on the fastest that are free there."""
-    node = room.nodes.get(want.request.node or "")
-    if node is None or not room.is_open(node.node.id) or node.count(want.request, count) < count:
-        return None
-    if not want.request.gpus:
-        return [(node, [()] * count)]
-    if want.request.gpu is None:
-        name = room.scores.known(asked.job_class)
-        offers = chunks(node, want.request, room.scores.of(name), name)
-        return [(node, [gpus for _, gpus in offers[:count]])]
-    parts = gpus_wanted(want.request, count)
-    free = set(node.gpus_for(want.request))
-    return [(node, parts)] if all(free.issuperset(gpus) for gpus in parts) else None
-
-
-def gpus_wanted(request: Request, count: int) -> list[tuple[int, ...]]:
-    """For each of `count` replicas, from its first GPU on."""
-    assert request.gpu is not None
-    first, size = request.gpu, request.gpus
-    return [tuple(range(first + at * size, first + (at + 1) * size)) for at in range(count)]
-
-
 def why_not_there(room: Room, want: Want) -> Cause:
-    """Why a pinned want does not fit now, though it is known not to."""
+    """Why a pinned role that does not fit now does not."""
     request = want.request
     node = room.nodes.get(request.node or "")
     if node is None:
@@ -58,8 +23,8 @@ def why_not_there(room: Room, want: Want) -> Cause:
     where = f"is pinned to {_gpus_of(want)}{request.node}"
     missing, busy = _missing(node, want), _busy(node, want)
     if missing:
-        has = f"which has {_listed(sorted(node.models)) if node.models else 'no GPUs'}"
-        if any(gpu in node.models for gpu in missing):
+        has = f"which has {_listed(sorted(node.gpus.models)) if node.gpus.models else 'no GPUs'}"
+        if any(gpu in node.gpus.models for gpu in missing):
             has = f"where {_listed(missing)} is no {request.model}"
         return Cause(code=CauseCode.TOO_BIG, sentence=f"{where}, {has}")
     if not room.is_open(request.node or ""):
@@ -84,9 +49,9 @@ def why_not_there(room: Room, want: Want) -> Cause:
 
 
 def in_the_way(shape: Shape, jobs: Iterable[Job]) -> list[Job]:
-    """Those of `jobs` that hold GPUs which a pinned shape needs, or anything there if it needs none by index."""
+    """The jobs that hold GPUs which a pinned shape needs, or anything there if it needs none by index."""
     found: list[Job] = []
-    wants = [(want.request, {gpu for gpus in _wanted(want) for gpu in gpus}) for want in shape]
+    wants = [(want.request, set(_wanted(want))) for want in shape]
     for job in jobs:
         for allocation in job.placement.allocations if job.placement else ():
             if any(
@@ -100,7 +65,7 @@ def in_the_way(shape: Shape, jobs: Iterable[Job]) -> list[Job]:
 
 
 def with_holders(cause: Cause, holders: Sequence[Job]) -> Cause:
-    """The same, and who holds what it needs."""
+    """The same cause, with the jobs that hold what it needs."""
     if not holders:
         return cause
     names = ", ".join(job.id for job in holders[:NAMED_MAX])
@@ -108,29 +73,23 @@ def with_holders(cause: Cause, holders: Sequence[Job]) -> Cause:
     return structs.replace(cause, sentence=f"{cause.sentence}; held by {names}{others}", by=holders[0].id)
 
 
-def _wanted(want: Want) -> list[tuple[int, ...]]:
-    if want.request.gpu is None or not want.request.gpus:
-        return []
-    return gpus_wanted(want.request, want.least)
+def _wanted(want: Want) -> list[int]:
+    """The GPUs that start it, where they are known by index."""
+    return [gpu for gpus in pinned_gpus(want, want.least) for gpu in gpus]
 
 
 def _missing(node: NodeRoom, want: Want) -> list[int]:
     """GPUs that the node does not have, or not of that model."""
-    model = want.request.model
-    return [
-        gpu
-        for gpus in _wanted(want)
-        for gpu in gpus
-        if gpu not in node.models or (model is not None and node.models[gpu] != model)
-    ]
+    models, model = node.gpus.models, want.request.model
+    return [gpu for gpu in _wanted(want) if gpu not in models or (model is not None and models[gpu] != model)]
 
 
 def _busy(node: NodeRoom, want: Want) -> list[int]:
-    return [gpu for gpus in _wanted(want) for gpu in gpus if gpu not in node.free]
+    return [gpu for gpu in _wanted(want) if not node.gpus.has([gpu])]
 
 
 def _gpus_of(want: Want) -> str:
-    wanted = [gpu for gpus in _wanted(want) for gpu in gpus]
+    wanted = _wanted(want)
     return f"{_listed(wanted)} of " if wanted else ""
 
 

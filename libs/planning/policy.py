@@ -11,6 +11,7 @@ from libs.planning.backfill import Backfill, Ending
 from libs.planning.backfill.conservative import Conservative
 from libs.planning.backfill.easy import Easy
 from libs.planning.backfill.none import NoBackfill
+from libs.planning.capacity import Placer
 from libs.planning.order.drf import DRF
 from libs.planning.order.fifo import FIFO
 from libs.planning.order.las import LAS
@@ -23,7 +24,6 @@ from libs.planning.placement.pal import pal
 from libs.planning.placement.pm_first import pm_first
 from libs.planning.placement.spread import spread
 from libs.planning.placement.weft_best import weft_best
-from libs.planning.room import Placer
 
 
 class Placing(Struct, frozen=True):

@@ -6,11 +6,12 @@ from msgspec import Struct
 
 from libs.domain.job import Allocation
 from libs.domain.quantity import count_text
-from libs.planning.limits import each_asks, short_on_each
-from libs.planning.pins import is_pinned
+from libs.planning.capacity import Room
+from libs.planning.finding import find
 from libs.planning.placement.packed import packed
-from libs.planning.room import PlacementRequest, Room, Shape
 from libs.planning.scores import GpuKey
+from libs.planning.shape import PlacementRequest, Shape, is_pinned
+from libs.planning.shortages import each_asks, short_on_each
 from libs.planning.slow import SlowGpus
 
 ALIKE = 0.005  # times nearer to each other than this are told as equal
@@ -56,7 +57,7 @@ def why_there(
     if not pinned:
         sentence += _forced(room, shape, allocations)
     taken = _gpus_of(allocations)
-    otherwise = None if pinned or placement == "packed" else packed_instead(room, shape, asked)
+    otherwise = None if pinned or placement == "packed" else find(room, shape, asked, placer=packed)
     if otherwise is not None:
         numbers["slowdown_packed"] = room.slowdown(otherwise, asked.job_class)
         sentence += _against(numbers["slowdown_packed"], slowdown)
@@ -66,14 +67,6 @@ def why_there(
     if named := slow.taken(sorted(taken)):
         sentence += f"; taken although {named}"
     return Why(sentence, numbers)
-
-
-def packed_instead(room: Room, shape: Shape, asked: PlacementRequest) -> tuple[Allocation, ...] | None:
-    """Where packing would put it, if that finds a place at all."""
-    placer, room.placer = room.placer, packed
-    found = room.find(shape, asked)
-    room.placer = placer
-    return found
 
 
 def _free_beside(room: Room, shape: Shape, nodes: Sequence[str]) -> set[GpuKey]:

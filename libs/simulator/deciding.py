@@ -5,6 +5,7 @@ from math import inf
 
 from libs.domain.job import Allocation
 from libs.planning.backfill import Backfill
+from libs.planning.finding import find
 from libs.planning.moves import JOINT_MOST, Movable, moves_for
 from libs.planning.policy import ALWAYS, GAINFUL, Policy
 from libs.planning.preemption import clearing_for
@@ -80,7 +81,7 @@ class Deciding:
     def _place_for(self, job: SimulatedJob, now: float) -> tuple[Allocation, ...] | None:
         """Where it goes, at once or once others gave way."""
         if job.trace.gpus <= self._running.free:
-            found = self._room.find(job.shape, job.asked)
+            found = find(self._room, job.shape, job.asked)
             if found is not None:
                 return found
         if self._order.tier is None:
@@ -94,7 +95,7 @@ class Deciding:
             return None
         for victim in clearing.victims:
             self._lives.evict(self._jobs[victim.job_id], now)
-        found = self._room.find(job.shape, job.asked)
+        found = find(self._room, job.shape, job.asked)
         assert found is not None, "room was made for it"
         return found
 
@@ -115,7 +116,7 @@ class Deciding:
         for job in jobs:
             self._room.give_back_all(job.allocations)
         for job in jobs:
-            found = self._room.find(job.shape, job.asked)
+            found = find(self._room, job.shape, job.asked)
             assert found is not None, "all of them fitted"
             self._room.take_all(found)
             if found != job.allocations:

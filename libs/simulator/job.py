@@ -3,8 +3,8 @@
 from libs.domain.job import Allocation
 from libs.planning.backfill import Ending
 from libs.planning.order.standing import Standing
-from libs.planning.room import PlacementRequest
 from libs.planning.scores import GpuKey
+from libs.planning.shape import PlacementRequest
 from libs.simulator.outcome import JobOutcome, outcome_of
 from libs.simulator.pool import shape_of
 from libs.simulator.workload import TraceJob

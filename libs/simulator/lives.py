@@ -1,9 +1,9 @@
 """What becomes of a job: it waits, holds GPUs, moves, is evicted, ends; and what is to be expected of it then."""
 
 from libs.domain.job import Allocation
+from libs.planning.capacity import Room
 from libs.planning.order.standing import Order
 from libs.planning.queue import Queue
-from libs.planning.room import Room
 from libs.simulator.agenda import Agenda, What
 from libs.simulator.job import SimulatedJob
 from libs.simulator.model import World

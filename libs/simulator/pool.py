@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 
 from libs.domain.cluster import Capacity, Gpu, Node, Request
 from libs.domain.job import Allocation
+from libs.planning.capacity import Placer, Room
 from libs.planning.locality import Locality
-from libs.planning.room import Placer, Room, Shape, Want
 from libs.planning.scores import GpuKey, Scores
+from libs.planning.shape import Shape, Want
 from libs.simulator.model import Cluster, World
 
 CPUS, MEMORY = 1e9, 1 << 60  # never short: a trace says nothing of them

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from math import ceil
 
 from libs.domain.job import Allocation
+from libs.planning.capacity import Placer, Room
+from libs.planning.finding import find
 from libs.planning.placement.packed import packed
 from libs.planning.placement.pal import pal
 from libs.planning.placement.pm_first import pm_first
-from libs.planning.room import PlacementRequest, Placer, Room
+from libs.planning.shape import PlacementRequest
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import JobOutcome, Outcome, Spell, outcome_of
 from libs.simulator.pool import gpus_in, room_of, shape_of
@@ -141,7 +143,7 @@ def _place(active: Sequence[_Job], room: Room, now: float, gpus: int, placement:
         waiting = sorted(prefix, key=lambda job: room.scores.sensitivity(job.trace.job_class)) if by_class else prefix
     placed: dict[int, tuple[Allocation, ...]] = {}
     for job in waiting:
-        found = room.find(shape_of(job.trace.gpus), PlacementRequest(job.trace.job_class, job.trace.id))
+        found = find(room, shape_of(job.trace.gpus), PlacementRequest(job.trace.job_class, job.trace.id))
         if found is None:
             break
         placed[job.number] = found

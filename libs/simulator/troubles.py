@@ -82,7 +82,7 @@ class Troubles:
                     changed.setdefault(room.scores.known(job.trace.job_class), {}).update(found)
         if now >= self._benchmarked_at + self._world.benchmark_s:
             self._benchmarked_at = now
-            idle = [(node.node.id, gpu) for node in room.open_nodes for gpu in node.free]
+            idle = [(node.node.id, gpu) for node in room.open_nodes for gpu in node.gpus.whole]
             for name in room.scores.classes:
                 changed.setdefault(name, {}).update(self._truth.sample(name, idle, now))
         for name, scores in changed.items():

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from libs.domain.job import Cause, CauseCode, Job, JobState
-from libs.planning.explain import room_of
-from libs.planning.pins import in_the_way, is_pinned, with_holders
-from libs.planning.room import NoRoom, Room, Shape, shape_of
+from libs.planning.capacity import Room, room_of
+from libs.planning.pins import in_the_way, with_holders
+from libs.planning.refusals import why_not
+from libs.planning.shape import Shape, is_pinned, shape_of
 from services.gateway.snapshots import Nodes, Snapshots
 
 SHAPES_MAX = 16  # different needs that are looked at in one picture of a pool; of others the stored reason is shown
@@ -35,10 +36,8 @@ class _Picture:
     def _look(self, shape: Shape) -> Cause | None:
         if self._room is None:
             self._room = room_of(self.nodes.of(self._pool), self.holding)
-        found = self._room.place(shape)
-        if not isinstance(found, NoRoom):
-            return None
-        return with_holders(found.cause, in_the_way(shape, self.holding)) if is_pinned(shape) else found.cause
+        cause = why_not(self._room, shape)
+        return with_holders(cause, in_the_way(shape, self.holding)) if cause and is_pinned(shape) else cause
 
 
 class Reasons:

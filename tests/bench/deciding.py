@@ -187,8 +187,8 @@ class _Size:
 
     async def _blocked(self) -> None:
         """Fill what is left, then queue 5,000 that do not fit: what does one decision cost, and one "no, because…"?"""
-        while any(room.free for room in self.core.picture.room.nodes.values()):
-            free = sum(len(room.free) for room in self.core.picture.room.nodes.values())
+        while any(room.gpus.whole for room in self.core.picture.room.nodes.values()):
+            free = sum(len(room.gpus.whole) for room in self.core.picture.room.nodes.values())
             await self._submit([spec(gpus=1) for _ in range(min(free, 1000))])
             await self._settle()
         began = time.perf_counter()

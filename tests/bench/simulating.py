@@ -16,11 +16,13 @@ from msgspec import Struct
 
 from libs.domain.job import Allocation
 from libs.planning.backfill.easy import Easy
+from libs.planning.capacity import Room
+from libs.planning.finding import find
 from libs.planning.moves import Movable, moves_for
 from libs.planning.order.standing import Standing
 from libs.planning.policy import Policy
 from libs.planning.queue import Queue
-from libs.planning.room import PlacementRequest, Room, Shape
+from libs.planning.shape import PlacementRequest, Shape
 from libs.simulator import traces
 from libs.simulator.generate import GeneratorSettings, generate
 from libs.simulator.model import Cluster, World
@@ -154,7 +156,7 @@ class _Pool:
             job = self.jobs[job_id]
             found = None
             if job.standing.gpus <= self._free and backfill.may_start(job.standing.gpus, None):
-                found = self.room.find(job.shape, job.asked)
+                found = find(self.room, job.shape, job.asked)
             if found is None:
                 served.blocked()
                 if not backfill.blocked(job.standing.gpus, None):

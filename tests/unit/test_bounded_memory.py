@@ -8,9 +8,11 @@ from libs.domain.job import Allocation, JobState
 from libs.messages.asks import AskKind
 from libs.messages.nodes import RunSeen, RunState
 from libs.messages.signals import WorkloadClass
-from libs.planning.placement.offers import STALE_MAX, Offers
+from libs.planning.capacity import CHANGES_MAX, OFFERS_MAX, NodeRoom, Room
+from libs.planning.finding import find
+from libs.planning.offers import STALE_MAX, Offers
 from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.room import CHANGES_MAX, OFFERS_MAX, PlacementRequest, Room, Want
+from libs.planning.shape import PlacementRequest, Want
 from services.scheduler.thinking import picture
 from services.scheduler.thinking.core import Scheduler, Settings
 from services.scheduler.thinking.history import Journal
@@ -36,19 +38,19 @@ def test_offers_are_kept_for_a_bounded_number_of_needs(placement: str) -> None:
     for number in range(300):
         room.add(node(f"node-{number}"))
     for number in range(400):
-        assert room.find((want(number),), PlacementRequest(key=str(number)))
+        assert find(room, (want(number),), PlacementRequest(key=str(number)))
     assert len(room.offers) <= OFFERS_MAX
-    assert room.find((want(0),))
+    assert find(room, (want(0),))
 
 
 def test_a_need_that_was_asked_for_lately_keeps_its_offers() -> None:
     room = Room(placer=Policy(placement="weft-best").placing.placer)
     room.add(node("node-1"))
-    room.find((want(0),))
+    find(room, (want(0),))
     (kept,) = room.offers.values()
     for number in range(1, 2 * OFFERS_MAX):
-        room.find((want(number),))
-        room.find((want(0),))
+        find(room, (want(number),))
+        find(room, (want(0),))
     assert kept in room.offers.values()
 
 
@@ -67,13 +69,13 @@ def test_offers_forget_what_nodes_cost_earlier() -> None:
     for number in range(4):
         room.add(node(f"node-{number}"))
     costs = {f"node-{number}": 1.0 for number in range(4)}
-    offers = Offers(room, lambda there: (costs[there.node.id],))
+    offers = Offers[NodeRoom](lambda there: (costs[there.node.id],))
     held = Allocation(rank=0, role="worker", node_id="node-3", cpus=1.0, memory=MIB)
     for number in range(1000):
         costs["node-3"] = 2.0 + number
         room.take(held)
         room.give_back(held)
-        assert offers.best(room) == ((1.0,), "node-0")
+        assert offers.best(room.nodes, room.changed) == ((1.0,), "node-0")
     assert len(offers._heap) <= 2 * 4 + STALE_MAX + 1
 
 
@@ -81,7 +83,7 @@ def test_a_node_keeps_the_groups_of_its_gpus_for_a_bounded_number_of_models() ->
     room = Room(placer=Policy(placement="weft-best").placing.placer)
     room.add(node("node-1"))
     for number in range(500):
-        room.find((want(0, model=f"model-{number}"),))
+        find(room, (want(0, model=f"model-{number}"),))
     assert len(room.nodes["node-1"].chunked) <= 32
 
 

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from libs.domain.cluster import Request
 from libs.domain.job import Allocation
+from libs.planning.capacity import Placer, Room
 from libs.planning.locality import Locality
 from libs.planning.moves import AT_ONCE_MOST, HORIZON_S, JOINT_MOST, Movable, Move, moves_for
 from libs.planning.placement.weft_best import weft_best
 from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.room import PlacementRequest, Placer, Room, Want
 from libs.planning.scores import GpuKey, Scores
+from libs.planning.shape import PlacementRequest, Want
 from tests.support.builders import node
 
 Seen = dict[str, tuple[list[int], float, int]]
@@ -59,7 +60,9 @@ def running(
 
 
 def seen(room: Room) -> Seen:
-    return {there.node.id: (list(there.free), round(there.cpus, 6), there.memory) for there in room.nodes.values()}
+    return {
+        there.node.id: (list(there.gpus.whole), round(there.cpus, 6), there.memory) for there in room.nodes.values()
+    }
 
 
 def goes(move: Move) -> list[GpuKey]:
@@ -77,7 +80,7 @@ def check(room: Room, jobs: Sequence[Movable], moves: Sequence[Move]) -> None:
         assert len(goes(move)) == by_id[move.job_id].gpus
         assert set(move.allocations) != set(by_id[move.job_id].allocations)
         for allocation in move.allocations:
-            assert set(allocation.gpus) <= set(room.nodes[allocation.node_id].free)
+            assert set(allocation.gpus) <= set(room.nodes[allocation.node_id].gpus.whole)
             room.take(allocation)
     if moves:
         assert sum(move.gain for move in moves) > 0

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libs.domain.job import Allocation
-from libs.planning.placement.offers import Offers
-from libs.planning.room import NodeRoom, Room
+from libs.planning.capacity import NodeRoom, Room
+from libs.planning.offers import Offers
 from tests.support.builders import node
 
 NODES = [f"node-{number}" for number in range(5)]
@@ -26,7 +26,7 @@ Cost = tuple[float, ...]
 
 def leftover(need: int) -> Callable[[NodeRoom], Cost | None]:
     """The fewer GPUs are left over, the better; then the lowest index counts."""
-    return lambda there: (len(there.free) - need, there.free[0]) if len(there.free) >= need else None
+    return lambda there: (len(there.gpus.whole) - need, there.gpus.whole[0]) if len(there.gpus.whole) >= need else None
 
 
 def least(room: Room, need: int) -> tuple[Cost, str] | None:
@@ -35,44 +35,48 @@ def least(room: Room, need: int) -> tuple[Cost, str] | None:
     return min(((cost, name) for cost, name in costs if cost is not None), default=None)
 
 
+def best_of(offers: Offers[NodeRoom], room: Room) -> tuple[Cost, str] | None:
+    return offers.best({there.node.id: there for there in room.open_nodes}, room.changed)
+
+
 def held(name: str, *gpus: int) -> Allocation:
     return Allocation(rank=0, role="worker", node_id=name, gpus=gpus, cpus=0.0, memory=0)
 
 
 def test_the_cheapest_node_is_best_and_of_nodes_alike_the_first_by_id() -> None:
     room = room_of()
-    offers = Offers(room, leftover(1))
-    assert offers.best(room) == ((3, 0), "node-0")
+    offers = Offers(leftover(1))
+    assert best_of(offers, room) == ((3, 0), "node-0")
     room.take(held("node-1", 3))
-    assert offers.best(room) == ((2, 0), "node-1")
+    assert best_of(offers, room) == ((2, 0), "node-1")
 
 
 def test_where_it_fits_nowhere_there_is_no_best_until_something_is_given_back() -> None:
     room = room_of(1)
-    offers = Offers(room, leftover(4))
+    offers = Offers(leftover(4))
     room.take(held("node-0", 0))
-    assert offers.best(room) is None
+    assert best_of(offers, room) is None
     room.give_back(held("node-0", 0))
-    assert offers.best(room) == ((0, 0), "node-0")
+    assert best_of(offers, room) == ((0, 0), "node-0")
 
 
 def test_a_closed_node_is_no_offer_and_a_reopened_one_is() -> None:
     room = room_of(2)
-    offers = Offers(room, leftover(1))
+    offers = Offers(leftover(1))
     room.close(["node-0"])
-    assert offers.best(room) == ((3, 0), "node-1")
+    assert best_of(offers, room) == ((3, 0), "node-1")
     room.reopen(["node-0"])
-    assert offers.best(room) == ((3, 0), "node-0")
+    assert best_of(offers, room) == ((3, 0), "node-0")
 
 
 def test_a_node_that_goes_or_comes_is_noticed() -> None:
     room = room_of(2)
-    offers = Offers(room, leftover(1))
+    offers = Offers(leftover(1))
     room.remove("node-0")
     room.add(node("node-0", gpus=8))
-    assert offers.best(room) == ((3, 0), "node-1")
+    assert best_of(offers, room) == ((3, 0), "node-1")
     room.add(node("a-node", gpus=1))
-    assert offers.best(room) == ((0, 0), "a-node")
+    assert best_of(offers, room) == ((0, 0), "a-node")
 
 
 def test_only_nodes_that_changed_are_looked_at_again() -> None:
@@ -83,13 +87,14 @@ def test_only_nodes_that_changed_are_looked_at_again() -> None:
         looked.append(there.node.id)
         return leftover(1)(there)
 
-    offers = Offers(room, cost)
+    offers = Offers(cost)
+    best_of(offers, room)
     assert len(looked) == 5
-    offers.best(room)
+    best_of(offers, room)
     assert len(looked) == 5
     room.take(held("node-3", 1))
     room.take(held("node-3", 2))
-    offers.best(room)
+    best_of(offers, room)
     assert looked[5:] == ["node-3"]
 
 
@@ -114,19 +119,19 @@ STEPS = st.tuples(
 def test_the_best_offer_is_the_least_of_all(steps: list[tuple[tuple[str, str, int], int]], by_room: bool) -> None:
     """Whatever is taken, given back, closed, reopened, removed and added, and however long nobody asks."""
     room = room_of(len(NODES))
-    offers = {need: Offers(room, leftover(need)) for need in NEEDS}
+    offers = {need: Offers(leftover(need)) for need in NEEDS}
 
     def best(need: int) -> tuple[Cost, str] | None:
         if not by_room:
-            return offers[need].best(room)
+            return best_of(offers[need], room)
         found = room.best_node(need, leftover(need))
         return None if found is None else (found[0], found[1].node.id)
 
     for (step, name, gpu), asked in steps:
         there = room.nodes.get(name)
-        if step == "take" and there is not None and gpu in there.free:
+        if step == "take" and there is not None and gpu in there.gpus.whole:
             room.take(held(name, gpu))
-        elif step == "give" and there is not None and gpu not in there.free:
+        elif step == "give" and there is not None and gpu not in there.gpus.whole:
             room.give_back(held(name, gpu))
         elif step == "close":
             room.close([name])

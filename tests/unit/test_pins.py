@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 
 from libs.domain.checkpoints import CHECKPOINTS_LABEL
 from libs.domain.job import Allocation, CauseCode, JobEvent, JobState
+from libs.messages.asks import AskKind
 from libs.messages.signals import GpuScore
+from libs.planning.capacity import Room
 from libs.planning.explain import explain
+from libs.planning.finding import find
 from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.room import NoRoom, PlacementRequest, Room, never_fits, shape_of
+from libs.planning.refusals import never_fits, why_not
 from libs.planning.scores import Scores
+from libs.planning.shape import PlacementRequest, shape_of
 from services.scheduler.thinking.core import Settings
 from tests.support.builders import job, node, spec
 from tests.support.scheduler import world
@@ -34,7 +38,7 @@ def room_of(*gpus: int, placement: str = "weft-best", scores: Scores | None = No
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_every_placement_finds_exactly_the_gpus_that_a_job_is_pinned_to(placement: str) -> None:
     room = room_of(4, 4, 4, placement=placement)
-    found = room.find(shape_of(spec(gpus=2, **pin("node-2", 1))), PlacementRequest("compute", "j-1"))
+    found = find(room, shape_of(spec(gpus=2, **pin("node-2", 1))), PlacementRequest("compute", "j-1"))
     assert found is not None
     assert [(one.node_id, one.gpus) for one in found] == [("node-2", (1, 2))]
 
@@ -43,11 +47,11 @@ def test_every_placement_finds_exactly_the_gpus_that_a_job_is_pinned_to(placemen
 def test_a_job_pinned_to_a_node_gets_gpus_of_that_node_alone(placement: str) -> None:
     room = room_of(4, 2, 4, placement=placement)
     shape = shape_of(spec(gpus=1, replicas=2, **pin("node-2")))
-    found = room.find(shape, PlacementRequest("compute", "j-1"))
+    found = find(room, shape, PlacementRequest("compute", "j-1"))
     assert found is not None
     assert [(one.node_id, one.gpus) for one in found] == [("node-2", (0,)), ("node-2", (1,))]
     room.take(found[0])
-    assert room.find(shape) is None
+    assert find(room, shape) is None
 
 
 def test_replicas_and_roles_of_a_pinned_job_take_gpus_one_behind_the_other() -> None:
@@ -57,11 +61,11 @@ def test_replicas_and_roles_of_a_pinned_job_take_gpus_one_behind_the_other() -> 
         role={"cpus": 1.0},
         **pin("node-1", 1),
     )
-    found = room_of(8).find(shape_of(asked))
+    found = find(room_of(8), shape_of(asked))
     assert found is not None
     assert [one.gpus for one in found] == [(1,), (2,)]
     two_roles = spec(roles={"a": {"gpus": 2}, "b": {}, "c": {"gpus": 1}}, **pin("node-1", 4))
-    found = room_of(8).find(shape_of(two_roles))
+    found = find(room_of(8), shape_of(two_roles))
     assert found is not None
     assert [(one.role, one.gpus) for one in found] == [("a", (4, 5)), ("b", ()), ("c", (6,))]
 
@@ -70,14 +74,14 @@ def test_a_pinned_job_that_may_have_fewer_replicas_gets_those_that_fit() -> None
     room = room_of(4)
     asked = spec(gpus=1, role={"replicas": {"min": 1, "want": 3}}, **pin("node-1", 0))
     room.take(Allocation(rank=0, role="worker", node_id="node-1", gpus=(2,), cpus=1, memory=1))
-    found = room.find(shape_of(asked))
+    found = find(room, shape_of(asked))
     assert found is not None
     assert [one.gpus for one in found] == [(0,), (1,)]
 
 
 def test_of_the_gpus_of_its_node_a_pinned_job_gets_the_fastest() -> None:
     scores = Scores({"compute": {("node-2", 0): 1.4, ("node-2", 1): 1.3, ("node-2", 2): 0.9}})
-    found = room_of(4, 3, scores=scores).find(shape_of(spec(**pin("node-2"))), PlacementRequest("compute", "j-1"))
+    found = find(room_of(4, 3, scores=scores), shape_of(spec(**pin("node-2"))), PlacementRequest("compute", "j-1"))
     assert found is not None
     assert found[0].gpus == (2,)
 
@@ -95,7 +99,7 @@ def test_a_pinned_gang_is_placed_exactly_when_all_its_gpus_are_free(
     held = tuple(set(range(8)) - free)
     room.take(Allocation(rank=0, role="worker", node_id="node-1", gpus=held, cpus=0, memory=0))
     wanted = set(range(first, first + size * count))
-    found = room.find(shape_of(spec(gpus=size, replicas=count, **pin("node-1", first))))
+    found = find(room, shape_of(spec(gpus=size, replicas=count, **pin("node-1", first))))
     assert (found is not None) == (wanted <= free)
     if found is not None:
         assert {gpu for one in found for gpu in one.gpus} == wanted
@@ -151,10 +155,10 @@ def test_explain_names_only_those_in_the_way_of_a_pinned_job() -> None:
 def test_a_node_that_takes_no_work_is_said_to_take_none() -> None:
     room = room_of(4, 4)
     room.close(["node-1"])
-    found = room.place(shape_of(spec(**pin("node-1", 0))))
-    assert isinstance(found, NoRoom)
-    assert found.cause.code is CauseCode.NO_NODES
-    assert "takes no work now" in found.cause.sentence
+    found = why_not(room, shape_of(spec(**pin("node-1", 0))))
+    assert found is not None
+    assert found.code is CauseCode.NO_NODES
+    assert "takes no work now" in found.sentence
 
 
 def test_a_pinned_job_waits_for_its_gpu_and_holds_nobody_back() -> None:
@@ -193,6 +197,23 @@ def test_a_pinned_job_preempts_whoever_has_its_gpu_and_nobody_else() -> None:
     w.round()
     assert w.state("j-5") is S.RUNNING
     assert {step.job_id for step in w.steps if step.event is E.STOPPING} == {holder}
+
+
+def test_a_drained_node_that_a_pinned_job_waits_for_stays_drained_however_long_it_waits() -> None:
+    """The node is kept for the job that waited long, and takes no work when that ends: it took none before."""
+    w = world(nodes=2, gpus=1, settings=Settings(lease_seconds=1e6, stop_seconds=1e7, patience_seconds=10.0))
+    w.ask(AskKind.DRAIN, "node-1")
+    w.round()
+    w.submit("j-1", spec=pin("node-1"))
+    for _ in range(3):
+        w.tick(20.0)
+    w.submit("j-2")
+    w.submit("j-3")
+    for _ in range(3):
+        w.tick(20.0)
+    assert not w.core.picture.room.is_open("node-1")
+    placed = [job.placement for job in w.core.picture.jobs.values() if job.placement is not None]
+    assert [one.allocations[0].node_id for one in placed] == ["node-2"]
 
 
 @pytest.mark.parametrize("pinned", [True, False])

@@ -9,6 +9,8 @@ from msgspec.structs import replace
 
 from libs.domain.cluster import Request
 from libs.domain.job import Allocation, CauseCode
+from libs.planning.capacity import Placer, Room
+from libs.planning.finding import find
 from libs.planning.locality import Locality
 from libs.planning.placement.at_random import at_random
 from libs.planning.placement.packed import packed
@@ -17,8 +19,9 @@ from libs.planning.placement.pm_first import pm_first
 from libs.planning.placement.spread import spread
 from libs.planning.placement.weft_best import AS_FAST, weft_best
 from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.room import NoRoom, PlacementRequest, Placer, Room, Want
+from libs.planning.refusals import why_not
 from libs.planning.scores import GpuKey, Scores
+from libs.planning.shape import PlacementRequest, Want
 from tests.support.builders import GIB, capacity, node
 
 PLACERS = {name: Policy(placement=name).placing.placer for name in PLACEMENTS}
@@ -365,14 +368,18 @@ def test_a_place_is_free_whole_and_found_wherever_there_is_one(name: str, drawn:
         made = replace(node(f"n{number}"), capacity=there, drained=state == "drained", ready=state != "lost")
         room.add(made, [Allocation(rank=0, role="", node_id=made.id, gpus=tuple(held), cpus=0.0, memory=0)])
     want = wants(count, drawn["gpus"], cpus=drawn["cpus"], memory=drawn["memory"] * GIB, model=drawn["model"])  # type: ignore[arg-type,operator]
-    before = {there.node.id: (list(there.free), there.cpus, there.memory) for there in room.nodes.values()}
-    found = room.place((want,), ASKED)
-    assert before == {there.node.id: (list(there.free), there.cpus, there.memory) for there in room.nodes.values()}
-    if isinstance(found, NoRoom):
+    before = {there.node.id: (list(there.gpus.whole), there.cpus, there.memory) for there in room.nodes.values()}
+    found = find(room, (want,), ASKED)
+    assert before == {
+        there.node.id: (list(there.gpus.whole), there.cpus, there.memory) for there in room.nodes.values()
+    }
+    if found is None:
         assert sum(there.count(want.request, count) for there in room.open_nodes) < count
-        assert found.cause.code in (CauseCode.NO_ROOM, CauseCode.NO_NODES)
-        assert found.cause.sentence
-        assert found.cause.numbers or found.cause.code is CauseCode.NO_NODES
+        cause = why_not(room, (want,), ASKED)
+        assert cause is not None
+        assert cause.code in (CauseCode.NO_ROOM, CauseCode.NO_NODES)
+        assert cause.sentence
+        assert cause.numbers or cause.code is CauseCode.NO_NODES
         return
     assert [allocation.rank for allocation in found] == list(range(count))
     for allocation in found:
@@ -406,7 +413,7 @@ def test_roles_are_placed_one_after_the_other_and_ranks_numbered_so(name: str) -
         replace(wants(3), role="actor"),
         replace(wants(1, gpus=0), role="log"),
     )
-    found = room.find(shape, ASKED)
+    found = find(room, shape, ASKED)
     assert found is not None
     assert [(one.rank, one.role, len(one.gpus)) for one in found] == [
         *((0, "learner", 2), (1, "learner", 2), (2, "actor", 1), (3, "actor", 1), (4, "actor", 1), (5, "log", 0)),
@@ -414,17 +421,17 @@ def test_roles_are_placed_one_after_the_other_and_ranks_numbered_so(name: str) -
     held = [(one.node_id, gpu) for one in found for gpu in one.gpus]
     assert len(set(held)) == 7
     assert room.gpus_free == 8
-    assert room.find((*shape, wants(2)), ASKED) is None
+    assert find(room, (*shape, wants(2)), ASKED) is None
     assert room.gpus_free == 8
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)
 def test_a_role_that_may_have_fewer_gets_as_many_as_fit(name: str) -> None:
     room = room_of(3, 2, placer=PLACERS[name])
-    found = room.find((replace(wants(8), least=2),), ASKED)
+    found = find(room, (replace(wants(8), least=2),), ASKED)
     assert found is not None
     assert len(found) == 5
-    assert room.find((replace(wants(8), least=6),), ASKED) is None
+    assert find(room, (replace(wants(8), least=6),), ASKED) is None
 
 
 @pytest.mark.parametrize("name", [name for name in PLACEMENTS if name != "random"])

@@ -2,11 +2,13 @@
 
 import pytest
 
+from libs.planning.capacity import Placer, Room
+from libs.planning.finding import find
 from libs.planning.locality import Locality
 from libs.planning.placement.packed import packed
 from libs.planning.placement.weft_best import weft_best
-from libs.planning.room import PlacementRequest, Placer, Room, shape_of
 from libs.planning.scores import GpuKey, Scores
+from libs.planning.shape import PlacementRequest, shape_of
 from libs.planning.why import Why, why_there
 from tests.support.builders import GIB, node, spec
 
@@ -28,10 +30,10 @@ def told(
     for number in range(1, nodes + 1):
         room.add(node(f"node-{number}", gpus=4))
     shape = shape_of(spec(gpus=gpus, replicas=replicas))
-    found = room.find(shape, asked)
+    found = find(room, shape, asked)
     assert found is not None
     why = why_there(room, shape, asked, found, placement="packed" if placer is packed else "weft-best")
-    assert room.find(shape, asked) == found
+    assert find(room, shape, asked) == found
     return why
 
 
@@ -63,7 +65,7 @@ def test_the_limit_that_spread_a_gang_over_nodes_is_named() -> None:
     for number in (1, 2):
         room.add(node(f"node-{number}", gpus=8, memory=10 * GIB))
     shape = shape_of(spec(gpus=1, replicas=4, role={"memory": "4GiB"}))
-    found = room.find(shape, COMPUTE)
+    found = find(room, shape, COMPUTE)
     assert found is not None
     assert {allocation.node_id for allocation in found} == {"node-1", "node-2"}
     told = why_there(room, shape, COMPUTE, found, placement="weft-best").sentence

@@ -135,9 +135,9 @@ def test_a_gpu_that_a_stray_has_is_not_free_when_the_job_that_was_given_it_ends(
     room = picture.room.nodes["node-1"]
     held = Allocation(rank=0, role="worker", node_id="node-1", gpus=(0, 1), cpus=1, memory=1)
     picture.room.take(held)
-    assert room.free == []
+    assert room.gpus.whole == []
     picture.room.give_back(held)
-    assert room.free == [0]
+    assert room.gpus.whole == [0]
 
 
 def test_a_stray_on_a_node_that_is_lost_keeps_nobody_waiting() -> None:

@@ -7,7 +7,7 @@ from libs.domain.job import CauseCode, JobEvent, JobState
 from libs.messages.asks import AskKind
 from libs.messages.nodes import JOBS, EndReason, RunSeen, RunState
 from libs.planning.explain import explain
-from libs.planning.room import never_fits
+from libs.planning.refusals import never_fits
 from services.scheduler.thinking.answers import ANSWER_BYTES_MAX
 from services.scheduler.thinking.core import Settings
 from tests.support.builders import capacity, job, node

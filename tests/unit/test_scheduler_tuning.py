@@ -201,7 +201,7 @@ def test_an_ended_job_gives_back_what_it_had_then() -> None:
     w.nodes["node-1"].end(("j-1", 0, 0), 0)
     w.round()
     room = w.core.picture.room.nodes["node-1"]
-    assert (room.cpus, room.memory, room.free) == (8.0, 16 * GIB, [0, 1, 2, 3])
+    assert (room.cpus, room.memory, room.gpus.whole) == (8.0, 16 * GIB, [0, 1, 2, 3])
     assert w.core.picture.holdings.shares.of("alice") == 0.0
 
 

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from libs.domain.job import Allocation
 from libs.planning.order.las import FIRST_GPU_SECONDS, PATIENCE, PATIENCE_SECONDS
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
-from libs.planning.room import NoRoom, PlacementRequest
+from libs.planning.refusals import why_not
+from libs.planning.shape import PlacementRequest
 from libs.simulator.metrics import metrics
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Gpu, JobOutcome, Outcome, Spell
@@ -254,12 +255,12 @@ def test_every_waiting_job_has_a_reason(cluster: Cluster, count: int, dice: int,
     assert room.gpus_free == free
     for number, job in enumerate(outcome.jobs):
         if job.arrival_s <= at < job.completed_s and number not in {spell.job for spell in running}:
-            found = room.place(shape_of(job.gpus), PlacementRequest(job.job_class, job.id))
-            assert isinstance(found, NoRoom) == (job.gpus > free)
-            if isinstance(found, NoRoom):
-                assert f"{job.gpus} replicas" in found.cause.sentence or job.gpus == 1 or not free
-                assert found.cause.numbers["gpus_free"] == free
-                assert found.cause.numbers["replicas_wanted"] == job.gpus
+            found = why_not(room, shape_of(job.gpus), PlacementRequest(job.job_class, job.id))
+            assert (found is not None) == (job.gpus > free)
+            if found is not None:
+                assert f"{job.gpus} replicas" in found.sentence or job.gpus == 1 or not free
+                assert found.numbers["gpus_free"] == free
+                assert found.numbers["replicas_wanted"] == job.gpus
 
 
 # nobody starves

@@ -8,12 +8,15 @@ from libs.domain.cluster import Request
 from libs.domain.job import JobState
 from libs.messages.asks import AskKind
 from libs.messages.http import JobView
+from libs.planning.capacity import Room
+from libs.planning.finding import find
 from libs.planning.jobs import standing_of
 from libs.planning.order import las
 from libs.planning.order.las import LAS
 from libs.planning.order.srtf import SRTF
 from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.room import NoRoom, Room, Shape, Want, never_fits, shape_of
+from libs.planning.refusals import never_fits, why_not
+from libs.planning.shape import Shape, Want, shape_of
 from services.gateway.cluster import LiveCluster
 from services.gateway.views import job_view
 from tests.support.builders import GIB, capacity, node, spec
@@ -51,15 +54,15 @@ def test_a_role_takes_no_more_replicas_than_leave_room_for_the_roles_behind_it()
     )
     there = replace(node(), capacity=replace(capacity(gpus=0), cpus=8.0))
     assert never_fits(made, [there]) is None
-    assert counts(room_of(8.0).place(shape_of(made))) == {"worker": 7, "ps": 1}
+    assert counts(find(room_of(8.0), shape_of(made))) == {"worker": 7, "ps": 1}
 
 
 def test_roles_that_may_both_be_smaller_are_made_smaller_together_and_then_filled_up() -> None:
     one = Request(gpus=0, cpus=1.0, memory=GIB)
     shape = (Want("worker", 2, 10, one), Want("ps", 1, 5, one))
-    assert counts(room_of(8.0).place(shape)) == {"worker": 6, "ps": 2}
-    assert counts(room_of(3.0).place(shape)) == {"worker": 2, "ps": 1}
-    assert isinstance(room_of(2.0).place(shape), NoRoom)
+    assert counts(find(room_of(8.0), shape)) == {"worker": 6, "ps": 2}
+    assert counts(find(room_of(3.0), shape)) == {"worker": 2, "ps": 1}
+    assert why_not(room_of(2.0), shape)
 
 
 def test_why_there_is_no_place_is_told_of_the_room_that_the_roles_before_leave() -> None:
@@ -68,9 +71,9 @@ def test_why_there_is_no_place_is_told_of_the_room_that_the_roles_before_leave()
         Want("ps", 1, 1, Request(gpus=0, cpus=4.0, memory=GIB)),
     )
     room = room_of(8.0)
-    found = room.place(shape)
-    assert isinstance(found, NoRoom)
-    assert "2 CPUs" in found.cause.sentence
+    found = why_not(room, shape)
+    assert found is not None
+    assert "2 CPUs" in found.sentence
     assert room.nodes["n1"].cpus == 8.0
 
 
@@ -94,11 +97,11 @@ def test_a_gang_gets_a_place_exactly_when_its_least_has_one_and_never_less_or_mo
     )
     room = room_of(*map(float, there), gpus=4, placement=placement)
     least = tuple(replace(want, count=want.least) for want in shape)
-    found = room.find(shape)
-    assert (found is not None) == (room.find(least) is not None)
+    found = find(room, shape)
+    assert (found is not None) == (find(room, least) is not None)
     assert [node.cpus for node in room.nodes.values()] == [float(cpus) for cpus in there]
     if found is None:
-        assert isinstance(room.place(shape), NoRoom)
+        assert why_not(room, shape)
         return
     assert [one.rank for one in found] == list(range(len(found)))
     for want in shape:

@@ -1,12 +1,9 @@
 """Random: any free GPUs, each set as likely as every other. The dice are a digest of who asks: the same each time."""
 
-from __future__ import annotations
-
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from libs.planning.room import NodeRoom, Picks, PlacementRequest, Room, Want
+from libs.planning.capacity import NodeRoom, Picks, Room
+from libs.planning.shape import PlacementRequest, Want
 
 
 def at_random(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:

@@ -1,14 +1,10 @@
 """What a node has to offer one role: its free GPUs in groups as large as one replica needs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from libs.domain.cluster import Request
-    from libs.planning.room import Chunks, NodeRoom
-    from libs.planning.scores import GpuKey
+from libs.domain.cluster import Request
+from libs.planning.capacity import Chunks, NodeRoom
+from libs.planning.scores import GpuKey
 
 TYPICAL = 1.0
 KEPT_MAX = 32  # of a node: a job may ask for any model, also for one that no node has

@@ -4,12 +4,8 @@ A gang goes to the node with exactly that much free, or least more; one that no 
 The order among equals (by node, then by GPU) is that of the PAL artifact's packing baseline.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from libs.planning.room import NodeRoom, Picks, PlacementRequest, Room, Want
+from libs.planning.capacity import NodeRoom, Picks, Room
+from libs.planning.shape import PlacementRequest, Want
 
 
 def packed(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:

@@ -4,18 +4,13 @@ For every bin of scores there are two offers: that score within one node, and th
 nodes. They are tried from the smallest product on. What fits one GPU, or no node, goes by PM-First alone.
 """
 
-from __future__ import annotations
+from collections.abc import Mapping
 
-from typing import TYPE_CHECKING
-
+from libs.planning.capacity import NodeRoom, Picks, Room
 from libs.planning.placement.chunks import chunks
 from libs.planning.placement.pm_first import bins_of, fastest, name_of_bins
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from libs.planning.room import NodeRoom, Picks, PlacementRequest, Room, Want
-    from libs.planning.scores import GpuKey
+from libs.planning.scores import GpuKey
+from libs.planning.shape import PlacementRequest, Want
 
 
 def pal(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
@@ -48,7 +43,7 @@ def in_one_node(
     """On the node where the slowest GPU is fastest; among those, where most GPUs come into question."""
 
     def cost(node: NodeRoom) -> tuple[float, ...] | None:
-        if len(node.free) < count * want.request.gpus:
+        if len(node.gpus.whole) < count * want.request.gpus:
             return None
         found = [score for score, _ in chunks(node, want.request, bins, name) if score <= most]
         return (found[count - 1], -len(found)) if len(found) >= count else None

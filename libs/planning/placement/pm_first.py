@@ -4,16 +4,12 @@ Free GPUs are sorted by the score of their bin, then by how near the number of e
 what is asked for; the first ones are taken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from libs.planning.capacity import NodeRoom, Picks, Room
 from libs.planning.placement.chunks import chunks
-
-if TYPE_CHECKING:
-    from libs.planning.room import NodeRoom, Picks, PlacementRequest, Room, Want
-    from libs.planning.scores import GpuKey
+from libs.planning.scores import GpuKey
+from libs.planning.shape import PlacementRequest, Want
 
 
 def pm_first(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
@@ -22,7 +18,7 @@ def pm_first(room: Room, want: Want, count: int, asked: PlacementRequest) -> Pic
 
 def bins_of(room: Room, job_class: str) -> Mapping[GpuKey, float]:
     """By GPU, the score of its bin, over all GPUs of the pool."""
-    everything = ((node_id, gpu) for node_id in sorted(room.nodes) for gpu in room.nodes[node_id].models)
+    everything = ((node_id, gpu) for node_id in sorted(room.nodes) for gpu in room.nodes[node_id].gpus.models)
     return room.scores.binned(job_class, everything)
 
 

@@ -1,12 +1,9 @@
 """Spread: each replica where most is free, so that what fails or slows down hits as few of them as can be."""
 
-from __future__ import annotations
-
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from libs.planning.room import Picks, PlacementRequest, Room, Want
+from libs.planning.capacity import Picks, Room
+from libs.planning.shape import PlacementRequest, Want
 
 
 def spread(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:

@@ -5,14 +5,9 @@ counts in full. GPUs that are slow for other classes and not for this one are ta
 whom they speed up. And what is left of a node is best nothing: a whole node is what the next gang needs.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from libs.planning.capacity import Chunks, NodeRoom, Picks, Room
 from libs.planning.placement.chunks import chunks
-
-if TYPE_CHECKING:
-    from libs.planning.room import Chunks, NodeRoom, Picks, PlacementRequest, Room, Want
+from libs.planning.shape import PlacementRequest, Want
 
 SPARING = 0.3  # what a GPU that others would gain from counts, against one's own gain
 WHOLE_NODES = 0.04  # what breaking a node that was whole counts at most
@@ -55,15 +50,15 @@ def _in_one_node(room: Room, want: Want, count: int, asked: PlacementRequest) ->
 
 
 def _cost_of_node(room: Room, node: NodeRoom, want: Want, count: int, name: str) -> tuple[float] | None:
-    if len(node.free) < count * want.request.gpus:
+    if len(node.gpus.whole) < count * want.request.gpus:
         return None
     offers = chunks(node, want.request, room.scores.of(name), name)
     if len(offers) < count:
         return None
     slowest, gpus = _dispensable(room, node, offers, count)
     sparing = _worth_of_all(room, node, gpus) / count
-    left = len(node.free) - count * want.request.gpus
-    return (slowest + SPARING * sparing + WHOLE_NODES * left / len(node.models),)
+    left = len(node.gpus.whole) - count * want.request.gpus
+    return (slowest + SPARING * sparing + WHOLE_NODES * left / len(node.gpus.models),)
 
 
 def _dispensable(room: Room, node: NodeRoom, offers: Chunks, count: int) -> tuple[float, list[tuple[int, ...]]]:
@@ -106,7 +101,7 @@ def _across_nodes(room: Room, want: Want, count: int, asked: PlacementRequest) -
     for node, offers in by_node:
         fast = [gpus for score, gpus in offers if score <= slowest]
         if fast:
-            leaves = len(node.free) - len(fast) * want.request.gpus
+            leaves = len(node.gpus.whole) - len(fast) * want.request.gpus
             usable.append((leaves, -len(fast), node.node.id, node, fast))
     usable.sort(key=lambda part: part[:3])
     picks: Picks = []

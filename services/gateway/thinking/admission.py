@@ -7,7 +7,8 @@ import msgspec
 
 from libs.domain.cluster import Node
 from libs.domain.spec import JobSpec
-from libs.planning.room import Shape, never_fits, shape_of
+from libs.planning.refusals import never_fits
+from libs.planning.shape import Shape, shape_of
 from services.gateway.errors import RejectedError
 
 VERDICTS_MAX = 10_000

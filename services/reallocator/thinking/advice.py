@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.messages.signals import Finding
-from libs.planning.explain import room_of
-from libs.planning.room import shape_of
+from libs.planning.capacity import room_of
+from libs.planning.shape import shape_of
 from libs.tuning.window import JobWindow
 
 IDLE_BELOW = 0.05  # utilisation of the least used GPU that a rank holds

@@ -16,7 +16,8 @@ from libs.messages.nodes import NodeReported, RunState, StartRun
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
-from libs.planning.room import Shape, never_fits, shape_of
+from libs.planning.refusals import never_fits
+from libs.planning.shape import Shape, shape_of
 from services.scheduler.thinking import lives, tuning
 from services.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried
 from services.scheduler.thinking.moving import MoveRules, Moving

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from libs.domain.job import Job
+from libs.planning.capacity import Placer
 from libs.planning.order.standing import Order
 from libs.planning.policy import PLACEMENTS, Policy
-from libs.planning.room import Placer
 from services.scheduler.thinking.core import Scheduler
 from services.scheduler.thinking.picture import Picture
 

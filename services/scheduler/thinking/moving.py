@@ -18,8 +18,8 @@ from libs.planning.jobs import asked_by, ends_at, standing_of
 from libs.planning.moves import Movable, Move, moves_for
 from libs.planning.policy import GAINFUL
 from libs.planning.queue import place_of
-from libs.planning.room import Shape, Want, shape_of
 from libs.planning.scores import TYPICAL, GpuKey
+from libs.planning.shape import Shape, Want, shape_of
 from services.scheduler.thinking import lives
 from services.scheduler.thinking.picture import Picture
 from services.scheduler.thinking.placing import place
@@ -125,12 +125,8 @@ class Moving:
         if not movable:
             return []
         room = self._picture.room
-        grown = room.grown
-        open_now = [node_id for node_id in closed if room.is_open(node_id)]
-        room.close(open_now)
-        moves = moves_for(room, movable, margin=self._rules.margin)
-        room.reopen(open_now)
-        room.grown = grown
+        with room.supposing(closed=closed):
+            moves = moves_for(room, movable, margin=self._rules.margin)
         steps: list[Step] = []
         jobs = {job.job_id: job for job in movable}
         for group in together(moves, {job_id: job.allocations for job_id, job in jobs.items()}, most=most):
@@ -271,7 +267,7 @@ class Moving:
             node = room.nodes.get(node_id)
             if node is None or not room.is_open(node_id):
                 return False
-            if not {gpu for allocation in here for gpu in allocation.gpus} <= set(node.free):
+            if not node.gpus.has(gpu for allocation in here for gpu in allocation.gpus):
                 return False
             if node.cpus + _GRAIN < sum(allocation.cpus for allocation in here):
                 return False

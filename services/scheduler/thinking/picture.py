@@ -14,12 +14,13 @@ from libs.domain.cluster import Node
 from libs.domain.job import STEPS, Allocation, Cause, Job, JobEvent, JobState, Placement, Step, after
 from libs.messages.nodes import JOBS, JobOrder, NodeReported, RunSeen, RunState, StartRun
 from libs.messages.signals import GpuScore, WorkloadClass
+from libs.planning.capacity import Room
 from libs.planning.jobs import standing_of
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
 from libs.planning.queue import Queue
-from libs.planning.room import Room, Shape, shape_of
 from libs.planning.scores import GpuKey, Scores
+from libs.planning.shape import Shape, shape_of
 from services.scheduler.thinking.holdings import Holdings
 from services.scheduler.thinking.orders import OrderBytes, job_order, order_bytes, ports_of, run_orders
 from services.scheduler.thinking.runs import Runs
@@ -516,13 +517,13 @@ class Picture:
             assert abs(room.cpus - cpus) < CPU_DUST, f"{node_id}: {room.cpus} CPUs free, which are {cpus}"
             memory = room.node.capacity.memory - sum(allocation.memory for allocation in here)
             assert room.memory == memory, f"{node_id}: {room.memory} bytes free, which are {memory}"
-            for gpu in room.free:
+            for gpu in room.gpus.whole:
                 assert (node_id, gpu) not in held, f"GPU {gpu} of {node_id} is free and held by {held[node_id, gpu]}"
                 assert gpu not in self.occupied(node_id), f"GPU {gpu} of {node_id} is free and occupied"
         keeps = [(one.node_id, gpu) for allocations in self.kept.values() for one in allocations for gpu in one.gpus]
         assert len(keeps) == len(set(keeps)), "a GPU is kept for two"
         for node_id, gpu in keeps:
-            assert node_id not in self.room.nodes or gpu not in self.room.nodes[node_id].free, (
+            assert node_id not in self.room.nodes or gpu not in self.room.nodes[node_id].gpus.whole, (
                 f"GPU {gpu} of {node_id} is free and kept"
             )
 

@@ -2,7 +2,7 @@
 
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Placement, Step
 from libs.planning.jobs import asked_by, standing_of
-from libs.planning.room import shape_of
+from libs.planning.shape import shape_of
 from libs.planning.slow import SlowGpus
 from libs.planning.why import why_there
 from services.scheduler.thinking.orders import master_port

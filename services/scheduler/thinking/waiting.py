@@ -4,17 +4,21 @@ Who is served first, who preempts whom, who may overtake and where a gang goes: 
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from math import inf
 
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.messages.nodes import RunSeen, RunState
+from libs.planning.capacity import Room, empty_room
+from libs.planning.finding import find
 from libs.planning.jobs import asked_by, standing_of
 from libs.planning.order.las import LAS
 from libs.planning.order.standing import Standing
-from libs.planning.pins import in_the_way, is_pinned, with_holders
+from libs.planning.pins import in_the_way, with_holders
 from libs.planning.preemption import Clearing, Holder, clearing_for
-from libs.planning.room import NoRoom, Room, Shape, empty_room, gpus_least, gpus_of, smallest
+from libs.planning.refusals import why_not
+from libs.planning.shape import Shape, gpus_least, gpus_of, is_pinned, smallest
 from services.scheduler.thinking import lives
 from services.scheduler.thinking.moving import Moving
 from services.scheduler.thinking.picture import JobGroup, Picture
@@ -112,7 +116,14 @@ class Waiting:
         return steps
 
     def _place_waiting(self, now: float) -> tuple[list[Step], "_Causes"]:
-        """Places for those who fit, in order; and for each group that does not, why, where that was not said yet."""
+        with ExitStack() as kept:
+            return self._walk(now, kept)
+
+    def _walk(self, now: float, kept: ExitStack) -> tuple[list[Step], "_Causes"]:
+        """Places for those who fit, in order; and for each group that does not, why, where that was not said yet.
+
+        Until `kept` ends, nodes that are reserved for a job take no work.
+        """
         picture, queue = self._picture, self._picture.queue
         steps: list[Step] = []
         unexplained = {picture.group(job_id) for job_id in picture.unexplained if job_id in queue}
@@ -151,7 +162,7 @@ class Waiting:
                 steps += self._make_room(job, group.shape, now)
             if not reserved and (reserved := self._claim(job, group.shape, now)):
                 kept_for = job_id
-                picture.room.close(reserved)
+                kept.enter_context(picture.room.without(reserved))
             if is_pinned(group.shape) and picture.policy.backfill != "none":
                 continue  # what is free elsewhere is of no use to it
             ahead = ahead or job_id
@@ -159,9 +170,6 @@ class Waiting:
                 causes.of_others = _behind(ahead, picture.policy.backfill)
                 break
         self.reserved = reserved
-        grown = picture.room.grown
-        picture.room.reopen(reserved)
-        picture.room.grown = grown  # by that alone nothing fits which did not
         return steps, causes
 
     def _find(self, job: Job, shape: Shape, reserved: Nodes) -> tuple[Allocation, ...]:
@@ -170,7 +178,7 @@ class Waiting:
         known = self._unfit.get(shape)
         if known is not None and known[:2] == (room.grown, reserved):
             return ()
-        found = room.find(shape, asked_by(job, self._picture.learnt))
+        found = find(room, shape, asked_by(job, self._picture.learnt))
         if not found:
             self._unfit[shape] = (room.grown, reserved, None)
         return found or ()
@@ -182,7 +190,7 @@ class Waiting:
             self._empty = (picture.pool_changes, empty_room(picture.nodes.values()))
             self._fits_empty.clear()
         if shape not in self._fits_empty:
-            self._fits_empty[shape] = bool(self._empty[1].find(smallest(shape)))
+            self._fits_empty[shape] = bool(find(self._empty[1], smallest(shape)))
         return self._fits_empty[shape]
 
     def _make_room(self, job: Job, shape: Shape, now: float) -> list[Step]:
@@ -231,14 +239,14 @@ class Waiting:
         if is_pinned(shape):
             return tuple(sorted({want.request.node for want in shape if want.request.node in self._picture.room.nodes}))
         wanted = gpus_least(shape)
-        nodes = sorted(self._picture.room.open_nodes, key=lambda room: (-len(room.free), room.node.id))
+        nodes = sorted(self._picture.room.open_nodes, key=lambda room: (-len(room.gpus.whole), room.node.id))
         claimed: list[str] = []
         for room in nodes:
             if wanted <= 0:
                 break
-            if room.models:
+            if room.gpus.models:
                 claimed.append(room.node.id)
-                wanted -= len(room.models)
+                wanted -= len(room.gpus.models)
         return tuple(claimed)
 
     def _why_not(self, group: JobGroup, reserved: Nodes, kept_for: str, *, its_turn: bool, ahead: str) -> Cause:
@@ -250,9 +258,8 @@ class Waiting:
         room = self._picture.room
         grown, kept, cause = self._unfit.get(group.shape, (-1, (), None))
         if cause is None or (grown, kept) != (room.grown, reserved):
-            found = room.place(group.shape)
-            assert isinstance(found, NoRoom), "it did not fit a moment ago"
-            cause = found.cause
+            cause = why_not(room, group.shape)
+            assert cause is not None, "it did not fit a moment ago"
             if is_pinned(group.shape):
                 jobs = (self._picture.jobs[job_id] for job_id in sorted(self._picture.runs.holding))
                 cause = with_holders(cause, in_the_way(group.shape, jobs))

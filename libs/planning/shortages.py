@@ -1,18 +1,10 @@
-"""Which of GPUs, CPUs and memory keeps replicas from fitting, where it is one of them alone."""
+"""Which of GPUs, CPUs and memory keeps replicas from fitting, where one of them alone does; and amounts in words."""
 
-from __future__ import annotations
+from collections.abc import Iterable
 
-from typing import TYPE_CHECKING
-
+from libs.domain.cluster import Request
 from libs.domain.quantity import count_text, size_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from libs.domain.cluster import Request
-    from libs.planning.room import NodeRoom
-
-_CPU_GRAIN = 1e-6  # floating-point dust of adding and subtracting cores
+from libs.planning.capacity import CPU_GRAIN, NodeRoom
 
 
 def cpus_text(cpus: float) -> str:
@@ -24,26 +16,26 @@ def gpus_text(request: Request) -> str:
     return count_text(request.gpus, "GPU") + (f" of {request.model}" if request.model else "")
 
 
-def by_resource(room: NodeRoom, request: Request) -> dict[str, int]:
+def by_resource(node: NodeRoom, request: Request) -> dict[str, int]:
     """How many replicas each resource of a node alone has enough of."""
     found = {
-        "CPUs": int((room.cpus + _CPU_GRAIN) / request.cpus),
-        "memory": room.memory // request.memory,
+        "CPUs": int((node.cpus + CPU_GRAIN) / request.cpus),
+        "memory": node.memory // request.memory,
     }
     if request.gpus:
         name = f"GPUs of {request.model}" if request.model else "GPUs"
-        found[name] = len(room.gpus_for(request)) // request.gpus
+        found[name] = len(node.gpus_for(request)) // request.gpus
     return {name: max(0, count) for name, count in found.items()}
 
 
-def short_in_all(rooms: Iterable[NodeRoom], request: Request, count: int) -> str:
+def short_in_all(nodes: Iterable[NodeRoom], request: Request, count: int) -> str:
     """What all nodes together have too little of for `count` replicas; empty if no resource alone is short."""
-    return _short([by_resource(room, request) for room in rooms], count, together=True)
+    return _short([by_resource(node, request) for node in nodes], count, together=True)
 
 
-def short_on_each(rooms: Iterable[NodeRoom], request: Request, count: int) -> str:
+def short_on_each(nodes: Iterable[NodeRoom], request: Request, count: int) -> str:
     """What every single node has too little of for `count` replicas; empty if no resource alone is short everywhere."""
-    return _short([by_resource(room, request) for room in rooms], count, together=False)
+    return _short([by_resource(node, request) for node in nodes], count, together=False)
 
 
 def each_asks(request: Request, short: str) -> str:

@@ -1,0 +1,385 @@
+"""What is free on the nodes of one pool, kept so that finding a place costs little however many nodes there are."""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from libs.domain.cluster import Gpu, Node, Request
+from libs.domain.job import Allocation, Job
+from libs.planning.locality import Locality
+from libs.planning.offers import Cost, Offers
+from libs.planning.scores import TYPICAL, GpuKey, Scores
+from libs.planning.shape import PlacementRequest, Want
+
+CHANGES_MAX = 200_000  # names of changed nodes that are kept, before every offer is worked out anew
+OFFERS_MAX = 64  # needs whose best node is kept up to date; each holds an entry for every node
+CPU_GRAIN = 1e-6  # floating-point dust of adding and subtracting cores
+
+Chunks = list[tuple[float, tuple[int, ...]]]
+"""Free GPUs of one node in groups as large as one replica needs, each with the score of its slowest; fastest first."""
+
+Picks = list[tuple["NodeRoom", list[tuple[int, ...]]]]
+"""Nodes, and the GPUs there of each replica that goes to them."""
+
+Placer = Callable[["Room", Want, int, PlacementRequest], Picks | None]
+"""Finds a place for so many replicas of one role, for all of them or for none. It must not change the room."""
+
+
+class GpusLeft:
+    """What is left of each GPU of one node: all of it, or nothing.
+
+    `withheld` GPUs are not given to any job, and do not become free when a job gives them back.
+    """
+
+    __slots__ = ("models", "whole", "withheld")
+
+    def __init__(self, gpus: Iterable[Gpu], withheld: frozenset[int]) -> None:
+        self.models = {gpu.index: gpu.model for gpu in gpus}
+        self.withheld = withheld
+        self.whole = sorted(self.models.keys() - withheld)  # free GPUs by index; replaced as a whole, never changed
+
+    def of_model(self, model: str | None) -> list[int]:
+        return self.whole if model is None else [index for index in self.whole if self.models[index] == model]
+
+    def has(self, gpus: Iterable[int]) -> bool:
+        """Whether all of these are free."""
+        return set(gpus).issubset(self.whole)
+
+    def take(self, gpus: Collection[int]) -> None:
+        self.whole = [index for index in self.whole if index not in gpus]
+
+    def give_back(self, gpus: Iterable[int]) -> None:
+        self.whole = sorted({*self.whole, *((self.models.keys() - self.withheld) & set(gpus))})
+
+
+class _NodeState(NamedTuple):
+    """What a node had left before a supposition changed it."""
+
+    is_open: bool
+    cpus: float
+    memory: int
+    whole: list[int]
+    chunked: dict[tuple[str, int, str | None], Chunks]
+
+
+class NodeRoom:
+    """What one node has left: GPUs, CPU cores, memory.
+
+    `occupied` GPUs are held by runs that belong to no job there; `kept` GPUs are given by name alone.
+    """
+
+    __slots__ = ("chunked", "cpus", "gpus", "memory", "node", "occupied", "rack")
+
+    def __init__(
+        self, node: Node, *, occupied: frozenset[int] = frozenset(), kept: frozenset[int] = frozenset()
+    ) -> None:
+        self.node = node
+        self.rack = node.rack
+        self.occupied = occupied
+        self.cpus = node.capacity.cpus
+        self.memory = node.capacity.memory
+        self.gpus = GpusLeft(node.capacity.gpus, occupied | kept)
+        self.chunked: dict[tuple[str, int, str | None], Chunks] = {}  # of `chunks`; a new one when GPUs change hands
+
+    def gpus_for(self, request: Request) -> list[int]:
+        """Free GPUs that `request` may take."""
+        return self.gpus.of_model(request.model)
+
+    def count(self, request: Request, most: int) -> int:
+        """How many replicas of `request` fit here now, up to `most`."""
+        if request.gpus:
+            most = min(most, len(self.gpus_for(request)) // request.gpus)
+        by_cpus = int((self.cpus + CPU_GRAIN) / request.cpus)
+        return max(0, min(most, by_cpus, self.memory // request.memory))
+
+    def take(self, allocation: Allocation) -> None:
+        self.cpus -= allocation.cpus
+        self.memory -= allocation.memory
+        if allocation.gpus:
+            self.chunked = {}
+            self.gpus.take(allocation.gpus)
+
+    def give_back(self, allocation: Allocation) -> None:
+        self.cpus += allocation.cpus
+        self.memory += allocation.memory
+        if allocation.gpus:
+            self.chunked = {}
+            self.gpus.give_back(allocation.gpus)
+
+
+class Room:
+    """The nodes of one pool by how many GPUs are free on them. A node that takes no work is in no bucket.
+
+    `scores` and `locality` say how fast a job is on which GPUs; `placer` chooses among places (none: `packed`).
+    """
+
+    def __init__(
+        self, scores: Scores | None = None, *, placer: Placer | None = None, locality: Locality | None = None
+    ) -> None:
+        self.nodes: dict[str, NodeRoom] = {}
+        self.scores = scores or Scores()
+        self.locality = locality or Locality()
+        self.placer = placer
+        self.grown = 0  # counts every moment at which something that did not fit might
+        self.buckets: dict[int, list[str]] = {}  # by how many GPUs are free: the open nodes, by id
+        self.changed: list[str] = []  # ids of nodes, in the order in which the nodes changed
+        self.offers: dict[Hashable, Offers[NodeRoom]] = {}
+        self._scored = self.scores.changes  # when `offers` were begun
+        self._open: dict[str, NodeRoom] = {}
+        self._occupied: set[str] = set()  # nodes some of whose GPUs are
+        self._largest: int | None = None
+        self._supposed: list[dict[str, _NodeState]] = []  # by scope of `supposing`, the inmost last: nodes as they were
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what is worked out from the rest when it is needed."""
+        return {**self.__dict__, "offers": {}, "changed": []}
+
+    # nodes
+
+    def add(
+        self,
+        node: Node,
+        held: Iterable[Allocation] = (),
+        *,
+        occupied: frozenset[int] = frozenset(),
+        kept: frozenset[int] = frozenset(),
+    ) -> None:
+        """Put a node in, or in its new form; `held` is what jobs have there, `occupied` and `kept` as in NodeRoom."""
+        known = self.nodes.get(node.id)
+        self.remove(node.id)
+        room = self.nodes[node.id] = NodeRoom(node, occupied=occupied, kept=kept)
+        if known is None or known.gpus.models.keys() != room.gpus.models.keys():
+            self.scores.forget_bins()
+            self._largest = None
+        for allocation in held:
+            room.take(allocation)
+        if occupied:
+            self._occupied.add(node.id)
+        if node.ready and not node.drained:
+            self.reopen([node.id])
+
+    def remove(self, node_id: str) -> None:
+        assert not self._supposed, "a supposition does not change which nodes there are"
+        self.close([node_id])
+        self._occupied.discard(node_id)
+        if self.nodes.pop(node_id, None) is not None:
+            self._largest = None
+
+    def close(self, node_ids: Iterable[str]) -> None:
+        """Take nodes out of what may be given, until `reopen`."""
+        for node_id in node_ids:
+            if node_id in self._open:
+                node = self.nodes[node_id]
+                self._changes(node)
+                del self._open[node_id]
+                self._unfile(node_id, len(node.gpus.whole))
+
+    def reopen(self, node_ids: Iterable[str]) -> None:
+        for node_id in node_ids:
+            node = self.nodes.get(node_id)
+            if node is not None and node_id not in self._open:
+                self._changes(node)
+                self._open[node_id] = node
+                self._file(node_id, len(node.gpus.whole))
+                self.grown += 1
+
+    def is_open(self, node_id: str) -> bool:
+        return node_id in self._open
+
+    @property
+    def open_nodes(self) -> Iterator[NodeRoom]:
+        """By id."""
+        return (self._open[node_id] for node_id in sorted(self._open))
+
+    @property
+    def gpus_free(self) -> int:
+        """On nodes that take work."""
+        return sum(free * len(node_ids) for free, node_ids in self.buckets.items())
+
+    @property
+    def gpus_occupied(self) -> int:
+        return sum(len(self.nodes[node_id].occupied) for node_id in self._occupied)
+
+    @property
+    def largest(self) -> int:
+        """How many GPUs the largest node has, whichever jobs hold them."""
+        if self._largest is None:
+            self._largest = max((len(node.gpus.models) for node in self.nodes.values()), default=0)
+        return self._largest
+
+    # what jobs hold
+
+    def take(self, allocation: Allocation) -> None:
+        node = self.nodes.get(allocation.node_id)
+        if node is not None:
+            self._changes(node)
+            free = len(node.gpus.whole)
+            node.take(allocation)
+            self._refile(node, free)
+
+    def give_back(self, allocation: Allocation) -> None:
+        node = self.nodes.get(allocation.node_id)
+        if node is not None:
+            self._changes(node)
+            free = len(node.gpus.whole)
+            node.give_back(allocation)
+            self._refile(node, free)
+            self.grown += 1
+
+    def resize(self, before: Allocation, after: Allocation) -> None:
+        """A rank has other CPUs and memory than before, on the same GPUs."""
+        node = self.nodes.get(before.node_id)
+        if node is not None:
+            self._changes(node)
+            node.cpus += before.cpus - after.cpus
+            node.memory += before.memory - after.memory
+            self.grown += after.cpus < before.cpus or after.memory < before.memory
+
+    def take_all(self, allocations: Iterable[Allocation]) -> None:
+        for allocation in allocations:
+            self.take(allocation)
+
+    def give_back_all(self, allocations: Iterable[Allocation]) -> None:
+        for allocation in allocations:
+            self.give_back(allocation)
+
+    # what-if
+
+    @contextmanager
+    def supposing(self, *, given_back: Iterable[Allocation] = (), closed: Iterable[str] = ()) -> Iterator[None]:
+        """A scope in which anything may be taken, given back, closed, reopened; `given_back` and `closed` begin it.
+
+        At its end, also by an exception, every node is again as it was, and `grown` too. Scopes may be nested.
+        """
+        grown = self.grown
+        before: dict[str, _NodeState] = {}
+        self._supposed.append(before)
+        try:
+            self.give_back_all(given_back)
+            self.close(closed)
+            yield
+        finally:
+            self._supposed.pop()
+            for node_id, state in before.items():
+                self._restore(self.nodes[node_id], state)
+            self.grown = grown
+
+    @contextmanager
+    def without(self, node_ids: Iterable[str]) -> Iterator[None]:
+        """A scope in which these nodes take no work. What is taken and given back meanwhile stays so after it."""
+        closed = [node_id for node_id in node_ids if node_id in self._open]
+        self.close(closed)
+        try:
+            yield
+        finally:
+            grown = self.grown
+            self.reopen(closed)
+            self.grown = grown  # nodes that are open again let nothing fit that did not fit before the scope
+
+    # speed
+
+    def rescore(self, job_class: str, changed: Mapping[GpuKey, float]) -> None:
+        """Other scores for some GPUs; places that are found from now on go by them."""
+        assert not self._supposed, "a supposition does not change scores"
+        self.scores.update(job_class, changed)
+        for node in self.nodes.values():  # all of them: another score of one GPU may move it and others to other bins
+            node.chunked = {}
+
+    def best_node(self, need: Hashable, cost: Callable[[NodeRoom], Cost | None]) -> tuple[Cost, NodeRoom] | None:
+        """The node where `cost` is least, and that cost. `need` identifies the cost: it has all that `cost` reads."""
+        if self._scored != self.scores.changes:
+            self._scored = self.scores.changes
+            self._forget_offers()
+        offers = self.offers.pop(need, None) or Offers(cost)
+        self.offers[need] = offers  # the last one: the need that was asked for longest ago is forgotten first
+        if len(self.offers) > OFFERS_MAX:
+            del self.offers[next(iter(self.offers))]
+        found = offers.best(self._open, self.changed)
+        return None if found is None else (found[0], self.nodes[found[1]])
+
+    def slowdown(
+        self, allocations: Iterable[Allocation], job_class: str, *, scores: Mapping[GpuKey, float] | None = None
+    ) -> float:
+        """Seconds that a second of work takes there: the score of the slowest GPU, times the locality (PAL's model).
+
+        `scores` of this class, if the room's own are not the ones to go by.
+        """
+        believed = self.scores.of(job_class) if scores is None else scores
+        slowest = 0.0
+        nodes: set[str] = set()
+        for allocation in allocations:
+            nodes.add(allocation.node_id)
+            for gpu in allocation.gpus:
+                slowest = max(slowest, believed.get((allocation.node_id, gpu), TYPICAL))
+        return (slowest or TYPICAL) * self.spread_over(nodes, job_class)
+
+    def spread_over(self, nodes: Collection[str], job_class: str) -> float:
+        """The factor by which a gang takes longer because it is on all of these nodes."""
+        if len(nodes) <= 1:
+            return 1.0
+        racks = len({self.nodes[node_id].rack for node_id in nodes if node_id in self.nodes})
+        return self.locality.factor(job_class, nodes=len(nodes), racks=racks)
+
+    # bookkeeping
+
+    def _changes(self, node: NodeRoom) -> None:
+        """Called before every change of a node, with the node as it is."""
+        node_id = node.node.id
+        if self._supposed and node_id not in self._supposed[-1]:
+            state = _NodeState(node_id in self._open, node.cpus, node.memory, node.gpus.whole, node.chunked)
+            self._supposed[-1][node_id] = state
+        self._note(node_id)
+
+    def _note(self, node_id: str) -> None:
+        if len(self.changed) >= CHANGES_MAX:
+            self._forget_offers()
+        self.changed.append(node_id)
+
+    def _restore(self, node: NodeRoom, state: _NodeState) -> None:
+        node_id = node.node.id
+        self._note(node_id)
+        if node_id in self._open:
+            self._unfile(node_id, len(node.gpus.whole))
+            del self._open[node_id]
+        node.cpus, node.memory, node.gpus.whole, node.chunked = state.cpus, state.memory, state.whole, state.chunked
+        if state.is_open:
+            self._file(node_id, len(state.whole))
+            self._open[node_id] = node
+
+    def _refile(self, node: NodeRoom, free_before: int) -> None:
+        free = len(node.gpus.whole)
+        if free != free_before and node.node.id in self._open:
+            self._unfile(node.node.id, free_before)
+            self._file(node.node.id, free)
+
+    def _file(self, node_id: str, free: int) -> None:
+        insort(self.buckets.setdefault(free, []), node_id)
+
+    def _unfile(self, node_id: str, free: int) -> None:
+        bucket = self.buckets[free]
+        del bucket[bisect_left(bucket, node_id)]
+        if not bucket:
+            del self.buckets[free]
+
+    def _forget_offers(self) -> None:
+        self.offers.clear()
+        self.changed.clear()
+
+
+def room_of(nodes: Iterable[Node], holding: Iterable[Job]) -> Room:
+    """What is free, given which jobs hold what."""
+    room = Room()
+    for node in nodes:
+        room.add(node)
+    for job in holding:
+        room.take_all(job.placement.allocations if job.placement else ())
+    return room
+
+
+def empty_room(nodes: Iterable[Node]) -> Room:
+    """As if every one of `nodes` were empty and open."""
+    room = Room()
+    for node in nodes:
+        room.add(Node(id=node.id, pool=node.pool, address=node.address, capacity=node.capacity))
+    return room

@@ -1,0 +1,117 @@
+"""Why there is no place for a job: now, or in its pool ever."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import structs
+
+from libs.domain.cluster import Node, Request
+from libs.domain.job import Cause, CauseCode
+from libs.domain.quantity import count_text, size_text
+from libs.domain.spec import JobSpec
+from libs.planning.capacity import Room, empty_room
+from libs.planning.closed import closed_text, closed_with_room
+from libs.planning.finding import find, first_unplaced
+from libs.planning.pins import why_not_there
+from libs.planning.shape import NOBODY, PlacementRequest, Shape, Want, gpus_least, shape_of, smallest
+from libs.planning.shortages import cpus_text, each_asks, gpus_text, short_in_all
+
+
+def why_not(room: Room, shape: Shape, asked: PlacementRequest = NOBODY) -> Cause | None:
+    """Why there is no place for the job now; None if there is one. The numbers are those of the moment."""
+    if find(room, shape, asked) is not None:
+        return None
+    with room.supposing():
+        want = first_unplaced(room, smallest(shape), asked)
+        assert want is not None, "it did not fit a moment ago"
+        return _why_no_place(room, want)
+
+
+def never_fits(spec: JobSpec, nodes: Sequence[Node]) -> Cause | None:
+    """Why `spec` could not start even if every one of `nodes` were empty and open; None if it could."""
+    shape = smallest(shape_of(spec))
+    cause = why_not(empty_room(nodes), shape)
+    if cause is None:
+        return None
+    if spec.pin is not None:
+        return structs.replace(cause, code=CauseCode.TOO_BIG)
+    largest = max((len(node.capacity.gpus) for node in nodes), default=0)
+    together = sum(len(node.capacity.gpus) for node in nodes)
+    sentence = (
+        f"asks for {_needs(shape)}; the largest node of pool {spec.pool} has {count_text(largest, 'GPU')},"
+        f" {cpus_text(max((node.capacity.cpus for node in nodes), default=0))} and"
+        f" {size_text(max((node.capacity.memory for node in nodes), default=0))},"
+        f" and all {len(nodes)} together have {count_text(together, 'GPU')}"
+    )
+    numbers = {
+        "gpus_asked": float(gpus_least(shape)),
+        "gpus_on_largest_node": float(largest),
+        "gpus_in_pool": float(together),
+    }
+    return Cause(code=CauseCode.TOO_BIG, sentence=sentence, numbers=numbers)
+
+
+def _why_no_place(room: Room, want: Want) -> Cause:
+    request = want.request
+    if request.node is not None:
+        return why_not_there(room, want)
+    closed = closed_text(room, request)
+    open_nodes = list(room.open_nodes)
+    if not open_nodes:
+        sentence = "no node of its pool takes work now"
+        return Cause(code=CauseCode.NO_NODES, sentence=f"{sentence}: {closed}" if closed else sentence)
+    free = [len(node.gpus_for(request)) for node in open_nodes]
+    numbers = {
+        "replicas_wanted": float(want.least),
+        "gpus_wanted": float(request.gpus),
+        "gpus_free": float(sum(free)),
+        "gpus_free_max": float(max(free)),
+        "replicas_that_fit": float(sum(node.count(request, want.least) for node in open_nodes)),
+    }
+    sentence = _no_room_sentence(want, numbers, room)
+    if closed:
+        numbers["nodes_closed"] = float(len(closed_with_room(room, request)))
+        sentence += f"; {closed}"
+    if request.gpus and (occupied := room.gpus_occupied):
+        numbers["gpus_occupied"] = float(occupied)
+        sentence += f"; {occupied} more are held by runs that should have ended"
+    return Cause(code=CauseCode.NO_ROOM, sentence=sentence, numbers=numbers)
+
+
+def _no_room_sentence(want: Want, numbers: Mapping[str, float], room: Room) -> str:
+    request, free = want.request, f"{numbers['gpus_free']:g}"
+    if request.gpus and numbers["gpus_free_max"] < request.gpus:
+        most = f"the most free on one node is {numbers['gpus_free_max']:g} ({free} free in all)"
+        found = most if numbers["gpus_free"] else "none is free"
+        return f"wants {gpus_text(request)} on one node{_times(want)}; {found}"
+    if numbers["replicas_that_fit"]:
+        short = short_in_all(room.open_nodes, request, want.least)
+        lacking = f", for want of {short} ({each_asks(request, short)})" if short else ""
+        in_all = f" ({free} GPUs free in all)" if request.gpus else ""
+        what = gpus_text(request) if request.gpus else _cpus_and_memory(request)
+        return (
+            f"wants {want.least} replicas of {what} at once;"
+            f" {numbers['replicas_that_fit']:g} would fit now{lacking}{in_all}"
+        )
+    cpus = max((node.cpus for node in room.open_nodes), default=0.0)
+    memory = max((node.memory for node in room.open_nodes), default=0)
+    gpus = (f"{gpus_text(request)} with ", f"{count_text(int(numbers['gpus_free_max']), 'GPU')}, ")
+    wanted, most = gpus if request.gpus else ("", "")
+    return (
+        f"wants {wanted}{_cpus_and_memory(request)} on one node{_times(want)};"
+        f" no node has all of it (most free: {most}{cpus_text(round(max(cpus, 0), 3))}, {size_text(max(memory, 0))})"
+    )
+
+
+def _needs(shape: Shape) -> str:
+    return " and ".join(
+        f"{want.least} × ({gpus_text(want.request)}, {cpus_text(want.request.cpus)}, {size_text(want.request.memory)})"
+        for want in shape
+    )
+
+
+def _cpus_and_memory(request: Request) -> str:
+    return f"{cpus_text(request.cpus)} and {size_text(request.memory)}"
+
+
+def _times(want: Want) -> str:
+    return "" if want.least == 1 else f", {want.least} times"

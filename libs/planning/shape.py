@@ -1,0 +1,89 @@
+"""What a job needs of a pool: its roles, how many replicas of each, what one replica needs; and for which job it is."""
+
+from msgspec import Struct, structs
+
+from libs.domain.cluster import Request
+from libs.domain.spec import JobSpec, Role
+
+
+class Want(Struct, frozen=True):
+    """`count` replicas of one role (at least `least`), each needing `request`."""
+
+    role: str
+    least: int
+    count: int
+    request: Request
+
+
+Shape = tuple[Want, ...]
+"""All roles of a job. Jobs of one shape fit, or do not fit, alike."""
+
+
+class PlacementRequest(Struct, frozen=True):
+    """The job that a place is for, as far as a placement may care. `key` stands in for dice where some are thrown."""
+
+    job_class: str = ""
+    key: str = ""
+
+
+NOBODY = PlacementRequest()
+
+
+def shape_of(spec: JobSpec) -> Shape:
+    """Of a job that is pinned to GPUs, each role begins behind the GPUs of the role before."""
+    wants: list[Want] = []
+    node, gpu = (None, None) if spec.pin is None else (spec.pin.node, spec.pin.gpu)
+    for name, role in spec.roles.items():
+        wants.append(Want(name, role.replicas.least, role.replicas.want, _request(role, spec.gpu_model, node, gpu)))
+        gpu = None if gpu is None else gpu + role.gpus * role.replicas.want
+    return tuple(wants)
+
+
+def gpus_of(shape: Shape) -> int:
+    return sum(want.count * want.request.gpus for want in shape)
+
+
+def gpus_least(shape: Shape) -> int:
+    """How many GPUs start a job of this shape."""
+    return sum(want.least * want.request.gpus for want in shape)
+
+
+def smallest(shape: Shape) -> Shape:
+    """The shape with as few replicas as start the job."""
+    return tuple(structs.replace(want, count=want.least) for want in shape)
+
+
+def between(shape: Shape, part: int, parts: int) -> Shape:
+    """The shape with `part` of `parts` of what each role wants beyond its least."""
+    return tuple(structs.replace(want, count=want.least + (want.count - want.least) * part // parts) for want in shape)
+
+
+def with_more(shape: Shape, index: int, more: int) -> Shape:
+    """The shape with `more` replicas of the role at `index`."""
+    grown = structs.replace(shape[index], count=shape[index].count + more)
+    return (*shape[:index], grown, *shape[index + 1 :])
+
+
+def is_pinned(shape: Shape) -> bool:
+    """Whether a role must run on one node, and perhaps on certain GPUs there."""
+    return any(want.request.node is not None for want in shape)
+
+
+def pinned_gpus(want: Want, count: int) -> list[tuple[int, ...]]:
+    """The GPUs of each of `count` replicas, from the first GPU that `want` is pinned to; empty if to none by index."""
+    first, size = want.request.gpu, want.request.gpus
+    if first is None or not size:
+        return []
+    return [tuple(range(first + at * size, first + (at + 1) * size)) for at in range(count)]
+
+
+def _request(role: Role, model: str | None, node: str | None, gpu: int | None) -> Request:
+    return Request(
+        gpus=role.gpus,
+        cpus=role.cpus,
+        memory=role.memory_bytes,
+        model=model if role.gpus else None,
+        egress=role.egress_bytes,
+        node=node,
+        gpu=gpu if role.gpus else None,
+    )
