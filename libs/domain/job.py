@@ -240,34 +240,52 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attained_gpu_seconds: float | None = None  # likewise
 
 
+class JobChange(Struct, frozen=True):
+    """A step, and its job before and after it: what a store is given to write."""
+
+    before: Job
+    step: Step
+    after: Job
+
+
+def changed(job: Job, step: Step) -> JobChange:
+    return JobChange(job, step, after(job, step))
+
+
 def after(job: Job, step: Step) -> Job:
-    """`job` once `step` is taken: what the database's own statement makes of it. Asserts that the step is legal."""
+    """The job after the step: the law of steps, which every store writes as it is. Asserts that the step is legal."""
     assert step.version == job.version, f"{job.id}: step for version {step.version} of {job.version}"
     assert STEPS.get((job.state, step.event)) is step.to, f"{job.id}: {step.event} from {job.state} to {step.to}"
     requeued = step.event is JobEvent.REQUEUED
     assert step.epoch == job.epoch + requeued, f"{job.id}: epoch {step.epoch} after {job.epoch} by {step.event}"
+    placement = None if step.to is JobState.QUEUED else step.placement or job.placement
+    assert placement is not None or not step.to.holding, f"{job.id}: {step.to} without a placement"
     exit_code = job.exit_code if step.exit_code is None else step.exit_code
     waiting_for = step.cause if step.event is JobEvent.WAITING else None
     stopping_for = step.cause if step.event is JobEvent.STOPPING else job.stopping_for
+    at = round(step.at, 6)  # times are kept to the microsecond
+    held = max(0.0, at - job.held_since) if job.state.holding and not step.to.holding else 0.0
+    attained = job.attained_seconds if step.attained_seconds is None else step.attained_seconds
+    attained_gpus = job.attained_gpu_seconds if step.attained_gpu_seconds is None else step.attained_gpu_seconds
     return structs.replace(
         job,
         state=step.to,
         version=job.version + 1,
         epoch=step.epoch,
-        since=job.since if step.to is job.state else step.at,
+        since=job.since if step.to is job.state else at,
         priority=job.priority if step.priority is None else step.priority,
         attempts=job.attempts if step.attempts is None else step.attempts,
-        not_before=job.not_before if step.not_before is None else step.not_before,
-        placement=None if step.to is JobState.QUEUED else step.placement or job.placement,
+        not_before=job.not_before if step.not_before is None else round(step.not_before, 6),
+        placement=placement,
         stopping_for=stopping_for if step.to is JobState.STOPPING else None,
         waiting_for=job.waiting_for if step.event is JobEvent.REPRIORITISED else waiting_for,
-        started_at=step.at if step.event is JobEvent.STARTED else None if requeued else job.started_at,
-        ended_at=step.at if step.to.final else None,
+        started_at=at if step.event is JobEvent.STARTED else None if requeued else job.started_at,
+        ended_at=at if step.to.final else None,
         exit_code=None if step.event is JobEvent.PLACED else exit_code,
         progress=job.progress if step.progress is None else step.progress,
-        placed_at=(step.at if step.event is JobEvent.PLACED else job.placed_at) if step.to.holding else None,
-        attained_seconds=_attained(job, step),
-        attained_gpu_seconds=_attained_gpus(job, step),
+        placed_at=(at if step.event is JobEvent.PLACED else job.placed_at) if step.to.holding else None,
+        attained_seconds=round(attained + held, 6),
+        attained_gpu_seconds=attained_gpus + (round(held, 6) * job.gpus_held if held else 0.0),
         nodes=_nodes(job, step),
     )
 
@@ -276,19 +294,3 @@ def _nodes(job: Job, step: Step) -> tuple[str, ...] | None:
     if job.nodes is None or step.event is not JobEvent.PLACED or step.placement is None:
         return job.nodes
     return tuple(sorted({*job.nodes, *(allocation.node_id for allocation in step.placement.allocations)}))
-
-
-def _attained(job: Job, step: Step) -> float:
-    """To the microsecond, as times are kept."""
-    before = job.attained_seconds if step.attained_seconds is None else step.attained_seconds
-    return round(before + _held_until(job, step), 6)
-
-
-def _attained_gpus(job: Job, step: Step) -> float:
-    before = job.attained_gpu_seconds if step.attained_gpu_seconds is None else step.attained_gpu_seconds
-    return before + round(_held_until(job, step), 6) * job.gpus_held
-
-
-def _held_until(job: Job, step: Step) -> float:
-    """For how many seconds the job held its GPUs, if `step` gives them back; else 0."""
-    return max(0.0, step.at - job.held_since) if job.state.holding and not step.to.holding else 0.0

@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
+from libs.domain.job import Cause, CauseCode, JobChange, JobState, Placement
+from libs.domain.spec import JobSpec
+
 JOB_SUBJECT = "weft.events.jobs."
 NODE_SUBJECT = "weft.events.nodes."
 NODE_EVENTS = ("joined", "changed", "lost", "returned", "drained", "resumed", "removed")
@@ -40,6 +43,61 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def message_id(self) -> str:
         """The same for every copy of this event: JetStream recognises a repeat by it."""
         return f"{self.topic}/{self.subject_id}/{self.version}"
+
+
+class JobEventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an event says of a job: how the job is after the step, and what the step gave."""
+
+    job_id: str
+    name: str
+    tenant: str
+    pool: str
+    state: str
+    epoch: int
+    version: int
+    priority: int
+    cause: Cause
+    placement: Placement | None = None
+    exit_code: int | None = None
+    progress: dict[str, float] | None = None
+    attempts: int | None = None
+    not_before: float | None = None
+
+
+def submission_data(job_id: str, tenant: str, spec: JobSpec) -> JobEventData:
+    """What the event of a job's submission says."""
+    return JobEventData(
+        job_id=job_id,
+        name=spec.name,
+        tenant=tenant,
+        pool=spec.pool,
+        state=JobState.QUEUED,
+        epoch=0,
+        version=1,
+        priority=spec.priority,
+        cause=Cause(code=CauseCode.SUBMITTED, sentence=f"submitted by {tenant}", by=tenant),
+    )
+
+
+def step_data(change: JobChange) -> JobEventData:
+    """What the event of a step says."""
+    step, job = change.step, change.after
+    return JobEventData(
+        job_id=job.id,
+        name=job.name,
+        tenant=job.tenant,
+        pool=job.pool,
+        state=job.state,
+        epoch=job.epoch,
+        version=job.version,
+        priority=job.priority,
+        cause=step.cause,
+        placement=step.placement,
+        exit_code=step.exit_code,
+        progress=step.progress,
+        attempts=step.attempts,
+        not_before=None if step.not_before is None else round(step.not_before, 6),
+    )
 
 
 class CloudEvent(Struct, frozen=True, kw_only=True):

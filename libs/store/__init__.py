@@ -19,7 +19,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from libs.domain.cluster import Node
-from libs.domain.job import Job, JobState, Step
+from libs.domain.job import Job, JobChange, JobState
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
@@ -314,11 +314,12 @@ class SchedulerStore(RelayStore, Protocol):
 
     async def job(self, job_id: str) -> Job | None: ...
 
-    async def take(self, lease: Lease, steps: Sequence[Step], *, record: Record | None = None) -> list[bool]:
-        """Take each step in order, if its guard holds; True where it did. A job may take several in one call.
+    async def take(self, lease: Lease, changes: Sequence[JobChange], *, record: Record | None = None) -> list[bool]:
+        """Store each step whose job is still at its version, with its event; True where it was. A job may take several
+        steps in one call. GPUs are compared once all steps are taken: one may give back what another gets.
 
-        A step with an `ask` removes that ask with it. `record` says what they were decided from: no step is taken
-        without it. Raises LeaseLostError, DoubleAllocationError, UnlawfulError: then nothing is taken.
+        A step with an `ask` deletes that ask. `record` is what they were decided from: no step is taken without it.
+        Raises LeaseLostError, DoubleAllocationError, UnlawfulError: then nothing is taken.
         """
 
     async def record(self, lease: Lease, record: Record) -> None:

@@ -13,12 +13,12 @@ import msgspec
 from msgspec import UNSET
 
 from libs.domain.cluster import Node
-from libs.domain.job import FINAL, Job, JobState, Step
+from libs.domain.job import FINAL, Job, JobChange, JobState
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
 from libs.messages.asks import Ask, AskKind, Tune
-from libs.messages.events import Event
+from libs.messages.events import Event, submission_data
 from libs.messages.history import Record
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
 from libs.store import (
@@ -48,6 +48,7 @@ from libs.store.rows import (
     lease_of,
     node_of,
     spec_of,
+    steps_of,
     tenant_of,
     use_of,
 )
@@ -97,8 +98,9 @@ class PostgresStore:
     ) -> StoredSubmission:
         encoded = msgspec.json.encode(spec)
         most = (None, None) if allowance is None else (allowance.jobs_open_max, allowance.spec_bytes_max)
+        said = as_json(submission_data(job_id, tenant, spec))
         row = await self._row(
-            "submit", job_id, tenant, key, spec.pool, spec.name, encoded.decode(), hash_of(spec), at, *most
+            "submit", job_id, tenant, key, spec.pool, spec.name, encoded.decode(), hash_of(spec), at, *most, said
         )
         assert row is not None, "what is used is always told"
         if row["id"] is not None:
@@ -263,7 +265,7 @@ class PostgresStore:
 
     async def admit(self, lease: Lease, *, pool: str, limit: int) -> list[Job]:
         rows = await self._rows("admit", lease.name, lease.holder, lease.epoch, pool, limit, ADMITTED_BYTES_MAX)
-        return await self.jobs_of([row["id"] for row in rows])
+        return await _decoded(rows)
 
     async def asks(self, *, pool: str, limit: int) -> list[Ask]:
         return [ask_of(row) for row in await self._rows("asks", pool, limit)]
@@ -274,16 +276,16 @@ class PostgresStore:
     async def open_jobs(self, *, pool: str) -> list[Job]:
         return await self._jobs_in(pool, {state for state in JobState if not state.final})
 
-    async def take(self, lease: Lease, steps: Sequence[Step], *, record: Record | None = None) -> list[bool]:
-        if not steps:
+    async def take(self, lease: Lease, changes: Sequence[JobChange], *, record: Record | None = None) -> list[bool]:
+        if not changes:
             return []
-        held = (lease.name, lease.holder, lease.epoch)
+        written = (lease.name, lease.holder, lease.epoch, *steps_of(changes))
         if record is None:
-            rows = await self._rows("take", *held, as_json(steps))
+            rows = await self._rows("take", *written)
         else:
-            rows = await self._rows("take_recorded", *held, as_json(steps), *columns_of(record))
+            rows = await self._rows("take_recorded", *written, *columns_of(record))
         taken = {row["ordinal"] for row in rows}
-        return [ordinal in taken for ordinal in range(1, len(steps) + 1)]
+        return [ordinal in taken for ordinal in range(1, len(changes) + 1)]
 
     async def save_node(
         self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
@@ -344,7 +346,7 @@ class PostgresStore:
         jobs: list[Job] = []
         while len(jobs) < most:
             page = await self._rows(query, *arguments, jobs[-1].seq if jobs else 0, PAGE_JOBS, PAGE_BYTES)
-            jobs += await asyncio.to_thread(_jobs_of, page) if len(page) > FEW_JOBS else _jobs_of(page)
+            jobs += await _decoded(page)
             if not page:
                 break
         return jobs
@@ -448,6 +450,10 @@ def _full(row: Row, allowance: Allowance, spec_bytes: int) -> str:
     reason = full(use_of(row), allowance, spec_bytes=spec_bytes)
     assert reason is not None, "nothing was stored, and there is room"
     return reason
+
+
+async def _decoded(rows: Sequence[Row]) -> list[Job]:
+    return await asyncio.to_thread(_jobs_of, rows) if len(rows) > FEW_JOBS else _jobs_of(rows)
 
 
 def _jobs_of(rows: Sequence[Row]) -> list[Job]:

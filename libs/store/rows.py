@@ -2,20 +2,22 @@
 
 import hashlib
 import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from libs.domain.cluster import Capacity, Node
-from libs.domain.job import Cause, Job, JobState, Placement
+from libs.domain.job import Cause, Job, JobChange, JobState, Placement
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, AllowanceChosen, Use
 from libs.messages.asks import Ask, AskKind, Tune
-from libs.messages.events import Event
+from libs.messages.events import Event, step_data
 from libs.messages.history import Record
 from libs.messages.signals import Curve, CurvePoint
-from libs.store import Envelope, TenantKept
+from libs.store import Envelope, TenantKept, UnlawfulError
 from libs.store.asking import Row
 
 _ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -23,7 +25,8 @@ _ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 def as_json(value: object) -> str:
     """As JSON that Postgres takes: what a node says may hold a zero byte, which no text there can."""
-    return _ZERO_BYTE.sub(r"\1\\ufffd", msgspec.json.encode(value).decode())
+    text = msgspec.json.encode(value).decode()
+    return _ZERO_BYTE.sub(r"\1\\ufffd", text) if "\\u0000" in text else text
 
 
 def as_text(value: str) -> str:
@@ -42,6 +45,74 @@ def columns_of(record: Record) -> tuple[Any, ...]:
         record.steps,
         record.body,
     )
+
+
+def steps_of(changes: Sequence[JobChange]) -> tuple[str, str]:
+    """Steps as `store_steps` is given them: what changes in the rows of their jobs, and the events.
+
+    A column that stays as it is is left out, so what a later version keeps in columns of its own stays too. Where a job
+    takes several steps, each is in a round of its own.
+    """
+    rounds: list[list[dict[str, Any]]] = []
+    events: list[dict[str, Any]] = []
+    count_of: dict[str, int] = {}
+    for ordinal, change in enumerate(changes, 1):
+        step = change.step
+        count = count_of[step.job_id] = count_of.get(step.job_id, 0) + 1
+        if count > len(rounds):
+            rounds.append([])
+        row = {"version": change.after.version, "last_event": step.event, **_columns(change)}
+        rounds[count - 1].append({"ordinal": ordinal, "id": step.job_id, "version": step.version, "row": row})
+        data = step_data(change)
+        events.append({"ordinal": ordinal, "event": step.event, "at": step.at, "ask": step.ask, "data": data})
+    return as_json(rounds), as_json(events)
+
+
+def _columns(change: JobChange) -> dict[str, Any]:
+    """The columns that a step changes."""
+    before, after = change.before, change.after
+    return {
+        column: written(value)
+        for name, column, written in _COLUMNS
+        if (value := getattr(after, name)) is not getattr(before, name)
+    }
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _time(at: float | None) -> datetime | None:
+    try:
+        return None if at is None else datetime.fromtimestamp(at, UTC)
+    except (ValueError, OverflowError) as error:
+        raise UnlawfulError(f"the time {at}: {error}") from error
+
+
+def _interval(seconds: float) -> str:
+    return f"{seconds:.6f} s"
+
+
+_COLUMNS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
+    ("state", "state", _as_is),
+    ("epoch", "epoch", _as_is),
+    ("priority", "priority", _as_is),
+    ("attempts", "attempts", _as_is),
+    ("not_before", "not_before", _time),
+    ("since", "since", _time),
+    ("stopping_for", "stopping_for", _as_is),
+    ("waiting_for", "waiting_for", _as_is),
+    ("placement", "placement", _as_is),
+    ("started_at", "started_at", _time),
+    ("ended_at", "ended_at", _time),
+    ("exit_code", "exit_code", _as_is),
+    ("progress", "progress", _as_is),
+    ("placed_at", "placed_at", _time),
+    ("attained_seconds", "attained", _interval),
+    ("attained_gpu_seconds", "attained_gpu_seconds", _as_is),
+    ("nodes", "nodes", _as_is),
+)
+"""The fields of a job that a step may change: each with its column in `jobs`, and how it is written there."""
 
 
 def hash_of(spec: JobSpec) -> bytes:

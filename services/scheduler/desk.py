@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from libs.bus import Bus
-from libs.domain.job import JobEvent, Step
+from libs.domain.job import JobChange, JobEvent, Step
 from libs.domain.lease import Lease
 from libs.messages.asks import OutboxFilled
 from libs.messages.history import Record
@@ -181,7 +181,7 @@ class Desk:
         lease = await self._mind_the_past(lease, waiting)
         if self._loaded_for != lease.epoch:
             await self._load(lease)
-        now = self._clock()
+        now = round(self._clock(), 6)  # as times are stored: what is due now is due now when it is read again
         self._journal.begin(now)
         steps: list[Step] = []
         steps += await self._take_in_asks(lease, now)
@@ -340,7 +340,7 @@ class Desk:
     async def _take(self, lease: Lease, steps: Sequence[Step], record: Record | None, now: float) -> list[bool]:
         """Take them together; if the store calls one of them unlawful, each by itself: it harms no other job."""
         try:
-            taken = await self._store.take(lease, steps, record=record)
+            taken = await self._store.take(lease, self._changes(steps), record=record)
         except UnlawfulError:
             if record is not None:  # it was not stored either; alone it harms nothing
                 await self._store.record(lease, record)
@@ -355,14 +355,14 @@ class Desk:
         if step.job_id in self._refused:
             return True  # it was decided on top of a step that is not taken, and falls with it
         try:
-            return (await self._store.take(lease, [step]))[0]
+            return (await self._store.take(lease, self._changes([step])))[0]
         except UnlawfulError as error:
             logger.critical("a step is unlawful", extra={"job": step.job_id, "step": step.event, "error": str(error)})
         self._refused.add(step.job_id)
         instead = self._journal.not_stored(step, now)
         record = await self._record()
         try:
-            taken = await self._store.take(lease, instead, record=record) if instead else []
+            taken = await self._store.take(lease, self._changes(instead), record=record) if instead else []
         except UnlawfulError as error:
             logger.critical("nor is what was to replace it lawful", extra={"job": step.job_id, "error": str(error)})
             return False
@@ -371,6 +371,9 @@ class Desk:
             await self._store.drop_asks(lease, [step.ask])
         self._recorded(record)
         return all(taken)
+
+    def _changes(self, steps: Sequence[Step]) -> list[JobChange]:
+        return [self.core.picture.change_of(step) for step in steps]
 
     async def _save_node(self, lease: Lease, change: NodeChange) -> None:
         """A node that the store refuses goes on without a row there; that harms no other."""

@@ -8,7 +8,7 @@ import pytest
 from msgspec import Struct
 
 from libs.bus.memory import MemoryBus
-from libs.domain.job import STEPS, CauseCode, Job, JobEvent, Placement, Step
+from libs.domain.job import STEPS, CauseCode, Job, JobEvent, Placement, Step, changed
 from libs.domain.lease import Lease
 from libs.domain.spec import TuningMode
 from libs.messages.asks import AskKind, AskStored
@@ -104,7 +104,7 @@ class Pool:
             assert ask.tune is not None
             self.asked.append(ask.tune.cause.code)
             self.trained.take(ask.tune, self.now)
-            step = Step(
+            tuned = Step(
                 job_id=self.job.id,
                 version=self.job.version,
                 event=JobEvent.TUNED,
@@ -115,7 +115,7 @@ class Pool:
                 placement=Placement(allocations=self.trained.held, master_port=20000),
                 ask=ask.id,
             )
-            assert await self.world.scheduler.take(self.lease, [step]) == [True]
+            assert await self.world.scheduler.take(self.lease, [changed(self.job, tuned)]) == [True]
             found = await self.world.scheduler.job(self.job.id)
             assert found is not None
             self.job = self.trained.job = found

@@ -1,22 +1,25 @@
 """What only a database can promise, or refuse; and that the store in one process does to a job what it does."""
 
+import json
 from contextlib import AsyncExitStack
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from libs.domain.job import STEPS, Cause, CauseCode, Job, JobEvent, JobState, Step
+from libs.domain.job import STEPS, Cause, CauseCode, Job, JobEvent, JobState, Step, changed
 from libs.domain.lease import Lease
-from libs.messages.events import Event
+from libs.messages.events import Event, step_data
 from libs.store import DoubleAllocationError, StoreUnavailableError, UnlawfulError
 from libs.store.memory import MemoryStore
 from libs.store.postgres import PostgresStore
+from libs.store.rows import as_json
 from tests.support import postgres
 from tests.support.builders import spec
-from tests.support.steps import placement
+from tests.support.steps import changes_of, placement, step
 from tests.support.stores import AT, World, told
 
 _E, _S = JobEvent, JobState
@@ -144,7 +147,41 @@ async def test_no_event_is_skipped_however_transactions_interleave(
     assert seen == await real.gateway.events()
 
 
-# after() against the database's own statement
+async def test_the_function_that_the_version_before_calls_obeys_the_same_law(real: postgres.Stores) -> None:
+    """In an upgrade a scheduler of the version before may lead: what it leaves is what this version would leave."""
+    world = World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator)
+    lease = await world.lead()
+    (job,) = await world.admitted(lease, "j-1", gpus=2)
+    where = placement(("n", 0), ("n", 1))
+    lives: list[tuple[JobEvent, dict[str, Any]]] = [
+        (_E.WAITING, {}),
+        (_E.REPRIORITISED, {"priority": 3}),
+        (_E.PLACED, {"placement": where}),
+        (_E.STARTING, {}),
+        (_E.STARTED, {}),
+        (_E.STOPPING, {"progress": {"step": 1.5}}),
+        (_E.REQUEUED, {"attempts": 1, "not_before": AT + 99.25, "exit_code": 1}),
+        (_E.PLACED, {"placement": where, "attained_seconds": 0.0, "attained_gpu_seconds": 0.0}),
+        (_E.FAILED, {"exit_code": 2}),
+    ]
+    connection = await real.server.connect("scheduler")
+    try:
+        for number, (event, fields) in enumerate(lives):
+            change = changed(job, step(job, event, at=AT + number, **fields))
+            taken = await connection.fetchval(
+                "SELECT take_steps($1, $2, $3, $4::jsonb)",
+                *(lease.name, lease.holder, lease.epoch, as_json([change.step])),
+            )
+            assert taken == 1
+            job = await world.known("j-1")
+            assert job == change.after
+            (event_stored,) = await world.gateway.story("j-1", after=job.version - 1)
+            assert told(event_stored) == json.loads(msgspec.json.encode(step_data(change)))
+    finally:
+        await connection.close()
+
+
+# the store in one process against the one in Postgres
 
 numbers = st.dictionaries(st.sampled_from(["step", "loss"]), st.floats(-1e6, 1e6), max_size=2)
 causes = st.builds(
@@ -191,9 +228,9 @@ def attempt(job: Job, drawn: tuple[JobEvent, dict[str, Any], int, str]) -> Step:
     )
 
 
-async def outcome(store: MemoryStore | PostgresStore, lease: Lease, made: Step) -> Any:
+async def outcome(store: MemoryStore | PostgresStore, lease: Lease, job: Job, made: Step) -> Any:
     try:
-        return await store.take(lease, [made])
+        return await store.take(lease, changes_of([job], [made]))
     except UnlawfulError:
         return "illegal"
     except DoubleAllocationError:
@@ -221,7 +258,7 @@ async def test_any_steps_make_the_same_job_in_memory_and_in_postgres(
         job = await memory.job(f"j-{number % 2}")
         assert job is not None
         made = attempt(job, drawn)
-        found = [await outcome(store, lease, made) for store, lease in zip(stores, leases, strict=True)]
+        found = [await outcome(store, lease, job, made) for store, lease in zip(stores, leases, strict=True)]
         assert found[0] == found[1], made
         assert await memory.jobs(tenant=None) == await real.gateway.jobs(tenant=None)
     for job_id in ("j-0", "j-1"):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from libs.domain.job import Cause, CauseCode, JobEvent, JobState
+from libs.domain.job import Cause, CauseCode, JobEvent, JobState, changed
 from libs.messages.history import Record
 from libs.store import (
     DoubleAllocationError,
@@ -48,10 +48,10 @@ async def test_steps_and_what_they_were_decided_from_are_stored_together_or_not_
     lease = await world.lead()
     first, second = await world.admitted(lease, "j-1", "j-2")
     fits = Cause(code=CauseCode.FITS)
-    placed = step(first, _E.PLACED, at=AT, cause=fits, placement=placement(("node-1", 0)))
+    placed = changed(first, step(first, _E.PLACED, at=AT, cause=fits, placement=placement(("node-1", 0))))
     assert await world.scheduler.take(lease, [placed], record=record(1)) == [True]
     assert await numbers(world) == [1]
-    twice = step(second, _E.PLACED, at=AT, cause=fits, placement=placement(("node-1", 0)))
+    twice = changed(second, step(second, _E.PLACED, at=AT, cause=fits, placement=placement(("node-1", 0))))
     with pytest.raises(DoubleAllocationError):
         await world.scheduler.take(lease, [twice], record=record(2))
     assert await numbers(world) == [1]
@@ -68,7 +68,7 @@ async def test_who_lost_the_lease_writes_no_history(world: World) -> None:
     with pytest.raises(LeaseLostError):
         await world.scheduler.record(lease, record(3))
     with pytest.raises(LeaseLostError):
-        await world.scheduler.take(lease, [step(job, _E.CANCELLED, at=AT)], record=record(3))
+        await world.scheduler.take(lease, [changed(job, step(job, _E.CANCELLED, at=AT))], record=record(3))
     with pytest.raises(LeaseLostError):
         await world.scheduler.trim_history(lease, before=AT, bytes_max=0)
     assert await numbers(world) == [1, 2]

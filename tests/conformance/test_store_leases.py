@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec import structs
 
-from libs.domain.job import JobEvent
+from libs.domain.job import JobEvent, changed
 from libs.domain.lease import Lease, Pledge
 from libs.messages.asks import AskKind
 from libs.store import LeaseLostError
@@ -109,7 +109,7 @@ async def test_what_a_former_leader_writes_is_refused_whole(world: World) -> Non
     store = world.scheduler
     for former in (stale, forged, Lease(name="nobodys", holder="old", epoch=1, seq=0)):
         for writing in (
-            store.take(former, [step(job, _E.WAITING, at=AT)]),
+            store.take(former, [changed(job, step(job, _E.WAITING, at=AT))]),
             store.admit(former, pool="default", limit=1),
             store.drop_asks(former, [asks[0].id]),
             store.save_node(former, node(drained=True), event="drained", cause=""),

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from libs.bus import Bus, NoAnswerError, StreamEvent
-from libs.domain.job import Allocation, Job, Step
+from libs.domain.job import Allocation, Job, JobChange
 from libs.domain.lease import Lease
 from libs.messages.connection import Connection
 from libs.messages.nodes import EndReason, NodeDesired, NodeReported, RunSeen
@@ -23,6 +23,7 @@ from services.scheduler.thinking.peers import Bond, Peers
 from tests.simulation.cluster import WatchedStore
 from tests.simulation.outage import through_an_outage
 from tests.simulation.simulate import Variation
+from tests.support.steps import forced
 
 
 class UnguardedStore(WatchedStore):
@@ -31,11 +32,11 @@ class UnguardedStore(WatchedStore):
     def _must_hold(self, lease: Lease) -> None:
         pass
 
-    async def take(self, lease: Lease, steps: Sequence[Step], **named: Any) -> list[bool]:
+    async def take(self, lease: Lease, changes: Sequence[JobChange], **named: Any) -> list[bool]:
         taken: list[bool] = []
-        for step in steps:
-            job = self._jobs.get(step.job_id)
-            newest = step if job is None else structs.replace(step, version=job.version)
+        for change in changes:
+            job = self._jobs.get(change.before.id, change.before)
+            newest = forced(job, structs.replace(change.step, version=job.version))
             taken += await super().take(lease, [newest], **named)
         return taken
 

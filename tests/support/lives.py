@@ -8,7 +8,7 @@ from msgspec import structs
 
 from libs.bus.memory import MemoryBus
 from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, WORKLOAD_LABEL
-from libs.domain.job import Cause, CauseCode, JobState, Step
+from libs.domain.job import Cause, CauseCode, JobChange, JobState
 from libs.domain.lease import Lease
 from libs.messages.asks import AskKind, RankTuning, Tune
 from libs.messages.history import Record
@@ -45,14 +45,14 @@ class _Store(MemoryStore):
         self.away = 0
         self.unlawful = 0
 
-    async def take(self, lease: Lease, steps: Sequence[Step], *, record: Record | None = None) -> list[bool]:
+    async def take(self, lease: Lease, changes: Sequence[JobChange], *, record: Record | None = None) -> list[bool]:
         if self.away:
             self.away -= 1
             raise StoreUnavailableError("on purpose")
-        if self.unlawful and steps:
+        if self.unlawful and changes:
             self.unlawful -= 1
             raise UnlawfulError("on purpose")
-        return await super().take(lease, steps, record=record)
+        return await super().take(lease, changes, record=record)
 
 
 class Life:

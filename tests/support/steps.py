@@ -1,8 +1,22 @@
 """Jobs taken from step to step, as a scheduler would, with whatever store the test has."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from libs.domain.job import STEPS, Allocation, Cause, CauseCode, Job, JobEvent, Placement, Step
+from msgspec import structs
+
+from libs.domain.job import (
+    STEPS,
+    Allocation,
+    Cause,
+    CauseCode,
+    Job,
+    JobChange,
+    JobEvent,
+    Placement,
+    Step,
+    changed,
+)
 from libs.domain.lease import Lease
 from libs.store import SchedulerStore
 
@@ -45,9 +59,37 @@ def step(job: Job, event: JobEvent, *, at: float, **fields: Any) -> Step:
     return Step(**{**made, **fields})
 
 
+def forced(job: Job, step: Step) -> JobChange:
+    """A change that a scheduler without the law would make: legal or not, the job is where the step says."""
+    try:
+        return changed(job, step)
+    except AssertionError:
+        unlawful = structs.replace(
+            job,
+            state=step.to,
+            version=job.version + 1,
+            epoch=step.epoch,
+            placement=step.placement or job.placement,
+            stopping_for=step.cause if step.to.value == "stopping" else None,
+        )
+        return JobChange(job, step, unlawful)
+
+
+def changes_of(jobs: Iterable[Job], steps: Iterable[Step]) -> list[JobChange]:
+    """The steps in order, from the jobs as they are. A step of another version is decided on a job that never was."""
+    known = {job.id: job for job in jobs}
+    found: list[JobChange] = []
+    for one in steps:
+        job = known.get(one.job_id, structs.replace(next(iter(known.values())), id=one.job_id))
+        found.append(forced(structs.replace(job, version=one.version), one))
+        if one.job_id in known and job.version == one.version:
+            known[one.job_id] = found[-1].after
+    return found
+
+
 async def go(store: SchedulerStore, lease: Lease, job: Job, event: JobEvent, *, at: float, **fields: Any) -> Job:
     """Take one step that must be taken, and return the job as the store then has it."""
-    assert await store.take(lease, [step(job, event, at=at, **fields)]) == [True]
+    assert await store.take(lease, [changed(job, step(job, event, at=at, **fields))]) == [True]
     found = await store.job(job.id)
     assert found is not None
     return found

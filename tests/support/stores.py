@@ -19,6 +19,7 @@ from tests.simulation.history import History
 from tests.simulation.place import Place
 from tests.support import postgres
 from tests.support.builders import spec
+from tests.support.steps import changes_of
 from tests.support.virtual_time import Process
 
 AT = 1_700_000_000.0
@@ -48,7 +49,8 @@ class World(Struct):
         return born
 
     async def take(self, lease: Lease, *steps: Step) -> list[bool]:
-        return await self.scheduler.take(lease, steps)
+        jobs = await self.gateway.jobs(tenant=None, limit=1000)
+        return await self.scheduler.take(lease, changes_of(jobs, steps))
 
     async def known(self, job_id: str) -> Job:
         job = await self.gateway.job(job_id)

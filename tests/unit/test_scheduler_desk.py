@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from libs.bus.memory import MemoryBus
-from libs.domain.job import CauseCode, Job, JobEvent, JobState, Step
+from libs.domain.job import CauseCode, Job, JobChange, JobEvent, JobState, Step
 from libs.domain.lease import Lease
 from libs.messages.asks import Ask, AskKind
 from libs.messages.history import Record
@@ -34,13 +34,13 @@ class FailingStore(MemoryStore):
         self.refuses: Callable[[Step], bool] = lambda step: False  # as a column does that cannot hold it
         self.reads = 0
 
-    async def take(self, lease: Lease, steps: Sequence[Step], *, record: Record | None = None) -> list[bool]:
+    async def take(self, lease: Lease, changes: Sequence[JobChange], *, record: Record | None = None) -> list[bool]:
         if self.away:
             self.away -= 1
             raise StoreUnavailableError("on purpose")
-        if any(step.job_id == self.unlawful or self.refuses(step) for step in steps):
+        if any(step.job_id == self.unlawful or self.refuses(step) for step in (change.step for change in changes)):
             raise UnlawfulError("on purpose")
-        return await super().take(lease, steps, record=record)
+        return await super().take(lease, changes, record=record)
 
     async def open_jobs(self, *, pool: str) -> list[Job]:
         self.reads += 1

@@ -4,20 +4,20 @@ It has no clock and no randomness: the same calls in the same order leave the sa
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress, islice
 from typing import Any
 
 import msgspec
 from msgspec import structs
 
 from libs.domain.cluster import Node
-from libs.domain.job import HOLDING, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step, after
+from libs.domain.job import HOLDING, Job, JobChange, JobEvent, JobState, after
 from libs.domain.lease import Lease
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, Use, full
 from libs.messages.asks import Ask, AskKind, Tune
-from libs.messages.events import Event
+from libs.messages.events import Event, JobEventData, step_data, submission_data
 from libs.messages.history import Record
 from libs.messages.signals import GpuScore
 from libs.store import (
@@ -89,8 +89,8 @@ class MemoryStore(Tokens, History, LearntTables):
         if key is not None:
             self._keys[tenant, key] = (job_id, spec_hash)
         self._add_ask(AskKind.SUBMIT, subject_id=job_id, pool=spec.pool, tenant=tenant, at=at)
-        cause = Cause(code=CauseCode.SUBMITTED, sentence=f"submitted by {tenant}", by=tenant)
-        self._tell("jobs", JobEvent.SUBMITTED, job_id, 1, at, {**_facts(job), "cause": cause}, tenant=tenant)
+        data = submission_data(job_id, tenant, spec)
+        self._tell("jobs", JobEvent.SUBMITTED, job_id, 1, at, data, tenant=tenant)
         return StoredSubmission(job_id=job_id, created=True)
 
     async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> StoredSubmission | None:
@@ -213,39 +213,43 @@ class MemoryStore(Tokens, History, LearntTables):
     async def open_jobs(self, *, pool: str) -> list[Job]:
         return self._jobs_in(pool, {state for state in JobState if not state.final})
 
-    async def take(self, lease: Lease, steps: Sequence[Step], *, record: Record | None = None) -> list[bool]:
-        if not steps:
+    async def take(self, lease: Lease, changes: Sequence[JobChange], *, record: Record | None = None) -> list[bool]:
+        if not changes:
             return []
         self._must_hold(lease)
-        # Worked out aside first: where one step cannot be, none is.
+        # All is made ready first: where one step is refused, nothing changes.
         moved: dict[str, Job] = {}
-        slots = dict(self._slots)
-        taken: list[tuple[Step, Job] | None] = []
-        for asked in steps:
-            before = moved.get(asked.job_id) or self._jobs.get(asked.job_id)
-            if before is None or before.version != asked.version:
-                taken.append(None)
-                continue
-            step = _exact(asked)
-            try:
-                job = moved[before.id] = after(before, step)
-            except AssertionError as error:
-                raise UnlawfulError(str(error)) from error
-            if job.placement is None and job.state.holding:
-                raise UnlawfulError(f"{job.id} is {job.state} nowhere")
-            _move_slots(slots, before, job, step)
-            taken.append((step, job))
-        self._slots = slots
+        taken: list[bool] = []
+        for change in changes:
+            before = moved.get(change.before.id) or self._jobs.get(change.before.id)
+            taken.append(before is not None and before.version == change.step.version)
+            if taken[-1]:
+                assert before == change.before, f"the caller's picture of {change.before.id} is wrong"
+                moved[change.before.id] = _lawful(change)
+        self._slots = self._slots_after(moved)
         self._jobs.update(moved)
         if record is not None:
             await self.record(lease, record)
         self._xid += 1
-        for step, job in filter(None, taken):
+        for change in compress(changes, taken):
+            step, job = change.step, change.after
             self._asks.pop(step.ask, None)
-            self._tell(
-                "jobs", step.event, job.id, job.version, step.at, _told(job, step), tenant=job.tenant, alone=False
-            )
-        return [one is not None for one in taken]
+            at, data = micro(step.at), step_data(change)
+            self._tell("jobs", step.event, job.id, job.version, at, data, tenant=job.tenant, alone=False)
+        return taken
+
+    def _slots_after(self, moved: Mapping[str, Job]) -> dict[_Gpu, str]:
+        """Who holds each GPU once these jobs are as they are given."""
+        slots = dict(self._slots)
+        for job_id in moved:
+            for gpu in _gpus(self._jobs[job_id]):
+                del slots[gpu]
+        for job in moved.values():
+            for gpu in _gpus(job):
+                if gpu in slots:
+                    raise DoubleAllocationError(f"GPU {gpu[1]} of {gpu[0]} for {job.id} is held by {slots[gpu]}")
+                slots[gpu] = job.id
+        return slots
 
     async def save_node(
         self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
@@ -456,7 +460,7 @@ class MemoryStore(Tokens, History, LearntTables):
         subject_id: str,
         version: int,
         at: float,
-        data: dict[str, Any],
+        data: JobEventData | dict[str, Any],
         *,
         tenant: str = "",
         alone: bool = True,
@@ -473,7 +477,7 @@ class MemoryStore(Tokens, History, LearntTables):
             version=version,
             at=at,
             tenant=tenant,
-            data=msgspec.Raw(msgspec.json.encode({name: value for name, value in data.items() if value is not None})),
+            data=msgspec.Raw(msgspec.json.encode(data)),
         )
         self._events.append(event)
         self._outbox.add(event.id)
@@ -485,53 +489,21 @@ def _bytes_of(spec: JobSpec) -> int:
     return len(msgspec.json.encode(spec))
 
 
-def _exact(step: Step) -> Step:
-    """The step with its times as they are kept."""
-    not_before = None if step.not_before is None else micro(step.not_before)
-    return structs.replace(step, at=micro(step.at), not_before=not_before)
+def _lawful(change: JobChange) -> Job:
+    """The job after the step. Raises UnlawfulError unless that is what the law makes of it."""
+    try:
+        job = after(change.before, change.step)
+    except AssertionError as error:
+        raise UnlawfulError(str(error)) from error
+    assert job == change.after, f"{job.id} after {change.step.event} is not as the law says"
+    return job
 
 
-def _move_slots(slots: dict[_Gpu, str], before: Job, job: Job, step: Step) -> None:
-    """Free or give the job's GPUs as the step does."""
-    if before.state.holding and not job.state.holding:
-        for gpu in _gpus(before.placement):
-            del slots[gpu]
-    if step.event is JobEvent.PLACED:
-        for gpu in _gpus(job.placement):
-            if gpu in slots:
-                raise DoubleAllocationError(f"GPU {gpu[1]} of {gpu[0]} for {job.id} is held by {slots[gpu]}")
-            slots[gpu] = job.id
-
-
-def _gpus(placement: Placement | None) -> list[_Gpu]:
-    assert placement is not None
-    return [(allocation.node_id, index) for allocation in placement.allocations for index in allocation.gpus]
-
-
-def _facts(job: Job) -> dict[str, Any]:
-    """What every event of a job says of it."""
-    return {
-        "job_id": job.id,
-        "name": job.name,
-        "tenant": job.tenant,
-        "pool": job.pool,
-        "state": job.state,
-        "epoch": job.epoch,
-        "version": job.version,
-        "priority": job.priority,
-    }
-
-
-def _told(job: Job, step: Step) -> dict[str, Any]:
-    return {
-        **_facts(job),
-        "cause": step.cause,
-        "placement": step.placement,
-        "exit_code": step.exit_code,
-        "progress": step.progress,
-        "attempts": step.attempts,
-        "not_before": step.not_before,
-    }
+def _gpus(job: Job) -> list[_Gpu]:
+    """The GPUs that a job holds."""
+    if job.placement is None or not job.state.holding:
+        return []
+    return [(allocation.node_id, index) for allocation in job.placement.allocations for index in allocation.gpus]
 
 
 def _the_same(before: tuple[str, bytes], spec_hash: bytes) -> StoredSubmission:

@@ -28,11 +28,7 @@ WITH used AS (
     SELECT 'submit', pool, id, tenant, submitted_at FROM stored
 ), told AS (
     INSERT INTO events (topic, event, subject_id, version, tenant, at, data)
-    SELECT 'jobs', 'submitted', id, 1, tenant, submitted_at, jsonb_build_object(
-               'job_id', id, 'name', name, 'tenant', tenant, 'pool', pool, 'state', 'queued', 'epoch', 0, 'version', 1,
-               'priority', COALESCE((spec ->> 'priority')::int, 0),
-               'cause', jsonb_build_object('code', 'submitted', 'sentence', 'submitted by ' || tenant, 'by', tenant))
-      FROM stored
+    SELECT 'jobs', 'submitted', id, 1, tenant, submitted_at, $11::jsonb FROM stored
  RETURNING id
 ), put AS (
     INSERT INTO outbox (event_id) SELECT id FROM told
@@ -292,14 +288,18 @@ ON CONFLICT (pool) DO UPDATE SET policy = excluded.policy;
 SELECT name, holder, epoch, seq FROM leaderships WHERE name = $1 ORDER BY epoch;
 
 -- name: admit
--- At most $5 of them, and $6 bytes of specifications as they are stored.
+-- At most $5 of them, and $6 bytes of specifications as they are stored. A job that was just made is what `all_jobs` says
+-- of its submission. OFFSET 0 has each read by the index, however many are expected.
 WITH page AS (
     SELECT asks.id, spec FROM asks JOIN submissions ON submissions.id = subject_id
      WHERE asks.pool = $4 AND kind = 'submit' ORDER BY asks.id LIMIT $5
 ), sized AS (
     SELECT sum(pg_column_size(spec)) OVER (ORDER BY id) - pg_column_size(spec) AS before FROM page
 )
-SELECT id FROM admit_jobs($1, $2, $3, $4, (SELECT count(*)::int FROM sized WHERE before < $6)) AS id;
+SELECT job.*
+  FROM admit_jobs($1, $2, $3, $4, (SELECT count(*)::int FROM sized WHERE before < $6)) AS admitted (id)
+ CROSS JOIN LATERAL (SELECT {job} FROM all_jobs WHERE all_jobs.id = admitted.id OFFSET 0) AS job
+ ORDER BY seq;
 
 -- name: jobs_of
 -- A page of them, as of `jobs_in`.
@@ -326,16 +326,16 @@ WITH held AS (SELECT must_hold($1, $2, $3))
 DELETE FROM asks USING held WHERE id = ANY ($4::bigint[]);
 
 -- name: take
-SELECT ordinal FROM take_steps($1, $2, $3, $4::jsonb) AS ordinal;
+SELECT ordinal FROM store_steps($1, $2, $3, $4::jsonb, $5::jsonb) AS ordinal;
 
 -- name: take_recorded
 -- The same, with what the steps were decided from: one statement, so neither is there without the other.
 WITH recorded AS (
     INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body, bytes_until)
-    VALUES ($1, $5, $6, $7, $8, to_timestamp($9::float8), to_timestamp($10::float8), $11, $12, $13::bytea,
-            history_bytes($1) + octet_length($13::bytea))
+    VALUES ($1, $6, $7, $8, $9, to_timestamp($10::float8), to_timestamp($11::float8), $12, $13, $14::bytea,
+            history_bytes($1) + octet_length($14::bytea))
 )
-SELECT ordinal FROM take_steps($1, $2, $3, $4::jsonb) AS ordinal;
+SELECT ordinal FROM store_steps($1, $2, $3, $4::jsonb, $5::jsonb) AS ordinal;
 
 -- name: record
 WITH held AS (SELECT must_hold($1, $2, $3))

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from libs.domain.classes import JOB_CLASSES, class_of
 from libs.domain.cluster import Node
-from libs.domain.job import STEPS, Allocation, Cause, Job, JobEvent, JobState, Placement, Step, after
+from libs.domain.job import STEPS, Allocation, Cause, Job, JobChange, JobEvent, JobState, Placement, Step, changed
 from libs.messages.nodes import JOBS, JobOrder, NodeReported, RunSeen, RunState, StartRun
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.capacity import Room
@@ -85,7 +85,7 @@ class Picture:
         self.put_back: dict[str, Cause] = {}  # jobs that a node could not be told of, until they are placed again
         self.hinted: set[str] = set()
         self.node_changes: list[NodeChange] = []
-        self._decided: dict[tuple[str, int], tuple[Job, Step]] = {}  # in this turn, by job and version before the step
+        self._decided: dict[tuple[str, int], JobChange] = {}  # in this turn, by job and version before the step
 
     def __getstate__(self) -> dict[str, object]:
         """Between two turns; without the jobs, and without the orders that follow from them: both have the jobs'
@@ -362,9 +362,13 @@ class Picture:
             attained_seconds=attained_seconds,
             attained_gpu_seconds=attained_gpu_seconds,
         )
-        self._decided[job.id, job.version] = (job, step)
-        self._apply(job, after(job, step), now)
+        change = self._decided[job.id, job.version] = changed(job, step)
+        self._apply(job, change.after, now)
         return [step]
+
+    def change_of(self, step: Step) -> JobChange:
+        """What a step of this turn does to its job."""
+        return self._decided[step.job_id, step.version]
 
     def begin_turn(self) -> None:
         """What was decided before is stored."""
@@ -375,7 +379,8 @@ class Picture:
 
         The job stops where this turn left it on its nodes, else it fails; a final one stays final.
         """
-        job, refused = self._decided[job_id, version]
+        refused = self._decided[job_id, version]
+        job = refused.before
         known = self.jobs.get(job_id, structs.replace(job, state=_S.FAILED))
         if job.state.final:
             self._apply(known, job, now)
@@ -390,9 +395,10 @@ class Picture:
             at=now,
             cause=cause,
             epoch=job.epoch,
-            ask=refused.ask,
+            ask=refused.step.ask,
         )
-        self._apply(known, after(job, step), now)
+        change = self._decided[job_id, version] = changed(job, step)
+        self._apply(known, change.after, now)
         return [step]
 
     def _apply(self, before: Job, job: Job, now: float) -> None:

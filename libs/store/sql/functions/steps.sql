@@ -1,90 +1,62 @@
--- Takes steps in order. Each is one statement: guard, move, GPUs, event, outbox, ask. Returns which were taken (1…).
-CREATE OR REPLACE FUNCTION take_steps(lease_name text, lease_holder text, lease_epoch bigint, steps jsonb)
-    RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+-- Writes the steps of jobs as `after` and `step_data` have worked them out. What holds whatever a scheduler believes is
+-- checked here and by the triggers: the lease, the version of each job, the legal steps, one owner for each GPU.
+--
+-- `rounds` has the changed columns of the jobs' rows: first those of every job's first step, then those of the second, and
+-- so on. `told` has all events in order. Returns which steps were taken (1…); a step of another version is left out.
+--
+-- Every row is found by its key. A plan that was made while a table was small would read all of it for ever after.
+CREATE OR REPLACE FUNCTION store_steps(
+    lease_name text, lease_holder text, lease_epoch bigint, rounds jsonb, told jsonb
+) RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = public, pg_temp
+    SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
-    s record;
+    round jsonb;
+    now_taken bigint[]; now_freed text[]; now_placed text[];
+    taken bigint[] := '{}'; freed text[] := '{}'; placed text[] := '{}';
 BEGIN
     PERFORM must_hold(lease_name, lease_holder, lease_epoch);
-    FOR s IN
-        SELECT (step ->> 'job_id') AS job_id, (step ->> 'version')::int AS version, step ->> 'event' AS event,
-               step ->> 'to' AS to_state, to_timestamp((step ->> 'at')::float8) AS at, step -> 'cause' AS cause,
-               (step ->> 'epoch')::int AS epoch, (step ->> 'priority')::int AS priority,
-               (step ->> 'attempts')::int AS attempts, to_timestamp((step ->> 'not_before')::float8) AS not_before,
-               step -> 'placement' AS placement, (step ->> 'exit_code')::int AS exit_code,
-               (step ->> 'attained_seconds')::float8 AS attained_seconds,
-               (step ->> 'attained_gpu_seconds')::float8 AS attained_gpu_seconds,
-               step -> 'progress' AS progress, COALESCE((step ->> 'ask')::bigint, 0) AS ask, ordinality
-          FROM jsonb_array_elements(steps) WITH ORDINALITY AS element (step, ordinality)
-         ORDER BY ordinality
-    LOOP
-        WITH given_back AS (   -- for how long the job held its GPUs, and how many, if this step gives them back
-            SELECT CASE WHEN state IN ('placed', 'starting', 'running', 'stopping')
-                             AND s.to_state NOT IN ('placed', 'starting', 'running', 'stopping')
-                        THEN greatest(s.at - COALESCE(placed_at, started_at, since), interval '0')
-                        ELSE interval '0' END AS held,
-                   (SELECT COALESCE(sum(jsonb_array_length(COALESCE(allocation -> 'gpus', '[]'))), 0)
-                      FROM jsonb_array_elements(placement -> 'allocations') AS allocation) AS gpus
-              FROM jobs WHERE id = s.job_id
-        ), moved AS (
+    FOR round IN SELECT value FROM jsonb_array_elements(rounds) LOOP
+        WITH moved AS (
             UPDATE jobs SET
-                   state        = s.to_state,
-                   last_event   = s.event,
-                   version      = jobs.version + 1,
-                   epoch        = s.epoch,
-                   since        = CASE WHEN state = s.to_state THEN since ELSE s.at END,
-                   priority     = COALESCE(s.priority, priority),
-                   attempts     = COALESCE(s.attempts, attempts),
-                   not_before   = COALESCE(s.not_before, not_before),
-                   placement    = CASE WHEN s.to_state = 'queued' THEN NULL ELSE COALESCE(s.placement, placement) END,
-                   stopping_for = CASE WHEN s.event = 'stopping' THEN s.cause
-                                       WHEN s.to_state = 'stopping' THEN stopping_for END,
-                   waiting_for  = CASE WHEN s.event = 'waiting' THEN s.cause
-                                       WHEN s.event = 'reprioritised' THEN waiting_for END,
-                   started_at   = CASE WHEN s.event = 'started' THEN s.at
-                                       WHEN s.event = 'requeued' THEN NULL ELSE started_at END,
-                   ended_at     = CASE WHEN s.to_state IN ('succeeded', 'failed', 'cancelled') THEN s.at END,
-                   exit_code    = CASE WHEN s.event = 'placed' THEN NULL ELSE COALESCE(s.exit_code, exit_code) END,
-                   progress     = COALESCE(s.progress, progress),
-                   placed_at    = CASE WHEN s.event = 'placed' THEN s.at
-                                       WHEN s.to_state IN ('placed', 'starting', 'running', 'stopping') THEN placed_at END,
-                   attained     = COALESCE(make_interval(secs => s.attained_seconds), attained) + given_back.held,
-                   attained_gpu_seconds = COALESCE(s.attained_gpu_seconds, attained_gpu_seconds)
-                                        + extract(epoch FROM given_back.held)::float8 * given_back.gpus,
-                   nodes        = CASE WHEN s.event <> 'placed' OR jobs.nodes IS NULL THEN jobs.nodes ELSE ARRAY(
-                       SELECT DISTINCT node COLLATE "C" FROM (
-                           SELECT unnest(jobs.nodes) AS node
-                            UNION ALL SELECT allocation ->> 'node_id'
-                                        FROM jsonb_array_elements(s.placement -> 'allocations') AS allocation) had
-                        ORDER BY 1) END
-              FROM given_back
-             WHERE id = s.job_id AND version = s.version
-         RETURNING jobs.*
-        ), freed AS (
-            DELETE FROM gpu_slots USING moved
-             WHERE gpu_slots.job_id = moved.id AND moved.state NOT IN ('placed', 'starting', 'running', 'stopping')
-        ), given AS (
-            INSERT INTO gpu_slots (node_id, gpu_index, job_id, epoch, rank)
-            SELECT allocation ->> 'node_id', gpu::int, moved.id, moved.epoch, (allocation ->> 'rank')::int
-              FROM moved,
-                   jsonb_array_elements(moved.placement -> 'allocations') AS allocation,
-                   jsonb_array_elements_text(COALESCE(allocation -> 'gpus', '[]')) AS gpu
-             WHERE s.event = 'placed'
-        ), done AS (
-            DELETE FROM asks USING moved WHERE asks.id = s.ask
-        ), told AS (
-            INSERT INTO events (topic, event, subject_id, version, tenant, at, data)
-            SELECT 'jobs', s.event, moved.id, moved.version, moved.tenant, s.at, jsonb_strip_nulls(jsonb_build_object(
-                       'job_id', moved.id, 'name', submissions.name, 'tenant', moved.tenant, 'pool', moved.pool,
-                       'state', moved.state, 'epoch', moved.epoch, 'version', moved.version,
-                       'priority', moved.priority, 'cause', s.cause,
-                       'placement', s.placement, 'exit_code', s.exit_code, 'progress', s.progress,
-                       'attempts', s.attempts, 'not_before', extract(epoch FROM s.not_before)))
-              FROM moved JOIN submissions ON submissions.id = moved.id
-         RETURNING id
+                   (state, last_event, version, epoch, since, priority, attempts, not_before, placement, stopping_for,
+                    waiting_for, started_at, ended_at, exit_code, progress, placed_at, attained, attained_gpu_seconds,
+                    nodes)
+                 = (SELECT state, last_event, version, epoch, since, priority, attempts, not_before, placement,
+                           stopping_for, waiting_for, started_at, ended_at, exit_code, progress, placed_at, attained,
+                           attained_gpu_seconds, nodes
+                      FROM jsonb_populate_record(jobs, step.row))
+              FROM jsonb_to_recordset(round) AS step (ordinal bigint, id text, version integer, "row" jsonb)
+             WHERE jobs.id = step.id AND jobs.version = step.version
+         RETURNING step.ordinal, jobs.id, jobs.last_event,
+                   jobs.state IN ('placed', 'starting', 'running', 'stopping') AS holds
         )
-        INSERT INTO outbox (event_id) SELECT id FROM told;
-        IF FOUND THEN
-            RETURN NEXT s.ordinality;
-        END IF;
+        SELECT array_agg(ordinal), array_agg(id) FILTER (WHERE NOT holds),
+               array_agg(id) FILTER (WHERE last_event = 'placed')
+          INTO now_taken, now_freed, now_placed FROM moved;
+        taken := taken || now_taken; freed := freed || now_freed; placed := placed || now_placed;
     END LOOP;
+    IF freed <> '{}' THEN
+        DELETE FROM gpu_slots WHERE job_id = ANY (freed);
+    END IF;
+    IF placed <> '{}' THEN
+        INSERT INTO gpu_slots (node_id, gpu_index, job_id, epoch, rank)
+        SELECT allocation ->> 'node_id', gpu::int, jobs.id, jobs.epoch, (allocation ->> 'rank')::int
+          FROM jobs,
+               jsonb_array_elements(placement -> 'allocations') AS allocation,
+               jsonb_array_elements_text(COALESCE(allocation -> 'gpus', '[]')) AS gpu
+         WHERE jobs.id = ANY (placed) AND state IN ('placed', 'starting', 'running', 'stopping');
+    END IF;
+    WITH event AS (
+        SELECT * FROM jsonb_to_recordset(told) AS event (ordinal bigint, event text, at float8, ask bigint, data jsonb)
+         WHERE ordinal = ANY (taken)
+    ), done AS (
+        DELETE FROM asks WHERE id IN (SELECT ask FROM event WHERE ask <> 0)
+    ), stored AS (
+        INSERT INTO events (topic, event, subject_id, version, tenant, at, data)
+        SELECT 'jobs', event, data ->> 'job_id', (data ->> 'version')::int, data ->> 'tenant', to_timestamp(at), data
+          FROM event ORDER BY ordinal
+     RETURNING id
+    )
+    INSERT INTO outbox (event_id) SELECT id FROM stored;
+    RETURN QUERY SELECT unnest(taken);
 END $$;
