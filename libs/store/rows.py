@@ -23,7 +23,8 @@ _ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 def as_json(value: object) -> str:
     """As JSON that Postgres takes: what a node says may hold a zero byte, which no text there can."""
-    return _ZERO_BYTE.sub(r"\1\\ufffd", msgspec.json.encode(value).decode())
+    text = msgspec.json.encode(value).decode()
+    return _ZERO_BYTE.sub(r"\1\\ufffd", text) if "\\u0000" in text else text
 
 
 def as_text(value: str) -> str:

@@ -137,7 +137,7 @@ async def _drained(client: Client) -> None:
     async with asyncio.timeout(300):
         while jobs := (await client.jobs(states=opened, limit=1)).jobs:
             while (await client.job(jobs[0].id)).state in opened:  # noqa: ASYNC110 -- an empty queue is no event
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.25)
 
 
 async def _delays(client: Client, ids: Sequence[str]) -> tuple[list[float], list[float]]:
