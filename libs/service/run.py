@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 BACK_OFF_SECONDS_MIN = 0.1
 BACK_OFF_SECONDS_MAX = 5.0
+REST_SECONDS_MAX = 0.1
 
 
 class Listen(msgspec.Struct, Generic[M], frozen=True):
@@ -63,6 +64,8 @@ class AnswerRaw(msgspec.Struct, frozen=True):
 class Every(msgspec.Struct, frozen=True):
     """Call `beat`, with `seconds` between two, however fast messages come; at once when `wake` is set.
 
+    `rest`: after a beat, not even `wake` begins the next before so many times as long as the beat took, and at most
+    REST_SECONDS_MAX: what comes meanwhile is handled by one beat, and a beat that is quick delays nobody.
     What `beat` raises ends the service, except `retry_on`: the environment's failures, tried again after a while.
     """
 
@@ -71,6 +74,7 @@ class Every(msgspec.Struct, frozen=True):
     wake: asyncio.Event | None = None
     retry_on: tuple[type[Exception], ...] = ()
     name: str = ""
+    rest: float = 0.0
 
 
 async def serve(
@@ -152,9 +156,10 @@ def _named(loops: Sequence[Every]) -> list[tuple[str, Every]]:
 
 async def _beat(loop: Every, label: str, ending: asyncio.Event, probes: Probes) -> None:
     """A loop ends between beats, never in the middle of one."""
-    failures = 0
+    failures, now = 0, asyncio.get_running_loop().time
     probes.beat(label, next_within=loop.seconds)
     while not ending.is_set():
+        began = now()
         if loop.wake:
             loop.wake.clear()  # Before the beat: woken while it beats, it beats again.
         try:
@@ -168,6 +173,8 @@ async def _beat(loop: Every, label: str, ending: asyncio.Event, probes: Probes) 
             failures = 0
             pause, wakes = loop.seconds, [ending, loop.wake] if loop.wake else [ending]
         probes.beat(label, next_within=pause)  # It lives, also while the environment fails it.
+        if loop.rest:
+            await _first_of([ending], seconds_max=min(REST_SECONDS_MAX, pause, loop.rest * (now() - began)))
         await _first_of(wakes, seconds_max=pause)
 
 
@@ -176,6 +183,8 @@ def back_off_seconds(failures: int) -> float:
 
 
 async def _first_of(events: Sequence[asyncio.Event], *, seconds_max: float) -> None:
+    if any(event.is_set() for event in events):
+        return await asyncio.sleep(0)  # others have their turn, however often it is set
     waiting = [asyncio.create_task(event.wait()) for event in events]
     try:
         await asyncio.wait(waiting, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)

@@ -18,7 +18,7 @@ from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
 from libs.messages.asks import Ask, AskKind, Tune
-from libs.messages.events import Event, submission_data
+from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
 from libs.store import (
@@ -26,7 +26,6 @@ from libs.store import (
     Access,
     Envelope,
     JobsKept,
-    KeyReusedError,
     Moment,
     StoredSubmission,
     TenantFullError,
@@ -43,7 +42,6 @@ from libs.store.rows import (
     curve_of,
     envelope_of,
     event_of,
-    hash_of,
     job_of,
     lease_of,
     node_of,
@@ -52,6 +50,7 @@ from libs.store.rows import (
     tenant_of,
     use_of,
 )
+from libs.store.submitting import Submission, Submitting
 
 FEW_JOBS = 20  # which are decoded at once; more of them in a thread, so that nobody waits for it
 PAGE_JOBS, PAGE_BYTES = 500, 16 << 20  # of jobs that are read at once: a specification may be a megabyte
@@ -66,6 +65,7 @@ class PostgresStore:
     def __init__(self, asking: Asking) -> None:
         self.asking = asking
         self._rows, self._row = asking.rows, asking.row
+        self._submitting = Submitting(asking)
 
     @classmethod
     @asynccontextmanager
@@ -96,28 +96,12 @@ class PostgresStore:
         at: float,
         allowance: Allowance | None = None,
     ) -> StoredSubmission:
-        encoded = msgspec.json.encode(spec)
-        most = (None, None) if allowance is None else (allowance.jobs_open_max, allowance.spec_bytes_max)
-        said = as_json(submission_data(job_id, tenant, spec))
-        row = await self._row(
-            "submit", job_id, tenant, key, spec.pool, spec.name, encoded.decode(), hash_of(spec), at, *most, said
-        )
-        assert row is not None, "what is used is always told"
-        if row["id"] is not None:
-            return StoredSubmission(job_id=job_id, created=True)
-        before = None if key is None else await self.submitted(spec, tenant=tenant, key=key)
-        if before is not None:
-            return before
-        assert allowance is not None, "a submission conflicts with one that is not there"
-        raise TenantFullError(_full(row, allowance, len(encoded)))
+        text = msgspec.json.encode(spec).decode()
+        submission = Submission(spec=spec, text=text, job_id=job_id, tenant=tenant, key=key, at=at, allowance=allowance)
+        return await self._submitting.submit(submission)
 
     async def submitted(self, spec: JobSpec, *, tenant: str, key: str) -> StoredSubmission | None:
-        before = await self._row("submitted_before", tenant, key)
-        if before is None:
-            return None
-        if before["spec_hash"] != hash_of(spec):
-            raise KeyReusedError(f"this key was used for job {before['id']}, which has another specification")
-        return StoredSubmission(job_id=before["id"], created=False)
+        return await self._submitting.before(spec, tenant=tenant, key=key)
 
     async def ask(
         self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0

@@ -1,7 +1,7 @@
 """The gateway: the only place that users reach. It stores what they ask, and shows them what is.
 
 Hears: HTTP; requests on `weft.submit`; `weft.progress.*`, `weft.telemetry.*`, `weft.findings.*` (the newest of each is
-       kept in memory); `weft.events.>` (only as a hint to read the store again).
+       kept in memory); `weft.events.>` (while somebody reads events: a hint to read the store).
 Says:  `weft.asks.<pool>` and `weft.outbox` (look now), `weft.logs.<node>` (a request: bytes of a log).
 Owns:  tenants, tokens, submissions, tenant_submitted (what each has submitted), and the asks that the scheduler takes
        away. Any number may run; none has state.

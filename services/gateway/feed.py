@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
+from libs.bus import Bus, BusError, Subscription
 from libs.messages import Message
 from libs.messages.events import CloudEvent, Event, cloud_event
 from libs.store import GatewayStore, StoreUnavailableError
@@ -117,16 +118,18 @@ class Reader:
 
 
 class Feed:
-    """Reads the store only while somebody reads the feed."""
+    """Reads the store, and hears the bus, only while somebody reads the feed."""
 
-    def __init__(self, store: GatewayStore, reading: Turns, *, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(self, store: GatewayStore, reading: Turns, bus: Bus, *, waiting_max: int = WAITING_MAX) -> None:
         self._store = store
+        self._bus = bus
         self._reading_turns = reading
         self._waiting_max = waiting_max
         self._at = ""  # the cursor of the last event that the readers were given
         self._readers: set[Reader] = set()
         self._hint = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
 
     async def hear(self, _: EventTold) -> None:
         self._hint.set()
@@ -169,6 +172,8 @@ class Feed:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        if self._leaving:
+            await asyncio.wait(self._leaving)
 
     @contextmanager
     def _reading(self, wants: Callable[[Event], bool]) -> Iterator[Reader]:
@@ -196,6 +201,23 @@ class Feed:
         return newest[-1].cursor if newest else ""
 
     async def _run(self) -> None:
+        subscription = await self._subscribed()
+        try:
+            await self._read_on()
+        finally:
+            if subscription is not None:  # in a task of its own, so that a reader that comes now finds this one ended
+                leaving = asyncio.create_task(subscription.drain())
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._leaving.discard)
+
+    async def _subscribed(self) -> Subscription | None:
+        try:
+            return await self._bus.subscribe(EventTold, self.hear)
+        except BusError as error:
+            logger.warning("the feed of events goes on without hints: %s", error)
+            return None
+
+    async def _read_on(self) -> None:
         failed = False
         while self._readers:
             self._hint.clear()

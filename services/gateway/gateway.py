@@ -99,7 +99,7 @@ class Gateway:
         )
         self._told_away_at = -TOLD_AWAY_SECONDS
         self._away_at = -AWAY_SECONDS
-        self.feed = Feed(store, self.reading)
+        self.feed = Feed(store, self.reading, bus)
         self.streams = Streams(self.limits.streams_max, self.limits.streams_per_tenant_max)
         self.nudges = Nudges(bus)
         self.meters = RequestMeters(self.streams)

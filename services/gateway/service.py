@@ -12,7 +12,6 @@ from libs.service import AnswerRaw, Every, Listen, SettingsError, serve
 from libs.service.keys import ServerCertificate
 from libs.store import GatewayStore, StoreUnavailableError
 from services.gateway.app import application
-from services.gateway.feed import EventTold
 from services.gateway.gateway import Gateway, GatewayLimits
 from services.gateway.listening import listening
 from services.gateway.submissions import answer_submit
@@ -115,7 +114,6 @@ async def run(
                     Listen(ProgressSeen, gateway.cluster.hear_progress, group=""),
                     Listen(NodeSampled, gateway.cluster.hear_sample, group=""),
                     Listen(PoolReviewed, gateway.cluster.hear_review, group=""),
-                    Listen(EventTold, gateway.feed.hear, group=""),
                 ],
                 answers=[AnswerRaw(SUBMIT_SUBJECT, submit)],
                 loops=loops,

@@ -21,6 +21,8 @@ from services.scheduler.thinking.history import HistoryRetention
 from services.scheduler.thinking.peers import SPEAK_SECONDS
 
 TRIM_SECONDS = 60.0
+TURN_REST = 1.0  # a busy leader thinks half of the time, and decides on more at once
+RELAY_REST = 4.0
 
 
 async def run(
@@ -114,8 +116,15 @@ async def run(
             loops=[
                 Every(SPEAK_SECONDS, speak, wake=leadership.spoken, name="speak"),
                 Every(leader_seconds / 4, lead, retry_on=unavailable, name="lead"),
-                Every(POLL_SECONDS, desk.turn, wake=desk.wake, retry_on=unavailable, name="desk"),
-                Every(POLL_SECONDS, relay_turn, wake=desk.outbox_filled, retry_on=unavailable, name="relay"),
+                Every(POLL_SECONDS, desk.turn, wake=desk.wake, retry_on=unavailable, name="desk", rest=TURN_REST),
+                Every(
+                    POLL_SECONDS,
+                    relay_turn,
+                    wake=desk.outbox_filled,
+                    retry_on=unavailable,
+                    name="relay",
+                    rest=RELAY_REST,
+                ),
                 Every(TRIM_SECONDS, desk.trim, retry_on=unavailable, name="trim"),
                 Every(FORGET_SECONDS, forgetting.turn, retry_on=unavailable, name="forget"),
             ],

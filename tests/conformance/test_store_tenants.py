@@ -57,6 +57,24 @@ async def test_what_was_stored_once_is_not_refused_when_it_is_sent_again(world: 
         await submit(world, "j-3", Allowance(jobs_open_max=1), key="other")
 
 
+async def test_of_submissions_of_one_moment_no_more_are_stored_than_the_tenant_may_have(world: World) -> None:
+    most = Allowance(jobs_open_max=3)
+    asked = [submit(world, f"j-{n}", most) for n in range(8)]
+    others = [submit(world, f"b-{n}", most, tenant="bob") for n in range(2)]
+    done = await asyncio.gather(*asked, *others, return_exceptions=True)
+    assert done.count(True) == 5
+    assert sum(isinstance(each, TenantFullError) for each in done) == 5
+    assert len(await world.gateway.events()) == 5
+
+
+async def test_one_key_in_submissions_of_one_moment_makes_one_job(world: World) -> None:
+    done = await asyncio.gather(
+        *(submit(world, f"j-{n}", ENDLESS, key="k") for n in range(4)), submit(world, "o", None)
+    )
+    assert sorted(done) == [False, False, False, True, True]
+    assert len(await world.gateway.events()) == 2
+
+
 async def test_what_ended_is_given_back_and_what_is_requeued_counts_again(world: World) -> None:
     await world.gateway.add_token(bytes(32), tenant="alice", admin=False, label="a", at=AT)
     lease = await world.lead()

@@ -27,7 +27,6 @@ from services.executor.guard.thinking import FenceTimings
 from services.executor.runtime import RuntimeUnavailableError
 from services.executor.runtime.fake import FakeProgress
 from services.executor.thinking.core import ReconcilerTimings
-from services.gateway.feed import EventTold
 from services.gateway.gateway import Gateway, GatewayLimits
 from services.gateway.service import SUBMIT_SUBJECT
 from services.gateway.submissions import answer_submit
@@ -381,7 +380,6 @@ class Cluster:
                     Listen(ProgressSeen, gateway.cluster.hear_progress, group=""),
                     Listen(NodeSampled, gateway.cluster.hear_sample, group=""),
                     Listen(PoolReviewed, gateway.cluster.hear_review, group=""),
-                    Listen(EventTold, gateway.feed.hear, group=""),
                 ],
                 answers=[AnswerRaw(SUBMIT_SUBJECT, submit)],
             )

@@ -25,7 +25,7 @@ async def submit(store: MemoryStore, *job_ids: str, tenant: str = "alice") -> No
 
 @asynccontextmanager
 async def feeding(store: MemoryStore, *, waiting_max: int = 100) -> AsyncIterator[Feed]:
-    feed = Feed(store, Turns("reads", at_once=2, per_tenant=2), waiting_max=waiting_max)
+    feed = Feed(store, Turns("reads", at_once=2, per_tenant=2), MemoryBus(), waiting_max=waiting_max)
     yield feed
     await feed.close()
 

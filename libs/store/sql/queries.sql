@@ -12,28 +12,42 @@ id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract
 -- gateway
 
 -- name: submit
--- The submission, its event and the ask to admit it: all or, where the key was used before or the tenant has too much
--- open, nothing. Two submissions at the same time do not see each other.
-WITH used AS (
-    SELECT COALESCE(sum(jobs), 0)::bigint AS jobs, COALESCE(sum(bytes), 0)::bigint AS bytes
-      FROM tenant_use WHERE tenant = $2
+-- Each submission, its event and the ask to admit it: all three or, where its key was used before or its tenant has too much
+-- open, none. Of one tenant's, those before it in this statement count as open. Two statements at the same time do not see
+-- each other. Keys are taken in one order, so that no two statements wait for each other.
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[],
+                         $8::float8[], $9::bigint[], $10::bigint[], $11::text[]) WITH ORDINALITY
+               AS given (id, tenant, key, pool, name, spec, spec_hash, at, jobs_max, bytes_max, event, ordinal)
+), used AS MATERIALIZED (
+    SELECT tenant, sum(jobs)::bigint AS jobs, sum(bytes)::bigint AS bytes
+      FROM tenant_use WHERE tenant = ANY ($2::text[]) GROUP BY tenant
+), counted AS (
+    SELECT given.*, COALESCE(jobs, 0) + count(*) OVER so_far AS jobs,
+           COALESCE(bytes, 0) + sum(octet_length(spec)) OVER so_far AS bytes
+      FROM given LEFT JOIN used USING (tenant)
+    WINDOW so_far AS (PARTITION BY tenant ORDER BY ordinal)
 ), stored AS (
     INSERT INTO submissions (id, tenant, key, pool, name, spec, spec_hash, submitted_at)
-    SELECT $1, $2, $3, $4, $5, $6::json, $7::bytea, to_timestamp($8::float8) FROM used
-     WHERE $9::bigint IS NULL OR (used.jobs < $9 AND used.bytes + octet_length($6::text) <= $10::bigint)
+    SELECT id, tenant, key, pool, name, spec::json, spec_hash, to_timestamp(at) FROM counted
+     WHERE jobs_max IS NULL OR (jobs <= jobs_max AND bytes <= bytes_max)
+     ORDER BY tenant, key, ordinal
     ON CONFLICT (tenant, key) DO NOTHING
     RETURNING *
 ), asked AS (
     INSERT INTO asks (kind, pool, subject_id, tenant, at)
-    SELECT 'submit', pool, id, tenant, submitted_at FROM stored
+    SELECT 'submit', pool, id, tenant, submitted_at FROM stored ORDER BY seq
 ), told AS (
     INSERT INTO events (topic, event, subject_id, version, tenant, at, data)
-    SELECT 'jobs', 'submitted', id, 1, tenant, submitted_at, $11::jsonb FROM stored
+    SELECT 'jobs', 'submitted', stored.id, 1, stored.tenant, submitted_at, given.event::jsonb
+      FROM stored JOIN given USING (id) ORDER BY seq
  RETURNING id
 ), put AS (
     INSERT INTO outbox (event_id) SELECT id FROM told
 )
-SELECT (SELECT id FROM stored) AS id, jobs, bytes FROM used;
+SELECT stored.id IS NOT NULL AS stored, COALESCE(jobs, 0) AS jobs, COALESCE(bytes, 0) AS bytes
+  FROM given LEFT JOIN stored USING (id) LEFT JOIN used ON used.tenant = given.tenant
+ ORDER BY ordinal;
 
 -- name: submitted_before
 SELECT id, spec_hash FROM submissions WHERE tenant = $1 AND key = $2;
@@ -438,7 +452,10 @@ SELECT node_id, gpu_index, job_class, score, confidence, source, extract(epoch F
 -- relay
 
 -- name: unsent
-SELECT {event} FROM events JOIN outbox ON outbox.event_id = events.id ORDER BY events.id LIMIT $1;
+-- Event by event (OFFSET 0): what waits is little, and a plan that reads all events from the first is never wanted.
+SELECT event.* FROM (SELECT event_id FROM outbox ORDER BY event_id LIMIT $1) AS waiting
+ CROSS JOIN LATERAL (SELECT {event} FROM events WHERE id = waiting.event_id OFFSET 0) AS event
+ ORDER BY event.id;
 
 -- name: unsent_count
 SELECT count(*) AS count FROM outbox;

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from tests.bench.figures import quantile
+from tests.bench.figures import Aim, quantile
 
 KINDS = ("submit", "start", "get")
 TIMES_AT_REST = 2.0
@@ -51,18 +51,6 @@ class Attack(Struct, frozen=True, kw_only=True):
     recovered_seconds: float
     recovered: bool
     answers: Mapping[str, int]  # what the hostile tenant was answered: status or error, and how often
-
-
-class Aim(Struct, frozen=True, kw_only=True):
-    value: float
-    aim: float
-
-    @property
-    def met(self) -> bool:
-        return self.value <= self.aim
-
-    def shown(self) -> dict[str, float | bool]:
-        return {"value": self.value, "aim": self.aim, "met": self.met}
 
 
 def p99(windows: Iterable[Window], kind: str) -> float:

@@ -17,9 +17,10 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.fairness.aims import KINDS, Aim, Attack, Window, aims, p99, rest_of
+from tests.bench.fairness.aims import KINDS, Attack, Window, aims, p99, rest_of
 from tests.bench.fairness.ground import Ground, ground
 from tests.bench.fairness.hostile import ATTACKS, Target
+from tests.bench.figures import Aim, line_of
 
 ENDED_SECONDS_MAX = 30.0  # it has the lowest priority of all, on a machine that is busy
 WELL_SECONDS_MAX = 5.0  # a submission and the start of its job, on a cluster that is well again
@@ -79,8 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     print(
         f"{time.monotonic() - began:.0f} s; {sum(not aim.met for aim in found.values())} of {len(found)} aims not met"
     )
-    shown = {name: aim.shown() for name, aim in found.items()}
-    print(msgspec.json.encode({"aims": shown, "seed": asked.seed}).decode())
+    print(line_of(found, seed=asked.seed))
     return 0
 
 

@@ -1,0 +1,93 @@
+"""How submissions reach Postgres: those of several callers in one statement, each acknowledged when it is durable."""
+
+from collections.abc import Sequence
+
+import asyncpg
+from msgspec import Struct
+
+from libs.domain.spec import JobSpec
+from libs.domain.tenants import Allowance, full
+from libs.messages.events import submission_data
+from libs.store import KeyReusedError, StoredSubmission, TenantFullError, UnlawfulError
+from libs.store.asking import Asking, Row
+from libs.store.gathering import Gathering
+from libs.store.rows import as_json, hash_of, use_of
+
+GATHERED_BYTES_MAX = 16 << 10  # a larger specification goes alone, so that small ones do not wait for it
+
+
+class Submission(Struct, frozen=True, kw_only=True):
+    """One row to be, its specification encoded."""
+
+    spec: JobSpec
+    text: str
+    job_id: str
+    tenant: str
+    key: str | None
+    at: float
+    allowance: Allowance | None
+
+
+class Submitting:
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+        self._gathering = Gathering(self._store, alone_on=(UnlawfulError, asyncpg.UniqueViolationError))
+
+    async def submit(self, submission: Submission) -> StoredSubmission:
+        """Return when it is stored. Raises KeyReusedError, TenantFullError, StoreUnavailableError."""
+        for store in (self._together, self._alone):
+            row = await store(submission)
+            if row["stored"]:
+                return StoredSubmission(job_id=submission.job_id, created=True)
+            if submission.key is not None:
+                before = await self.before(submission.spec, tenant=submission.tenant, key=submission.key)
+                if before is not None:
+                    return before
+            if (reason := _why_full(row, submission)) is not None:
+                raise TenantFullError(reason)
+            # Others of its batch were before it, and may be refused yet: alone it is counted exactly.
+        raise AssertionError("a submission conflicts with one that is not there")
+
+    async def before(self, spec: JobSpec, *, tenant: str, key: str) -> StoredSubmission | None:
+        """What this key was used for. Raises KeyReusedError where that is another specification."""
+        row = await self._asking.row("submitted_before", tenant, key)
+        if row is None:
+            return None
+        if row["spec_hash"] != hash_of(spec):
+            raise KeyReusedError(f"this key was used for job {row['id']}, which has another specification")
+        return StoredSubmission(job_id=row["id"], created=False)
+
+    async def _together(self, submission: Submission) -> Row:
+        small = len(submission.text) <= GATHERED_BYTES_MAX
+        return await (self._gathering.one(submission) if small else self._alone(submission))
+
+    async def _alone(self, submission: Submission) -> Row:
+        return (await self._store([submission]))[0]
+
+    async def _store(self, submissions: Sequence[Submission]) -> list[Row]:
+        columns = zip(*map(_columns_of, submissions), strict=True)
+        return await self._asking.rows("submit", *map(list, columns))
+
+
+def _columns_of(submission: Submission) -> tuple[object, ...]:
+    spec, allowance = submission.spec, submission.allowance
+    most = (None, None) if allowance is None else (allowance.jobs_open_max, allowance.spec_bytes_max)
+    return (
+        submission.job_id,
+        submission.tenant,
+        submission.key,
+        spec.pool,
+        spec.name,
+        submission.text,
+        hash_of(spec),
+        submission.at,
+        *most,
+        as_json(submission_data(submission.job_id, submission.tenant, spec)),
+    )
+
+
+def _why_full(row: Row, submission: Submission) -> str | None:
+    """The limit that keeps the tenant from having this submission too; None where there is room."""
+    if submission.allowance is None:
+        return None
+    return full(use_of(row), submission.allowance, spec_bytes=len(submission.text.encode()))
