@@ -1,9 +1,9 @@
-"""Publish, subscribe, ask and answer. Postgres is truth, this is news: anything said here may be lost.
+"""The bus: publish, subscribe, request and answer. Postgres is truth, the bus is news: any message may be lost.
 
 Two kinds: `libs.bus.nats` for a real server, `libs.bus.memory` for one process. One conformance suite holds both.
 
 Errors: BusError
-        ├── NoAnswerError     nobody answered within the time given (a late answer may still have had its effect)
+        ├── NoAnswerError     no answer came within the time given (the request may still have had its effect)
         └── BusClosedError    this bus is closed and stays so
 """
 
@@ -32,19 +32,19 @@ class BusClosedError(BusError):
 
 
 class RawRequest(Struct, frozen=True, kw_only=True):
-    """A raw request, for those who must see its bytes and headers."""
+    """A request as bytes and headers, for handlers that decode it themselves."""
 
     payload: bytes
     headers: dict[str, str]
 
 
 async def nothing() -> None:
-    """What is done where nothing is to be done."""
+    """Does nothing: a default for a hook that a caller may give."""
 
 
 class Subscription(Protocol):
     async def drain(self) -> None:
-        """Take nothing more, finish what is in hand, then return."""
+        """Take no further messages, finish those in hand, then return."""
 
 
 class Bus(Protocol):
@@ -58,13 +58,14 @@ class Bus(Protocol):
 
     @property
     def connection(self) -> Connection | None:
-        """The present one; None while there is none."""
+        """The present connection; None while the bus is disconnected."""
 
     async def publish(self, message: Message) -> None:
-        """Say it to whoever listens now. While disconnected it is dropped and counted, never raised."""
+        """Publish to the present subscribers. While disconnected the message is dropped and counted; no error is
+        raised."""
 
     async def request(self, message: Message, reply: type[R], *, seconds_max: float) -> R:
-        """Ask and return the first answer. Raises NoAnswerError after `seconds_max`, or at once if nobody listens."""
+        """Return the first answer. Raises NoAnswerError after `seconds_max`, or at once if there is no subscriber."""
 
     async def subscribe(
         self,
@@ -75,9 +76,10 @@ class Bus(Protocol):
         at_once: int = 64,
         **tokens: str,
     ) -> Subscription:
-        """Hear every `kind`. `tokens` fix parts of its subject (`node_id="node-1"`), the others are wildcards.
+        """Call `handler` with every `kind`. `tokens` fix parts of the subject (`node_id="node-1"`); others are
+        wildcards.
 
-        Of the subscribers in one `group`, one hears each message.
+        Each message goes to one of the subscribers in a `group`.
         """
 
     async def answer(
@@ -89,7 +91,7 @@ class Bus(Protocol):
         at_once: int = 64,
         **tokens: str,
     ) -> Subscription:
-        """Answer every request of `kind` with what `handler` returns; None leaves it to another."""
+        """Answer every request of `kind` with what `handler` returns; None leaves it to another subscriber."""
 
     async def answer_raw(
         self, subject: str, handler: Callable[[RawRequest], Awaitable[Struct]], *, group: str = "", at_once: int = 64
@@ -97,16 +99,16 @@ class Bus(Protocol):
         """Answer requests whose payload is not one of our messages."""
 
     async def ensure_stream(self, *, before: Callable[[], Awaitable[None]] = nothing) -> bool:
-        """Make the stream of events if it is not there; `before` is done before that. True: it was not, and is empty.
+        """Make the stream of events if it does not exist, after `before` is done. True: it was made, and is empty.
 
-        Where `before` fails, or we end in it, there is still no stream, and whoever comes next finds that again.
+        If `before` fails, or this process ends in it, there is still no stream: the next caller does both again.
         Raises NoAnswerError while it cannot be made.
         """
 
     async def emit(self, events: "list[StreamEvent]") -> None:
-        """Store events in the stream, in order; return when all are stored. One `id` twice is stored once.
+        """Store events in the stream, in order; return when all are stored. An `id` that is sent twice is stored once.
 
-        Raises NoAnswerError when that could not be confirmed for all of them: emit them again.
+        Raises NoAnswerError if the server did not confirm all of them: the caller sends them again.
         """
 
 

@@ -1,4 +1,4 @@
-"""What one subscription does with what it hears: decode, hand to the handler, answer; a bad message harms no other."""
+"""What a subscription does with each message: decode it, call the handler, answer. A bad message harms no other."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ WAITING_BYTES_MAX = 64 << 20
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """One message as it arrived. `respond` is None when nobody waits for an answer."""
+    """One message as it arrived. `respond` is None if the sender expects no answer."""
 
     subject: str
     payload: bytes
@@ -33,11 +33,11 @@ Work = Callable[[Heard], Awaitable[None]]
 
 
 class NotItsSubjectError(Exception):
-    """The message speaks for somebody else than the subject it came on allows."""
+    """The message names another sender than the subject on which it came."""
 
 
 def _taken(kind: type[M], heard: Heard) -> M:
-    """The message, if it says of itself what its subject says: only the subject is held to who may speak."""
+    """The decoded message, if its fields agree with its subject: NATS checks permissions on the subject alone."""
     message = decode(kind, heard.payload)
     try:
         named = subject_of(message)
@@ -81,9 +81,9 @@ def answering_raw(handler: Callable[[RawRequest], Awaitable[msgspec.Struct]]) ->
 
 
 class HandlerQueue:
-    """Does `work` for all that is given, in the order given, `at_once` at most at a time.
+    """Does `work` for each message, in the order of arrival, at most `at_once` at a time.
 
-    What is more than it can hold, cannot be decoded or fails is logged and counted, and is no reason to stop.
+    A message that does not fit into the queue, cannot be decoded or whose work fails is logged and counted.
     """
 
     def __init__(self, work: Work, *, at_once: int, counts: "Counter[str]") -> None:
@@ -109,7 +109,7 @@ class HandlerQueue:
         self._start()
 
     async def finish(self) -> None:
-        """Return when all that was given is done."""
+        """Return when all messages are done."""
         await self._idle.wait()
 
     def cancel(self) -> None:
@@ -145,7 +145,8 @@ class HandlerQueue:
 
 
 def count_loss(counts: "Counter[str]", what: str, sentence: str) -> None:
-    """Count it; log the first of a kind and then every thousandth, so that a flood does not fill the disk."""
+    """Count a lost message; log the first of a kind and then every thousandth, so that a flood does not fill the
+    disk."""
     counts[what] += 1
     if counts[what] % 1000 == 1:
         logger.warning("%s (%s so far: %d)", sentence, what, counts[what])

@@ -1,4 +1,4 @@
-"""The bus within one process: what was said arrives, as bytes, in the order it was said."""
+"""The bus within one process: messages arrive as bytes, in the order in which they were published."""
 
 import asyncio
 from collections import Counter
@@ -32,14 +32,14 @@ class MemorySubscription:
 
 
 class MemoryBus:
-    """All who share one object hear each other. `events` is the stream, as stored; None before it was made."""
+    """A bus for all that share this object. `events` is the stored stream; None before it was made."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.events: list[StreamEvent] | None = None
         self._event_ids: set[str] = set()
         self._subscriptions: list[MemorySubscription] = []
-        self._listening: dict[str, list[MemorySubscription]] = {}  # by subject, as found when it was last said
+        self._listening: dict[str, list[MemorySubscription]] = {}  # by subject, as found at the last publish on it
         self._turns: Counter[str] = Counter()  # of each group
         self._closed = False
 
@@ -62,7 +62,7 @@ class MemoryBus:
     async def request_raw(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, seconds_max: float
     ) -> bytes:
-        """Ask with a payload that is not one of our messages. Errors as `request`."""
+        """Request with a payload that is not one of our messages. Errors as `request`."""
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         async def respond(said: bytes) -> None:
@@ -129,7 +129,7 @@ class MemoryBus:
             if self.events is not None and event.id not in self._event_ids:
                 self._event_ids.add(event.id)
                 self.events.append(event)
-            self._say(event.subject, event.payload, event.headers)  # Who only listens hears a repeat, as from a server.
+            self._say(event.subject, event.payload, event.headers)  # subscribers get a repeat too
 
     def forget(self, subscription: MemorySubscription) -> None:
         if subscription in self._subscriptions:
@@ -137,7 +137,7 @@ class MemoryBus:
             self._listening.clear()
 
     async def close(self) -> None:
-        """Finish what is in hand; afterwards nothing can be said or heard."""
+        """Finish the messages in hand; afterwards nothing can be published or received."""
         for subscription in list(self._subscriptions):
             await subscription.drain()
         self._closed = True
@@ -157,7 +157,7 @@ class MemoryBus:
         headers: Mapping[str, str] | None = None,
         respond: Callable[[bytes], Awaitable[None]] | None = None,
     ) -> bool:
-        """Give it to all who hear it; False when nobody does."""
+        """Deliver to all subscribers; False if there are none."""
         self._check_open()
         listening = self._listeners(subject)
         heard = Heard(subject=subject, payload=payload, headers=dict(headers or {}), respond=respond)

@@ -1,4 +1,5 @@
-"""The bus over a NATS server: reconnects by itself, bounds every wait, and counts what it had to drop."""
+"""The bus over a NATS server: it reconnects by itself, bounds every wait, and counts the messages that it had to
+drop."""
 
 import asyncio
 import logging
@@ -32,13 +33,13 @@ logger = logging.getLogger(__name__)
 
 PING_SECONDS = 5
 PINGS_UNANSWERED_MAX = 2
-RECONNECT_SECONDS = (0.4, 1.0)  # each client its own, so that they do not all come back at once
+RECONNECT_SECONDS = (0.4, 1.0)  # drawn by each client, so that not all reconnect at once
 ATTEMPT_SECONDS_MAX = 2
 DRAIN_SECONDS_MAX = 5.0
 CLOSE_SECONDS_MAX = 2.0
-UNSENT_BYTES_MAX = 2 << 20  # said, and not yet taken by a server that is slow
-LARGE_AFTER_BYTES_MAX = UNSENT_BYTES_MAX // 2  # while no more waits, one of any size that NATS carries may follow
-PENDING_BYTES_MAX = 16 << 20  # of the client, which would have us wait: never reached, for NATS carries 8 MiB
+UNSENT_BYTES_MAX = 2 << 20  # published, and not yet taken by a slow server
+LARGE_AFTER_BYTES_MAX = UNSENT_BYTES_MAX // 2  # while fewer bytes wait, a message of any size is taken
+PENDING_BYTES_MAX = 16 << 20  # the client would block then: never reached, for NATS carries 8 MiB
 FORBIDDEN = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.IGNORECASE)
 
 
@@ -53,7 +54,7 @@ class NatsSubscription:
         among.add(self)
 
     async def drain(self) -> None:
-        # A server that is away, or goes while we say goodbye, sends nothing more either.
+        # A server that is away, or goes away while we close, sends nothing more either.
         with suppress(errors.Error):
             if self._client.is_connected:
                 await self._subscription.drain()  # type: ignore[no-untyped-call]
@@ -67,7 +68,7 @@ INBOXES = "_INBOX"
 
 
 async def _within(seconds_max: float, doing: Coroutine[Any, Any, None]) -> None:
-    """Raises TimeoutError. The client may swallow a cancellation and wait on: then its task is left behind."""
+    """Raises TimeoutError. Where the client swallows the cancellation and waits on, its task is abandoned."""
     task = asyncio.create_task(doing)
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
@@ -110,10 +111,11 @@ class NatsBus:
     ) -> "AsyncIterator[NatsBus]":
         """Connect, or raise BusError after `connect_seconds_max`. Leaving drains, then closes, within bounds.
 
-        `url` may name several servers, with commas. With `tls` nothing is said to a server that offers none. It and a
-        `password` that is a function are asked for each connection, so that what was renewed counts.
+        `url` may name several servers, with commas. With `tls` nothing is sent to a server without TLS. It and a
+        `password` that is a function are called for each connection, so that renewed files take effect.
 
-        When a server closes us for good, as it does when we break its rules, `on_closed` is called, and leaving then
+        When the server closes the connection for good, as after a breach of protocol, `on_closed` is called; leaving
+        then
         raises BusClosedError.
         """
         client = SteadyClient(tls)
@@ -146,9 +148,9 @@ class NatsBus:
     async def request_raw(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, seconds_max: float
     ) -> bytes:
-        """Ask with a payload that is not one of our messages. Errors as `request`.
+        """Request with a payload that is not one of our messages. Errors as `request`.
 
-        While disconnected it waits, within the same bound, and sends nothing that nobody waits for any more.
+        While disconnected it waits, within the same bound. A request whose caller has given up is not sent.
         """
         cancels = _cancels()
         try:
@@ -169,7 +171,7 @@ class NatsBus:
             raise BusClosedError("this bus is closed") from error
         except errors.Error as error:
             raise NoAnswerError(f"no answer on {subject}: {error}") from error
-        if _cancels() > cancels:  # Python's `wait_for` before 3.12 forgets it when the answer comes at that moment.
+        if _cancels() > cancels:  # before 3.12 `wait_for` loses it if the answer comes at that moment
             raise asyncio.CancelledError
         return answer.data
 
@@ -220,11 +222,11 @@ class NatsBus:
     async def _say(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
         if not self._client.is_connected:
             self._check_open()
-            # Theirs would keep it, and say it later when it is no longer true.
+            # The client would keep the message, and send it later, when it is no longer true.
             count_loss(self.counts, "dropped", f"{subject}: dropped, NATS is away")
             return
         if self._is_full(payload):
-            # Theirs would have the speaker wait, and keep it all the same.
+            # The client would block the publisher, and keep the message all the same.
             count_loss(self.counts, "dropped", f"{subject}: dropped, too much is waiting to be sent")
             return
         try:
@@ -237,7 +239,8 @@ class NatsBus:
             raise BusClosedError("this bus is closed") from error
 
     def _is_full(self, payload: bytes) -> bool:
-        """Whether too much waits already. What is large alone is not refused: it would be so each time it is said."""
+        """Whether too many bytes wait already. A message that is large by itself is not refused: it would never go
+        out."""
         waiting = self._client.pending_data_size
         return waiting > LARGE_AFTER_BYTES_MAX and waiting + len(payload) > UNSENT_BYTES_MAX
 
@@ -249,12 +252,12 @@ class NatsBus:
             subject=message.subject,
             payload=message.data,
             headers=message.headers or {},
-            # An answer goes to an inbox: whoever asks could else have us speak on any subject of ours.
+            # An answer goes to an inbox alone: else a requester could have us publish on any subject that is ours.
             respond=respond if message.reply.startswith(INBOXES) else None,
         )
 
     async def _listen(self, subject: str, work: Work, group: str, at_once: int) -> NatsSubscription:
-        """Return when the server knows that we listen; made while it is away, it is told when it is back."""
+        """Return when the server has the subscription; one made while it is away is sent when it is back."""
         self._check_open()
         hands = HandlerQueue(work, at_once=at_once, counts=self.counts)
 
@@ -314,7 +317,7 @@ class NatsBus:
                 async with asyncio.TaskGroup() as tasks:
                     for subscription in list(self._subscriptions):
                         tasks.create_task(subscription.drain())
-                await self._flushed()  # What was said last is heard.
+                await self._flushed()  # The last messages arrive.
         for subscription in self._subscriptions:
             subscription.hands.cancel()  # Those that did not finish in time.
         if not self._client.is_connected:
@@ -324,7 +327,7 @@ class NatsBus:
         self._client.abort()
 
     async def _flushed(self) -> bool:
-        """Whether the server is known to have seen all that was said before."""
+        """Whether the server has confirmed all that was published before."""
         if not self._client.is_connected:
             return False
         with suppress(errors.Error):
@@ -380,6 +383,6 @@ def _without_password(url: str) -> str:
 
 
 def _cancels() -> int:
-    """How often the task that calls was asked to end."""
+    """How often the calling task was cancelled."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()

@@ -1,6 +1,6 @@
-"""nats-py's client without its ways of hanging. All that reaches into its insides is in this file.
+"""nats-py's client without its ways of hanging. This file alone overrides its private methods.
 
-What each override undoes was measured with nats-py 2.16; look again when the lock file moves to another.
+Each override was measured against nats-py 2.16; check them again when the lock file moves to another version.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from libs.sockets import notice_death
 
 logger = logging.getLogger(__name__)
 
-UNHEARD_SECONDS_MAX = 4  # bytes sent and not acknowledged for so long: the link is dead
+UNHEARD_SECONDS_MAX = 4  # the link is dead if sent bytes are not acknowledged for this long
 FLUSH_SECONDS_MAX = 2
 BETWEEN_FAULTS_SECONDS = 1.0
 
 
 class SteadyClient(Client):
-    """Reconnects for as long as it lives, and knows what the server has seen.
+    """A client that reconnects for as long as it lives, and knows which messages the server has seen.
 
-    `tls`, where set, is asked for each connection: a certificate that was renewed counts from the next one on.
+    `tls`, where set, is called for each connection: a renewed certificate takes effect with the next one.
     """
 
     def __init__(self, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
@@ -38,34 +38,34 @@ class SteadyClient(Client):
 
     @property
     def server_and_number(self) -> tuple[str, int] | None:
-        """The server's id, which lasts as long as its process, and its number for this connection."""
+        """The server's id, which changes with its process, and its number for this connection."""
         if not self.is_connected:
             return None
         return str(self._server_info["server_id"]), int(self._server_info["client_id"])
 
     def _connect_command(self) -> bytes:
-        """Theirs tells its password in plain text to whoever answers and asks for no TLS, whatever it was given."""
+        """nats-py sends its password in plain text to a server that offers no TLS, even where TLS was demanded."""
         writer = getattr(self._transport, "_io_writer", None)
         if self._tls is not None and (writer is None or writer.get_extra_info("ssl_object") is None):
             raise errors.Error("nats: the server offers no TLS, and we say nothing without it")
         return super()._connect_command()
 
     def abort(self) -> None:
-        """Break the connection now, without a last word."""
+        """Break the connection now, without sending what waits."""
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
 
     async def flush(self, timeout: int = FLUSH_SECONDS_MAX) -> None:
-        """A barrier: on return the server has seen all that was said before.
+        """A barrier: on return the server has seen all that was published before.
 
-        Theirs sends its PING ahead of what still waits to be written.
+        nats-py sends its PING ahead of the bytes that still wait to be written.
         """
         await self._flush_pending(force_flush=True)
         await super().flush(timeout)
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        """Theirs swallows a cancellation, and with it the bound of whoever waits."""
+        """nats-py swallows a cancellation, and with it the caller's time limit."""
         task = asyncio.current_task()
         cancelled_before = task.cancelling() if task is not None else 0
         flushed = await super()._flush_pending(force_flush)
@@ -74,26 +74,26 @@ class SteadyClient(Client):
         return flushed
 
     async def close(self) -> None:
-        """Theirs cannot be closed before it has tried to connect."""
+        """nats-py cannot be closed before it has tried to connect."""
         if self._flush_queue is not None:
             await super().close()
 
     async def _connect_to_server(self, s: Any) -> None:
-        """Theirs drops the transport of a failed attempt unclosed, and lets a dead link live for 15 minutes."""
+        """nats-py leaves the transport of a failed attempt open, and a dead link alive for 15 minutes."""
         self.abort()
         await super()._connect_to_server(s)
         writer = getattr(self._transport, "_io_writer", None)
         notice_death(writer.transport if writer is not None else None, seconds=UNHEARD_SECONDS_MAX)
 
     async def _process_err(self, err_msg: str) -> None:
-        """Theirs closes for good when a password was changed under it; ours comes back with the new one."""
+        """nats-py closes for good when its password was changed; ours reconnects with the new one."""
         if AUTHORIZATION_VIOLATION in err_msg and self.is_connected:
             await self._process_op_err(errors.AuthorizationError())
         else:
             await super()._process_err(err_msg)
 
     async def _attempt_reconnect(self) -> None:
-        """Theirs waits without end for a dead peer to take the last bytes, and an unforeseen error ends it for good."""
+        """nats-py waits for ever for a dead peer to take the last bytes, and an unforeseen error ends it for good."""
         while True:
             self.abort()
             try:

@@ -1,4 +1,4 @@
-"""The stream of events in JetStream: made as we want it, filled in order, each event once."""
+"""The stream of events in JetStream: created with our configuration, filled in order, each event once."""
 
 import asyncio
 import logging
@@ -81,9 +81,9 @@ class Requester(Protocol):
 
 
 async def ensure_stream(ask: Requester, *, replicas: int, before: Callable[[], Awaitable[None]]) -> bool:
-    """Make the stream, once `before` is done, or bring the one that is there up to date. True: it was not there.
+    """Create the stream once `before` is done, or bring an existing one up to date. True: it was created.
 
-    Raises NoAnswerError while it cannot be made: JetStream does not answer, or has no room for it.
+    Raises NoAnswerError while JetStream does not answer, or has no room for the stream.
     """
     wanted = {**CONFIG, "num_replicas": replicas}
     found = await _api(ask, "INFO")
@@ -113,9 +113,9 @@ async def ensure_reader(ask: Requester) -> None:
 
 
 async def emit(say: Say, ask: Requester, events: list[StreamEvent]) -> None:
-    """Store all, in batches that are stored whole or not at all; where that cannot be, one by one.
+    """Store all events in batches, each stored whole or not at all; one by one where the server cannot do batches.
 
-    Raises NoAnswerError when it is not known of each that it is stored.
+    Raises NoAnswerError unless the server has confirmed each event.
     """
     for start in range(0, len(events), BATCH_MAX):
         batch = events[start : start + BATCH_MAX]
@@ -124,7 +124,7 @@ async def emit(say: Say, ask: Requester, events: list[StreamEvent]) -> None:
 
 
 async def _store_as_one(say: Say, ask: Requester, events: list[StreamEvent]) -> bool:
-    """False: the server refused, so none is stored by this. It does when it knows one of them already."""
+    """False: the server refused the batch and stored none of it, as it does when it has one of the events already."""
     batch = uuid.uuid4().hex
     *most, last = [
         (event, {**_headers(event), "Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)})
@@ -133,7 +133,7 @@ async def _store_as_one(say: Say, ask: Requester, events: list[StreamEvent]) -> 
     first, *middle = most
     try:
         async with asyncio.timeout(STORE_SECONDS_MAX):
-            # Nothing is said of a batch that has begun. A server that cannot do batches stores it, and says so.
+            # The server does not answer the first messages of a batch. One without batches stores each and confirms it.
             if await ask(first[0].subject, first[0].payload, headers=first[1], seconds_max=STORE_SECONDS_MAX):
                 return False
             for event, headers in middle:
@@ -149,7 +149,7 @@ async def _store_as_one(say: Say, ask: Requester, events: list[StreamEvent]) -> 
 
 
 async def _store_each(ask: Requester, events: list[StreamEvent]) -> None:
-    """All are under way at once, in their order; those stored before are recognised by their id."""
+    """Send all at once, in their order; the server recognises by their id those that it has stored before."""
     async with asyncio.TaskGroup() as tasks:
         storing = [tasks.create_task(_store(ask, event)) for event in events]
     if reasons := [reason for task in storing if (reason := task.result())]:
@@ -157,7 +157,7 @@ async def _store_each(ask: Requester, events: list[StreamEvent]) -> None:
 
 
 async def _store(ask: Requester, event: StreamEvent) -> str:
-    """Why it may not be stored; "" when it is."""
+    """Why the event may not be stored; "" if it is."""
     try:
         answer = await ask(event.subject, event.payload, headers=_headers(event), seconds_max=STORE_SECONDS_MAX)
         stored = _decoded(answer, Stored)

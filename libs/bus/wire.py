@@ -1,4 +1,4 @@
-"""How a message looks on the wire: its subject, made from its own fields, and its bytes, which are JSON."""
+"""A message on the wire: its subject, made from its own fields, and its payload, which is JSON."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,8 @@ encode = msgspec.json.Encoder().encode
 
 
 def subject_of(message: Message) -> str:
-    """The subject with its `{names}` filled. A value that is not one plain token is refused: it could go anywhere."""
+    """The subject with its `{names}` filled. A value that is not one plain token is refused: it could change the
+    subject."""
     return ".".join(
         _plain(name, getattr(message, name)) if name else literal for literal, name in _parts(type(message))
     )
@@ -35,7 +36,7 @@ def subject_for(kind: type[Message], tokens: Mapping[str, str]) -> str:
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Whether who listens on `pattern` hears what is said on `subject`."""
+    """Whether a subscriber of `pattern` gets a message published on `subject`."""
     wanted, tokens = pattern.split("."), subject.split(".")
     if wanted[-1] == ">":
         wanted.pop()
@@ -46,7 +47,7 @@ def matches(pattern: str, subject: str) -> bool:
 
 
 def check_event(event: StreamEvent) -> None:
-    """Refuse an event that would not reach the stream, or not be recognised when it is repeated."""
+    """Refuse an event that would not reach the stream, or whose repeat would not be recognised."""
     if not event.subject.startswith(EVENTS) or not all(map(TOKEN.fullmatch, event.subject.split("."))):
         raise ValueError(f"not a subject of an event: {event.subject!r}")
     if not event.id or not event.id.isprintable():

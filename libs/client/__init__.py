@@ -1,10 +1,10 @@
-"""The typed client of the gateway: the command line, the demo and the tests speak through it.
+"""The typed client of the gateway, used by the command line, the demo and the tests.
 
-Every wait is bounded. What can be asked twice without harm is asked again while the gateway is away, for RETRY seconds.
+Every wait is bounded. A request that may safely be repeated is sent again while the gateway is away, for RETRY seconds.
 
 Errors: ClientError
-        ├── RefusedError       the gateway answered, and said no: `status`, `field`, `reason`
-        └── UnreachableError   no answer in time: what was asked may have been done nevertheless
+        ├── RefusedError       the gateway refused the request: `status`, `field`, `reason`
+        └── UnreachableError   no answer in time: the request may have had its effect nevertheless
 """
 
 from libs.client.client import Client, Gap

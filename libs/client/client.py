@@ -39,7 +39,7 @@ from libs.planning.explain import Explanation
 
 RETRY_SECONDS_MAX = 30.0
 SPECIFICATIONS_AT_ONCE = 50
-LOOK_SECONDS = 0.5  # between two looks at a job whose log has ended and which has not
+LOOK_SECONDS = 0.5  # between two looks at a job that goes on though its log has ended
 FINAL_EVENTS = frozenset(f"weft.jobs.{state}" for state in FINAL)
 MEDIA = {"json": "application/json", "yaml": "application/yaml"}
 
@@ -57,11 +57,11 @@ OnGap = Callable[[Gap], None]
 
 
 def unheard(_: Gap) -> None:
-    """For who does not ask."""
+    """Ignores a gap: the default for callers that do not ask for gaps."""
 
 
 class Client:
-    """Asks one gateway, as the tenant of one token. A `job` argument is a job's id, or a name: then its newest job."""
+    """Requests to one gateway, with one tenant's token. A `job` argument is an id, or a name: the newest job of it."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Client:
         first_seconds: float = RETRY_SECONDS_MAX,
         ca_file: str = "",
     ) -> None:
-        """`ca_file` has the authorities to believe over HTTPS; without, those that the system knows."""
+        """`ca_file` has the authorities to trust over HTTPS; without it, the system's are trusted."""
         self._wire = Wire(
             url,
             token,
@@ -94,7 +94,7 @@ class Client:
     # jobs
 
     async def submit(self, spec: JobSpec | bytes, *, key: str | None = None, content: str = "json") -> Submitted:
-        """Submit one job; `content` says whether bytes are `json` or `yaml`. Without a key one is made."""
+        """Submit one job; `content` is the format of the bytes: `json` or `yaml`. A missing key is made."""
         body = spec if isinstance(spec, bytes) else msgspec.json.encode(spec)
         headers = {
             "Content-Type": MEDIA[content if isinstance(spec, bytes) else "json"],
@@ -103,13 +103,13 @@ class Client:
         return await self._wire.ask("POST", "/v1/jobs", Submitted, body=body, headers=headers)
 
     async def job(self, job: str, *, at: str = "") -> JobView:
-        """As it is; or as it was `at` a time: seconds since 1970, ISO 8601, or the cursor of an event."""
+        """The job now, or as it was `at` a time: seconds since 1970, ISO 8601, or the cursor of an event."""
         return await self._wire.ask("GET", _job(job), JobView, query=_given({"at": at}))
 
     async def jobs(
         self, *, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
     ) -> JobsView:
-        """The newest first."""
+        """Jobs, the newest first."""
         query = {"state": ",".join(states), "name": name, "limit": str(limit), "before": str(before or "")}
         return await self._wire.ask("GET", "/v1/jobs", JobsView, query=_given(query))
 
@@ -160,7 +160,7 @@ class Client:
                         over = bool(job) and event.type in FINAL_EVENTS
                         yield event
                 if over:
-                    return  # One that is over and is put back into the queue goes on, and so does its stream.
+                    return  # The stream of a job that is put back into the queue after its end goes on.
             except BROKEN as error:
                 broken = error
             except RefusedError as error:
@@ -179,7 +179,8 @@ class Client:
         offset: int = 0,
         tail: int | None = None,
     ) -> bytes:
-        """What is there of one run's log from `offset`, or its last `tail` bytes, at once; see `stream_log`."""
+        """One run's log as far as it is written, from `offset`, or its last `tail` bytes, in one piece; see
+        `stream_log`."""
         chunks = self.stream_log(job, rank=rank, epoch=epoch, role=role, offset=offset, tail=tail)
         return b"".join([chunk async for chunk in chunks])
 
@@ -194,9 +195,10 @@ class Client:
         tail: int | None = None,
         gap: OnGap = unheard,
     ) -> AsyncGenerator[bytes, None]:
-        """What is there now of one run's log from `offset`, or its last `tail` bytes.
+        """One run's log as far as it is written, from `offset`, or its last `tail` bytes.
 
-        The newest epoch unless given; with a `role`, `rank` counts within it. `gap` is told of bytes that its node has
+        The newest epoch unless given; with a `role`, `rank` counts within it. `gap` is called for bytes that the node
+        has
         dropped.
         """
         query = _run(rank, epoch, role)
@@ -209,7 +211,7 @@ class Client:
                     query["epoch"] = response.headers["X-Weft-Epoch"]
                     begin = _begin(response.headers, reached, gap)
                     if not end and response.content_length is not None:
-                        end = begin + response.content_length  # what was there when it was first asked
+                        end = begin + response.content_length  # the log's size at the first request
                     reached = begin
                     async for chunk in response.content.iter_any():
                         yield chunk
@@ -236,7 +238,7 @@ class Client:
         gap: OnGap = unheard,
     ) -> AsyncGenerator[bytes, None]:
         """The log as it is written, from `offset`, until the run is over; without an `epoch`, through every later one
-        until the job is over. Survives a restart of the gateway without loss or repeat. `gap` is told of bytes that
+        until the job is over. Survives a restart of the gateway without loss or repeat. `gap` is called for bytes that
         cannot be had, because their node dropped them or is lost.
         """
         following = Following(epoch, offset)
@@ -267,7 +269,7 @@ class Client:
                         yield chunk
                 return
             except BROKEN as error:
-                if not (connected and isinstance(error, TimeoutError)):  # Silence: see that somebody is there.
+                if not (connected and isinstance(error, TimeoutError)):  # Silence: check that the gateway is there.
                     await retrying.pause(error)
             except RefusedError as error:
                 if following.later and error.status == 404 and error.field == "epoch":
@@ -279,14 +281,14 @@ class Client:
                 await retrying.pause(worth_another(error))
 
     async def _lost_epoch(self, job: str, epoch: int | None) -> int:
-        """Whose log is on a node that is lost: the newest's that was placed, unless it is known."""
+        """The epoch whose log is on a lost node: the newest that was placed, unless the caller knows it."""
         if epoch is not None:
             return epoch
         now = await self.job(job)
         return now.epoch if now.placement is not None else max(0, now.epoch - 1)
 
     async def _next_epoch(self, job: str, following: "Following") -> bool:
-        """After the end of one epoch's log: wait until there is another epoch. False: the job is over."""
+        """After the end of one epoch's log, wait for the next epoch. False: the job is over."""
         while True:
             now = await self.job(job)
             if following.epoch is not None and now.epoch > following.epoch:
@@ -302,7 +304,7 @@ class Client:
         return await self._wire.ask("GET", "/v1/nodes", NodesView)
 
     async def gpus(self, *, node: str = "", pool: str = "") -> GpusView:
-        """All, or those of one node or pool."""
+        """All GPUs, or those of one node or pool."""
         return await self._wire.ask("GET", "/v1/gpus", GpusView, query=_given({"node": node, "pool": pool}))
 
     async def drain(self, node: str) -> Accepted:
@@ -312,16 +314,16 @@ class Client:
         return await self._wire.ask("POST", f"/v1/nodes/{_part(node)}/resume", Accepted)
 
     async def cluster(self, *, at: str = "") -> ClusterView:
-        """As it is; or as it was `at` a time, as for `job`."""
+        """The cluster now, or as it was `at` a time, as for `job`."""
         return await self._wire.ask("GET", "/v1/cluster", ClusterView, query=_given({"at": at}))
 
     async def history(self, *, pool: str = "default", after: str = "", limit: int = 1000) -> HistoryView:
-        """The records of a pool behind `after`, as many as come at once; for an administrator."""
+        """The records of a pool behind `after`, one page of them; for an administrator."""
         query = _given({"pool": pool, "after": after, "limit": str(limit)})
         return await self._wire.ask("GET", "/v1/history", HistoryView, query=query)
 
     async def specifications(self, job_ids: Iterable[str]) -> AsyncGenerator[dict[str, JobSpec], None]:
-        """What these jobs were submitted as, by id, part by part; for an administrator."""
+        """The specifications of these jobs as they were submitted, by id, page by page; for an administrator."""
         left = sorted(set(job_ids))
         while left:
             asked, path = left[:SPECIFICATIONS_AT_ONCE], "/v1/history/specifications"
@@ -335,13 +337,13 @@ class Client:
     async def make_token(
         self, tenant: str, label: str, *, admin: bool = False, expires_in: int | None = None
     ) -> TokenMade:
-        """`expires_in` is in seconds; None: it is in force until it is revoked."""
+        """`expires_in` is in seconds; None: the token is in force until it is revoked."""
         wanted = {"tenant": tenant, "label": label, "admin": admin}
         body = msgspec.json.encode(wanted if expires_in is None else {**wanted, "expires_in": expires_in})
         return await self._wire.ask("POST", "/v1/tokens", TokenMade, body=body, headers=_JSON, once=True)
 
     async def tokens(self, *, tenant: str = "", every: bool = False) -> TokensView:
-        """Without their secret, the newest first: those in force, or with `every` also those that have ended."""
+        """Tokens without their secrets, the newest first: those in force; with `every` also those that have ended."""
         return await self._wire.ask(
             "GET", "/v1/tokens", TokensView, query=_given({"tenant": tenant, "all": "1" if every else ""})
         )
@@ -365,13 +367,13 @@ class Client:
 
 
 class Following:
-    """How far one reader of a log is."""
+    """How far a reader of a log has come."""
 
     def __init__(self, epoch: int | None, offset: int) -> None:
         self.epoch = epoch
         self.offset = offset
         self.fixed = epoch is not None
-        self.later = False  # an epoch that was not there when it began
+        self.later = False  # whether this epoch began after the reader did
 
 
 _JSON = {"Content-Type": MEDIA["json"]}
@@ -382,12 +384,12 @@ def _job(job: str, rest: str = "") -> str:
 
 
 def _part(text: str) -> str:
-    """One part of a path, whatever is in it."""
+    """One part of a path, quoted."""
     return quote(text, safe="") or "-"
 
 
 def _begin(headers: Mapping[str, str], asked: int | None, gap: OnGap) -> int:
-    """The byte that an answer begins with; `asked` None: the last ones were asked for."""
+    """The offset of an answer's first byte; `asked` None: the last bytes were requested."""
     missed = asked if asked is not None else 0
     begin, begins = int(headers.get("X-Weft-Offset", missed)), int(headers.get("X-Weft-Begins", "0"))
     if begins == begin > missed:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 
 class ClientError(Exception):
-    """Something about talking to the gateway."""
+    """A request to the gateway failed."""
 
 
 class RefusedError(ClientError):
-    """The gateway said no: `field` is where in what was sent (empty: all of it), `reason` is why.
+    """The gateway refused the request: `field` is the place in the body (empty: all of it), `reason` is why.
 
-    `errors` are all the fields and reasons, where the gateway found more than one.
+    `errors` has all fields and reasons if the gateway found more than one.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Requests to the gateway: bounded, asked again where that is safe, every refusal as one error."""
+"""Requests to the gateway: bounded, repeated where that is safe, every refusal as one error."""
 
 import asyncio
 import io
@@ -17,19 +17,19 @@ T = TypeVar("T")
 
 CONNECT_SECONDS_MAX = 5.0
 ANSWER_SECONDS_MAX = 30.0
-SILENCE_SECONDS_MAX = 45.0  # of a stream: longer than the gateway's heartbeat, and than it waits for a node
+SILENCE_SECONDS_MAX = 45.0  # of a stream: longer than the gateway's heartbeat, and than the gateway waits for a node
 PAUSE_SECONDS_MIN = 0.1
-ASKED_FIRST_BYTES = 65536  # before a larger body is sent, the gateway says whether it takes it
+ASKED_FIRST_BYTES = 65536  # a larger body is sent once the gateway has agreed to take it
 PAUSE_SECONDS_MAX = 2.0
-LIVED_SECONDS_MIN = 5.0  # a stream that was open for longer had not failed
-AGAIN = (429, 502, 503, 504)  # the gateway, or who stands before it, is away for a moment, or was asked too fast
+LIVED_SECONDS_MIN = 5.0  # a stream that was open for longer counts as a success
+AGAIN = (429, 502, 503, 504)  # the gateway, or a proxy before it, is away for a moment, or got too many requests
 RETRY_AFTER_SECONDS_MAX = 60.0
 
 BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 class Wire:
-    """One session. `retry_seconds` is how long it goes on asking while the gateway is away, `first_seconds` the same
+    """One session. `retry_seconds`: how long it repeats a request while the gateway is away; `first_seconds`: the same
     for one that has not answered yet."""
 
     def __init__(
@@ -78,7 +78,8 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         once: bool = False,
     ) -> T:
-        """One answer, decoded. Asked again while nobody answers; `once`: only if it surely was not done."""
+        """One answer, decoded. Repeated while there is no answer; with `once` only if the request surely had no
+        effect."""
         answer = await self.read(method, path, query=query, body=body, headers=headers, once=once)
         try:
             return msgspec.json.decode(answer, type=kind)
@@ -126,7 +127,7 @@ class Wire:
     async def stream(
         self, path: str, *, query: Mapping[str, str], headers: Mapping[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One answer that stays open; not asked again. Raises RefusedError, ClientError, or one of BROKEN."""
+        """One answer that stays open; never repeated. Raises RefusedError, ClientError, or one of BROKEN."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS_MAX, sock_read=SILENCE_SECONDS_MAX)
         try:
             async with self._open.get(
@@ -140,7 +141,7 @@ class Wire:
             raise self._untrusted(untrusted) from untrusted
 
     def _untrusted(self, error: aiohttp.ClientConnectorCertificateError) -> ClientError:
-        """This does not pass by waiting, and a token is told to nobody who cannot show who he is."""
+        """A bad certificate: waiting does not help, and no token is sent to a server that cannot prove its name."""
         return ClientError(f"{self._url}: its certificate is not to be believed: {error.certificate_error}")
 
     def retrying(self) -> "Retrying":
@@ -153,7 +154,7 @@ class Wire:
 
 
 class Retrying:
-    """Pauses that grow, for so many seconds in all since things began to fail."""
+    """Growing pauses between tries, for this many seconds in all since the first failure."""
 
     def __init__(self, url: str, seconds: Callable[[], float], clock: Callable[[], float]) -> None:
         self._url = url
@@ -167,11 +168,11 @@ class Retrying:
         self._pause = PAUSE_SECONDS_MIN
 
     def connected(self) -> None:
-        """A stream is open. That alone is no success: it may be cut at once, every time."""
+        """Note that a stream opened. That alone is no success: each stream may be cut at once."""
         self._connected_at = self._clock()
 
     async def pause(self, error: BaseException) -> None:
-        """Raises what is wrong once it has lasted too long."""
+        """Wait before the next try; raises the error once failures have lasted too long."""
         now = self._clock()
         if self._connected_at is not None and now - self._connected_at > LIVED_SECONDS_MIN:
             self.succeeded()
@@ -189,7 +190,7 @@ class Retrying:
 
 
 def worth_another(error: RefusedError) -> RefusedError:
-    """Raises it, unless it is one that may pass."""
+    """Raises the refusal, unless another try may succeed."""
     if error.status in AGAIN:
         return error
     raise error
@@ -201,7 +202,7 @@ def _words(error: BaseException) -> str:
 
 def _refused(status: int, answer: bytes, headers: Mapping[str, str]) -> RefusedError:
     asked = headers.get("Retry-After", "")
-    later = float(asked) if asked.isascii() and asked.isdigit() else 0.0  # the other way to write it is a date
+    later = float(asked) if asked.isascii() and asked.isdigit() else 0.0  # else it is a date
     try:
         error = msgspec.json.decode(answer, type=ErrorView).error
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""The secrets of one cluster, a file each, and what every NATS user may say and hear."""
+"""The secrets of one cluster, a file each, and the permissions of every NATS user."""
 
 from libs.credentials.folder import Credentials, CredentialsError, provision
 from libs.credentials.permissions import Permissions, inbox_prefix, permissions_by_user

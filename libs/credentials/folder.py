@@ -1,4 +1,4 @@
-"""A folder of secrets, made once and kept: asked again, it adds what is new and changes nothing that is there."""
+"""A folder of secrets, made once and kept: provisioning again adds what is missing and changes nothing else."""
 
 import fcntl
 import os
@@ -29,7 +29,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
     @property
     def scorer_token_file(self) -> Path:
-        """By which the scorer submits benchmarks."""
+        """The token with which the scorer submits benchmarks."""
         return self.folder / "scorer-token"
 
     @property
@@ -52,14 +52,14 @@ class Credentials(msgspec.Struct, frozen=True):
         return _read(self.postgres_password_file(role))
 
     def nodes(self) -> list[str]:
-        """The nodes that have been given credentials."""
+        """The nodes that have credentials."""
         return sorted(path.name.removeprefix("executor-") for path in (self.folder / "nats").glob("executor-*"))
 
 
 def provision(folder: Path, *, nodes: Sequence[str], mode: int = 0o600) -> Credentials:
-    """Make what is missing in the folder; nodes named earlier stay. A `mode` of 0o644 lets a container's user read it.
+    """Make the missing secrets; nodes named earlier stay. A `mode` of 0o644 lets a container's user read the files.
 
-    A running NATS server learns of new nodes when it is told to read its configuration again.
+    A running NATS server knows new nodes once it has reloaded its configuration.
     """
     permissions_by_user(nodes)  # A bad node id is refused before anything is written.
     credentials = Credentials(folder)
@@ -78,10 +78,10 @@ def provision(folder: Path, *, nodes: Sequence[str], mode: int = 0o600) -> Crede
 
 @contextmanager
 def _alone(folder: Path, mode: int) -> Iterator[None]:
-    """Two who provision at once agree on one set of secrets."""
+    """A lock on the folder: two processes that provision at once agree on one set of secrets."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     for path in (folder, folder / "nats", folder / "postgres"):
-        _make_folder(path, mode | (mode & 0o444) >> 2)  # who may read the files may enter
+        _make_folder(path, mode | (mode & 0o444) >> 2)  # a user that may read the files may enter
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -94,7 +94,7 @@ def _make_folder(path: Path, mode: int) -> None:
     try:
         path.mkdir()
     except FileExistsError:
-        return  # Its mode is its maker's choice.
+        return  # An existing folder keeps its mode.
     path.chmod(mode)
 
 
@@ -106,7 +106,7 @@ def _keep_or_make(path: Path, mode: int, *, prefix: str = "") -> None:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """All of it or nothing, also after a power cut: a database remembers a password that we must not forget."""
+    """Write the whole file or nothing, also through a power cut: a lost password would lock us out of the database."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     with open(unfinished, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         os.fchmod(file.fileno(), mode)

@@ -1,4 +1,4 @@
-"""What each NATS user may publish and subscribe, least first."""
+"""What each NATS user may publish and subscribe to, least first."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ import msgspec
 
 NODE_ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 STREAM = "WEFT_EVENTS"
-READER = "integrator"  # the durable pull consumer of whoever reads events
+READER = "integrator"  # the durable pull consumer through which integrators read events
 
 
 class Permissions(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,8 +16,10 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
     answers: bool = False  # may also publish to the reply subject of a request it received
 
 
-# An integrator makes and deletes no consumer. A consumer may deliver to any subject that its maker names, and NATS does
-# not hold that against the maker's permissions. An integrator may use one consumer, READER, which the scheduler makes.
+# An integrator creates and deletes no consumer. A consumer may deliver to any subject that its creator names, and NATS
+# does
+# not check that against the creator's permissions. An integrator may use one consumer, READER, which the scheduler
+# creates.
 READ_EVENTS = (
     "$JS.API.INFO",
     f"$JS.API.STREAM.INFO.{STREAM}",
@@ -37,7 +39,8 @@ MAKE_STREAM = (
     f"$JS.API.CONSUMER.CREATE.{STREAM}.{READER}",
 )
 
-# The API without what makes, changes, purges or deletes a stream: a stream can republish, so making one is speaking.
+# The API without creating, changing, purging or deleting streams: a stream can republish, so creating one is
+# publishing.
 READ_EVERY_STREAM = (
     "$JS.API.INFO",
     "$JS.API.STREAM.NAMES",
@@ -75,9 +78,9 @@ SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
     ),
     "operator": Permissions(publish=READ_EVERY_STREAM, subscribe=("weft.>",)),
     # `_INBOX.>` is where a plain client expects its replies. Replies to any other user arrive below that user's own
-    # prefix, so there is nothing of theirs to hear.
+    # prefix, so this subscription gets none of them.
     "integrator": Permissions(publish=("weft.submit", *READ_EVENTS), subscribe=("weft.events.>", "_INBOX.>")),
-    # Makes the stream and its consumers where a cluster is set up ahead of its services; says and hears no news.
+    # Creates the stream and its consumers where a cluster is set up ahead of its services; no messages of its own.
     "provisioner": Permissions(
         publish=(*MAKE_STREAM, f"$JS.API.CONSUMER.CREATE.{STREAM}.>", f"$JS.API.CONSUMER.INFO.{STREAM}.>")
     ),
@@ -85,7 +88,7 @@ SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
 
 
 def node_permissions(node: str) -> dict[str, Permissions]:
-    """The users of one node: each speaks as that node and as no other."""
+    """The users of one node: each may publish as that node and as no other."""
     if not NODE_ID.fullmatch(node):
         raise ValueError(f"not a node id: {node!r}; up to 40 of a-z, 0-9 and -, neither first nor last a -")
     return {
@@ -106,5 +109,5 @@ def permissions_by_user(nodes: Iterable[str]) -> dict[str, Permissions]:
 
 
 def inbox_prefix(user: str) -> str:
-    """Where this user's replies arrive, and nobody else may listen; give it to the client as its inbox prefix."""
+    """The subject of this user's replies, to which no other user may subscribe: its client's inbox prefix."""
     return f"_INBOX_{user}"

@@ -1,14 +1,14 @@
-"""How much work a job loses when it is stopped: only its user knows how often it writes down where it is."""
+"""How much work a job loses when it is stopped, by how often its user says that it writes a checkpoint."""
 
 from libs.domain.quantity import duration_seconds
 from libs.domain.spec import JobSpec
 
 CHECKPOINTS_LABEL = "weft/checkpoints"
-"""How often it writes a checkpoint, such as `10m`; `0s`: at the latest when it is told to stop."""
+"""The label with the time between two checkpoints, such as `10m`; `0s`: the job writes one when it is stopped."""
 
 
 def lost_seconds(spec: JobSpec) -> float | None:
-    """What a stop loses on average: half of the time between two checkpoints. None: nobody said that it writes any."""
+    """The mean loss of a stop: half of the time between two checkpoints. None: the job has no such label."""
     said = spec.labels.get(CHECKPOINTS_LABEL, "")
     try:
         return duration_seconds(said) / 2

@@ -1,4 +1,4 @@
-"""Classes of jobs by how much the speed of their GPU matters to them (PAL, SC'24), called by what holds each back."""
+"""Classes of jobs by how much the speed of their GPU matters to them (PAL, SC'24), named by what holds each back."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -8,7 +8,7 @@ import msgspec
 from libs.domain.spec import JobSpec
 
 JOB_CLASSES = ("compute", "mixed", "memory")
-"""The most sensitive first: what is bound by computing feels every difference between GPUs."""
+"""The most sensitive first: a job that is bound by computing feels every difference between GPUs."""
 
 CLASS_LABEL = "weft/class"
 WORKLOAD_LABEL = "weft/workload"
@@ -17,8 +17,8 @@ NOTHING_LEARNT: Mapping[str, str] = {}
 
 
 def class_of(spec: JobSpec, learnt: Mapping[str, str] = NOTHING_LEARNT) -> str:
-    """What its label says, else what was `learnt` of its workload; who says what is no class, or of whom nothing is
-    known, counts as most sensitive (PAL's rule)."""
+    """The class of the job's label, else the one `learnt` for its workload. Without either, or with a label that is no
+    class, the job counts as most sensitive (PAL's rule)."""
     said = spec.labels.get(CLASS_LABEL, "")
     if not said and learnt:
         said = learnt.get(workload_of(spec), "")
@@ -26,29 +26,29 @@ def class_of(spec: JobSpec, learnt: Mapping[str, str] = NOTHING_LEARNT) -> str:
 
 
 def unknown_class(spec: JobSpec) -> str:
-    """The class that its label names and that is none; else nothing."""
+    """The label's value if it is no class; else empty."""
     said = spec.labels.get(CLASS_LABEL, "")
     return "" if said in JOB_CLASSES else said
 
 
 def workload_of(spec: JobSpec) -> str:
-    """What is alike in how it runs: jobs of one image, folder and command with as many GPUs a rank, or of one label."""
+    """The workload of a job: jobs of one image, folder and command with as many GPUs a rank, or of one label."""
     if said := spec.labels.get(WORKLOAD_LABEL, ""):
         return said
     roles = {
         name: (role.image or spec.image, role.command or spec.command, role.gpus) for name, role in spec.roles.items()
     }
-    where = (roles, spec.workdir) if spec.workdir else roles  # the same words elsewhere are another program
+    where = (roles, spec.workdir) if spec.workdir else roles  # the same command in another folder is another program
     return blake2b(msgspec.json.encode(where), digest_size=8).hexdigest()
 
 
 def settings_of(spec: JobSpec, role: str) -> str:
-    """What tells ranks of one workload apart that do not do the same in a step: how their role is set by variables."""
+    """The variables of a role: ranks of one workload with other settings do other work in a step."""
     of_role = spec.roles.get(role)
     env = {**spec.env, **(of_role.env if of_role is not None else {})}
     return blake2b(msgspec.json.encode(sorted(env.items())), digest_size=4).hexdigest() if env else ""
 
 
 def is_benchmark(spec: JobSpec) -> bool:
-    """Does it measure a GPU, and is no work of anybody's?"""
+    """Whether the job measures a GPU and does no user's work."""
     return spec.labels.get(BENCHMARK_LABEL) == "1"

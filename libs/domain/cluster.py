@@ -13,7 +13,7 @@ Word = Annotated[str, Meta(max_length=255)]
 
 
 class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU of a node. `memory` in bytes. An emulated one is no hardware and is called so everywhere."""
+    """One GPU of a node. `memory` in bytes. An emulated GPU is no hardware, and is marked so everywhere."""
 
     index: Annotated[int, Meta(ge=0, lt=GPUS_MAX)]
     uuid: Word
@@ -23,7 +23,7 @@ class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Capacity(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node has to give: CPU cores, memory in bytes, GPUs, each index once."""
+    """What a node has for jobs: CPU cores, memory in bytes, GPUs, each index once."""
 
     cpus: Annotated[float, Meta(ge=0, le=CPUS_MAX)]
     memory: Memory
@@ -57,5 +57,5 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory: int
     model: str | None = None
     egress: int | None = None  # bytes per second that it may send; None: no limit
-    node: str | None = None  # only there
-    gpu: int | None = None  # only from this index on
+    node: str | None = None  # only on this node
+    gpu: int | None = None  # only GPUs from this index on

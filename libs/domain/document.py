@@ -1,7 +1,7 @@
 """Reads YAML in time that grows with its size alone: the scalars of YAML 1.2's core schema, no tags, no aliases.
 
 A general YAML loader has scalars that cost more than their length (base-60 integers), documents that are larger than
-their text (aliases), and values that nobody asked for (timestamps). Here the parser's events become plain values.
+their text (aliases), and values of unexpected types (timestamps). Here the parser's events become plain values.
 """
 
 import re
@@ -27,7 +27,7 @@ _FLOAT = re.compile(
 
 
 class DocumentError(ValueError):
-    """The document cannot be read: `field` is where, where there is a place; `reason` is why."""
+    """The document cannot be read: `field` is the place, if there is one; `reason` is why."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(reason)
@@ -44,7 +44,7 @@ class _Open(Struct):
 
 
 def read_yaml(body: bytes) -> Value:
-    """The one document in it. Raises DocumentError."""
+    """The single document in the text. Raises DocumentError."""
     if len(body) > YAML_BYTES_MAX:
         raise DocumentError("", f"YAML is read up to {YAML_BYTES_MAX >> 10} KiB, this is {len(body)} bytes; send JSON")
     try:
@@ -82,7 +82,7 @@ def _built(events: Iterator[object]) -> Value:
 
 
 def _put(opened: list[_Open], documents: list[Value], value: Value) -> None:
-    """A value goes to its key, into the list, or is the document. A name is remembered for the value that follows."""
+    """Put a value under its key, into the list, or make it the document. A key is kept for the value that follows."""
     if not opened:
         documents.append(value)
         return
@@ -127,7 +127,7 @@ def _scalar(event: yaml.ScalarEvent) -> Value:
 
 
 def _path(opened: list[_Open]) -> str:
-    """Where the reading is, as the fields of a specification are named."""
+    """The present place, written like the field of a specification."""
     path = ""
     for depth, within in enumerate(opened, 1):
         if isinstance(within.value, list):

@@ -1,10 +1,10 @@
-"""The right to lead, and by what its owner keeps it while the store is away."""
+"""The lease, which is the right to lead, and the pledge by which its owner holds its nodes while the store is away."""
 
 from msgspec import Struct
 
 
 class Pledge(Struct, frozen=True, kw_only=True):
-    """By what a leader holds its nodes while it cannot reach the store (docs/decisions/0012-a-store-that-is-away.md).
+    """The terms on which a leader holds its nodes without the store (docs/decisions/0012-a-store-that-is-away.md).
 
     For at most `seconds` from its latest renewal on, and only while it hears each of `members` (itself is one of them)
     deny that it leads, over one connection to the NATS server `nats`.

@@ -1,4 +1,4 @@
-"""All that is wrong with a specification that could not be decoded, each with its field and what would be right."""
+"""All mistakes in a specification that could not be decoded, each with its field and what would be right."""
 
 import difflib
 import typing
@@ -23,14 +23,14 @@ PATTERN_WORDS = {
 
 
 class Mistake(NamedTuple):
-    """`field` is where, `reason` is why, for a person."""
+    """One mistake: its field, and the reason for a person."""
 
     field: str
     reason: str
 
 
 def mistakes_of(value: object, kind: type[msgspec.Struct], words: Mapping[str, str]) -> list[Mistake]:
-    """What keeps `value` from being a `kind`, at most MISTAKES_MAX. `words` says what a pattern means."""
+    """The mistakes that keep `value` from being a `kind`, at most MISTAKES_MAX. `words` explains each pattern."""
     if value is None:
         return [Mistake("", "Expected `object`, got `null`: the specification is empty")]
     found = _Finder(kind, {**PATTERN_WORDS, **words}).within_struct(value, kind, "")
@@ -43,7 +43,7 @@ class _Finder:
         self._homes = _homes(kind)
 
     def within(self, value: object, kind: Any, path: str) -> Iterator[Mistake]:
-        """A part is looked into as far as it has the shape of its type; else it is one mistake as a whole."""
+        """The mistakes in one part. A part without the shape of its type is one mistake as a whole."""
         bare = _bare(kind)
         if get_origin(bare) is dict and isinstance(value, dict) and value and _is_whole(value, kind):
             for name, part in value.items():
@@ -86,7 +86,7 @@ class _Finder:
         yield from self.within(part, of_part, _joined(path, str(name)))
 
     def _unknown(self, name: str, known: tuple[str, ...], path: str) -> str:
-        """A field that is not there: one that is spelt alike, or the place where this one belongs."""
+        """A field that does not exist, with the field of a similar name, or the place where this one belongs."""
         if len(name) > SHOWN_CHARACTERS_MAX:
             return "no such field"
         if close := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
@@ -100,7 +100,7 @@ class _Finder:
         return "no such field"
 
     def _words_for(self, reason: str, value: object, kind: Any, path: str) -> str:
-        """The decoder's words, or better ones where the value says what was meant."""
+        """The decoder's message, or a better one where the value shows what the user meant."""
         name = path.rpartition(".")[2]
         match value:
             case str() if name == "command":
@@ -131,7 +131,7 @@ def _refusal(value: object, kind: Any) -> str | None:
 
 
 def _is_whole(value: dict[Any, Any] | list[Any], kind: Any) -> bool:
-    """Is its size as it may be? Looked at without what is in it."""
+    """Whether the size of the part is within its bounds, whatever it contains."""
     for meta in getattr(kind, "__metadata__", ()) or _meta_of_union(kind):
         if isinstance(meta, msgspec.Meta) and meta.max_length is not None and len(value) > meta.max_length:
             return False
@@ -169,7 +169,7 @@ def _hints(kind: type[msgspec.Struct]) -> Mapping[str, Any]:
 
 @cache
 def _homes(kind: type[msgspec.Struct]) -> Mapping[str, Sequence[str]]:
-    """Every field's name, with the places where there is one, the outermost first."""
+    """Every field's name, with the places that have such a field, the outermost first."""
     found: dict[str, list[str]] = {}
     waiting = [(kind, "")]
     while waiting:
@@ -188,7 +188,7 @@ def _homes(kind: type[msgspec.Struct]) -> Mapping[str, Sequence[str]]:
 
 
 def _same_home(home: str, path: str) -> bool:
-    """Is it a role's field, in whatever role?"""
+    """Whether both places are the same, but for the name of the role."""
     return home.startswith("roles.") and path.startswith("roles.") and home.count(".") == path.count(".")
 
 
@@ -201,7 +201,7 @@ def _one_of(names: list[str], value: str) -> str:
 
 
 def _joined(path: str, name: str) -> str:
-    """The place of a field within the place that it is in; a name that is too long to be one is cut."""
+    """The path of a field within its parent; a name that is too long is cut."""
     short = name[:FIELD_CHARACTERS_MAX]
     return f"{path}.{short}" if path else short
 

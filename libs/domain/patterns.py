@@ -1,7 +1,7 @@
-"""A user's regular expression, checked without its matching or its compiling ever costing much.
+"""A user's regular expression, checked so that compiling it is never costly.
 
 Python compiles a set such as `[!-\\uffff]` character by character where case is ignored: milliseconds each. So ranges
-end at \\xff, and sets, ranges and groups are counted before anything is compiled. Matching is done in a helper.
+end at \\xff, and sets, ranges and groups are counted before anything is compiled. Matching runs in a helper process.
 """
 
 import re
@@ -24,7 +24,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def _check_cost(pattern: str) -> None:
-    """By its text alone. What looks like a set, a range or a group counts as one, wherever it stands."""
+    """Count by the text alone: whatever looks like a set, a range or a group counts as one."""
     counted = {"sets": (pattern.count("["), SETS_MAX), "groups": (pattern.count("("), GROUPS_MAX)}
     if "[" in pattern:
         counted["ranges"] = (pattern.count("-"), RANGES_MAX)

@@ -3,7 +3,7 @@
 import re
 from functools import lru_cache
 
-# `$` alone would let a line break stand behind it.
+# `$` alone would accept a line break at the end.
 SIZE_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,3})?(B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)$(?!\n)"
 DURATION_PATTERN = r"^([0-9]{1,7}(\.[0-9]{1,3})?(ms|s|m|h|d)){1,5}$(?!\n)"
 

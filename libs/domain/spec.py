@@ -1,6 +1,6 @@
 """What a user may ask for: the job specification, decoded and checked in one place.
 
-Every way in (HTTP, NATS, the command line) decodes with `decode_spec`, so one sentence means one thing.
+Every way in (HTTP, NATS, the command line) decodes with `decode_spec`, so all accept and refuse the same.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ DURATION_SECONDS_MAX = 366 * 86400
 GPUS_PER_REPLICA_MAX = 64
 REPLICAS_MAX = 4096
 MEMORY_BYTES_MAX = 64 << 40
-MEMORY_BYTES_MIN = 16 << 20  # that tuning leaves a rank: below it hardly anything goes on living
+MEMORY_BYTES_MIN = 16 << 20  # that tuning leaves a rank: hardly any process lives with less
 EGRESS_BYTES_MIN = 8192
 OF_THE_CONTAINER = ("/proc", "/sys", "/dev", "/weft")
 
@@ -45,7 +45,7 @@ Image = Annotated[str, Meta(pattern=IMAGE_PATTERN, description="A container imag
 
 
 class SpecError(Exception):
-    """The specification cannot be accepted: `field` is where, `reason` is why; `mistakes` is all that was found."""
+    """The specification is refused: `field` and `reason` of the first mistake; `mistakes` has all of them."""
 
     def __init__(self, field: str, reason: str, *, mistakes: Sequence[Mistake] = ()) -> None:
         super().__init__(f"{field}: {reason}" if field else reason)
@@ -96,7 +96,7 @@ class GpuShare(_Strict, frozen=True, kw_only=True):
 
 
 class Role(_Strict, frozen=True, kw_only=True):
-    """One kind of replica in a job. What is not said here is taken from the job."""
+    """One kind of replica in a job. A field that is not set here is taken from the job."""
 
     replicas: Replicas = Replicas()
     gpus: Annotated[int, Meta(ge=0, le=GPUS_PER_REPLICA_MAX, description="Whole GPUs per replica.")] = 0
@@ -165,14 +165,15 @@ class Progress(_Strict, frozen=True, kw_only=True):
 
 class TuningMode(StrEnum):
     OFF = "off"
-    ADVISE = "advise"  # say what would be done
+    ADVISE = "advise"  # report what would be done
     ON = "on"
 
 
 class Tuning(_Strict, frozen=True, kw_only=True):
     """Whether what the job gets may be changed while it runs, and how far: its envelope.
 
-    What is not said is the pool's to say. `cpus`, `egress_total`: of all its replicas together; the rest: of each.
+    The pool's settings apply where a field is not set. `cpus`, `egress_total`: of all replicas together; the rest: of
+    each.
     """
 
     mode: TuningMode | None = None
@@ -193,7 +194,7 @@ class Tuning(_Strict, frozen=True, kw_only=True):
 
 
 class Pin(_Strict, frozen=True, kw_only=True):
-    """Where a job must run: on this node, and there on the GPUs from index `gpu` on, as many as it asks for."""
+    """The node on which a job must run, and there the GPUs from index `gpu` on, as many as it asks for."""
 
     node: Token
     gpu: Annotated[int, Meta(ge=0, le=1023)] | None = None
@@ -259,7 +260,7 @@ def decode_spec(body: bytes, *, content: str = "json") -> JobSpec:
 
 
 def _check(spec: JobSpec) -> None:
-    """What one field's type cannot say."""
+    """The rules that no field's type can express."""
     for field, text in _durations(spec):
         if duration_seconds(text) > DURATION_SECONDS_MAX:
             raise SpecError(field, f"{text} is longer than {DURATION_SECONDS_MAX // 86400} days")
@@ -296,7 +297,7 @@ def _durations(spec: JobSpec) -> Iterable[tuple[str, str]]:
 
 
 def _check_text(spec: JobSpec) -> None:
-    """Text that no store can hold: YAML can write it, and JSON some of it."""
+    """Refuse text that no store can hold, though YAML, and partly JSON, can write it."""
     try:
         encoded = msgspec.json.encode(spec)
     except UnicodeEncodeError:
@@ -319,12 +320,12 @@ def _field_with_nul(value: object, path: str) -> str:
 
 
 def _spec_error(error: Exception, body: bytes, content: str) -> SpecError:
-    """All that is wrong, found by looking at the document once more, part by part."""
+    """All mistakes, found by a second look at the document, part by part."""
     if not isinstance(error, msgspec.ValidationError):
         return SpecError("", str(error))
     try:
         document: object = _yaml(body) if content == "yaml" else msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as worse:  # no JSON at all, further on than the decoder had read
+    except (msgspec.DecodeError, UnicodeDecodeError) as worse:  # no JSON, further on than the first decoder read
         return SpecError("", str(worse))
     except RecursionError:
         field = str(error).partition(" - at ")[2].strip("`").removeprefix("$").removeprefix(".")

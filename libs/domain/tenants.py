@@ -1,4 +1,4 @@
-"""What a tenant may take: how many jobs, how large, how important, and whether they may refuse pre-emption."""
+"""A tenant's allowance: how many jobs, how large, how important, and whether they may refuse preemption."""
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -7,7 +7,7 @@ from libs.domain.spec import JobSpec
 
 
 class Allowance(Struct, frozen=True, kw_only=True):
-    """What is in force for a tenant. Jobs count from their submission to their end, whether they wait or run."""
+    """The limits in force for a tenant. Jobs count from their submission to their end, whether they wait or run."""
 
     jobs_open_max: int = 20_000
     spec_bytes_max: int = 64 << 20  # of the specifications of those jobs, as they are stored
@@ -16,7 +16,7 @@ class Allowance(Struct, frozen=True, kw_only=True):
 
 
 class AllowanceChosen(Struct, frozen=True, kw_only=True):
-    """What an administrator chose for one tenant; None: the default."""
+    """An administrator's choice for one tenant; None: the default."""
 
     jobs_open_max: int | None = None
     spec_bytes_max: int | None = None
@@ -30,7 +30,7 @@ class AllowanceChosen(Struct, frozen=True, kw_only=True):
 
 
 class AllowanceChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to change of it; None: back to the default."""
+    """The limits to change; None: back to the default."""
 
     jobs_open_max: int | UnsetType | None = UNSET
     spec_bytes_max: int | UnsetType | None = UNSET
@@ -39,7 +39,7 @@ class AllowanceChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Use(Struct, frozen=True, kw_only=True):
-    """What a tenant has open: jobs that are not over, and the bytes of their specifications."""
+    """A tenant's open jobs, which are not over, and the bytes of their specifications."""
 
     jobs: int = 0
     spec_bytes: int = 0

@@ -1,4 +1,4 @@
-"""Everything that can be said between services: each message and its subject.
+"""Every message between services, with its subject.
 
 Facts are in the past tense, orders are imperative. Fields are added with a default, never renamed or removed.
 """
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """Said on `subject`, a pattern whose `{names}` are filled from the message's own fields."""
+    """A message is published on `subject`, a pattern whose `{names}` are filled from the message's own fields."""
 
     subject: ClassVar[str]
 

@@ -1,4 +1,4 @@
-"""What users, and the reallocator, ask of jobs and nodes, on its way to the scheduler."""
+"""Asks: the changes to jobs and nodes that users and the reallocator want, on their way to the scheduler."""
 
 from enum import StrEnum
 from typing import ClassVar
@@ -20,7 +20,7 @@ class AskKind(StrEnum):
 
 
 class RankTuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one rank should have from now on; None leaves it as it is. Cores, bytes, bytes per second."""
+    """The limits that one rank should have from now on; None leaves one as it is. Cores, bytes, bytes per second."""
 
     rank: int
     cpus: float | None = None
@@ -29,8 +29,8 @@ class RankTuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Tune(Struct, frozen=True, kw_only=True):
-    """Other limits for ranks of a running job, and why. Done whole, or not at all: only in that epoch, and only while
-    what more it takes is free on the ranks' nodes."""
+    """Other limits for ranks of a running job, and why. Done whole or not at all: only in that epoch, and only if the
+    ranks' nodes have the additional room."""
 
     epoch: int
     ranks: tuple[RankTuning, ...]
@@ -38,9 +38,9 @@ class Tune(Struct, frozen=True, kw_only=True):
 
 
 class Ask(Struct, frozen=True, kw_only=True):
-    """One thing asked, stored until the scheduler has done it. `subject_id` is a job's or a node's id.
+    """One ask, stored until the scheduler has done it. `subject_id` is a job's or a node's id.
 
-    `tune` comes with the kind of that name, which the reallocator asks; all others are users'.
+    `tune` comes with the kind of that name, which is the reallocator's; all other kinds are users'.
     """
 
     id: int
@@ -53,14 +53,14 @@ class Ask(Struct, frozen=True, kw_only=True):
 
 
 class AskStored(Message, frozen=True, kw_only=True):
-    """Gateway or reallocator → scheduler: something was asked, look now."""
+    """Gateway or reallocator → scheduler: an ask was stored, read it now."""
 
     subject: ClassVar[str] = "weft.asks.{pool}"
     pool: str
 
 
 class OutboxFilled(Message, frozen=True, kw_only=True):
-    """Anyone → relay: events are waiting to be published, look now."""
+    """Gateway or scheduler → relay: events wait in the outbox, publish them now."""
 
     subject: ClassVar[str] = "weft.outbox"
 
@@ -68,8 +68,8 @@ class OutboxFilled(Message, frozen=True, kw_only=True):
 class SubmitAnswered(Struct, frozen=True, kw_only=True):
     """The reply to a request on `weft.submit`, whose payload is the specification itself (JSON or YAML).
 
-    Headers: `Authorization: Bearer TOKEN`, `Idempotency-Key`, `Content-Type`. Above 0, `retry_after` is in how many
-    seconds the same may be asked again.
+    Headers: `Authorization: Bearer TOKEN`, `Idempotency-Key`, `Content-Type`. `retry_after` above 0: the seconds after
+    which the request may be repeated.
     """
 
     job_id: str = ""

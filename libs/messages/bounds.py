@@ -1,7 +1,7 @@
-"""Bounds of what nodes may say: a message outside of them is refused where it is decoded, and reaches no service.
+"""Bounds for messages of nodes: a message outside of them is refused where it is decoded, and reaches no service.
 
-They are far beyond what any real node reports. What they exclude: numbers that no column, index or arithmetic of ours
-holds, text without an end, and lists that would fill a process.
+They are far beyond any real node's reports. They exclude numbers that do not fit a column, an index or our arithmetic,
+text of any length, and lists that would fill a process.
 """
 
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""By which connection a message came."""
+"""The connection by which a message came."""
 
 from msgspec import Struct
 

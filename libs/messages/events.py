@@ -1,4 +1,4 @@
-"""What happened, for everybody: CloudEvents on `weft.events.jobs.<event>` and `weft.events.nodes.<event>`.
+"""Events, as CloudEvents on `weft.events.jobs.<event>` and `weft.events.nodes.<event>`.
 
 docs/events.md shows one of each; a test holds it against this file.
 """
@@ -31,17 +31,18 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def subject(self) -> str:
-        """The NATS subject it is told on."""
+        """The NATS subject on which the event is published."""
         return f"weft.events.{self.topic}.{self.event}"
 
     @property
     def cursor(self) -> str:
-        """Where a reader of all events goes on from: transactions end in another order than their rows are numbered."""
+        """The place after which a reader of all events goes on: transactions commit in another order than rows are
+        numbered."""
         return f"{self.xid}-{self.id}"
 
     @property
     def message_id(self) -> str:
-        """The same for every copy of this event: JetStream recognises a repeat by it."""
+        """The id of every copy of this event, by which JetStream recognises a repeat."""
         return f"{self.topic}/{self.subject_id}/{self.version}"
 
 

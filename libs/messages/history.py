@@ -1,4 +1,4 @@
-"""The history of a pool: what its leaders were told and what they decided, record by record."""
+"""The history of a pool, record by record: its leaders' inputs and decisions."""
 
 from msgspec import Struct
 
@@ -6,8 +6,8 @@ from msgspec import Struct
 class Record(Struct, frozen=True, kw_only=True):
     """One part of a history. Times are seconds since the epoch, UTC.
 
-    `number` counts the records of one leader from 1; where one is missing, the next `begins`. `begins`: it opens with
-    all that the leader knew, so a replay can begin here. `body` is compressed; only the scheduler's
+    `number` counts the records of one leader from 1; after a missing one, the next `begins`. `begins`: the record opens
+    with the leader's whole state, so a replay can begin here. `body` is compressed; only the scheduler's
     `thinking/history.py` reads it.
     """
 

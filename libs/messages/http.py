@@ -1,4 +1,4 @@
-"""What the gateway answers over HTTP: every view of a job, a node, an event, and the one shape of an error.
+"""The gateway's answers over HTTP: every view of a job, a node, an event, and the one shape of an error.
 
 The OpenAPI document is generated from these types. Fields are added with a default, never renamed or removed.
 """
@@ -27,9 +27,9 @@ Bytes = Annotated[int, Meta(description="In bytes.")]
 
 
 class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The job is stored and will not be lost. `created` is false where this key had submitted it before.
+    """The job is stored and will not be lost. `created` is false if the same key had submitted it before.
 
-    `notes`: what its user should know of how it will be treated, each a sentence.
+    `notes`: sentences for the user about how the job will be treated.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Accepted(Struct, frozen=True, kw_only=True):
-    """What was asked is stored, and will be done by the scheduler; `state` is the job's or node's at the time."""
+    """The ask is stored, and the scheduler will do it; `state` is the job's or node's at the time."""
 
     id: str
     ask: AskKind
@@ -61,7 +61,7 @@ class TokenWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class TokenMade(Struct, frozen=True, kw_only=True):
-    """A token, told this once: only its hash is stored."""
+    """A new token, shown only in this answer: only its hash is stored."""
 
     token: str
     tenant: str
@@ -71,7 +71,7 @@ class TokenMade(Struct, frozen=True, kw_only=True):
 
 
 class TokenView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A token as it is known: never the token itself. `used_at` is exact to a minute."""
+    """A token without its secret. `used_at` is exact to a minute."""
 
     tenant: str
     label: str
@@ -90,7 +90,7 @@ class TokensView(Struct, frozen=True, kw_only=True):
 
 
 class TenantView(Struct, frozen=True, kw_only=True):
-    """What a tenant may take and has taken. Jobs count from their submission to their end, whether they wait or run."""
+    """A tenant's limits and use. Jobs count from their submission to their end, whether they wait or run."""
 
     id: str
     created_at: Seconds
@@ -121,14 +121,14 @@ class TokensRevoked(Struct, frozen=True, kw_only=True):
 
 
 class FieldError(Struct, frozen=True, kw_only=True):
-    """`field` is where in what was sent (empty: all of it), `reason` is why, as a sentence."""
+    """`field` is the place in the request (empty: all of it), `reason` is why, as a sentence."""
 
     field: str
     reason: str
 
 
 class ErrorDetail(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The first error; `errors` are all of them, where more than one was found at once."""
+    """The first error; `errors` has all of them if there are several."""
 
     field: str
     reason: str
@@ -144,7 +144,7 @@ class ErrorView(Struct, frozen=True, kw_only=True):
 
 
 class LimitsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one rank asked for. `egress` in bytes per second; none: no limit."""
+    """The limits that one rank asked for. `egress` in bytes per second; none: no limit."""
 
     cpus: float
     memory: Bytes
@@ -152,10 +152,10 @@ class LimitsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One rank of a job now. `progress`, `pace` and `use` are the newest heard of it, if any.
+    """One rank of a job now. `progress`, `pace` and `use` are its newest, if there are any.
 
-    `cpus`, `memory` and `egress` (bytes per second) are what it has now; `asked` is what it asked for, where that is
-    something else: it was tuned. `disbelieved`: how many values of its progress made no sense.
+    `cpus`, `memory` and `egress` (bytes per second) are its present limits; `asked` are those that it asked for, if it
+    was tuned since. `disbelieved`: how many values of its progress made no sense.
     """
 
     rank: int
@@ -173,13 +173,15 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job. `spec`, `placement`, `runs`, `verdicts` and `curve` are there where one job is asked for, not in lists.
+    """One job. `spec`, `placement`, `runs`, `verdicts` and `curve` are in the view of one job, not in lists.
 
-    `gpus` and `replicas` are what it holds, or held last; while it waits, all that it wants. `progress` is that of its
-    lowest rank that told any. `ended_for`: why it failed or was cancelled; of a failure, its number `rank` is the rank
-    that failed first, and `exit_code` the status of that rank. `held_seconds`: how long it held what it was given, in
-    its epochs that are over. `verdicts`: what was last concluded to hold it back, of the whole job (rank -1) and of
-    each rank. `curve`: how fast it was measured to be, by its replicas and CPUs.
+    `gpus` and `replicas` are those that it holds, or held last; while it waits, those that it wants. `progress` is that
+    of the lowest rank that reported any. `ended_for`: why it failed or was cancelled; of a failure, its number `rank`
+    is
+    the rank that failed first, and `exit_code` the status of that rank. `held_seconds`: how long it held its GPUs in
+    its
+    earlier epochs. `verdicts`: what holds it back, by the last verdicts on the whole job (rank -1) and on each rank.
+    `curve`: its measured speed, by its replicas and CPUs.
     """
 
     id: str
@@ -216,7 +218,7 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The newest first. `before` is what to ask with for the next page; none: this was the last."""
+    """Jobs, the newest first. `before` is the parameter for the next page; none: this was the last."""
 
     jobs: tuple[JobView, ...]
     before: int | None = None
@@ -226,7 +228,7 @@ class JobsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an event tells: of a job (`job_id` is there) or of a node (`node_id` is there), after the step."""
+    """The data of an event: of a job (with `job_id`) or of a node (with `node_id`), after the step."""
 
     version: int
     pool: str
@@ -252,7 +254,7 @@ class EventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EventView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event as CloudEvents 1.0 has it. `cursor` is where to go on from: `after=`, or `Last-Event-ID`."""
+    """One event as CloudEvents 1.0 has it. `cursor` is the place to go on from: `after=`, or `Last-Event-ID`."""
 
     specversion: str
     id: str
@@ -269,7 +271,7 @@ class EventView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GpuHeldBy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The run that holds a GPU. Of another tenant's job only its id is told."""
+    """The run that holds a GPU. Of another tenant's job only its id is shown."""
 
     job_id: str
     name: str = ""
@@ -281,7 +283,7 @@ class GpuHeldBy(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class GpuScoreView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How fast a GPU is for a class of jobs: 1.0 is typical, 1.2 takes a fifth longer.
 
-    `believed` is what placement goes by: of the score as much as is sure (`confidence`, 0 to 1). `source`: benchmark,
+    `believed` is the score for placement: nearer to 1 the lower the `confidence` (0 to 1). `source`: benchmark,
     jobs, profile or assumed. `quarantined_until`: it turned slow all at once, and counts as slow until then.
     """
 
@@ -297,8 +299,8 @@ class GpuScoreView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GpuView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU. An emulated one is no hardware. `use` is the newest sample heard of it, if any: of its processes, those
-    of jobs that the asker may see. `node_id`, `pool` and `scores` are there where GPUs are asked for."""
+    """One GPU. An emulated one is no hardware. `use` is its newest sample, if there is one: of its processes, those of
+    jobs that the caller may see. `node_id`, `pool` and `scores` are in lists of GPUs only."""
 
     index: int
     uuid: str
@@ -317,10 +319,10 @@ class GpusView(Struct, frozen=True, kw_only=True):
 
 
 class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One node: what it has, what of it is given to jobs, and its live use where its telemetry was heard lately.
+    """One node: its capacity, the part that jobs hold, and its live use if it has recent telemetry.
 
-    `slowest`: the score of the GPU that is slowest for some class, where nodes are asked for and any is known.
-    `silent_seconds`: for how long it has not reported, where that is longer than usual and it does not count as lost.
+    `slowest`: the score of the GPU that is slowest for some class, in lists of nodes, if any score is known.
+    `silent_seconds`: for how long it has not reported, if that is longer than usual and it does not count as lost.
     """
 
     id: str
@@ -359,7 +361,7 @@ class Totals(Struct, frozen=True, kw_only=True):
 
 
 class ClusterView(Struct, frozen=True, kw_only=True):
-    """All of it at one time: for who watches. Jobs are those that are not over and that the asker may see.
+    """The whole cluster at one time. Its jobs are those that are not over and that the caller may see.
 
     `states` counts them by state, `waiting` those in the queue by the code of their cause; `running` (those that hold
     resources) and `queued` show the first of them, in order.
@@ -376,7 +378,7 @@ class ClusterView(Struct, frozen=True, kw_only=True):
 
 
 class HistoryView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Part of a pool's history, in order. `after` is what to ask with for the next part; none: this was the last."""
+    """Part of a pool's history, in order. `after` is the parameter for the next part; none: this was the last."""
 
     pool: str
     records: tuple[Record, ...]
@@ -384,8 +386,8 @@ class HistoryView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SpecificationsView(Struct, frozen=True, kw_only=True):
-    """What jobs were submitted as, by id. A job that is not stored any more is left out, and so is a job behind the
-    last one here in the order of ids: ask again for those.
+    """The specifications of jobs as they were submitted, by id. Deleted jobs are left out; so are jobs behind the last
+    one here in the order of ids: request those again.
     """
 
     specifications: dict[str, JobSpec]

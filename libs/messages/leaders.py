@@ -1,4 +1,5 @@
-"""Messages between the schedulers of a pool: does the sender lead, and what did it hear last of each other one?"""
+"""Messages between the schedulers of a pool: whether the sender leads, and the last number it got from each other
+one."""
 
 from typing import Annotated, ClassVar
 
@@ -13,9 +14,9 @@ SCHEDULERS_MAX = 64  # of a pool
 class LeadershipTold(Message, frozen=True, kw_only=True):
     """Scheduler → schedulers of its pool, every second. May be lost, and may come late.
 
-    `number` counts what this scheduler told. `leads`: it has the lease, or is about to take it. `epoch`: the greatest
-    of the lease that it knows of. `heard`: the number of the latest word of each other that it had heard by then, so
-    that each knows from when on this one has not led.
+    `number` counts this scheduler's messages. `leads`: it has the lease, or is about to take it. `epoch`: the greatest
+    epoch of the lease that it knows. `heard`: the number of the latest message of each other scheduler that it had got
+    by then, so that each knows since when this one has not led.
     """
 
     subject: ClassVar[str] = "weft.leaders.{pool}"

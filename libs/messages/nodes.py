@@ -1,4 +1,4 @@
-"""The conversation of a node with the control plane: what it sees, and what it should be running."""
+"""The messages between a node and the control plane: what the node sees, and what it should run."""
 
 from enum import StrEnum
 from typing import Annotated, ClassVar
@@ -52,7 +52,8 @@ NEVER_RAN = frozenset({EndReason.START_FAILED, EndReason.PORT_TAKEN})
 
 
 class Leader(Struct, frozen=True, kw_only=True):
-    """Who answered, and how far its lease was renewed by then: (`epoch`, `seq`) grows, unless the store goes back."""
+    """The leader that answered, and how far its lease was renewed: (`epoch`, `seq`) grows, unless the store goes
+    back."""
 
     pool: Word
     epoch: LeaseNumber
@@ -78,11 +79,11 @@ class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeReported(Message, frozen=True, kw_only=True):
-    """Executor → scheduler, a request: what this node has and what it sees. Answered by `NodeDesired`.
+    """Executor → scheduler, a request: the node's capacity and its runs. Answered by `NodeDesired`.
 
     `incarnation` counts the executor's starts on this node, `seq` its reports since; an older one is ignored.
-    `reads`: which forms of an answer this executor understands beside `runs`. `holds`: the digest of the newest answer
-    that it goes by; empty when it has none.
+    `reads`: the forms of an answer that this executor understands beside `runs`. `holds`: the digest of the newest
+    answer that it has; empty if it has none.
     """
 
     subject: ClassVar[str] = "weft.sync.{pool}.{node_id}"
@@ -108,9 +109,9 @@ class NodeReported(Message, frozen=True, kw_only=True):
 
 
 class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that a node needs to run one rank. Sizes in bytes, times in seconds.
+    """The order to run one rank, with all that a node needs for it. Sizes in bytes, times in seconds.
 
-    `env` is what the user asked for; the contract's own names (WEFT_*, RANK, …) are the executor's to add.
+    `env` is from the user; the executor adds the contract's own names (WEFT_*, RANK, …).
     """
 
     job_id: str
@@ -147,7 +148,8 @@ HOLD = "hold"
 
 
 class RoleOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the ranks of one role share, where it differs from their job. `nodes`: where each of the role's ranks is, in
+    """The part of an order that the ranks of one role share, where it differs from their job. `nodes`: where each of
+    the role's ranks is, in
     order, as pairs: the index of an address in `JobOrder.addresses`, and how many ranks in a row have it."""
 
     name: str
@@ -159,7 +161,8 @@ class RoleOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RankOrder(Struct, frozen=True, array_like=True, kw_only=True):
-    """What one rank has of its own. `role`: an index into `JobOrder.roles`; `role_rank`: its number within the role."""
+    """The part of an order that is one rank's own. `role`: an index into `JobOrder.roles`; `role_rank`: its number
+    within the role."""
 
     rank: int
     role: int
@@ -194,14 +197,14 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeDesired(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Scheduler → executor, the reply: everything that node should be running, and nothing else.
+    """Scheduler → executor, the reply: all runs that the node should run, and no others.
 
-    It is in `jobs` for an executor that reads them, in `runs` for one of the version before. With `unchanged` both are
-    empty, and the node should run what the answer with this `digest` said. `refused` says why the report was not taken;
-    then the executor changes nothing.
+    They are in `jobs` for an executor that reads them, in `runs` for one of the version before. With `unchanged` both
+    are empty, and the orders are those of the answer with this `digest`. `refused`: why the report was not taken; then
+    the executor changes nothing.
 
-    `hold`: the leader cannot reach its store. What it answered last still stands; nothing starts, no end of a run was
-    taken in, and the node has synced.
+    `hold`: the leader cannot reach its store. Its last answer is still in force; nothing starts, no end of a run was
+    recorded, and the node counts as synced.
     """
 
     seq: int
@@ -215,7 +218,7 @@ class NodeDesired(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeHinted(Message, frozen=True, kw_only=True):
-    """Scheduler → executor: what your node should run has changed, ask now."""
+    """Scheduler → executor: the orders of this node have changed, report now."""
 
     subject: ClassVar[str] = "weft.hints.{node_id}"
     node_id: str
@@ -224,7 +227,7 @@ class NodeHinted(Message, frozen=True, kw_only=True):
 class ReadLog(Message, frozen=True, kw_only=True):
     """Gateway → executor, a request: bytes of one run's log from `offset`. Answered by `LogRead`.
 
-    `wait` seconds at most are spent waiting for bytes that are not there yet.
+    The node waits for missing bytes for `wait` seconds at most.
     """
 
     subject: ClassVar[str] = "weft.logs.{node_id}"
@@ -238,10 +241,10 @@ class ReadLog(Message, frozen=True, kw_only=True):
 
 
 class LogRead(Struct, frozen=True, kw_only=True):
-    """`data` begins at `offset`; `ended` when the run is over and this is the last of it; `missing` if never seen.
+    """`data` begins at `offset`; `ended`: the run is over and these are its last bytes; `missing`: the node has no log.
 
-    The first `begins` bytes were dropped by the node's limits: an `offset` asked for among them is moved there.
-    `size` is how long the log was, dropped bytes and all; -1: an executor of an earlier version does not tell.
+    The first `begins` bytes were dropped by the node's limits: a requested `offset` among them is moved there.
+    `size` is the length of the log, dropped bytes included; -1: an executor of an earlier version does not report it.
     """
 
     offset: int
@@ -253,11 +256,11 @@ class LogRead(Struct, frozen=True, kw_only=True):
 
 
 class Pace(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How fast a run goes on, from the progress it told in the last `window_seconds`; robust against single outliers.
+    """How fast a run goes on, by its progress in the last `window_seconds`; robust against single outliers.
 
-    Rates are per second. `step_seconds`: the median time of a step on this rank alone, from what it tells as
-    `t_compute` where it does, else from the steps' own times. `phases`: the median seconds per step of each `t_<phase>`
-    that it tells (`t_data`, `t_compute`, `t_push`, `t_pull`, `t_wait`).
+    Rates are per second. `step_seconds`: the median time of a step on this rank alone, from its `t_compute` if it
+    reports that, else from the steps' own times. `phases`: the median seconds per step of each `t_<phase>` that it
+    reports (`t_data`, `t_compute`, `t_push`, `t_pull`, `t_wait`).
     """
 
     window_seconds: Finite

@@ -1,4 +1,4 @@
-"""What is measured and concluded from it: telemetry, scores, findings. All of it may be lost; the next comes soon."""
+"""Measurements and conclusions: telemetry, scores, findings. Any message may be lost; the next comes soon."""
 
 from typing import Annotated, ClassVar
 
@@ -27,9 +27,9 @@ from libs.messages.bounds import (
 
 
 class GpuProcess(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One process on a GPU: its pid on the host, GPU memory in bytes, the part of the SMs' time it took, 0–1.
+    """One process on a GPU: its pid on the host, its GPU memory in bytes, its part of the SMs' time, 0–1.
 
-    `job_id`, `epoch` and `rank` name the run that it belongs to; an empty `job_id`: it is no run's.
+    `job_id`, `epoch` and `rank` name its run; an empty `job_id`: the process belongs to no run.
     """
 
     pid: Whole
@@ -43,10 +43,10 @@ class GpuProcess(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class GpuSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU now. Utilisation 0–1 (the part of the time in which any kernel ran), memory in bytes, watts, °C, MHz.
 
-    None: not known on this machine. `problem`: what the driver says is wrong with it, when something is.
-    `provider`: who told this: `nvml`, `emulated`, `fake` or `replayed`. Rates are bytes per second; energy is in
+    None: not known on this machine. `problem`: the driver's error, if the GPU has one.
+    `provider`: the source: `nvml`, `emulated`, `fake` or `replayed`. Rates are bytes per second; energy is in
     joules since the driver was loaded. `sm_active`, `sm_occupancy`, `tensor_active` and `dram_active` are parts of what
-    the chip could do, 0–1, where it counts them (GPM: Hopper and later). `clock_events`: why its clocks are lower than
+    the chip's maximum, 0–1, if it counts them (GPM: Hopper and later). `clock_events`: why its clocks are lower than
     they could be, now; `power_capped_seconds` and `thermal_seconds`: for how long in all. Error counts are totals.
     """
 
@@ -111,7 +111,8 @@ CLOCK_EVENTS = (
 class HostSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The node itself. CPU in cores used, memory and disk in bytes, network and disk traffic in bytes per second.
 
-    Pressure: the part of the time, 0–1, in which some task waited for that resource. None: this kernel does not tell.
+    Pressure: the part of the time, 0–1, in which some task waited for that resource. None: this kernel does not report
+    it.
     """
 
     cpus: Amount
@@ -133,7 +134,7 @@ class RunSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run's use of its node. Units as in HostSample.
 
     `source`: `cgroup2`, `cgroup1` or `processes`, or two of them joined by `+`: where CPU and memory come from. Of
-    processes, memory is what each has resident, so that what they share counts for each.
+    processes, memory is the sum of what each has resident, so shared memory counts for each.
     """
 
     job_id: JobId
@@ -175,10 +176,10 @@ class NodeSampled(Message, frozen=True, kw_only=True):
 
 
 class GpuScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How fast a GPU is for a class of job, as time relative to the typical GPU: 1.0 is typical, 1.1 is 10 % slower.
+    """A GPU's score for a class of jobs: its time relative to the typical GPU's. 1.0 is typical, 1.1 is 10 % slower.
 
-    `confidence`, from 0 to 1: how sure that is. `source`: where it is from (`benchmark`, `jobs`, `profile`, `assumed`);
-    `measured_at`: when, where that is known; `samples`: from how many, since it was last thought to have changed.
+    `confidence` is from 0 to 1. `source`: `benchmark`, `jobs`, `profile` or `assumed`. `measured_at`: the time of the
+    last sample, if known; `samples`: their number since the score's last change.
     """
 
     node_id: Token
@@ -193,12 +194,12 @@ class GpuScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def believed(self) -> float:
-        """What placement goes by: of what was measured, as much as it is sure."""
+        """The score for placement: between 1 and the measured value, by its confidence."""
         return 1.0 + (self.score - 1.0) * self.confidence
 
 
 class GpusScored(Message, frozen=True, kw_only=True):
-    """Scorer → scheduler: these scores are new (they are stored already)."""
+    """Scorer → scheduler: new scores, which are stored already."""
 
     subject: ClassVar[str] = "weft.scores.{pool}"
     pool: str
@@ -206,10 +207,10 @@ class GpusScored(Message, frozen=True, kw_only=True):
 
 
 class GpuPace(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How long one step of a workload takes on one GPU, as the median over some windows, in seconds; 0: not told.
+    """The time of one step of a workload on one GPU, as the median over some windows, in seconds; 0: not known.
 
-    Only paces of one `workload` that are `alike` compare. `score`: what its scorer believes of that GPU. `compute` and
-    `memory`: how busy it is kept, 0–1, where that is known.
+    Only paces of one `workload` that are `alike` compare. `score`: the GPU's present score. `compute` and `memory`: how
+    busy the GPU is, 0–1, if known.
     """
 
     workload: str  # `libs.domain.classes.workload_of`
@@ -226,7 +227,7 @@ class GpuPace(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PacesSeen(Message, frozen=True, kw_only=True):
-    """Scorer → scorers: paces on the GPUs of its nodes, from which all of them know what is typical."""
+    """Scorer → scorers: paces on the GPUs of its nodes, from which each scorer derives what is typical."""
 
     subject: ClassVar[str] = "weft.paces.{pool}"
     pool: str
@@ -235,14 +236,14 @@ class PacesSeen(Message, frozen=True, kw_only=True):
 
 
 class ScorerPresent(Message, frozen=True, kw_only=True):
-    """Scorer → scorers, every second: I am here. Nodes are divided among those heard of lately."""
+    """Scorer → scorers, every second: this scorer runs. Nodes are divided among the scorers with a recent message."""
 
     subject: ClassVar[str] = "weft.scorers.{scorer}"
     scorer: str
 
 
 class WorkloadClass(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which class the jobs of a workload belong to, learnt from how they use their GPUs."""
+    """The class of a workload's jobs, learnt from how they use their GPUs."""
 
     workload: str
     job_class: str
@@ -253,7 +254,7 @@ class WorkloadClass(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ClassesLearnt(Message, frozen=True, kw_only=True):
-    """Scorer → scheduler: these workloads are of these classes (that is stored already)."""
+    """Scorer → scheduler: the classes of these workloads, which are stored already."""
 
     subject: ClassVar[str] = "weft.classes.{pool}"
     pool: str
@@ -261,7 +262,7 @@ class ClassesLearnt(Message, frozen=True, kw_only=True):
 
 
 class CurvePoint(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was measured at one size. `speed` in samples per second of the whole job, else in steps per second."""
+    """The measured speed at one size. `speed` in samples per second of the whole job, else in steps per second."""
 
     replicas: int
     cpus: float  # cores of the role's replicas together
@@ -281,7 +282,7 @@ class Curve(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RankVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What holds one rank of a job back, or the job as a whole (`rank` -1), with the numbers that say so.
+    """What holds one rank of a job back, or the job as a whole (`rank` -1), with the numbers that show it.
 
     `code` is one of `libs.tuning.verdict.Verdict`. `since`: when it was first concluded, seconds since the epoch, UTC.
     """
@@ -296,7 +297,7 @@ class RankVerdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Finding(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing a reallocator would do, and why. Nothing is changed by it."""
+    """One change that a reallocator proposes, and why. The finding itself changes nothing."""
 
     code: str
     job_id: str = ""
@@ -306,7 +307,7 @@ class Finding(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PoolReviewed(Message, frozen=True, kw_only=True):
-    """Reallocator → all: what it would have to do in this pool now."""
+    """Reallocator → all: its findings in this pool now."""
 
     subject: ClassVar[str] = "weft.findings.{pool}"
     pool: str

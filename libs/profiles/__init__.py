@@ -21,7 +21,7 @@ CLASS_COLUMN = re.compile(r"(?:PerfVar_)?class(\w+)")
 
 
 class ProfileError(Exception):
-    """A profile cannot be had: `file`, `line` (1 is the first; 0: the file as a whole) and what is wrong with it."""
+    """A profile cannot be read: `file`, `line` (1 is the first; 0: the file as a whole) and the mistake."""
 
     def __init__(self, file: str, line: int, reason: str) -> None:
         super().__init__(f"{file}:{line}: {reason}" if line else f"{file}: {reason}")
@@ -31,7 +31,7 @@ class ProfileError(Exception):
 
 
 class ProfiledGpu(Struct, frozen=True):
-    """`id`: its own, or in a sampled cluster that of the GPU that was measured, which may be there twice."""
+    """One GPU. `id`: its own, or in a sampled cluster that of the measured GPU, which may occur twice."""
 
     id: str
     scores: Mapping[str, float]  # by class
@@ -51,7 +51,7 @@ class Profile(Struct, frozen=True):
 
 
 class Seat(Struct, frozen=True, order=True):
-    """Where a GPU sits: files that name GPUs differently agree on that."""
+    """The place of a GPU: files that name GPUs differently agree on it."""
 
     cabinet: str
     node: int
@@ -63,7 +63,7 @@ class Seat(Struct, frozen=True, order=True):
 
 
 class MeasuredRuns(Struct, frozen=True):
-    """What was measured, each run's time as a part of the median of all: `normalised` in the order of the file."""
+    """Measured runs, each time as a part of the median of all: `normalised` in the order of the file."""
 
     file: str
     normalised: tuple[float, ...]
@@ -90,7 +90,7 @@ def cluster_profile(
 ) -> Profile:
     """A cluster of real nodes, drawn from those in the runs of the first class, each GPU with its median run.
 
-    No node is there twice while there are others. A GPU that was not measured for a class gets the score of any.
+    No node is drawn twice while there are others. A GPU without a run of a class gets the score of any other GPU.
     """
     first = next(iter(runs_by_class.values()))
     candidates = [node[:gpus_per_node] for node in first.nodes() if len(node) >= gpus_per_node]
@@ -125,7 +125,7 @@ def artifact_profile(
 
 
 def scores_for(profile: Profile, nodes: int, gpus_per_node: int) -> dict[str, tuple[float, ...]]:
-    """By class, the scores of a cluster's GPUs in their order: it takes the first ones of the profile."""
+    """By class, the scores of a cluster's GPUs in their order: the first GPUs of the profile."""
     needed = nodes * gpus_per_node
     gpus = profile.gpus[:needed]
     if len(gpus) < needed:
@@ -143,7 +143,7 @@ def scores_for(profile: Profile, nodes: int, gpus_per_node: int) -> dict[str, tu
 def read_profile(path: str | Path, *, classes: Collection[str] | None = None) -> Profile:
     """A ready table: a row per GPU with its node, and a column `classA`, … or `PerfVar_classA`, … per class.
 
-    `classes`: those that must be there; the others are not read.
+    `classes`: the required ones; the others are not read.
     """
     table = Table(str(path))
     gpu_column, node_column = table.either("gpu_id", "GPU_ID"), table.either("node_id", "Node_ID")
@@ -191,7 +191,7 @@ def _seats(table: "Table") -> list[Seat]:
 
 
 def _seats_by_uuid(table: "Table") -> list[Seat]:
-    """`dev_id` is a job's number for its only GPU, always 0, and some rows do not say the node: the uuid knows both."""
+    """Seats by uuid: `dev_id` is always 0, a job's number for its only GPU, and some rows lack the node."""
     table.either("uuid")
     nodes: dict[str, tuple[str, int]] = {}
     for line, row in table.rows:
@@ -243,7 +243,7 @@ class Table:
         return found
 
     def either(self, *names: str) -> str:
-        """The first of these columns that is there."""
+        """The first of these columns that the file has."""
         for name in names:
             if name in self.columns:
                 return name

@@ -1,1 +1,1 @@
-"""What is sampled and measured of GPUs, and which of it is news: pure, with time as an input."""
+"""Samples and benchmarks of GPUs, and which samples are news: pure, with time as an input."""

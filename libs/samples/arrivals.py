@@ -1,14 +1,14 @@
-"""Which samples to believe: news may come late, twice, in another order, or from a node whose clock is wrong.
+"""Which samples are news: messages may come late, twice, in another order, or from a node whose clock is wrong.
 
-A node's clock is never compared with ours. A sample counts from when it was heard; its own `at` only tells it from the
-one before, and a step of it that no period explains is counted as a clock that jumped.
+A node's clock is never compared with ours. A sample counts from its arrival; its own `at` only distinguishes it from
+the sample before, and a difference that no period explains is counted as a jump of the node's clock.
 """
 
 from msgspec import Struct
 
 from libs.messages.signals import NodeSampled
 
-BEHIND_MOST = 1000  # a `seq` further behind than this is a telemetry that began anew without saying so
+BEHIND_MOST = 1000  # a `seq` further behind than this is from a telemetry that was restarted
 JUMP_SECONDS = 30.0
 NODES_MAX = 16_384
 
@@ -21,7 +21,7 @@ class _Last(Struct):
 
 
 class Arrivals:
-    """`take` each sample; `refused` and `jumped` count those that were not, and clocks that jumped."""
+    """`take` each sample; `refused` counts samples that were no news, `jumped` clocks that jumped."""
 
     def __init__(self) -> None:
         self._last: dict[str, _Last] = {}
@@ -29,7 +29,7 @@ class Arrivals:
         self.jumped = 0
 
     def take(self, sampled: NodeSampled, *, heard_at: float) -> bool:
-        """True if it is news. `heard_at`: seconds on a clock of ours that does not jump."""
+        """Whether the sample is news. `heard_at`: seconds on a clock of ours that does not jump."""
         last = self._last.get(sampled.node_id)
         if last is not None and not _follows(last, sampled):
             self.refused += 1
@@ -43,12 +43,12 @@ class Arrivals:
         return True
 
     def heard_at(self, node_id: str) -> float | None:
-        """When the last sample of that node was heard."""
+        """When the last sample of that node arrived."""
         last = self._last.get(node_id)
         return None if last is None else last.heard_at
 
     def forget(self, *, before: float) -> None:
-        """Nodes that were not heard of since then."""
+        """Drop the nodes without a sample since then."""
         self._last = {node_id: last for node_id, last in self._last.items() if last.heard_at >= before}
 
 

@@ -1,7 +1,7 @@
-"""A benchmark as a job like any other, pinned to its GPU, and what a finished one says.
+"""A benchmark as a job like any other, pinned to its GPU, and the measurement of a finished one.
 
-Any real job pre-empts it: its priority is the lowest there is. What its GPU was at the time (uuid, driver, power limit)
-is in its labels, because results are compared only where these are alike.
+Any real job preempts it: its priority is the lowest. Its labels have the GPU's uuid, driver and power limit at the
+time, because only results with the same are compared.
 """
 
 from msgspec import Struct
@@ -25,7 +25,7 @@ _BESIDE = 120.0  # to come up, and to compile the kernels
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """One finished benchmark: of which GPU, as it was at the time, and what was measured. `at`: when it ended."""
+    """One finished benchmark: its GPU, the GPU's conditions at the time, and the measurement. `at`: when it ended."""
 
     job_id: str
     uuid: str
@@ -63,7 +63,7 @@ def benchmark_spec(
         pool=pool,
         image=image,
         command=(*_COMMAND, f"{seconds:g}"),
-        # NVIDIA's hook shows a container NVML only where it is asked to.
+        # NVIDIA's hook gives a container NVML only on request.
         env={"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"} if image else {},
         roles={"worker": Role(gpus=1, cpus=0.5 if gpu.emulated else 1.0, memory="256MiB" if gpu.emulated else "2GiB")},
         priority=PRIORITY,
@@ -78,8 +78,8 @@ def benchmark_spec(
 
 
 def measured(job: Job) -> Measured | None:
-    """What a job tells that succeeded; None where it is no benchmark, tells nothing that makes sense, or did not run on
-    the GPU that it was meant for."""
+    """The measurement of a job that succeeded; None if it is no benchmark, its progress makes no sense, or it ran on
+    another GPU than it was meant for."""
     spec, labels = job.spec, job.spec.labels
     if job.state is not JobState.SUCCEEDED or not is_benchmark(spec) or spec.pin is None or spec.pin.gpu is None:
         return None

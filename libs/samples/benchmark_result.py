@@ -1,4 +1,4 @@
-"""What a benchmark of one GPU measured, and how it is told as progress: numbers with names, `bench_compute_s=0.271`."""
+"""The measurement of one GPU, and how a job reports it as progress: named numbers, `bench_compute_s=0.271`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ PREFIX = "bench_"
 
 
 class Measurement(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of one GPU. `compute_s` and `memory_s`: seconds for a fixed amount of work, the median over `reps` repetitions.
+    """One GPU. `compute_s` and `memory_s`: seconds for a fixed amount of work, the median over `reps` repetitions.
 
     A spread is the median absolute deviation over the median. `reps`: of the two, the smaller number. Clock, power and
     temperature are medians while it computed; None: not known here. `power_capped` and `thermal`: the part of that
-    time, 0–1, in which the driver said that it held the clocks back for power or for heat. `seconds`: it took in all.
+    time, 0–1, in which the driver held the clocks back for power or for heat. `seconds`: the whole duration.
     """
 
     compute_s: float
@@ -39,7 +39,7 @@ def progress_line(measurement: Measurement) -> str:
 
 
 def measurement_of(progress: Mapping[str, float]) -> Measurement | None:
-    """What a job's progress tells; None where it is no benchmark's, or makes no sense."""
+    """The measurement in a job's progress; None if it is no benchmark's, or makes no sense."""
     told = {name.removeprefix(PREFIX): value for name, value in progress.items() if name.startswith(PREFIX)}
     try:
         found = msgspec.convert(told, Measurement, strict=False)

@@ -1,4 +1,4 @@
-"""Who Postgres runs as, which is never root, and folders that this account can reach."""
+"""The account that Postgres runs as, which is never root, and folders that this account can reach."""
 
 import os
 import pwd
@@ -21,7 +21,7 @@ CHECK_SECONDS_MAX = 10
 
 
 class AsUser(TypedDict, total=False):
-    """How `subprocess` is told to become someone else."""
+    """Arguments with which `subprocess` runs a program as another account."""
 
     user: int
     group: int
@@ -37,11 +37,11 @@ class Account(msgspec.Struct, frozen=True):
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
 
     def may(self, test: str, path: Path) -> bool:
-        """Ask the kernel, as the account: `-x` a folder it would enter, `-r` a file it would read."""
+        """Whether the account may enter a folder (`-x`) or read a file (`-r`), by the kernel's answer."""
         return self._succeeds(["/bin/sh", "-c", f'test {test} "$1"', "sh", path])
 
     def can_run(self, program: Path) -> bool:
-        """Whether the program and the libraries it needs can be read."""
+        """Whether the account can read the program and its libraries."""
         try:
             return self._succeeds([program, "--version"])
         except PermissionError:
@@ -61,7 +61,7 @@ class Account(msgspec.Struct, frozen=True):
 
 
 def server_account(existing: Path) -> Account | None:
-    """None when we are not root: the server then runs as us. Data that exist are served by their owner."""
+    """None unless this process is root: the server then runs as the same account. Existing data keep their owner."""
     if os.geteuid() != 0:
         return None
     if existing.exists() and (owner := existing.stat()).st_uid != 0:
@@ -76,16 +76,16 @@ def server_account(existing: Path) -> Account | None:
 
 
 def reachable_folder(home: Path, account: Account | None) -> Path:
-    """A folder for the data of this home: in it, or apart from it where the account may not enter it."""
+    """A folder for the data of this home: inside it, or elsewhere if the account may not enter the home."""
     if account is None or account.may("-x", home):
         return home / "postgres"
-    # A name never used before: what a deleted home of the same path left behind is not this home's.
+    # A new name: data that a deleted home of the same path left behind are not this home's.
     name = f"{sha256(os.fsencode(home)).hexdigest()[:16]}-{secrets.token_hex(4)}"
     return _machine_folder(account) / name
 
 
 def readable_copy(programs: Path, version: str, account: Account | None) -> Path:
-    """The folder of programs, or its copy where the account may not run them; a wheel brings libraries beside it."""
+    """The folder of programs, or a copy that the account may run; a wheel has its libraries beside the folder."""
     tree, package = programs.parent, programs.parent.parent
     if account is None or (account.can_run(programs / "initdb") and account.may("-r", tree / "share")):
         return programs
@@ -103,7 +103,7 @@ def readable_copy(programs: Path, version: str, account: Account | None) -> Path
 
 
 def _machine_folder(account: Account) -> Path:
-    """A folder for this machine that we made, only we may write, and the account may enter."""
+    """A folder of this machine that this process made and alone may write, and that the account may enter."""
     refused = []
     for folder in (MACHINE_FOLDER, Path(tempfile.gettempdir()) / f"weft-{os.geteuid()}"):
         try:
@@ -119,7 +119,7 @@ def _machine_folder(account: Account) -> Path:
 
 
 def make_folder(folder: Path, mode: int, owner: Account | None = None) -> None:
-    """Make it as asked whatever the umask; one that is there already is left as it is."""
+    """Make a folder with this mode, whatever the umask; an existing one stays as it is."""
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:

@@ -19,13 +19,13 @@ CONNECT_SECONDS_MAX = 10
 
 
 class Servers(msgspec.Struct, frozen=True, kw_only=True):
-    """Where they are. A server that was given by its address has no pid here: it is not ours to stop."""
+    """Where the servers are. A server given by its address has no pid here: it is not ours to stop."""
 
     nats_url: str
-    pg_dsn: str  # the owner's, without a password unless it was given with one
+    pg_dsn: str  # the owner's, with a password only if it was given with one
     nats_pid: int | None = None
     pg_pid: int | None = None
-    started: bool = False  # False: there was nothing to start
+    started: bool = False  # False: all servers ran already
 
 
 async def up(
@@ -38,7 +38,8 @@ async def up(
     pg_port: int = 0,
     sync_interval: str = "2m",
 ) -> Servers:
-    """Have both servers running: attach to those of this home, start what is not, leave alone what is given."""
+    """Have both servers running: attach to those of this home or start them; a server given by its address stays as it
+    is."""
     with _naming(home):
         home = await asyncio.to_thread(at.make_home, home)
         servers = Servers(nats_url=nats_url or "", pg_dsn=pg_dsn or "")
@@ -56,19 +57,19 @@ async def down(home: Path) -> None:
 
 
 async def status(home: Path) -> ServersState:
-    """What is remembered of the servers of this home; one that is not running has no pid."""
+    """The recorded state of the servers of this home; one that does not run has no pid."""
     with _naming(home):
         return await asyncio.to_thread(at.what_runs, home)
 
 
 def postgres_folder(home: Path) -> Path | None:
-    """Where the data of this home's Postgres are: apart from it, where the account it runs as may not enter it."""
+    """Where the data of this home's Postgres are: outside the home if Postgres' account may not enter it."""
     known = read_state(home).postgres
     return known.folder if known is not None else None
 
 
 async def reload_users(home: Path) -> None:
-    """Have NATS hear of nodes that were given credentials since it started."""
+    """Have NATS reload its users: nodes may have got credentials since it started."""
     with _naming(home):
         await asyncio.to_thread(at.reload_nats, home)
 
@@ -81,7 +82,7 @@ async def erase(home: Path) -> None:
 
 @asynccontextmanager
 async def temporary(home: Path, *, credentials: Credentials) -> AsyncIterator[Servers]:
-    """Servers for as long as the block lasts, of which no process and no data remain."""
+    """Servers for as long as the block lasts; no process and no data remain."""
     try:
         yield await up(home, credentials=credentials)
     finally:
@@ -113,7 +114,7 @@ async def _with_postgres(servers: Servers, home: Path, credentials: Credentials,
 
 
 async def _check_owner(port: int, password: str, folder: Path) -> None:
-    """Refuse data made with other credentials here, where it can be said, and not in five services at once."""
+    """Refuse data made with other credentials here, in one sentence, instead of in five services at once."""
     try:
         connection = await asyncpg.connect(
             host="127.0.0.1",
@@ -133,7 +134,7 @@ async def _check_owner(port: int, password: str, folder: Path) -> None:
 
 @contextmanager
 def _naming(home: Path) -> Iterator[None]:
-    """What the system refuses us is a failure of these servers, and says whose."""
+    """Turns an error of the system into a ServerFailedError that names the server."""
     try:
         yield
     except (OSError, subprocess.SubprocessError) as error:

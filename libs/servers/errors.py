@@ -1,9 +1,9 @@
-"""What can go wrong with the servers of one machine.
+"""The errors of the servers of one machine.
 
 ServersError
-├── ServerMissingError   no usable program here; says what to install
-├── ServerFailedError    it did not start, answer or stop; says so with the last lines of its log
-└── ServersBusyError     someone else has been starting or stopping these same servers for too long
+├── ServerMissingError   no usable program here; names what to install
+├── ServerFailedError    it did not start, answer or stop; has the last lines of its log
+└── ServersBusyError     another process has been starting or stopping the same servers for too long
 """
 
 from pathlib import Path

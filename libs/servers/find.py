@@ -44,7 +44,7 @@ def find_nats(candidates: Iterable[Path] | None = None) -> ServerProgram:
 
 
 def find_postgres(candidates: Iterable[Path] | None = None, *, major: int | None = None) -> ServerProgram:
-    """The folder of the Postgres programs; of that very major version where data of one exist already."""
+    """The folder of the Postgres programs; of the major version that made the data, if there are any."""
     refused = []
     for folder in _postgres_candidates() if candidates is None else candidates:
         version = _version(folder / "postgres") if _complete(folder) else ""

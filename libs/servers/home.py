@@ -1,4 +1,5 @@
-"""What happens to the servers of one home folder, blocking, one caller at a time; see `embedded` for who calls it."""
+"""Starts, attaches to and stops the servers of one home folder: blocking, one caller at a time, called by
+`embedded`."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ from libs.servers.state import ServersState, ServerState, locked, read_state, wr
 
 
 class Ensured(msgspec.Struct, frozen=True):
-    """A server that runs, and whether it had to be started."""
+    """A running server, and whether it was started now."""
 
     server: ServerState
     started: bool
@@ -25,7 +26,7 @@ def make_home(home: Path) -> Path:
 
 
 def ensure_nats(home: Path, *, users: Path, port: int, sync_interval: str) -> Ensured:
-    """Attach to the NATS server of this home, which then reads its users again, or start it."""
+    """Attach to the NATS server of this home and reload its users, or start it."""
     with locked(home):
         found = _attach_nats(home) or _start_nats(home, users.resolve(), port, sync_interval)
         write_state(home, msgspec.structs.replace(read_state(home), nats=found.server))
@@ -33,7 +34,7 @@ def ensure_nats(home: Path, *, users: Path, port: int, sync_interval: str) -> En
 
 
 def ensure_postgres(home: Path, *, password: str, port: int) -> Ensured:
-    """Attach to the Postgres server of this home or start it; its data are made first where there are none."""
+    """Attach to the Postgres server of this home, or start it, with new data if there are none."""
     with locked(home):
         place = read_state(home).postgres or _choose_place(home)
         write_state(home, msgspec.structs.replace(read_state(home), postgres=place))
@@ -102,7 +103,7 @@ def _start_nats(home: Path, users: Path, port: int, sync_interval: str) -> Ensur
 
 
 def _choose_place(home: Path) -> ServerState:
-    """Where the data will be, remembered before there are any, so that they are found whatever happens next."""
+    """Choose the data's folder and record it before there are data, so that they are found whatever happens next."""
     account = server_account(home / "postgres")
     folder = reachable_folder(home, account)
     note = "" if folder.parent == home or account is None else f"{account.name} runs Postgres and may not enter {home}"
@@ -129,7 +130,7 @@ def _start_postgres(home: Path, place: ServerState, password: str, port: int) ->
 
 
 def _as_running(state: ServersState) -> ServersState:
-    """The state with the pids of now."""
+    """The state with the present pids."""
     found_nats, found_postgres = state.nats, state.postgres
     if found_nats:
         found_nats = msgspec.structs.replace(found_nats, pid=nats.running_pid(found_nats.folder))

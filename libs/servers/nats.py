@@ -37,7 +37,7 @@ include {users}
 
 
 class NatsSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """One NATS server: where it keeps its things, whom it lets in, how often it syncs to disk."""
+    """One NATS server: its folder, its log, its users, and how often it syncs to disk."""
 
     folder: Path
     log: Path
@@ -50,14 +50,14 @@ class NatsSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """What the server says first to whoever connects."""
+    """The server's greeting to each connection."""
 
     version: str
     jetstream: bool = False
 
 
 def running_pid(folder: Path) -> int | None:
-    """The pid of the server of this folder, whoever started it."""
+    """The pid of the server of this folder, by whichever process it was started."""
     try:
         pid = int((folder / "nats.pid").read_text())
     except (FileNotFoundError, ValueError):
@@ -74,7 +74,7 @@ def configured_port(folder: Path) -> int:
 
 
 def start(setup: NatsSetup, program: ServerProgram, *, port: int, remembered_port: int) -> int:
-    """Start it and return its pid once it answers; a port lost to someone else in between is picked again."""
+    """Start it and return its pid once it answers; if another program takes the port meanwhile, pick another."""
     for _ in range(PORTS_TRIED):
         chosen = process.pick_port(port, remembered_port)
         _write_config(setup, chosen)
@@ -86,7 +86,7 @@ def start(setup: NatsSetup, program: ServerProgram, *, port: int, remembered_por
 
 
 def reload(folder: Path, log: Path) -> None:
-    """Have it read its users again; those it has keep their connections."""
+    """Have it reload its users; unchanged users keep their connections."""
     pid = running_pid(folder)
     if pid is None:
         raise ServerFailedError(f"no NATS server of {folder} is running, so none can be told of new users")
@@ -104,7 +104,7 @@ def stop(folder: Path) -> None:
 
 
 def answer(port: int) -> ServerInfo | None:
-    """What a server with JetStream says on this port, if one does."""
+    """The greeting of a server with JetStream on this port, if there is one."""
     with (
         contextlib.suppress(OSError, msgspec.DecodeError),
         socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS_MAX) as connection,
@@ -117,7 +117,7 @@ def answer(port: int) -> ServerInfo | None:
 
 def _came_up(setup: NatsSetup, pid: int, port: int) -> bool:
     def is_settled() -> bool:
-        ended = not process.command_of(pid)  # Until it is the server, this pid is the shell that starts it.
+        ended = not process.command_of(pid)  # at first this pid is the shell that starts the server
         return ended or (running_pid(setup.folder) == pid and answer(port) is not None)
 
     return process.wait_until(is_settled, START_SECONDS_MAX) and running_pid(setup.folder) == pid
@@ -132,7 +132,7 @@ def _write_config(setup: NatsSetup, port: int) -> None:
             pid_file=_quoted(setup.folder / "nats.pid"),
             store=_quoted(setup.folder),
             sync_interval=_quoted(setup.sync_interval),
-            # The server joins what is included to the folder of its configuration, absolute or not.
+            # The server joins an included path to the folder of its configuration, absolute or not.
             users=_quoted(os.path.relpath(setup.users, setup.folder)),
         )
     )

@@ -50,7 +50,7 @@ SETTINGS = {
 
 
 class PostgresSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """One Postgres server: its programs, its folder, its log, and who it runs as."""
+    """One Postgres server: its programs, its folder, its log, and the account that it runs as."""
 
     programs: Path
     folder: Path
@@ -81,7 +81,7 @@ def data_major(folder: Path) -> int | None:
 
 
 def running(folder: Path) -> Postmaster | None:
-    """The server of this folder, whoever started it."""
+    """The server of this folder, by whichever process it was started."""
     try:
         lines = (data_of(folder) / "postmaster.pid").read_text().split("\n")
     except FileNotFoundError:
@@ -92,7 +92,7 @@ def running(folder: Path) -> Postmaster | None:
 
 
 def initialise(setup: PostgresSetup, password: str) -> None:
-    """Make the data and the database; what an earlier attempt left unfinished is made again."""
+    """Make the data and the database; an earlier, unfinished attempt is made again."""
     make_folder(setup.folder, 0o700, setup.account)
     unfinished = setup.folder / "data.unfinished"
     if unfinished.exists():
@@ -139,14 +139,14 @@ def wait_ready(folder: Path, log: Path) -> Postmaster:
 
 
 def stop(folder: Path) -> None:
-    """End every session, write all down and end."""
+    """Stop: end every session, write all data and end."""
     found = running(folder)
     if found:
         process.stop(found.pid, PROGRAM, data_of(folder), signals=STOP_SIGNALS)
 
 
 def answers(port: int) -> bool:
-    """Whether a Postgres serves this port: asked for TLS, it says yes or no."""
+    """Whether a Postgres serves this port: it answers a request for TLS with yes or no."""
     with (
         contextlib.suppress(OSError),
         socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS_MAX) as connection,
@@ -168,7 +168,7 @@ def _pg_ctl_start(setup: PostgresSetup, port: int) -> None:
         "-t",
         str(START_SECONDS_MAX),
     ]
-    with process.open_log(setup.log) as output:  # The server inherits it: the account needs no folder for logs.
+    with process.open_log(setup.log) as output:  # inherited by the server: its account needs no access to the folder
         subprocess.run(
             [*command, "-o", shlex.join(options)],
             stdin=subprocess.DEVNULL,
@@ -184,13 +184,13 @@ def _pg_ctl_start(setup: PostgresSetup, port: int) -> None:
 
 
 def _socket_folder(folder: Path) -> str:
-    """The folder itself, or none where the system could not name a socket in it."""
+    """The folder itself, or none if a socket's path in it would be too long."""
     fits = len(os.fsencode(folder / ".s.PGSQL.65535")) <= SOCKET_PATH_MAX
     return str(folder) if fits and not set(str(folder)) & set(' ,"') else ""
 
 
 def _forget_strangers(setup: PostgresSetup) -> None:
-    """Drop lock files whose pid is no Postgres any more, but another program or a zombie that nobody reaps.
+    """Remove lock files whose pid is no longer a Postgres, but another program or a zombie that is never reaped.
 
     Postgres itself asks only whether the pid exists, and would refuse to start for ever.
     """
@@ -213,7 +213,7 @@ def _must_run(setup: PostgresSetup, program: str, *arguments: str | Path, stdin:
 
 @contextlib.contextmanager
 def _as_file(text: str, account: Account | None) -> Iterator[IO[bytes]]:
-    """A file without a name that only the account can open, as its standard input."""
+    """A file without a name, for the account's standard input: no other account can open it."""
     with tempfile.TemporaryFile() as file:
         file.write(text.encode() + b"\n")
         file.seek(0)

@@ -1,4 +1,4 @@
-"""Processes that outlive who starts them: starting, recognising, waiting, stopping, all within bounds."""
+"""Processes that outlive the process that starts them: starting, recognising, waiting, stopping, all within bounds."""
 
 import contextlib
 import os
@@ -18,19 +18,19 @@ SHELL_SECONDS_MAX = 10
 KILL_SECONDS_MAX = 10
 PROC = Path("/proc")
 
-# A server is handed to init by a shell that ends at once: nobody has it as a child, so nobody must reap it.
+# The shell that starts a server ends at once, so the server is a child of init, which reaps it.
 BACKGROUND = '"$@" </dev/null >&2 & echo $!'
 
 
 def environment() -> Mapping[str, str]:
-    """A server needs none of our environment, and ours may hold secrets."""
+    """The environment of a server: nothing of ours, which may hold secrets."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 
 
 def run_as(
     account: Account | None, command: Sequence[str | Path], *, seconds_max: float, stdin: IO[bytes] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run to the end as that account, away from our terminal and from folders the account may not enter."""
+    """Run to the end as that account, without our terminal and outside folders that the account may not enter."""
     return subprocess.run(
         command,
         stdin=stdin or subprocess.DEVNULL,
@@ -86,13 +86,13 @@ def command_of(pid: int) -> list[str]:
 
 
 def is_running(pid: int, program: str, argument: Path) -> bool:
-    """Whether that pid is this program with this argument, and not whatever was given the number since."""
+    """Whether that pid is still this program with this argument, and not another process that got the number."""
     command = command_of(pid)
     return bool(command) and Path(command[0]).name == program and str(argument) in command
 
 
 def exists(pid: int) -> bool:
-    """Whether the number is taken, be it by a zombie."""
+    """Whether a process has this pid, be it a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -103,7 +103,7 @@ def exists(pid: int) -> bool:
 
 
 def working_in(folder: Path) -> list[int]:
-    """The processes whose working directory this is, as far as the system lets us see."""
+    """The processes whose working directory this is, as far as we may see them."""
     found = []
     for link in PROC.glob("[0-9]*/cwd"):
         with contextlib.suppress(OSError):
@@ -113,7 +113,7 @@ def working_in(folder: Path) -> list[int]:
 
 
 def stop(pid: int, program: str, argument: Path, *, signals: Sequence[tuple[signal.Signals, float]]) -> None:
-    """Ask it to end, each signal with its patience in seconds, then make it."""
+    """Send each signal and wait its seconds for the process to end, then kill it."""
     for number, patience in (*signals, (signal.SIGKILL, KILL_SECONDS_MAX)):
         if not is_running(pid, program, argument):
             return
@@ -125,7 +125,7 @@ def stop(pid: int, program: str, argument: Path, *, signals: Sequence[tuple[sign
 
 
 def wait_until(condition: Callable[[], bool], seconds_max: float) -> bool:
-    """Poll, in a thread that may block; False when the time is up."""
+    """Poll, in a thread that may block; False if the time is up."""
     until = time.monotonic() + seconds_max
     while not condition():
         if time.monotonic() >= until:
@@ -135,7 +135,7 @@ def wait_until(condition: Callable[[], bool], seconds_max: float) -> bool:
 
 
 def pick_port(wanted: int, remembered: int) -> int:
-    """The port asked for; else the one used last if it is free, so that clients find the server again; else any."""
+    """The requested port; else the last one if it is free, so that clients find the server again; else any."""
     if wanted:
         return wanted
     for port in (remembered, 0):

@@ -1,4 +1,4 @@
-"""What is remembered of the servers of one home: enough to find, recognise and stop them."""
+"""The recorded state of the servers of one home: enough to find, recognise and stop them."""
 
 import fcntl
 import time
@@ -45,7 +45,7 @@ def write_state(home: Path, state: ServersState) -> None:
 
 @contextmanager
 def locked(home: Path) -> Iterator[None]:
-    """One at a time starts or stops the servers of a home."""
+    """A lock: one process at a time starts or stops the servers of a home."""
     with open(home / "servers.lock", "ab") as lock:
         until = time.monotonic() + LOCK_SECONDS_MAX
         while not _taken(lock.fileno()):

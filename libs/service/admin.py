@@ -1,4 +1,4 @@
-"""What a supervisor asks of a service: /healthz (does it still beat), /readyz (may it be used), /metrics."""
+"""What a supervisor may ask a service: /healthz (do its loops still beat), /readyz (may it be used), /metrics."""
 
 import asyncio
 import logging
@@ -17,12 +17,12 @@ logger = logging.getLogger(__name__)
 
 PERIODS_MISSED_MAX = 5
 SHUTDOWN_SECONDS_MAX = 1.0
-SILENCE_SECONDS_MIN = 5.0  # A fast loop on a busy machine is late by more than its own periods, and not ill.
+SILENCE_SECONDS_MIN = 5.0  # A fast loop on a busy machine may be late by several periods and still be healthy.
 
 
 @runtime_checkable
 class Counting(Protocol):
-    """A bus that counts what it lost."""
+    """A bus that counts the messages it lost."""
 
     @property
     def counts(self) -> Mapping[str, int]: ...
@@ -34,7 +34,7 @@ class Pulse(msgspec.Struct):
 
 
 class Probes:
-    """What this service knows of its own health. `now` is any clock that does not jump."""
+    """The health of this service. `now` is any clock that does not jump."""
 
     def __init__(self, meters: Meters, bus: Bus, now: Callable[[], float]) -> None:
         self.meters = meters
@@ -75,7 +75,7 @@ class Probes:
             "service": self.meters.service,
             "healthy": all(loop["healthy"] for loop in loops.values()),
             "ready": self.ready,
-            # Told and not judged: starting again would not bring the server back.
+            # Shown, but no reason to be unhealthy: a restart of this process would not bring the server back.
             "bus": "connected" if self._bus.connected else "disconnected",
             "loops": loops,
         }
@@ -83,7 +83,7 @@ class Probes:
 
 @asynccontextmanager
 async def serving(probes: Probes, *, host: str, port: int | None) -> AsyncIterator[int | None]:
-    """Answer on `port` (0: any that is free) until the block ends. Yields the port; None: nothing is served."""
+    """Serve on `port` (0: any free one) until the block ends. Yields the port; None: nothing is served."""
     if port is None:
         yield None
         return

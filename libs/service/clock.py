@@ -1,10 +1,10 @@
-"""A clock for stamps and deadlines: seconds since the epoch when it was made, and from then on it does not jump."""
+"""A clock for timestamps and deadlines: set once from the wall clock, then advanced by the monotonic one."""
 
 import time
 from collections.abc import Callable
 
 
 def steady() -> Callable[[], float]:
-    """The wall clock now, advanced by the monotonic one: never back, never by a correction."""
+    """A clock in seconds since the epoch that never goes back and never follows a correction of the wall clock."""
     offset = time.time() - time.monotonic()
     return lambda: offset + time.monotonic()

@@ -1,4 +1,4 @@
-"""Settings from the environment into a frozen Struct; what is wrong is named, and a secret is only ever a file.
+"""Settings from the environment into a frozen Struct. Every mistake is named, and a secret is always a file.
 
 A service's own settings are read from its prefix: `tick_seconds` from SCHEDULER_TICK_SECONDS. A field that is itself a
 Struct holds settings shared by all services: its fields are read from WEFT_: `nats_url` from WEFT_NATS_URL.
@@ -21,7 +21,8 @@ class SettingsError(Exception):
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the servers are, who we are there, and whom we believe to be them: a `…_ca_file` demands TLS."""
+    """Where the servers are, as which user we connect, and which authority vouches for them: a `…_ca_file` demands
+    TLS."""
 
     nats_url: str = "nats://127.0.0.1:4222"
     nats_user: str = ""
@@ -47,7 +48,7 @@ class Connections(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(config: type[C], *, prefix: str, environ: Mapping[str, str]) -> C:
-    """Fill `config`, or raise SettingsError with everything that is wrong. An empty value is as good as none."""
+    """Fill `config`, or raise SettingsError with all mistakes. An empty value counts as not set."""
     faults: list[str] = []
     found = _filled(config, prefix, environ, faults)
     known = {_name(prefix, field) for field in msgspec.structs.fields(config) if not _is_shared(field)}
@@ -92,13 +93,13 @@ def _filled(config: type[C], prefix: str, environ: Mapping[str, str], faults: li
         return None
     try:
         return config(**values)
-    except ValueError as error:  # what `__post_init__` thinks of them together
+    except ValueError as error:  # from `__post_init__`, which checks settings against each other
         faults.append(str(error))
         return None
 
 
 def _converted(text: str, kind: Any) -> Any:
-    """A list is written with commas, a mapping as JSON, everything else as itself."""
+    """The value for msgspec: a list is written with commas, a mapping as JSON, everything else as it is."""
     value: Any = text
     if get_origin(kind) in (list, tuple, set, frozenset):
         value = [part.strip() for part in text.split(",") if part.strip()]

@@ -1,4 +1,4 @@
-"""Passwords and certificates by configuration: who we are, whom we believe, and files that are renewed while we run."""
+"""Passwords and certificates from the settings, and files that are renewed while the process runs."""
 
 import ssl
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class PgKeys(TypedDict):
 
 
 def nats_keys(to: Connections) -> NatsKeys:
-    """What a bus is opened with besides its address; no TLS where nothing says it. Raises SettingsError."""
+    """Arguments to open a bus, besides its address; no TLS unless a setting demands it. Raises SettingsError."""
     wants_tls = to.nats_ca_file or to.nats_cert_file or "tls://" in to.nats_url
 
     def tls() -> ssl.SSLContext:
@@ -37,7 +37,7 @@ def nats_keys(to: Connections) -> NatsKeys:
 
 
 def pg_keys(to: Connections) -> PgKeys:
-    """What a store is opened with besides its DSN, which says the rest. Raises SettingsError."""
+    """Arguments to open a store, besides its DSN. Raises SettingsError."""
     return {
         "password": renewed(to.pg_password) if to.pg_password_file else None,
         "tls": renewed(lambda: client_tls(ca_file=to.pg_ca_file)) if to.pg_ca_file else None,
@@ -45,7 +45,7 @@ def pg_keys(to: Connections) -> PgKeys:
 
 
 def client_tls(*, ca_file: str, cert_file: str = "", key_file: str = "") -> ssl.SSLContext:
-    """Believe who this authority vouches for (none named: those that the system knows), under the name we called.
+    """A TLS context that trusts this authority (none named: the system's), and checks the server's name.
 
     Raises SettingsError naming the file.
     """
@@ -60,7 +60,7 @@ def client_tls(*, ca_file: str, cert_file: str = "", key_file: str = "") -> ssl.
 
 
 def server_tls(cert_file: str, key_file: str) -> ssl.SSLContext:
-    """Speak as who this certificate says. Raises SettingsError naming the file."""
+    """A TLS context for a server with this certificate. Raises SettingsError naming the file."""
     _check_readable(cert_file, key_file)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     _load(context, cert_file, key_file)
@@ -68,9 +68,9 @@ def server_tls(cert_file: str, key_file: str) -> ssl.SSLContext:
 
 
 def renewed(make: Callable[[], T]) -> Callable[[], T]:
-    """Makes it anew at each call; where that fails, a file being half renewed, it is what was made last.
+    """A function that makes the value anew at each call; while a file is half renewed, it returns the last good one.
 
-    The first is made now, and raises what is wrong.
+    The first value is made now; its errors are raised.
     """
     last = make()
 
@@ -84,7 +84,7 @@ def renewed(make: Callable[[], T]) -> Callable[[], T]:
 
 
 class ServerCertificate:
-    """A listening socket's certificate, taken anew when its files change: connections that are open stay."""
+    """A listening socket's certificate, loaded again when its files change: open connections stay."""
 
     def __init__(self, cert_file: str, key_file: str) -> None:
         self.context = server_tls(cert_file, key_file)
@@ -92,11 +92,11 @@ class ServerCertificate:
         self._seen = self._stamp()
 
     def renew(self) -> bool:
-        """Whether it was taken anew. Raises SettingsError while the files make no pair: the old one is used on."""
+        """Whether it was loaded again. Raises SettingsError while the files do not match: the old one stays in use."""
         stamp = self._stamp()
         if stamp == self._seen:
             return False
-        server_tls(*self._files)  # A pair that does not fit would leave the living one without its key.
+        server_tls(*self._files)  # loading files that do not match would leave the one in use without its key
         _load(self.context, *self._files)
         self._seen = stamp
         return True
@@ -111,7 +111,7 @@ class ServerCertificate:
 
 def _load(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
     try:
-        # A key that wants a passphrase is refused, rather than asked for on a terminal that is not there.
+        # A key with a passphrase is refused: there is no terminal on which to ask for it.
         context.load_cert_chain(cert_file, key_file, password="")
     except (ssl.SSLError, ValueError, OSError) as error:
         raise SettingsError(f"{cert_file} and {key_file} are no certificate and its key: {_words(error)}") from error

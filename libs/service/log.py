@@ -1,4 +1,4 @@
-"""One line a record on stderr, as key=value or as JSON. Nothing that looks like a secret gets out.
+"""The log: one line a record on stderr, as key=value or as JSON. What looks like a secret is masked.
 
 `logger.info("placed", extra={"job_id": job.id})` makes a field of each extra.
 """
@@ -24,13 +24,13 @@ HIDDEN = "***"
 
 
 def configure(service: str, *, style: str = "text", level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Send everything that this process logs to `stream`, stderr by default. `style` is "text" or "json"."""
+    """Send the log of this process to `stream`, stderr by default. `style` is "text" or "json"."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(OneLine(service, as_json if style == "json" else as_text))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # no line shows them
     logging._srcfile = None  # nor where in the code it was logged, which takes longest to find
-    # It tells of every attempt to keep its pool filled while Postgres is away; the store says that once.
+    # asyncpg logs every attempt to refill its pool while Postgres is away; the store logs that once.
     logging.getLogger("asyncpg").setLevel(logging.CRITICAL)
 
 

@@ -1,4 +1,4 @@
-"""What a service counts and times, in a registry of its own: each name is `weft_<service>_…`, with its unit last."""
+"""The metrics of a service, in a registry of its own: each name is `weft_<service>_…`, with its unit last."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -17,7 +17,7 @@ class Meters:
         ProcessCollector(registry=self.registry)
 
     def counter(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
-        """What only grows; Prometheus adds `_total` to its name."""
+        """A count that only grows; Prometheus adds `_total` to its name."""
         return Counter(self._prefix + name, meaning, labels, registry=self.registry)
 
     def gauge(self, name: str, meaning: str, labels: Sequence[str] = ()) -> Gauge:
@@ -29,7 +29,7 @@ class Meters:
         return Histogram(self._prefix + name, meaning, labels, buckets=buckets, registry=self.registry)
 
     def watch(self, name: str, meaning: str, label: str, read: Callable[[], Mapping[str, int]]) -> None:
-        """Counts that someone else keeps, read when they are asked for."""
+        """Counts that another object keeps, read at each scrape."""
         self.registry.register(_Watched(self._prefix + name, meaning, label, read))
 
     def text(self) -> bytes:

@@ -1,6 +1,6 @@
-"""The life of a service: listen, be ready, beat, and when told to stop: unready, drained, loops ended, in this order.
+"""The life of a service: listen, be ready, beat; at the stop: unready, drained, loops ended, in this order.
 
-What the service holds open (bus, store) its `__main__` opens around `serve` with `async with`, and so closes after it.
+The service's `__main__` opens bus and store around `serve` with `async with`, so they are closed after it.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ REST_SECONDS_MAX = 0.1
 class Listen(msgspec.Struct, Generic[M], frozen=True):
     """Call `handler` with every `kind` that arrives.
 
-    `group` None: one of the replicas of this service hears each message; "": every replica hears all.
+    `group` None: each message goes to one of the replicas of this service; "": to every replica.
     """
 
     kind: type[M]
@@ -53,7 +53,7 @@ class Answer(msgspec.Struct, Generic[M], frozen=True):
 
 
 class AnswerRaw(msgspec.Struct, frozen=True):
-    """Answer requests on `subject` that are not our messages."""
+    """Answer requests on `subject` whose payload is not one of our messages."""
 
     subject: str
     handler: Callable[[RawRequest], Awaitable[msgspec.Struct]]
@@ -62,11 +62,11 @@ class AnswerRaw(msgspec.Struct, frozen=True):
 
 
 class Every(msgspec.Struct, frozen=True):
-    """Call `beat`, with `seconds` between two, however fast messages come; at once when `wake` is set.
+    """Call `beat` every `seconds`, however fast messages come; at once when `wake` is set.
 
     `rest`: after a beat, not even `wake` begins the next before so many times as long as the beat took, and at most
     REST_SECONDS_MAX: what comes meanwhile is handled by one beat, and a beat that is quick delays nobody.
-    What `beat` raises ends the service, except `retry_on`: the environment's failures, tried again after a while.
+    An exception of `beat` ends the service, except `retry_on`: failures of the environment, after which it backs off.
     """
 
     seconds: float
@@ -144,7 +144,7 @@ def _timed(handler: Callable[[T], Awaitable[R]], kind: str, probes: Probes) -> C
 
 
 def _named(loops: Sequence[Every]) -> list[tuple[str, Every]]:
-    """Each loop with its own name, else that of its beat; a name used twice gets a number."""
+    """Each loop by its name, or else by its beat's; a name used twice gets a number."""
     seen: Counter[str] = Counter()
     named = []
     for loop in loops:
@@ -155,13 +155,13 @@ def _named(loops: Sequence[Every]) -> list[tuple[str, Every]]:
 
 
 async def _beat(loop: Every, label: str, ending: asyncio.Event, probes: Probes) -> None:
-    """A loop ends between beats, never in the middle of one."""
+    """Run one loop. It ends between beats, never in the middle of one."""
     failures, now = 0, asyncio.get_running_loop().time
     probes.beat(label, next_within=loop.seconds)
     while not ending.is_set():
         began = now()
         if loop.wake:
-            loop.wake.clear()  # Before the beat: woken while it beats, it beats again.
+            loop.wake.clear()  # before the beat: a wake during the beat makes another one
         try:
             with probes.timing(probes.beaten, label):
                 await loop.beat()
@@ -172,7 +172,7 @@ async def _beat(loop: Every, label: str, ending: asyncio.Event, probes: Probes) 
         else:
             failures = 0
             pause, wakes = loop.seconds, [ending, loop.wake] if loop.wake else [ending]
-        probes.beat(label, next_within=pause)  # It lives, also while the environment fails it.
+        probes.beat(label, next_within=pause)  # the loop lives, also while the environment fails
         if loop.rest:
             await _first_of([ending], seconds_max=min(REST_SECONDS_MAX, pause, loop.rest * (now() - began)))
         await _first_of(wakes, seconds_max=pause)
@@ -194,7 +194,7 @@ async def _first_of(events: Sequence[asyncio.Event], *, seconds_max: float) -> N
 
 
 async def _stopped(stop: asyncio.Event, beating: Sequence[asyncio.Task[None]]) -> None:
-    """Return when `stop` is set; a loop does not end before, so one that does has failed."""
+    """Return when `stop` is set. A loop that ends before that has failed."""
     stopping = asyncio.create_task(stop.wait())
     try:
         done, _ = await asyncio.wait([stopping, *beating], return_when=asyncio.FIRST_COMPLETED)

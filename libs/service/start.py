@@ -1,7 +1,7 @@
-"""From `python -m services.x` to a running service: log, event loop, signals, and an exit status that says how it went.
+"""From `python -m services.x` to a running service: log, event loop, signals and exit status.
 
 Read from the environment: WEFT_LOG ("text" or "json"), WEFT_LOG_LEVEL, and WEFT_EXIT_WITH_PARENT ("1", or the parent's
-pid, which also covers a parent that ended before we could ask).
+pid, which also covers a parent that ended before this process could ask).
 """
 
 import asyncio
@@ -23,8 +23,8 @@ PR_SET_PDEATHSIG = 1
 STATUS_CRASHED = 1
 STATUS_SETTINGS = 2
 GARBAGE_EVERY = (50_000, 50, 20)
-"""Allocations, and young and middle collections, between two of Python's garbage collections. What a service decodes
-has no cycles and goes as soon as nobody needs it; to look through all that it keeps costs more the more GPUs there are.
+"""Allocations, and young and middle collections, between two of Python's garbage collections. Decoded messages
+have no cycles and are freed without a collection, and a full collection costs more the more GPUs there are.
 """
 
 
@@ -35,9 +35,9 @@ def main(
     environ: Mapping[str, str] = os.environ,
     environment_errors: tuple[type[Exception], ...] = (BusError, OSError),
 ) -> int:
-    """Run the service until a signal sets the event it was given. 0: it ended; 1: it crashed; 2: wrong settings.
+    """Run the service until a signal sets its `stop` event. 0: it ended; 1: it crashed; 2: wrong settings.
 
-    `environment_errors` are told in one line: nobody needs a traceback to see that a server is away.
+    `environment_errors` are logged in one line, without a traceback: a server that is away is no bug.
     """
     log.configure(name, style=environ.get("WEFT_LOG", "text"), level=environ.get("WEFT_LOG_LEVEL") or "INFO")
     gc.set_threshold(*GARBAGE_EVERY)
@@ -59,7 +59,7 @@ def main(
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set. Another of them changes nothing: a supervisor may send both."""
+    """An event that SIGTERM and SIGINT set. A second signal changes nothing: a supervisor may send both."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -67,7 +67,7 @@ def stop_on_signals() -> asyncio.Event:
 
 
 def exit_with_parent(asked: str) -> None:
-    """Have the system send us SIGTERM when our parent is gone, however it went. Linux only; elsewhere no harm."""
+    """Have the kernel send this process SIGTERM when its parent ends. Linux only; elsewhere it does nothing."""
     if not asked or asked == "0" or not sys.platform.startswith("linux"):
         return
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0):

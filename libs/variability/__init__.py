@@ -1,1 +1,1 @@
-"""How GPUs of one model differ: profiles of measured scores, their bins, and the classes of jobs that feel it."""
+"""How GPUs of one model differ: bins of scores, classes of jobs, estimates that age, curves of throughput."""

@@ -1,4 +1,4 @@
-"""Bins of GPUs that are about equally fast, as PAL makes them (SC '24): what a placement may take for the same."""
+"""Bins of GPUs that are about equally fast, as PAL makes them (SC '24): a placement treats the GPUs of a bin alike."""
 
 from collections.abc import Sequence
 from statistics import fmean, median, stdev
@@ -11,10 +11,10 @@ ARTIFACT_GROUPS = 2  # PAL's published code stops its search for the best number
 
 
 def bins(scores: Sequence[float], *, groups: int | None = None) -> tuple[float, ...]:
-    """For each score the factor that its bin stands for: the bin's mean, as a part of the median of all bins' means.
+    """For each score the factor of its bin: the bin's mean, as a part of the median of all bins' means.
 
     Outliers, which are scores more than three standard deviations above the mean, add a bin each; the other scores
-    give `groups` bins, or as many as tells them apart best. Then all scores together are put into so many bins.
+    give `groups` bins, or the number that separates them best. Then all scores together are put into that many bins.
     """
     if groups is not None and groups < 1:
         raise ValueError(f"groups must be at least 1: {groups}")

@@ -2,8 +2,8 @@
 
 As PAL has it (SC '24): the use of the floating-point units and of the memory's bandwidth, measured over a run, is
 clustered in two dimensions. The class whose jobs compute most is the most sensitive, the one bound by memory the least;
-a job that nothing is known of counts as most sensitive, because then nothing is risked with it. Of a few jobs, or of
-many that are all alike, no clusters are made: fixed thresholds tell their classes.
+an unknown job counts as most sensitive, because that risks nothing. Of a few jobs, or of
+many that are all alike, no clusters are made: fixed thresholds give their classes.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ from msgspec import Struct
 from libs.variability.kmeans import Point, nearest_to, point_clusters
 
 NAMES = ("A", "B", "C")
-FEW = 6  # jobs, or workloads: of fewer no clusters are made
-IDLE = 0.15  # who uses less of both says nothing of how it would be held back
-APART = 0.15  # so far the middles of clusters must be from each other to mean something
-MEMORY_HIGH = 0.55  # of its bandwidth: from there on memory may be what holds a job back
-MEMORY_TO_COMPUTE = 0.7  # and is, where it is used so much as the arithmetic units are
+FEW = 6  # jobs, or workloads: no clusters are made of fewer
+IDLE = 0.15  # a job that uses less of both does not show what would hold it back
+APART = 0.15  # the least distance between the middles of two clusters
+MEMORY_HIGH = 0.55  # of its bandwidth: from here on memory may hold a job back
+MEMORY_TO_COMPUTE = 0.7  # and does, if it is used at least this much as the arithmetic units
 COMPUTE_HIGH = 0.5
-MEMORY_LOW = 0.6  # of how much it computes: below, it is computing that holds it back
+MEMORY_LOW = 0.6  # of the arithmetic units' use: below, computing holds the job back
 
 
 class Features(Struct, frozen=True, kw_only=True):
-    """How busy a job keeps a GPU's floating-point units and its memory: parts of what they can do, from 0 to 1."""
+    """How busy a job keeps a GPU's floating-point units and its memory: parts of their maximum, from 0 to 1."""
 
     compute: float
     memory: float
@@ -58,7 +58,7 @@ class Classes(Struct, frozen=True, kw_only=True):
 
 
 class Thresholds(Struct, frozen=True, kw_only=True):
-    """Three names, most sensitive first, told apart by what a job uses most."""
+    """Three names, most sensitive first, chosen by what a job uses most."""
 
     names: tuple[str, ...] = NAMES
 
@@ -72,7 +72,7 @@ class Thresholds(Struct, frozen=True, kw_only=True):
 
 
 def told_apart(features: Sequence[Features], names: tuple[str, ...] = NAMES) -> Classes | Thresholds:
-    """What tells the class of each of these: clusters, where there are enough of them that are far enough apart."""
+    """The rule for the class of each: clusters, if there are enough jobs and the clusters are far enough apart."""
     busy = [measured for measured in features if not measured.idle]
     if len(busy) < FEW:
         return Thresholds(names=names)

@@ -1,9 +1,10 @@
-"""Throughput against size: what was measured of a job at some numbers of replicas and CPUs, and what else to expect.
+"""Throughput against size: a job's measured speed at some numbers of replicas and CPUs, and its expected speed at
+others.
 
-Between two sizes that were measured the speed is interpolated, in logarithms; beyond them it goes on as it went, never
-faster than in proportion to the replicas or to the CPUs. What a workload's other jobs did is a prior: scaled to the
-job's own points it fills what was not measured. Confidence, 0 to 1, falls with every halving or doubling away from a
-point.
+Between two measured sizes the speed is interpolated, in logarithms; beyond them it is extrapolated, never faster than
+in proportion to the replicas or to the CPUs. The workload's other jobs are a prior: scaled to the job's own points,
+they
+fill the sizes without a measurement. Confidence, 0 to 1, falls with every halving or doubling away from a point.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,26 +14,26 @@ from statistics import median
 
 from libs.messages.signals import Curve, CurvePoint
 
-CPU_STEP = 0.5  # cores: numbers nearer to each other than that are one size
+CPU_STEP = 0.5  # cores: numbers nearer to each other than this are one size
 POINTS_MAX = 64
-WINDOWS_MEMORY = 20  # so many windows are remembered: what comes later counts against these
-WINDOWS_KNOWN = 3  # from so many on, a speed that is much another is taken in step by step
+WINDOWS_MEMORY = 20  # a point keeps the weight of this many windows
+WINDOWS_KNOWN = 3  # from this many on, a very different speed is taken in step by step
 CHANGE_MOST = 1.5
 HALF_SURE_WINDOWS = 4.0
 HALF_SURE_SPREAD = 0.2
-EXPONENT_USUAL = 0.85  # of the replicas, where no two sizes tell better
+EXPONENT_USUAL = 0.85  # of the replicas, unless two measured sizes give another
 CPU_EXPONENT_USUAL = 0.5  # of the CPUs, below what was measured
-PRIOR_COUNTS = 0.7  # what others measured, against what the job itself did
-UNSCALED_COUNTS = 0.6  # and where nothing tells how this job compares to them
+PRIOR_COUNTS = 0.7  # the weight of other jobs' points, against the job's own
+UNSCALED_COUNTS = 0.6  # and if it is unknown how this job compares to them
 
 
 def rounded(cpus: float) -> float:
-    """CPUs as points are told apart by."""
+    """CPUs, rounded to the step that makes two points."""
     return max(CPU_STEP, round(cpus / CPU_STEP) * CPU_STEP) if cpus >= CPU_STEP else round(cpus, 3)
 
 
 def measured(replicas: int, cpus: float, speeds: Sequence[float], *, at: float) -> CurvePoint | None:
-    """One point from the speeds of some windows; None if there is none that makes sense."""
+    """One point from the speeds of some windows; None if no speed makes sense."""
     sound = [speed for speed in speeds if 0 < speed < inf]
     if not sound or replicas < 1 or not 0 < cpus < inf:
         return None
@@ -42,7 +43,7 @@ def measured(replicas: int, cpus: float, speeds: Sequence[float], *, at: float) 
 
 
 def joined(points: Iterable[CurvePoint], more: Iterable[CurvePoint]) -> tuple[CurvePoint, ...]:
-    """`points` with `more` merged into them by size; the oldest are dropped where there are too many."""
+    """`points` with `more` merged into them by size; the oldest are dropped if there are too many."""
     by_size = {(point.replicas, rounded(point.cpus)): point for point in points}
     for point in more:
         size = (point.replicas, rounded(point.cpus))
@@ -53,7 +54,7 @@ def joined(points: Iterable[CurvePoint], more: Iterable[CurvePoint]) -> tuple[Cu
 
 
 def _merged(known: CurvePoint, new: CurvePoint) -> CurvePoint:
-    """Weighted by windows. Of what is known well, one merge changes no more than CHANGE_MOST."""
+    """Two points of one size, weighted by windows. A well-known speed changes by CHANGE_MOST at most."""
     speed = new.speed
     if known.windows >= WINDOWS_KNOWN:
         speed = min(max(speed, known.speed / CHANGE_MOST), known.speed * CHANGE_MOST)
@@ -72,12 +73,12 @@ def _merged(known: CurvePoint, new: CurvePoint) -> CurvePoint:
 
 
 def confidence_of(point: CurvePoint) -> float:
-    """How sure a point is: from how many windows, and how far these were from each other."""
+    """The confidence in a point: by the number of its windows, and their spread."""
     return point.windows / (point.windows + HALF_SURE_WINDOWS) / (1.0 + (point.spread / HALF_SURE_SPREAD) ** 2)
 
 
 def speed_at(curve: Curve | None, replicas: int, cpus: float, *, prior: Curve | None = None) -> tuple[float, float]:
-    """What to expect of `replicas` with `cpus` cores together, and how sure that is; (0, 0) where nothing is known.
+    """The expected speed of `replicas` with `cpus` cores together, and the confidence; (0, 0) if nothing is known.
 
     `prior`: the workload's curve.
     """
@@ -104,13 +105,13 @@ def _usable(curve: Curve | None) -> tuple[CurvePoint, ...]:
 
 
 def _scale(own: Sequence[CurvePoint], others: Sequence[CurvePoint]) -> tuple[float, bool]:
-    """How much faster this job is than its workload at the sizes it was measured at; whether that is known."""
+    """How much faster this job is than its workload at the measured sizes; whether that is known."""
     ratios = [point.speed / _expected(others, point.replicas, point.cpus)[0] for point in own]
     return (median(ratios), True) if ratios else (1.0, False)
 
 
 def _not_above_linear(speed: float, own: Sequence[CurvePoint], replicas: int) -> float:
-    """A prior may not promise more than the largest size that was measured gives in proportion."""
+    """Bound a prior by the speed in proportion to the largest measured size."""
     largest = max((point.replicas for point in own), default=0)
     if not largest or replicas <= largest:
         return speed
@@ -122,7 +123,7 @@ def _not_above_linear(speed: float, own: Sequence[CurvePoint], replicas: int) ->
 
 
 def _expected(points: Sequence[CurvePoint], replicas: int, cpus: float) -> tuple[float, float]:
-    """Rows of as many replicas are read at the same CPUs per replica, then between or beyond them."""
+    """Read each row of equal replicas at the same CPUs per replica, then interpolate between the rows."""
     if not points:
         return 0.0, 0.0
     rows: dict[int, list[CurvePoint]] = {}
@@ -153,7 +154,7 @@ def _between(known: dict[int, tuple[float, float]], replicas: int) -> tuple[floa
     inside = min(known) < replicas < max(known)
     begin = min(known) if inside else nearest
     speed = known[begin][0] * (replicas / begin) ** exponent
-    if inside:  # where more replicas were slower, it lies between the two all the same
+    if inside:  # between the two, also where more replicas were slower
         (small, (slow, _)), (large, (fast, _)) = sorted(known.items())
         part = log(replicas / small) / log(large / small)
         speed = min(exp(log(slow) + (log(fast) - log(slow)) * part), slow * replicas / small)
@@ -163,7 +164,7 @@ def _between(known: dict[int, tuple[float, float]], replicas: int) -> tuple[floa
 
 
 def _in_row(row: Sequence[CurvePoint], cpus: float) -> tuple[float, float]:
-    """At these CPUs, among points of as many replicas in ascending order of CPUs."""
+    """The speed at these CPUs, from points of equal replicas in ascending order of CPUs."""
     for point in row:
         if abs(point.cpus - cpus) <= CPU_STEP / 2:
             return point.speed, confidence_of(point)
@@ -173,7 +174,7 @@ def _in_row(row: Sequence[CurvePoint], cpus: float) -> tuple[float, float]:
             speed = low.speed + (high.speed - low.speed) * part
             near = min(abs(log2(cpus / low.cpus)), abs(log2(cpus / high.cpus)))
             return speed, min(confidence_of(low), confidence_of(high)) * 0.5 ** (near / 2)
-    if cpus > row[-1].cpus:  # more may help, or not: nothing is promised
+    if cpus > row[-1].cpus:  # more CPUs may help or not: no gain is promised
         return row[-1].speed, confidence_of(row[-1]) * 0.5 ** log2(cpus / row[-1].cpus)
     least, exponent = row[0], CPU_EXPONENT_USUAL
     if len(row) > 1 and row[1].cpus > least.cpus:

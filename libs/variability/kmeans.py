@@ -1,4 +1,4 @@
-"""Clusters, found the same way every time: the best there are among numbers, good ones among points."""
+"""Deterministic clusters: the best ones of numbers, good ones of points."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-CELLS_MAX = 2048  # numbers that are told apart: with more of them, close ones go into one cluster unasked
-GRAIN = 1e-4  # how close that is, as a part of the numbers' mean size; more where that is not enough
+CELLS_MAX = 2048  # different numbers: of more than this, close ones go into one cell
+GRAIN = 1e-4  # what counts as close, as a part of the numbers' mean size; more if that is not enough
 ROUNDS_MAX = 100
 
 Point = tuple[float, ...]
@@ -18,7 +18,7 @@ Centroid = TypeVar("Centroid", float, Point)
 
 
 class Clusters(Struct, Generic[Centroid], frozen=True):
-    """`labels`: for each value its cluster, a place in `centroids`."""
+    """`labels`: for each value its cluster, an index into `centroids`."""
 
     labels: tuple[int, ...]
     centroids: tuple[Centroid, ...]
@@ -28,15 +28,15 @@ class Clusters(Struct, Generic[Centroid], frozen=True):
 
 
 def number_clusters(values: Sequence[float], count: int) -> Clusters[float]:
-    """The `count` clusters, in ascending order, that leave the least sum of squared distances to their means.
+    """The `count` clusters, in ascending order, with the least sum of squared distances to their means.
 
-    They are fewer where there are fewer different values.
+    They are fewer if there are fewer different values.
     """
     return number_clusters_up_to(values, count)[-1]
 
 
 def number_clusters_up_to(values: Sequence[float], count_max: int) -> tuple[Clusters[float], ...]:
-    """The best single cluster, the best two, …: one after another costs no more than the last alone."""
+    """The best single cluster, the best two, …: all of them cost no more than the last alone."""
     if not values or count_max < 1:
         raise ValueError(f"there are no {count_max} clusters of {len(values)} values")
     if not all(map(isfinite, values)):
@@ -52,9 +52,9 @@ def number_clusters_up_to(values: Sequence[float], count_max: int) -> tuple[Clus
 
 
 class Cells:
-    """Different numbers in ascending order, each with how often it is there: what a cluster is a range of.
+    """Different numbers in ascending order, each with its count: a cluster is a range of cells.
 
-    Its sums are of differences to the mean of all, which are small: the squares of large numbers would swallow them.
+    Sums are of differences to the mean of all, which are small: the squares of large numbers would lose precision.
     """
 
     def __init__(self, values: Sequence[float]) -> None:
@@ -81,7 +81,7 @@ class Cells:
         return self._centre + (self._sums[end] - self._sums[begin]) / (self._weights[end] - self._weights[begin])
 
     def borders_up_to(self, count_max: int) -> list[list[int]]:
-        """Where the best clusters begin: of one, of two, …"""
+        """The first cells of the best clusters: of one cluster, of two, …"""
         size = len(self)
         least = [0.0] + [self._cost(end) for end in range(1, size + 1)]
         begins = [[0] * (size + 1)]  # by number of clusters: where the last one of the first so many cells begins
@@ -99,9 +99,9 @@ class Cells:
         return self._squares[end] - self._sums[end] ** 2 / self._weights[end]
 
     def _with_one_more(self, before: list[float], count: int) -> tuple[list[float], list[int]]:
-        """The least cost of the first cells in `count` clusters, and where the last of these begins.
+        """The least cost of the first cells in `count` clusters, and the first cell of the last cluster.
 
-        That place never goes back as cells are added, so the answer for the middle bounds the search on both sides.
+        That cell never goes back as cells are added, so the answer for the middle bounds the search on both sides.
         """
         weights, sums, squares = self._weights, self._sums, self._squares
         size = len(self)
@@ -125,7 +125,7 @@ class Cells:
 
 
 def _starts(distinct: list[float]) -> list[int]:
-    """Where cells begin: at every number, unless these are too many."""
+    """The start of each cell: every number, unless there are too many."""
     starts = list(range(len(distinct)))
     grain = GRAIN * fsum(map(abs, distinct)) / len(distinct)
     while len(starts) > CELLS_MAX:
@@ -141,9 +141,9 @@ def _starts(distinct: list[float]) -> list[int]:
 
 
 def silhouette_1d(values: Sequence[float], labels: Sequence[int]) -> float:
-    """The mean silhouette: near 1 where numbers are much closer to their own cluster than to the next, else less.
+    """The mean silhouette: near 1 if numbers are much closer to their own cluster than to the next, else less.
 
-    A number alone in its cluster counts 0, and so does everything where there are fewer than two clusters.
+    A number alone in its cluster counts 0, and so does every number if there are fewer than two clusters.
     """
     members: defaultdict[int, list[float]] = defaultdict(list)
     for value, label in zip(values, labels, strict=True):
@@ -188,7 +188,7 @@ class Members:
 
 
 def point_clusters(points: Sequence[Point], count: int) -> Clusters[Point]:
-    """`count` clusters, fewer where there are fewer different points: Lloyd's rounds from points far apart."""
+    """`count` clusters, fewer if there are fewer different points: Lloyd's rounds from points far apart."""
     if not points or count < 1:
         raise ValueError(f"there are no {count} clusters of {len(points)} points")
     centroids = _far_apart(points, count)
@@ -207,7 +207,7 @@ def nearest_to(point: Point, centroids: Sequence[Point]) -> int:
 
 
 def _far_apart(points: Sequence[Point], count: int) -> list[Point]:
-    """The point nearest the mean of all, then always the one farthest from those; the order of points is no matter."""
+    """The point nearest the mean, then always the one farthest from those chosen; independent of the points' order."""
     distinct = sorted(set(points))
     centre = _mean(points)
     chosen = [min(distinct, key=lambda point: dist(point, centre))]

@@ -1,4 +1,4 @@
-"""The gateway: the only place that users reach. It stores what they ask, and shows them what is.
+"""The gateway: the only service that users reach. It stores their jobs and asks, and shows them the cluster.
 
 Hears: HTTP; requests on `weft.submit`; `weft.progress.*`, `weft.telemetry.*`, `weft.findings.*` (the newest of each is
        kept in memory); `weft.events.>` (while somebody reads events: a hint to read the store).

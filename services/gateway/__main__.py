@@ -33,7 +33,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True):
     """GATEWAY_… in the environment, and WEFT_… for what all services share.
 
     `reads` (GET) and `changes` (all else) are counted for each tenant, `refusals` (unknown tokens) for each address;
-    0 a second: no bound. `tenant_…` is what each tenant may take for which no administrator chose another. With
+    0 a second: no bound. `tenant_…` are the limits of a tenant for which no administrator has set others. With
     `tls_cert_file` and `tls_key_file` it serves HTTPS alone.
     """
 

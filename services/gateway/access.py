@@ -1,4 +1,4 @@
-"""Who is asking: a bearer token, by its hash. What was looked up lately is not looked up again."""
+"""The caller of a request: a bearer token, found by its hash. A recent look-up is used again."""
 
 import hashlib
 from collections.abc import Callable
@@ -19,7 +19,7 @@ REMEMBERED_MAX = 10_000
 TOLD_USED_SECONDS = 60.0
 TOKEN_PREFIX = "weft_"
 TOKEN_CHARACTERS_MAX = 512
-NETWORK_BITS = 64  # of an IPv6 address: whoever has one has all of its network
+NETWORK_BITS = 64  # of an IPv6 address: a host that has one has all of its network
 
 
 def token_hash(token: str) -> bytes:
@@ -38,7 +38,7 @@ def bearer(header: str | None) -> str:
 
 
 def source_of(remote: str | None) -> str:
-    """By what we count those who guess: an IPv4 address, or the network of an IPv6 one."""
+    """The source by which guesses are counted: an IPv4 address, or the network of an IPv6 one."""
     try:
         address = ip_address((remote or "").partition("%")[0])
     except ValueError:
@@ -57,10 +57,10 @@ class Remembered(Struct):
 
 
 class AccessCache:
-    """Looks tokens up. One that was revoked, or has expired, is refused at the latest REMEMBERED_SECONDS later.
+    """Looks tokens up. A token that was revoked or has expired is refused REMEMBERED_SECONDS later at the latest.
 
-    Unknown tokens from one source are looked up no faster than `refusals` says: beyond it nobody new from there is let
-    in, and those who were known before are.
+    Unknown tokens from one source are looked up no faster than `refusals` allows: beyond it only tokens that were known
+    before are let in from that source.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class AccessCache:
         self._unknown: dict[str, float] = {}
 
     async def of(self, header: str | None, *, source: str) -> Access:
-        """Who this header speaks for. Raises RejectedError 401, or 429 where `source` guesses too fast."""
+        """The caller by its header. Raises RejectedError 401, or 429 if `source` guesses too fast."""
         key = header or ""
         known = self._known.get(key)
         if known is not None and known.until > self._clock():
@@ -99,7 +99,7 @@ class AccessCache:
         return access
 
     def forget(self) -> None:
-        """Something about tokens has changed."""
+        """Drop all look-ups: some token has changed."""
         self._unknown.clear()
         for known in self._known.values():
             known.until = 0.0
@@ -116,7 +116,7 @@ class AccessCache:
         return await self._store.access(token_hash(token), at=self._now())
 
     async def _tell_used(self, known: Remembered, token: str) -> None:
-        """Once in a while, and never in the way of who asks."""
+        """Store when tokens were used last, now and then, without delaying the request."""
         if known.told_used and self._clock() - known.told_used < TOLD_USED_SECONDS:
             return
         known.told_used = self._clock()

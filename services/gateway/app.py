@@ -38,7 +38,7 @@ def application(gateway: Gateway, *, operations: Sequence[Route[Any]] = OPERATIO
 
 
 async def _tell_little(request: web.Request, response: web.StreamResponse) -> None:
-    """Not which program of which version serves it; and nobody is to guess what an answer could be besides its type."""
+    """Hide the server's program and version, and forbid guessing another type than the one given."""
     response.headers["Server"] = "weft"
     response.headers["X-Content-Type-Options"] = "nosniff"
 
@@ -74,10 +74,10 @@ def _errors(gateway: Gateway) -> Any:
         try:
             return await handler(request)
         except ConnectionError:
-            raise  # Whom we would tell has gone.
+            raise  # The client has gone.
         except Exception as error:
             refusal = _refusal_of(gateway, request, error)
-            if request.writer.output_size:  # Cut it, so that nobody takes it for whole.
+            if request.writer.output_size:  # Cut the answer, so that it is not taken for whole.
                 raise ConnectionAbortedError("its answer had begun") from error
             return refusal
         finally:
@@ -109,7 +109,7 @@ def _refusal(error: RejectedError) -> web.Response:
 
 
 def _of_aiohttp(request: web.Request, error: web.HTTPException) -> web.Response:
-    """What the server itself refuses: a path that is not there, a method that it does not take."""
+    """The server's own refusals: an unknown path, a method that the path does not have."""
     match error:
         case web.HTTPNotFound():
             return _refusal(RejectedError(404, "", f"there is no {request.path[:200]}; GET / shows what there is"))
@@ -123,7 +123,7 @@ def _of_aiohttp(request: web.Request, error: web.HTTPException) -> web.Response:
 
 
 async def _expected(request: web.Request) -> web.StreamResponse | None:
-    """Before who asks sends a body: is it one that we would read?"""
+    """Before the client sends a body: whether the gateway would read it."""
     try:
         check_length(request)
     except RejectedError as error:

@@ -1,4 +1,4 @@
-"""What is heard of the nodes and of the jobs' progress: the newest of each, in memory, bounded, and gone if lost."""
+"""The newest telemetry of each node and progress of each job: in memory, bounded, and lost at a restart."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -15,12 +15,12 @@ T = TypeVar("T")
 JOBS_PER_NODE_MAX = 2_000
 NODES_MAX = 10_000
 POOLS_MAX = 100
-SAMPLE_SECONDS_MAX = 10.0  # a node's sample older than this says nothing about now
+SAMPLE_SECONDS_MAX = 10.0  # an older sample does not show the present
 FINDINGS_SECONDS_MAX = 300.0
 
 
 class Newest(Generic[T]):
-    """The newest value by key; of more than `most` keys, those heard of last."""
+    """The newest value by key; of more than `most` keys, those updated last."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -40,7 +40,7 @@ class Newest(Generic[T]):
 
 
 class JobProgress(Struct):
-    """The newest of the ranks of one epoch."""
+    """The newest progress of the ranks of one epoch."""
 
     epoch: int
     ranks: dict[int, RunProgressed]
@@ -52,7 +52,7 @@ class _Heard(Struct, Generic[T], frozen=True):
 
 
 class LiveCluster:
-    """`hear_…` what services say; ask for the newest of it. `clock` does not jump."""
+    """`hear_…` takes the messages of services; the other methods return the newest. `clock` does not jump."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -61,7 +61,7 @@ class LiveCluster:
         self._reviews: Newest[_Heard[PoolReviewed]] = Newest(POOLS_MAX)
 
     async def hear_progress(self, seen: ProgressSeen) -> None:
-        """What a node tells is kept apart from what others tell: whose it is to tell is known by who asks."""
+        """Keep progress by node: the reader knows on which node each rank is."""
         told = self._progress.get(seen.node_id) or Newest(JOBS_PER_NODE_MAX)
         self._progress.put(seen.node_id, told)
         for run in seen.runs:
@@ -79,7 +79,7 @@ class LiveCluster:
         self._reviews.put(reviewed.pool, _Heard(self._clock(), reviewed))
 
     def progress(self, job: Job) -> dict[int, RunProgressed]:
-        """By rank, each as the node tells it where that rank is placed; no other node's word counts."""
+        """Progress by rank, each from the node on which the rank is placed; other nodes' messages do not count."""
         found: dict[int, RunProgressed] = {}
         for allocation in job.placement.allocations if job.placement is not None else ():
             told = self._progress.get(allocation.node_id)
@@ -101,7 +101,7 @@ class LiveCluster:
         return next((run for run in runs if (run.job_id, run.epoch, run.rank) == wanted), None)
 
     def verdicts(self, job: Job) -> tuple[RankVerdict, ...]:
-        """What holds this epoch of it back, as its pool was reviewed last."""
+        """The verdicts on this epoch of the job, by the last review of its pool."""
         heard = self._reviews.get(job.pool)
         if heard is None or self._clock() - heard.at > FINDINGS_SECONDS_MAX:
             return ()

@@ -1,4 +1,4 @@
-"""What the gateway says about itself: its description, its page, whether it is well."""
+"""The gateway's own documents: its OpenAPI description, its page, its health."""
 
 from aiohttp import web
 
@@ -25,7 +25,7 @@ async def healthz(_: Call[NoQuery]) -> web.StreamResponse:
 
 
 async def readyz(call: Call[NoQuery]) -> web.StreamResponse:
-    """The bus may be away: jobs are stored all the same, and found by those who look by themselves."""
+    """Ready without the bus too: jobs are stored all the same, and the scheduler polls for them."""
     detail = {"store": "answers", "bus": "connected" if call.gateway.bus.connected else "away"}
     try:
         await call.gateway.snapshots.nodes.get()

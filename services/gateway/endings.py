@@ -11,13 +11,13 @@ TOLD = frozenset({JobState.FAILED, JobState.CANCELLED})
 
 
 class EventCause(msgspec.Struct, frozen=True):
-    """What of a job's event is needed here."""
+    """The cause in a job's event."""
 
     cause: Cause
 
 
 async def endings(store: GatewayStore, jobs: Sequence[Job], *, every: bool = False) -> dict[str, Cause]:
-    """By job. Of jobs that succeeded only with `every`: their state says all that a list has to say."""
+    """The causes by job. Of jobs that succeeded only with `every`: in a list their state is enough."""
     over = [job.id for job in jobs if job.state in TOLD or (every and job.state is JobState.SUCCEEDED)]
     ends = [JobEvent.FAILED, JobEvent.CANCELLED, JobEvent.SUCCEEDED]
     told = await store.last_told("jobs", over, events=ends) if over else []

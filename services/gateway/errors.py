@@ -1,4 +1,4 @@
-"""The one way in which the gateway says no: a status, the field, and the reason."""
+"""The one shape of the gateway's refusals: a status, the field, and the reason."""
 
 import math
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ RETRY_AFTER_SECONDS = 1
 
 
 class RejectedError(Exception):
-    """`field` is where in what was sent (empty: all of it), `reason` is why, for a person.
+    """`field` is the place in the request (empty: all of it), `reason` is why, for a person.
 
-    `errors` are all the fields and reasons, where more than one was found.
+    `errors` has all fields and reasons if there are several.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class RejectedError(Exception):
         self.status = status
         self.field = field
         self.reason = reason
-        self.retry_after = retry_after  # seconds; told with a 429 and a 503
+        self.retry_after = retry_after  # seconds; in a 429 and a 503
         self.errors = tuple(errors)
 
     @property
@@ -53,12 +53,12 @@ def error_body(status: int, field: str, reason: str, errors: Sequence[tuple[str,
 
 
 def _shown(text: str) -> str:
-    """What was sent, and is quoted, may be no Unicode."""
+    """Text from a request as it can be quoted: it may be no valid Unicode."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def too_fast(field: str, reason: str, wait: float) -> RejectedError:
-    """`wait` is how many seconds later one more is taken."""
+    """The refusal 429; `wait`: the seconds until one more request is taken."""
     return RejectedError(429, field, f"{reason}; ask again in {max(1, math.ceil(wait))} s", retry_after=wait)
 
 
@@ -67,7 +67,7 @@ def unavailable() -> RejectedError:
 
 
 def from_decoder(error: msgspec.DecodeError) -> tuple[str, str]:
-    """The decoder's words as a field and a reason."""
+    """The decoder's message as a field and a reason."""
     reason, _, path = str(error).partition(" - at ")
     field = path.strip("`").removeprefix("$").removeprefix(".")
     for marker, words in (("unknown field `", "no such field"), ("missing required field `", "is required")):

@@ -1,4 +1,4 @@
-"""Events: a list of CloudEvents, or a stream of them that says where it was when it is cut."""
+"""Events: a list of CloudEvents, or a stream of them in which each event has its cursor."""
 
 import re
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class StoryQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def all_events(call: Call[EventsQuery]) -> web.StreamResponse:
-    """The newest, or those behind `after`; as a stream: from now, or from behind `after`."""
+    """The newest events, or those behind `after`; as a stream: from now, or from behind `after`."""
     after = _after(call.request, call.query.after)
     tenant = None if call.who.admin else call.who.tenant
     if not _is_stream(call.request, follow=call.query.follow):
@@ -52,7 +52,7 @@ async def all_events(call: Call[EventsQuery]) -> web.StreamResponse:
 
 
 async def job_events(call: Call[StoryQuery]) -> web.StreamResponse:
-    """A job's story. As a stream it goes on from there, and ends after the job is over."""
+    """A job's story. As a stream it goes on with new events, and ends after the job is over."""
     after = _after(call.request, call.query.after)
     job = await call.gateway.job(call.who, call.path("job"))
     if not _is_stream(call.request, follow=call.query.follow):
@@ -62,7 +62,7 @@ async def job_events(call: Call[StoryQuery]) -> web.StreamResponse:
     if job.state in FINAL and after:
         story = await call.gateway.store.story(job.id)
         if story and _place(after) >= _place(story[-1].cursor):
-            return web.Response(status=204)  # An EventSource then does not come back.
+            return web.Response(status=204)  # so that an EventSource does not reconnect
     return await _stream(
         call, after=after, job_id=job.id, wants=lambda event: event.subject_id == job.id and event.topic == "jobs"
     )
@@ -109,7 +109,7 @@ def _is_stream(request: web.Request, *, follow: bool) -> bool:
 
 
 def _after(request: web.Request, asked: str) -> str:
-    """`Last-Event-ID` is what a reader of a stream sends when it comes back; it is newer than the URL."""
+    """The cursor to go on from: `Last-Event-ID`, which a reconnecting reader sends, is newer than the URL."""
     given = request.headers.get("Last-Event-ID")
     cursor = given if given is not None else asked
     if cursor and not CURSOR.fullmatch(cursor):

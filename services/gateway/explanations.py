@@ -1,4 +1,4 @@
-"""Why a job waits, or is where it is, as its tenant may see it: of another's job that holds what it needs, the id."""
+"""Why a job waits, or is where it is, as its tenant may see it: of another tenant's job only the id."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ JOB_ID_PREFIX = "j-"
 
 
 class _NodeTold(msgspec.Struct, frozen=True):
-    """What of a node's event is needed here."""
+    """The part of a node's event that an explanation uses."""
 
     sentence: str = ""
 
@@ -32,7 +32,7 @@ async def explanation(store: GatewayStore, snapshots: Snapshots, job: Job, who: 
         holding, queued = await asyncio.gather(snapshots.holding(job.pool), snapshots.queued(job.pool))
     policy = await store.policy(pool=job.pool)
     slow = await _slow_gpus(snapshots, job, now) if job.placement is not None else None
-    full = await asyncio.to_thread(  # it looks at every job of the pool, and others must not wait for that
+    full = await asyncio.to_thread(  # it looks at every job of the pool: other requests must not wait for that
         explain, job, nodes=nodes.of(job.pool), holding=holding, queued=queued, now=now, policy=policy, slow=slow
     )
     return msgspec.structs.replace(
@@ -44,7 +44,7 @@ async def explanation(store: GatewayStore, snapshots: Snapshots, job: Job, who: 
 
 
 async def _with_drains(store: GatewayStore, closed: tuple[ClosedSeen, ...], who: Access) -> tuple[ClosedSeen, ...]:
-    """With the time of each drain, and for an administrator with who asked for it."""
+    """Nodes with the time of each drain, and for an administrator with its author."""
     drained = [each.node_id for each in closed if each.drained]
     told = {event.subject_id: event for event in await store.last_told("nodes", drained, events=["drained"])}
     return tuple(
@@ -60,7 +60,7 @@ def _drained_by(event: Event) -> str:
 
 
 async def _stopped_for(store: GatewayStore, job: Job) -> Cause | None:
-    """Why a job that is back in the queue was stopped; a job that preempted it is named, if it is the same tenant's."""
+    """Why a requeued job was stopped; the job that preempted it is named if it is the same tenant's."""
     if job.state is not JobState.QUEUED or not job.epoch:
         return None
     told = await store.last_told("jobs", [job.id], events=[JobEvent.REQUEUED])
@@ -73,7 +73,7 @@ async def _stopped_for(store: GatewayStore, job: Job) -> Cause | None:
 
 
 async def _slow_gpus(snapshots: Snapshots, job: Job, now: float) -> SlowGpus:
-    """What is known now of the pool's GPUs, for the class of jobs that this one is of."""
+    """The present scores of the pool's GPUs, for this job's class."""
     scores, classes = await asyncio.gather(snapshots.scores(job.pool), snapshots.classes(job.pool))
     job_class = class_of(job.spec, {one.workload: one.job_class for one in classes})
     return SlowGpus({(score.node_id, score.gpu_index): score for score in scores if score.job_class == job_class}, now)

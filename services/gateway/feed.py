@@ -1,4 +1,4 @@
-"""Events as they happen, for many readers: the store is read once for all of them, and hints say when."""
+"""Events as they happen, for many readers: the store is read once for all of them, at each hint."""
 
 import asyncio
 import logging
@@ -21,14 +21,14 @@ WAITING_MAX = 4096  # events that one reader may be behind before it must read t
 TAKEN_MAX = 256
 PAGE = 1000
 POLL_SECONDS = 1.0  # hints may be lost
-EVERYBODY = "admin"  # whose turns administrators take, who read of all tenants
-GAP_SECONDS = 0.02  # between two readings, however many hints there are
-GAP_SECONDS_PER_READER = 0.001  # besides: each reading wakes them all
+EVERYBODY = "admin"  # the name for turns of administrators, who read events of all tenants
+GAP_SECONDS = 0.02  # between two reads of the store, however many hints there are
+GAP_SECONDS_PER_READER = 0.001  # in addition: each read wakes all readers
 READERS_AT_ONCE = 16  # then other requests have their turn
 
 
 class EventTold(Message, frozen=True, kw_only=True):
-    """The relay → all: one CloudEvent, of which only the news that there is one matters here."""
+    """The relay → all: one CloudEvent. The gateway uses it only as a hint to read the store."""
 
     subject: ClassVar[str] = "weft.events.{topic}.{event}"
     id: str
@@ -46,7 +46,7 @@ class EventTold(Message, frozen=True, kw_only=True):
 
 
 class ToldEvent(CloudEvent, frozen=True, kw_only=True):
-    """A CloudEvent with where to go on from, as an extension attribute."""
+    """A CloudEvent with its cursor, as an extension attribute."""
 
     cursor: str
 
@@ -80,13 +80,14 @@ class Item:
 
 
 class Reader:
-    """What one reader has not taken yet. `behind`: there was too much; read the store from where you are."""
+    """The events that one reader has not taken yet. `behind`: there were too many; it reads the store from its
+    place."""
 
     def __init__(self, wants: Callable[[Event], bool], waiting_max: int) -> None:
         self.wants = wants
         self._waiting_max = waiting_max
         self.behind = False
-        self.back_to: tuple[int, int] | None = None  # the store went back in time: go on from where it is
+        self.back_to: tuple[int, int] | None = None  # the store went back in time: go on from its present place
         self._items: deque[Item] = deque()
         self._more = asyncio.Event()
 
@@ -101,14 +102,14 @@ class Reader:
         self._more.set()
 
     def take(self) -> list[Item]:
-        """The next of them: what is written at once is kept for a reader who takes nothing."""
+        """The next events, few at a time: they stay in memory while the reader's connection takes nothing."""
         items = [self._items.popleft() for _ in range(min(TAKEN_MAX, len(self._items)))]
         if not self._items:
             self._more.clear()
         return items
 
     async def wait(self, seconds: float) -> bool:
-        """False if nothing came in that time."""
+        """False if no event came in that time."""
         try:
             async with asyncio.timeout(seconds):
                 await self._more.wait()
@@ -118,14 +119,14 @@ class Reader:
 
 
 class Feed:
-    """Reads the store, and hears the bus, only while somebody reads the feed."""
+    """The feed of all events. It reads the store, and listens on the bus, only while it has readers."""
 
     def __init__(self, store: GatewayStore, reading: Turns, bus: Bus, *, waiting_max: int = WAITING_MAX) -> None:
         self._store = store
         self._bus = bus
         self._reading_turns = reading
         self._waiting_max = waiting_max
-        self._at = ""  # the cursor of the last event that the readers were given
+        self._at = ""  # the cursor of the last event that the readers got
         self._readers: set[Reader] = set()
         self._hint = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -185,10 +186,10 @@ class Feed:
             self._readers.discard(reader)
 
     async def _running(self) -> None:
-        """Return when whatever happens from now on will be heard."""
+        """Return when every event from now on will reach the readers."""
         if self._task is None or self._task.done():
             newest = await self._newest()
-            if self._task is None or self._task.done():  # Another may have been as fast.
+            if self._task is None or self._task.done():  # Another reader may have started it meanwhile.
                 self._at = newest
                 self._task = asyncio.create_task(self._run())
 
@@ -238,7 +239,8 @@ class Feed:
                 await self._hinted()
 
     async def _hand_out(self, items: list[Item]) -> None:
-        """To all readers of now. A reader that joins meanwhile begins behind these events, or reads them itself."""
+        """Give events to all present readers. A reader that joins meanwhile begins behind them, or reads them
+        itself."""
         for number, reader in enumerate(tuple(self._readers), 1):
             for item in items:
                 reader.put(item)
@@ -246,7 +248,8 @@ class Feed:
                 await asyncio.sleep(0)
 
     async def _look_back(self) -> None:
-        """A store that was away may have come back as an older one: then what is new there is behind where we are."""
+        """Check whether the store came back from an outage as an older copy: its new events are then behind our
+        cursor."""
         newest = await self._newest()
         if _place_of(newest) < _place_of(self._at):
             logger.warning("the store went back in time: the feed goes on from its newest event")
@@ -255,7 +258,7 @@ class Feed:
                 reader.back_to = _place_of(newest)
 
     async def _is_ahead(self, cursor: str) -> bool:
-        """Is it of a time that the store has lost?"""
+        """Whether the cursor is from a time that the store has lost."""
         return _place_of(cursor) > _place_of(self._at) and _place_of(cursor) > _place_of(await self._newest())
 
     async def _hinted(self) -> None:
@@ -266,7 +269,7 @@ class Feed:
             return
 
     async def _pages(self, last: tuple[int, int], tenant: str | None) -> AsyncGenerator[list[Event], None]:
-        """What the store has behind `last`."""
+        """The store's events behind `last`, page by page."""
         cursor = f"{last[0]}-{last[1]}"
         while True:
             async with self._reading_turns.one(tenant or EVERYBODY, patient=True):

@@ -1,4 +1,4 @@
-"""All that the operations of one gateway share."""
+"""The state that all operations of one gateway share."""
 
 import logging
 import re
@@ -32,21 +32,21 @@ from services.gateway.views import may_see
 logger = logging.getLogger(__name__)
 
 TOLD_AWAY_SECONDS = 1.0
-TENANTS_AT_ONCE = 3  # that read what is long: what is left of the connections to the store is for all else
-AT_WORK_MAX = 256  # requests that are worked on; the others wait for their tenant's turn
+TENANTS_AT_ONCE = 3  # with long reads at once: the other connections to the store are for all else
+AT_WORK_MAX = 256  # requests in work; the others wait for their tenant's turn
 AT_WORK_PER_TENANT_MAX = 8
 AT_WORK_WAITING_MAX = 4096  # of one tenant
-AWAY_SECONDS = 10.0  # after it did not answer, the store counts as away for so long
-PAST_WAITING_MAX = 4  # of one tenant; one reads all that was open then
+AWAY_SECONDS = 10.0  # the store counts as away for this long after it did not answer
+PAST_WAITING_MAX = 4  # of one tenant; each reads all jobs that were open then
 PAST_WAIT_SECONDS = 10.0
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
 
 
 class GatewayLimits(Struct, frozen=True, kw_only=True):
-    """What one gateway holds open at most, how fast it may be asked, and how often it shows that it is there.
+    """The limits of one gateway: open connections and streams, request rates, and the period of its heartbeat.
 
-    `reads` and `changes` are of each tenant, `refusals` (unknown tokens) of each address, `tenants` is what each tenant
-    may take for which no administrator chose another.
+    `reads` and `changes` are of each tenant, `refusals` (unknown tokens) of each address; `tenants` is the allowance of
+    tenants for which no administrator has set another.
     """
 
     connections_max: int = 4096
@@ -88,7 +88,7 @@ class Gateway:
         self.snapshots = Snapshots(store, clock=clock, default_pool=default_pool, volumes_allowed=volumes_allowed)
         self.reasons = Reasons(self.snapshots)
         self.cluster = LiveCluster(clock=clock)
-        self.unheard = LiveCluster(clock=clock)  # for the past, of which nothing is heard any more
+        self.unheard = LiveCluster(clock=clock)  # empty: for views of the past, which have no live data
         at_once = self.limits.reads_at_once_max
         self.reading = Turns("reads of lists and events", at_once=TENANTS_AT_ONCE * at_once, per_tenant=at_once)
         self.at_work = Turns(
@@ -114,7 +114,7 @@ class Gateway:
         )
 
     def tell_away(self, what: str) -> None:
-        """The store is away: for the log, once a second, however many are refused."""
+        """Log that the store is away, once a second, however many requests are refused."""
         self._away_at = self.clock()
         if self.clock() - self._told_away_at >= TOLD_AWAY_SECONDS:
             self._told_away_at = self.clock()
@@ -122,18 +122,18 @@ class Gateway:
 
     @property
     def store_is_away(self) -> bool:
-        """Did the store fail to answer a moment ago?"""
+        """Whether the store failed to answer a moment ago."""
         return self.clock() - self._away_at < AWAY_SECONDS
 
     def count(self, who: Access, *, changes: bool) -> None:
-        """Count one request of a tenant. Raises RejectedError 429 where it asks faster than it may."""
+        """Count one request of a tenant. Raises RejectedError 429 if the tenant exceeds its rate."""
         rates, what = (self._changes, "submissions and changes") if changes else (self._reads, "reads")
         if wait := rates.take(who.tenant, self.clock()):
             reason = f"tenant {who.tenant} may make {rates.rate.per_second:g} {what} a second here"
             raise too_fast("", reason, wait)
 
     async def end_refused_streams(self) -> None:
-        """Of tokens that were revoked or have expired since. Raises StoreUnavailableError: then all go on."""
+        """End streams of tokens that were revoked or have expired. Raises StoreUnavailableError: then all go on."""
 
         async def may_go_on(request: web.Request) -> bool:
             try:
@@ -145,7 +145,7 @@ class Gateway:
         await self.streams.end_unless(may_go_on)
 
     async def job(self, who: Access, job: str) -> Job:
-        """By its id, or the newest of that name. Another tenant's job is not there. Raises RejectedError."""
+        """A job by its id, or the newest of that name. Another tenant's job counts as missing. Raises RejectedError."""
         if not _matches_token(job):
             raise RejectedError(400, "job", "not an id or a name: lower-case letters, digits and '-', at most 63")
         found = await self.store.job(job)
@@ -157,7 +157,7 @@ class Gateway:
         return found
 
     async def _kept(self) -> str:
-        """What to add where a job is not found."""
+        """The sentence about the retention, for a job that is not found."""
         kept = [one.seconds for one in await self.store.jobs_kept()]
         return f"; a job is kept for {_days(min(kept))} after its end" if kept else ""
 

@@ -1,4 +1,4 @@
-"""GPUs: what each is and does now, who holds it, and how fast it is for each class of jobs."""
+"""GPUs: each with its model, its use, the run that holds it, and its score for each class of jobs."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -41,7 +41,7 @@ async def gpus(call: Call[GpusQuery]) -> web.StreamResponse:
 
 
 async def slowest_of(gateway: Gateway, pools: Iterable[str]) -> dict[str, GpuScoreView]:
-    """By node, the score of the GPU that placement takes for the slowest, for whichever class."""
+    """By node, the score of the GPU that counts as slowest in placement, for any class."""
     worst: dict[str, GpuScore] = {}
     for score in await _scores(gateway, pools):
         known = worst.get(score.node_id)

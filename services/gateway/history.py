@@ -1,4 +1,4 @@
-"""What the schedulers were told and decided, as it is recorded, and the specifications of its jobs: `weft replay`."""
+"""The recorded history of a pool, and the specifications of its jobs, for `weft replay`."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Jobs: submit, list, look at one, explain it, and ask something of it."""
+"""Jobs: submit, list, show one, explain it, and store asks about it."""
 
 from typing import Annotated
 
@@ -60,7 +60,7 @@ async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
 
 
 async def job(call: Call[PastQuery]) -> web.StreamResponse:
-    """As it is; or as it was, with nothing of what its nodes tell only now."""
+    """The job now, or as it was at a moment; of the past, live data such as progress is left out."""
     found = await call.gateway.job(call.who, call.path("job"))
     if call.query.at:
         moment = moment_of(call.query.at, now=call.gateway.now())

@@ -1,7 +1,7 @@
-"""The listening socket: how many connections there may be, of whom, and how long one may stay without asking anything.
+"""The listening socket: how many connections there may be, from where, and how long one may stay without a request.
 
-A connection is a stranger's until it has brought a token that is known. Strangers may not stay for long, and the oldest
-gives way where there is no room left: so that connections that nobody is known by keep out nobody who is.
+A connection is a stranger's until it has brought a known token. Strangers may not stay for long, and the oldest is
+closed if there is no room left, so that connections without a token never keep out those with one.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from services.gateway.access import source_of
 from services.gateway.errors import error_body
 
 FIRST_REQUEST_SECONDS_MAX = 10.0
-STRANGER_SECONDS_MAX = 5.0  # for a stranger to ask again
+STRANGER_SECONDS_MAX = 5.0  # for a stranger's next request
 IDLE_SECONDS_MAX = 75.0
-TAKEN_SECONDS_MAX = 30.0  # for a reader to take what was written to it and waits in our memory
+TAKEN_SECONDS_MAX = 30.0  # for a reader to take the bytes that wait for it in our memory
 HANDSHAKE_SECONDS_MAX = 10.0
-UNHEARD_SECONDS_MAX = 30  # bytes sent and not acknowledged for so long: whoever asked has vanished
-LEAVE_SECONDS = 1.0  # for the rest of a body that was refused: so that its sender reads the refusal
+UNHEARD_SECONDS_MAX = 30  # the client has vanished if sent bytes are not acknowledged for this long
+LEAVE_SECONDS = 1.0  # for the rest of a refused body, so that its sender reads the refusal
 BACKLOG = 1024
-REFUSED_AT_ONCE_MAX = 256  # connections that are told so; more are closed without a word
+REFUSED_AT_ONCE_MAX = 256  # connections that get the refusal; more are closed without an answer
 
 BUSY = error_body(503, "", "too many connections are open; ask again later")
 BUSY_ANSWER = (
@@ -35,13 +35,13 @@ BUSY_ANSWER = (
 
 
 class HttpConnection(web.RequestHandler):
-    """One connection. What is not HTTP is answered in the shape of all errors."""
+    """One connection. Bytes that are no HTTP are answered in the shape of all errors."""
 
     _left: "Callable[[HttpConnection], None] | None" = None
     _known = False
-    _silent: asyncio.TimerHandle | None = None  # until it asks something
+    _silent: asyncio.TimerHandle | None = None  # until its next request
     _untaken: asyncio.TimerHandle | None = None
-    stream: "asyncio.Task[object] | None" = None  # what serves an answer that stays open: for nobody once we are lost
+    stream: "asyncio.Task[object] | None" = None  # serves an answer that stays open; cancelled with the connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -49,7 +49,7 @@ class HttpConnection(web.RequestHandler):
         self._wait_for_a_request(FIRST_REQUEST_SECONDS_MAX)
 
     def leaving(self, left: "Callable[[HttpConnection], None]") -> None:
-        """`left` is called once it is lost."""
+        """`left` is called once the connection is lost."""
         self._left = left
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -80,11 +80,11 @@ class HttpConnection(web.RequestHandler):
             self._silent = None
 
     def let_in(self) -> None:
-        """It brought a token that is known."""
+        """It brought a known token."""
         self._known = True
 
     def answered(self) -> None:
-        """Its request has an answer."""
+        """Its request was answered."""
         if not self._known and self.transport is not None:
             self._wait_for_a_request(STRANGER_SECONDS_MAX)
 
@@ -122,7 +122,7 @@ class HttpConnection(web.RequestHandler):
 
 
 class Busy(asyncio.Protocol):
-    """Says that there are too many connections, and closes once the other end has read it, or soon."""
+    """Answers that there are too many connections, and closes once the client has read that, or soon."""
 
     def __init__(self, left: Callable[["Busy"], None]) -> None:
         self._left = left
@@ -146,18 +146,18 @@ class Busy(asyncio.Protocol):
             return
         self._transport.write(BUSY_ANSWER)
         if self._transport.can_write_eof():
-            self._transport.write_eof()  # what it sent is read and dropped meanwhile: else it would get a reset
+            self._transport.write_eof()  # its bytes are read and dropped meanwhile: else it would get a reset
 
 
 class Door(asyncio.Protocol):
-    """What every connection meets first: it goes on as an `HttpConnection`, as `Busy`, or not at all."""
+    """The first protocol of every connection, which goes on as an `HttpConnection`, as `Busy`, or is closed."""
 
     def __init__(self, hall: "Hall") -> None:
         self._hall = hall
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = transport.get_extra_info("peername")
-        socket = cast("asyncio.Transport", transport)  # uvloop's is one that does not say so
+        socket = cast("asyncio.Transport", transport)  # uvloop's is one, without the type
         protocol = self._hall.protocol_for(source_of(peer[0] if isinstance(peer, tuple) else ""))
         if protocol is None:
             asyncio.get_running_loop().call_soon(socket.abort)
@@ -178,7 +178,7 @@ class Hall:
         self._refused: set[Busy] = set()
 
     def protocol_for(self, address: str) -> HttpConnection | Busy | None:
-        """None: it is closed without a word."""
+        """None: the connection is closed without an answer."""
         if self._addresses[address] < self._per_address_max and self._has_room():
             connection = self._make()
             connection.leaving(self._left)
@@ -192,7 +192,7 @@ class Hall:
         return busy
 
     def _has_room(self) -> bool:
-        """Where there is none, the oldest stranger that asks nothing makes room."""
+        """Whether there is room, if necessary after closing the oldest stranger without a request."""
         if len(self._open) < self._connections_max:
             return True
         stranger = next((connection for connection in self._open if connection.is_idle_stranger), None)
@@ -222,7 +222,8 @@ async def listening(
     stop_seconds: float = 5.0,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[int]:
-    """Serve until the block ends; yields the port. Then nothing new is taken, and what is in hand is finished."""
+    """Serve until the block ends; yields the port. Then no new connection is taken, and requests in hand are
+    finished."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=stop_seconds)
     await runner.setup()
     server = runner.server

@@ -26,7 +26,7 @@ OFFSET_MAX = 2**53
 WAIT_SECONDS = 10.0  # one request to a node waits this long for bytes
 PATIENCE_SECONDS = 60.0  # a node that is silent for longer ends the stream
 PLACED_POLL_SECONDS = 0.3
-AGAIN_SECONDS = 0.5  # before a node that does not answer is asked again
+AGAIN_SECONDS = 0.5  # before the next request to a node that did not answer
 RANGE = re.compile(r"bytes=([0-9]{0,16})-([0-9]{0,16})")
 
 Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
@@ -64,7 +64,7 @@ async def logs(call: Call[LogQuery]) -> web.StreamResponse:
 
 
 async def _run(gateway: Gateway, job: Job, query: LogQuery) -> RankRun:
-    """The newest epoch of a placed job is known without its story."""
+    """The run in question; the newest epoch of a placed job needs no look at its story."""
     needs_story = job.placement is None or query.epoch not in (None, job.epoch)
     story = await gateway.store.story(job.id) if needs_story else []
     known = runs.placements(job, story)
@@ -72,12 +72,12 @@ async def _run(gateway: Gateway, job: Job, query: LogQuery) -> RankRun:
 
 
 async def _send(call: Call[LogQuery], job: Job, run: RankRun, offset: int) -> web.StreamResponse:
-    """Where it begins is told by a header. Were bytes dropped after that, under a slow reader, the answer is cut off:
-    the next one begins behind the gap and says so."""
+    """Send the log; a header has its first offset. If the node drops bytes after that, under a slow reader, the answer
+    is cut: the next request gets a later first offset."""
     request = call.request
     pieces = _follow(call.gateway, job, run, offset, request) if call.query.follow else _read(call, job, run, offset)
     async with aclosing(pieces):
-        # What can be refused is refused before a status is sent.
+        # All refusals come before a status is sent.
         piece: LogRead | None = await anext(pieces, LogRead(offset=offset, data=b"", size=offset))
         assert piece is not None, "the default is no None"
         response = web.StreamResponse(headers=_headers(run, piece.offset, begins=piece.begins))
@@ -98,12 +98,12 @@ async def _send(call: Call[LogQuery], job: Job, run: RankRun, offset: int) -> we
                 raise ConnectionAbortedError("the log has become shorter")
         except (ConnectionError, BusError, StoreUnavailableError):
             if request.transport is not None:
-                request.transport.abort()  # Its reader must not take this for the end of the log.
+                request.transport.abort()  # The client must not take this for the end of the log.
     return response
 
 
 async def _read(call: Call[LogQuery], job: Job, run: RankRun, offset: int) -> AsyncGenerator[LogRead, None]:
-    """What is there now, and not what comes while it is read."""
+    """The log as far as it is written now."""
     end: int | None = None
     while run.node_id is not None and (end is None or offset < end):
         limit = runs.CHUNK_BYTES if end is None else min(runs.CHUNK_BYTES, end - offset)
@@ -132,7 +132,7 @@ async def _refuse_missing(gateway: Gateway, got: LogRead, job: Job, run: RankRun
 
 
 async def _unanswered(gateway: Gateway, run: RankRun) -> RejectedError:
-    """A node that is lost may never be back: its reader is not kept waiting."""
+    """The refusal for a silent node. A lost node may never be back, so the client does not wait for it."""
     if await _lost(gateway, run):
         reason = (
             f"node {run.node_id}, which has the log of epoch {run.epoch}, is lost: the log is there when it is back"
@@ -150,7 +150,7 @@ async def _lost(gateway: Gateway, run: RankRun) -> bool:
 
 
 async def _first_look(gateway: Gateway, job: Job, run: RankRun, offset: int) -> LogRead:
-    """Where the log begins, if its node says so at once. Raises RejectedError where there is nothing to wait for."""
+    """The log's first offset, if its node answers at once. Raises RejectedError if waiting is of no use."""
     if run.node_id is None:
         return LogRead(offset=offset, data=b"")
     try:
@@ -167,7 +167,7 @@ async def _first_look(gateway: Gateway, job: Job, run: RankRun, offset: int) -> 
 async def _follow(
     gateway: Gateway, job: Job, run: RankRun, offset: int, request: web.Request
 ) -> AsyncGenerator[LogRead, None]:
-    """What is there and what comes, until the run is over."""
+    """The log as it is and as it grows, until the run is over."""
     got = await _first_look(gateway, job, run, offset)
     yield got  # With data or without: the status is sent, however long the first byte takes.
     if got.ended:
@@ -188,7 +188,7 @@ async def _follow(
                 continue
             missing = got.missing
         if over:
-            return  # It was over before this last look.
+            return  # The run was over before this last look.
         if missing:
             await asyncio.sleep(PLACED_POLL_SECONDS)
         fresh = await gateway.store.job(job.id)
@@ -198,7 +198,7 @@ async def _follow(
 
 
 async def _read_patiently(gateway: Gateway, run: RankRun, *, offset: int, wait: float) -> LogRead:
-    """Asks again while the node does not answer (it may be restarting), unless it is lost. Raises NoAnswerError."""
+    """Repeat while the node does not answer (it may be restarting), unless it is lost. Raises NoAnswerError."""
     deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
     while True:
         try:
@@ -210,7 +210,7 @@ async def _read_patiently(gateway: Gateway, run: RankRun, *, offset: int, wait: 
 
 
 async def _placed(gateway: Gateway, fresh: Job, run: RankRun) -> RankRun:
-    """`run` with its node, if it has been placed by now; the story knows it, too, of an epoch that came and went."""
+    """`run` with its node, if it has been placed by now; the story has also the node of an epoch that is over."""
     placement = fresh.placement if fresh.epoch == run.epoch else None
     if placement is None and (fresh.epoch > run.epoch or fresh.state.final):
         placement = runs.placements(fresh, await gateway.store.story(run.job_id)).get(run.epoch)
@@ -221,7 +221,7 @@ async def _placed(gateway: Gateway, fresh: Job, run: RankRun) -> RankRun:
 
 
 async def _send_part(call: Call[LogQuery], run: RankRun, first: int | None, last: int | None) -> web.StreamResponse:
-    """Without what of it the node has dropped."""
+    """Send a part of the log, without the bytes that the node has dropped."""
     bus = call.gateway.bus
     begins, size = await runs.extent(bus, run) if run.node_id is not None else (0, 0)
     if first is None:
@@ -258,10 +258,11 @@ async def _send_part(call: Call[LogQuery], run: RankRun, first: int | None, last
 
 
 def _part(header: str) -> tuple[int | None, int | None] | None:
-    """First and last byte of `bytes=a-b`, `bytes=a-` or `bytes=-n` (the last n); None for what may be ignored."""
+    """First and last byte of `bytes=a-b`, `bytes=a-` or `bytes=-n` (the last n); None for a header that may be
+    ignored."""
     found = RANGE.fullmatch(header.strip())
     if found is None or header.strip() == "bytes=-":
-        return None  # Several ranges, or another unit: the whole is a right answer too.
+        return None  # Several ranges, or another unit: the whole log is a valid answer too.
     first, last = (int(number) if number else None for number in found.groups())
     if first is not None and last is not None and last < first:
         return None

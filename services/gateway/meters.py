@@ -1,4 +1,4 @@
-"""What the gateway counts and times."""
+"""The gateway's metrics: its requests, counted and timed."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class RequestMeters:
-    """In a registry of its own, which the admin port serves."""
+    """Metrics in a registry of their own, which the admin port serves."""
 
     def __init__(self, streams: Streams) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
@@ -33,7 +33,7 @@ class RequestMeters:
         )
 
     def timed(self, operation: str) -> Callable[[], AbstractContextManager[None]]:
-        """Time each request of one operation, and count those that are refused."""
+        """Time each request of one operation, and count the refused ones."""
         seconds = self._seconds.labels(operation)
 
         @contextmanager

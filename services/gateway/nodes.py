@@ -24,7 +24,7 @@ async def nodes(call: Call[NoQuery]) -> web.StreamResponse:
 
 
 async def cluster(call: Call[PastQuery]) -> web.StreamResponse:
-    """As it is; or as it was, with nothing of what its nodes tell only now."""
+    """The cluster now, or as it was at a moment; of the past, live data such as telemetry is left out."""
     gateway = call.gateway
     if call.query.at:
         past = await _past(gateway, call.who, moment_of(call.query.at, now=gateway.now()))

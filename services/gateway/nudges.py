@@ -1,4 +1,5 @@
-"""Tells the scheduler and the relay to look now. Many submissions at once are one nudge; a lost one costs a poll."""
+"""Hints to the scheduler and the relay to read the store now. Many submissions make one hint; a lost one costs a
+poll."""
 
 import asyncio
 import logging
@@ -17,7 +18,7 @@ class Nudges:
         self._task: asyncio.Task[None] | None = None
 
     def asked(self, pool: str, *, told: bool = False) -> None:
-        """Something was stored for the scheduler of `pool`; `told`: an event with it."""
+        """An ask was stored for the scheduler of `pool`; `told`: with an event."""
         self._pools.add(pool)
         self._outbox |= told
         if self._task is None or self._task.done():

@@ -1,4 +1,4 @@
-"""How a job or the cluster was at a moment: every event until then, folded by the law of steps. Pure."""
+"""A job or the cluster as it was at a moment: every event until then, folded by the law of steps. Pure."""
 
 import math
 import re
@@ -18,7 +18,7 @@ from libs.store import Moment
 from services.gateway.errors import RejectedError
 
 _CURSOR = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
-_AHEAD_SECONDS = 60.0  # a clock may be so much before ours
+_AHEAD_SECONDS = 60.0  # another clock may be this far ahead of ours
 
 At = Annotated[
     str,
@@ -34,7 +34,7 @@ class PastQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Past(Struct, frozen=True, kw_only=True):
-    """All that was not over, and every node."""
+    """The jobs that were not over, and every node."""
 
     at: float
     nodes: tuple[Node, ...]
@@ -42,7 +42,7 @@ class Past(Struct, frozen=True, kw_only=True):
 
 
 def moment_of(text: str, *, now: float) -> Moment:
-    """Raises RejectedError where it is no moment, or has not come."""
+    """The moment of a query. Raises RejectedError if it is no moment, or lies in the future."""
     if _CURSOR.fullmatch(text):
         return Moment(cursor=text)
     try:
@@ -65,7 +65,7 @@ def _iso(text: str) -> float:
 
 
 def job_then(job: Job, told: Sequence[Event]) -> Job:
-    """A job after these of its events, from its first on. Of how it is now only what never changes is taken."""
+    """A job after these events, its first ones. From the present job only the constant fields are taken."""
     then = Job(
         id=job.id,
         tenant=job.tenant,
@@ -82,13 +82,13 @@ def job_then(job: Job, told: Sequence[Event]) -> Job:
 
 
 def told_by(story: Sequence[Event], moment: Moment) -> Sequence[Event]:
-    """The events of one job up to the last that had been told at a moment."""
+    """The events of one job up to a moment."""
     count = max((place for place, event in enumerate(story, 1) if moment.holds(event)), default=0)
     return story[:count]
 
 
 def past_of(told: Iterable[Event], jobs: Iterable[Job], moment: Moment) -> Past:
-    """How all was, from what `told_until` gives and the jobs that it tells of; a job deleted in between is left out."""
+    """The past from the result of `told_until` and the jobs that it names; a job deleted in between is left out."""
     known = {job.id: job for job in jobs}
     nodes: list[Node] = []
     then: list[Job] = []
@@ -106,7 +106,7 @@ def past_of(told: Iterable[Event], jobs: Iterable[Job], moment: Moment) -> Past:
 
 
 def _step(event: Event) -> Step:
-    """The step that an event tells."""
+    """The step that an event records."""
     data = _DATA.decode(event.data)
     assert data.cause is not None, f"{event.message_id} has no cause"
     return Step(

@@ -1,4 +1,4 @@
-"""Why jobs wait, by what is free now. The store has the reason of the moment at which it was new."""
+"""Why jobs wait, by the room that is free now. The store has an older reason, from when it was new."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from libs.planning.refusals import why_not
 from libs.planning.shape import Shape, is_pinned, shape_of
 from services.gateway.snapshots import Nodes, Snapshots
 
-SHAPES_MAX = 16  # different needs that are looked at in one picture of a pool; of others the stored reason is shown
+SHAPES_MAX = 16  # shapes that are tried in one picture of a pool; jobs of others show the stored reason
 _BY_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.NO_NODES})
 
 
 class _Picture:
-    """One pool as two snapshots have it, and what was found out about it."""
+    """One pool by two snapshots, with the reasons found so far."""
 
     def __init__(self, pool: str, nodes: Nodes, holding: list[Job]) -> None:
         self.nodes = nodes
@@ -46,7 +46,7 @@ class Reasons:
         self._pictures: dict[str, _Picture] = {}
 
     async def fresh(self, jobs: Sequence[Job]) -> list[Job]:
-        """The same jobs, those that wait for room with what is free for them now."""
+        """The same jobs; those that wait for room with a reason from the present room."""
         stale = {job.pool for job in jobs if _is_by_room(job)}
         if not stale:
             return list(jobs)
@@ -65,7 +65,8 @@ class Reasons:
 
 
 def _is_by_room(job: Job) -> bool:
-    """Runs that should have ended hold GPUs too, which only the scheduler sees."""
+    """Whether a reason follows from the room alone: runs that should have ended hold GPUs too, as only the scheduler
+    sees."""
     cause = job.waiting_for
     waits = job.state is JobState.QUEUED and cause is not None and cause.code in _BY_ROOM
     return waits and cause is not None and "gpus_occupied" not in cause.numbers

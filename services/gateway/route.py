@@ -1,4 +1,4 @@
-"""One operation of the API: what it takes, who may call it, what it answers. The documentation reads the same table."""
+"""One operation of the API: its parameters, its callers, its answers. The documentation is made from the same table."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,7 +26,7 @@ NOBODY = Access(tenant="")
 
 
 class Who(Enum):
-    """Who may call an operation."""
+    """The callers that an operation allows."""
 
     ANYONE = "anyone"
     TENANT = "tenant"
@@ -44,7 +44,7 @@ class Header(Struct, frozen=True, kw_only=True):
 
 
 class RouteAnswer(Struct, frozen=True, kw_only=True):
-    """What comes back: a type as JSON, or bytes of some media type."""
+    """One answer of an operation: a type as JSON, or bytes of some media type."""
 
     description: str
     type: Any = None
@@ -52,7 +52,7 @@ class RouteAnswer(Struct, frozen=True, kw_only=True):
 
 
 class Call(Struct, Generic[Q], frozen=True):
-    """One request that was let in, its query decoded. `turn`: its tenant's; an answer that stays open ends it."""
+    """One admitted request, its query decoded. `turn`: its tenant's; an answer that stays open ends the turn."""
 
     gateway: "Gateway"
     request: web.Request
@@ -85,7 +85,7 @@ def answer(value: object, *, status: int = 200, headers: Mapping[str, str] | Non
 
 
 def query_of(request: web.Request, kind: type[Q]) -> Q:
-    """The query as `kind` says. A name given twice is a list for `state`, and a mistake for all others."""
+    """The query decoded as `kind`. A name given twice is a list for `state`, and a mistake for all others."""
     if not request.query_string:
         return kind()
     given: dict[str, str] = {}
@@ -108,7 +108,7 @@ def query_of(request: web.Request, kind: type[Q]) -> Q:
 
 
 async def body_of(request: web.Request) -> bytes:
-    """The body, unless it is too large: then what is left of it is not read."""
+    """The body, unless it is too large: then its rest is not read."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise RejectedError(415, "Content-Encoding", "send the body as it is, not compressed")
     check_length(request)

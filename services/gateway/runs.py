@@ -1,4 +1,4 @@
-"""Which run of a job is meant, on which node it is or was, and the bytes of its log as that node gives them."""
+"""The run that a request means, the node on which it is or was, and the bytes of its log from that node."""
 
 import msgspec
 from msgspec import Struct
@@ -15,7 +15,7 @@ ANSWER_SECONDS_MAX = 5.0
 
 
 class RankRun(Struct, frozen=True, kw_only=True):
-    """One rank of one epoch. `node_id` None: it is not placed yet."""
+    """One rank of one epoch. `node_id` None: the epoch is not placed yet."""
 
     job_id: str
     epoch: int
@@ -27,7 +27,7 @@ _NEVER_STARTED = frozenset({CauseCode.START_FAILED, CauseCode.PORT_TAKEN, CauseC
 
 
 class _Ended(Struct, frozen=True):
-    """What of an event is needed to know how an epoch ended."""
+    """The part of an event that shows how an epoch ended."""
 
     epoch: int
     state: JobState
@@ -35,7 +35,7 @@ class _Ended(Struct, frozen=True):
 
 
 class _Placed(Struct, frozen=True):
-    """What of a `placed` event is needed here."""
+    """The placement in a `placed` event."""
 
     epoch: int
     placement: Placement
@@ -51,15 +51,15 @@ def placements(job: Job, story: list[Event]) -> dict[int, Placement]:
 
 
 async def never_started(store: GatewayStore, job: Job, run: RankRun) -> Cause | None:
-    """Why nothing of this run's epoch ran; None if it may have run."""
+    """Why this run's epoch never ran; None if it may have run."""
     told = [msgspec.json.decode(event.data, type=_Ended) for event in await store.story(job.id)]
-    # A step to the queue counts the epoch up, so the end of an epoch is told with the number of the next one.
+    # A step to the queue increments the epoch, so the event of an epoch's end has the number of the next one.
     ends = [each.cause for each in told if each.epoch == run.epoch + (each.state == JobState.QUEUED and each.epoch > 0)]
     return next((cause for cause in reversed(ends) if cause.code in _NEVER_STARTED), None)
 
 
 def find_run(job: Job, known: dict[int, Placement], *, epoch: int | None, role: str | None, rank: int) -> RankRun:
-    """The newest epoch that was placed unless one is given; with a `role`, `rank` counts within it.
+    """The run by epoch (else the newest that was placed) and rank; with a `role`, `rank` counts within it.
 
     Raises RejectedError.
     """
@@ -85,7 +85,7 @@ def find_run(job: Job, known: dict[int, Placement], *, epoch: int | None, role: 
 
 
 def _rank_to_be(job: Job, role: str | None, rank: int) -> int:
-    """Ranks are numbered role by role; of a job that is not placed, only those that it surely gets are known."""
+    """The rank's number, role by role; of a job that is not placed, only the ranks that it surely gets have one."""
     first = 0
     for name, asked in job.spec.roles.items():
         if role is None or role == name:
@@ -97,7 +97,7 @@ def _rank_to_be(job: Job, role: str | None, rank: int) -> int:
 
 
 async def read(bus: Bus, run: RankRun, *, offset: int, limit: int = CHUNK_BYTES, wait: float = 0.0) -> LogRead:
-    """Raises NoAnswerError."""
+    """Bytes of the log from the node. Raises NoAnswerError."""
     assert run.node_id is not None, "a run that is nowhere has no log"
     asked = ReadLog(
         node_id=run.node_id,
@@ -120,7 +120,7 @@ async def extent(bus: Bus, run: RankRun) -> tuple[int, int]:
 
 
 async def _size(bus: Bus, run: RankRun) -> int:
-    """An executor of an earlier version is asked for single bytes, twice as far each time, then halfway between."""
+    """The log's size from an executor of an earlier version: single bytes, twice as far each time, then by halves."""
     reached, beyond = 0, 1
     while (await read(bus, run, offset=beyond - 1, limit=1)).data:
         reached, beyond = beyond, beyond * 2

@@ -1,4 +1,4 @@
-"""The gateway's shell: HTTP and requests come in, what is heard is kept, and all of it stops in order."""
+"""The gateway's shell: it serves HTTP and requests, keeps the newest messages of nodes, and stops in order."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from services.gateway.tokens import ADMIN_TENANT, OWN_TENANT, keep_file_token
 logger = logging.getLogger(__name__)
 
 SUBMIT_SUBJECT = "weft.submit"
-STREAMS_SECONDS = 1.0  # between two looks at whose streams are open
+STREAMS_SECONDS = 1.0  # between two checks of the tokens of open streams
 FORGET_SECONDS = 3600.0
 RENEW_SECONDS = 5.0  # between two looks at the certificate's files
 
@@ -66,7 +66,7 @@ async def run(
 ) -> None:
     """Run until `stop` is set. With a `certificate` it serves HTTPS. `listens_on` is called with the port.
 
-    `tokens_kept_seconds`: for how long tokens are listed that were revoked or expired; None: for ever.
+    `tokens_kept_seconds`: for how long revoked and expired tokens are listed; None: for ever.
     """
     gateway = Gateway(
         store=store,

@@ -1,4 +1,4 @@
-"""What the store said a moment ago: pictures that many requests share, each a little old at most."""
+"""Snapshots of the store that many requests share, each a little old at most."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ QUICK_TIMES = 4
 
 
 class Nodes(Struct, frozen=True):
-    """Every node, and what may be admitted to them."""
+    """Every node, and the admission to them."""
 
     all: list[Node]
     admission: Admission
@@ -31,11 +31,11 @@ class Nodes(Struct, frozen=True):
 
 
 class Fresh(Generic[T]):
-    """One value, read again when it is asked for and too old; those who ask at once share one reading.
+    """One value, read again on demand when it is too old; concurrent callers share one read.
 
-    While the store is away one who asks finds out whether it is back, and the others do not wait for that.
+    While the store is away one caller tries whether it is back, and the others do not wait for that.
 
-    Too old: `seconds`, or with `quick` already a few times what reading it took, so that what is cheap is fresh.
+    Too old: `seconds`, or with `quick` a few times the duration of the last read, so that cheap values are fresh.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Fresh(Generic[T]):
 
     @property
     def at(self) -> float:
-        """When it was last read; -inf before that."""
+        """When the value was last read; -inf before that."""
         return self._value[0] if self._value is not None else float("-inf")
 
     async def get(self) -> T:
@@ -67,13 +67,13 @@ class Fresh(Generic[T]):
             self._reading.add_done_callback(self._done)
         elif self._failing:
             raise StoreUnavailableError("the store did not answer, and is asked again already")
-        return await asyncio.shield(self._reading)  # One who leaves does not take it from the others.
+        return await asyncio.shield(self._reading)  # A caller that is cancelled does not end the read for the others.
 
     def forget(self) -> None:
         self._value = None
 
     async def _read_now(self) -> T:
-        at = self._clock()  # Before, so that it is never older than it seems.
+        at = self._clock()  # before the read, so that the value is never older than it seems
         value = await self._read()
         if self._quick:
             self._seconds = min(SECONDS, QUICK_TIMES * (self._clock() - at))
@@ -83,7 +83,7 @@ class Fresh(Generic[T]):
     def _done(self, task: "asyncio.Task[T]") -> None:
         self._reading = None
         if not task.cancelled():
-            # Everybody who waited has it; where all have left, nobody needs it.
+            # All waiting callers have the result.
             self._failing = isinstance(task.exception(), StoreUnavailableError)
 
 
@@ -107,26 +107,26 @@ class Snapshots:
         self._classes: dict[str, Fresh[list[WorkloadClass]]] = {}
 
     async def holding(self, pool: str) -> list[Job]:
-        """The jobs that hold resources. Only for the name of a pool that is known: each is kept."""
+        """The jobs that hold resources. Only for known pools: each pool's snapshot stays in memory."""
         if pool not in self._holding:
             self._holding[pool] = Fresh(lambda: self._store.holding_jobs(pool=pool), clock=self._clock, quick=True)
         return await self._holding[pool].get()
 
     async def queued(self, pool: str) -> list[Job]:
-        """The jobs that wait, as they were submitted. Only for the name of a pool that is known: each is kept."""
+        """The jobs that wait, as they were submitted. Only for known pools: each pool's snapshot stays in memory."""
         if pool not in self._queued:
             self._queued[pool] = Fresh(lambda: self._store.queued_jobs(pool=pool), clock=self._clock, quick=True)
         return await self._queued[pool].get()
 
     async def scores(self, pool: str) -> list[GpuScore]:
-        """Of every GPU and class. Only for the name of a pool that is known: each is kept."""
+        """The scores of every GPU and class. Only for known pools: each pool's snapshot stays in memory."""
         if pool not in self._scores:
             read = partial(self._store.scores, pool=pool)
             self._scores[pool] = Fresh(read, clock=self._clock, seconds=SCORES_SECONDS)
         return await self._scores[pool].get()
 
     async def classes(self, pool: str) -> list[WorkloadClass]:
-        """Which were learnt. Only for the name of a pool that is known: each is kept."""
+        """The learnt classes of workloads. Only for known pools: each pool's snapshot stays in memory."""
         if pool not in self._classes:
             read = partial(self._store.classes, pool=pool)
             self._classes[pool] = Fresh(read, clock=self._clock, seconds=SCORES_SECONDS)

@@ -28,7 +28,7 @@ class Streams:
 
     @contextmanager
     def one(self, tenant: str, request: web.Request) -> Iterator[None]:
-        """Count the calling task as one stream. Cut off in the middle, its reader sees that it is not the end."""
+        """Count the calling task as one stream. If it is cut, its reader sees that this is not the end."""
         if self._closing:
             raise RejectedError(503, "", "this gateway is stopping")
         if len(self._open) >= self._most or self._tenants[tenant] >= self._most_per_tenant:
@@ -55,13 +55,14 @@ class Streams:
                 del self._tenants[tenant]
 
     async def end_unless(self, may_go_on: Callable[[web.Request], Awaitable[bool]]) -> None:
-        """Cut those whose request would no longer be let in."""
+        """Cut the streams whose request would no longer be admitted."""
         for task, request in list(self._open.items()):
             if not await may_go_on(request):
                 task.cancel()
 
     async def close(self) -> None:
-        """Return when all have ended. One may have been about to take an answer, and is told again."""
+        """Return when all streams have ended. One may miss a cancellation while it takes an answer: it is cancelled
+        again."""
         self._closing = True
         while serving := list(self._open):
             for task in serving:
@@ -70,7 +71,7 @@ class Streams:
 
 
 async def write(response: web.StreamResponse, data: bytes) -> None:
-    """Raises ConnectionError where the reader has gone, or takes nothing for WRITE_SECONDS_MAX."""
+    """Raises ConnectionError if the reader has gone, or takes nothing for WRITE_SECONDS_MAX."""
     try:
         async with asyncio.timeout(WRITE_SECONDS_MAX):
             await response.write(data)

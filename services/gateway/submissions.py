@@ -1,4 +1,4 @@
-"""One way in for a job, whether it came over HTTP or NATS."""
+"""The one path of a submission, over HTTP or NATS."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from services.gateway.snapshots import Snapshots
 
 KEY_CHARACTERS_MAX = 255
 ID_CHARACTERS = 10
-NATS_SOURCE = "NATS"  # a request there does not say which address it comes from
+NATS_SOURCE = "NATS"  # a request over NATS has no source address
 
-# What curl sends when it is told nothing (the form type) is taken for JSON.
+# curl's default, the form type, is taken for JSON.
 CONTENTS = {
     "": "json",
     "application/json": "json",
@@ -50,7 +50,7 @@ class Submissions:
         self._characters = characters
 
     async def submit(self, who: Access, body: bytes, *, content_type: str, key: str | None) -> http.Submitted:
-        """Check it, store it, return when it is durable. Raises RejectedError."""
+        """Check a specification, store it, return when it is durable. Raises RejectedError."""
         _check_key(key)
         spec = await self._decoded(body, _content(content_type))
         allowance = self._allowances.of(who)
@@ -58,7 +58,7 @@ class Submissions:
             check(spec, allowance)
             (await self._snapshots.nodes.get()).admission.check(spec)
         except RejectedError:
-            # What was accepted once is not refused when it is sent again, whatever became of the nodes.
+            # A repeat of an accepted submission is not refused, whatever became of the nodes.
             if key is None or (before := await self._before(spec, who, key)) is None:
                 raise
             return before
@@ -76,7 +76,7 @@ class Submissions:
         return http.Submitted(id=stored.job_id, name=spec.name, created=stored.created, notes=notes_on(spec))
 
     async def _decoded(self, body: bytes, content: str) -> JobSpec:
-        """YAML is read in a thread, one document at a time: its reading is bounded, and not short."""
+        """The specification. YAML is read in a thread, one document at a time: that is bounded, but takes long."""
         try:
             if content != "yaml":
                 return decode_spec(body, content=content)
@@ -96,7 +96,7 @@ class Submissions:
 
 
 def notes_on(spec: JobSpec) -> tuple[str, ...]:
-    """What a person who submits this should know, and may not expect."""
+    """Sentences for the user about effects that may be unexpected."""
     if spec.preemptible and spec.kind in (Kind.NOTEBOOK, Kind.INFERENCE):
         return (
             f"this {spec.kind} can be stopped to make room for more important jobs, and what it has in memory is lost"
@@ -108,7 +108,7 @@ def notes_on(spec: JobSpec) -> tuple[str, ...]:
 async def answer_submit(
     submissions: Submissions, access: AccessCache, count: Callable[[Access], None], asked: RawRequest
 ) -> SubmitAnswered:
-    """A request on `weft.submit`: the same as `POST /v1/jobs`. `count` refuses a tenant that asks too fast."""
+    """A request on `weft.submit`: the same as `POST /v1/jobs`. `count` refuses a tenant that exceeds its rate."""
     headers = {name.lower(): value for name, value in asked.headers.items()}
     try:
         try:

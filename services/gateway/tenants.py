@@ -1,4 +1,4 @@
-"""Tenants: what each may take and has taken, and how an administrator changes that."""
+"""Tenants: the limits and the use of each, and how an administrator changes the limits."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Tokens: made for a tenant, told once, listed without their secret, revoked by their label."""
+"""Tokens: made for a tenant, shown once, listed without their secret, revoked by their label."""
 
 import hashlib
 import re
@@ -16,7 +16,7 @@ from services.gateway.route import Call, NoQuery, answer, json_of
 
 TOKEN_CHARACTERS = 40
 ADMIN_TENANT = "admin"
-OWN_TENANT = "weft"  # whose jobs Weft's own services submit
+OWN_TENANT = "weft"  # the tenant of jobs that Weft's own services submit
 LISTED_MAX = 1000
 
 
@@ -67,7 +67,7 @@ async def revoke(call: Call[NoQuery]) -> web.StreamResponse:
 
 
 async def keep_file_token(store: GatewayStore, token: str, *, tenant: str, at: float) -> None:
-    """Let the token of a file in. Its label is made from it, so that each can be revoked by itself."""
+    """Store the token of a file. Its label is made from it, so that each can be revoked by itself."""
     label = f"{FILE_LABEL}{hashlib.sha256(token.encode()).hexdigest()[:12]}"
     await store.add_token(token_hash(token), tenant=tenant, admin=tenant == ADMIN_TENANT, label=label, at=at)
 

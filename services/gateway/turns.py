@@ -1,4 +1,4 @@
-"""Costly requests take turns: so many at once, so many of them of one tenant, and nobody waits long for a turn."""
+"""Costly requests take turns: a bound in all, a bound for each tenant, and a bound on the wait."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from services.gateway.errors import RejectedError
 
 WAITING_MAX = 32  # requests of one tenant that wait; more are refused at once
-WAIT_SECONDS_MAX = 5.0  # longer than the store takes to be found away
+WAIT_SECONDS_MAX = 5.0  # longer than it takes to notice that the store is away
 PATIENT_SECONDS_MAX = 30.0
 
 
@@ -24,7 +24,7 @@ class _Tenant:
 
 
 class Turn:
-    """A turn that was taken; without `end`, one that nobody else waits for. It ends once, however often it is ended."""
+    """A turn that was taken; without `end`, a turn that blocks no other. To end it again does nothing."""
 
     def __init__(self, end: Callable[[], None] | None = None) -> None:
         self._end = end
@@ -36,8 +36,8 @@ class Turn:
 
 
 class Turns:
-    """Tenants are served in the order in which they ask; none has more than `per_tenant` of the `at_once` turns, so
-    that one tenant's thousand requests delay another's by one of them at most. `what` is for who is refused."""
+    """Tenants are served in turn; none has more than `per_tenant` of the `at_once` turns, so one tenant's thousand
+    requests delay another's by one of them at most. `what` names the requests in a refusal."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class Turns:
             turn.end()
 
     async def take(self, tenant: str, *, patient: bool = False) -> "Turn":
-        """Raises NoTurnError where too many of this tenant's wait, or this one has waited too long.
+        """Raises NoTurnError if too many requests of this tenant wait, or this one has waited too long.
 
-        `patient` is for requests that are counted elsewhere: they wait longer, however many they are.
+        `patient` is for requests that are counted elsewhere: they wait longer, in any number.
         """
         of = self._tenants.setdefault(tenant, _Tenant(self._per_tenant))
         if not patient and of.count >= self._per_tenant + self._waiting_max:

@@ -1,4 +1,4 @@
-"""What is stored and heard, as users see it. Pure, but for the newest that `LiveCluster` has heard."""
+"""The views of jobs, nodes and the cluster that users get. Pure, but for the newest messages in `LiveCluster`."""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ def job_view(
     curve: tuple[CurvePoint, ...] = (),
     ended_for: Cause | None = None,
 ) -> JobView:
-    """`whole`: with its specification, its placement, its runs, and what was concluded of it."""
+    """A job's view; `whole`: with its specification, its placement, its runs and its verdicts."""
     allocations = job.placement.allocations if job.placement is not None else ()
     spec, heard = job.spec, {} if job.state in FINAL else cluster.progress(job)
     replicas = job.granted if allocations else {role: asked.replicas.want for role, asked in spec.roles.items()}
@@ -100,7 +100,7 @@ def _run_view(job: Job, allocation: Allocation, heard: Mapping[int, RunProgresse
 
 
 def _asked(job: Job, allocation: Allocation) -> LimitsView | None:
-    """What the rank asked for, if it has something else now."""
+    """The limits that the rank asked for, if it has others now."""
     role = job.spec.roles[allocation.role]
     asked = LimitsView(cpus=role.cpus, memory=role.memory_bytes, egress=role.egress_bytes)
     has = LimitsView(cpus=allocation.cpus, memory=allocation.memory, egress=allocation.egress)
@@ -116,7 +116,8 @@ def node_views(
     slowest: Mapping[str, GpuScoreView] = NOTHING_SLOW,
     now: float | None = None,
 ) -> tuple[NodeView, ...]:
-    """`slowest`: by node, the score of its slowest GPU. `now`: to tell which nodes are silent; None: it is the past."""
+    """The nodes' views. `slowest`: by node, the score of its slowest GPU. `now`: for silent nodes; None: in the
+    past."""
     held: dict[str, list[Held]] = {}
     for job in holding:
         if job.placement is not None:
@@ -170,7 +171,7 @@ def _node_view(
 
 
 def _seen_by(who: Access, gpu: GpuSample, theirs: Container[str]) -> GpuSample:
-    """Without the processes of other tenants, and of nobody's."""
+    """A GPU's sample without processes of other tenants, and without those of no job."""
     if who.admin or not gpu.processes:
         return gpu
     return structs.replace(gpu, processes=tuple(one for one in gpu.processes if one.job_id in theirs))
@@ -192,7 +193,7 @@ def cluster_view(
     now: float,
     live: bool = False,
 ) -> ClusterView:
-    """`live`: of now, and not of a moment in the past."""
+    """The cluster's view; `live`: now, not at a moment in the past."""
     views = node_views(nodes, holding, cluster, who, now=now if live else None)
     mine_holding = [job for job in holding if may_see(who, job.tenant)]
     mine_queued = [job for job in queued if may_see(who, job.tenant)]
@@ -210,7 +211,7 @@ def cluster_view(
 
 
 def with_reasons(view: ClusterView, waiting: Sequence[Job]) -> ClusterView:
-    """The same, with why these jobs wait."""
+    """The same view, with the reasons why these jobs wait."""
     causes = {job.id: job.waiting_for for job in waiting}
     queued = tuple(structs.replace(job, waiting_for=causes.get(job.id, job.waiting_for)) for job in view.queued)
     return structs.replace(view, queued=queued)

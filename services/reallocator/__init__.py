@@ -1,4 +1,4 @@
-"""What holds each running job back, and what is tried about it: more, less or otherwise shared CPU, memory and network.
+"""Finds what holds each running job back, and tunes its CPU, memory and network: more, less, or shared otherwise.
 
 Hears: NodeSampled, ProgressSeen.
 Says:  PoolReviewed: verdicts, and what it would do; AskStored: other limits were asked for.

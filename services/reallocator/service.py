@@ -1,7 +1,8 @@
 """The reallocator's shell: samples, progress and the store's jobs go in; findings, verdicts and asks come out.
 
-Two of them in one pool do no harm, and no good: what is asked is stored with what the tuner knows, one ask at a time of
-each job, and who finds something stored that it did not store goes by that from then on.
+Two reallocators in one pool do no harm, and no good. An ask is stored together with the tuner's state, one ask at a
+time
+for each job; a reallocator that finds a state which it did not store goes on from that state.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from libs.tuning.window import WINDOW_SECONDS
 from services.reallocator.thinking.core import Known, Reallocator, TuningDecision
 
 BEAT_SECONDS = 1.0
-CLEAN_SECONDS = 600.0  # how often what was known of jobs that have ended is dropped
+CLEAN_SECONDS = 600.0  # between two looks for the tuners' state of jobs that have ended
 
 
 async def run(
@@ -38,7 +39,7 @@ async def run(
     admin_port: int | None = None,
     admin_host: str = "127.0.0.1",
 ) -> None:
-    """Review `pool` every `review_seconds`, and sooner while something asked for is awaited, until `stop`."""
+    """Review `pool` every `review_seconds`, and sooner while an ask is open, until `stop`."""
     reallocator = Reallocator(pool=pool, tuning=tuning, growth=growth, window_seconds=window_seconds)
     review = Review(reallocator, bus, store, clock, review_seconds)
 
@@ -65,7 +66,7 @@ async def run(
 
 
 class Review:
-    """What a beat does: look, decide, remember, ask, tell."""
+    """One beat: read, decide, store state and asks, publish."""
 
     def __init__(
         self, core: Reallocator, bus: Bus, store: ReviewStore, clock: Callable[[], float], review_seconds: float

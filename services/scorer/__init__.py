@@ -1,4 +1,4 @@
-"""How fast each GPU is, for which class of job: learnt from the jobs that run on them, from benchmarks and a profile.
+"""Scores each GPU for each class of jobs, from the steps of the jobs on it, from benchmarks and from a profile.
 
 Hears: NodeSampled and ProgressSeen of its own nodes; PacesSeen and ScorerPresent of the other scorers.
 Says:  GpusScored, ClassesLearnt; PacesSeen and ScorerPresent.

@@ -26,8 +26,9 @@ from services.scorer.thinking.standings import MeasuredGpus
 
 
 class ScorerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """SCORER_… settings, those of `measuring` among them. `profile`: a file with what was measured of GPUs before;
-    `token_file`: with the token by which benchmarks are submitted."""
+    """SCORER_… settings, those of `measuring` among them. `profile`: a file with earlier scores of GPUs; `token_file`:
+    a
+    file with the token for submitting benchmarks."""
 
     connections: Connections = Connections()
     profile: str = ""

@@ -1,4 +1,4 @@
-"""What is listened to while it changes: one subscription for each node, begun and ended as nodes come and go."""
+"""Subscriptions that change while the service runs: one for each node, begun and ended as nodes come and go."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +15,7 @@ class Ears:
         self._open: dict[Name, Subscription] = {}
 
     async def listen(self, wanted: Iterable[Listen[Any]]) -> None:
-        """To these, and to nothing else."""
+        """Subscribe to these, and end all other subscriptions."""
         entries = {_name(entry): entry for entry in wanted}
         for name in sorted(self._open.keys() - entries.keys()):
             await self._open.pop(name).drain()

@@ -1,7 +1,7 @@
-"""Benchmarks come and go: results are read from the store, and what is due is submitted as any user would.
+"""Reads the results of benchmarks from the store, and submits due benchmarks as any user would.
 
-A job is submitted over `weft.submit` with a token, because a scorer writes no jobs. Without a token none is; what
-others had measured (`weft bench-gpu`) is read all the same.
+A benchmark is submitted over `weft.submit` with a token, because a scorer writes no jobs. Without a token none is
+submitted; results of benchmarks that users submitted (`weft bench-gpu`) are read all the same.
 """
 
 import logging
@@ -29,8 +29,8 @@ SUBMIT_SUBJECT = "weft.submit"
 KEY = "Idempotency-Key"
 SUBMIT_SECONDS_MAX = 5.0
 REMEMBERED_SECONDS = 30 * 86400.0  # how far back results are read at the start
-OVERLAP_SECONDS = 60.0  # a job may be stored a little after the time that it ended at
-READ_SECONDS = 86400.0  # of the past in one query: however many jobs ended since, each query is answered in time
+OVERLAP_SECONDS = 60.0  # the end of a job may be stored a little after its time
+READ_SECONDS = 86400.0  # of the past in one query, so that each query is answered in time
 
 
 def held_by(jobs: Iterable[Job]) -> frozenset[GpuKey]:
@@ -44,7 +44,7 @@ def held_by(jobs: Iterable[Job]) -> frozenset[GpuKey]:
 
 
 class Submitter(Protocol):
-    """What it needs of the bus."""
+    """The method of the bus that submitting needs."""
 
     async def request_raw(
         self, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, seconds_max: float
@@ -52,10 +52,10 @@ class Submitter(Protocol):
 
 
 class MeasuringSettings(Struct, frozen=True, kw_only=True):
-    """Of the scorer: SCORER_BENCHMARKS and so on."""
+    """The scorer's settings for benchmarks: SCORER_BENCHMARKS and so on."""
 
     benchmarks: Literal["off", "on"] = "on"
-    benchmark_tenants: tuple[str, ...] = ("weft", "admin")  # whose benchmarks count: the token's, and people's
+    benchmark_tenants: tuple[str, ...] = ("weft", "admin")  # whose benchmarks count
     benchmark_image: str = ""
     benchmark_idle_seconds: float = BenchmarkSettings().idle_seconds
     benchmark_every_seconds: float = BenchmarkSettings().every_seconds
@@ -73,13 +73,13 @@ class Measuring:
         token: Callable[[], str] | None,
         settings: MeasuringSettings | None = None,
     ) -> None:
-        """`token` is asked each time, so that one that was renewed counts; it may raise SettingsError."""
+        """`token` is called each time, so that a renewed token takes effect; it may raise SettingsError."""
         said = settings or MeasuringSettings()
         self._bus = bus
         self._store = store
         self._token = token
         self._tenants = said.benchmark_tenants
-        self._read_until: float | None = None  # results of before then were read
+        self._read_until: float | None = None  # older results were read
         self._told: set[str] = set()
         self.benchmarks = Benchmarks(
             BenchmarkSettings(
@@ -99,9 +99,9 @@ class Measuring:
             self.benchmarks.observe_sample(gpu)
 
     async def turn(self, nodes: Sequence[Node], jobs: Iterable[Job], *, now: float) -> list[Measured]:
-        """Look after these nodes, whose GPUs `jobs` hold; the results that are new.
+        """Read results and submit benchmarks for these nodes, whose GPUs `jobs` hold; returns the new results.
 
-        While results cannot be read, nothing new is submitted: a GPU may have been measured already.
+        While results cannot be read, no benchmark is submitted: a GPU may have been measured already.
         """
         found, all_read = await self._read(now)
         self.benchmarks.observe_nodes(nodes, held_by(jobs), now=now)
@@ -113,9 +113,9 @@ class Measuring:
         return found
 
     async def _read(self, now: float) -> tuple[list[Measured], bool]:
-        """The results since the last one that was read, and a little before; whether all could be read.
+        """The results since the last one read, and a little before; whether all could be read.
 
-        The same result twice counts once. A failed query is repeated in the next turn; what was read before it counts.
+        The same result twice counts once. A failed query is repeated in the next turn; results read before it count.
         """
         if not self._tenants:
             return [], True
@@ -137,7 +137,7 @@ class Measuring:
             self._read_until = until
 
     async def _submit(self, wanted: Wanted, now: float) -> None:
-        """Refused or not answered, it is tried again later."""
+        """Submit one benchmark; if it is refused or not answered, it is tried again later."""
         assert self._token is not None, "without a token nothing is due"
         try:
             headers = {"Authorization": f"Bearer {self._token()}", KEY: wanted.key}
@@ -159,7 +159,7 @@ class Measuring:
             self.benchmarks.asked(wanted, now=now)
 
     def _tell(self, line: str) -> None:
-        """Once."""
+        """Log this once."""
         if line not in self._told and len(self._told) < 100:
             self._told.add(line)
             logger.warning("%s", line)

@@ -1,4 +1,4 @@
-"""The scores as Prometheus gauges: those that are stored, of the GPUs that this scorer looks after."""
+"""The stored scores of this scorer's GPUs, as Prometheus gauges."""
 
 from collections.abc import Iterator
 

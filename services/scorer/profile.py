@@ -1,7 +1,7 @@
-"""What was measured before: a CSV file with one row for each GPU, and how slow it is for each class of jobs.
+"""A profile of earlier scores: a CSV file with one row for each GPU and its score for each class of jobs.
 
 A GPU is named by `gpu_uuid`, or by `node_id` and `gpu_index`; the other columns are `compute`, `mixed` and `memory`, or
-A, B and C, as PAL calls them. A score is the time for what a typical GPU does in 1.0. Other columns are not read.
+A, B and C, as PAL names them. A score is the time for what a typical GPU does in 1.0. Other columns are not read.
 """
 
 from pathlib import Path

@@ -35,7 +35,7 @@ FORGET_SECONDS = 3600.0
 SCORES_AT_ONCE = 6000  # in one statement and one message
 PACES_AT_ONCE = 2000
 CURVES_AT_ONCE = 500
-GROUP = "scorer"  # while a node goes from one to another, both listen, and one of them hears
+GROUP = "scorer"  # while a node changes its scorer, both subscribe, and each message goes to one of them
 
 
 async def run(
@@ -51,7 +51,7 @@ async def run(
     admin_port: int | None = None,
     admin_host: str = "127.0.0.1",
 ) -> None:
-    """Serve until `stop`. `name`: no other scorer has it. Without `measuring` nothing is known of benchmarks.
+    """Serve until `stop`. `name`: unique among scorers. Without `measuring` there are no benchmarks.
 
     `learnt_kept_seconds`: for how long unchanged curves and the scores of nodes that are gone are kept; None: for ever.
     """
@@ -117,12 +117,12 @@ class _Shell:
     ) -> None:
         self._scorer, self._bus, self._store, self._clock = scorer, bus, store, clock
         self._measuring = measuring
-        self._measured: frozenset[str] = frozenset()  # nodes of which benchmarks were told
+        self._measured: frozenset[str] = frozenset()  # nodes whose benchmarks were read
         self._pools: dict[str, str] = {}  # by node
         self.ears = Ears(bus)
 
     async def be_present(self) -> None:
-        """Say so, and look after the nodes that are ours now."""
+        """Publish that this scorer runs, and take over the nodes that are ours now."""
         await self._bus.publish(ScorerPresent(scorer=self._scorer.peers.me))
         mine = self._scorer.divide(self._clock())
         if mine != self._scorer.owned:

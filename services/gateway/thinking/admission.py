@@ -1,4 +1,4 @@
-"""What is refused before it is stored, beyond what the specification's own types say. Pure."""
+"""The refusals of a submission before it is stored, beyond the specification's own types. Pure."""
 
 import posixpath
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Admission:
         self._verdicts: dict[tuple[str, Shape], str | None] = {}
 
     def check(self, spec: JobSpec) -> None:
-        """Raises RejectedError with the first thing that is wrong."""
+        """Raises RejectedError with the first mistake."""
         self._check_objective(spec)
         self._check_roles(spec)
         self._check_volumes(spec)
@@ -63,7 +63,7 @@ class Admission:
             raise RejectedError(422, "pool", f"no node is in pool {spec.pool}; there is {known}")
 
     def _check_runtime(self, spec: JobSpec) -> None:
-        """Where every node of the pool is of one kind, what that kind could never start is refused at once."""
+        """Refuse a job that no node could ever start, if all nodes of the pool have the same runtime."""
         nodes = self._nodes.get(spec.pool, ())
         kinds = {node.runtime for node in nodes}
         uses_images = kinds == {"docker"} or any("image" in node.not_enforced for node in nodes)
@@ -91,7 +91,7 @@ class Admission:
 
 
 def _too_big(spec: JobSpec, nodes: Sequence[Node]) -> str:
-    """The field to look at first: of the role that alone is too big, where there is one, the resource."""
+    """The field to name: the resource of the role that is too big by itself, if there is one."""
     if spec.pin is not None:
         return _too_narrow(spec, nodes)
     for name, role in spec.roles.items():
@@ -113,7 +113,7 @@ def _too_big(spec: JobSpec, nodes: Sequence[Node]) -> str:
 
 
 def _model_missing(spec: JobSpec, nodes: Sequence[Node]) -> str:
-    """Which models there are, where the job asks for one that no node has."""
+    """The existing models, if the job asks for one that no node has."""
     models = sorted({gpu.model for node in nodes for gpu in node.capacity.gpus})
     if spec.gpu_model is None or spec.gpu_model in models or not any(role.gpus for role in spec.roles.values()):
         return ""
@@ -122,7 +122,7 @@ def _model_missing(spec: JobSpec, nodes: Sequence[Node]) -> str:
 
 
 def _too_narrow(spec: JobSpec, nodes: Sequence[Node]) -> str:
-    """The same of one that must run on a certain node."""
+    """The same for a job that is pinned to a node."""
     assert spec.pin is not None
     there = [node for node in nodes if node.id == spec.pin.node]
     if not there:
@@ -136,7 +136,7 @@ def _too_narrow(spec: JobSpec, nodes: Sequence[Node]) -> str:
 
 
 def _plain(path: str) -> str:
-    """Without `.`, doubled and trailing slashes; two leading ones are one as well."""
+    """A path without `.`, doubled and trailing slashes; two leading ones become one."""
     return "/" + posixpath.normpath(path).lstrip("/")
 
 

@@ -1,4 +1,4 @@
-"""How fast who asks may ask: a bucket that fills at a steady rate, of which each request takes one. Pure."""
+"""Request rates: a token bucket that fills at a steady rate, from which each request takes one. Pure."""
 
 from collections import OrderedDict
 
@@ -8,26 +8,26 @@ KEPT_MAX = 10_000
 
 
 class Rate(Struct, frozen=True):
-    """So many a second for ever, and so many at once after a pause. Of 0 a second: no bound."""
+    """A steady rate a second, and a burst after a pause. 0 a second: no bound."""
 
     per_second: float = 0.0
     burst: float = 1.0
 
 
 class Bucket(Struct, frozen=True):
-    """How much was in it at a time, in seconds of any clock that does not jump."""
+    """The level of a bucket at a time, in seconds of any clock that does not jump."""
 
     level: float
     at: float
 
 
 def level(bucket: Bucket, rate: Rate, now: float) -> float:
-    """How much is in it now."""
+    """The level now."""
     return min(rate.burst, bucket.level + max(0.0, now - bucket.at) * rate.per_second)
 
 
 def taken(bucket: Bucket, rate: Rate, now: float) -> tuple[Bucket, float]:
-    """The bucket without one more, and 0; or as it was, and the seconds until it has one."""
+    """The bucket with one taken, and 0; or unchanged, and the seconds until it has one."""
     there = level(bucket, rate, now)
     if there >= 1:
         return Bucket(there - 1, now), 0.0
@@ -35,7 +35,7 @@ def taken(bucket: Bucket, rate: Rate, now: float) -> tuple[Bucket, float]:
 
 
 class Rates:
-    """One rate, a bucket for each name. It remembers the KEPT_MAX that asked last; a name that is new has its burst."""
+    """One rate, a bucket for each name. The KEPT_MAX names used last are kept; a new name has its burst."""
 
     def __init__(self, rate: Rate, *, kept_max: int = KEPT_MAX) -> None:
         self.rate = rate
@@ -46,7 +46,7 @@ class Rates:
         return len(self._buckets)
 
     def take(self, name: str, now: float) -> float:
-        """Count one request: 0 where it may go on, else the seconds after which it may be asked again."""
+        """Count one request: 0 if it may go on, else the seconds after which it may be repeated."""
         if not self.rate.per_second:
             return 0.0
         bucket, wait = taken(self._of(name, now), self.rate, now)
@@ -54,11 +54,11 @@ class Rates:
         return wait
 
     def wait(self, name: str, now: float) -> float:
-        """The seconds until `take` would let one through. Nothing is counted."""
+        """The seconds until `take` would admit one. Counts nothing."""
         return taken(self._of(name, now), self.rate, now)[1] if self.rate.per_second else 0.0
 
     def owe(self, name: str, now: float) -> None:
-        """Count one that has happened, whether or not it should have: at most a whole burst is owed."""
+        """Count a request that has happened already: the debt is a whole burst at most."""
         if self.rate.per_second:
             self._keep(name, Bucket(max(-self.rate.burst, level(self._of(name, now), self.rate, now) - 1), now))
 

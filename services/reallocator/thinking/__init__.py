@@ -1,1 +1,1 @@
-"""What a reallocator asks for, and why: pure, with time as an input."""
+"""A reallocator's verdicts and asks: pure, with time as an input."""

@@ -1,4 +1,4 @@
-"""What a pool's jobs lack or waste that no limit mends: replicas that would fit, GPUs that are left idle."""
+"""Findings that no limit mends: replicas that are missing and would fit, GPUs that jobs leave idle."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ IDLE_BELOW = 0.05  # utilisation of the least used GPU that a rank holds
 
 
 def short_of_replicas(running: Sequence[Job], holding: Sequence[Job], nodes: Sequence[Node]) -> list[Finding]:
-    """Who runs with fewer replicas than it wants, where there is room for more."""
+    """Jobs that run with fewer replicas than they want, though there is room for more."""
     short = [job for job in running if _missing(job)]
     if not short:
         return []
@@ -47,7 +47,7 @@ def idle_gpus(job: Job, window: JobWindow) -> list[Finding]:
 
 
 def _missing(job: Job) -> dict[str, int]:
-    """How many replicas of each role are wanted and not there."""
+    """How many wanted replicas of each role are missing."""
     assert job.placement is not None
     missing: dict[str, int] = {}
     for name, role in job.spec.roles.items():

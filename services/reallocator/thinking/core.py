@@ -1,8 +1,9 @@
-"""What holds each running job of a pool back, and what is tried about it. Who is asked and told is the shell's.
+"""Decides what holds each running job of a pool back, and which limits to try. The shell reads, stores and publishes.
 
-Every job that runs is measured and judged. One whose effective mode is `on` and that tells its speed has a tuner of its
-own (`libs.tuning.tuner`); of the others it is only said what would be done. Where several want the same free room, the
-one that gains most for what it takes is served first.
+Every running job gets verdicts. A job whose effective mode is `on` and that reports its speed has a tuner of its own
+(`libs.tuning.tuner`); of the others the changes are findings only. If several jobs want the same free room, the one
+that
+gains most for what it takes is served first.
 """
 
 from collections import deque
@@ -33,7 +34,7 @@ from services.reallocator.thinking.advice import idle_gpus, short_of_replicas
 
 VERDICTS_MAX = 1000  # in one review: with the findings it must fit into one message
 FINDINGS_MAX = 500
-RELIEF_SECONDS = 5.0  # an ask for memory that is needed is not said again for so long
+RELIEF_SECONDS = 5.0  # an ask for urgent memory is not repeated before
 _CODES = {
     "cpus:up": "more-cpu",
     "memory:up": "more-memory",
@@ -45,7 +46,7 @@ _CODES = {
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """What the tuner of a job knows, to be stored; with a `tune`, what is asked for in the same statement."""
+    """The state of a job's tuner, to be stored; with a `tune`, which is asked for in the same statement."""
 
     job_id: str
     epoch: int
@@ -54,7 +55,7 @@ class Known(Struct, frozen=True, kw_only=True):
 
 
 class TuningDecision(Struct, frozen=True, kw_only=True):
-    """`known`: what is to be remembered, or asked for."""
+    """The result of one review. `known`: the states and asks to store."""
 
     findings: tuple[Finding, ...] = ()
     verdicts: tuple[RankVerdict, ...] = ()
@@ -62,13 +63,13 @@ class TuningDecision(Struct, frozen=True, kw_only=True):
 
 
 class _Followed:
-    """One job that runs."""
+    """One running job."""
 
     def __init__(self, job: Job, state: TunerState) -> None:
         self.job = job
         self.state = state
-        self.before = state  # what it was before the last ask
-        self.stored: TunerState | None = None  # the latest that we stored, or found stored
+        self.before = state  # the state before the last ask
+        self.stored: TunerState | None = None  # the latest state in the store, as far as we know
         self.standing = StandingVerdicts()
         self.recent: deque[JobWindow] = deque(maxlen=RECLAIM_WINDOWS)
         self.limits = _limits(job)
@@ -79,7 +80,7 @@ class _Followed:
 
 
 class _Wish(Struct, frozen=True):
-    """A job that is ready, and what it would try if all that is free were its own."""
+    """A job that is ready, and the change that it would try if all free room were its own."""
 
     followed: _Followed
     case: Case
@@ -87,7 +88,7 @@ class _Wish(Struct, frozen=True):
 
 
 class Reallocator:
-    """`observe` what is measured, `learn` the jobs, then `decide`. `recall` what was stored, before anything else."""
+    """`recall` the stored states first; then `learn` the jobs, `observe` the measurements, and `decide`."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class Reallocator:
                 self.gathering.hear_progress(heard, now=now)
 
     def recall(self, job_id: str, *, epoch: int, state: bytes, now: float) -> None:
-        """What is stored of a job, by this process or another: it counts."""
+        """Take over the stored state of a job, whichever process stored it."""
         followed = self._followed.get(job_id)
         if followed is None:
             self._recalled[job_id] = (epoch, state)
@@ -164,25 +165,25 @@ class Reallocator:
         )
 
     def not_asked(self, job_id: str) -> None:
-        """The store did not take the ask: nothing was begun."""
+        """The store refused the ask: no trial has begun."""
         if (followed := self._followed.get(job_id)) is not None:
             followed.state, followed.relieving = followed.before, False
 
     def is_news(self, job_id: str, *, epoch: int, state: bytes) -> bool:
-        """Is what is stored not what we stored last? Then somebody else tunes that job, too."""
+        """Whether the stored state is not our last one: then another reallocator tunes that job, too."""
         followed, stored = self._followed.get(job_id), tuner.parse(state)
         if followed is None or stored is None or epoch != followed.job.epoch:
             return False
         return followed.stored is None or not tuner.same_trials(stored, followed.stored)
 
     def remembered(self, known: Known) -> None:
-        """The store has it."""
+        """The store has this state."""
         if (followed := self._followed.get(known.job_id)) is not None:
             followed.stored = tuner.parse(known.state)
 
     @property
     def awaits(self) -> bool:
-        """Has something been asked for that is not seen to be done?"""
+        """Whether an ask is open: stored, and not seen to be done."""
         waiting = (Phase.ACTING, Phase.ROLLING_BACK)
         return any(one.relieving or one.state.phase in waiting for one in self._followed.values())
 
@@ -220,7 +221,7 @@ class Reallocator:
             self._moved(followed, tuner.switched_off(state, job, now=now, free=free), known)
 
     def _relieved(self, followed: _Followed, now: float, known: list[Known]) -> bool:
-        """Who gave memory back and is about to need it has it again, whatever the mode is, and what else is tried."""
+        """Give memory back to a rank that gave it up and is about to need it, in every mode and during any trial."""
         followed.relieving = followed.relieving and now - followed.relieved_at < RELIEF_SECONDS
         if not followed.lean or followed.relieving:
             return False
@@ -233,7 +234,7 @@ class Reallocator:
         return True
 
     def _fitting(self, job: Job, ranks: Sequence[Allocation]) -> list[Allocation]:
-        """Those of them whose nodes have, as far as we know, what they asked for."""
+        """The ranks whose nodes have the memory that they asked for, as far as we know."""
         left = {name: free.memory for name, free in self._free().items()}
         found: list[Allocation] = []
         for rank in ranks:
@@ -244,7 +245,7 @@ class Reallocator:
         return found
 
     def _wants_more(self, followed: _Followed, window: JobWindow) -> bool:
-        """Is it to be looked at what could be changed, or what one would change?"""
+        """Whether to look for a change, be it to make or only to advise."""
         match self._mode(followed.job):
             case TuningMode.OFF:
                 return False
@@ -262,7 +263,7 @@ class Reallocator:
             known.append(Known(job_id=job.id, epoch=job.epoch, state=tuner.encode(moved.state), tune=moved.tune))
 
     def _serve(self, ready: Sequence[_Followed], now: float, known: list[Known]) -> None:
-        """Who gains most for what it takes comes first; each is asked again with what those before left."""
+        """Serve the job first that gains most for what it takes; each is asked again with the room that is left."""
         free = self._free() if ready else {}
         wishes: list[_Wish] = []
         for followed in ready:
@@ -305,7 +306,7 @@ class Reallocator:
         )
 
     def _unenforced(self, job: Job) -> bool:
-        """Is it on a node that cannot hold runs to limits?"""
+        """Whether the job is on a node that cannot hold runs to limits."""
         assert job.placement is not None
         return any(allocation.node_id in self._loose for allocation in job.placement.allocations)
 
@@ -322,7 +323,7 @@ class Reallocator:
         return mode_of(job, self.tuning)
 
     def _verdicts(self) -> list[RankVerdict]:
-        """Of whole jobs first, then of ranks that something is the matter with."""
+        """Verdicts on whole jobs first, then on ranks that are held back."""
         dull = (Verdict.HEALTHY, Verdict.UNKNOWN, Verdict.GPU_BOUND)
         whole: list[RankVerdict] = []
         ranks: list[RankVerdict] = []
@@ -345,13 +346,14 @@ def _lean(job: Job) -> tuple[Allocation, ...]:
 
 
 def _worth(wish: _Wish) -> tuple[float, str]:
-    """Best first: predicted gain for what it takes; what takes nothing, or gives, before all others."""
+    """The key for the best first: predicted gain for what it takes; changes that take nothing come before all
+    others."""
     cost = max(wish.proposal.cost, 1e-6)
     return -wish.proposal.gain / cost if wish.proposal.code is CauseCode.UPSCALED else -1e9, wish.case.job.id
 
 
 def _taken(free: Mapping[str, Free], job: Job, proposal: Proposal) -> dict[str, Free]:
-    """What more it takes, off; what it gives is only free once it has been given."""
+    """The free room less what the change takes; room that it gives is free only once it was given."""
     assert job.placement is not None
     nodes = {allocation.rank: allocation.node_id for allocation in job.placement.allocations}
     cpus: dict[str, float] = {}

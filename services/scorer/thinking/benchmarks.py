@@ -1,6 +1,6 @@
-"""Which GPUs are to be measured now. Pure.
+"""Which GPUs need a benchmark now. Pure.
 
-A benchmark is a job like any other: it takes a GPU that nobody holds, and gives way to every real job. A GPU is
+A benchmark is a job like any other: it takes a free GPU, and gives way to every real job. A GPU is
 measured when it joins, when its driver or power limit changed, when it was idle for long and its last result is old,
 and once more when a result surprises.
 """
@@ -18,17 +18,17 @@ from libs.planning.scores import GpuKey
 from libs.samples.benchmark_job import Measured, benchmark_spec, measured
 from services.scorer.thinking.compared import RESULTS_KEPT, Conditions, Results
 
-BUSY = 0.05  # utilisation of a GPU that no job holds, and that somebody uses all the same
+BUSY = 0.05  # utilisation of a GPU that is in use though no job holds it
 
 
 class BenchmarkSettings(Struct, frozen=True, kw_only=True):
     on: bool = True
-    idle_seconds: float = 1800.0  # nobody held it for so long
+    idle_seconds: float = 1800.0  # the GPU was free for this long
     every_seconds: float = 6 * 3600.0  # and its last result is older
     at_once: int = 2  # of a pool; of a node never more than one
-    deadline_seconds: float = 900.0  # then one that was asked for is given up, and asked for again later
+    deadline_seconds: float = 900.0  # then a submitted benchmark is given up, and submitted again later
     backoff_seconds_max: float = 24 * 3600.0
-    group_least: int = 3  # GPUs that are alike, for the middle one to mean anything
+    group_least: int = 3  # GPUs of the same conditions, for a meaningful median
     image: str = ""  # Weft's own; without it nodes that run containers are not measured
     seconds: float | None = None  # of steady computing; None: as the program has it
 
@@ -53,8 +53,8 @@ class _Known(Struct):
     free_since: float | None  # None: a job holds it
     driver: str = ""
     power: float | None = None
-    seen: bool = False  # by telemetry, which alone tells driver and power limit
-    hindered: bool = False  # the driver complains, or somebody uses it who is no job
+    seen: bool = False  # by telemetry, which alone has the driver and the power limit
+    hindered: bool = False  # the driver reports a problem, or a process of no job uses the GPU
 
     @property
     def conditions(self) -> Conditions:
@@ -62,7 +62,7 @@ class _Known(Struct):
 
 
 class _Asked(Struct):
-    """What was asked for one GPU, and until when that counts as under way."""
+    """The last benchmark that was submitted for a GPU, and until when it counts as under way."""
 
     cause: str
     attempt: int
@@ -72,10 +72,10 @@ class _Asked(Struct):
 
 
 class Benchmarks:
-    """`observe…` what there is, `due` what to submit, `asked` once it is, `ended` with each job that succeeded."""
+    """`observe…` nodes and samples, `due` to submit, `asked` once submitted, `ended` with each job that succeeded."""
 
     def __init__(self, settings: BenchmarkSettings | None = None, *, trusted: Collection[str] = ()) -> None:
-        """`trusted`: the tenants whose benchmarks count; anybody may submit a job that says it is one."""
+        """`trusted`: the tenants whose benchmarks count; every tenant may submit a job with a benchmark's labels."""
         self.settings = settings or BenchmarkSettings()
         self._trusted = frozenset(trusted)
         self._gpus: dict[str, _Known] = {}
@@ -88,13 +88,13 @@ class Benchmarks:
 
     @property
     def without_image(self) -> bool:
-        """Are there nodes that are not measured because nothing says which image to use?"""
+        """Whether nodes are not measured because no image is set."""
         return not self.settings.image and any(known.runtime == "docker" for known in self._gpus.values())
 
     # what there is
 
     def observe_nodes(self, nodes: Iterable[Node], held: Collection[GpuKey], *, now: float) -> None:
-        """All nodes to look after, and which of their GPUs jobs hold. Of what is gone only results are remembered."""
+        """All nodes of this scorer, and which of their GPUs jobs hold. Of a GPU that is gone only results are kept."""
         before, self._gpus = self._gpus, {}
         for node in nodes:
             for gpu in node.capacity.gpus:
@@ -125,7 +125,7 @@ class Benchmarks:
     # what to submit
 
     def due(self, now: float) -> list[Wanted]:
-        """The most urgent first. Nothing is remembered: say `asked`, or `refused`, of each."""
+        """The due benchmarks, the most urgent first. Changes nothing: call `asked`, or `refused`, for each."""
         if not self.settings.on:
             return []
         under_way = [one for one in self._asked.values() if one.until > now]
@@ -141,16 +141,16 @@ class Benchmarks:
         return chosen
 
     def asked(self, wanted: Wanted, *, now: float) -> None:
-        """It is submitted, and counts as under way until its deadline. If nothing comes of it, it is asked for again
-        after as long a pause, after twice as long the next time, and so on."""
+        """It was submitted, and counts as under way until its deadline. Without a result it is submitted again after as
+        long a pause, after twice as long the next time, and so on."""
         self._note(wanted, until=now + self.settings.deadline_seconds)
 
     def refused(self, wanted: Wanted, *, now: float) -> None:
-        """It could not be submitted: again after such a pause."""
+        """It could not be submitted: try again after such a pause."""
         self._note(wanted, until=now)
 
     def used_up(self, wanted: Wanted) -> None:
-        """Its key was used before: whatever came of that, the next key is tried at once."""
+        """Its key was used before: the next key is tried at once."""
         self._note(wanted, until=-inf)
 
     def _note(self, wanted: Wanted, *, until: float) -> None:
@@ -176,7 +176,7 @@ class Benchmarks:
                 yield rank, known.free_since, uuid, cause
 
     def _cause(self, uuid: str, known: _Known, free_since: float, now: float) -> tuple[int, str]:
-        """Why it needs measuring, the more urgent the lower the number; "" if it does not."""
+        """Why the GPU needs measuring, the more urgent the lower the number; "" if it does not."""
         last = self._results.newest(uuid)
         if last is None:
             return 0, "joined"
@@ -192,7 +192,7 @@ class Benchmarks:
         return 3, f"idle-{last.at:.0f}" if idle and old else ""
 
     def _waits(self, uuid: str, cause: str, now: float) -> bool:
-        """It was asked for already, and is not given up, or not for long enough."""
+        """Whether a benchmark is under way, or its pause is not over."""
         asked = self._asked.get(uuid)
         if asked is None or asked.cause != cause:
             return False
@@ -215,18 +215,18 @@ class Benchmarks:
     # what came of it
 
     def ended(self, job: Job) -> Measured | None:
-        """Take in a job that is over. None: it is no benchmark that counts, or was taken in before."""
+        """Take in a job that is over. None: it is no benchmark that counts, or was taken in already."""
         if job.tenant not in self._trusted or (found := measured(job)) is None or not self._results.add(found):
             return None
         self._asked.pop(found.uuid, None)
         return found
 
     def results(self) -> dict[str, Measured]:
-        """The newest of each GPU, by its uuid."""
+        """The newest result of each GPU, by its uuid."""
         return self._results.all_newest()
 
     def scores(self) -> list[GpuScore]:
-        """For each class, of each GPU that is there and was measured as it is: its time over that of GPUs like it."""
+        """For each class and each GPU measured in its present conditions: its time over that of comparable GPUs."""
         found: list[GpuScore] = []
         for uuid, known in sorted(self._gpus.items(), key=lambda item: item[1].place):
             if self._results.conditions(uuid) != known.conditions:

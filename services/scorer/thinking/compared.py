@@ -1,7 +1,7 @@
-"""What benchmarks measured, GPU by GPU, compared with GPUs that are alike. Pure.
+"""Results of benchmarks, GPU by GPU, compared with GPUs of the same conditions. Pure.
 
-One run that was disturbed must not brand a GPU, and one that turned slow should be known soon: a result that is far
-from what was expected has to be confirmed by another, and until then the faster of the two counts.
+One disturbed run must not mark a GPU as slow, and a GPU that turned slow should be known soon: a result far from the
+expected one has to be confirmed by another, and until then the faster of the two counts.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from libs.planning.scores import TYPICAL
 from libs.samples.benchmark_job import Measured
 
 RESULTS_KEPT = 3  # of a GPU: the middle one counts
-KEPT_SECONDS = 30 * 86400.0  # of a GPU that is there no more
-SURPRISE = 0.10  # how far a result may be from what was expected
-ALONE = 0.2  # how sure we are of a GPU that too few can be compared with
-UNCONFIRMED = 0.5  # of how sure we would be
-REPS_HALF, GROUP_HALF, SPREAD_HALF = 2.0, 0.5, 0.05  # where half of the confidence is left
+KEPT_SECONDS = 30 * 86400.0  # of a GPU that is gone
+SURPRISE = 0.10  # how far a result may be from the expected one
+ALONE = 0.2  # confidence if there are too few GPUs to compare with
+UNCONFIRMED = 0.5  # factor on the confidence of an unconfirmed result
+REPS_HALF, GROUP_HALF, SPREAD_HALF = 2.0, 0.5, 0.05  # the values that halve the confidence
 POWER_ROUND_WATTS = 10.0
 
 
 class Conditions(Struct, frozen=True, kw_only=True):
-    """What must be alike for two results to be compared."""
+    """The conditions that must be the same for two results to be compared."""
 
     model: str
     driver: str  # its major version
@@ -42,7 +42,7 @@ class Conditions(Struct, frozen=True, kw_only=True):
 
 
 class Compared(Struct, frozen=True, kw_only=True):
-    """A GPU's time over that of its like by class of jobs, 1.0 where they are too few; and how sure that is."""
+    """A GPU's time over that of comparable GPUs by class, 1.0 if these are too few; and the confidence."""
 
     by_class: dict[str, float]
     confidence: dict[str, float]
@@ -51,7 +51,7 @@ class Compared(Struct, frozen=True, kw_only=True):
 
 
 class _Group(Struct, frozen=True):
-    """GPUs that are alike: how many, and what the middle one takes to compute and to move memory."""
+    """GPUs of the same conditions: their number, and the median times to compute and to move memory."""
 
     size: int
     compute: float
@@ -59,7 +59,7 @@ class _Group(Struct, frozen=True):
 
 
 class Results:
-    """The last results of each GPU, by its uuid, all of the conditions of its newest."""
+    """The last results of each GPU, by its uuid, all in the conditions of its newest."""
 
     def __init__(self, *, group_least: int) -> None:
         self._group_least = group_least
@@ -68,7 +68,7 @@ class Results:
         self._groups: dict[Conditions, _Group] | None = None  # None: to be made anew
 
     def add(self, result: Measured) -> bool:
-        """Whether it is new. They may come in any order, and more than once."""
+        """Whether the result is new. Results may come in any order, and more than once."""
         before = self._results.get(result.uuid, [])
         if any(one.job_id == result.job_id for one in before):
             return False
@@ -83,7 +83,7 @@ class Results:
         return True
 
     def forget(self, *, but: frozenset[str], now: float) -> None:
-        """What is old, of GPUs that are gone."""
+        """Drop old results of GPUs that are gone."""
         begin = now - KEPT_SECONDS
         old = [uuid for uuid, results in self._results.items() if uuid not in but and results[-1].at < begin]
         for uuid in old:
@@ -95,7 +95,7 @@ class Results:
         return results[-1] if results else None
 
     def conditions(self, uuid: str) -> Conditions | None:
-        """Of the newest."""
+        """The conditions of the newest result."""
         return self._conditions.get(uuid)
 
     def all_newest(self) -> dict[str, Measured]:
@@ -106,8 +106,8 @@ class Results:
         return sum(one.at >= since for one in self._results.get(uuid, ()))
 
     def surprising(self, uuid: str) -> bool:
-        """The newest is far from what was expected, by this GPU's results before or by its like, and nothing has
-        confirmed it yet."""
+        """Whether the newest result is far from the expected one, by this GPU's earlier results or by comparable GPUs,
+        and not yet confirmed."""
         newest, *before = reversed(self._results[uuid])
         if before:
             return all(_far(newest, one.measurement.compute_s) for one in before)
@@ -115,7 +115,7 @@ class Results:
         return group.size >= self._group_least and _far(newest, group.compute)
 
     def compared(self, uuid: str) -> Compared:
-        """Of a GPU that has results."""
+        """The comparison of a GPU that has results."""
         results = self._results[uuid]
         newest = results[-1]
         compute = memory = TYPICAL
@@ -155,7 +155,7 @@ class Results:
 
 
 def _believed(results: Sequence[Measured]) -> tuple[float, float]:
-    """To compute and to move memory: the middle result, the faster of two."""
+    """The times to compute and to move memory: the median result, or the faster of two."""
     return (
         median_low(one.measurement.compute_s for one in results),
         median_low(one.measurement.memory_s for one in results),

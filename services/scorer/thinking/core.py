@@ -1,10 +1,11 @@
-"""How fast each GPU is for each class of jobs, learnt from the jobs that run on them. The scale is PAL's (SC'24): time
+"""Scores each GPU for each class of jobs, from the jobs that run on it. The scale is PAL's (SC'24): time
 relative to the typical GPU, lower is faster.
 
-`learn` what the store says, `observe…` what is told, `decide` what is worth storing and saying. At the end of each
-window, the same for all GPUs, a rank that nothing but its GPU held back is a sample: its step time against the typical
-one of its workload. One whose steps wait for other ranks says only how slow the slowest of its job is. Under load the
-clocks of GPUs of one model are compared, too, as a faint sign.
+`learn` the store's nodes and jobs, `observe…` messages, `decide` what to store and publish. At the end of each window,
+the same for all GPUs, a rank that only its GPU held back is a sample: its step time against the typical one of its
+workload. A rank whose steps wait for other ranks is a sample of the slowest GPU of its job only. Under load the clocks
+of
+GPUs of one model are compared, too, as a faint sign.
 """
 
 from collections import Counter, defaultdict
@@ -31,21 +32,21 @@ from services.scorer.thinking.whereabouts import JobKey, Whereabouts
 from services.scorer.thinking.windows import SETTLED_SECONDS, WINDOW_SECONDS, ScoredRun, Unfit
 from services.scorer.thinking.workloads import REVIEW_SECONDS, Workloads
 
-SWEEP_SECONDS = 60.0  # so often all scores are looked at, for those that have grown old
-TOGETHER = 0.3  # a sample of the slowest GPU of a whole job is worth so much
-COMMON = 0.34  # and one that all ranks of a job agree on, which may be the job's own doing
-STARTLING = 0.67  # and one so slow that it is a transient, or a fault
-UNSEEN_RUN = 0.5  # and one of a run whose CPU and memory nobody sees
+SWEEP_SECONDS = 60.0  # between two looks at all scores for those that have aged
+TOGETHER = 0.3  # the weight of a sample of the slowest GPU of a whole job
+COMMON = 0.34  # the factor for a sample on which all ranks of a job agree: the job itself may have changed
+STARTLING = 0.67  # the factor for a sample so slow that it is a transient or a fault
+UNSEEN_RUN = 0.5  # the factor for a run whose CPU and memory are not measured
 CLOCK = 0.15
-CLOCK_SILENT_SECONDS = 120.0  # a clock says nothing beside steps
+CLOCK_SILENT_SECONDS = 120.0  # for this long after a sample of steps a clock does not count
 BENCHMARK_MOST = 8.0
-APART = 1.05  # ranks of one job whose steps are so far from each other do not wait for each other
+APART = 1.05  # ranks of one job do not wait for each other if their steps differ by this factor
 APART_SPREAD = 0.05
 APART_WINDOWS = 2
 
 
 class Due(Struct, frozen=True, kw_only=True):
-    """What to store and to say, by pool."""
+    """What to store and to publish, by pool."""
 
     scores: dict[str, list[GpuScore]] = {}
     paces: dict[str, list[GpuPace]] = {}
@@ -59,8 +60,8 @@ class Scorer:
     def __init__(self, profile: MeasuredGpus | None = None, *, me: str = "scorer") -> None:
         self.peers = ScorerPeers(me)
         self.owned: frozenset[str] = frozenset()
-        self.also_hears: frozenset[str] = frozenset()  # progress, of jobs that are partly elsewhere
-        self.outcomes: Counter[str] = Counter()  # of windows, and of what is told
+        self.also_hears: frozenset[str] = frozenset()  # other nodes with ranks of jobs that we lead
+        self.outcomes: Counter[str] = Counter()  # of windows and of messages
         self.arrivals = Arrivals()
         self._nodes: dict[str, Node] = {}
         self._divided_among: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())
@@ -82,7 +83,7 @@ class Scorer:
     def gpus_scored(self) -> int:
         return self._standings.stored
 
-    # what the store says
+    # from the store
 
     def learn(self, *, nodes: Iterable[Node], jobs: Iterable[Job], now: float) -> None:
         """All nodes, and all jobs that hold GPUs, of every pool."""
@@ -97,11 +98,11 @@ class Scorer:
         self._hear_of_led()
 
     def recall_classes(self, pool: str, classes: Iterable[WorkloadClass]) -> None:
-        """All that are stored."""
+        """Take in all stored classes."""
         self._workloads.recall(pool, classes)
 
     def learn_classes(self, pool: str, classes: Iterable[WorkloadClass]) -> None:
-        """Some that were just stored."""
+        """Take in classes that were just stored."""
         self._workloads.learnt(pool, classes)
 
     def divide(self, now: float) -> frozenset[str]:
@@ -114,7 +115,7 @@ class Scorer:
         return self._share
 
     def own(self, node_ids: Iterable[str], scores: Iterable[GpuScore], now: float) -> None:
-        """These nodes are ours from now on, and no others. `scores`: what is stored of those that were not."""
+        """These nodes are ours from now on, and no others. `scores`: the stored ones of nodes that are new to us."""
         mine = frozenset(node_ids)
         self._standings.forget(self.owned - mine)
         new, self.owned = mine - self.owned, mine
@@ -124,7 +125,8 @@ class Scorer:
         self._hear_of_led()
 
     def _appear(self, new: frozenset[str] = frozenset()) -> None:
-        """GPUs that no telemetry tells of are there, too, as their node says; those of `new` nodes before it does."""
+        """Note GPUs as their node reports them: also those without telemetry, and those of `new` nodes before it
+        comes."""
         for node_id in sorted(self.owned & self._nodes.keys()):
             silent = node_id in new or self.arrivals.heard_at(node_id) is None
             for gpu in self._nodes[node_id].capacity.gpus:
@@ -137,7 +139,7 @@ class Scorer:
         self.also_hears = self._where.nodes_led_to() - self.owned
         self._throughput.forget(but=(job_id for job_id, _ in self._where.leads))
 
-    # what is told
+    # from messages
 
     def observe_present(self, present: ScorerPresent, now: float) -> None:
         self.peers.heard(present.scorer, now)
@@ -154,7 +156,7 @@ class Scorer:
         there = {gpu.index for gpu in node.capacity.gpus} if node is not None else set()
         for gpu in sampled.gpus:
             if gpu.index not in there:
-                continue  # a node may make up any number of them
+                continue  # a node may invent any number of them
             place = (sampled.node_id, gpu.index)
             self._models[place] = gpu.model
             self._standings.appear(place, gpu.uuid)
@@ -166,7 +168,7 @@ class Scorer:
             run.saw(told.get(key), sampled.host)
 
     def observe_progress(self, seen: ProgressSeen, now: float) -> None:
-        """Of a run that is not there, or of an older epoch, nothing is believed."""
+        """Take in progress, but for runs that are not here, and for older epochs."""
         self._now = now
         for told in seen.runs:
             run = self._where.run((told.job_id, told.epoch, told.rank))
@@ -176,7 +178,7 @@ class Scorer:
                 self.outcomes["disbelieved"] += 1
 
     def observe_paces(self, said: PacesSeen, now: float) -> None:
-        """Another scorer's."""
+        """Take in another scorer's paces."""
         if said.scorer == self.peers.me:
             return
         for pace in said.paces:
@@ -188,7 +190,7 @@ class Scorer:
                 self._paces.add(pace, now)
 
     def observe_benchmarks(self, scores: Iterable[GpuScore]) -> None:
-        """What benchmarks found: each is worth as many samples of jobs as its confidence says."""
+        """Take in results of benchmarks: each is worth several samples of jobs, by its confidence."""
         for score in scores:
             place = (score.node_id, score.gpu_index)
             if score.node_id not in self.owned or not 0.0 < score.confidence <= 1.0:
@@ -197,17 +199,17 @@ class Scorer:
             weight = min(BENCHMARK_MOST, weight_of(score))
             self._standings.benchmarked(place, score.job_class, score.score, at, weight=weight)
 
-    # what follows
+    # decisions
 
     def decide(self, now: float) -> Due:
-        """Say `stored` of the scores, and `learn_classes` of the classes, once they are."""
+        """What is due. Call `stored` with the scores, and `learn_classes` with the classes, once they are stored."""
         self._now = now
         alone = len(self.peers.present(now)) <= 1
         self._measure(now)
         if (window := floor(now / WINDOW_SECONDS)) != self._window:
             self._window = window
             self._close(now)
-            if alone:  # else once the others have told of this window
+            if alone:  # else once the other scorers' paces of this window have come
                 self._measure(now)
         sweeping = now - self._swept_at >= SWEEP_SECONDS
         if sweeping:
@@ -224,18 +226,18 @@ class Scorer:
         self._standings.store(scores, self._now)
 
     def score(self, place: GpuKey, job_class: str) -> GpuScore | None:
-        """As it is now."""
+        """The present score."""
         return self._standings.score(place, job_class, self._now)
 
     def stored_scores(self) -> Iterator[tuple[str, GpuScore]]:
-        """Of each GPU here, by its uuid, what the store has."""
+        """The stored scores of each GPU here, by its uuid."""
         return self._standings.stored_scores()
 
     def _told_paces(self) -> dict[str, list[GpuPace]]:
         return {pool: [pace for paces in kinds.values() for pace in paces] for pool, kinds in self._to_tell.items()}
 
     def _classes(self, now: float) -> dict[str, list[WorkloadClass]]:
-        """Each workload has one scorer that says its class, whoever sees it."""
+        """The new classes of workloads: each workload has one scorer that publishes its class."""
         if now - self._reviewed_at < REVIEW_SECONDS:
             return {}
         self._reviewed_at = now
@@ -253,7 +255,7 @@ class Scorer:
     # windows
 
     def _close(self, now: float) -> None:
-        """The windows that are long enough end; what they say of GPUs is told, and kept for `_measure`."""
+        """End the windows that are long enough; their paces are published, and kept for `_measure`."""
         self._paces.forget_old(now)
         due = [run for run in self._where.runs_here() if run.due(now)]
         self._mark_apart(due)
@@ -269,7 +271,7 @@ class Scorer:
             run.begin(now)
 
     def _mark_apart(self, due: Sequence[ScoredRun]) -> None:
-        """Jobs whose ranks are seen to go on each at its own pace."""
+        """Mark the jobs whose ranks do not wait for each other."""
         steps: defaultdict[JobKey, list[float]] = defaultdict(list)
         for run in due:
             if run.gpus and not run.alone and run.pace is not None and run.pace.step_spread < APART_SPREAD:
@@ -349,7 +351,7 @@ class Scorer:
         )
 
     def _alike(self, run: ScoredRun, *, of_one: bool) -> str:
-        """What must be the same for step times to compare."""
+        """The key of step times that compare."""
         model = self._models.get((run.node_id, run.gpus[0]), "")
         told = "compute" if run.pace is not None and "t_compute" in run.pace.phases else "steps"
         return f"{run.role}/{run.ranks}x{len(run.gpus)}/{model}/{run.settings}/{told if of_one else 'together'}"
@@ -363,7 +365,7 @@ class Scorer:
     # samples
 
     def _measure(self, now: float) -> None:
-        """What the windows that ended say of our GPUs, now that all has been told that they compare to."""
+        """Turn ended windows into samples of our GPUs, once the paces that they compare to have come."""
         readings, self._pending = self._pending, []
         ratios = [self._paces.against_typical(one.kind, one.step_seconds) for one in readings]
         common = shifted_together(readings, ratios)

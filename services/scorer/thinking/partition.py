@@ -1,16 +1,16 @@
-"""Who of several scorers looks after which node: rendezvous hashing, so that a scorer that comes or goes moves no node
-but those it takes or leaves.
+"""Which of several scorers has which node: rendezvous hashing, so that a scorer that comes or goes moves only the nodes
+that it takes or leaves.
 """
 
 from collections.abc import Iterable
 from hashlib import blake2b
 
 HEARD_WITHIN_SECONDS = 5.0
-BEGINS_AFTER_SECONDS = 2.0  # by then everybody else has said twice that it is there
+BEGINS_AFTER_SECONDS = 2.0  # by then every other scorer has published twice that it runs
 
 
 def owner(of: str, scorers: Iterable[str]) -> str:
-    """Which of them (one at least) looks after the node, or the workload, of that name."""
+    """Which of these scorers (one at least) has the node, or the workload, of that name."""
     return max(scorers, key=lambda scorer: (_weight(of, scorer), scorer))
 
 
@@ -24,7 +24,7 @@ def _weight(of: str, scorer: str) -> bytes:
 
 
 class ScorerPeers:
-    """The scorers heard of lately, ourselves among them from the moment that we could have heard the others."""
+    """The scorers with a recent message, and this one once it could have got a message of every other."""
 
     def __init__(self, me: str) -> None:
         self.me = me
@@ -36,7 +36,7 @@ class ScorerPeers:
             self._heard[scorer] = now
 
     def present(self, now: float) -> tuple[str, ...]:
-        """In order; nobody before we are sure to know the others."""
+        """The scorers in order; none before we are sure to know all of them."""
         if self._began is None:
             self._began = now
         if now - self._began < BEGINS_AFTER_SECONDS:

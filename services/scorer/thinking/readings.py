@@ -1,4 +1,4 @@
-"""What the windows that ended may say of GPUs, until all has been told that they compare to."""
+"""Ended windows that may become samples of GPUs, kept until the paces that they compare to have come."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from services.scorer.thinking.whereabouts import JobKey
 
 
 class SpeedReading(Struct, frozen=True, kw_only=True):
-    """One window of one rank, or of one GPU's clock, that may say something of the GPUs."""
+    """One window of one rank, or of one GPU's clock, that may become a sample of the GPUs."""
 
     kind: Alike
     step_seconds: float
@@ -31,7 +31,7 @@ class SpeedReading(Struct, frozen=True, kw_only=True):
 
 
 def shifted_together(readings: Sequence[SpeedReading], ratios: Sequence[float | None]) -> set[JobKey]:
-    """Jobs of several ranks here, all of which are as far from typical: another phase of the job, or a slow rack."""
+    """Jobs whose ranks here are all equally far from typical: another phase of the job, or a slow rack."""
     by_job: defaultdict[JobKey, list[float]] = defaultdict(list)
     for reading, ratio in zip(readings, ratios, strict=True):
         if ratio is not None and not reading.clock_only:

@@ -1,7 +1,7 @@
-"""What is typical: the time of a step, over all GPUs on which the same is done, and how one of them compares to it.
+"""The typical time of a step, over all GPUs that do the same work, and how one GPU compares to it.
 
-Paces of our own nodes and of other scorers' are kept alike. Each counts as what it would be on a typical GPU, by what
-is believed of the GPU that it was seen on: where a workload runs on slow GPUs only, that does not make them typical.
+Paces of our own nodes and of other scorers' count alike. Each is converted to a typical GPU by the score of the GPU on
+which it was measured: if a workload runs on slow GPUs only, that does not make them typical.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,25 +12,26 @@ from msgspec import Struct
 from libs.messages.signals import GpuPace
 from libs.planning.scores import GpuKey
 
-FRESH_SECONDS = 70.0  # one window at its longest, and the time to hear of it
+FRESH_SECONDS = 70.0  # the longest window, and the time until its pace comes
 RANKS_LEAST = 3
-TOLD_MOST = 64  # paces of one kind that a scorer tells the others: their median is known well enough
+TOLD_MOST = 64  # paces of one kind that a scorer publishes: enough for their median
 GPUS_MOST = 65_536
-RATIO_MOST = 10.0  # no GPU is so many times slower, or faster, than the typical: such a sample is of something else
+RATIO_MOST = 10.0  # no GPU is this many times slower, or faster, than the typical: such a sample has another cause
 
 Alike = tuple[str, str]
-"""A workload, and what else must be the same for two paces to compare."""
+"""A workload, and the other conditions that must be the same for two paces to compare."""
 
 
 class _Told(Struct):
-    """What it would take on a typical GPU, in seconds, and when we heard it, by our clock."""
+    """The time on a typical GPU, in seconds, and when it came, by our clock."""
 
     typical_seconds: float
     heard_at: float
 
 
 class Paces:
-    """The newest pace on each GPU, by what compares to what. One rank is one GPU here, however many it holds."""
+    """The newest pace on each GPU, by the key of paces that compare. One rank is one GPU here, however many it
+    holds."""
 
     def __init__(self) -> None:
         self._by_kind: dict[Alike, dict[GpuKey, _Told]] = {}
@@ -49,7 +50,7 @@ class Paces:
         self._typical.pop(kind, None)
 
     def typical(self, kind: Alike) -> float | None:
-        """Seconds; None where too few tell."""
+        """The typical time in seconds; None if there are too few paces."""
         told = self._by_kind.get(kind)
         if told is None:
             return None
@@ -59,7 +60,7 @@ class Paces:
         return self._typical[kind]
 
     def against_typical(self, kind: Alike, step_seconds: float) -> float | None:
-        """How many times slower than typical; None where that is not known, or cannot be of the GPU."""
+        """How many times slower than typical; None if that is not known, or cannot be the GPU's doing."""
         typical = self.typical(kind)
         if typical is None:
             return None
@@ -80,7 +81,7 @@ class Paces:
 
 
 def sound(pace: GpuPace) -> bool:
-    """Could another scorer's pace be true?"""
+    """Whether another scorer's pace makes sense."""
     return 0 < pace.step_seconds < 1e9 and 1.0 / RATIO_MOST < pace.score < RATIO_MOST
 
 
@@ -89,10 +90,10 @@ CLOCK_APART = 0.97
 
 
 def shares(ratio: float, clocks: Mapping[int, float], gpus: Iterable[int], *, fine: float) -> dict[int, float]:
-    """Of a rank with these GPUs, whose time is that of its slowest: how much its ratio says of each, 0–1.
+    """The weight, 0–1, of a rank's ratio for each of its GPUs; its time is that of the slowest of them.
 
-    That the slowest is fine says that all are. That it is slow says so of the one with the lowest clock, where clocks
-    are known and differ; else a little of each.
+    If the slowest is fine, all are. If it is slow, the sample counts for the GPU with the lowest clock, if clocks are
+    known and differ; else a little for each.
     """
     held = tuple(gpus)
     if len(held) == 1:

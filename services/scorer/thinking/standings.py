@@ -1,7 +1,6 @@
-"""What is believed of each GPU for each class of jobs, and what of that is worth saying.
+"""The score of each GPU for each class of jobs, and which scores have changed enough to be stored and published.
 
-All that is measured, by a benchmark or by the steps of jobs, adds to one estimate, each source as much as it is sure; a
-profile is what was believed before.
+Benchmarks and the steps of jobs add to one estimate, each source by its confidence; a profile is the prior.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,15 +13,15 @@ from libs.messages.signals import GpuScore
 from libs.planning.scores import TYPICAL, GpuKey
 from libs.variability.estimate import NEAR, PRIOR_SAMPLES, Estimate, observed
 
-PROFILED, ASSUMED = 0.9, 0.1  # how sure: it was measured once; nobody knows better
-QUARANTINED = 0.9  # samples agreed that it is slow, all at once: that counts, however few they were
-SURE_MOST = 0.95  # nothing is ever believed without a doubt
+PROFILED, ASSUMED = 0.9, 0.1  # confidence of a score from a profile, and of one without any source
+QUARANTINED = 0.9  # confidence in quarantine: samples agreed on a sudden slowdown, however few they were
+SURE_MOST = 0.95  # the highest confidence
 SCORE_NOTABLE, CONFIDENCE_NOTABLE = 0.01, 0.1
 REFRESH_SECONDS = 300.0
 UNTIL_NOTABLE_SECONDS = 1.0
-FAINT_MOST = 2.0  # samples that all faint ones together are worth: half sure
+FAINT_MOST = 2.0  # the worth of all faint samples together: half of the confidence
 BENCHMARK = "benchmark"
-STRONG = 0.5  # a sample of such a weight makes its source that of the score
+STRONG = 0.5  # the weight from which on a sample's source becomes the score's
 
 ByClass = Mapping[str, float]
 Place = tuple[GpuKey, str]
@@ -30,7 +29,7 @@ Place = tuple[GpuKey, str]
 
 
 class MeasuredGpus(Struct, frozen=True, kw_only=True):
-    """The scores of GPUs that were measured before. `measured_at`: not later than that."""
+    """The scores in a profile. `measured_at`: the latest possible time."""
 
     by_uuid: Mapping[str, ByClass] = {}
     by_place: Mapping[GpuKey, ByClass] = {}
@@ -41,13 +40,13 @@ class MeasuredGpus(Struct, frozen=True, kw_only=True):
 
 
 class _Standing(Struct):
-    """`strong_at`: when a sample of a job's steps last counted."""
+    """The state of one GPU and class. `strong_at`: when a sample of a job's steps last counted."""
 
     estimate: Estimate
     profiled: bool
     source: str = ""
     strong_at: float = -inf
-    benched: tuple[float, float] = (-inf, 0.0)  # the latest benchmark that counted: when, and its ratio
+    benched: tuple[float, float] = (-inf, 0.0)  # the time and the ratio of the latest benchmark that counted
     stored: GpuScore | None = None
     stored_at: float = -inf
 
@@ -65,13 +64,13 @@ class Standings:
 
     @property
     def stored(self) -> int:
-        """GPUs of which the store knows."""
+        """The GPUs with stored scores."""
         return sum(all(one.stored is not None for one in classes.values()) for classes in self._by_gpu.values())
 
-    # what is told
+    # samples
 
     def appear(self, place: GpuKey, uuid: str) -> None:
-        """This GPU is there. Another one in the same place is scored anew."""
+        """Note a GPU. Another one in the same place is scored anew."""
         if self._uuids.get(place) == uuid:
             return
         self._uuids[place] = uuid
@@ -88,7 +87,8 @@ class Standings:
             self._touched.discard(place)
 
     def recall(self, scores: Iterable[GpuScore], now: float) -> None:
-        """As they are stored: measured by us before we began anew, or by who looked after these GPUs until now."""
+        """Take over stored scores, measured by this scorer before a restart or by the scorer that had these GPUs
+        before."""
         for score in scores:
             standing = self._of((score.node_id, score.gpu_index), score.job_class)
             if standing is None or standing.stored is not None or not _sound(score):
@@ -113,9 +113,9 @@ class Standings:
         witness: str = "",
         faint: bool = False,
     ) -> None:
-        """One sample: how many times slower than the typical GPU. Of a GPU that is not there it is not taken.
+        """Take in one sample: how many times slower than the typical GPU. Samples of unknown GPUs are dropped.
 
-        `faint`: it may be of another GPU, or of something else, however often it is said.
+        `faint`: it may have another cause than this GPU, however often it is repeated.
         """
         standing = self._of(place, job_class)
         if standing is None:
@@ -130,7 +130,8 @@ class Standings:
         self._touched.add(place)
 
     def benchmarked(self, place: GpuKey, job_class: str, ratio: float, at: float, *, weight: float) -> None:
-        """What a benchmark found. The same result counts once, unless what it is compared with has moved."""
+        """Take in a benchmark's result. The same result counts once, unless the GPUs that it compares with have
+        changed."""
         standing = self._of(place, job_class)
         if standing is None:
             return
@@ -144,7 +145,7 @@ class Standings:
         standing = self._of(place, job_class)
         return standing is not None and standing.strong_at >= since
 
-    # what is believed
+    # scores
 
     def believed(self, place: GpuKey, job_class: str, now: float) -> float:
         standing = self._of(place, job_class)
@@ -158,7 +159,7 @@ class Standings:
         return None if standing is None else self._score(place, job_class, standing, now)
 
     def due(self, now: float, *, all_of_them: bool) -> list[GpuScore]:
-        """What has changed so much that it should be stored and said; say `store` once it is."""
+        """The scores that have changed enough to be stored and published; call `store` once they are."""
         places = self._by_gpu if all_of_them else self._touched
         found: list[GpuScore] = []
         for place in sorted(places):
@@ -176,7 +177,7 @@ class Standings:
                 standing.stored, standing.stored_at = score, now
 
     def stored_scores(self) -> Iterator[tuple[str, GpuScore]]:
-        """By the GPU's uuid."""
+        """The stored scores, by the GPU's uuid."""
         for place, classes in sorted(self._by_gpu.items()):
             for standing in classes.values():
                 if standing.stored is not None:
@@ -212,7 +213,7 @@ class Standings:
 
 
 def _merged(standing: _Standing, now: float) -> tuple[float, float]:
-    """Score and confidence of what was measured and of the profile, each for what it is sure of."""
+    """Score and confidence of measurements and profile together, each weighted by its confidence."""
     estimate = standing.estimate
     if estimate.quarantined(now):
         return estimate.value, max(QUARANTINED, estimate.confidence(now))
@@ -238,7 +239,7 @@ def _notable(standing: _Standing, score: GpuScore, now: float) -> bool:
 
 
 def _recalled(estimate: Estimate, score: GpuScore, now: float) -> Estimate:
-    """The estimate that told this score. Its age counts from the last sample: a little too much, never too little."""
+    """The estimate behind a stored score. Its age counts from the last sample: a little too much, never too little."""
     sure = min(score.confidence, SURE_MOST)
     until = score.quarantined_until or 0.0
     return Estimate(

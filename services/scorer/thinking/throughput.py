@@ -1,4 +1,4 @@
-"""How fast whole jobs go on at the size that they have, collected until it is time to store it."""
+"""The speed of whole jobs at their present size, collected until it is time to store it."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,16 +11,16 @@ from libs.variability.curves import joined, measured, rounded
 from services.scorer.thinking.windows import FRESH_SECONDS, STEPS_LEAST, ScoredRun
 
 SAVE_SECONDS = 30.0
-SAVE_SECONDS_MAX = 600.0  # of a job that goes on at one size, nothing much is new
+SAVE_SECONDS_MAX = 600.0  # a job at one size has little news
 WINDOWS_LEAST = 2
 WINDOWS_KEPT = 64
 
 Size = tuple[int, float]
-"""Replicas of the role that tells its steps, and the CPU cores of all of them."""
+"""Replicas of the role that reports its steps, and the CPU cores of all of them."""
 
 
 class Growth(Struct, frozen=True, kw_only=True):
-    """What is new of one job: points to be merged into its own curve and into its workload's."""
+    """The new points of one job, to be merged into its own curve and into its workload's."""
 
     job_id: str
     workload: str
@@ -44,7 +44,7 @@ class Throughput:
         self._jobs: dict[str, _Job] = {}
 
     def window(self, job_id: str, runs: Sequence[ScoredRun], now: float) -> None:
-        """One window of a job, all of whose ranks are `runs`; none if some of those that should tell do not."""
+        """Take in one window of a job with all its `runs`; dropped if a rank that should report steps does not."""
         found = speed_of(runs, now)
         if found is None:
             return
@@ -61,7 +61,7 @@ class Throughput:
         self._jobs = {job_id: job for job_id, job in self._jobs.items() if job_id in kept}
 
     def due(self, of: Mapping[str, tuple[str, str]], now: float) -> list[Growth]:
-        """What to store now, of jobs with their pool and workload. It is told once: lost if it cannot be stored."""
+        """The points to store now, with pool and workload. They are returned once: lost if they cannot be stored."""
         found: list[Growth] = []
         for job_id, job in self._jobs.items():
             if now - job.saved_at < job.pause or job_id not in of:
@@ -82,7 +82,7 @@ class Throughput:
 
 
 def speed_of(runs: Sequence[ScoredRun], now: float) -> tuple[Size, float] | None:
-    """The role whose ranks tell their steps, its size and the speed of the whole job: samples per second, else steps.
+    """The role whose ranks report steps, its size and the speed of the whole job: samples per second, else steps.
 
     Samples add up over ranks; steps are made by all of them together.
     """
@@ -109,7 +109,7 @@ def _fresh(run: ScoredRun, now: float) -> bool:
 
 
 def grown(known: Iterable[Curve], growths: Iterable[Growth], *, at: float) -> list[Curve]:
-    """The curves of these jobs and of their workloads, with what is new."""
+    """The curves of these jobs and of their workloads, with the new points."""
     curves = {(curve.pool, curve.subject): curve for curve in known}
     for growth in growths:
         for subject in growth.subjects:

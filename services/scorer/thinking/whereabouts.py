@@ -1,4 +1,4 @@
-"""Which run is where: the jobs that run, and their ranks on the nodes that a scorer looks after."""
+"""Which run is where: the running jobs, and their ranks on this scorer's nodes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -22,18 +22,18 @@ class OnNode(Struct):
 
 
 class Whereabouts:
-    """`leads`: all runs of the jobs whose first rank is on our nodes, wherever these are."""
+    """The runs of this scorer. `leads`: all runs, on any node, of the jobs whose first rank is on our nodes."""
 
     def __init__(self) -> None:
         self.jobs: Mapping[JobKey, Job] = {}  # that run
         self.workload_of: dict[JobKey, str] = {}
         self.leads: dict[JobKey, list[ScoredRun]] = {}
-        self._since: dict[JobKey, float] = {}  # we know that they do
+        self._since: dict[JobKey, float] = {}  # since when we know them
         self._runs: dict[RunKey, ScoredRun] = {}
         self._on: dict[str, OnNode] = {}
 
     def learn(self, running: Mapping[JobKey, Job], now: float) -> list[JobKey]:
-        """All jobs that run now. Returns those that do no more."""
+        """Take in all running jobs. Returns those that run no more."""
         gone = [key for key in self.jobs if key not in running]
         for key in gone:
             self._displace(key)
@@ -59,22 +59,22 @@ class Whereabouts:
         return self._on.get(node_id)
 
     def run(self, key: RunKey) -> ScoredRun | None:
-        """One on our nodes, or of a job that we lead."""
+        """A run on our nodes, or of a job that we lead."""
         return self._runs.get(key)
 
     def runs_here(self) -> Iterator[ScoredRun]:
         return (run for on in self._on.values() for run in on.by_key.values())
 
     def known_for(self, key: JobKey, now: float) -> float:
-        """Seconds."""
+        """For how many seconds we know the job."""
         return now - self._since.get(key, now)
 
     def nodes_led_to(self) -> frozenset[str]:
-        """Where runs are of jobs that we lead."""
+        """The nodes with runs of jobs that we lead."""
         return frozenset(run.node_id for runs in self.leads.values() for run in runs)
 
     def _place(self, key: JobKey, job: Job, now: float, known: Mapping[RunKey, ScoredRun]) -> None:
-        """Its ranks on our nodes; if the first is there, all of them: then its curve is ours to draw."""
+        """Note a job's ranks on our nodes; all of its ranks if the first is there: then its curve is ours."""
         assert job.placement is not None
         allocations = job.placement.allocations
         leads = bool(allocations) and allocations[0].node_id in self._on
@@ -92,7 +92,7 @@ class Whereabouts:
                 )
             if run.cpus != allocation.cpus:
                 run.cpus = allocation.cpus
-                run.begin(now)  # its pace is still of what it had
+                run.begin(now)  # its pace is still from before the change
             self._runs[*key, allocation.rank] = run
             if leads:
                 self.leads.setdefault(key, []).append(run)
@@ -101,7 +101,7 @@ class Whereabouts:
                 on.by_gpu.update(dict.fromkeys(allocation.gpus, run))
 
     def _displace(self, key: JobKey) -> dict[RunKey, ScoredRun]:
-        """A job that has ended, or will be placed as it is now. Returns what it was."""
+        """Drop a job that has ended or has changed. Returns its runs."""
         self.leads.pop(key, None)
         job = self.jobs.get(key)
         found: dict[RunKey, ScoredRun] = {}

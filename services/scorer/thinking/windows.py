@@ -1,7 +1,7 @@
-"""What one rank and its GPUs did in a window, and whether its step time says something of the GPUs alone.
+"""One rank and its GPUs in a window, and whether its step time depends on the GPUs alone.
 
 A window counts only if nothing else held the rank back: no foreign process on its GPUs, its CPU not throttled, memory
-and disk not short, no waiting for data; and if the steps it told are enough, and near to each other.
+and disk not short, no waiting for data; and if its steps are enough, and near to each other.
 """
 
 from enum import StrEnum
@@ -14,9 +14,9 @@ from libs.messages.signals import GpuProcess, GpuSample, HostSample, RunSample
 
 WINDOW_SECONDS = 15.0
 WINDOW_SECONDS_MAX = 60.0
-SETTLED_SECONDS = 30.0  # a job is loading, or compiling, until it ran for so long
-FRESH_SECONDS = 10.0  # a pace heard of longer ago says nothing of now
-SAMPLES_LEAST = 0.15  # per second of a window: with fewer, nobody knows who else was there
+SETTLED_SECONDS = 30.0  # at first a job loads or compiles
+FRESH_SECONDS = 10.0  # an older pace does not show the present
+SAMPLES_LEAST = 0.15  # per second of a window: with fewer, foreign processes may be missed
 THROTTLED_MOST = 0.05
 PRESSURE_MOST = 0.1
 BLOCKED_MOST = 0.25
@@ -30,9 +30,9 @@ CLOCK_JUMP_SECONDS = 30.0
 
 
 class Unfit(StrEnum):
-    """Why a window says nothing of the GPU."""
+    """Why a window is no sample of the GPU."""
 
-    UNTOLD = "untold"  # no steps told lately
+    UNTOLD = "untold"  # no steps lately
     UNSETTLED = "unsettled"
     UNSEEN = "unseen"  # too few samples of the node
     SHARED = "shared"
@@ -72,9 +72,9 @@ class GpuUse:
 
 
 def busy(gpu: GpuSample) -> tuple[float | None, float]:
-    """How busy its arithmetic units and its memory were, 0–1; None where this GPU does not tell.
+    """How busy its arithmetic units and its memory were, 0–1; None if this GPU does not count that.
 
-    A chip that counts neither shows it by its power: busy at low power is waiting for memory.
+    Of a chip that counts neither, power is used: a busy chip at low power waits for memory.
     """
     drawn = None
     if gpu.power_watts is not None and gpu.power_limit_watts:
@@ -91,7 +91,7 @@ def busy(gpu: GpuSample) -> tuple[float | None, float]:
 
 
 class ScoredRun:
-    """One rank of one epoch: what it holds, how fast it goes on, what it did since its window began."""
+    """One rank of one epoch: its GPUs, its pace, and its use since its window began."""
 
     def __init__(self, job: Job, allocation: Allocation, *, workload: str, ranks: int, first: bool, now: float) -> None:
         self.job_id, self.epoch, self.rank = job.id, job.epoch, allocation.rank
@@ -100,7 +100,7 @@ class ScoredRun:
         self.role, self.cpus = allocation.role, allocation.cpus
         self.workload = workload
         self.settings = settings_of(job.spec, allocation.role)
-        self.ranks, self.first = ranks, first  # of its job, that hold GPUs: how many, and whether it is the first
+        self.ranks, self.first = ranks, first  # ranks of its job with GPUs, and whether it is the first of them
         self.pace: Pace | None = None
         self.heard_at = -inf
         self._told_at = -inf
@@ -113,7 +113,7 @@ class ScoredRun:
 
     @property
     def alone(self) -> bool:
-        """Does its step time, as it tells it, leave waiting for other ranks out?"""
+        """Whether its step time, as it reports it, leaves out waiting for other ranks."""
         return self.ranks == 1 or (self.pace is not None and "t_compute" in self.pace.phases)
 
     @property
@@ -126,7 +126,7 @@ class ScoredRun:
         return sum(one.compute for one in told) / count, sum(one.memory for one in told) / count
 
     def begin(self, now: float) -> None:
-        """A new window."""
+        """Begin a new window."""
         self.begun_at = now
         self.samples = self.seen = 0
         self.shared = False
@@ -134,10 +134,10 @@ class ScoredRun:
         self.memory_pressure = self.disk_pressure = 0.0
         self.uses = {gpu: GpuUse() for gpu in self.gpus}
 
-    # what is told
+    # messages
 
     def told(self, progressed: RunProgressed, now: float) -> bool:
-        """False if it is not news, or makes no sense."""
+        """Take in progress. False if it is not news, or makes no sense."""
         if progressed.pace is None:
             return True
         if not sound(progressed.pace):
@@ -153,7 +153,7 @@ class ScoredRun:
             self.shared = any(self._foreign(process) for process in gpu.processes)
 
     def saw(self, sample: RunSample | None, host: HostSample) -> None:
-        """One sample of its node. What the run itself does not tell, the node does."""
+        """Take in one sample of its node, whose values stand in for those that the run lacks."""
         self.samples += 1
         memory, disk = host.memory_pressure, host.disk_pressure
         if sample is not None:
@@ -171,15 +171,15 @@ class ScoredRun:
             return False
         return process.sm_utilisation is None or process.sm_utilisation > FOREIGN_LEAST
 
-    # what it says
+    # the window's result
 
     def due(self, now: float) -> bool:
-        """Is its window as long as the time that its pace is of, so that no step counts twice?"""
+        """Whether its window is as long as its pace's, so that no step counts twice."""
         length = WINDOW_SECONDS if self.pace is None else max(WINDOW_SECONDS, self.pace.window_seconds)
         return now - self.begun_at >= min(length, WINDOW_SECONDS_MAX) - 1.0
 
     def unfit(self, now: float, *, settled: bool) -> Unfit | None:
-        """None: its step time says something of its GPUs."""
+        """Why the window is no sample of its GPUs; None: it is one."""
         pace = self.pace
         if pace is None or now - self.heard_at > FRESH_SECONDS:
             return Unfit.UNTOLD
@@ -211,7 +211,7 @@ def _unsteady(pace: Pace) -> Unfit | None:
 
 
 def sound(pace: Pace) -> bool:
-    """Could it be true at all?"""
+    """Whether the pace makes sense."""
     rates = (pace.steps_rate, pace.samples_rate or 0.0, pace.step_spread, *pace.phases.values())
     return (
         STEP_SECONDS_LEAST <= pace.step_seconds <= STEP_SECONDS_MOST

@@ -1,4 +1,4 @@
-"""Which class each workload is of: from how busy its jobs keep the arithmetic units and the memory of their GPUs."""
+"""The class of each workload, by how busy its jobs keep the arithmetic units and the memory of their GPUs."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -14,13 +14,13 @@ from libs.variability.classes import Features, told_apart
 
 WINDOWS_REMEMBERED = 31  # of all GPUs that run it
 WINDOWS_LEAST = 3
-REVIEWS_AGREEING = 3  # before a workload is of another class than it was: none flaps
+REVIEWS_AGREEING = 3  # before a workload changes its class, so that none flaps
 REVIEW_SECONDS = 30.0
 FORGOTTEN_SECONDS = 3600.0
 WORKLOADS_MOST = 20_000
-CLUSTERED_MOST = 2_000  # the latest: more of them would hold up the event loop, and tell hardly more
-REMEMBERED_SECONDS = 90 * 86400.0  # a class that nobody has seen for so long is forgotten
-RENEWED_SECONDS = 86400.0  # so often at most it is stored again that a class still stands
+CLUSTERED_MOST = 2_000  # the latest: more would block the event loop, and add little
+REMEMBERED_SECONDS = 90 * 86400.0  # a class without a job for this long is forgotten
+RENEWED_SECONDS = 86400.0  # the time of an unchanged class is stored this often at most
 MOVED_NOTABLE = 0.1
 Named = tuple[str, str]
 """A pool, and a workload in it."""
@@ -48,18 +48,18 @@ class Workloads:
         self._reviewed_at = 0.0
 
     def recall(self, pool: str, classes: Iterable[WorkloadClass]) -> None:
-        """All that are stored; no others are known."""
+        """Take in all stored classes; no others are known."""
         self._known = {name: one for name, one in self._known.items() if name[0] != pool}
         self.learnt(pool, classes)
 
     def learnt(self, pool: str, classes: Iterable[WorkloadClass]) -> None:
-        """As they are stored, by us or by another scorer."""
+        """Take in classes that this or another scorer has stored."""
         for one in classes:
             if one.job_class in JOB_CLASSES:
                 self._known[pool, one.workload] = one
 
     def used(self, pool: str, workload: str, compute: float, memory: float, now: float) -> None:
-        """One window of one GPU."""
+        """Take in one window of one GPU."""
         if not (0.0 <= compute <= 1.0 and 0.0 <= memory <= 1.0):
             return
         seen = self._seen.get((pool, workload))
@@ -72,7 +72,7 @@ class Workloads:
         seen.at = now
 
     def class_of(self, spec: JobSpec, workload: str) -> str:
-        """What its label says, else what was learnt; who nothing is known of is most sensitive."""
+        """The class of the job's label, else the learnt one; an unknown job is most sensitive."""
         said = spec.labels.get(CLASS_LABEL, "")
         if said in JOB_CLASSES:
             return said
@@ -80,7 +80,7 @@ class Workloads:
         return JOB_CLASSES[0] if known is None else known.job_class
 
     def review(self, now: float, *, names: Iterable[Named]) -> dict[str, list[WorkloadClass]]:
-        """By pool, what is new of the workloads of these `names`; say `learnt` once it is stored."""
+        """By pool, the new classes of the workloads of these `names`; call `learnt` once they are stored."""
         self._seen = {name: seen for name, seen in self._seen.items() if now - seen.at < FORGOTTEN_SECONDS}
         features = {
             name: Features(compute=known.compute, memory=known.memory) for name, known in self._known.items()
@@ -99,7 +99,7 @@ class Workloads:
         return found
 
     def _latest(self, names: Iterable[Named]) -> list[Named]:
-        """Those that were seen last, so many that they can be clustered at once; in order of their names."""
+        """The workloads with the latest jobs, as many as can be clustered at once; in order of their names."""
 
         def at(name: Named) -> tuple[float, Named]:
             seen, known = self._seen.get(name), self._known.get(name)
