@@ -10,10 +10,10 @@ from libs.domain.tenants import Allowance, full
 from libs.messages.events import submission_data
 from libs.store import KeyReusedError, StoredSubmission, TenantFullError, UnlawfulError
 from libs.store.asking import Asking, Row
-from libs.store.gathering import Gathering
+from libs.store.batching import Batching
 from libs.store.rows import as_json, hash_of, use_of
 
-GATHERED_BYTES_MAX = 16 << 10  # a larger specification goes alone, so that small ones do not wait for it
+BATCHED_BYTES_MAX = 16 << 10  # a larger specification goes alone, so that small ones do not wait for it
 
 
 class Submission(Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class Submission(Struct, frozen=True, kw_only=True):
 class Submitting:
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
-        self._gathering = Gathering(self._store, alone_on=(UnlawfulError, asyncpg.UniqueViolationError))
+        self._batching = Batching(self._store, alone_on=(UnlawfulError, asyncpg.UniqueViolationError))
 
     async def submit(self, submission: Submission) -> StoredSubmission:
         """Return when it is stored. Raises KeyReusedError, TenantFullError, StoreUnavailableError."""
@@ -58,8 +58,8 @@ class Submitting:
         return StoredSubmission(job_id=row["id"], created=False)
 
     async def _together(self, submission: Submission) -> Row:
-        small = len(submission.text) <= GATHERED_BYTES_MAX
-        return await (self._gathering.one(submission) if small else self._alone(submission))
+        small = len(submission.text) <= BATCHED_BYTES_MAX
+        return await (self._batching.one(submission) if small else self._alone(submission))
 
     async def _alone(self, submission: Submission) -> Row:
         return (await self._store([submission]))[0]

@@ -249,11 +249,11 @@ def test_a_service_may_hear_only_what_it_listens_to(service: str) -> None:
 
 
 def listeners() -> dict[str, set[str]]:
-    """Which services hear each message, by what their `service.py` listens to or answers."""
+    """Which services hear each message, by what their modules listen to, answer or subscribe to."""
     found: dict[str, set[str]] = {}
-    for path in ROOT.glob("services/*/service.py"):
+    for path in ROOT.glob("services/*/*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Listen", "Answer"):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Listen", "Answer", "self._bus.subscribe"):
                 found.setdefault(ast.unparse(call.args[0]), set()).add(path.parent.name)
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from libs.store import StoreUnavailableError, UnlawfulError
-from libs.store.gathering import COUNT_MAX, Gathering
+from libs.store.batching import COUNT_MAX, Batching
 
 
 class Carrier:
@@ -26,8 +26,8 @@ class Carrier:
             raise UnlawfulError("negative")
         return [10 * item for item in items]
 
-    def gathering(self) -> Gathering[int, int]:
-        return Gathering(self.carry, alone_on=(UnlawfulError,))
+    def batching(self) -> Batching[int, int]:
+        return Batching(self.carry, alone_on=(UnlawfulError,))
 
 
 async def _all_waiting() -> None:
@@ -38,17 +38,17 @@ async def _all_waiting() -> None:
 async def test_calls_of_one_moment_go_together_and_each_has_its_own_answer() -> None:
     carrier = Carrier()
     carrier.let_go.set()
-    gathering = carrier.gathering()
-    assert await asyncio.gather(*map(gathering.one, range(5))) == [0, 10, 20, 30, 40]
+    batching = carrier.batching()
+    assert await asyncio.gather(*map(batching.one, range(5))) == [0, 10, 20, 30, 40]
     assert carrier.batches == [[0, 1, 2, 3, 4]]
 
 
 async def test_calls_wait_only_while_two_batches_are_on_their_way() -> None:
     carrier = Carrier()
-    gathering = carrier.gathering()
+    batching = carrier.batching()
     calls = []
     for number in range(COUNT_MAX + 4):
-        calls.append(asyncio.create_task(gathering.one(number)))
+        calls.append(asyncio.create_task(batching.one(number)))
         if number < 3:
             await _all_waiting()
     await _all_waiting()
@@ -61,18 +61,18 @@ async def test_calls_wait_only_while_two_batches_are_on_their_way() -> None:
 async def test_an_item_that_is_refused_harms_no_other() -> None:
     carrier = Carrier()
     carrier.let_go.set()
-    gathering = carrier.gathering()
-    answers = await asyncio.gather(*map(gathering.one, (1, -1, 2)), return_exceptions=True)
+    batching = carrier.batching()
+    answers = await asyncio.gather(*map(batching.one, (1, -1, 2)), return_exceptions=True)
     assert (answers[0], answers[2]) == (10, 20)
     assert isinstance(answers[1], UnlawfulError)
 
 
 async def test_all_are_told_at_once_that_the_store_is_away() -> None:
     carrier = Carrier()
-    gathering = carrier.gathering()
+    batching = carrier.batching()
     calls = []
     for number in range(4):
-        calls.append(asyncio.create_task(gathering.one(number)))
+        calls.append(asyncio.create_task(batching.one(number)))
         await _all_waiting()
     carrier.away = True
     carrier.let_go.set()
@@ -83,8 +83,8 @@ async def test_all_are_told_at_once_that_the_store_is_away() -> None:
 
 async def test_a_caller_that_leaves_takes_nobody_along() -> None:
     carrier = Carrier()
-    gathering = carrier.gathering()
-    leaving, staying = (asyncio.create_task(gathering.one(number)) for number in range(2))
+    batching = carrier.batching()
+    leaving, staying = (asyncio.create_task(batching.one(number)) for number in range(2))
     await _all_waiting()
     leaving.cancel()
     carrier.let_go.set()

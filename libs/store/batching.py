@@ -14,7 +14,7 @@ COUNT_MAX = 64
 BATCHES_MAX = 2  # on their way at the same time, so that one that waits for a lock does not hold up all others
 
 
-class Gathering(Generic[T, R]):
+class Batching(Generic[T, R]):
     """`carry` takes several items in one statement, and returns an answer for each, in their order.
 
     Where it raises one of `alone_on`, each item of the batch is tried by itself: a refused item harms no other.
