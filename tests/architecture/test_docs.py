@@ -248,13 +248,19 @@ def test_a_service_may_hear_only_what_it_listens_to(service: str) -> None:
     assert unused == []
 
 
+LISTENING = ("Listen", "Answer", "self._bus.subscribe")
+
+
 def listeners() -> dict[str, set[str]]:
     """Which services hear each message, by what their modules listen to, answer or subscribe to."""
     found: dict[str, set[str]] = {}
     for path in ROOT.glob("services/*/*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
-            if isinstance(call, ast.Call) and ast.unparse(call.func) in ("Listen", "Answer", "self._bus.subscribe"):
-                found.setdefault(ast.unparse(call.args[0]), set()).add(path.parent.name)
+            match call:
+                case ast.Call(func=func, args=[ast.Name(id=kind), *_]) if ast.unparse(func) in LISTENING:
+                    found.setdefault(kind, set()).add(path.parent.name)
+                case _:
+                    pass
     return found
 
 
