@@ -1,7 +1,8 @@
 """Settings from the environment into a frozen Struct. Every mistake is named, and a secret is always a file.
 
 A service's own settings are read from its prefix: `tick_seconds` from SCHEDULER_TICK_SECONDS. A field that is itself a
-Struct holds settings shared by all services: its fields are read from WEFT_: `nats_url` from WEFT_NATS_URL.
+Struct is a group of settings that is passed on as a whole: its fields are read from the same prefix, under their own
+names. The fields of `Connections` are shared by all services and read from WEFT_: `nats_url` from WEFT_NATS_URL.
 """
 
 from collections.abc import Mapping
@@ -51,7 +52,7 @@ def load(config: type[C], *, prefix: str, environ: Mapping[str, str]) -> C:
     """Fill `config`, or raise SettingsError with all mistakes. An empty value counts as not set."""
     faults: list[str] = []
     found = _filled(config, prefix, environ, faults)
-    known = {_name(prefix, field) for field in msgspec.structs.fields(config) if not _is_shared(field)}
+    known = names(config, prefix)
     faults += [f"{name} is not a setting" for name in sorted(environ) if name.startswith(prefix) and name not in known]
     if found is None or faults:
         raise SettingsError("\n".join(faults))
@@ -80,8 +81,9 @@ def _filled(config: type[C], prefix: str, environ: Mapping[str, str], faults: li
     faults_before = len(faults)
     for field in msgspec.structs.fields(config):
         name = _name(prefix, field)
-        if _is_shared(field):
-            values[field.name] = _filled(field.type, SHARED, environ, faults)
+        if _is_group(field):
+            inside = SHARED if field.type is Connections else prefix
+            values[field.name] = _filled(field.type, inside, environ, faults)
         elif text := environ.get(name):
             try:
                 values[field.name] = _converted(text, field.type)
@@ -114,7 +116,18 @@ def _other(kind: Any, value: Any) -> Any:
     raise NotImplementedError(f"a setting cannot be a {kind}")
 
 
-def _is_shared(field: msgspec.structs.FieldInfo) -> bool:
+def names(config: type[msgspec.Struct], prefix: str) -> set[str]:
+    """The variables that are settings of this service, without those that all services share."""
+    found: set[str] = set()
+    for field in msgspec.structs.fields(config):
+        if not _is_group(field):
+            found.add(_name(prefix, field))
+        elif field.type is not Connections:
+            found |= names(field.type, prefix)
+    return found
+
+
+def _is_group(field: msgspec.structs.FieldInfo) -> bool:
     return isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
 
 

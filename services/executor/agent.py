@@ -1,14 +1,12 @@
 """The node's conversation with the control plane, and the reconciling that follows from it.
 
 One request is in flight at a time. A hint or a change wakes the conversation at once, but never more often than every
-`gap_seconds`, so a burst makes few syncs; without an answer it goes on for ever, backing off.
+GAP_SECONDS, so a burst makes few syncs; without an answer it goes on for ever, backing off.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-
-from msgspec import Struct
 
 from libs.bus import Bus, BusClosedError, BusError
 from libs.domain.cluster import Capacity
@@ -18,25 +16,15 @@ from services.executor.keeper import Keeper
 from services.executor.metrics import ExecutorGauges
 from services.executor.progress import ProgressSource
 from services.executor.runtime import Run, Runtime, RuntimeUnavailableError
+from services.executor.settings import ExecutorSettings
 from services.executor.thinking.core import Reconciler
 
 logger = logging.getLogger(__name__)
 
 BACKOFF_SECONDS = 0.1
 STOP_LOOK_SECONDS = 0.1
-
-
-class Introduction(Struct, frozen=True, kw_only=True):
-    """How this node presents itself, and how often it speaks. `capacity` is asked each time: GPUs may come late."""
-
-    node_id: str
-    pool: str
-    address: str
-    capacity: Callable[[], Capacity]
-    rack: str = ""
-    sync_seconds: float = 2.0
-    answer_seconds_max: float = 3.0
-    gap_seconds: float = 0.02
+ANSWER_SECONDS_MAX = 3.0
+GAP_SECONDS = 0.02  # between two syncs, whatever wakes the conversation
 
 
 class Agent:
@@ -48,13 +36,15 @@ class Agent:
         reconciler: Reconciler,
         keeper: Keeper,
         progress: ProgressSource,
-        node: Introduction,
+        settings: ExecutorSettings,
+        capacity: Callable[[], Capacity],
         tasks: asyncio.TaskGroup,
         clock: Callable[[], float],
         jitter: Callable[[], float],
     ) -> None:
         self._bus, self._runtime, self._core, self._keeper = bus, runtime, reconciler, keeper
-        self._progress, self._node, self._clock, self._jitter = progress, node, clock, jitter
+        self._progress, self._settings, self._capacity = progress, settings, capacity
+        self._clock, self._jitter = clock, jitter
         self.hands = Hands(
             runtime,
             tasks,
@@ -85,7 +75,7 @@ class Agent:
         self.woken.set()
 
     async def speak(self) -> None:
-        """Sync and reconcile once; not again before `gap_seconds` are over, or the back-off when nobody answered."""
+        """Sync and reconcile once; not again before GAP_SECONDS are over, or the back-off when nobody answered."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.woken.clear()
@@ -95,7 +85,7 @@ class Agent:
         await self.reconcile()
         self._failures = 0 if answered else self._failures + 1
         if answered:
-            await asyncio.sleep(max(0.0, began + self._node.gap_seconds - loop.time()))
+            await asyncio.sleep(max(0.0, began + GAP_SECONDS - loop.time()))
         else:
             await _set_within(self._hinted, self._backoff())
             self.woken.set()
@@ -150,24 +140,24 @@ class Agent:
         try:
             answer = await self._bus.request(
                 NodeReported(
-                    node_id=self._node.node_id,
-                    pool=self._node.pool,
-                    address=self._node.address,
+                    node_id=self._settings.node_id,
+                    pool=self._settings.pool,
+                    address=self._settings.address,
                     boot_id=self._keeper.boot_id,
                     incarnation=self._keeper.incarnation,
                     seq=self._seq,
-                    capacity=self._node.capacity(),
+                    capacity=self._capacity(),
                     runs=seen,
                     runtime=self._runtime.name,
                     not_enforced=self._runtime.not_enforced,
                     leaving=self._leaving,
                     leader=self._core.leader,
-                    rack=self._node.rack,
+                    rack=self._settings.rack,
                     reads=(JOBS, HOLD),
                     holds=self._core.holds,
                 ),
                 NodeDesired,
-                seconds_max=self._node.answer_seconds_max,
+                seconds_max=ANSWER_SECONDS_MAX,
             )
         except BusClosedError:
             raise
@@ -202,7 +192,7 @@ class Agent:
         self._core.note_fenced(self._keeper.fenced() & {run.key for run in runs}, now=self._clock())
 
     def _backoff(self) -> float:
-        longest = min(self._node.sync_seconds, BACKOFF_SECONDS * 2.0 ** min(self._failures, 10))
+        longest = min(self._settings.sync_seconds, BACKOFF_SECONDS * 2.0 ** min(self._failures, 10))
         return longest * (0.5 + 0.5 * self._jitter())
 
 

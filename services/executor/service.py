@@ -2,18 +2,21 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from libs.bus import Bus
+from libs.domain.cluster import Capacity
 from libs.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog
 from libs.service import Answer, Every, Listen, serve
-from services.executor.agent import Agent, Introduction
+from services.executor.agent import Agent
 from services.executor.keeper import Keeper
 from services.executor.logs.retention import Retention
 from services.executor.progress import ProgressSource
 from services.executor.runtime import RunKey, Runtime, RuntimeUnavailableError
+from services.executor.settings import ExecutorSettings
 from services.executor.thinking.core import Reconciler, ReconcilerTimings
 from services.executor.thinking.telling import Telling
 
@@ -31,24 +34,28 @@ LEAVE_SECONDS_MAX = 5.0
 
 
 async def run(
+    settings: ExecutorSettings,
     *,
     bus: Bus,
     runtime: Runtime,
     progress: ProgressSource,
     keeper: Keeper,
-    node: Introduction,
-    policy: ReconcilerTimings,
+    capacity: Callable[[], Capacity],
     stop: asyncio.Event,
     clock: Callable[[], float],
     jitter: Callable[[], float],
     retention: Retention | None = None,
     now: Callable[[], float] = time.time,
     stop_jobs_on_exit: bool = False,
-    admin_port: int | None = None,
-    admin_host: str = "127.0.0.1",
 ) -> None:
-    """Run until `stop` is set. What runs on the node goes on, unless it is to be stopped on exit."""
+    """Run until `stop` is set. What runs on the node goes on, unless it is to be stopped on exit.
+
+    `capacity` is asked before each report: the node's GPUs may come late.
+    """
     ending = asyncio.Event()
+    policy = ReconcilerTimings(
+        fence_seconds=settings.fence_seconds if settings.fencing else math.inf, fence_grace_max=settings.fence_grace_max
+    )
     async with asyncio.TaskGroup() as tasks:
         agent = Agent(
             bus=bus,
@@ -56,7 +63,8 @@ async def run(
             reconciler=Reconciler(policy, keeper.memory),
             keeper=keeper,
             progress=progress,
-            node=node,
+            settings=settings,
+            capacity=capacity,
             tasks=tasks,
             clock=clock,
             jitter=jitter,
@@ -73,7 +81,7 @@ async def run(
         async def tell_progress() -> None:
             told = await progress.look(await agent.runs() or ())
             for runs in telling.due(told, now=clock()):
-                await bus.publish(ProgressSeen(node_id=node.node_id, runs=runs))
+                await bus.publish(ProgressSeen(node_id=settings.node_id, runs=runs))
 
         async def keep_logs() -> None:
             if retention is not None:
@@ -88,7 +96,7 @@ async def run(
             ending.set()
 
         beside = [tasks.create_task(agent.watch()), tasks.create_task(end())]
-        here = {"node_id": node.node_id}
+        here = {"node_id": settings.node_id}
         await serve(
             "executor",
             bus=bus,
@@ -96,14 +104,14 @@ async def run(
             listens=[Listen(NodeHinted, hinted, group="", tokens=here)],
             answers=[Answer(ReadLog, read, group="", at_once=LOG_READERS_MAX, tokens=here)],
             loops=[
-                Every(node.sync_seconds, agent.speak, wake=agent.woken, name="sync"),
+                Every(settings.sync_seconds, agent.speak, wake=agent.woken, name="sync"),
                 Every(TICK_SECONDS, agent.tick, wake=agent.touched),
                 Every(PROGRESS_SECONDS, tell_progress),
                 Every(RETENTION_SECONDS, keep_logs),
             ],
             registry=agent.gauges.registry,
-            admin_port=admin_port,
-            admin_host=admin_host,
+            admin_port=settings.admin_port,
+            admin_host=settings.admin_host,
         )
         for task in beside:
             task.cancel()

@@ -78,7 +78,7 @@ async def _stream(
         wants=wants,
         tenant=None if call.who.admin else call.who.tenant,
         job_id=job_id,
-        beat=gateway.limits.heartbeat_seconds,
+        beat=gateway.heartbeat_seconds,
     )
     call.turn.end()
     with gateway.streams.one(call.who.tenant, request):

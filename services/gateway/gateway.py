@@ -6,13 +6,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from aiohttp import web
-from msgspec import Struct
 
 from libs.bus import Bus
 from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.domain.spec import TOKEN_PATTERN
-from libs.domain.tenants import Allowance
 from libs.store import Access, GatewayStore
 from services.gateway.access import AccessCache, source_of
 from services.gateway.allowances import Allowances
@@ -22,15 +20,17 @@ from services.gateway.feed import Feed
 from services.gateway.meters import RequestMeters
 from services.gateway.nudges import Nudges
 from services.gateway.reasons import Reasons
+from services.gateway.settings import GatewaySettings
 from services.gateway.snapshots import Snapshots
 from services.gateway.streams import Streams
 from services.gateway.submissions import Submissions
-from services.gateway.thinking.rates import Rate, Rates
+from services.gateway.thinking.rates import Rates
 from services.gateway.turns import Turns
 from services.gateway.views import may_see
 
 logger = logging.getLogger(__name__)
 
+HEARTBEAT_SECONDS = 15.0  # between two signs of life on a stream that has nothing else to send
 TOLD_AWAY_SECONDS = 1.0
 TENANTS_AT_ONCE = 3  # with long reads at once: the other connections to the store are for all else
 AT_WORK_MAX = 256  # requests in work; the others wait for their tenant's turn
@@ -40,25 +40,6 @@ AWAY_SECONDS = 10.0  # the store counts as away for this long after it did not a
 PAST_WAITING_MAX = 4  # of one tenant; each reads all jobs that were open then
 PAST_WAIT_SECONDS = 10.0
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
-
-
-class GatewayLimits(Struct, frozen=True, kw_only=True):
-    """The limits of one gateway: open connections and streams, request rates, and the period of its heartbeat.
-
-    `reads` and `changes` are of each tenant, `refusals` (unknown tokens) of each address; `tenants` is the allowance of
-    tenants for which no administrator has set another.
-    """
-
-    connections_max: int = 4096
-    connections_per_address_max: int = 1024
-    reads_at_once_max: int = 2
-    streams_max: int = 1024
-    streams_per_tenant_max: int = 256
-    reads: Rate = Rate(2000, 10_000)
-    changes: Rate = Rate(2000, 10_000)
-    refusals: Rate = Rate(5, 50)
-    tenants: Allowance = Allowance()
-    heartbeat_seconds: float = 15.0
 
 
 class Gateway:
@@ -72,24 +53,25 @@ class Gateway:
         now: Callable[[], float],
         clock: Callable[[], float],
         characters: Callable[[int], str],
-        default_pool: str = "default",
-        volumes_allowed: tuple[str, ...] = (),
-        limits: GatewayLimits | None = None,
+        settings: GatewaySettings,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self.store = store
         self.bus = bus
         self.now = now
         self.clock = clock
         self.characters = characters
-        self.limits = limits or GatewayLimits()
-        self.access = AccessCache(store, clock=clock, now=now, refusals=self.limits.refusals)
-        self._reads = Rates(self.limits.reads)
-        self._changes = Rates(self.limits.changes)
-        self.snapshots = Snapshots(store, clock=clock, default_pool=default_pool, volumes_allowed=volumes_allowed)
+        self.heartbeat_seconds = heartbeat_seconds
+        self.access = AccessCache(store, clock=clock, now=now, refusals=settings.refusals)
+        self._reads = Rates(settings.reads)
+        self._changes = Rates(settings.changes)
+        self.snapshots = Snapshots(
+            store, clock=clock, default_pool=settings.default_pool, volumes_allowed=settings.volumes_allowed
+        )
         self.reasons = Reasons(self.snapshots)
         self.cluster = LiveCluster(clock=clock)
         self.unheard = LiveCluster(clock=clock)  # empty: for views of the past, which have no live data
-        at_once = self.limits.reads_at_once_max
+        at_once = settings.reads_at_once_max
         self.reading = Turns("reads of lists and events", at_once=TENANTS_AT_ONCE * at_once, per_tenant=at_once)
         self.at_work = Turns(
             "requests", at_once=AT_WORK_MAX, per_tenant=AT_WORK_PER_TENANT_MAX, waiting_max=AT_WORK_WAITING_MAX
@@ -100,10 +82,10 @@ class Gateway:
         self._told_away_at = -TOLD_AWAY_SECONDS
         self._away_at = -AWAY_SECONDS
         self.feed = Feed(store, self.reading, bus)
-        self.streams = Streams(self.limits.streams_max, self.limits.streams_per_tenant_max)
+        self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
         self.nudges = Nudges(bus)
         self.meters = RequestMeters(self.streams)
-        self.allowances = Allowances(self.limits.tenants)
+        self.allowances = Allowances(settings.tenants)
         self.submissions = Submissions(
             store=store,
             snapshots=self.snapshots,

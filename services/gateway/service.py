@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from libs.bus import Bus, RawRequest
 from libs.messages.asks import SubmitAnswered
@@ -12,10 +12,11 @@ from libs.service import AnswerRaw, Every, Listen, SettingsError, serve
 from libs.service.keys import ServerCertificate
 from libs.store import GatewayStore, StoreUnavailableError
 from services.gateway.app import application
-from services.gateway.gateway import Gateway, GatewayLimits
+from services.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from services.gateway.listening import listening
+from services.gateway.settings import GatewaySettings
 from services.gateway.submissions import answer_submit
-from services.gateway.tokens import ADMIN_TENANT, OWN_TENANT, keep_file_token
+from services.gateway.tokens import keep_file_token
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ def forgetting_tokens(
 
 
 async def run(
+    settings: GatewaySettings,
     *,
     bus: Bus,
     store: GatewayStore,
@@ -51,22 +53,14 @@ async def run(
     now: Callable[[], float],
     clock: Callable[[], float],
     characters: Callable[[int], str],
-    host: str = "127.0.0.1",
-    port: int = 8470,
-    default_pool: str = "default",
-    volumes_allowed: tuple[str, ...] = (),
-    admin_token: str = "",
-    scorer_token: str = "",
-    admin_host: str = "127.0.0.1",
-    admin_port: int | None = None,
-    limits: GatewayLimits | None = None,
-    tokens_kept_seconds: float | None = None,
+    tokens: Mapping[str, str],
     certificate: ServerCertificate | None = None,
     listens_on: Callable[[int], None] | None = None,
+    heartbeat_seconds: float = HEARTBEAT_SECONDS,
 ) -> None:
-    """Run until `stop` is set. With a `certificate` it serves HTTPS. `listens_on` is called with the port.
+    """Run until `stop` is set. `tokens`: by tenant, those that come from files; "" is none.
 
-    `tokens_kept_seconds`: for how long revoked and expired tokens are listed; None: for ever.
+    With a `certificate` the gateway serves HTTPS. `listens_on` is called with the port.
     """
     gateway = Gateway(
         store=store,
@@ -74,11 +68,10 @@ async def run(
         now=now,
         clock=clock,
         characters=characters,
-        default_pool=default_pool,
-        volumes_allowed=volumes_allowed,
-        limits=limits,
+        settings=settings,
+        heartbeat_seconds=heartbeat_seconds,
     )
-    for tenant, token in ((ADMIN_TENANT, admin_token), (OWN_TENANT, scorer_token)):
+    for tenant, token in tokens.items():
         if token:
             await keep_file_token(store, token, tenant=tenant, at=now())
 
@@ -88,20 +81,18 @@ async def run(
         )
 
     loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
-    if tokens_kept_seconds is not None:
-        forget = forgetting_tokens(store, now, kept_seconds=tokens_kept_seconds)
+    if settings.tokens_kept_days:
+        forget = forgetting_tokens(store, now, kept_seconds=settings.tokens_kept_days * 86400.0)
         loops.append(Every(FORGET_SECONDS, forget, retry_on=(StoreUnavailableError,), name="tokens"))
     if certificate is not None:
         loops.append(Every(RENEW_SECONDS, renewing(certificate), retry_on=(SettingsError,), name="certificate"))
-    app, within = application(gateway), gateway.limits
-    tls = None if certificate is None else certificate.context
     async with listening(
-        app,
-        host=host,
-        port=port,
-        connections_max=within.connections_max,
-        per_address_max=within.connections_per_address_max,
-        tls=tls,
+        application(gateway),
+        host=settings.host,
+        port=settings.port,
+        connections_max=settings.connections_max,
+        per_address_max=settings.connections_per_address_max,
+        tls=None if certificate is None else certificate.context,
     ) as served:
         if listens_on is not None:
             listens_on(served)
@@ -118,8 +109,8 @@ async def run(
                 answers=[AnswerRaw(SUBMIT_SUBJECT, submit)],
                 loops=loops,
                 registry=gateway.meters.registry,
-                admin_host=admin_host,
-                admin_port=admin_port,
+                admin_host=settings.admin_host,
+                admin_port=settings.admin_port,
             )
         finally:
             await gateway.streams.close()

@@ -11,14 +11,12 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from libs.bus import Bus
-from libs.domain.spec import TuningMode
 from libs.messages.asks import AskStored
 from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import NodeSampled, PoolReviewed
 from libs.service.run import Every, Listen, serve
 from libs.store import Envelope, ReviewStore, StoreUnavailableError
-from libs.tuning.envelope import GROWTH
-from libs.tuning.window import WINDOW_SECONDS
+from services.reallocator.settings import ReallocatorSettings
 from services.reallocator.thinking.core import Known, Reallocator, TuningDecision
 
 BEAT_SECONDS = 1.0
@@ -26,22 +24,21 @@ CLEAN_SECONDS = 600.0  # between two looks for the tuners' state of jobs that ha
 
 
 async def run(
+    settings: ReallocatorSettings,
     *,
     bus: Bus,
     store: ReviewStore,
     stop: asyncio.Event,
     clock: Callable[[], float],
-    pool: str,
-    tuning: TuningMode = TuningMode.ADVISE,
-    growth: float = GROWTH,
-    window_seconds: float = WINDOW_SECONDS,
-    review_seconds: float = 5.0,
-    admin_port: int | None = None,
-    admin_host: str = "127.0.0.1",
 ) -> None:
-    """Review `pool` every `review_seconds`, and sooner while an ask is open, until `stop`."""
-    reallocator = Reallocator(pool=pool, tuning=tuning, growth=growth, window_seconds=window_seconds)
-    review = Review(reallocator, bus, store, clock, review_seconds)
+    """Review a pool every `review_seconds`, and sooner while an ask is open, until `stop`."""
+    reallocator = Reallocator(
+        pool=settings.pool,
+        tuning=settings.tuning,
+        growth=settings.growth,
+        window_seconds=settings.window_seconds,
+    )
+    review = Review(reallocator, bus, store, clock, settings.review_seconds)
 
     async def hear_sampled(sampled: NodeSampled) -> None:
         reallocator.observe(sampled, now=clock())
@@ -49,7 +46,7 @@ async def run(
     async def hear_progress(seen: ProgressSeen) -> None:
         reallocator.observe(seen, now=clock())
 
-    beat = min(BEAT_SECONDS, review_seconds, window_seconds)
+    beat = min(BEAT_SECONDS, settings.review_seconds, settings.window_seconds)
     await serve(
         "reallocator",
         bus=bus,
@@ -60,8 +57,8 @@ async def run(
             Every(CLEAN_SECONDS, review.clean, retry_on=(StoreUnavailableError,), name="clean"),
         ],
         registry=review.registry,
-        admin_port=admin_port,
-        admin_host=admin_host,
+        admin_port=settings.admin_port,
+        admin_host=settings.admin_host,
     )
 
 

@@ -15,9 +15,9 @@ from services.scheduler.desk import POLL_SECONDS, Desk
 from services.scheduler.forgetting import FORGET_SECONDS, Forgetting
 from services.scheduler.leadership import Leadership
 from services.scheduler.relay import Relay
+from services.scheduler.settings import DAY, SchedulerSettings
 from services.scheduler.tally import Tally
-from services.scheduler.thinking.core import Scheduler, Settings
-from services.scheduler.thinking.history import HistoryRetention
+from services.scheduler.thinking.core import Scheduler
 from services.scheduler.thinking.peers import SPEAK_SECONDS
 
 TRIM_SECONDS = 60.0
@@ -26,45 +26,37 @@ RELAY_REST = 4.0
 
 
 async def run(
+    settings: SchedulerSettings,
     *,
     bus: Bus,
     store: SchedulerStore,
     stop: asyncio.Event,
-    pool: str,
     holder: str,
     clock: Callable[[], float],
-    settings: Settings,
-    leader_seconds: float = 6.0,
-    holds_seconds: float = 3600.0,
-    retention: HistoryRetention | None = None,
-    jobs_kept_seconds: float | None = None,
-    admin_port: int | None = None,
-    admin_host: str = "127.0.0.1",
 ) -> None:
-    """Serve one pool until `stop`; `holder` names this process among the schedulers of the pool.
-
-    `jobs_kept_seconds`: for how long jobs that are over are kept; None: for ever.
-    """
-    tally = Tally()
+    """Serve one pool until `stop`; `holder` names this process among the schedulers of the pool."""
+    tally, pool = Tally(), settings.pool
     leadership = Leadership(
         name=pool,
         holder=holder,
         store=store,
         clock=clock,
-        leader_seconds=leader_seconds,
-        holds_seconds=holds_seconds,
+        leader_seconds=settings.leader_seconds,
+        holds_seconds=settings.holds_seconds,
         connection=lambda: bus.connection,
     )
     desk = Desk(
-        core=Scheduler(pool=pool, settings=settings),
+        core=Scheduler(pool=pool, settings=settings.core),
         store=store,
         bus=bus,
         leadership=leadership,
         clock=clock,
         tally=tally,
-        retention=retention,
+        retention=settings.retention,
     )
-    forgetting = Forgetting(store=store, leadership=leadership, clock=clock, kept_seconds=jobs_kept_seconds)
+    forgetting = Forgetting(
+        store=store, leadership=leadership, clock=clock, kept_seconds=settings.jobs_kept_days * DAY or None
+    )
     relay = Relay(store=store, bus=bus, clock=clock)
     tally.watch_outbox(lambda: relay.waiting)
 
@@ -115,7 +107,7 @@ async def run(
             answers=[Answer(NodeReported, desk.report, group="", at_once=4096, tokens={"pool": pool})],
             loops=[
                 Every(SPEAK_SECONDS, speak, wake=leadership.spoken, name="speak"),
-                Every(leader_seconds / 4, lead, retry_on=unavailable, name="lead"),
+                Every(settings.leader_seconds / 4, lead, retry_on=unavailable, name="lead"),
                 Every(POLL_SECONDS, desk.turn, wake=desk.wake, retry_on=unavailable, name="desk", rest=TURN_REST),
                 Every(
                     POLL_SECONDS,
@@ -129,8 +121,8 @@ async def run(
                 Every(FORGET_SECONDS, forgetting.turn, retry_on=unavailable, name="forget"),
             ],
             registry=tally.registry,
-            admin_port=admin_port,
-            admin_host=admin_host,
+            admin_port=settings.admin_port,
+            admin_host=settings.admin_host,
         )
     finally:
         with suppress(StoreUnavailableError):  # then the next leader waits a little longer

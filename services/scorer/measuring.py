@@ -6,10 +6,9 @@ submitted; results of benchmarks that users submitted (`weft bench-gpu`) are rea
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
-from msgspec import Struct
 
 from libs.bus import BusError
 from libs.domain.classes import BENCHMARK_LABEL
@@ -21,6 +20,7 @@ from libs.planning.scores import GpuKey
 from libs.samples.benchmark_job import Measured
 from libs.service.config import SettingsError
 from libs.store import ScorerStore, StoreUnavailableError
+from services.scorer.settings import ScorerSettings
 from services.scorer.thinking.benchmarks import Benchmarks, BenchmarkSettings, Wanted
 
 logger = logging.getLogger(__name__)
@@ -51,17 +51,6 @@ class Submitter(Protocol):
     ) -> bytes: ...
 
 
-class MeasuringSettings(Struct, frozen=True, kw_only=True):
-    """The scorer's settings for benchmarks: SCORER_BENCHMARKS and so on."""
-
-    benchmarks: Literal["off", "on"] = "on"
-    benchmark_tenants: tuple[str, ...] = ("weft", "admin")  # whose benchmarks count
-    benchmark_image: str = ""
-    benchmark_idle_seconds: float = BenchmarkSettings().idle_seconds
-    benchmark_every_seconds: float = BenchmarkSettings().every_seconds
-    benchmark_seconds: float | None = None
-
-
 class Measuring:
     """`hear` samples, and take a `turn` every few seconds."""
 
@@ -71,27 +60,26 @@ class Measuring:
         bus: Submitter,
         store: ScorerStore,
         token: Callable[[], str] | None,
-        settings: MeasuringSettings | None = None,
+        settings: ScorerSettings,
     ) -> None:
         """`token` is called each time, so that a renewed token takes effect; it may raise SettingsError."""
-        said = settings or MeasuringSettings()
         self._bus = bus
         self._store = store
         self._token = token
-        self._tenants = said.benchmark_tenants
+        self._tenants = settings.benchmark_tenants
         self._read_until: float | None = None  # older results were read
         self._told: set[str] = set()
         self.benchmarks = Benchmarks(
             BenchmarkSettings(
-                on=said.benchmarks == "on" and token is not None,
-                image=said.benchmark_image,
-                idle_seconds=said.benchmark_idle_seconds,
-                every_seconds=said.benchmark_every_seconds,
-                seconds=said.benchmark_seconds,
+                on=settings.benchmarks == "on" and token is not None,
+                image=settings.benchmark_image,
+                idle_seconds=settings.benchmark_idle_seconds,
+                every_seconds=settings.benchmark_every_seconds,
+                seconds=settings.benchmark_seconds,
             ),
-            trusted=said.benchmark_tenants,
+            trusted=settings.benchmark_tenants,
         )
-        if said.benchmarks == "on" and token is None:
+        if settings.benchmarks == "on" and token is None:
             logger.warning("no GPU is measured unasked: SCORER_TOKEN_FILE names no file with a token")
 
     def hear(self, sampled: NodeSampled) -> None:

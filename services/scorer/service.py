@@ -24,6 +24,7 @@ from libs.store import ScorerStore, StoreUnavailableError
 from services.scorer.ears import Ears
 from services.scorer.measuring import Measuring
 from services.scorer.metrics import ScoreGauges
+from services.scorer.settings import ScorerSettings
 from services.scorer.thinking.core import Due, Scorer
 from services.scorer.thinking.standings import MeasuredGpus
 from services.scorer.thinking.throughput import Growth, grown
@@ -39,6 +40,7 @@ GROUP = "scorer"  # while a node changes its scorer, both subscribe, and each me
 
 
 async def run(
+    settings: ScorerSettings,
     *,
     bus: Bus,
     store: ScorerStore,
@@ -47,14 +49,8 @@ async def run(
     name: str = "scorer",
     profile: MeasuredGpus | None = None,
     measuring: Measuring | None = None,
-    learnt_kept_seconds: float | None = None,
-    admin_port: int | None = None,
-    admin_host: str = "127.0.0.1",
 ) -> None:
-    """Serve until `stop`. `name`: unique among scorers. Without `measuring` there are no benchmarks.
-
-    `learnt_kept_seconds`: for how long unchanged curves and the scores of nodes that are gone are kept; None: for ever.
-    """
+    """Serve until `stop`. `name`: unique among scorers. Without `measuring` there are no benchmarks."""
     scorer = Scorer(profile, me=name)
     shell = _Shell(scorer, bus, store, clock, measuring)
     registry = CollectorRegistry(auto_describe=True)
@@ -80,8 +76,8 @@ async def run(
         scorer.observe_paces(said, clock())
 
     async def forget() -> None:
-        if learnt_kept_seconds is not None:
-            before = clock() - learnt_kept_seconds
+        if settings.learnt_kept_days:
+            before = clock() - settings.learnt_kept_days * 86400.0
             await store.forget_curves(before=before)
             await store.forget_scores(before=before)
 
@@ -99,8 +95,8 @@ async def run(
                 Every(FORGET_SECONDS, forget, retry_on=patient, name="forget"),
             ],
             registry=registry,
-            admin_port=admin_port,
-            admin_host=admin_host,
+            admin_port=settings.admin_port,
+            admin_host=settings.admin_host,
         )
     finally:
         await shell.ears.close()

@@ -14,6 +14,7 @@ from services.telemetry.dcgm import dcgm_families
 from services.telemetry.host import read_host
 from services.telemetry.metrics import GpuPairs, NodeGauges
 from services.telemetry.runs import Finder, FoundRun
+from services.telemetry.settings import TelemetrySettings
 from services.telemetry.thinking.attribution import Attribution
 from services.telemetry.thinking.core import NodeCounters, Sampler
 from services.telemetry.usage import UsageReader
@@ -49,17 +50,9 @@ class Telemetry:
         return NodeCounters(host=read_host(disk=self._disk), runs=readings), gpus
 
 
-async def run(
-    telemetry: Telemetry,
-    *,
-    bus: Bus,
-    stop: asyncio.Event,
-    period_seconds: float,
-    admin_port: int | None = None,
-    admin_host: str = "127.0.0.1",
-    dcgm_names: bool = False,
-) -> None:
-    registry, gauges = CollectorRegistry(auto_describe=True), NodeGauges(dcgm_families if dcgm_names else None)
+async def run(settings: TelemetrySettings, telemetry: Telemetry, *, bus: Bus, stop: asyncio.Event) -> None:
+    registry = CollectorRegistry(auto_describe=True)
+    gauges = NodeGauges(dcgm_families if settings.dcgm_names else None)
     registry.register(gauges)
     registry.register(GpuPairs(telemetry.node_id, lambda: telemetry.gpus.gpus, lambda: telemetry.gpus.near))
     lost = Gauge(
@@ -76,8 +69,8 @@ async def run(
         "telemetry",
         bus=bus,
         stop=stop,
-        loops=[Every(LOOK_SECONDS, telemetry.look), Every(period_seconds, sample)],
+        loops=[Every(LOOK_SECONDS, telemetry.look), Every(settings.period_seconds, sample)],
         registry=registry,
-        admin_port=admin_port,
-        admin_host=admin_host,
+        admin_port=settings.admin_port,
+        admin_host=settings.admin_host,
     )

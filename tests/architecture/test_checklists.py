@@ -5,12 +5,12 @@ import re
 import tomllib
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from libs.credentials.folder import POSTGRES_ROLES
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS
 from libs.service import Connections
+from libs.service.config import names as names_of
 from libs.store.migrate import ROLES
 
 ROOT = Path(__file__).parents[2]
@@ -33,10 +33,8 @@ def test_every_policy_has_a_row(name: str) -> None:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_every_setting_is_in_the_docs(service: str) -> None:
-    config = getattr(importlib.import_module(f"services.{service}.__main__"), f"{service.title()}Config")
-    names = [f"{service}_{field.name}".upper() for field in msgspec.structs.fields(config)]
-    names.remove(f"{service}_connections".upper())
-    names += [f"WEFT_{field}".upper() for field in Connections.__struct_fields__]
+    settings = getattr(importlib.import_module(f"services.{service}.settings"), f"{service.title()}Settings")
+    names = sorted(names_of(settings, f"{service.upper()}_") | names_of(Connections, "WEFT_"))
     text = "".join((ROOT / "docs" / page).read_text() for page in ("operating.md", "security.md", "tuning.md"))
     assert [name for name in names if not re.search(rf"`{name}\b", text)] == []
 

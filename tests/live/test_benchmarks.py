@@ -15,7 +15,8 @@ from libs.domain.spec import JobSpec, Kind, Role
 from libs.samples.benchmark_job import Measured
 from libs.servers.postgres import DATABASE
 from libs.store.postgres import PostgresStore
-from services.scorer.measuring import Measuring, MeasuringSettings
+from services.scorer.measuring import Measuring
+from services.scorer.settings import ScorerSettings
 from tests.support.cluster import Cluster, embedded_cluster
 
 SECONDS_MAX = 90.0
@@ -98,7 +99,7 @@ async def test_a_scorer_measures_gpus_that_joined_and_finds_the_slow_one(cluster
     assert up.nats
     assert up.postgres
     token = (await cluster.client.make_token("benchmarks", "scorer")).token
-    settings = MeasuringSettings(benchmark_tenants=("benchmarks",), benchmark_seconds=SHORT)
+    settings = ScorerSettings(benchmark_tenants=("benchmarks",), benchmark_seconds=SHORT)
     await weft(cluster, "emulate", "node-1", "1", "1.8")
     dsn = f"postgresql://weft_scorer@127.0.0.1:{up.postgres.port}/{DATABASE}"
     async with (

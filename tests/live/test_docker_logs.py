@@ -19,8 +19,8 @@ from libs.messages.nodes import EndReason, LogRead, ReadLog, RunState, StartRun
 from services.executor.home import Home
 from services.executor.node import NodeFacts
 from services.executor.runtime import RunKey, RuntimeUnavailableError
-from services.executor.runtime.docker.container import ContainerSettings
 from services.executor.runtime.docker.runtime import DockerRuntime
+from services.executor.runtime.docker.settings import ContainerSettings
 from tests.support.control_plane import ControlPlane
 from tests.support.disk import fill, small_disk
 from tests.support.engine import need_images

@@ -13,7 +13,6 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
-from msgspec import structs
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -27,9 +26,9 @@ from libs.domain.job import JobEvent
 from services.gateway.openapi import document
 from services.gateway.operations import OPERATIONS
 from services.gateway.route import Route, Who
-from services.gateway.thinking.rates import Rate
+from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
-from tests.support.gateway import ADMIN_TOKEN, LIMITS, Place, RunningGateway, add_nodes, admitted, executors, place
+from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, admitted, executors, place
 from tests.support.steps import go, placement
 
 CASES_PER_OPERATION = 25
@@ -74,7 +73,7 @@ class World(msgspec.Struct):
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     async with place(tmp_path_factory.mktemp("operations")) as made:
         lease = await add_nodes(made)
-        gateway = RunningGateway(made, limits=structs.replace(LIMITS, refusals=Rate()))  # it guesses fast
+        gateway = RunningGateway(made, settings=GatewaySettings(refusals_per_second=0))  # it guesses fast
         await gateway.start()
         async with (
             executors(made, "node-1", "node-2") as nodes,

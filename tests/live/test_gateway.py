@@ -14,7 +14,7 @@ from libs.domain.job import JobEvent, JobState
 from libs.domain.spec import SPEC_BYTES_MAX
 from libs.messages.asks import AskKind, AskStored, OutboxFilled, SubmitAnswered
 from libs.messages.http import EventView, JobView, Submitted
-from services.gateway.gateway import GatewayLimits
+from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
 from tests.support.gateway import (
     ADMIN_TOKEN,
@@ -377,8 +377,8 @@ async def test_a_stream_is_cut_and_goes_on_when_the_store_was_away(world: World)
 
 
 async def test_more_connections_or_streams_than_it_may_have_are_told_so(servers: Place, world: World) -> None:
-    limits = GatewayLimits(connections_max=3, streams_max=2, streams_per_tenant_max=1, heartbeat_seconds=0.2)
-    gateway = RunningGateway(servers, limits=limits)
+    settings = GatewaySettings(connections_max=3, streams_max=2, streams_per_tenant_max=1)
+    gateway = RunningGateway(servers, settings=settings)
     await gateway.start()
     headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
     async with (

@@ -15,8 +15,7 @@ from libs.messages.asks import SubmitAnswered
 from libs.messages.http import ErrorView
 from services.gateway import listening, route, service
 from services.gateway.access import REMEMBERED_SECONDS
-from services.gateway.gateway import GatewayLimits
-from services.gateway.thinking.rates import Rate
+from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
 from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, place
 from tests.support.gateway_process import gateway_process
@@ -32,10 +31,10 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pla
 
 
 @asynccontextmanager
-async def gateway(servers: Place, limits: GatewayLimits | None = None) -> AsyncIterator[RunningGateway]:
+async def gateway(servers: Place, settings: GatewaySettings | None = None) -> AsyncIterator[RunningGateway]:
     await servers.stores.clear()
     await add_nodes(servers)
-    running = RunningGateway(servers, limits=limits or GatewayLimits(heartbeat_seconds=0.2))
+    running = RunningGateway(servers, settings=settings)
     await running.start()
     try:
         yield running
@@ -130,7 +129,14 @@ async def test_a_stream_ends_soon_after_its_token_was_revoked_elsewhere(servers:
 
 # who asks too fast
 
-SLOW = GatewayLimits(reads=Rate(2, 2), changes=Rate(2, 3), refusals=Rate(1, 3))
+SLOW = GatewaySettings(
+    reads_per_second=2,
+    reads_burst=2,
+    changes_per_second=2,
+    changes_burst=3,
+    refusals_per_second=1,
+    refusals_burst=3,
+)
 
 
 async def test_who_asks_too_fast_is_told_when_to_ask_again(servers: Place) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from msgspec import structs
 
 from services.gateway import listening
-from tests.support.gateway import ADMIN_TOKEN, LIMITS, Place, RunningGateway, add_nodes, place
+from services.gateway.settings import GatewaySettings
+from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, place
 from tests.support.gateway_process import gateway_process
 
 SECONDS_MAX = 20.0
@@ -31,8 +31,8 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pla
 async def gateway(servers: Place, *, most: int = 40, per_address: int = 10) -> AsyncIterator[int]:
     await servers.stores.clear()
     await add_nodes(servers)
-    limits = structs.replace(LIMITS, connections_max=most, connections_per_address_max=per_address)
-    running = RunningGateway(servers, limits=limits)
+    settings = GatewaySettings(connections_max=most, connections_per_address_max=per_address)
+    running = RunningGateway(servers, settings=settings)
     await running.start()
     try:
         yield running.port

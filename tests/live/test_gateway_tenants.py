@@ -13,10 +13,9 @@ from msgspec import Struct
 
 from libs.client import Client, RefusedError
 from libs.domain.job import JobEvent
-from libs.domain.tenants import Allowance
 from libs.messages.asks import SubmitAnswered
 from libs.messages.http import TenantWanted
-from services.gateway.gateway import GatewayLimits
+from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
 from tests.support.gateway import Place, RunningGateway, add_nodes, admitted, place, until
 from tests.support.steps import go
@@ -24,7 +23,7 @@ from tests.unit.test_job_spec import COSTLY_PATTERNS, COSTLY_YAML
 
 SECONDS_MAX = 20.0
 OTHERS_SECONDS_MAX = 1.0  # for another tenant's GET while one attacks; it was 28 s
-SMALL = GatewayLimits(heartbeat_seconds=0.2, tenants=Allowance(jobs_open_max=2, priority_max=50))
+SMALL = GatewaySettings(tenant_jobs_open_max=2, tenant_priority_max=50)
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +55,10 @@ class World(Struct):
 
 
 @asynccontextmanager
-async def opened(servers: Place, limits: GatewayLimits | None = None) -> AsyncIterator[World]:
+async def opened(servers: Place, settings: GatewaySettings | None = None) -> AsyncIterator[World]:
     await servers.stores.clear()
     await add_nodes(servers)
-    gateway = RunningGateway(servers, limits=limits or GatewayLimits(heartbeat_seconds=0.2))
+    gateway = RunningGateway(servers, settings=settings)
     await gateway.start()
     try:
         async with gateway.client() as admin, aiohttp.ClientSession() as http:

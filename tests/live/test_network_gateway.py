@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from libs.messages.http import ErrorView
 from libs.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX
 from libs.store.postgres import PostgresStore
-from services.gateway.gateway import GatewayLimits
+from services.gateway.settings import GatewaySettings
 from services.gateway.snapshots import SECONDS as SNAPSHOT_SECONDS
 from tests.support.builders import spec
 from tests.support.gateway import ADMIN_TOKEN, Place, RunningGateway, add_nodes, place, until
@@ -28,7 +28,7 @@ REFUSED_SECONDS_MAX = ACQUIRE_SECONDS_MAX + COMMAND_SECONDS_MAX + 5.0
 RECOVERY_SECONDS_MAX = 15.0
 READS = ("/v1/jobs", "/v1/nodes", "/v1/cluster", "/v1/events")
 STREAMS_MAX = 3
-SILENT = GatewayLimits(heartbeat_seconds=600.0, streams_max=STREAMS_MAX)  # what ends a stream here is no heartbeat
+SILENT = GatewaySettings(streams_max=STREAMS_MAX)
 ROOM_SECONDS_MAX = 10.0
 READERS = 100
 READERS_BYTES_MAX = 300 << 20
@@ -68,7 +68,7 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pla
 
 
 @asynccontextmanager
-async def gateway_over(link: Proxy, servers: Place, limits: GatewayLimits = SILENT) -> AsyncIterator[World]:
+async def gateway_over(link: Proxy, servers: Place, settings: GatewaySettings = SILENT) -> AsyncIterator[World]:
     """A gateway whose store is at the other end of the link."""
     server = servers.stores.server
     parts = urlsplit(server.dsn)
@@ -80,7 +80,7 @@ async def gateway_over(link: Proxy, servers: Place, limits: GatewayLimits = SILE
             )
         )
         linked = structs.replace(servers, stores=structs.replace(servers.stores, gateway=store))
-        gateway = RunningGateway(linked, limits=limits)
+        gateway = RunningGateway(linked, settings=settings, heartbeat_seconds=600.0)  # no heartbeat ends a stream here
         await gateway.start()
         stack.push_async_callback(gateway.stop)
         headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}

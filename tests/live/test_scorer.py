@@ -10,6 +10,7 @@ from libs.domain.job import Job, JobEvent
 from libs.messages.signals import GpuScore, GpusScored
 from libs.service.clock import steady
 from services.scorer import service
+from services.scorer.settings import ScorerSettings
 from tests.support.fleet import Fleet
 from tests.support.nats_server import NatsServer
 from tests.support.postgres import Stores, embedded, stores
@@ -29,7 +30,14 @@ async def scorers(server: NatsServer, of: Stores, *names: str, ahead: list[float
             bus = await stack.enter_async_context(NatsBus.connect(server.url, name=name))
             running.append(
                 asyncio.create_task(
-                    service.run(bus=bus, store=of.scorer, stop=stop, clock=lambda: clock() + ahead[0], name=name)
+                    service.run(
+                        ScorerSettings(),
+                        bus=bus,
+                        store=of.scorer,
+                        stop=stop,
+                        clock=lambda: clock() + ahead[0],
+                        name=name,
+                    )
                 )
             )
         try:

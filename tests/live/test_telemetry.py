@@ -24,6 +24,7 @@ from libs.gpus import GpuWatch, inventory
 from libs.messages.signals import GpuProcess, GpuSample, NodeSampled, RunSample
 from services.telemetry.runs import FoundRun, ProcessRuns, docker_runs
 from services.telemetry.service import Telemetry, run
+from services.telemetry.settings import TelemetrySettings
 from services.telemetry.thinking.attribution import Attribution
 from services.telemetry.threads import LOOK_SECONDS
 from tests.support.engine import need_engine
@@ -224,7 +225,8 @@ async def test_the_service_says_a_sample_each_period_and_shows_it(home: Path, st
 
     await bus.subscribe(NodeSampled, hear)
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
-        tasks.create_task(run(telemetry(home), bus=bus, stop=stop, period_seconds=0.2, admin_port=port))
+        settings = TelemetrySettings(node_id="node-1", home=home, period_seconds=0.2, admin_port=port)
+        tasks.create_task(run(settings, telemetry(home), bus=bus, stop=stop))
         await enough.wait()
         async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/metrics") as answer:
             shown = await answer.text()

@@ -18,7 +18,7 @@ from libs.store import StoreUnavailableError
 from libs.store.migrate import ROLES, migrate
 from libs.store.postgres import PostgresStore
 from services.gateway import service as gateway_service
-from services.gateway.__main__ import GatewayConfig
+from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
 from tests.support.gateway import Place, RunningGateway, place, until
 from tests.support.tls import Authority, Pair, TlsNats, tls_postgres
@@ -44,7 +44,7 @@ def credentials(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
 def connections(**settings: object) -> Connections:
     """As a service has them from its environment."""
     environ = {f"WEFT_{name.upper()}": str(value) for name, value in settings.items()}
-    return load(GatewayConfig, prefix="GATEWAY_", environ=environ).connections
+    return load(GatewaySettings, prefix="GATEWAY_", environ=environ).connections
 
 
 # NATS
@@ -336,7 +336,7 @@ async def test_a_certificate_that_is_renewed_is_shown_without_a_restart(
         ),
         (lambda f: ServerCertificate(str(f / "none"), str(f / "junk")), r"cannot read .*none"),
         (
-            lambda f: load(GatewayConfig, prefix="GATEWAY_", environ={"GATEWAY_TLS_CERT_FILE": "x"}),
+            lambda f: load(GatewaySettings, prefix="GATEWAY_", environ={"GATEWAY_TLS_CERT_FILE": "x"}),
             "a certificate and its key come together",
         ),
     ],

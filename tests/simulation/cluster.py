@@ -3,9 +3,9 @@
 import asyncio
 import contextvars
 import hashlib
-import math
 import random
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -13,7 +13,6 @@ from msgspec import Struct
 from libs.bus import BusError
 from libs.domain.classes import JOB_CLASSES
 from libs.domain.cluster import Capacity, Gpu
-from libs.domain.tenants import Allowance
 from libs.gpus import GpuWatch
 from libs.messages.nodes import NodeReported, ProgressSeen, RunState
 from libs.messages.signals import HostSample, NodeSampled, PoolReviewed, RunSample
@@ -22,22 +21,26 @@ from libs.service import AnswerRaw, Listen, serve
 from libs.store import StoreError
 from libs.store.memory import MemoryStore
 from services.executor import service as executor
-from services.executor.agent import Introduction
 from services.executor.guard.thinking import FenceTimings
 from services.executor.runtime import RuntimeUnavailableError
 from services.executor.runtime.fake import FakeProgress
-from services.executor.thinking.core import ReconcilerTimings
-from services.gateway.gateway import Gateway, GatewayLimits
+from services.executor.settings import ExecutorSettings
+from services.gateway.gateway import Gateway
 from services.gateway.service import SUBMIT_SUBJECT
+from services.gateway.settings import GatewaySettings
 from services.gateway.submissions import answer_submit
 from services.reallocator import service as reallocator
+from services.reallocator.settings import ReallocatorSettings
 from services.scheduler import service as scheduler
-from services.scheduler.thinking.core import Scheduler, Settings
+from services.scheduler.settings import SchedulerSettings
+from services.scheduler.thinking.core import Scheduler
 from services.scheduler.thinking.moving import MoveRules
 from services.scheduler.thinking.picture import POLICY
 from services.scorer import service as scorer
+from services.scorer.settings import ScorerSettings
 from services.scorer.thinking.standings import MeasuredGpus
 from services.telemetry import service as telemetry
+from services.telemetry.settings import TelemetrySettings
 from tests.simulation.database import Database, SimStore
 from tests.simulation.history import History, dice
 from tests.simulation.machine import WALL, Clock, Machine, NodeGuard, SimRuntime
@@ -286,51 +289,57 @@ class Cluster:
 
     def _scheduler(self, clock: Clock) -> Callable[[Life], Awaitable[None]]:
         shape = self.shape
-        settings = Settings(
+        settings = SchedulerSettings(
+            pool=POOL,
             lease_seconds=shape.lease_seconds,
             start_seconds=shape.start_seconds,
             stop_seconds=2 * shape.lease_seconds,
             settle_seconds=shape.settle_seconds,
             patience_seconds=shape.patience_seconds,
-            policy=shape.policy,
-            moves=shape.moves,
+            order=shape.policy.order,
+            placement=shape.policy.placement,
+            backfill=shape.policy.backfill,
+            moves=shape.moves.on,
+            moves_max=shape.moves.at_once_max,
+            moves_every_seconds=shape.moves.every_seconds,
+            move_margin=shape.moves.margin,
+            move_cost_seconds=shape.moves.cost_seconds,
+            leader_seconds=shape.leader_seconds,
+            holds_seconds=shape.holds_seconds,
+            jobs_kept_days=0,
+            nodes_kept_days=0,
         )
 
         async def run(life: Life) -> None:
             await scheduler.run(
-                bus=life.bus,
-                store=life.store,
-                stop=life.stop,
-                pool=POOL,
-                holder=life.place.name,
-                clock=clock,
-                settings=settings,
-                leader_seconds=shape.leader_seconds,
-                holds_seconds=shape.holds_seconds,
+                settings, bus=life.bus, store=life.store, stop=life.stop, holder=life.place.name, clock=clock
             )
 
         return run
 
     def _executor(self, machine: Machine) -> Callable[[Life], Awaitable[None]]:
         shape = self.shape
+        settings = ExecutorSettings(
+            node_id=machine.node_id,
+            pool=POOL,
+            address=machine.node_id,
+            home=Path("unused"),
+            sync_seconds=shape.sync_seconds,
+            fence_seconds=shape.fence_seconds,
+            fence_grace_max=shape.fence_grace_max,
+            drift_seconds=shape.drift_seconds,
+            lease_seconds=shape.lease_seconds,
+            fencing=shape.fencing,
+        )
 
         async def run(life: Life) -> None:
             await executor.run(
+                settings,
                 bus=life.bus,
                 runtime=SimRuntime(machine.engine, life.place),
                 progress=FakeProgress(),
                 keeper=machine.keeper.restarted(),
-                node=Introduction(
-                    node_id=machine.node_id,
-                    pool=POOL,
-                    address=machine.node_id,
-                    capacity=lambda: machine.capacity,
-                    sync_seconds=shape.sync_seconds,
-                ),
-                policy=ReconcilerTimings(
-                    fence_seconds=shape.fence_seconds if shape.fencing else math.inf,
-                    fence_grace_max=shape.fence_grace_max,
-                ),
+                capacity=lambda: machine.capacity,
                 stop=life.stop,
                 clock=machine.clock,
                 jitter=life.dice.random,
@@ -364,7 +373,7 @@ class Cluster:
                 now=clock,
                 clock=self.loop.time,
                 characters=life.characters,
-                limits=GatewayLimits(tenants=Allowance(may_be_unpreemptible=True)),
+                settings=GatewaySettings(tenant_may_be_unpreemptible=True),
             )
 
             async def submit(asked: Any) -> Any:
@@ -388,7 +397,14 @@ class Cluster:
 
     def _scorer(self, clock: Clock) -> Callable[[Life], Awaitable[None]]:
         async def run(life: Life) -> None:
-            await scorer.run(bus=life.bus, store=life.store, stop=life.stop, clock=clock, profile=self._measured())
+            await scorer.run(
+                ScorerSettings(learnt_kept_days=0),
+                bus=life.bus,
+                store=life.store,
+                stop=life.stop,
+                clock=clock,
+                profile=self._measured(),
+            )
 
         return run
 
@@ -401,14 +417,16 @@ class Cluster:
 
     def _reallocator(self, clock: Clock) -> Callable[[Life], Awaitable[None]]:
         async def run(life: Life) -> None:
-            await reallocator.run(bus=life.bus, store=life.store, stop=life.stop, clock=clock, pool=POOL)
+            settings = ReallocatorSettings(pool=POOL)
+            await reallocator.run(settings, bus=life.bus, store=life.store, stop=life.stop, clock=clock)
 
         return run
 
     def _telemetry(self, machine: Machine) -> Callable[[Life], Awaitable[None]]:
         async def run(life: Life) -> None:
             sampler: Any = Sampler(machine, self.loop)
-            await telemetry.run(sampler, bus=life.bus, stop=life.stop, period_seconds=5.0)
+            settings = TelemetrySettings(node_id=machine.node_id, home=Path("unused"), period_seconds=5.0)
+            await telemetry.run(settings, sampler, bus=life.bus, stop=life.stop)
 
         return run
 

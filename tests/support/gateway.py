@@ -22,14 +22,15 @@ from libs.service.keys import ServerCertificate
 from libs.store import GatewayStore, StoreUnavailableError
 from libs.store.migrate import ROLES
 from services.gateway import service
-from services.gateway.gateway import GatewayLimits
+from services.gateway.settings import GatewaySettings
+from services.gateway.tokens import ADMIN_TENANT
 from tests.support.builders import node
 from tests.support.postgres import Server, Stores, stores
 
 ADMIN_TOKEN = "weft_the-token-of-the-administrator"
 WAIT_SECONDS_MAX = 20.0
 LEASE = "scheduler/default"
-LIMITS = GatewayLimits(heartbeat_seconds=0.2)
+HEARTBEAT_SECONDS = 0.2
 
 
 class Place(Struct, frozen=True):
@@ -82,14 +83,14 @@ class RunningGateway:
         self,
         place: Place,
         *,
-        volumes_allowed: tuple[str, ...] = (),
-        limits: GatewayLimits = LIMITS,
+        settings: GatewaySettings | None = None,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
         certificate: ServerCertificate | None = None,
     ) -> None:
         self.store = Outage(place.stores.gateway)
         self._place = place
-        self._volumes_allowed = volumes_allowed
-        self._limits = limits
+        self._settings = settings or GatewaySettings()
+        self._heartbeat_seconds = heartbeat_seconds
         self._certificate = certificate
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -120,16 +121,15 @@ class RunningGateway:
     async def _run(self, listening: "asyncio.Future[int]") -> None:
         async with self._place.bus("gateway") as bus:
             await service.run(
+                structs.replace(self._settings, port=self.port),
                 bus=bus,
                 store=cast(GatewayStore, self.store),
                 stop=self._stop,
                 now=time.time,
                 clock=time.monotonic,
                 characters=lambda count: secrets.token_hex(count)[:count],
-                port=self.port,
-                volumes_allowed=self._volumes_allowed,
-                admin_token=ADMIN_TOKEN,
-                limits=self._limits,
+                tokens={ADMIN_TENANT: ADMIN_TOKEN},
+                heartbeat_seconds=self._heartbeat_seconds,
                 certificate=self._certificate,
                 listens_on=listening.set_result,
             )

@@ -12,6 +12,7 @@ from libs.client import Client
 from libs.domain.job import Job, JobEvent
 from libs.domain.lease import Lease
 from libs.messages.http import ErrorView
+from services.gateway.settings import GatewaySettings
 from tests.support.builders import spec
 from tests.support.gateway import (
     ADMIN_TOKEN,
@@ -77,7 +78,7 @@ async def opened(servers: Place) -> AsyncIterator[World]:
     """Emptied before; the gateway ends with it."""
     await servers.stores.clear()
     lease = await add_nodes(servers)
-    gateway = RunningGateway(servers, volumes_allowed=("/srv/data",))
+    gateway = RunningGateway(servers, settings=GatewaySettings(volumes_allowed=("/srv/data",)))
     await gateway.start()
     async with (
         executors(servers, "node-1", "node-2") as nodes,

@@ -151,8 +151,8 @@ async def opened(kind: str, tmp_path: Path) -> AsyncIterator[Rig]:
         case _:
             need_images(IMAGE, *([IMAGE_WITH_PYTHON] if kind == "docker-beside" else []))
             from services.executor.runtime import RuntimeUnavailableError
-            from services.executor.runtime.docker.container import ContainerSettings
             from services.executor.runtime.docker.runtime import DockerRuntime
+            from services.executor.runtime.docker.settings import ContainerSettings
 
             settings = ContainerSettings(cluster=node_id, pull=False)
             if kind == "docker-beside":  # the engine's update is not used, and neither are rights of our own

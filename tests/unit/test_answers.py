@@ -1,6 +1,7 @@
 """What nodes are answered: each job's part once, as much as one message carries, and nothing that the node has."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,14 +16,14 @@ from libs.messages.asks import RankTuning
 from libs.messages.nodes import JOBS, NodeDesired, NodeReported
 from libs.store.memory import MemoryStore
 from services.executor import service as executor
-from services.executor.agent import Introduction
 from services.executor.keeper import MemoryKeeper
 from services.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime
+from services.executor.settings import ExecutorSettings
 from services.executor.thinking.core import Reconciler, ReconcilerTimings
 from services.executor.thinking.orders import runs_of
 from services.scheduler import service as scheduler
+from services.scheduler.settings import SchedulerSettings
 from services.scheduler.thinking.answers import Answers, digest_of_jobs
-from services.scheduler.thinking.core import Settings
 from services.scheduler.thinking.orders import as_jobs, job_order, run_orders
 from tests.support.builders import job, spec
 from tests.support.nodes import ScriptedNode
@@ -100,22 +101,17 @@ def test_a_job_of_4096_ranks_starts_on_one_node() -> None:
         bus, store, stop, now = MeasuringBus(), MemoryStore(), asyncio.Event(), asyncio.get_running_loop().time
         host = FakeHost(now=now)
         async with asyncio.TaskGroup() as tasks:
-            node = Introduction(
-                node_id="node-1", pool="default", address="127.0.0.1", capacity=lambda: BIG, gap_seconds=0.5
-            )
             tasks.create_task(
-                scheduler.run(
-                    bus=bus, store=store, stop=stop, pool="default", holder="me", clock=now, settings=Settings()
-                )
+                scheduler.run(SchedulerSettings(), bus=bus, store=store, stop=stop, holder="me", clock=now)
             )
             tasks.create_task(
                 executor.run(
+                    ExecutorSettings(node_id="node-1", home=Path("unused")),
                     bus=bus,
                     runtime=FakeRuntime(host),
                     progress=FakeProgress(),
                     keeper=MemoryKeeper(),
-                    node=node,
-                    policy=ReconcilerTimings(),
+                    capacity=lambda: BIG,
                     stop=stop,
                     clock=now,
                     jitter=lambda: 0.5,

@@ -12,8 +12,8 @@ from services.executor.hands import Hands
 from services.executor.home import Home
 from services.executor.node import NodeFacts
 from services.executor.runtime import Limits, Run, RunKey, RuntimeUnavailableError
-from services.executor.runtime.docker.container import ContainerSettings
 from services.executor.runtime.docker.runtime import DockerRuntime
+from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.thinking.core import Action, Kill, Remove, Resize, Start, Terminate
 from tests.support.fake_engine import RESET, FakeEngine, fake_engine
 from tests.support.runs import find, in_state, order

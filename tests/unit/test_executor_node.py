@@ -15,11 +15,11 @@ from services.executor.node import NodeFacts, Refusal, volume_source
 from services.executor.runtime import Limits, RunKey
 from services.executor.runtime.docker.container import (
     LOG_BY_FILE,
-    ContainerSettings,
     Joined,
     container_arguments,
     injection_for,
 )
+from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.runtime.limits.cgroup import CgroupsV1, CgroupsV2, NoCgroups, find_cgroups
 from services.executor.thinking.core import Memory, Stop
 from tests.support.runs import order

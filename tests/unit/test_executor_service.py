@@ -3,17 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from libs.bus.memory import MemoryBus
 from libs.domain.cluster import Capacity
 from libs.messages.nodes import EndReason, LogRead, ProgressSeen, ReadLog, StartRun
 from services.executor import service
-from services.executor.agent import Introduction
 from services.executor.keeper import MemoryKeeper
 from services.executor.runtime import RunKey
 from services.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime, Program
-from services.executor.thinking.core import ReconcilerTimings
+from services.executor.settings import ExecutorSettings
 from tests.support.control_plane import ControlPlane
 from tests.support.runs import order
 from tests.support.virtual_time import run_virtually
@@ -38,14 +38,12 @@ class World:
         stop = asyncio.Event()
         running = asyncio.create_task(
             service.run(
+                ExecutorSettings(node_id="node-1", home=Path("unused")),
                 bus=self.bus,
                 runtime=FakeRuntime(self.host),
                 progress=self.progress,
                 keeper=self.keeper,
-                node=Introduction(
-                    node_id="node-1", pool="default", address="127.0.0.1", capacity=lambda: self.capacity
-                ),
-                policy=ReconcilerTimings(),
+                capacity=lambda: self.capacity,
                 stop=stop,
                 clock=asyncio.get_running_loop().time,
                 jitter=lambda: 0.5,

@@ -17,6 +17,7 @@ from libs.service import load
 from services.cli import up
 from services.executor import __main__ as executor
 from services.telemetry import __main__ as telemetry
+from services.telemetry.settings import TelemetrySettings
 from tests.support.hung_driver import PATIENCE_SECONDS, a_driver_that_hangs
 
 ROOT = Path(__file__).parents[2]
@@ -85,9 +86,7 @@ async def test_a_driver_that_answers_late_tells_its_gpus_unless_emulated_ones_ar
 
 async def test_telemetry_measures_gpus_whose_driver_answered_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "inventory_in_time", partial(inventory_in_time, seconds_max=0.05))
-    config = load(
-        telemetry.TelemetryConfig, prefix="TELEMETRY_", environ={"TELEMETRY_NODE_ID": "n", "TELEMETRY_HOME": "."}
-    )
+    config = load(TelemetrySettings, prefix="TELEMETRY_", environ={"TELEMETRY_NODE_ID": "n", "TELEMETRY_HOME": "."})
     with a_driver_that_hangs() as driver:
         watched = await telemetry.watch(config, stop=asyncio.Event())
         assert await watched.sample() == ()
@@ -106,9 +105,7 @@ def test_a_process_ends_though_its_driver_still_hangs() -> None:
 
 
 async def test_telemetry_that_waits_for_a_driver_ends_when_told_to() -> None:
-    config = load(
-        telemetry.TelemetryConfig, prefix="TELEMETRY_", environ={"TELEMETRY_NODE_ID": "n", "TELEMETRY_HOME": "."}
-    )
+    config = load(TelemetrySettings, prefix="TELEMETRY_", environ={"TELEMETRY_NODE_ID": "n", "TELEMETRY_HOME": "."})
     stop = asyncio.Event()
     asyncio.get_running_loop().call_later(0.05, stop.set)
     with a_driver_that_hangs():

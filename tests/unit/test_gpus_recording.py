@@ -21,7 +21,8 @@ from libs.gpus.record import main as record
 from libs.gpus.recording import RecordingError, load
 from libs.gpus.replay import ReplayedGpus
 from libs.service import load as load_settings
-from services.telemetry.__main__ import TelemetryConfig, watch
+from services.telemetry.__main__ import watch
+from services.telemetry.settings import TelemetrySettings
 from tests.support.hung_driver import a_driver_that_hangs
 
 ROOT = Path(__file__).parents[2]
@@ -184,7 +185,7 @@ async def test_telemetry_is_told_to_replay_by_a_setting(tmp_path: Path, caplog: 
     path = tmp_path / "a.jsonl"
     recorded(path)
     environ = {"TELEMETRY_NODE_ID": "n", "TELEMETRY_HOME": str(tmp_path), "TELEMETRY_REPLAY": str(path)}
-    gpus = await watch(load_settings(TelemetryConfig, prefix="TELEMETRY_", environ=environ), stop=asyncio.Event())
+    gpus = await watch(load_settings(TelemetrySettings, prefix="TELEMETRY_", environ=environ), stop=asyncio.Event())
     gpus.seconds_max = 10
     assert [(one.uuid, one.provider) for one in await gpus.sample()] == [("GPU-0", "replayed"), ("GPU-1", "replayed")]
     assert f"{path} is replayed (recorded from fake)" in caplog.text

@@ -10,10 +10,10 @@ from libs.messages.nodes import RunState
 from services.executor.home import Home
 from services.executor.node import NodeFacts
 from services.executor.runtime import RunKey
-from services.executor.runtime.docker.container import ContainerSettings
 from services.executor.runtime.docker.engine import DockerEngine
 from services.executor.runtime.docker.images import Images
 from services.executor.runtime.docker.runtime import DockerRuntime
+from services.executor.runtime.docker.settings import ContainerSettings
 from tests.support.fake_engine import FakeEngine, fake_engine
 from tests.support.runs import in_state, order
 

@@ -25,9 +25,9 @@ def log(name: str, grains: int, *, age: float = 0.0, held: bool = False, dropped
 
 
 def limits(**fields: float) -> RetentionLimits:
-    bounds = {"kept_seconds": 0, "log_bytes_max": 0, "logs_bytes_max": 0, **fields}
+    bounds = {"logs_kept_days": 0, "log_bytes_max": 0, "logs_bytes_max": 0, **fields}
     return RetentionLimits(
-        kept_seconds=bounds["kept_seconds"],
+        logs_kept_days=bounds["logs_kept_days"],
         log_bytes_max=int(bounds["log_bytes_max"]),
         logs_bytes_max=int(bounds["logs_bytes_max"]),
     )
@@ -35,7 +35,7 @@ def limits(**fields: float) -> RetentionLimits:
 
 def test_old_logs_of_ended_runs_go_and_those_of_live_runs_stay() -> None:
     logs = [log("old", 1, age=15 * DAY), log("live", 1, age=90 * DAY, held=True), log("new", 1, age=DAY)]
-    assert decide(logs, limits(kept_seconds=14 * DAY), now=NOW) == [Removal("old")]
+    assert decide(logs, limits(logs_kept_days=14), now=NOW) == [Removal("old")]
 
 
 def test_without_limits_nothing_is_dropped() -> None:
@@ -74,7 +74,7 @@ def test_when_live_runs_alone_are_over_the_nodes_limit_the_longest_lose_of_their
 )
 def test_what_is_left_is_within_the_limits(logs: list[tuple[int, bool, float]], one: int, all_logs: int) -> None:
     found = [log(f"log-{n}", size, held=held, age=age * DAY) for n, (size, held, age) in enumerate(logs)]
-    bounds = limits(kept_seconds=14 * DAY, log_bytes_max=one * GRAIN, logs_bytes_max=all_logs * GRAIN)
+    bounds = limits(logs_kept_days=14, log_bytes_max=one * GRAIN, logs_bytes_max=all_logs * GRAIN)
     deeds = decide(found, bounds, now=NOW)
     removed = {deed.name for deed in deeds if isinstance(deed, Removal)}
     cuts = {deed.name: deed.begins for deed in deeds if isinstance(deed, Cut)}
@@ -133,7 +133,7 @@ def test_a_removed_log_is_missing_and_one_that_is_held_is_not_removed(home: Home
         Path(home.log(key)).write_bytes(b"words")
         os.utime(home.log(key), (NOW - 20 * DAY, NOW - 20 * DAY))
     Path(f"{home.log(OTHER)}.at").write_bytes(b"{}")
-    Retention(home, limits(kept_seconds=14 * DAY)).look({KEY}, now=NOW)
+    Retention(home, limits(logs_kept_days=14)).look({KEY}, now=NOW)
     assert os.listdir(home.logs) == [f"{KEY}.log"]
     assert home.read_log(OTHER, offset=0, limit=10, known=False, over=True).missing
 
@@ -161,7 +161,7 @@ class Node:
         self.restart()
 
     def restart(self) -> None:
-        self.retention = Retention(self.home, limits(kept_seconds=14 * DAY), clock=lambda: self.at)
+        self.retention = Retention(self.home, limits(logs_kept_days=14), clock=lambda: self.at)
         self.goes_on(0)
 
     def goes_on(self, seconds: float, *, jump: float = 0.0) -> None:
@@ -211,7 +211,7 @@ def test_a_clock_that_goes_back_drops_no_log_and_is_gone_by_from_then_on(node: N
 
 
 def test_a_clock_that_is_ahead_does_not_lift_the_limit_of_all_logs(home: Home) -> None:
-    keeping = Retention(home, limits(kept_seconds=14 * DAY, logs_bytes_max=2 * GRAIN), clock=lambda: 0.0)
+    keeping = Retention(home, limits(logs_kept_days=14, logs_bytes_max=2 * GRAIN), clock=lambda: 0.0)
     keeping.look(set(), now=NOW)
     Path(home.log(KEY)).write_bytes(numbered(4))
     keeping.look(set(), now=NOW + 20 * DAY)
@@ -220,7 +220,7 @@ def test_a_clock_that_is_ahead_does_not_lift_the_limit_of_all_logs(home: Home) -
 
 def test_while_it_is_not_known_what_runs_nothing_is_removed(home: Home) -> None:
     Path(home.log(KEY)).write_bytes(b"words")
-    Retention(home, limits(kept_seconds=1)).look(None, now=NOW + 1e9)
+    Retention(home, limits(logs_kept_days=1 / DAY)).look(None, now=NOW + 1e9)
     assert os.path.exists(home.log(KEY))
 
 
@@ -245,5 +245,5 @@ def test_what_a_job_put_where_its_log_was_is_left_alone(home: Home, tmp_path: Pa
     precious.write_bytes(numbered(4))
     os.symlink(precious, home.log(KEY))
     os.mkfifo(home.log(OTHER))
-    Retention(home, limits(log_bytes_max=GRAIN, kept_seconds=1)).look({KEY, OTHER}, now=NOW)
+    Retention(home, limits(log_bytes_max=GRAIN, logs_kept_days=1 / DAY)).look({KEY, OTHER}, now=NOW)
     assert os.stat(precious).st_blocks * 512 >= 4 * GRAIN

@@ -9,7 +9,7 @@ from libs.domain.job import Allocation, CauseCode, JobEvent, JobState
 from libs.messages.asks import AskKind
 from libs.messages.nodes import EndReason
 from libs.planning.explain import explain
-from services.scheduler.__main__ import SchedulerConfig
+from services.scheduler.settings import SchedulerSettings
 from services.scheduler.thinking.core import Settings
 from services.scheduler.thinking.picture import Picture
 from services.scheduler.thinking.reaper import Reaper
@@ -404,7 +404,7 @@ def test_what_ends_just_in_time_ends_as_it_was_meant_to() -> None:
 
 def test_the_time_to_stop_must_outlast_the_lease() -> None:
     with pytest.raises(ValueError, match="stop_seconds 150 must be more than lease_seconds 150"):
-        SchedulerConfig(stop_seconds=150.0, lease_seconds=150.0)
+        SchedulerSettings(stop_seconds=150.0, lease_seconds=150.0)
 
 
 # what comes late

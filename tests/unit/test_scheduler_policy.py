@@ -11,7 +11,7 @@ from libs.planning.explain import explain
 from libs.planning.order.las import PATIENCE_SECONDS
 from libs.planning.policy import ORDERS, PLACEMENTS, Policy
 from libs.service.config import SettingsError, load
-from services.scheduler.__main__ import SchedulerConfig
+from services.scheduler.settings import SchedulerSettings
 from services.scheduler.thinking.core import Settings
 from services.scheduler.thinking.keeping import pickled, unpickled
 from tests.support.scheduler import World, world
@@ -43,16 +43,16 @@ def waiting_for(w: World, job_id: str) -> Any:
 
 
 def test_names_come_from_the_settings_and_an_unknown_one_is_one_error_that_names_it() -> None:
-    assert load(SchedulerConfig, prefix="SCHEDULER_", environ={}).policy == Policy("priority", "weft-best", "easy")
+    assert load(SchedulerSettings, prefix="SCHEDULER_", environ={}).policy == Policy("priority", "weft-best", "easy")
     environ = {"SCHEDULER_ORDER": "las", "SCHEDULER_PLACEMENT": "pal", "SCHEDULER_BACKFILL": "none"}
-    assert load(SchedulerConfig, prefix="SCHEDULER_", environ=environ).policy == Policy("las", "pal", "none")
+    assert load(SchedulerSettings, prefix="SCHEDULER_", environ=environ).policy == Policy("las", "pal", "none")
     for setting, told in (
         ("ORDER", "no such order as 'fastest'; there are fifo, srtf, las, drf, priority"),
         ("PLACEMENT", "no such placement as 'fastest'; there are packed, "),
         ("BACKFILL", "no such backfill as 'fastest'; there are none, easy, conservative"),
     ):
         with pytest.raises(SettingsError) as caught:
-            load(SchedulerConfig, prefix="SCHEDULER_", environ={f"SCHEDULER_{setting}": "fastest"})
+            load(SchedulerSettings, prefix="SCHEDULER_", environ={f"SCHEDULER_{setting}": "fastest"})
         assert str(caught.value).startswith(f"SCHEDULER_{setting}: {told}")
 
 

@@ -16,7 +16,8 @@ from libs.messages.signals import NodeSampled
 from libs.service.config import read_secret
 from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
-from services.scorer.measuring import Measuring, MeasuringSettings
+from services.scorer.measuring import Measuring
+from services.scorer.settings import ScorerSettings
 from tests.support.benchmarks import bench_job, bench_node, gpu, measurement
 from tests.support.builders import job
 
@@ -65,7 +66,7 @@ NODES = [bench_node("node-1"), bench_node("node-2"), bench_node("node-3")]
 def measuring(
     gateway: Gateway, store: Ended, *, token: Callable[[], str] | None = lambda: "secret", **settings: object
 ) -> Measuring:
-    return Measuring(bus=gateway, store=store, token=token, settings=MeasuringSettings(**settings))  # type: ignore[arg-type]
+    return Measuring(bus=gateway, store=store, token=token, settings=ScorerSettings(**settings))  # type: ignore[arg-type]
 
 
 async def test_what_is_due_is_submitted_with_the_token_and_a_key() -> None:

@@ -12,6 +12,7 @@ from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, NodeSampl
 from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
 from services.scorer import service
+from services.scorer.settings import ScorerSettings
 from tests.support.fleet import Fleet
 from tests.support.virtual_time import run_virtually
 
@@ -62,7 +63,9 @@ class World:
 
     async def begin(self, *names: str) -> None:
         for name in names:
-            running = service.run(bus=self.bus, store=self.store, stop=asyncio.Event(), clock=self.clock, name=name)
+            running = service.run(
+                ScorerSettings(), bus=self.bus, store=self.store, stop=asyncio.Event(), clock=self.clock, name=name
+            )
             self.living[name] = asyncio.create_task(running)
             await asyncio.sleep(0.1)
 

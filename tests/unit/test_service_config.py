@@ -10,8 +10,18 @@ from libs.service import Connections, SettingsError, load
 from libs.service.config import read_secret
 
 
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    log_bytes_max: Annotated[int, msgspec.Meta(ge=0)] = 7
+    logs: str = ""
+
+    def __post_init__(self) -> None:
+        if self.logs == "none":
+            raise ValueError("logs is not none")
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     connections: Connections
+    limits: Limits = Limits()
     pool: str
     tick_seconds: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     admin_port: int | None = None
@@ -59,6 +69,16 @@ def test_own_settings_come_from_the_prefix_and_shared_ones_from_weft() -> None:
         gpus=(0, 2, 3),
         weights={"locality": 0.5},
     )
+
+
+def test_a_group_of_settings_is_read_from_the_same_prefix() -> None:
+    config = load_from(SCHEDULER_POOL="a", SCHEDULER_LOG_BYTES_MAX="9", SCHEDULER_LOGS="here")
+    assert config.limits == Limits(log_bytes_max=9, logs="here")
+    assert faults_of(SCHEDULER_POOL="a", SCHEDULER_LIMITS="9") == ["SCHEDULER_LIMITS is not a setting"]
+    assert faults_of(SCHEDULER_POOL="a", SCHEDULER_LOGS="none") == ["logs is not none"]
+    assert faults_of(SCHEDULER_POOL="a", SCHEDULER_LOG_BYTES_MAX="-1") == [
+        "SCHEDULER_LOG_BYTES_MAX: Expected `int` >= 0"
+    ]
 
 
 def test_what_is_not_set_or_empty_has_its_default() -> None:

@@ -27,6 +27,7 @@ from services.executor.runtime import RunKey
 
 logger = logging.getLogger(__name__)
 
+DAY = 86400.0
 GRAIN = 1 << 20  # holes begin and end at multiples of this: no file system has larger blocks
 SWEEP_SECONDS = 15.0
 AHEAD_SECONDS = 86400.0  # by which a clock may go ahead, or a node be off, before its ages are doubted
@@ -38,11 +39,11 @@ NOT_HERE = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.ETXTBSY
 
 
 class RetentionLimits(Struct, frozen=True, kw_only=True):
-    """Seconds after its end; bytes of one run's log; bytes of all logs of the node. 0: no such limit."""
+    """Settings of the executor: how many logs a node keeps, and for how long. 0 means no such limit."""
 
-    kept_seconds: float = 14 * 86400.0
-    log_bytes_max: int = 1 << 30
-    logs_bytes_max: int = 0  # 0: a fifth of the file system
+    logs_kept_days: float = 14.0  # after the run's end
+    log_bytes_max: int = 1 << 30  # of one run's log its newest bytes are kept
+    logs_bytes_max: int = 0  # of all logs; 0: a fifth of their file system
 
 
 class Log(Struct, frozen=True, kw_only=True):
@@ -71,7 +72,7 @@ def decide(logs: Iterable[Log], limits: RetentionLimits, *, now: float) -> list[
     removals: list[Removal | Cut] = []
     kept: list[Log] = []
     for log in sorted(logs, key=lambda log: (log.written_at, log.name)):
-        old = limits.kept_seconds > 0 and now - log.written_at > limits.kept_seconds
+        old = 0 < limits.logs_kept_days * DAY < now - log.written_at
         if old and not log.held:
             removals.append(Removal(log.name))
         else:
@@ -224,7 +225,7 @@ class Retention:
     def _sweep(self, held: set[str] | None, limits: RetentionLimits, now: float) -> None:
         names = [name.removesuffix(".log") for name in os.listdir(self._home.logs) if name.endswith(".log")]
         if self._doubt.look(now):
-            limits = replace(limits, kept_seconds=0)
+            limits = replace(limits, logs_kept_days=0)
         elif self._checkpoints is not None and held is not None:
             keys = (RunKey.parse(name) for name in held)
             self._checkpoints.sweep({key.job_id for key in keys if key is not None}, now=now)

@@ -14,6 +14,7 @@ from services.executor.environment import RunFacts, environment
 from services.executor.node import NodeFacts, Refusal, gpus_of, volume_source
 from services.executor.runtime import RunKey
 from services.executor.runtime.docker.labels import labels
+from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.runtime.limits.rounding import CPU_STEPS, MEMORY_BYTES_MIN, quota
 
 # Never rotate, whatever the engine's own default: that would lose what was not yet copied.
@@ -28,23 +29,6 @@ CHECKPOINTS_INSIDE = "/weft/checkpoints"
 RUN_INSIDE = "/weft/run"
 SLOWDOWNS_INSIDE = "/weft/emulated"
 READ_BY_THE_HOOK = frozenset({"NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_IMEX_CHANNELS"})
-
-
-class ContainerSettings(Struct, frozen=True, kw_only=True):
-    """How this node's owner wants containers made."""
-
-    cluster: str = "weft"  # containers of another cluster on the same engine are not ours
-    job_network: str = ""  # "": one for each gang; "host"; or the name of one that all jobs join
-    gpu_injection: str = "auto"  # cdi, nvidia, devices, or auto
-    user: str = ""  # "": the image's own
-    pids_max: int = 8192
-    pull: bool = True
-    pull_seconds_max: float = 900.0
-    images_kept_seconds: float = 0.0  # after the last use of an image that this node fetched; 0: for ever
-    engine_files: bool = True  # copy output from the engine's own files, where they can be reached, and shorten them
-    limits_by: str = "auto"  # how limits change: engine (its update), files (of the control groups), or auto
-    egress_by: str = "auto"  # direct, helper, off, or auto: the first of them that works
-    egress_image: str = ""  # of the helper, with Python; "": the executor's own
 
 
 class Joined(Struct, frozen=True, kw_only=True):
@@ -122,7 +106,7 @@ def container_arguments(
         "command": list(order.command) or None,
         "name": container_name(key),
         "hostname": None if on_host else container_name(key)[:63],
-        "user": settings.user or None,
+        "user": settings.job_user or None,
         "working_dir": order.workdir,
         "environment": _environment(order, gpus, joined, injection),
         "labels": labels(key, node_id=node.node_id, cluster=settings.cluster, grace=order.grace),

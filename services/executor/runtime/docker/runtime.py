@@ -27,11 +27,12 @@ from services.executor.logs.enginelog import FileCopy, engine_file, engine_folde
 from services.executor.logs.logcopy import LogCopy, position_path, read_position
 from services.executor.node import NodeFacts, Refusal
 from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
-from services.executor.runtime.docker.container import HOST_NETWORK, ContainerSettings, injection_for
+from services.executor.runtime.docker.container import HOST_NETWORK, injection_for
 from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError, MissingError
 from services.executor.runtime.docker.images import Images
 from services.executor.runtime.docker.labels import grace_of, key_of, of_node
 from services.executor.runtime.docker.networks import Networks
+from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.runtime.docker.starter import Starter, keep
 from services.executor.runtime.limits.egress import find_egress
 from services.executor.runtime.limits.rates import EgressRates
@@ -80,7 +81,7 @@ class DockerRuntime:
         self._changed = asyncio.Event()
         self._looking = asyncio.Lock()
         self._networks = Networks(engine, node, settings)
-        self._images = Images(engine, str(home.images), kept_seconds=settings.images_kept_seconds)
+        self._images = Images(engine, str(home.images), kept_seconds=settings.images_kept_days * 86400.0)
         self._starter = Starter(
             engine,
             home,

@@ -14,7 +14,6 @@ from services.executor.runtime import RunKey, RuntimeUnavailableError
 from services.executor.runtime.docker.container import (
     LOG_BY_ASKING,
     LOG_BY_FILE,
-    ContainerSettings,
     container_arguments,
     container_name,
 )
@@ -22,6 +21,7 @@ from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, Engi
 from services.executor.runtime.docker.images import Images
 from services.executor.runtime.docker.labels import key_of
 from services.executor.runtime.docker.networks import Networks
+from services.executor.runtime.docker.settings import ContainerSettings
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Protocol
 
 from services.executor.runtime import RuntimeUnavailableError
-from services.executor.runtime.docker.container import ContainerSettings
 from services.executor.runtime.docker.engine import DockerEngine, EngineRefusedError
+from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.runtime.limits import shaping
 
 logger = logging.getLogger(__name__)

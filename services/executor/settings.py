@@ -1,0 +1,65 @@
+"""The executor's settings: EXECUTOR_… in the environment, and WEFT_… for what all services share."""
+
+from pathlib import Path
+
+import msgspec
+
+from libs.service import Connections
+from services.executor.logs.retention import GRAIN, RetentionLimits
+from services.executor.runtime.docker.settings import ContainerSettings
+
+DRIFT_SECONDS_MIN = 1.0
+LOG_BYTES_LEAST = 2 * GRAIN
+
+
+class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    connections: Connections = Connections()
+    node_id: str
+    pool: str = "default"
+    address: str = "127.0.0.1"  # where other nodes reach this one
+    rack: str = ""  # nodes that name the same rack are nearer to each other than to all others
+    home: Path
+    checkpoints: Path | None = None  # None: in the home
+    runtime: str = "process"  # or docker
+    emulated_gpus: int = 0
+    cpus: float = 0.0  # 0: as the host has
+    memory: int = 0
+    volumes_allowed: tuple[str, ...] = ()
+    sync_seconds: float = 2.0
+    fence_seconds: float = 90.0
+    fence_grace_max: float = 30.0
+    drift_seconds: float = 10.0  # how late the clocks and the ticks of a node may be; half of it the guard waits
+    fencing: bool = True  # false, for the experiment that proves the audit: jobs may run twice
+    guard: bool = True  # false, likewise: nothing fences an executor that hangs
+    lease_seconds: float = 150.0  # as the scheduler has it
+    stop_jobs_on_exit: bool = False
+    logs: RetentionLimits = RetentionLimits()
+    checkpoints_kept_days: float = 0.0  # after a node had a run of the job last; 0: for ever
+    admin_host: str = "127.0.0.1"
+    admin_port: int | None = None
+    cgroups: bool = True  # of processes
+    ignore_images: bool = False  # by processes
+    containers: ContainerSettings = ContainerSettings()
+
+    def __post_init__(self) -> None:
+        if self.drift_seconds < DRIFT_SECONDS_MIN:
+            raise ValueError(
+                f"drift_seconds {self.drift_seconds:g} is less than the {DRIFT_SECONDS_MIN:g} of the ticks"
+            )
+        held = self.fence_seconds + self.fence_grace_max + self.drift_seconds
+        if self.fencing and held >= self.lease_seconds:
+            raise ValueError(
+                f"fence_seconds + fence_grace_max + drift_seconds = {held:g} must be less than"
+                f" lease_seconds = {self.lease_seconds:g}, or a job could run twice"
+            )
+        if self.sync_seconds * 3 > self.fence_seconds:
+            raise ValueError(f"fence_seconds {self.fence_seconds:g} leaves no time for three syncs")
+        logs = self.logs
+        if 0 < logs.log_bytes_max < LOG_BYTES_LEAST or 0 < logs.logs_bytes_max < LOG_BYTES_LEAST:
+            raise ValueError(f"log_bytes_max and logs_bytes_max are 0 or at least {LOG_BYTES_LEAST}")
+        if logs.logs_kept_days < 0 or logs.log_bytes_max < 0 or logs.logs_bytes_max < 0:
+            raise ValueError("logs_kept_days, log_bytes_max and logs_bytes_max are not negative")
+        if self.containers.images_kept_days < 0 or self.checkpoints_kept_days < 0:
+            raise ValueError("images_kept_days and checkpoints_kept_days are not negative")
+        if self.runtime not in ("process", "docker"):
+            raise ValueError(f"runtime is process or docker, not {self.runtime}")

@@ -1,0 +1,78 @@
+"""The gateway's settings: GATEWAY_… in the environment, and WEFT_… for what all services share."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from libs.domain.tenants import Allowance
+from libs.messages.http import LIMIT_MAX, PRIORITY_MAX
+from libs.service import Connections
+from services.gateway.thinking.rates import Rate
+
+PerSecond = Annotated[float, Meta(ge=0)]
+Burst = Annotated[float, Meta(ge=1)]
+Bound = Annotated[int, Meta(ge=0, le=LIMIT_MAX)]
+
+
+class GatewaySettings(Struct, frozen=True, kw_only=True):
+    """`reads` (GET) and `changes` (all else) are counted for each tenant, `refusals` (unknown tokens) for each address;
+    0 a second means no bound. `tenant_…` is what each tenant may take unless an administrator chose otherwise. With
+    `tls_cert_file` and `tls_key_file` the gateway serves HTTPS alone.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8470
+    admin_host: str = "127.0.0.1"
+    admin_port: int | None = None
+    admin_token_file: str = ""
+    scorer_token_file: str = ""
+    default_pool: str = "default"
+    volumes_allowed: tuple[str, ...] = ()
+    pg_connections: int = 8
+    connections_max: int = 4096
+    connections_per_address_max: Annotated[int, Meta(ge=1)] = 1024
+    reads_at_once_max: Annotated[int, Meta(ge=1)] = 2
+    streams_max: int = 1024
+    streams_per_tenant_max: int = 256
+    reads_per_second: PerSecond = 2000.0
+    reads_burst: Burst = 10_000.0
+    changes_per_second: PerSecond = 2000.0
+    changes_burst: Burst = 10_000.0
+    refusals_per_second: PerSecond = 5.0
+    refusals_burst: Burst = 50.0
+    tokens_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after they were revoked or expired; 0: for ever
+    tenant_jobs_open_max: Bound = 20_000
+    tenant_spec_bytes_max: Bound = 64 << 20
+    tenant_priority_max: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)] = 100
+    tenant_may_be_unpreemptible: bool = False
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    connections: Connections = Connections()
+
+    def __post_init__(self) -> None:
+        relative = [path for path in self.volumes_allowed if not path.startswith("/")]
+        if relative:
+            raise ValueError(f"GATEWAY_VOLUMES_ALLOWED: {relative[0]} is not an absolute path")
+        if bool(self.tls_cert_file) != bool(self.tls_key_file):
+            raise ValueError("GATEWAY_TLS_CERT_FILE and GATEWAY_TLS_KEY_FILE: a certificate and its key come together")
+
+    @property
+    def reads(self) -> Rate:
+        return Rate(self.reads_per_second, self.reads_burst)
+
+    @property
+    def changes(self) -> Rate:
+        return Rate(self.changes_per_second, self.changes_burst)
+
+    @property
+    def refusals(self) -> Rate:
+        return Rate(self.refusals_per_second, self.refusals_burst)
+
+    @property
+    def tenants(self) -> Allowance:
+        return Allowance(
+            jobs_open_max=self.tenant_jobs_open_max,
+            spec_bytes_max=self.tenant_spec_bytes_max,
+            priority_max=self.tenant_priority_max,
+            may_be_unpreemptible=self.tenant_may_be_unpreemptible,
+        )

@@ -1,0 +1,95 @@
+"""The scheduler's settings: SCHEDULER_… in the environment, in seconds where they are times."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from libs.planning.policy import Policy
+from libs.service.config import Connections
+from services.scheduler.thinking.core import Settings
+from services.scheduler.thinking.history import HistoryRetention
+from services.scheduler.thinking.moving import MoveRules
+from services.scheduler.thinking.picture import POLICY
+
+DAY = 86400.0
+
+
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Orders, placements and backfills are given by their names.
+
+    `core` is what a recorded history carries. Its names stay as they are in old histories, so it is made from these
+    settings instead of being a part of them.
+    """
+
+    connections: Connections = Connections()
+    pool: str = "default"
+    order: str = POLICY.order
+    placement: str = POLICY.placement
+    backfill: str = POLICY.backfill
+    locality_penalty: Annotated[float, Meta(ge=1)] = 1.7
+    rack_penalty: Annotated[float, Meta(ge=1)] = 1.0
+    lease_seconds: float = 150.0
+    start_seconds: float = 900.0
+    stop_seconds: float = 300.0
+    settle_seconds: float = 10.0
+    patience_seconds: float = 300.0
+    moves: bool = True
+    moves_max: Annotated[int, Meta(ge=0)] = 4
+    moves_every_seconds: Annotated[float, Meta(gt=0)] = 10.0
+    move_margin: Annotated[float, Meta(ge=1)] = 2.0
+    move_cost_seconds: Annotated[float, Meta(ge=0)] = 60.0
+    leader_seconds: float = 6.0
+    holds_seconds: Annotated[float, Meta(ge=0)] = 3600.0  # while the store is away; 0: nodes are left to their fences
+    history_seconds: float = 7 * DAY
+    history_bytes: int = 1 << 30
+    jobs_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after their end; 0: for ever
+    nodes_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after they were lost; 0: for ever
+    admin_port: int | None = None
+    admin_host: str = "127.0.0.1"
+
+    def __post_init__(self) -> None:
+        try:
+            _ = self.policy
+        except ValueError as error:
+            field, _, reason = str(error).partition(": ")
+            raise ValueError(f"SCHEDULER_{field.upper()}: {reason}") from error
+        if 0 < self.jobs_kept_days * DAY < self.history_seconds:
+            raise ValueError(
+                f"jobs_kept_days {self.jobs_kept_days:g} must not be less than history_seconds"
+                f" {self.history_seconds:g}: a history refers to the specifications of its jobs"
+            )
+        if self.stop_seconds <= self.lease_seconds:
+            raise ValueError(
+                f"stop_seconds {self.stop_seconds:g} must be more than lease_seconds {self.lease_seconds:g}: a silent"
+                " node is lost first, and then nothing of its runs is waited for"
+            )
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.order, self.placement, self.backfill)
+
+    @property
+    def core(self) -> Settings:
+        return Settings(
+            policy=self.policy,
+            locality_penalty=self.locality_penalty,
+            rack_penalty=self.rack_penalty,
+            lease_seconds=self.lease_seconds,
+            start_seconds=self.start_seconds,
+            stop_seconds=self.stop_seconds,
+            settle_seconds=self.settle_seconds,
+            patience_seconds=self.patience_seconds,
+            moves=MoveRules(
+                on=self.moves,
+                margin=self.move_margin,
+                at_once_max=self.moves_max,
+                cost_seconds=self.move_cost_seconds,
+                every_seconds=self.moves_every_seconds,
+            ),
+            nodes_kept_seconds=self.nodes_kept_days * DAY or None,
+        )
+
+    @property
+    def retention(self) -> HistoryRetention:
+        return HistoryRetention(seconds=self.history_seconds, bytes=self.history_bytes)

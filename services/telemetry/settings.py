@@ -1,0 +1,31 @@
+"""The settings of telemetry: TELEMETRY_… in the environment."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from libs.service import Connections
+
+
+class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`home`, `runtime`, `cluster` and `emulated_gpus` are as the executor of the node has them.
+
+    `cluster`: whose containers on this engine are the node's; empty: those of every cluster with a node of this name.
+    `dcgm_names`: show GPUs under the names of NVIDIA's DCGM exporter as well.
+    `replay`: a file of `libs.gpus.record`, whose GPUs are shown instead of this machine's.
+    """
+
+    connections: Connections = Connections()
+    node_id: str
+    pool: str = "default"
+    home: Path
+    runtime: Literal["process", "docker"] = "process"
+    cluster: str = ""
+    emulated_gpus: Annotated[int, Meta(ge=0)] = 0
+    replay: Path | None = None
+    period_seconds: Annotated[float, Meta(gt=0)] = 1.0
+    admin_port: int | None = None
+    admin_host: str = "127.0.0.1"
+    dcgm_names: bool = False
