@@ -18,17 +18,18 @@ from libs.gpus import inventory_in_time
 from libs.service import load, main
 from libs.service.keys import nats_keys
 from services.executor import service
+from services.executor.boot import boot_clock, boot_id
 from services.executor.capacity import capacity
 from services.executor.checkpoints import Checkpoints
 from services.executor.guard import thinking as guard
 from services.executor.guard.files import GuardOrders
 from services.executor.guard.watch import guarded
 from services.executor.home import Home
-from services.executor.keeper import FileKeeper, HomeTakenError, boot_clock, boot_id
+from services.executor.keeper import FileKeeper, HomeTakenError
 from services.executor.logs.retention import Retention
 from services.executor.node import NodeFacts
 from services.executor.progress import ProgressReader
-from services.executor.runtime import Runtime, RuntimeUnavailableError
+from services.executor.runs import Runtime, RuntimeUnavailableError
 from services.executor.settings import ExecutorSettings
 from services.executor.silence import Silence, SilentBus
 

@@ -15,7 +15,7 @@ from services.executor.hands import Hands
 from services.executor.keeper import Keeper
 from services.executor.metrics import ExecutorGauges
 from services.executor.progress import ProgressSource
-from services.executor.runtime import Run, Runtime, RuntimeUnavailableError
+from services.executor.runs import Run, Runtime, RuntimeUnavailableError
 from services.executor.settings import ExecutorSettings
 from services.executor.thinking.core import Reconciler
 

@@ -8,9 +8,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from services.executor.runtime import RunKey, Runtime, RuntimeUnavailableError
-from services.executor.runtime.limits.rounding import shown
+from services.executor.runs import RunKey, Runtime, RuntimeUnavailableError
 from services.executor.thinking.core import Action, Kill, Remove, Resize, Start, Terminate
+from services.executor.thinking.rounding import shown
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from services.executor.regular import READ
-from services.executor.runtime import LogChunk, RunKey
+from services.executor.runs import LogChunk, RunKey
 
 SOCKET_PATH_MAX = 107  # what the kernel accepts as the address of a Unix socket
 LOG_READ_MAX = 1 << 20

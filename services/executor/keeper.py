@@ -8,22 +8,17 @@ import errno
 import fcntl
 import logging
 import os
-import time
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
-from services.executor.guard.files import FENCED_BYTES, SYNCED_BYTES, Fenced, Slot, Synced, read_slot
+from services.executor.guard.files import FENCED_BYTES, SYNCED_BYTES, Fenced, SavedMemory, Slot, Synced, read_slot
 from services.executor.home import Home
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from services.executor.thinking.core import Memory
 
 logger = logging.getLogger(__name__)
-
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class HomeTakenError(Exception):
@@ -39,12 +34,6 @@ class Keeper(Protocol):
 
     def fenced(self) -> frozenset[RunKey]:
         """The runs that the node's guard has ended."""
-
-
-class SavedMemory(Struct, frozen=True, kw_only=True):
-    boot_id: str
-    incarnation: int
-    memory: Memory
 
 
 class MemoryKeeper:
@@ -149,16 +138,3 @@ class FileKeeper:
         finally:
             os.close(fd)
         os.replace(new, self._path)
-
-
-def boot_id() -> str:
-    """This boot of the kernel. Elsewhere than on Linux: of this process, so that nothing kept is believed."""
-    try:
-        return BOOT_ID.read_text().strip()
-    except OSError:
-        return f"process-{os.getpid()}-{time.time_ns()}"
-
-
-def boot_clock() -> float:
-    """Seconds on a clock that goes on in suspend and never jumps."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

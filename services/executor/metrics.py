@@ -8,7 +8,7 @@ from prometheus_client import Counter as Counted
 
 from libs.messages.nodes import RunState
 from services.executor.logs.retention import Found
-from services.executor.runtime import Run
+from services.executor.runs import Run
 from services.executor.thinking.core import Action
 
 

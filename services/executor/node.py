@@ -8,7 +8,7 @@ from msgspec import Struct
 from libs.domain.cluster import Gpu
 from libs.domain.spec import Volume
 from libs.messages.nodes import EndReason, StartRun
-from services.executor.runtime import RuntimeUnavailableError
+from services.executor.runs import RuntimeUnavailableError
 
 
 class NodeFacts(Struct, kw_only=True):

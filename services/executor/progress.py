@@ -19,7 +19,7 @@ from typing import Protocol
 from services.executor.home import Home
 from services.executor.logs.lines import LINE_BYTES_MAX, LINES_MAX, READ_BYTES_MAX, Tail, pairs
 from services.executor.matching import Matcher
-from services.executor.runtime import Run, RunKey
+from services.executor.runs import Run, RunKey
 from services.executor.thinking.pace import Pacer
 from services.executor.thinking.telling import Told
 

@@ -15,7 +15,7 @@ from services.executor.agent import Agent
 from services.executor.keeper import Keeper
 from services.executor.logs.retention import Retention
 from services.executor.progress import ProgressSource
-from services.executor.runtime import RunKey, Runtime, RuntimeUnavailableError
+from services.executor.runs import RunKey, Runtime, RuntimeUnavailableError
 from services.executor.settings import ExecutorSettings
 from services.executor.thinking.core import Reconciler, ReconcilerTimings
 from services.executor.thinking.telling import Telling

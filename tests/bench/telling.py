@@ -10,7 +10,7 @@ from pathlib import Path
 from libs.messages.nodes import RunState
 from services.executor.home import Home
 from services.executor.progress import ProgressReader
-from services.executor.runtime import Run, RunKey
+from services.executor.runs import Run, RunKey
 from services.executor.service import PROGRESS_SECONDS
 from tests.bench.figures import Figures, milliseconds
 

@@ -11,9 +11,9 @@ import pytest
 from msgspec import Struct
 
 from libs.messages.nodes import EndReason, RunState, StartRun
-from services.executor.runtime import NO_LIMIT, Limits, RunKey, Runtime
+from services.executor.runs import NO_LIMIT, Limits, RunKey, Runtime
 from services.executor.runtime.fake import FakeRuntime
-from services.executor.runtime.limits.rounding import lacking
+from services.executor.thinking.rounding import lacking
 from tests.support.rig import MEBIBYTE, Rig, opened
 from tests.support.runs import find, in_state, logged
 

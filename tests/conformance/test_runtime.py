@@ -16,7 +16,7 @@ from libs.domain.spec import Volume
 from libs.gpus.emulated import slow_down
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.home import Home
-from services.executor.runtime import Limits, RunKey, Runtime
+from services.executor.runs import Limits, RunKey, Runtime
 from services.executor.runtime.limits.cgroup import find_cgroups
 from services.executor.runtime.process.runtime import ProcessRuntime
 from tests.support.odd_folders import make_deep, swept

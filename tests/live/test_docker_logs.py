@@ -18,7 +18,7 @@ from libs.bus.nats import NatsBus
 from libs.messages.nodes import EndReason, LogRead, ReadLog, RunState, StartRun
 from services.executor.home import Home
 from services.executor.node import NodeFacts
-from services.executor.runtime import RunKey, RuntimeUnavailableError
+from services.executor.runs import RunKey, RuntimeUnavailableError
 from services.executor.runtime.docker.runtime import DockerRuntime
 from services.executor.runtime.docker.settings import ContainerSettings
 from tests.support.control_plane import ControlPlane

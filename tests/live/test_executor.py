@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from libs.messages.nodes import EndReason, LogRead, ReadLog
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from tests.support.control_plane import ControlPlane
 from tests.support.executors import executor
 from tests.support.nats_server import NatsServer

@@ -11,7 +11,7 @@ import pytest
 from libs.messages.nodes import EndReason
 from services.cli.local.leftovers import kill_runs
 from services.cli.local.ports import free_port
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from tests.support.control_plane import ControlPlane
 from tests.support.disk import DISK_BYTES, fill, small_disk
 from tests.support.executors import executor

@@ -20,9 +20,9 @@ from libs.domain.job import JobState
 from libs.domain.spec import JobSpec, Role
 from libs.messages.nodes import EndReason, NodeDesired, NodeReported, RunState
 from services.cli.local.leftovers import kill_runs
+from services.executor.boot import boot_clock
 from services.executor.guard.engine import EngineSilentError, EngineSocket
 from services.executor.home import Home
-from services.executor.keeper import boot_clock
 from services.executor.node import NodeFacts
 from services.executor.runtime.process import records
 from services.executor.runtime.process.runtime import ProcessRuntime

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from libs.messages.nodes import EndReason
-from services.executor.keeper import boot_clock
+from services.executor.boot import boot_clock
 from tests.support.control_plane import ControlPlane
 from tests.support.guarded import KEY, LEASE, executor, guard_pid, spans, tracing
 from tests.support.nats_server import NatsServer

@@ -9,7 +9,7 @@ import pytest
 from libs.gpus import inventory_in_time
 from libs.messages.nodes import EndReason, LogRead, ReadLog
 from services.executor import __main__ as executor
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from tests.support.control_plane import ControlPlane
 from tests.support.hung_driver import a_driver_that_hangs
 from tests.support.nats_server import NatsServer

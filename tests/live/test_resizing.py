@@ -11,7 +11,7 @@ import docker
 import pytest
 
 from libs.messages.nodes import RunSeen
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from services.executor.runtime.limits.groups import find_groups, read_limits
 from tests.support.control_plane import ControlPlane
 from tests.support.engine import need_images

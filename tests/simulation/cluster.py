@@ -22,7 +22,7 @@ from libs.store import StoreError
 from libs.store.memory import MemoryStore
 from services.executor import service as executor
 from services.executor.guard.thinking import FenceTimings
-from services.executor.runtime import RuntimeUnavailableError
+from services.executor.runs import RuntimeUnavailableError
 from services.executor.runtime.fake import FakeProgress
 from services.executor.settings import ExecutorSettings
 from services.gateway.gateway import Gateway

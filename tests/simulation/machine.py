@@ -14,7 +14,7 @@ from libs.domain.cluster import Capacity
 from libs.messages.nodes import EndReason, StartRun
 from services.executor.guard import thinking as guard
 from services.executor.keeper import MemoryKeeper
-from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from services.executor.thinking.core import Kill, Memory
 from tests.simulation.history import History

@@ -14,7 +14,7 @@ from libs.messages.connection import Connection
 from libs.messages.nodes import EndReason, NodeDesired, NodeReported, RunSeen
 from libs.store import RelayStore
 from services.executor import service as executor_service
-from services.executor.runtime import Run, RunKey
+from services.executor.runs import Run, RunKey
 from services.executor.thinking.core import Action, Reconciler, Remove
 from services.scheduler import leadership
 from services.scheduler.relay import Relay

@@ -18,7 +18,7 @@ from libs.messages.asks import AskKind
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
 from libs.store import StoreError
 from libs.store.memory import MemoryStore
-from services.executor.runtime import RuntimeUnavailableError
+from services.executor.runs import RuntimeUnavailableError
 from services.scheduler import service as scheduler_service
 from services.scheduler.thinking.moving import MoveRules
 from services.scheduler.thinking.replay import Replay

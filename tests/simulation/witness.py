@@ -7,7 +7,7 @@ from libs.domain.cluster import Capacity
 from libs.domain.job import Allocation, Cause, CauseCode, JobState, Placement
 from libs.messages.events import Event
 from libs.messages.nodes import EndReason, StartRun
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from tests.simulation.history import History
 
 CPU_DUST = 1e-6

@@ -4,7 +4,7 @@ import asyncio
 
 from libs.bus import Bus, Subscription
 from libs.messages.nodes import NodeDesired, NodeHinted, NodeReported, RunSeen, StartRun
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 
 
 class ControlPlane:

@@ -9,7 +9,7 @@ from pathlib import Path
 from services.executor.guard.files import BEAT_BYTES, Beat, read_slot
 from services.executor.guard.watch import end
 from services.executor.home import Home
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from services.executor.runtime.process.records import holds
 from tests.support import executors
 from tests.support.control_plane import ControlPlane

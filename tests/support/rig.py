@@ -17,7 +17,7 @@ from libs.domain.cluster import Gpu
 from libs.messages.nodes import RunState, StartRun
 from services.executor.home import Home
 from services.executor.node import NodeFacts
-from services.executor.runtime import Runtime
+from services.executor.runs import Runtime
 from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from services.executor.runtime.limits.cgroup import NoCgroups, find_cgroups
 from services.executor.runtime.process.runtime import ProcessRuntime
@@ -150,7 +150,7 @@ async def opened(kind: str, tmp_path: Path) -> AsyncIterator[Rig]:
                 return await ProcessRuntime.open(home, node, inherited=os.environ, cgroups=find_cgroups(node_id))
         case _:
             need_images(IMAGE, *([IMAGE_WITH_PYTHON] if kind == "docker-beside" else []))
-            from services.executor.runtime import RuntimeUnavailableError
+            from services.executor.runs import RuntimeUnavailableError
             from services.executor.runtime.docker.runtime import DockerRuntime
             from services.executor.runtime.docker.settings import ContainerSettings
 

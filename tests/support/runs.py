@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from libs.messages.nodes import RunState, StartRun
-from services.executor.runtime import Run, RunKey, Runtime
+from services.executor.runs import Run, RunKey, Runtime
 
 WAIT_SECONDS_MAX = 30.0
 

@@ -11,7 +11,7 @@ from libs.messages.nodes import RunState
 from services.executor.hands import Hands
 from services.executor.home import Home
 from services.executor.node import NodeFacts
-from services.executor.runtime import Limits, Run, RunKey, RuntimeUnavailableError
+from services.executor.runs import Limits, Run, RunKey, RuntimeUnavailableError
 from services.executor.runtime.docker.runtime import DockerRuntime
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.thinking.core import Action, Kill, Remove, Resize, Start, Terminate

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec import structs
 
 from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState, StartRun
-from services.executor.runtime import Run, RunKey
+from services.executor.runs import Run, RunKey
 from services.executor.thinking.core import (
     Action,
     Kill,

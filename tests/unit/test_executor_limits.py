@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from libs.domain.cluster import Gpu
 from libs.messages.nodes import NodeDesired, RunState, StartRun
 from services.executor.home import Home
-from services.executor.runtime import NO_LIMIT, Limits, Run, RunKey, RuntimeUnavailableError
+from services.executor.runs import NO_LIMIT, Limits, Run, RunKey, RuntimeUnavailableError
+from services.executor.runtime.docker.rates import UNSURE, EgressRates
+from services.executor.runtime.docker.resizing import held_of, safe_update
 from services.executor.runtime.fake import Program
 from services.executor.runtime.limits.groups import change, find_groups, read_limits, working_set
-from services.executor.runtime.limits.rates import UNSURE, EgressRates
-from services.executor.runtime.limits.resizing import held_of, safe_update
-from services.executor.runtime.limits.rounding import fault, lacking, settled
 from services.executor.thinking.core import Action, Reconciler, ReconcilerTimings, Resize, Terminate
+from services.executor.thinking.rounding import fault, lacking, settled
 from tests.support.runs import order
 from tests.unit.test_executor_service import World, story
 

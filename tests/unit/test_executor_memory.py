@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState
-from services.executor.runtime import Run, RunKey
+from services.executor.runs import Run, RunKey
 from services.executor.thinking.core import Memory, Reconciler, ReconcilerTimings, Start
 from tests.support.runs import order
 

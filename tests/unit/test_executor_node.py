@@ -12,7 +12,7 @@ from services.executor.capacity import capacity, host_cpus, host_memory
 from services.executor.home import Home
 from services.executor.keeper import FileKeeper, HomeTakenError
 from services.executor.node import NodeFacts, Refusal, volume_source
-from services.executor.runtime import Limits, RunKey
+from services.executor.runs import Limits, RunKey
 from services.executor.runtime.docker.container import (
     LOG_BY_FILE,
     Joined,

@@ -11,7 +11,7 @@ from libs.domain.cluster import Capacity
 from libs.messages.nodes import EndReason, LogRead, ProgressSeen, ReadLog, StartRun
 from services.executor import service
 from services.executor.keeper import MemoryKeeper
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from services.executor.runtime.fake import FakeHost, FakeProgress, FakeRuntime, Program
 from services.executor.settings import ExecutorSettings
 from tests.support.control_plane import ControlPlane

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.executor.guard.thinking import Action, FenceTimings, Guard, Seen
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from services.executor.thinking.core import Kill, Remove, Terminate
 
 POLICY = FenceTimings(fence_seconds=90.0, slack_seconds=5.0, grace_max=30.0, kill_again_seconds=2.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 from services.executor.guard.files import SYNCED_BYTES, Fenced, Slot, Synced, read_slot
 from services.executor.home import Home
 from services.executor.keeper import FileKeeper
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from services.executor.thinking.core import Memory, Stop
 
 KEY = RunKey("job-1", 1, 0)

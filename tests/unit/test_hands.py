@@ -6,7 +6,7 @@ import pytest
 
 from libs.messages.nodes import StartRun
 from services.executor.hands import RETRY_SECONDS, RETRY_SECONDS_MAX, Hands
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from services.executor.runtime.fake import FakeHost, FakeRuntime, Program
 from services.executor.thinking.core import Action, Start
 from tests.support.runs import order

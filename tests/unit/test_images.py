@@ -9,7 +9,7 @@ import pytest
 from libs.messages.nodes import RunState
 from services.executor.home import Home
 from services.executor.node import NodeFacts
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from services.executor.runtime.docker.engine import DockerEngine
 from services.executor.runtime.docker.images import Images
 from services.executor.runtime.docker.runtime import DockerRuntime

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.executor.logs.logcopy import LogCopy, Position, position_path, read_position
+from services.executor.runtime.docker.logcopy import LogCopy, Position, position_path, read_position
 
 STAMP = "2026-01-01T00:{minute:02d}:{second:02d}.{nano:09d}Z"
 

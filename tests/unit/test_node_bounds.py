@@ -13,7 +13,7 @@ from libs.bus.memory import MemoryBus
 from libs.bus.wire import decode, encode, subject_of
 from libs.messages.nodes import EndReason, NodeDesired, NodeReported, ProgressSeen, RunProgressed, RunSeen, RunState
 from libs.messages.signals import GpuSample, GpuScore, GpusScored, HostSample, NodeSampled
-from services.executor.runtime import Run, RunKey
+from services.executor.runs import Run, RunKey
 from services.executor.thinking.core import Reconciler, ReconcilerTimings
 from tests.support.builders import capacity
 from tests.support.nodes import ScriptedNode

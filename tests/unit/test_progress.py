@@ -19,7 +19,7 @@ from services.executor.home import Home
 from services.executor.logs.lines import READ_BYTES_MAX, Tail, pairs
 from services.executor.matching import REFUSED_SECONDS, Matcher
 from services.executor.progress import SETTLE_SECONDS, ProgressReader
-from services.executor.runtime import Run, RunKey
+from services.executor.runs import Run, RunKey
 from tests.support.runs import until
 
 KEY = RunKey("job-1", 1, 0)

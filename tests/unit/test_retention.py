@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from services.executor.home import Home
 from services.executor.logs import retention
 from services.executor.logs.retention import GRAIN, Cut, Log, Removal, Retention, RetentionLimits, decide, punch
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 
 DAY = 86400.0
 NOW = 100 * DAY

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.executor.home import Home
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from services.executor.runtime.limits import cgroup, groups
 from services.executor.runtime.process import records
 from services.executor.runtime.process.records import RunRecord

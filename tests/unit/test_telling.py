@@ -1,7 +1,7 @@
 """Which progress is worth a message: what is new, once a second, and what is known again and again."""
 
 from libs.messages.nodes import Pace, RunProgressed
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from services.executor.thinking.telling import AGAIN_SECONDS, RUNS_MAX, Telling, Told
 
 KEY = RunKey("job-1", 2, 3)

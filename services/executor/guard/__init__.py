@@ -6,7 +6,6 @@ that the executor holds: it reads when the last good sync was sent, and needs no
 core.py       what it decides; pure
 __main__.py   the guard's own process
 processes.py, containers.py, engine.py   what runs on the node, and how it is ended without the executor
-kept.py       which container is which run, for when the engine does not answer
 files.py      what the executor tells the guard, and the guard the executor
 watch.py      the executor's side: the guard is started, and started again when it died or hangs
 """

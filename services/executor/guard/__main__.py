@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from services.executor.boot import boot_clock
 from services.executor.guard.containers import Containers
 from services.executor.guard.files import (
     BEAT_BYTES,
@@ -23,6 +24,7 @@ from services.executor.guard.files import (
     Beat,
     Fenced,
     GuardOrders,
+    SavedMemory,
     Slot,
     Synced,
     read_orders,
@@ -31,8 +33,7 @@ from services.executor.guard.files import (
 from services.executor.guard.processes import Processes
 from services.executor.guard.thinking import Guard
 from services.executor.home import Home
-from services.executor.keeper import SavedMemory, boot_clock
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 
 TICK_SECONDS = 0.5
 FALLEN_TICK_SECONDS = 0.1

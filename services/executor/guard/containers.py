@@ -10,12 +10,12 @@ import signal
 import time
 from contextlib import suppress
 
-from services.executor.guard import kept
 from services.executor.guard.engine import EngineSilentError, EngineSocket
 from services.executor.guard.files import GuardOrders
 from services.executor.guard.thinking import Action, Seen
 from services.executor.home import Home
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
+from services.executor.runtime.docker import kept
 from services.executor.runtime.docker.labels import grace_of, key_of, of_node
 from services.executor.thinking.core import Kill, Remove, Terminate
 

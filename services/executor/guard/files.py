@@ -19,7 +19,8 @@ import msgspec
 from msgspec import Struct
 
 from services.executor.guard.thinking import FenceTimings
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
+from services.executor.thinking.core import Memory
 
 SYNCED_BYTES = BEAT_BYTES = 512
 FENCED_BYTES = 1 << 16
@@ -43,6 +44,14 @@ class GuardOrders(Struct, frozen=True, kw_only=True):
 class Synced(Struct, frozen=True, kw_only=True):
     boot_id: str
     synced_at: float | None
+
+
+class SavedMemory(Struct, frozen=True, kw_only=True):
+    """The state file of the home: what the executor keeps of its memory. The guard reads which runs it was to end."""
+
+    boot_id: str
+    incarnation: int
+    memory: Memory
 
 
 class Beat(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from services.executor.guard.thinking import Action, Seen
 from services.executor.home import Home
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from services.executor.runtime.limits import cgroup
 from services.executor.runtime.process import records
 from services.executor.runtime.process.stragglers import kill_stragglers, stragglers

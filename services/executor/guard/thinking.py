@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Set
 
 from msgspec import Struct
 
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from services.executor.thinking.core import Kill, Remove, Terminate
 
 Action = Terminate | Kill | Remove

@@ -1,1 +1,1 @@
-"""What runs write: copied from the engine, read as lines, kept for a while and deleted."""
+"""The logs of runs: read as lines, kept for a while and deleted."""

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from services.executor.checkpoints import Checkpoints
 from services.executor.home import Home, begins
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState, StartRun
-from services.executor.runtime import NO_LIMIT, Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from services.executor.runs import NO_LIMIT, Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.limits.groups import too_tight
-from services.executor.runtime.limits.rounding import fault
+from services.executor.thinking.rounding import fault
 from services.executor.thinking.telling import Told
 
 

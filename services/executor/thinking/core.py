@@ -10,10 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from libs.messages.nodes import NEVER_RAN, EndReason, Leader, NodeDesired, RunSeen, RunState, StartRun
-from services.executor.runtime import NO_LIMIT, Limits, Run, RunKey
-from services.executor.runtime.limits.rounding import fault, lacking
+from services.executor.runs import NO_LIMIT, Limits, Run, RunKey
 from services.executor.thinking.lawful import lawful
 from services.executor.thinking.orders import runs_of
+from services.executor.thinking.rounding import fault, lacking
 
 OVER_KEPT = 10_000
 

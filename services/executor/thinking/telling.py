@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from libs.messages.nodes import Pace, RunProgressed
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 
 TELL_SECONDS = 1.0  # between two messages of a node
 AGAIN_SECONDS = 3.0  # a pace is news that may have been lost, so it is told again

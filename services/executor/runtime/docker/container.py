@@ -12,10 +12,10 @@ from libs.domain.cluster import Gpu
 from libs.messages.nodes import StartRun
 from services.executor.environment import RunFacts, environment
 from services.executor.node import NodeFacts, Refusal, gpus_of, volume_source
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from services.executor.runtime.docker.labels import labels
 from services.executor.runtime.docker.settings import ContainerSettings
-from services.executor.runtime.limits.rounding import CPU_STEPS, MEMORY_BYTES_MIN, quota
+from services.executor.thinking.rounding import CPU_STEPS, MEMORY_BYTES_MIN, quota
 
 # Never rotate, whatever the engine's own default: that would lose what was not yet copied.
 _WITHOUT_END = "1000000g"

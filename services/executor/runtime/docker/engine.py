@@ -22,7 +22,7 @@ import requests.exceptions
 import urllib3.exceptions
 from docker.errors import APIError, DockerException, NotFound
 
-from services.executor.runtime import RuntimeUnavailableError
+from services.executor.runs import RuntimeUnavailableError
 
 P = ParamSpec("P")
 T = TypeVar("T")

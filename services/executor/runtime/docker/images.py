@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from services.executor.regular import read_small
-from services.executor.runtime import RuntimeUnavailableError
+from services.executor.runs import RuntimeUnavailableError
 from services.executor.runtime.docker.engine import DockerEngine, EngineRefusedError, MissingError
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 
 
 def labels(key: RunKey, *, node_id: str, cluster: str, grace: float) -> dict[str, str]:

@@ -5,7 +5,7 @@ import logging
 
 from libs.messages.nodes import StartRun
 from services.executor.node import NodeFacts, Refusal
-from services.executor.runtime import RunKey, RuntimeUnavailableError
+from services.executor.runs import RunKey, RuntimeUnavailableError
 from services.executor.runtime.docker.container import HOST_NETWORK, Joined, gang_network
 from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError
 from services.executor.runtime.docker.settings import ContainerSettings

@@ -21,22 +21,22 @@ from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor.discards import Discards
-from services.executor.guard import kept
 from services.executor.home import Home
-from services.executor.logs.enginelog import FileCopy, engine_file, engine_folder
-from services.executor.logs.logcopy import LogCopy, position_path, read_position
 from services.executor.node import NodeFacts, Refusal
-from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from services.executor.runtime.docker import kept
 from services.executor.runtime.docker.container import HOST_NETWORK, injection_for
+from services.executor.runtime.docker.egress import find_egress
 from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError, MissingError
+from services.executor.runtime.docker.enginelog import FileCopy, engine_file, engine_folder
 from services.executor.runtime.docker.images import Images
 from services.executor.runtime.docker.labels import grace_of, key_of, of_node
+from services.executor.runtime.docker.logcopy import LogCopy, position_path, read_position
 from services.executor.runtime.docker.networks import Networks
+from services.executor.runtime.docker.rates import EgressRates
+from services.executor.runtime.docker.resizing import Held, Resizing, held_of, safe_update
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.runtime.docker.starter import Starter, keep
-from services.executor.runtime.limits.egress import find_egress
-from services.executor.runtime.limits.rates import EgressRates
-from services.executor.runtime.limits.resizing import Held, Resizing, held_of, safe_update
 from services.executor.runtime.process.records import STATUS_MAX
 
 logger = logging.getLogger(__name__)

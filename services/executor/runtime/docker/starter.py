@@ -7,10 +7,10 @@ from typing import Any, cast
 
 from libs.messages.nodes import StartRun
 from services.executor.checkpoints import OF_ANY_USER, make_folder
-from services.executor.guard import kept
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal, port_taken
-from services.executor.runtime import RunKey, RuntimeUnavailableError
+from services.executor.runs import RunKey, RuntimeUnavailableError
+from services.executor.runtime.docker import kept
 from services.executor.runtime.docker.container import (
     LOG_BY_ASKING,
     LOG_BY_FILE,

@@ -1,1 +1,1 @@
-"""What a run may use at most, of CPU, memory and network: rounded, put in force, read back and changed."""
+"""The control groups of runs: made, limited, read back and removed."""

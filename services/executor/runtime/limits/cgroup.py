@@ -14,12 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from services.executor.runtime import Limits
+from services.executor.runs import Limits
 from services.executor.runtime.limits.groups import Groups, change, counter, get, put, read_limits, write
-from services.executor.runtime.process.records import PID_MAX, PID_MIN
 
 KILL_ROUNDS_MAX = 20
 PIDS_MAX = 8192  # of one run
+PID_MIN, PID_MAX = 2, 1 << 22  # the kernel gives no higher number; a signal to group 1 would reach every process
 
 
 class Cgroups(Protocol):

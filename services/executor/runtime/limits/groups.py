@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from services.executor.regular import READ
-from services.executor.runtime import Limits
-from services.executor.runtime.limits.rounding import CPU_STEPS, quota
+from services.executor.runs import Limits
+from services.executor.thinking.rounding import CPU_STEPS, quota
 
 SHRINK_TENTHS = 11  # memory is not made less than this many tenths of what is in use
 MEMORY_WITHOUT_END = 1 << 63

@@ -27,12 +27,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from services.executor.regular import read_small
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
+from services.executor.runtime.limits.cgroup import PID_MAX, PID_MIN
 
 BLANK = b" " * 15  # longer than a number and its line's end
 RECORD_BYTES_MAX = 64 * 1024
 STATUS_MAX = 255
-PID_MIN, PID_MAX = 2, 1 << 22  # the kernel gives no higher number; a signal to group 1 would reach every process
 GRACE_SECONDS_MAX = 86400.0
 MEMORY_BYTES_MAX = 1 << 62
 

@@ -29,13 +29,13 @@ from services.executor.discards import Discards
 from services.executor.environment import RunFacts, environment
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal, gpus_of, port_taken, volume_source
-from services.executor.runtime import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.limits import cgroup
-from services.executor.runtime.limits.rounding import fault
 from services.executor.runtime.process import records
 from services.executor.runtime.process.shim import CGROUP_REFUSED_STATUS, TOO_LATE_STATUS, find_command, spawn
 from services.executor.runtime.process.stragglers import kill_stragglers
 from services.executor.runtime.process.sweeping import Sweeper
+from services.executor.thinking.rounding import fault
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 
 
 def kill_stragglers(runs_folder: str, ended: Callable[[RunKey], bool]) -> int:

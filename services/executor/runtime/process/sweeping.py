@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 from services.executor.runtime.limits import cgroup
 from services.executor.runtime.process.stragglers import kill_stragglers
 

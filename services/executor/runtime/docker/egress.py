@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from services.executor.runtime import RuntimeUnavailableError
+from services.executor.runs import RuntimeUnavailableError
+from services.executor.runtime.docker import shaping
 from services.executor.runtime.docker.engine import DockerEngine, EngineRefusedError
 from services.executor.runtime.docker.settings import ContainerSettings
-from services.executor.runtime.limits import shaping
 
 logger = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from libs.domain.cluster import Gpu
-from services.executor.runtime import Limits, RunKey
+from services.executor.runs import Limits, RunKey
 from services.executor.runtime.docker.container import HOST_NETWORK, update_arguments
+from services.executor.runtime.docker.egress import Egress
 from services.executor.runtime.docker.engine import DockerEngine, EngineRefusedError
+from services.executor.runtime.docker.rates import UNSURE, EgressRates
 from services.executor.runtime.limits import groups
-from services.executor.runtime.limits.egress import Egress
-from services.executor.runtime.limits.rates import UNSURE, EgressRates
-from services.executor.runtime.limits.rounding import fault, lacking, settled, shown
+from services.executor.thinking.rounding import fault, lacking, settled, shown
 
 NANO = 1_000_000_000
 FROM_ANOTHER = "container:"

@@ -17,8 +17,14 @@ import threading
 import time
 from collections.abc import Callable
 
-from services.executor.logs.logcopy import AGAIN_SECONDS, KEEP_SECONDS, Position, read_position, store_position
 from services.executor.logs.retention import GRAIN, NOT_HERE, punch
+from services.executor.runtime.docker.logcopy import (
+    AGAIN_SECONDS,
+    KEEP_SECONDS,
+    Position,
+    read_position,
+    store_position,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from services.executor.home import Home
-from services.executor.runtime import RunKey
+from services.executor.runs import RunKey
 
 
 class GuardedContainer(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 import math
 
 from libs.domain.spec import EGRESS_BYTES_MIN, MEMORY_BYTES_MAX
-from services.executor.runtime import NO_LIMIT, Limits
+from services.executor.runs import NO_LIMIT, Limits
 
 CPUS_MAX = 4096.0
 CPU_STEPS = 100_000  # in a core: the kernel's period, in microseconds

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from services.executor.home import Home
-from services.executor.runtime import NO_LIMIT, RunKey
+from services.executor.runs import NO_LIMIT, RunKey
 
 UNSURE = 0
 

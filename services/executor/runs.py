@@ -1,0 +1,125 @@
+"""A run on this node, and the Protocol of what can run it. All of the executor rests on this module.
+
+A runtime keeps no memory that a restart of the executor would lose: `runs` finds what an earlier executor started.
+
+Errors: RuntimeUnavailableError   the runtime itself does not work now (engine gone, disk full): try again later
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from libs.messages.nodes import EndReason, RunState, StartRun
+
+
+class RuntimeUnavailableError(Exception):
+    """The runtime does not work now; nothing is known of what it runs."""
+
+
+class RunKey(Struct, frozen=True, order=True):
+    """One run: one rank of one epoch of a job."""
+
+    job_id: str
+    epoch: int
+    rank: int
+
+    def __str__(self) -> str:
+        """Also the name of its folder, so whatever the job's id is, no path comes out of it."""
+        return f"{self.job_id.replace('/', '_')}-{self.epoch}-{self.rank}"
+
+    @classmethod
+    def parse(cls, text: str) -> "RunKey | None":
+        """`job-7-2-0` → job-7, epoch 2, rank 0; None for anything else."""
+        job_id, _, tail = text.rpartition("-")
+        job_id, _, epoch = job_id.rpartition("-")
+        if not (job_id and epoch.isdecimal() and tail.isdecimal()):
+            return None
+        return cls(job_id, int(epoch), int(tail))
+
+    @classmethod
+    def of(cls, order: StartRun) -> "RunKey":
+        return cls(order.job_id, order.epoch, order.rank)
+
+
+NO_LIMIT = -1  # of egress, said explicitly
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """What may be changed while a run runs: CPU in cores, memory in bytes, egress in bytes per second.
+
+    To be set: None leaves it as it is. As found: None is not held here, so it cannot be changed either.
+    """
+
+    cpus: float | None = None
+    memory: int | None = None
+    egress: int | None = None
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """One run as the runtime finds it. Times are seconds since the epoch, UTC."""
+
+    key: RunKey
+    state: RunState
+    grace: float = 0.0  # seconds between SIGTERM and SIGKILL, from the order that started it
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None  # 128 + N for signal N
+    reason: EndReason | None = None  # with `exited`
+    detail: str = ""
+    limits: Limits = Limits()  # of a run that runs: what it is held to, as the host has it
+
+    @property
+    def live(self) -> bool:
+        return self.state is not RunState.EXITED
+
+
+class LogChunk(Struct, frozen=True, kw_only=True):
+    """Bytes of a log, from the offset that was asked for, or from `begins` where that is later."""
+
+    data: bytes
+    ended: bool  # the run is over and nothing follows these bytes
+    missing: bool = False
+    begins: int = 0  # how many bytes at its head the node has dropped, by its limits
+    size: int = 0  # how many there were in all, when this was read
+
+
+def always() -> bool:
+    return True
+
+
+class Runtime(Protocol):
+    name: str
+    not_enforced: tuple[str, ...]
+    """Limits that this runtime cannot hold jobs to on this host, such as `memory`."""
+
+    async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
+        """Begin to run it, unless it is there already (a second call adopts). A start that cannot succeed (no such
+        image, no such command) shows in `runs` as exited, `start-failed`, with the detail.
+
+        `permitted` is asked at the last moment, after anything slow such as a pull; when it says no, nothing starts.
+        """
+
+    async def runs(self) -> list[Run]:
+        """Everything this node has of Weft's, ended runs too until `remove`."""
+
+    async def signal(self, key: RunKey, *, kill: bool) -> None:
+        """SIGTERM, or SIGKILL to all of it. A run that is not there or has ended is left alone."""
+
+    async def remove(self, key: RunKey) -> None:
+        """Forget an ended run; its log stays. A run that still runs is left alone."""
+
+    async def resize(self, key: RunKey, limits: Limits) -> str:
+        """Change a running run's limits, in place. Empty, or what of it stays as it was, and why.
+
+        Memory is not made less than the run needs now. `runs` shows at once what it then has.
+        """
+
+    async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
+        """Bytes the run wrote (stdout and stderr together), as far as the node still has them."""
+
+    async def changed(self) -> None:
+        """Return when something about a run may have changed, such as an exit. May return for nothing."""
+
+    async def close(self) -> None:
+        """Let go of the runtime. What runs goes on."""
