@@ -4,8 +4,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from libs.gpus.fakegpu import FakeGpu
-from libs.gpus.fakenvml import FakeLibrary, installed
+from tests.support.fake_gpu import FakeGpu
+from tests.support.fake_nvml_library import FakeLibrary, installed
 
 PATIENCE_SECONDS = 20.0
 

@@ -12,13 +12,13 @@ from libs.domain.spec import Pin, TuningMode, decode_spec
 from libs.gpus.bench.protocol import Durations, measure
 from libs.gpus.bench.standin import REP_SECONDS, CpuStandIn
 from libs.gpus.bench.watch import NvmlWatch, Unwatched
-from libs.gpus.fake import FakeGpu, FakeNvml
 from libs.messages.signals import GpuSample
 from libs.samples.benchmark_job import benchmark_spec, measured
 from libs.samples.benchmark_result import Measurement, measurement_of, progress_line, spread
 from services.executor.progress import pairs
 from tests.support.benchmarks import bench_job, gpu, measurement
 from tests.support.builders import job
+from tests.support.fake_nvml import FakeGpu, FakeNvml
 
 
 class Clock:

@@ -1,6 +1,6 @@
 """Real GPUs as their driver tells of them, and emulated ones of which nothing is invented.
 
-There is no GPU here: the driver is `libs.gpus.fake`, which follows NVIDIA's documentation.
+There is no GPU here: the driver is `tests.support.fake_nvml`, which follows NVIDIA's documentation.
 """
 
 import inspect
@@ -9,8 +9,11 @@ import pytest
 
 from libs.domain.cluster import Gpu
 from libs.gpus import EMULATED_MEMORY, GpuWatch, inventory, sample
-from libs.gpus.fake import FakeNvml
-from libs.gpus.fakegpu import (
+from libs.gpus.nvml import DRIVER, Nvml
+from libs.gpus.sample import NO_XIDS, Xids, unknown
+from libs.gpus.topology import Near
+from libs.messages.signals import GpuSample
+from tests.support.fake_gpu import (
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
@@ -21,10 +24,7 @@ from libs.gpus.fakegpu import (
     UNKNOWN,
     FakeGpu,
 )
-from libs.gpus.nvml import DRIVER, Nvml
-from libs.gpus.sample import NO_XIDS, Xids, unknown
-from libs.gpus.topology import Near
-from libs.messages.signals import GpuSample
+from tests.support.fake_nvml import FakeNvml
 
 
 def gpus(count: int = 2, **values: object) -> list[FakeGpu]:

@@ -12,12 +12,12 @@ import pytest
 
 from libs.domain.cluster import Gpu
 from libs.gpus import inventory, inventory_in_time
-from libs.gpus.fake import FakeGpu, FakeNvml
 from libs.service import load
 from services.cli import up
 from services.executor import __main__ as executor
 from services.telemetry import __main__ as telemetry
 from services.telemetry.settings import TelemetrySettings
+from tests.support.fake_nvml import FakeGpu, FakeNvml
 from tests.support.hung_driver import PATIENCE_SECONDS, a_driver_that_hangs
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 ENDS = """
 import asyncio
 from libs.gpus import inventory_in_time
-from libs.gpus.fake import FakeNvml, FakeGpu
+from tests.support.fake_nvml import FakeNvml, FakeGpu
 
 async def run():
     driver = FakeNvml([FakeGpu(uuid="GPU-0")])

@@ -3,8 +3,10 @@
 import pytest
 
 from libs.gpus import inventory
-from libs.gpus.fake import FakeNvml
-from libs.gpus.fakegpu import (
+from libs.gpus.processes import PROCESSES_MAX
+from libs.gpus.sample import GpuReader
+from libs.messages.signals import GpuProcess
+from tests.support.fake_gpu import (
     FUNCTION_NOT_FOUND,
     INSUFFICIENT_SIZE,
     NO_PERMISSION,
@@ -12,10 +14,8 @@ from libs.gpus.fakegpu import (
     NOT_SUPPORTED,
     FakeProcess,
 )
-from libs.gpus.fakenvml import FakeLibrary
-from libs.gpus.processes import PROCESSES_MAX
-from libs.gpus.sample import GpuReader
-from libs.messages.signals import GpuProcess
+from tests.support.fake_nvml import FakeNvml
+from tests.support.fake_nvml_library import FakeLibrary
 from tests.support.gpu_reading import busy_gpu, opened, read_once
 
 

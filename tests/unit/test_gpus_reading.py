@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from libs.domain.cluster import Gpu
 from libs.gpus import inventory
 from libs.gpus.asking import GONE_MAX
-from libs.gpus.fake import FakeNvml
-from libs.gpus.fakegpu import (
-    GPU_IS_LOST,
-    UNKNOWN,
-    FakeGpu,
-)
-from libs.gpus.fakenvml import FakeLibrary, installed
 from libs.gpus.nvml import DRIVER, Nvml, provider_of
 from libs.gpus.sample import GpuReader
 from libs.gpus.topology import topology
 from libs.messages.signals import GpuProcess, GpuSample
+from tests.support.fake_gpu import (
+    GPU_IS_LOST,
+    UNKNOWN,
+    FakeGpu,
+)
+from tests.support.fake_nvml import FakeNvml
+from tests.support.fake_nvml_library import FakeLibrary, installed
 from tests.support.gpu_reading import GPM, busy_gpu, opened, read_once, read_twice
 
 

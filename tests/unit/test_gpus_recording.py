@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from libs.gpus import GpuWatch
-from libs.gpus.fake import FakeNvml
-from libs.gpus.fakegpu import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, NOT_SUPPORTED, FakeGpu, FakeProcess
-from libs.gpus.fakenvml import FakeLibrary, installed
 from libs.gpus.record import main as record
 from libs.gpus.recording import RecordingError, load
 from libs.gpus.replay import ReplayedGpus
 from libs.service import load as load_settings
 from services.telemetry.__main__ import watch
 from services.telemetry.settings import TelemetrySettings
+from tests.support.fake_gpu import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, NOT_SUPPORTED, FakeGpu, FakeProcess
+from tests.support.fake_nvml import FakeNvml
+from tests.support.fake_nvml_library import FakeLibrary, installed
 from tests.support.hung_driver import a_driver_that_hangs
 
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,7 @@
 """A driver for tests: the functions of NVML that we call, over GPUs that a test describes and breaks.
 
 It follows NVIDIA's documentation and its users' reports, not a recording, and raises the real binding's own errors.
-`fakenvml.py` tells of the same GPUs one layer lower, as the driver's library does to the binding.
+`fake_nvml_library.py` tells of the same GPUs one layer lower, as the driver's library does to the binding.
 """
 
 import queue
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
-from libs.gpus.fakegpu import (
+from libs.gpus.nvml import EVENT_XID, MEMORY_V2, MIG_ENABLED, TIMEOUT, Handle, nvml_error
+from tests.support.fake_gpu import (
     EVENT_WAIT_SECONDS,
     INVALID_ARGUMENT,
     NO_INSTANCE,
@@ -25,7 +26,6 @@ from libs.gpus.fakegpu import (
     Xid,
     topology_level,
 )
-from libs.gpus.nvml import EVENT_XID, MEMORY_V2, MIG_ENABLED, TIMEOUT, Handle, nvml_error
 
 T = TypeVar("T")
 

@@ -1,5 +1,5 @@
 # ruff: noqa: N802 (these are NVML's own names)
-"""The driver's library for tests: what pynvml finds where libnvidia-ml.so.1 would be, over the GPUs of `fake.py`.
+"""The driver's library for tests: what pynvml finds where libnvidia-ml.so.1 would be, over the GPUs of `fake_nvml.py`.
 
 pynvml's own packing and unpacking, and what we do where a driver lacks a function, run as they do on a real machine:
 each function here fills the ctypes arguments that it is given and returns an error code. It says that it is a fake.
@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Final
 
 import pynvml
 
-from libs.gpus.fakegpu import (
+from libs.gpus.nvml import EVENT_XID, TIMEOUT
+from tests.support.fake_gpu import (
     EVENT_WAIT_SECONDS,
     GPU_IS_LOST,
     INSUFFICIENT_SIZE,
@@ -30,7 +31,6 @@ from libs.gpus.fakegpu import (
     Xid,
     topology_level,
 )
-from libs.gpus.nvml import EVENT_XID, TIMEOUT
 
 _HANDLES = 0x1000  # handles are numbers from here on, another range for each opening: old ones mean nothing
 _PER_OPENING = 0x1000

@@ -1,4 +1,4 @@
-"""GPUs that a test describes and breaks, for `fake.py` (a driver) and `fakenvml.py` (the library of a driver)."""
+"""GPUs that a test describes and breaks: for `fake_nvml.py`, a driver, and `fake_nvml_library.py`, its library."""
 
 from dataclasses import dataclass, field
 
