@@ -8,11 +8,10 @@ from statistics import median
 
 from msgspec import Struct, structs
 
+from libs.samples.thresholds import THROTTLED, UNTHROTTLED
 from libs.tuning.verdict import (
     HELD_BACK,
     THREAD_BUSY,
-    THROTTLED,
-    UNTHROTTLED,
     USE_HIGH,
     Reading,
     Verdict,

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping
 
 from libs.domain.job import Allocation, CauseCode
 from libs.messages.asks import RankTuning
+from libs.samples.thresholds import THROTTLED, UNTHROTTLED
 from libs.tuning.envelope import CPUS_MIN, cpus_of, grained
 from libs.tuning.proposal import GAIN_MIN, WORTH_MIN, Case, Proposal
 from libs.tuning.split import Demand, best_split, fit, predicted
-from libs.tuning.verdict import SPARE_CPUS, THROTTLED, UNTHROTTLED, spare_cpu
+from libs.tuning.verdict import SPARE_CPUS, spare_cpu
 from libs.tuning.window import Window
 
 KEPT_OVER_USE = 1.2  # times the 95th percentile of use: what nobody goes below

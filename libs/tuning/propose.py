@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from libs.domain.spec import Kind
 from libs.messages.signals import Finding
+from libs.samples.thresholds import THROTTLED
 from libs.tuning import cpus, limits
 from libs.tuning.proposal import Case, Proposal
-from libs.tuning.verdict import THROTTLED, Verdict
+from libs.tuning.verdict import Verdict
 
 _Way = tuple[str, Callable[[Case], Proposal | None]]
 _AT_EASE = (Verdict.OVER_PROVISIONED, Verdict.HEALTHY, Verdict.GPU_BOUND)

@@ -10,6 +10,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from libs.domain.quantity import size_text
+from libs.samples.thresholds import BLOCKED, DATA_PART, IO_WAIT, MEMORY_PRESSURE, THROTTLED, UNTHROTTLED
 from libs.tuning.window import Window
 
 
@@ -39,22 +40,16 @@ HELD_BACK = frozenset(
 SAMPLES_MIN = 3  # of a window of ten: fewer say too little
 MEMORY_FULL = 0.92  # of the limit; what is left is less than one more batch of most jobs
 MEMORY_NEAR = 0.75  # of the limit: below it, meeting the limit means page cache that nobody misses
-MEMORY_PRESSURE = 0.10  # part of the time; the kernel's own advice for `memory.pressure`, some
 FAULTS_RATE = 100.0  # pages read again, per second: at a tenth of a millisecond each, a hundredth of the time
 GPU_BUSY = 0.90  # part of the time in which a kernel ran: no host action gains more than the rest of it
 SM_BUSY = 0.80  # GPM's SM activity at which a GPU counts as full
 DRAM_BUSY = 0.70  # GPM's memory activity at which it is bound by its memory
 GPU_STARVED = 0.70  # below it a GPU waits for its host
-THROTTLED = 0.25  # part of the CPU periods in which it was held back
-UNTHROTTLED = 0.05  # what a single unlucky second leaves in a window
 USE_HIGH = 0.85  # of the limit. Alone it says little: a lone thread at a limit of 1.0 uses 0.90 and lacks nothing
 USE_SOME = 0.30  # of the limit: who uses less is throttled in rare bursts that cost it little
 CONTENDED = 0.20  # part of the time in which some task waited for a CPU
 RUNS_CPUS = 0.1  # cores: who uses less hardly ever wants one
 HOST_FULL = 0.95  # of the node's cores
-IO_WAIT = 0.10  # part of the time in which some task waited for a disk
-BLOCKED = 0.25  # part of its threads in state D
-DATA_PART = 0.20  # of a step's time: Synergy's input-bound jobs lose as much
 EGRESS_FULL = 0.80  # of the cap: a token bucket lets no more through once headers are counted
 RESENT_PART = 0.02  # of what is sent: with 2 % lost, TCP runs far below its link
 THREAD_BUSY = 0.90  # of a core, by the busiest thread

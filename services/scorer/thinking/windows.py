@@ -11,16 +11,13 @@ from libs.domain.classes import settings_of
 from libs.domain.job import Allocation, Job
 from libs.messages.nodes import Pace, RunProgressed
 from libs.messages.signals import GpuProcess, GpuSample, HostSample, RunSample
+from libs.samples.thresholds import BLOCKED, DATA_PART, IO_WAIT, MEMORY_PRESSURE, UNTHROTTLED
 
 WINDOW_SECONDS = 15.0
 WINDOW_SECONDS_MAX = 60.0
 SETTLED_SECONDS = 30.0  # at first a job loads or compiles
 FRESH_SECONDS = 10.0  # an older pace does not show the present
 SAMPLES_LEAST = 0.15  # per second of a window: with fewer, foreign processes may be missed
-THROTTLED_MOST = 0.05
-PRESSURE_MOST = 0.1
-BLOCKED_MOST = 0.25
-DATA_MOST = 0.2  # of a step
 STEPS_LEAST = 3
 SPREAD_MOST = 0.2
 STEP_SECONDS_LEAST, STEP_SECONDS_MOST = 1e-6, 3600.0
@@ -193,15 +190,15 @@ class ScoredRun:
 
     def _held_back(self, pace: Pace) -> Unfit | None:
         seen, samples = max(1, self.seen), max(1, self.samples)
-        if self.throttled / seen >= THROTTLED_MOST:
+        if self.throttled / seen >= UNTHROTTLED:
             return Unfit.THROTTLED
-        if self.failures > 0 or self.memory_pressure / samples > PRESSURE_MOST:
+        if self.failures > 0 or self.memory_pressure / samples >= MEMORY_PRESSURE:
             return Unfit.MEMORY
-        if self.disk_pressure / samples > PRESSURE_MOST or self.blocked / seen > BLOCKED_MOST:
+        if self.disk_pressure / samples >= IO_WAIT or self.blocked / seen >= BLOCKED:
             return Unfit.IO
         told = pace.phases
         step = max(pace.step_seconds, sum(told.values()))
-        return Unfit.DATA if told.get("t_data", 0.0) > DATA_MOST * step else None
+        return Unfit.DATA if told.get("t_data", 0.0) >= DATA_PART * step else None
 
 
 def _unsteady(pace: Pace) -> Unfit | None:
