@@ -1,25 +1,10 @@
 """The kernel's counters: what they are called, and what two readings of one say."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from msgspec import Struct
+from libs.cgroups.counters import Traffic, number
 
-_DIGITS_MAX = 20  # of a counter of 64 bits
 _INTERFACE_FIELDS = 16  # of a line of /proc/net/dev, after the name
-
-
-class Traffic(Struct, frozen=True):
-    """Bytes since the counters began. None: not known."""
-
-    inbound: int | None = None  # read, received
-    outbound: int | None = None  # written, sent
-
-    @staticmethod
-    def sum(parts: Sequence["Traffic"]) -> "Traffic":
-        """Of all parts that are known; unknown only if none is."""
-        inbound = [part.inbound for part in parts if part.inbound is not None]
-        outbound = [part.outbound for part in parts if part.outbound is not None]
-        return Traffic(sum(inbound) if inbound else None, sum(outbound) if outbound else None)
 
 
 def rate(before: float | None, after: float | None, seconds: float) -> float | None:
@@ -41,22 +26,6 @@ def rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def number(text: str | None) -> int | None:
-    """A counter; None for anything else, such as `max` or -1 where there is no limit."""
-    digits = (text or "").strip()
-    return int(digits) if digits.isdecimal() and len(digits) <= _DIGITS_MAX else None
-
-
-def keyed(text: str | None) -> dict[str, int]:
-    """Lines of a name and a number, as in cpu.stat and memory.stat."""
-    numbers = {}
-    for line in (text or "").splitlines():
-        name, _, value = line.partition(" ")
-        if value.isdecimal() and len(value) <= _DIGITS_MAX:
-            numbers[name] = int(value)
-    return numbers
-
-
 def interfaces(net_dev: str | None) -> Iterator[tuple[str, Traffic]]:
     """Each network interface of /proc/net/dev."""
     for line in (net_dev or "").splitlines():
@@ -73,15 +42,3 @@ def segments_resent(snmp: str | None) -> int | None:
         return None
     place = lines[0].index("RetransSegs")
     return number(lines[1][place]) if place < len(lines[1]) else None
-
-
-def stalled_seconds(pressure: str | None) -> float | None:
-    """For how long, in all, some task has waited for the resource. None: the kernel keeps no count."""
-    for line in (pressure or "").splitlines():
-        if line.startswith("some "):
-            for field in line.split():
-                name, _, value = field.partition("=")
-                if name == "total":
-                    microseconds = number(value)
-                    return None if microseconds is None else microseconds / 1e6
-    return None

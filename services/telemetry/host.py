@@ -7,9 +7,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from libs.cgroups.counters import Traffic, number, stalled_seconds
+from libs.cgroups.files import read_text
 from libs.messages.signals import HostSample
-from services.telemetry.counters import Traffic, interfaces, number, rate, stalled_seconds
-from services.telemetry.files import read_text
+from services.telemetry.counters import interfaces, rate
 
 _SECTOR_BYTES = 512  # in /proc/diskstats always, whatever the disk's own are
 

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from services.telemetry.counters import Traffic, number
-from services.telemetry.files import names_in, read_text
+from libs.cgroups.counters import Traffic, number
+from libs.cgroups.files import read_text
+from services.telemetry.files import names_in
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Protocol
 import msgspec
 from msgspec import Meta, Struct
 
-from services.telemetry.files import read_text
+from libs.cgroups.files import read_text
 
 logger = logging.getLogger(__name__)
 

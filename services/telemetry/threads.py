@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from libs.cgroups.files import read_text
 from services.telemetry.counters import rounded
-from services.telemetry.files import names_in, read_text
+from services.telemetry.files import names_in
 from services.telemetry.processes import TICKS_PER_SECOND
 
 LOOK_SECONDS = 3.0

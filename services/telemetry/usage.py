@@ -6,11 +6,13 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from services.telemetry import cgroups
-from services.telemetry.cgroup_use import cgroup_use
-from services.telemetry.cgroups import Mount
-from services.telemetry.counters import Traffic, interfaces, segments_resent
-from services.telemetry.files import KeptOpen, link_of, read_text
+from libs.cgroups import places
+from libs.cgroups.counters import Traffic
+from libs.cgroups.files import KeptOpen, read_text
+from libs.cgroups.places import Mount
+from libs.cgroups.use import cgroup_use
+from services.telemetry.counters import interfaces, segments_resent
+from services.telemetry.files import link_of
 from services.telemetry.processes import (
     Process,
     ProcessUse,
@@ -54,7 +56,7 @@ class _Place(Struct, frozen=True):
 
     started: int
     found_at: float
-    folders: cgroups.Folders
+    folders: places.Folders
     own_network: bool
 
 
@@ -64,7 +66,7 @@ class UsageReader:
     def __init__(self, *, proc: str = "/proc", clock: Callable[[], float] = time.monotonic) -> None:
         self._proc = proc
         self._clock = clock
-        self._mounts: dict[str, Mount] = cgroups.mounts(read_text(f"{proc}/self/mountinfo") or "")
+        self._mounts: dict[str, Mount] = places.mounts(read_text(f"{proc}/self/mountinfo") or "")
         own = (link_of(f"{proc}/self/ns/net"), link_of(f"{proc}/1/ns/net"))
         self._host_networks = frozenset(network for network in own if network)
         self._places: dict[int, _Place] = {}
@@ -97,7 +99,7 @@ class UsageReader:
             use = processes_use(inside)
 
         def threads() -> list[int]:
-            found = cgroups.threads_in(place.folders)
+            found = places.threads_in(place.folders)
             if found:
                 return found
             return threads_of([one.pid for one in inside or self._processes(run, place.folders, everyone)], self._proc)
@@ -140,14 +142,14 @@ class UsageReader:
         own_network = network is not None and network not in self._host_networks
         return _Place(first.started, at, self._folders(run), own_network)
 
-    def _folders(self, run: FoundRun) -> cgroups.Folders:
+    def _folders(self, run: FoundRun) -> places.Folders:
         if run.cgroups is not None:
             return run.cgroups
-        paths = cgroups.memberships(read_text(f"{self._proc}/{run.pid}/cgroup") or "")
-        return cgroups.folders(paths, self._mounts)
+        paths = places.memberships(read_text(f"{self._proc}/{run.pid}/cgroup") or "")
+        return places.folders(paths, self._mounts)
 
-    def _processes(self, run: FoundRun, where: cgroups.Folders, everyone: "_Everyone") -> list[Process]:
-        pids = cgroups.processes_in(where)
+    def _processes(self, run: FoundRun, where: places.Folders, everyone: "_Everyone") -> list[Process]:
+        pids = places.processes_in(where)
         if pids:
             found = (read_process(pid, self._proc) for pid in pids)
             return [process for process in found if process is not None]

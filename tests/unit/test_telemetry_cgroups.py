@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.telemetry.cgroup_use import CgroupUse, blkio_traffic, cgroup_use, io_traffic
-from services.telemetry.cgroups import Mount, folders, memberships, mounts, processes_in, threads_in
-from services.telemetry.counters import Traffic, interfaces, segments_resent
-from services.telemetry.files import KeptOpen
+from libs.cgroups.counters import Traffic
+from libs.cgroups.files import KeptOpen
+from libs.cgroups.places import Mount, folders, memberships, mounts, processes_in, threads_in
+from libs.cgroups.use import CgroupUse, blkio_traffic, cgroup_use, io_traffic
+from services.telemetry.counters import interfaces, segments_resent
 from services.telemetry.processes import Process, members, parse_process, process_traffic, processes_use
 from services.telemetry.runs import FoundRun
 from services.telemetry.thinking.core import measures_lost, run_sample

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from libs.cgroups.counters import Traffic
 from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample
-from services.telemetry.counters import Traffic
 from services.telemetry.host import HostReading
 from services.telemetry.metrics import NodeGauges
 from services.telemetry.runs import DockerRuns, FoundRun, ProcessRuns

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from libs.cgroups.counters import Traffic, keyed, stalled_seconds
+from libs.cgroups.files import read_text
 from libs.messages.signals import HostSample
-from services.telemetry.counters import Traffic, keyed, part, rate, stalled_seconds
-from services.telemetry.files import read_text
+from services.telemetry.counters import part, rate
 from services.telemetry.host import (
     HostReading,
     cpu_seconds,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
+from libs.cgroups import places
+from libs.cgroups.files import read_text
 from libs.messages.signals import GpuProcess, GpuSample
-from services.telemetry import cgroups
-from services.telemetry.files import read_text
 from services.telemetry.processes import Process, read_process
 from services.telemetry.runs import FoundRun
 
@@ -101,7 +101,7 @@ class Attribution:
         return {pid: run for (pid, _), run in known.items()}
 
     def _groups(self, pid: int) -> Groups:
-        return cgroups.memberships(read_text(f"{self._proc}/{pid}/cgroup") or "")
+        return places.memberships(read_text(f"{self._proc}/{pid}/cgroup") or "")
 
 
 def _named(process: GpuProcess, run: FoundRun | None) -> GpuProcess:

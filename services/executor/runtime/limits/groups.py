@@ -4,13 +4,15 @@ A run's groups are `{controller: folder}`: `cpu` and `memory` in version 1, `uni
 """
 
 import errno
-import math
 import os
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from libs.cgroups.counters import keyed, number
+from libs.cgroups.places import UNIFIED
+from libs.cgroups.use import Text, cpus_limit, memory_use
 from services.executor.regular import READ
 from services.executor.runs import Limits
 from services.executor.thinking.rounding import CPU_STEPS, quota
@@ -51,28 +53,14 @@ def find_groups(pid: int, name: str, *, root: Path = Path("/sys/fs/cgroup"), pro
 
 def read_limits(groups: Groups) -> Limits:
     """What is in force; None for what cannot be read."""
-    if "unified" in groups:
-        words, limit = get(groups["unified"], "cpu.max").split(), get(groups["unified"], "memory.max").strip()
-        cpus = _cpus(*words) if len(words) == 2 else None
-        return Limits(cpus=cpus, memory=MEMORY_WITHOUT_END if limit == "max" else _number(limit))
-    if not groups:
-        return Limits()
-    limit = get(groups["memory"], "memory.limit_in_bytes").strip()
-    amount, period = (get(groups["cpu"], f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
-    return Limits(cpus=_cpus(amount, period) if amount and period else None, memory=_number(limit))
+    text = _reader(groups)
+    limit = text("memory", "memory.limit_in_bytes") or text(UNIFIED, "memory.max") or ""
+    return Limits(cpus=cpus_limit(text), memory=MEMORY_WITHOUT_END if limit.strip() == "max" else number(limit))
 
 
 def working_set(groups: Groups) -> int | None:
     """Memory that cannot just be dropped, in bytes: without the page cache that nobody used for long."""
-    if not groups:
-        return None
-    folder, used, idle = (
-        (groups["unified"], "memory.current", "inactive_file")
-        if "unified" in groups
-        else (groups["memory"], "memory.usage_in_bytes", "total_inactive_file")
-    )
-    total = _number(get(folder, used).strip())
-    return None if total is None else max(0, total - counter(folder, "memory.stat", idle))
+    return memory_use(_reader(groups))[0].used
 
 
 def too_tight(used: int | None, memory: int) -> str:
@@ -107,7 +95,7 @@ def write(groups: Groups, limits: Limits) -> None:
         put(groups["cpu"], "cpu.cfs_quota_us", quota(limits.cpus))
     if limits.memory is not None:
         # The limit with swap may never be the lower of the two; it is absent where the kernel does not count swap.
-        has = _number(get(groups["memory"], "memory.limit_in_bytes").strip())
+        has = number(get(groups["memory"], "memory.limit_in_bytes"))
         names = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
         for name in names if has is None or limits.memory <= has else reversed(names):
             if "memsw" not in name or os.path.exists(f"{groups['memory']}/{name}"):
@@ -165,13 +153,17 @@ def get(group: str, name: str) -> str:
 
 def counter(group: str | None, name: str, field: str) -> int:
     """One number of a file whose lines are `field number`."""
-    if group is None:
-        return 0
-    for line in get(group, name).splitlines():
-        words = line.split()
-        if len(words) == 2 and words[0] == field:
-            return _number(words[1]) or 0
-    return 0
+    return 0 if group is None else keyed(get(group, name)).get(field, 0)
+
+
+def _reader(groups: Groups) -> Text:
+    """How `libs.cgroups` reads these groups."""
+
+    def text(controller: str, name: str) -> str | None:
+        group = groups.get(controller or "unified")
+        return None if group is None else get(group, name) or None
+
+    return text
 
 
 def _as_far_as(path: str, name: str) -> str | None:
@@ -181,13 +173,3 @@ def _as_far_as(path: str, name: str) -> str | None:
         if name and name in part:
             return "/".join(parts[: place + 1])
     return None
-
-
-def _cpus(amount: str, period: str) -> float | None:
-    if amount in ("max", "-1"):
-        return math.inf
-    return int(amount) / int(period) if amount.isdecimal() and period.isdecimal() and int(period) else None
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None

@@ -5,8 +5,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from services.telemetry.counters import number
-from services.telemetry.files import read_text
+from libs.cgroups.counters import number
+from libs.cgroups.files import read_text
 
 UNIFIED = ""
 """What version 2 is called among the controllers, as in /proc/<pid>/cgroup."""

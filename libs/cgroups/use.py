@@ -7,15 +7,20 @@ mounted beside it and the run has a group there too, pressure is from there.
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from math import inf
 from typing import TypeAlias
 
 from msgspec import Struct
 
-from services.telemetry.cgroups import UNIFIED, Folders
-from services.telemetry.counters import Traffic, keyed, number, stalled_seconds
-from services.telemetry.files import read_text
+from libs.cgroups.counters import Traffic, keyed, number, stalled_seconds
+from libs.cgroups.files import read_text
+from libs.cgroups.places import UNIFIED, Folders
 
 _NO_LIMIT = 1 << 60  # version 1 writes "no limit" as the largest number of whole pages
+
+
+Text: TypeAlias = Callable[[str, str], str | None]
+"""The text of a file, by controller and name; None where there is none."""
 
 
 class CgroupUse(Struct, frozen=True, kw_only=True):
@@ -43,7 +48,7 @@ def cgroup_use(where: Folders, read: Callable[[str], str | None] = read_text) ->
         return read(f"{where[controller]}/{name}") if controller in where else None
 
     seconds, cpu_source = _cpu(text)
-    memory, memory_source = _memory(text)
+    memory, memory_source = memory_use(text)
     return CgroupUse(
         sources=frozenset(source for source in (cpu_source, memory_source) if source),
         cpu_seconds=seconds,
@@ -61,10 +66,7 @@ def cgroup_use(where: Folders, read: Callable[[str], str | None] = read_text) ->
     )
 
 
-_Text: TypeAlias = Callable[[str, str], str | None]
-
-
-def _cpu(text: _Text) -> tuple[float | None, str]:
+def _cpu(text: Text) -> tuple[float | None, str]:
     # Most hosts mount cpu and cpuacct together, and then either folder has the file.
     nanoseconds = number(text("cpuacct", "cpuacct.usage") or text("cpu", "cpuacct.usage"))
     if nanoseconds is not None:
@@ -73,15 +75,22 @@ def _cpu(text: _Text) -> tuple[float | None, str]:
     return (None, "") if microseconds is None else (microseconds / 1e6, "cgroup2")
 
 
-def _quota(text: _Text) -> float | None:
-    """Own quota alone: what the groups above it have is theirs to share."""
-    quota, period = number(text("cpu", "cpu.cfs_quota_us")), number(text("cpu", "cpu.cfs_period_us"))
-    if period is None:
-        quota, period = (number(field) for field in (text(UNIFIED, "cpu.max") or "").partition(" ")[::2])
-    return quota / period if quota and period else None  # without a limit it is -1, or `max`
+def cpus_limit(text: Text) -> float | None:
+    """Cores of its own quota alone: what the groups above it have is theirs to share. Infinite: no limit."""
+    quota, period = text("cpu", "cpu.cfs_quota_us"), text("cpu", "cpu.cfs_period_us")
+    if number(period) is None:
+        quota, _, period = (text(UNIFIED, "cpu.max") or "").partition(" ")
+    if (quota or "").strip() in ("max", "-1"):
+        return inf
+    amount, span = number(quota), number(period)
+    return amount / span if amount is not None and span else None
 
 
-class _Memory(Struct, frozen=True, kw_only=True):
+def _quota(text: Text) -> float | None:
+    return limit if (limit := cpus_limit(text)) and limit < inf else None
+
+
+class MemoryUse(Struct, frozen=True, kw_only=True):
     """`used` is the working set, which a limit cannot get back: all but the idle part of the page cache."""
 
     used: int | None = None
@@ -91,11 +100,11 @@ class _Memory(Struct, frozen=True, kw_only=True):
     major_faults: int | None = None
 
 
-def _memory(text: _Text) -> tuple[_Memory, str]:
+def memory_use(text: Text) -> tuple[MemoryUse, str]:
     used = number(text("memory", "memory.usage_in_bytes"))
     if used is not None:
         stat = keyed(text("memory", "memory.stat"))
-        return _Memory(
+        return MemoryUse(
             used=max(0, used - stat.get("total_inactive_file", 0)),
             limit=_limit(stat.get("hierarchical_memory_limit")),
             failures=_most(number(text("memory", name)) for name in ("memory.failcnt", "memory.memsw.failcnt")),
@@ -104,11 +113,11 @@ def _memory(text: _Text) -> tuple[_Memory, str]:
         ), "cgroup1"
     used = number(text(UNIFIED, "memory.current"))
     if used is None:
-        return _Memory(), ""
+        return MemoryUse(), ""
     stat = keyed(text(UNIFIED, "memory.stat"))
     events = keyed(text(UNIFIED, "memory.events"))
     met = [events[name] for name in ("max", "high") if name in events]
-    return _Memory(
+    return MemoryUse(
         used=max(0, used - stat.get("inactive_file", 0)),
         limit=_limit(number(text(UNIFIED, "memory.max"))),
         failures=sum(met) if met else None,
@@ -138,7 +147,7 @@ def _periods(cpu_stat: str | None) -> tuple[int, int] | None:
     return (stat["nr_throttled"], stat["nr_periods"]) if {"nr_throttled", "nr_periods"} <= stat.keys() else None
 
 
-def _disk(text: _Text) -> Traffic:
+def _disk(text: Text) -> Traffic:
     if (stat := text(UNIFIED, "io.stat")) is not None:
         return _of_disks(io_traffic(stat))
     for name in ("blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_service_bytes"):
