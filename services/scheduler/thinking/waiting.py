@@ -21,8 +21,9 @@ from libs.planning.refusals import why_not
 from libs.planning.shape import Shape, gpus_least, gpus_of, is_pinned, smallest
 from services.scheduler.thinking import lives
 from services.scheduler.thinking.moving import Moving
-from services.scheduler.thinking.picture import JobGroup, Picture
+from services.scheduler.thinking.picture import Picture
 from services.scheduler.thinking.placing import place
+from services.scheduler.thinking.waitlist import JobGroup
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
@@ -59,15 +60,12 @@ class Waiting:
     def decide(self, now: float, *, why_not_yet: Cause | None = None) -> list[Step]:
         """Steps for those who wait. `why_not_yet`: nothing is placed now, and this is why."""
         picture = self._picture
-        for job_id in sorted(one for one in picture.backing_off if picture.jobs[one].not_before <= now):
-            picture.backing_off.remove(job_id)
-            picture.stand(picture.jobs[job_id], now)
-            picture.unexplained.add(job_id)
-        self._mind_strays(now)
+        picture.waitlist.end_backoffs(picture.jobs, now)
+        picture.waitlist.keep_out(picture.pool.strays.by_job().keys(), picture.jobs, now)
         self._stand_again(now)
         self._forget_shapes()
         for of_waiting in (self._making_room, self._looked_at):
-            for job_id in [job_id for job_id in of_waiting if job_id not in picture.queue]:
+            for job_id in [job_id for job_id in of_waiting if job_id not in picture.waitlist.queue]:
                 del of_waiting[job_id]
         if why_not_yet is not None:
             return self._put_off(why_not_yet, now)
@@ -77,39 +75,26 @@ class Waiting:
 
     def _forget_shapes(self) -> None:
         """Shapes of jobs that wait no more are asked about no more, and users may make up any number of them."""
-        most = CACHED_LEAST + 4 * len(self._picture.queue)
+        most = CACHED_LEAST + 4 * len(self._picture.waitlist.queue)
         for of_shapes in (self._unfit, self._fits_empty):
             if len(of_shapes) > most:
                 of_shapes.clear()
 
     def _stand_again(self, now: float) -> None:
         """Where the order goes by how long one has gone without, it is looked at again from time to time."""
-        if self._picture.queue.order is LAS and now >= self._stood_at + STAND_AGAIN_SECONDS:
+        waitlist = self._picture.waitlist
+        if waitlist.queue.order is LAS and now >= self._stood_at + STAND_AGAIN_SECONDS:
             self._stood_at = now
-            for job in [job for job in self._picture.jobs.values() if job.id in self._picture.queue]:
-                self._picture.stand(job, now)
-
-    def _mind_strays(self, now: float) -> None:
-        """A job that a node still runs, though nobody placed it there, is not placed before that has ended."""
-        picture = self._picture
-        strays = picture.strays_by_job()
-        for job_id in sorted(picture.kept_out - strays.keys()):
-            picture.kept_out.remove(job_id)
-            picture.stand(picture.jobs[job_id], now)
-            picture.unexplained.add(job_id)
-        for job_id in strays:
-            if job_id in picture.queue:
-                picture.queue.remove(job_id)
-                picture.kept_out.add(job_id)
-                picture.unexplained.add(job_id)
+            for job in [job for job in self._picture.jobs.values() if job.id in waitlist.queue]:
+                waitlist.stand(job, now)
 
     def _put_off(self, cause: Cause, now: float) -> list[Step]:
         """Say why nothing is placed, to whom nothing was said yet; to all where it is for long. All are told again."""
         steps: list[Step] = []
-        for job_id in sorted(self._picture.unexplained):
-            job = self._picture.jobs.get(job_id)
-            if len(steps) >= self._steps_max or job is None or job.state is not _S.QUEUED:
-                continue
+        for job_id in sorted(self._picture.waitlist.unexplained):
+            if len(steps) >= self._steps_max:
+                break
+            job = self._picture.jobs[job_id]
             known = job.waiting_for
             if known is None or (cause.code is _C.STORE_RESTORED and known.code is not cause.code):
                 steps += self._picture.go(job, _E.WAITING, cause, now)
@@ -124,20 +109,20 @@ class Waiting:
 
         Until `kept` ends, nodes that are reserved for a job take no work.
         """
-        picture, queue = self._picture, self._picture.queue
+        picture, queue = self._picture, self._picture.waitlist.queue
         steps: list[Step] = []
-        unexplained = {picture.group(job_id) for job_id in picture.unexplained if job_id in queue}
+        unexplained = {picture.waitlist.group(job_id) for job_id in picture.waitlist.unexplained if job_id in queue}
         causes = _Causes()
         reserved: Nodes = ()
         kept_for = ""  # for whom those are
         ahead = ""  # the first of those that do not fit
-        backfill = picture.policy.filling(now=now, free=picture.room.gpus_free, endings=picture.holdings.endings)
+        backfill = picture.policy.filling(now=now, free=picture.pool.room.gpus_free, endings=picture.holdings.endings)
         walk = queue.served(picture.holdings.shares.of)
         while len(steps) < self._steps_max and (job_id := walk.next()) is not None:
             if job_id in self._moving.targets:
                 walk.passed()
                 continue
-            job, group = picture.jobs[job_id], picture.group(job_id)
+            job, group = picture.jobs[job_id], picture.waitlist.group(job_id)
             gpus = gpus_least(group.shape)  # what starts it is what is reserved for it
             its_turn = not ahead or not gpus or backfill.may_start(gpus, group.lasts_s)
             wanted = group.shape
@@ -162,7 +147,7 @@ class Waiting:
                 steps += self._make_room(job, group.shape, now)
             if not reserved and (reserved := self._claim(job, group.shape, now)):
                 kept_for = job_id
-                kept.enter_context(picture.room.without(reserved))
+                kept.enter_context(picture.pool.room.without(reserved))
             if is_pinned(group.shape) and picture.policy.backfill != "none":
                 continue  # what is free elsewhere is of no use to it
             ahead = ahead or job_id
@@ -174,11 +159,11 @@ class Waiting:
 
     def _find(self, job: Job, shape: Shape, reserved: Nodes) -> tuple[Allocation, ...]:
         """Ask the room; what did not fit need not be asked again until something was given back."""
-        room = self._picture.room
+        room = self._picture.pool.room
         known = self._unfit.get(shape)
         if known is not None and known[:2] == (room.grown, reserved):
             return ()
-        found = find(room, shape, asked_by(job, self._picture.learnt))
+        found = find(room, shape, asked_by(job, self._picture.beliefs.learnt))
         if not found:
             self._unfit[shape] = (room.grown, reserved, None)
         return found or ()
@@ -186,8 +171,8 @@ class Waiting:
     def _would_fit_empty(self, shape: Shape) -> bool:
         """If nobody held anything, on all nodes that were ever heard of. Who would not is in nobody's way."""
         picture = self._picture
-        if self._empty is None or self._empty[0] != picture.pool_changes:
-            self._empty = (picture.pool_changes, empty_room(picture.nodes.values()))
+        if self._empty is None or self._empty[0] != picture.pool.changes:
+            self._empty = (picture.pool.changes, empty_room(picture.pool.nodes.values()))
             self._fits_empty.clear()
         if shape not in self._fits_empty:
             self._fits_empty[shape] = bool(find(self._empty[1], smallest(shape)))
@@ -199,12 +184,14 @@ class Waiting:
             return []
         self._making_room.pop(job.id, None)
         self._looked_at[job.id] = now
-        picture, room = self._picture, self._picture.room
-        waiting = standing_of(job, now, picture.queue.order)
+        picture, room = self._picture, self._picture.pool.room
+        waiting = standing_of(job, now, picture.waitlist.queue.order)
         willing = picture.holdings.holders.who_may_leave(waiting, picture.jobs, now)
         if not _enough(shape, willing, free=room.gpus_free):
             return []
-        clearing = clearing_for(smallest(shape), room=room, holders=willing, asked=asked_by(job, picture.learnt))
+        clearing = clearing_for(
+            smallest(shape), room=room, holders=willing, asked=asked_by(job, picture.beliefs.learnt)
+        )
         if clearing is None:
             return []
         self._making_room[job.id] = clearing
@@ -212,12 +199,12 @@ class Waiting:
         names: list[str] = []
         for held in [picture.jobs[victim.job_id] for victim in clearing.victims]:
             names.append(held.id)
-            why = _why_preempted(picture.policy.order, waiting, standing_of(held, now, picture.queue.order))
+            why = _why_preempted(picture.policy.order, waiting, standing_of(held, now, picture.waitlist.queue.order))
             cause = Cause(code=_C.PREEMPTED, sentence=f"pre-empted by {job.id}: {why}", by=job.id)
             steps += lives.stop(picture, held, cause, now)
         sentence = f"room is being made: {', '.join(names)} must stop first"
         cause = Cause(code=_C.MAKING_ROOM, sentence=sentence, numbers={"stopping": float(len(clearing.victims))})
-        picture.unexplained.discard(job.id)
+        picture.waitlist.explained(job.id)
         return steps + picture.go(job, _E.WAITING, cause, now)
 
     def _leaving_for(self, job: Job) -> list[Job]:
@@ -236,10 +223,11 @@ class Waiting:
 
     def _emptiest(self, shape: Shape) -> Nodes:
         """The nodes that would hold what starts the job if they were empty, those with most GPUs free first."""
+        in_pool = self._picture.pool.room
         if is_pinned(shape):
-            return tuple(sorted({want.request.node for want in shape if want.request.node in self._picture.room.nodes}))
+            return tuple(sorted({want.request.node for want in shape if want.request.node in in_pool.nodes}))
         wanted = gpus_least(shape)
-        nodes = sorted(self._picture.room.open_nodes, key=lambda room: (-len(room.gpus.whole), room.node.id))
+        nodes = sorted(in_pool.open_nodes, key=lambda room: (-len(room.gpus.whole), room.node.id))
         claimed: list[str] = []
         for room in nodes:
             if wanted <= 0:
@@ -255,13 +243,13 @@ class Waiting:
             sentence = f"{ahead} is ahead of it and might start later if this one did now"
             numbers = {"gpus_wanted": float(gpus_least(group.shape))}
             return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead, numbers=numbers)
-        room = self._picture.room
+        room = self._picture.pool.room
         grown, kept, cause = self._unfit.get(group.shape, (-1, (), None))
         if cause is None or (grown, kept) != (room.grown, reserved):
             cause = why_not(room, group.shape)
             assert cause is not None, "it did not fit a moment ago"
             if is_pinned(group.shape):
-                jobs = (self._picture.jobs[job_id] for job_id in sorted(self._picture.runs.holding))
+                jobs = (self._picture.jobs[job_id] for job_id in sorted(self._picture.pool.runs.holding))
                 cause = with_holders(cause, in_the_way(group.shape, jobs))
             self._unfit[group.shape] = (room.grown, reserved, cause)
         return _kept_for(kept_for, cause) if reserved else cause
@@ -269,27 +257,24 @@ class Waiting:
     def _explain_waiting(self, causes: "_Causes", now: float) -> list[Step]:
         """Say once why each job waits that was not placed; `weft explain` says it anew whenever asked."""
         steps: list[Step] = []
-        strays = self._picture.strays_by_job()
+        strays, waitlist = self._picture.pool.strays.by_job(), self._picture.waitlist
         self.unfinished = False
-        for job_id in sorted(self._picture.unexplained):
+        for job_id in sorted(waitlist.unexplained):
             if len(steps) >= EXPLAINED_MAX:
                 self.unfinished = True
                 break
-            job = self._picture.jobs.get(job_id)
-            if job is None or job.state is not _S.QUEUED:
-                self._picture.unexplained.discard(job_id)
-                continue
-            if job_id in self._picture.backing_off:
-                cause = self._picture.put_back.get(job_id) or _backs_off(job, now)
-            elif job_id in self._picture.kept_out:
+            job = self._picture.jobs[job_id]
+            if waitlist.backs_off(job_id):
+                cause = waitlist.why_put_back(job_id) or _backs_off(job, now)
+            elif waitlist.is_kept_out(job_id):
                 cause = _still_runs(*strays[job_id])
             elif (moves := self._moving.waits(job_id)) is not None:
                 cause = moves
-            elif (known := causes.of_group.get(self._picture.group(job_id), causes.of_others)) is not None:
+            elif (known := causes.of_group.get(waitlist.group(job_id), causes.of_others)) is not None:
                 cause = known
             else:
                 continue  # its turn comes in the next tick
-            self._picture.unexplained.discard(job_id)
+            waitlist.explained(job_id)
             if job.waiting_for is None or job.waiting_for.code is not cause.code:
                 steps += self._picture.go(job, _E.WAITING, cause, now)
         return steps
