@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from math import inf
 
-from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Step
+from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.messages.nodes import RunSeen, RunState
 from libs.planning.capacity import Room, empty_room
-from libs.planning.finding import find
+from libs.planning.finding import Place, find
 from libs.planning.jobs import asked_by, standing_of
 from libs.planning.order.las import LAS
 from libs.planning.order.standing import Standing
 from libs.planning.pins import in_the_way, with_holders
 from libs.planning.preemption import Clearing, Holder, clearing_for
 from libs.planning.refusals import why_not
-from libs.planning.shape import Shape, gpus_least, gpus_of, is_pinned, smallest
+from libs.planning.shape import Shape, gpus_least, is_pinned, smallest
+from libs.planning.walk import Starts, Waits, Walk, Wants
 from services.scheduler.thinking import lives
 from services.scheduler.thinking.moving import Moving
 from services.scheduler.thinking.picture import Picture
@@ -47,6 +48,7 @@ class Waiting:
         self._moving = moving
         self.unfinished = False  # there are more jobs to tell why they wait
         self.reserved: Nodes = ()  # kept for one of those who wait, when it was looked last
+        self._reserved_for = ""
         self._patience_seconds = patience_seconds
         self._steps_max = steps_max
         # What did not fit: how often room had grown by then, which nodes were kept for another, and why, once asked.
@@ -101,72 +103,61 @@ class Waiting:
         return steps
 
     def _place_waiting(self, now: float) -> tuple[list[Step], "_Causes"]:
-        with ExitStack() as kept:
-            return self._walk(now, kept)
-
-    def _walk(self, now: float, kept: ExitStack) -> tuple[list[Step], "_Causes"]:
-        """Places for those who fit, in order; and for each group that does not, why, where that was not said yet.
-
-        Until `kept` ends, nodes that are reserved for a job take no work.
-        """
-        picture, queue = self._picture, self._picture.waitlist.queue
+        """Places for the jobs that fit, in order; and for each group that does not, why, where that is to be told."""
+        picture, waitlist = self._picture, self._picture.waitlist
+        room, backfill = picture.pool.room, picture.policy.backfill
         steps: list[Step] = []
-        unexplained = {picture.waitlist.group(job_id) for job_id in picture.waitlist.unexplained if job_id in queue}
-        causes = _Causes()
-        reserved: Nodes = ()
-        kept_for = ""  # for whom those are
-        ahead = ""  # the first of those that do not fit
-        backfill = picture.policy.filling(now=now, free=picture.pool.room.gpus_free, endings=picture.holdings.endings)
-        walk = queue.served(picture.holdings.shares.of)
-        while len(steps) < self._steps_max and (job_id := walk.next()) is not None:
-            if job_id in self._moving.targets:
-                walk.passed()
-                continue
-            job, group = picture.jobs[job_id], picture.waitlist.group(job_id)
-            gpus = gpus_least(group.shape)  # what starts it is what is reserved for it
-            its_turn = not ahead or not gpus or backfill.may_start(gpus, group.lasts_s)
-            wanted = group.shape
-            if its_turn and ahead and gpus and not backfill.may_start(gpus_of(wanted), group.lasts_s):
-                wanted = smallest(wanted)  # with all that it wants it would delay a job ahead of it
-            found = self._find(job, wanted, reserved) if its_turn else ()
-            if found:
-                steps += place(picture, job, found, now)
-                walk.taken()
-                if gpus:
-                    backfill.started(sum(len(allocation.gpus) for allocation in found), group.lasts_s)
-                continue
-            if picture.policy.backfill == "conservative":
-                walk.passed()  # each has a reservation of its own
-            else:
-                walk.blocked()
-            if group in unexplained:
-                causes.of_group[group] = self._why_not(group, reserved, kept_for, its_turn=its_turn, ahead=ahead)
-            if not self._would_fit_empty(group.shape):
-                continue  # it is in nobody's way
-            if its_turn:
-                steps += self._make_room(job, group.shape, now)
-            if not reserved and (reserved := self._claim(job, group.shape, now)):
-                kept_for = job_id
-                kept.enter_context(picture.pool.room.without(reserved))
-            if is_pinned(group.shape) and picture.policy.backfill != "none":
-                continue  # what is free elsewhere is of no use to it
-            ahead = ahead or job_id
-            if (gpus or picture.policy.backfill == "none") and not backfill.blocked(gpus, group.lasts_s):
-                causes.of_others = _behind(ahead, picture.policy.backfill)
-                break
-        self.reserved = reserved
+        causes = _Causes({waitlist.group(job_id) for job_id in waitlist.unexplained if job_id in waitlist.queue})
+        self.reserved, self._reserved_for = (), ""
+        walk = Walk(
+            waitlist.queue.served(picture.holdings.shares.of),
+            backfill=backfill,
+            wants=self._wants,
+            find=self._find,
+            fits_empty=self._would_fit_empty,
+            filling=lambda: picture.policy.filling(now=now, free=room.gpus_free, endings=picture.holdings.endings),
+        )
+        with ExitStack() as closed:  # nodes that are reserved for a job take no work as long as the walk lasts
+            for decision in walk:
+                if isinstance(decision, Starts):
+                    steps += place(picture, picture.jobs[decision.job_id], decision.place, now)
+                else:
+                    steps += self._wait(decision, causes, closed, now)
+                if len(steps) >= self._steps_max:
+                    walk.stop()
+        if walk.over:
+            causes.of_others = _behind(walk.ahead, backfill)
         return steps, causes
 
-    def _find(self, job: Job, shape: Shape, reserved: Nodes) -> tuple[Allocation, ...]:
+    def _wants(self, job_id: str) -> Wants | None:
+        if job_id in self._moving.targets:
+            return None
+        group = self._picture.waitlist.group(job_id)
+        return Wants(group.shape, gpus_least(group.shape), group.lasts_s, pinned=is_pinned(group.shape))
+
+    def _wait(self, waits: Waits, causes: "_Causes", closed: ExitStack, now: float) -> list[Step]:
+        """A job is not placed: why, and what is done for it, in that order."""
+        job, group = self._picture.jobs[waits.job_id], self._picture.waitlist.group(waits.job_id)
+        if group in causes.wanted:
+            causes.of_group[group] = self._why_not(group, waits)
+        if not waits.in_the_way:
+            return []
+        steps = self._make_room(job, group.shape, now) if waits.its_turn else []
+        if not self.reserved and (claimed := self._claim(job, group.shape, now)):
+            self.reserved, self._reserved_for = claimed, job.id
+            closed.enter_context(self._picture.pool.room.without(claimed))
+        return steps
+
+    def _find(self, job_id: str, shape: Shape) -> Place | None:
         """Ask the room; what did not fit need not be asked again until something was given back."""
         room = self._picture.pool.room
         known = self._unfit.get(shape)
-        if known is not None and known[:2] == (room.grown, reserved):
-            return ()
-        found = find(room, shape, asked_by(job, self._picture.beliefs.learnt))
+        if known is not None and known[:2] == (room.grown, self.reserved):
+            return None
+        found = find(room, shape, asked_by(self._picture.jobs[job_id], self._picture.beliefs.learnt))
         if not found:
-            self._unfit[shape] = (room.grown, reserved, None)
-        return found or ()
+            self._unfit[shape] = (room.grown, self.reserved, None)
+        return found
 
     def _would_fit_empty(self, shape: Shape) -> bool:
         """If nobody held anything, on all nodes that were ever heard of. Who would not is in nobody's way."""
@@ -237,22 +228,22 @@ class Waiting:
                 wanted -= len(room.gpus.models)
         return tuple(claimed)
 
-    def _why_not(self, group: JobGroup, reserved: Nodes, kept_for: str, *, its_turn: bool, ahead: str) -> Cause:
+    def _why_not(self, group: JobGroup, waits: Waits) -> Cause:
         """Why no job of this group is placed now."""
-        if not its_turn:
-            sentence = f"{ahead} is ahead of it and might start later if this one did now"
+        if not waits.its_turn:
+            sentence = f"{waits.ahead} is ahead of it and might start later if this one did now"
             numbers = {"gpus_wanted": float(gpus_least(group.shape))}
-            return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead, numbers=numbers)
+            return Cause(code=_C.HELD_BACK, sentence=sentence, by=waits.ahead, numbers=numbers)
         room = self._picture.pool.room
         grown, kept, cause = self._unfit.get(group.shape, (-1, (), None))
-        if cause is None or (grown, kept) != (room.grown, reserved):
+        if cause is None or (grown, kept) != (room.grown, self.reserved):
             cause = why_not(room, group.shape)
             assert cause is not None, "it did not fit a moment ago"
             if is_pinned(group.shape):
                 jobs = (self._picture.jobs[job_id] for job_id in sorted(self._picture.pool.runs.holding))
                 cause = with_holders(cause, in_the_way(group.shape, jobs))
-            self._unfit[group.shape] = (room.grown, reserved, cause)
-        return _kept_for(kept_for, cause) if reserved else cause
+            self._unfit[group.shape] = (room.grown, self.reserved, cause)
+        return _kept_for(self._reserved_for, cause) if self.reserved else cause
 
     def _explain_waiting(self, causes: "_Causes", now: float) -> list[Step]:
         """Say once why each job waits that was not placed; `weft explain` says it anew whenever asked."""
@@ -281,9 +272,11 @@ class Waiting:
 
 
 class _Causes:
-    """Why those wait who were not placed. `of_others`: those who were not even looked at; None: their turn comes."""
+    """Why the jobs wait that were not placed. `wanted`: the groups for which that is to be told; `of_others`: for jobs
+    that the walk did not come to; None: their turn comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: set[JobGroup]) -> None:
+        self.wanted = wanted
         self.of_group: dict[JobGroup, Cause] = {}
         self.of_others: Cause | None = None
 
