@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from math import inf
 
 from libs.domain.job import Allocation
-from libs.planning.backfill import Backfill
-from libs.planning.finding import find
+from libs.planning.finding import Place, find
 from libs.planning.moves import JOINT_MOST, Movable, moves_for
 from libs.planning.policy import ALWAYS, GAINFUL, Policy
 from libs.planning.preemption import clearing_for
 from libs.planning.queue import place_of
+from libs.planning.walk import Starts, Walk, Wants
 from libs.simulator.job import SimulatedJob
 from libs.simulator.lives import Lives
 from libs.simulator.model import Cluster, World
@@ -49,37 +49,30 @@ class Deciding:
             self._move_for_gain(now)
 
     def _start_waiting(self, now: float) -> None:
-        walk = self._queue.served(self._running.share)
-        backfill: Backfill | None = None  # begins with the first that does not fit, and knows of all who run then
-        while (job_id := walk.next()) is not None:
-            job = self._jobs[job_id]
-            lasts = self._lasts(job)
-            found = None
-            fits = job.trace.gpus <= self._running.free or self._order.tier is not None
-            in_the_way = fits and backfill is not None and not backfill.may_start(job.trace.gpus, lasts)
-            if fits and not in_the_way:
-                found = self._place_for(job, now)
-            if found is not None:
-                self._room.take_all(found)
-                self._queue.remove(job_id)
-                walk.taken()
+        policy, running = self._policy, self._running
+        walk = Walk(
+            self._queue.served(running.share),
+            backfill=policy.backfill,
+            wants=self._wants,
+            find=lambda job_id, _: self._place_for(self._jobs[job_id], now),
+            fits_empty=lambda _: True,  # what the cluster cannot hold is not simulated
+            filling=lambda: policy.filling(now=now, free=running.free, endings=lambda: running.endings),
+        )
+        for decision in walk:
+            if isinstance(decision, Starts):
+                self._room.take_all(decision.place)
+                self._queue.remove(decision.job_id)
                 self.placements += 1
-                self._lives.settle(job, now, found)
-                if backfill is not None:
-                    backfill.started(job.trace.gpus, lasts)
-                continue
-            shorter_may = in_the_way and lasts is not None and not self._order.by_left  # there, those come first
-            if shorter_may or self._policy.backfill == "conservative":  # in which each has a reservation of its own
-                walk.passed()
-            else:
-                walk.blocked()
-            if backfill is None:
-                backfill = self._policy.filling(now=now, free=self._running.free, endings=lambda: self._running.endings)
-            if not backfill.blocked(job.trace.gpus, lasts):
-                return
+                self._lives.settle(self._jobs[decision.job_id], now, decision.place)
 
-    def _place_for(self, job: SimulatedJob, now: float) -> tuple[Allocation, ...] | None:
-        """Where it goes, at once or once others gave way."""
+    def _wants(self, job_id: str) -> Wants:
+        job, lasts = self._jobs[job_id], self._lasts(self._jobs[job_id])
+        may_fit = job.trace.gpus <= self._running.free or self._order.tier is not None
+        shorter_behind = lasts is not None and not self._order.by_left  # where it goes by that, those come first
+        return Wants(job.shape, job.trace.gpus, lasts, may_fit=may_fit, shorter_behind=shorter_behind)
+
+    def _place_for(self, job: SimulatedJob, now: float) -> Place | None:
+        """Where it goes; others give way for it at once, where the order says so."""
         if job.trace.gpus <= self._running.free:
             found = find(self._room, job.shape, job.asked)
             if found is not None:

@@ -21,7 +21,7 @@ from libs.messages.history import Record
 from services.cli import connection, page
 from services.cli.complaint import Complaint
 from services.cli.words import clean, count
-from services.scheduler.thinking.picture import NodeChange
+from services.scheduler.thinking.pool import NodeChange
 from services.scheduler.thinking.replay import Difference, Replay, Unread
 
 

@@ -25,7 +25,7 @@ from services.scheduler.tally import Tally
 from services.scheduler.thinking.answers import Answers
 from services.scheduler.thinking.core import Scheduler
 from services.scheduler.thinking.history import HistoryRetention, Journal, JournalPace
-from services.scheduler.thinking.picture import NodeChange
+from services.scheduler.thinking.pool import NodeChange
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +202,8 @@ class Desk:
         for one in answers:
             runs = self._journal.answer(one.report.node_id)
             report = structs.replace(one.report, holds=one.holds)
-            one.settle(self._answers.answer(report, runs, self.core.picture.orders, leader=self._leadership.leader))
+            orders = self.core.picture.desired.orders
+            one.settle(self._answers.answer(report, runs, orders, leader=self._leadership.leader))
         for node_id in sorted(self.core.take_hinted()):
             await self._bus.publish(NodeHinted(node_id=node_id))
         if len(steps) >= self.core.settings.steps_max or self.core.unfinished:
@@ -281,11 +282,11 @@ class Desk:
         self._learn(await self._store.classes(pool=self.core.pool, since=since), now)
         self._scores_at = now
         self._joined.clear()
-        if new := [score for score in found if self.core.picture.is_news(score)]:
+        if new := [score for score in found if self.core.picture.beliefs.is_news(score)]:
             self._journal.rescore(new)
 
     def _learn(self, classes: Sequence[WorkloadClass], now: float) -> None:
-        if new := [one for one in classes if self.core.picture.is_learnt_anew(one)]:
+        if new := [one for one in classes if self.core.picture.beliefs.is_learnt_anew(one)]:
             self._journal.learn(new, now)
 
     async def _take_in_asks(self, lease: Lease, now: float) -> list[Step]:
@@ -313,10 +314,10 @@ class Desk:
                         raise WrongPictureError(f"{job.id} is {job.state} and not known here: another may lead")
                     self.asked()  # it was submitted a moment ago, and is admitted in the next turn
                     continue
-            changes = len(self.core.picture.node_changes)
+            changes = self.core.picture.pool.unstored
             made = self._journal.ask(ask, now, job=job)
             steps += made
-            if not made and len(self.core.picture.node_changes) == changes:
+            if not made and self.core.picture.pool.unstored == changes:
                 done.append(ask.id)  # what it asks is so already
         if done:
             await self._store.drop_asks(lease, done)
@@ -424,7 +425,7 @@ class Desk:
                 logger.info(step.event, extra={"job": step.job_id, "epoch": step.epoch, "why": step.cause.sentence})
         if now >= self._touched_at + TOUCH_SECONDS:
             self._touched_at = now
-            recent = [node_id for node_id, at in self.core.picture.heard.items() if at > now - TOUCH_SECONDS]
+            recent = [node_id for node_id, at in self.core.picture.pool.heard.items() if at > now - TOUCH_SECONDS]
             await self._store.touch_nodes(lease, recent, at=now)
 
 

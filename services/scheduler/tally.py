@@ -75,10 +75,10 @@ class Tally:
         self._went_back.inc()
 
     def show(self, core: Scheduler) -> None:
-        holding = len(core.picture.runs.holding)
+        holding = len(core.picture.pool.runs.holding)
         self._jobs.labels("holding").set(holding)
         self._jobs.labels("waiting").set(len(core.picture.jobs) - holding)
-        self._nodes.set(sum(node.ready for node in core.picture.nodes.values()))
+        self._nodes.set(sum(node.ready for node in core.picture.pool.nodes.values()))
         self._doubted.set(core.reaper.held_back)
-        self._strays.set(core.picture.living_strays)
+        self._strays.set(core.picture.pool.strays.living)
         self._holding_back.set(core.holding_back)

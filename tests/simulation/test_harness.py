@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.scheduler import service as scheduler_service
-from services.scheduler.thinking import picture, tuning
+from services.scheduler.thinking import pool, tuning
 from tests.simulation import mutants
 from tests.simulation.simulate import Result, Variation, simulate
 from tests.support.virtual_time import DeadlockError, Process, StuckError, VirtualTimeLoop, run_virtually
@@ -68,7 +68,7 @@ MUTANTS = {
         "overlap: ",
     ),
     "a scheduler for which what must stop is gone": (
-        mutants.scheduler_has(picture, "Runs", mutants.CredulousRuns),
+        mutants.scheduler_has(pool, "Runs", mutants.CredulousRuns),
         "runs",
     ),
     "a scheduler that gives what is not free": (

@@ -202,10 +202,10 @@ def test_changed_limits_of_a_run_are_another_answer() -> None:
     w = world(gpus=0)
     w.submit("j-1", gpus=0)
     w.round()
-    before = digest_of_jobs(as_jobs(w.core.answer("node-1"), w.core.picture.orders))
+    before = digest_of_jobs(as_jobs(w.core.answer("node-1"), w.core.picture.desired.orders))
     w.tune("j-1", RankTuning(rank=0, cpus=2.0))
     w.round()
-    assert digest_of_jobs(as_jobs(w.core.answer("node-1"), w.core.picture.orders)) != before
+    assert digest_of_jobs(as_jobs(w.core.answer("node-1"), w.core.picture.desired.orders)) != before
 
 
 def test_a_node_says_which_answers_it_reads() -> None:

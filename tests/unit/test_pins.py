@@ -146,7 +146,7 @@ def test_explain_names_only_those_in_the_way_of_a_pinned_job() -> None:
     there = [one for one in w.open_jobs() if one.placement and one.placement.allocations[0].node_id == "node-2"]
     in_the_way = [one.id for one in there if one.placement and one.placement.allocations[0].gpus == (1,)]
     found = explain(
-        pinned, nodes=list(w.core.picture.nodes.values()), holding=w.open_jobs(), queued=[pinned], now=w.now
+        pinned, nodes=list(w.core.picture.pool.nodes.values()), holding=w.open_jobs(), queued=[pinned], now=w.now
     )
     assert [holder.job_id for holder in found.holders] == in_the_way
     assert found.sentence.endswith(f"held by {in_the_way[0]}")

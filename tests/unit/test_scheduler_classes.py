@@ -64,7 +64,7 @@ def test_jobs_that_wait_already_are_placed_by_what_is_learnt_meanwhile() -> None
     w.submit("j-1")
     w.submit("j-2", spec=labelled("compute"))
     w.tick()
-    queue = w.core.picture
+    queue = w.core.picture.waitlist
     assert queue.group("j-1") == queue.group("j-2")
     w.core.picture.learn([learnt("memory")], w.now)
     assert (queue.group("j-1").job_class, queue.group("j-2").job_class) == ("memory", "compute")
@@ -76,18 +76,20 @@ def test_jobs_that_wait_already_are_placed_by_what_is_learnt_meanwhile() -> None
 def test_what_is_learnt_twice_or_is_no_class_changes_nothing() -> None:
     w = world(gpus=1)
     w.core.picture.learn([learnt("memory")], 0.0)
-    scored = w.core.picture.scored
+    scored = w.core.picture.beliefs.changes
     w.core.picture.learn([learnt("memory"), learnt("huge", "w")], 0.0)
-    assert w.core.picture.scored == scored
-    assert not w.core.picture.is_learnt_anew(learnt("memory"))
-    assert not w.core.picture.is_learnt_anew(learnt("huge"))
-    assert w.core.picture.is_learnt_anew(learnt("mixed"))
+    assert w.core.picture.beliefs.changes == scored
+    assert not w.core.picture.beliefs.is_learnt_anew(learnt("memory"))
+    assert not w.core.picture.beliefs.is_learnt_anew(learnt("huge"))
+    assert w.core.picture.beliefs.is_learnt_anew(learnt("mixed"))
 
 
 def test_a_core_begun_in_the_middle_knows_what_was_learnt() -> None:
     w = world(gpus=1)
     w.core.picture.learn([learnt("memory")], 0.0)
-    assert unpickled(pickled(w.core), w.core.picture.jobs.values()).picture.learnt == w.core.picture.learnt
+    assert (
+        unpickled(pickled(w.core), w.core.picture.jobs.values()).picture.beliefs.learnt == w.core.picture.beliefs.learnt
+    )
 
 
 async def test_a_desk_takes_in_what_it_is_told_and_finds_what_it_is_not() -> None:
@@ -95,14 +97,14 @@ async def test_a_desk_takes_in_what_it_is_told_and_finds_what_it_is_not() -> Non
     await w.store.save_classes([learnt("mixed", "known-before", at=w.now)], pool="default")
     await w.turns()
     w.desk.learnt(ClassesLearnt(pool="default", classes=(learnt("memory", "told"),)))
-    assert w.desk.core.picture.learnt == {"known-before": "mixed"}
+    assert w.desk.core.picture.beliefs.learnt == {"known-before": "mixed"}
     await w.turns()
-    assert w.desk.core.picture.learnt == {"known-before": "mixed", "told": "memory"}
+    assert w.desk.core.picture.beliefs.learnt == {"known-before": "mixed", "told": "memory"}
     await w.store.save_classes([learnt("memory", "found", at=w.now)], pool="default")
     await w.store.save_classes([learnt("memory", "of-others", at=w.now)], pool="other")
     w.now += SCORES_SECONDS
     await w.turns(2)
-    assert w.desk.core.picture.learnt == {"known-before": "mixed", "told": "memory", "found": "memory"}
+    assert w.desk.core.picture.beliefs.learnt == {"known-before": "mixed", "told": "memory", "found": "memory"}
 
 
 async def test_random_lives_learn_and_tune_so_that_their_replays_do() -> None:

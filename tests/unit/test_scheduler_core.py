@@ -222,7 +222,7 @@ def test_a_new_leader_goes_on_where_the_old_one_stopped() -> None:
     w = world()
     w.submit("j-1")
     w.round()
-    jobs, nodes = list(w.core.picture.jobs.values()), list(w.core.picture.nodes.values())
+    jobs, nodes = list(w.core.picture.jobs.values()), list(w.core.picture.pool.nodes.values())
     w.lead_anew(jobs, nodes)
     w.round()
     assert w.state("j-1") is S.RUNNING
@@ -279,7 +279,7 @@ def test_whatever_happens_no_gpu_is_given_twice_and_no_rank_runs_in_two_epochs(
             case "tick":
                 w.tick(float(a))
             case "leader":
-                jobs, nodes = list(w.core.picture.jobs.values()), list(w.core.picture.nodes.values())
+                jobs, nodes = list(w.core.picture.jobs.values()), list(w.core.picture.pool.nodes.values())
                 w.lead_anew(jobs, nodes)
             case "forget":
                 w.nodes[f"node-{a}"].runs.clear()

@@ -266,7 +266,7 @@ async def test_scores_that_were_told_before_the_node_joined_or_never_are_found_i
     w = World()
 
     def believed() -> list[float]:
-        scores = w.desk.core.picture.room.scores.of("compute")
+        scores = w.desk.core.picture.pool.room.scores.of("compute")
         return [scores.get(("node-1", gpu), 0.0) for gpu in range(2)]
 
     first, later = (GpuScore(node_id="node-1", gpu_index=gpu, job_class="compute", score=1.5) for gpu in range(2))
@@ -290,7 +290,7 @@ async def test_scores_that_come_in_the_middle_of_a_turn_wait_for_the_next() -> N
 
     async def tell_and_record(lease: Lease, made: Record) -> None:
         w.desk.scored(GpusScored(pool="default", scores=(score,)))
-        told.append(w.desk.core.picture.room.scores.of("compute").get(("node-1", 0), 1.0))
+        told.append(w.desk.core.picture.pool.room.scores.of("compute").get(("node-1", 0), 1.0))
         await record(lease, made)
 
     w.store.record = tell_and_record  # type: ignore[method-assign]
@@ -298,4 +298,4 @@ async def test_scores_that_come_in_the_middle_of_a_turn_wait_for_the_next() -> N
     await w.turns()
     assert told == [1.0]
     await w.turns()
-    assert w.desk.core.picture.room.scores.of("compute")["node-1", 0] == 1.5
+    assert w.desk.core.picture.pool.room.scores.of("compute")["node-1", 0] == 1.5

@@ -73,7 +73,7 @@ def test_a_job_moves_to_a_gpu_that_saves_more_than_the_move_costs_and_says_so() 
     assert gpus_of(w, "j-1") == [("node-1", 1)]
     assert job.placement is not None
     assert job.placement.why.endswith("; moved to node-1: slowdown 1.50 → 1.00 saves about 20m0s for 1m30s")
-    assert w.core.picture.kept == {}
+    assert w.core.picture.pool.kept == {}
 
 
 def test_a_job_that_writes_no_checkpoints_stays_and_one_that_seldom_does_has_more_to_gain() -> None:
@@ -198,7 +198,7 @@ def test_a_job_that_is_cancelled_while_it_moves_ends_and_leaves_nothing_kept() -
     w.ask(AskKind.CANCEL, "j-1")
     w.round()
     assert w.state("j-1") is S.CANCELLED
-    assert w.core.picture.kept == {}
+    assert w.core.picture.pool.kept == {}
 
 
 def test_a_job_whose_new_node_is_lost_while_it_moves_waits_as_others_do() -> None:
@@ -212,7 +212,7 @@ def test_a_job_whose_new_node_is_lost_while_it_moves_waits_as_others_do() -> Non
     w.round()
     assert w.state("j-1") is S.RUNNING
     assert gpus_of(w, "j-1") == [("node-1", 0)]
-    assert w.core.picture.kept == {}
+    assert w.core.picture.pool.kept == {}
 
 
 def test_a_job_that_moved_rests_for_ten_times_what_it_cost() -> None:

@@ -64,8 +64,8 @@ def test_a_core_is_kept_with_its_policy(order: str, placement: str) -> None:
     w.submit("j-2", gpus=2)
     w.tick()
     again = unpickled(pickled(w.core), w.core.picture.jobs.values())
-    assert again.picture.queue.order is w.core.picture.queue.order
-    assert again.picture.room.placer is w.core.picture.room.placer
+    assert again.picture.waitlist.queue.order is w.core.picture.waitlist.queue.order
+    assert again.picture.pool.room.placer is w.core.picture.pool.room.placer
     assert again.decide(w.now + 1) == w.core.decide(w.now + 1)
 
 
@@ -220,7 +220,7 @@ def test_las_forgets_what_one_had_who_went_without_for_long_also_under_another_l
     w.round()  # j-new has had more than anybody: j-old, promoted, is the oldest of the first level
     assert (w.state("j-old"), w.state("j-newer"), w.state("j-new")) == (S.RUNNING, S.QUEUED, S.QUEUED)
     assert w.stored["j-old"].attained_seconds == 0.0
-    w.lead_anew(w.open_jobs(), list(w.core.picture.nodes.values()))
+    w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()))
     w.round()
     assert w.state("j-old") is S.RUNNING
 
@@ -230,7 +230,7 @@ def test_drf_serves_the_tenant_who_holds_least() -> None:
     for number in range(6):
         w.submit(f"j-{number}")
     held = [structs.replace(job, tenant="bob" if job.id == "j-5" else "alice") for job in w.core.picture.jobs.values()]
-    w.lead_anew(held, list(w.core.picture.nodes.values()))
+    w.lead_anew(held, list(w.core.picture.pool.nodes.values()))
     w.round()
     assert w.state("j-5") is S.RUNNING
     assert sum(w.state(f"j-{number}") is S.RUNNING for number in range(5)) == 3
@@ -292,7 +292,7 @@ def test_explain_says_by_what_the_queue_is_served_and_for_whom_it_is_held_back()
     jobs = list(w.core.picture.jobs.values())
     told = explain(
         w.core.picture.jobs["j-small"],
-        nodes=list(w.core.picture.nodes.values()),
+        nodes=list(w.core.picture.pool.nodes.values()),
         holding=[job for job in jobs if job.state.holding],
         queued=[job for job in jobs if job.state is S.QUEUED],
         now=w.now,
@@ -314,6 +314,6 @@ def test_a_score_counts_as_much_as_it_is_sure() -> None:
     doubtful = GpuScore(node_id="node-1", gpu_index=0, job_class="compute", score=1.5, confidence=0.1)
     sure = GpuScore(node_id="node-1", gpu_index=1, job_class="compute", score=1.2, confidence=1.0)
     w.core.picture.rescore([doubtful, sure])
-    scores = w.core.picture.room.scores.of("compute")
+    scores = w.core.picture.pool.room.scores.of("compute")
     assert scores["node-1", 0] == pytest.approx(1.05)
     assert scores["node-1", 1] == 1.2

@@ -30,7 +30,7 @@ class Restorable:
         self.unnoticed = False
 
     def backup(self) -> Backup:
-        return dict(self.w.stored), list(self.w.core.picture.nodes.values())
+        return dict(self.w.stored), list(self.w.core.picture.pool.nodes.values())
 
     def restore(self, backup: Backup) -> None:
         """Another leader begins from the backup. That it is one nobody knows before a node has spoken."""
@@ -41,7 +41,7 @@ class Restorable:
     def sync(self, node_id: str, *, answered: bool = True) -> None:
         if self.unnoticed:
             self.unnoticed = False
-            self._lead(list(self.w.core.picture.nodes.values()), went_back_at=self.w.now)
+            self._lead(list(self.w.core.picture.pool.nodes.values()), went_back_at=self.w.now)
         self.w.sync(node_id, answered=answered)
         if answered:
             self.answered[node_id] = self.w.now
@@ -302,7 +302,7 @@ def test_whatever_backup_is_restored_nothing_runs_twice_at_once(actions: list[tu
                 ) in w.nodes.values():  # what cannot be killed lives on where it is heard of: fences are others' matter
                     r.sync(one.node_id)
             case "leader":
-                w.lead_anew(w.open_jobs(), list(w.core.picture.nodes.values()))
+                w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()))
             case "backup":
                 backups.append(r.backup())
             case "restore":

@@ -54,7 +54,7 @@ def test_a_rank_gets_more_of_what_is_free_and_its_node_hears_it_at_once() -> Non
     assert step.ask == 1
     assert has(w) == [(3.0, 2 * GIB, 2_500_000)]
     assert w.core.take_hinted() == {"node-1"}
-    room = w.core.picture.room.nodes["node-1"]
+    room = w.core.picture.pool.room.nodes["node-1"]
     assert (room.cpus, room.memory) == (5.0, 14 * GIB)
     (run,) = w.core.answer("node-1")
     assert (run.cpus, run.memory, run.egress, run.gpus) == (3.0, 2 * GIB, 2_500_000, (0,))
@@ -96,7 +96,7 @@ def test_what_makes_no_sense_or_does_not_fit_changes_nothing(ranks: tuple[RankTu
     w.core.take_hinted()
     assert w.tune("j-1", *ranks) == []
     assert w.core.picture.jobs["j-1"] is before
-    assert w.core.picture.room.nodes["node-1"].cpus == 7.0
+    assert w.core.picture.pool.room.nodes["node-1"].cpus == 7.0
     assert w.core.take_hinted() == set()
 
 
@@ -121,7 +121,7 @@ def test_only_a_running_job_is_tuned_and_only_in_the_epoch_that_was_looked_at() 
 def test_ranks_of_one_node_give_to_each_other_where_nothing_is_free() -> None:
     w = world(4.0)
     running(w, replicas=2, cpus=2.0)
-    assert w.core.picture.room.nodes["node-1"].cpus == 0.0
+    assert w.core.picture.pool.room.nodes["node-1"].cpus == 0.0
     assert w.tune("j-1", RankTuning(rank=0, cpus=3.0)) == []
     assert w.tune("j-1", RankTuning(rank=0, cpus=3.0), RankTuning(rank=1, cpus=1.5)) == []
     assert len(w.tune("j-1", RankTuning(rank=0, cpus=3.0), RankTuning(rank=1, cpus=1.0))) == 1
@@ -191,7 +191,7 @@ def test_after_a_requeue_it_starts_with_what_it_asked_for() -> None:
     job = w.core.picture.jobs["j-1"]
     assert (job.state, job.epoch) == (S.RUNNING, 1)
     assert has(w) == [(2.0, GIB, None)]
-    assert w.core.picture.room.nodes["node-1"].cpus == 6.0
+    assert w.core.picture.pool.room.nodes["node-1"].cpus == 6.0
 
 
 def test_an_ended_job_gives_back_what_it_had_then() -> None:
@@ -200,7 +200,7 @@ def test_an_ended_job_gives_back_what_it_had_then() -> None:
     w.tune("j-1", RankTuning(rank=0, cpus=5.0, memory=3 * GIB))
     w.nodes["node-1"].end(("j-1", 0, 0), 0)
     w.round()
-    room = w.core.picture.room.nodes["node-1"]
+    room = w.core.picture.pool.room.nodes["node-1"]
     assert (room.cpus, room.memory, room.gpus.whole) == (8.0, 16 * GIB, [0, 1, 2, 3])
     assert w.core.picture.holdings.shares.of("alice") == 0.0
 
@@ -211,10 +211,10 @@ def test_a_new_leader_and_a_core_begun_in_the_middle_know_what_was_tuned() -> No
     w.tune("j-1", RankTuning(rank=0, cpus=3.0))
     again = unpickled(pickled(w.core), w.core.picture.jobs.values())
     again.picture.check()
-    assert again.picture.room.nodes["node-1"].cpus == 5.0
-    w.lead_anew(w.open_jobs(), list(w.core.picture.nodes.values()))
+    assert again.picture.pool.room.nodes["node-1"].cpus == 5.0
+    w.lead_anew(w.open_jobs(), list(w.core.picture.pool.nodes.values()))
     w.sync("node-1")
-    assert w.core.picture.room.nodes["node-1"].cpus == 5.0
+    assert w.core.picture.pool.room.nodes["node-1"].cpus == 5.0
     (run,) = w.core.answer("node-1")
     assert run.cpus == 3.0
 
@@ -245,7 +245,7 @@ def test_whatever_is_asked_no_node_gives_more_than_it_has(asks: list[tuple[str, 
         before = w.core.picture.jobs[job_id]
         steps = w.tune(job_id, *ranks)  # checks that room and allocations add up
         assert (w.core.picture.jobs[job_id] is before) == (not steps)
-        for room in w.core.picture.room.nodes.values():
+        for room in w.core.picture.pool.room.nodes.values():
             assert room.cpus > -1e-6
             assert room.memory >= 0
         for step in steps:

@@ -21,7 +21,8 @@ from libs.planning.shape import Shape, shape_of
 from services.scheduler.thinking import lives, tuning
 from services.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried
 from services.scheduler.thinking.moving import MoveRules, Moving
-from services.scheduler.thinking.picture import POLICY, NodeChange, Picture
+from services.scheduler.thinking.picture import POLICY, Picture
+from services.scheduler.thinking.pool import NodeChange
 from services.scheduler.thinking.reaper import Reaper
 from services.scheduler.thinking.settling import Settling
 from services.scheduler.thinking.waiting import Waiting
@@ -55,9 +56,14 @@ class Scheduler:
         self.settings = settings
         self._begin()
 
-    def _begin(self, held_until: float | None = None) -> None:
+    def _begin(
+        self,
+        held_until: float | None = None,
+        scores: Iterable[GpuScore] = (),
+        classes: Iterable[WorkloadClass] = (),
+    ) -> None:
         locality = Locality(across_nodes=self.settings.locality_penalty, across_racks=self.settings.rack_penalty)
-        self.picture = Picture(self.settings.policy, locality)
+        self.picture = Picture(self.settings.policy, locality, scores=scores, classes=classes)
         self._moving = Moving(self.picture, self.settings.moves)
         self._waiting = Waiting(
             self.picture,
@@ -99,10 +105,10 @@ class Scheduler:
         `went_back_at`: the store was restored from a backup, and this is when that was found out. `held_until`: so long
         an earlier leader may hold nodes that were not answered by this one.
         """
-        self._begin(held_until)
+        self._begin(held_until, scores, classes)
         self._settling = self._settle(now, went_back_at)
-        self.picture.load(jobs=jobs, nodes=nodes, scores=scores, classes=classes, now=now)
-        self.picture.forgot_placements = went_back_at is not None
+        self.picture.load(jobs=jobs, nodes=nodes, now=now)
+        self.picture.pool.strays.forgot_placements = went_back_at is not None
 
     # what happened
 
@@ -126,9 +132,9 @@ class Scheduler:
         A report that names a leader was sent after this one answered. One that does not may be late: a scheduler that
         hung finds what it should have heard before, and what such a report leaves out may have been started since.
         """
-        if refused := self.picture.runs.refuses(report):
+        if refused := self.picture.pool.runs.refuses(report):
             return refused
-        if not report.leaving or report.node_id not in self.picture.nodes:
+        if not report.leaving or report.node_id not in self.picture.pool.nodes:
             self._know_node(report, now)
         if report.leader is not None:
             self.reaper.follows(report.node_id)
@@ -136,7 +142,7 @@ class Scheduler:
         return ""
 
     def _know_node(self, report: NodeReported, now: float) -> None:
-        known = self.picture.nodes.get(report.node_id)
+        known = self.picture.pool.nodes.get(report.node_id)
         node = Node(
             id=report.node_id,
             pool=report.pool,
@@ -191,11 +197,11 @@ class Scheduler:
                 return []
 
     def _drain(self, ask: Ask, *, drained: bool, now: float) -> None:
-        node = self.picture.nodes.get(ask.subject_id)
+        node = self.picture.pool.nodes.get(ask.subject_id)
         if node is None or node.drained == drained:
             return
         event = "drained" if drained else "resumed"
-        node = structs.replace(node, drained=drained, seen_at=self.picture.heard[node.id])
+        node = structs.replace(node, drained=drained, seen_at=self.picture.pool.heard[node.id])
         self.picture.change_node(node, event, f"{event} by {ask.tenant}", at=now, ask=ask.id)
 
     # what follows
@@ -203,13 +209,13 @@ class Scheduler:
     def follow(self, report: NodeReported, now: float) -> list[Step]:
         """The steps that a report makes due, for every job that has a rank on its node."""
         steps: list[Step] = []
-        for job_id in sorted(self.picture.runs.jobs_on(report.node_id)):
+        for job_id in sorted(self.picture.pool.runs.jobs_on(report.node_id)):
             steps += lives.follow(self.picture, self.picture.jobs[job_id], now)
         return steps + (self._let_leave(report, now) if report.leaving else [])
 
     def _let_leave(self, report: NodeReported, now: float) -> list[Step]:
         """A node that goes takes nothing new; once nothing runs there it is lost, without waiting for its lease."""
-        node = self.picture.nodes[report.node_id]
+        node = self.picture.pool.nodes[report.node_id]
         if not node.ready or any(run.state is not RunState.EXITED for run in report.runs):
             return []
         return self._lose(node, "left: its executor was stopped", now)
@@ -222,35 +228,35 @@ class Scheduler:
             steps += self._deadlines(now)
             steps += self._remove_nodes(now)
         steps += self._put_back(now)
-        self._not_yet = self._settling.why_not_yet(now, unheard=len(self.picture.unheard))
+        self._not_yet = self._settling.why_not_yet(now, unheard=len(self.picture.pool.unheard))
         if self._not_yet is None and self._withheld:
-            self.picture.hinted |= self._withheld
+            self.picture.desired.hint(self._withheld)
             self._withheld.clear()
         steps += self._waiting.decide(now, why_not_yet=self._not_yet)
         return steps + (self._moving.decide(now, closed=self._waiting.reserved) if self._not_yet is None else [])
 
     def _lose_nodes(self, now: float) -> list[Step]:
-        heard = self.picture.heard
+        heard = self.picture.pool.heard
         if unseen := self.reaper.not_listening(now):
-            heard.update({node_id: min(now, at + unseen) for node_id, at in heard.items()})
+            self.picture.pool.excuse(unseen, now)
         since = self.reaper.silent_since
-        ready = {node.id: since(node.id, heard[node.id]) for node in self.picture.nodes.values() if node.ready}
+        ready = {node.id: since(node.id, heard[node.id]) for node in self.picture.pool.nodes.values() if node.ready}
         steps: list[Step] = []
-        for node_id in self.reaper.lost(ready, now, leaving=self.picture.leaving):
+        for node_id in self.reaper.lost(ready, now, leaving=self.picture.pool.leaving):
             sentence = f"was not heard of for {duration_text(now - heard[node_id])}"
-            steps += self._lose(self.picture.nodes[node_id], sentence, now)
+            steps += self._lose(self.picture.pool.nodes[node_id], sentence, now)
         return steps
 
     def _lose(self, node: Node, sentence: str, now: float) -> list[Step]:
-        heard_at = self.picture.heard.get(node.id, node.seen_at)
-        self.picture.forget(node.id)
+        heard_at = self.picture.pool.heard.get(node.id, node.seen_at)
+        self.picture.pool.forget(node.id)
         self.picture.change_node(structs.replace(node, ready=False, seen_at=heard_at), "lost", sentence, at=now)
         cause = Cause(code=_C.NODE_LOST, sentence=f"node {node.id} {sentence}", by=node.id)
         steps: list[Step] = []
-        for job in [self.picture.jobs[job_id] for job_id in sorted(self.picture.runs.jobs_on(node.id))]:
+        for job in [self.picture.jobs[job_id] for job_id in sorted(self.picture.pool.runs.jobs_on(node.id))]:
             if job.state is not _S.STOPPING:
                 steps += lives.stop(self.picture, job, cause, now)
-            elif self.picture.all_gone(job):
+            elif self.picture.pool.all_gone(job):
                 steps += lives.stopped(self.picture, job, now)
         return steps
 
@@ -260,15 +266,15 @@ class Scheduler:
         kept = self.settings.nodes_kept_seconds
         if kept is None:
             return []
-        lost = [node for node in self.picture.nodes.values() if not node.ready and now - node.seen_at > kept]
-        gone = [node for node in lost if not self.picture.runs.jobs_on(node.id)]
+        lost = [node for node in self.picture.pool.nodes.values() if not node.ready and now - node.seen_at > kept]
+        gone = [node for node in lost if not self.picture.pool.runs.jobs_on(node.id)]
         for node in gone:
             sentence = f"removed: was not heard of for {duration_text(now - node.seen_at)}"
             self.picture.remove_node(node, sentence, at=now)
         return self._too_big(now) if gone else []
 
     def _too_big(self, now: float) -> list[Step]:
-        nodes = list(self.picture.nodes.values())
+        nodes = list(self.picture.pool.nodes.values())
         causes: dict[Shape, Cause | None] = {}
         steps: list[Step] = []
         for job in [job for job in self.picture.jobs.values() if job.state is _S.QUEUED]:
@@ -282,7 +288,7 @@ class Scheduler:
 
     def _deadlines(self, now: float) -> list[Step]:
         steps: list[Step] = []
-        for job_id in sorted(self.picture.runs.holding):
+        for job_id in sorted(self.picture.pool.runs.holding):
             job = self.picture.jobs[job_id]
             limit = job.spec.time_limit_seconds
             since = max(job.since, self._settling.begins_at)  # before that nobody led, or nothing was started
@@ -299,7 +305,7 @@ class Scheduler:
     @property
     def unfollowing(self) -> list[str]:
         """Ready nodes that this leader has not surely answered: an earlier one may hold them."""
-        return self.reaper.unfollowing(node.id for node in self.picture.nodes.values() if node.ready)
+        return self.reaper.unfollowing(node.id for node in self.picture.pool.nodes.values() if node.ready)
 
     @property
     def holding_back(self) -> bool:
@@ -315,22 +321,22 @@ class Scheduler:
 
     def answer(self, node_id: str) -> tuple[StartRun, ...]:
         """All that the node should be running, as the answer to its newest report."""
-        wanted = [run for of_job in self.picture.desired.get(node_id, {}).values() for run in of_job]
+        wanted = self.picture.desired.on(node_id)
         runs = self._carried(node_id, [run for run in wanted if self._may_run(node_id, run)])
         if self._not_yet is not None and len(runs) < len(wanted):
             self._withheld.add(node_id)
-        self.picture.runs.offered(node_id, runs)
-        self.picture.hinted.discard(node_id)
-        if node_id in self.picture.unheard and node_id not in self._asked_again:
+        self.picture.pool.runs.offered(node_id, runs)
+        self.picture.desired.answered(node_id)
+        if node_id in self.picture.pool.unheard and node_id not in self._asked_again:
             self._asked_again.add(node_id)
-            self.picture.hinted.add(node_id)  # its next report will be a sure one: the sooner the better
+            self.picture.desired.hint([node_id])  # its next report will be a sure one: the sooner the better
         return runs
 
     def _carried(self, node_id: str, runs: list[StartRun]) -> tuple[StartRun, ...]:
         """As many as one answer carries; jobs that it leaves out are put back with the next decision."""
         picture = self.picture
-        known = [picture.runs.knows(node_id, run) for run in runs]
-        found = carried(runs, known, picture.order_bytes, shared=node_id in picture.reading_jobs)
+        known = [picture.pool.runs.knows(node_id, run) for run in runs]
+        found = carried(runs, known, picture.desired.order_bytes, shared=picture.desired.is_shared(node_id))
         for job_id in found.left_out:
             self._left_out[job_id] = (node_id, job_id in found.never)
         return found.runs
@@ -344,29 +350,27 @@ class Scheduler:
             if (
                 job is None
                 or job.state not in (_S.PLACED, _S.STARTING)
-                or job_id not in self.picture.runs.jobs_on(node_id)
+                or job_id not in self.picture.pool.runs.jobs_on(node_id)
             ):
                 continue
             cause = _orders_full(node_id, never=never)
             if not never:
-                self.picture.put_back[job_id] = cause
+                self.picture.waitlist.put_back(job_id, cause)
             steps += lives.stop(self.picture, job, cause, now)
         return steps
 
     def _may_run(self, node_id: str, run: StartRun) -> bool:
         """A node may go on with what it has; it starts nothing while the leader settles or a stray of the job lives."""
-        if self.picture.runs.knows(node_id, run):
+        if self.picture.pool.runs.knows(node_id, run):
             return True
-        return self._not_yet is None and not self.picture.has_living_stray(run.job_id)
+        return self._not_yet is None and not self.picture.pool.strays.has_living(run.job_id)
 
     def take_hinted(self) -> set[str]:
         """Nodes whose desired runs changed since the last call."""
-        hinted, self.picture.hinted = self.picture.hinted, set()
-        return hinted
+        return self.picture.desired.take_hinted()
 
     def take_node_changes(self) -> list[NodeChange]:
-        changes, self.picture.node_changes = self.picture.node_changes, []
-        return changes
+        return self.picture.pool.take_changes()
 
 
 def _orders_full(node_id: str, *, never: bool) -> Cause:

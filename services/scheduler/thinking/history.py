@@ -23,7 +23,7 @@ from libs.messages.nodes import NodeReported, RunSeen, StartRun
 from libs.messages.signals import GpuScore, WorkloadClass
 from services.scheduler.thinking.core import Scheduler, Settings
 from services.scheduler.thinking.keeping import pickled
-from services.scheduler.thinking.picture import NodeChange
+from services.scheduler.thinking.pool import NodeChange
 
 FORMAT = 2  # of a record's body: another number, another reader
 READS = (1, 2)  # in records of format 1 every job has its specification

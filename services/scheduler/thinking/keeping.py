@@ -19,7 +19,7 @@ from libs.planning.capacity import Placer
 from libs.planning.order.standing import Order
 from libs.planning.policy import PLACEMENTS, Policy
 from services.scheduler.thinking.core import Scheduler
-from services.scheduler.thinking.picture import Picture
+from services.scheduler.thinking.openjobs import OpenJobs
 
 S = TypeVar("S", bound=Struct)
 
@@ -65,8 +65,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Order):
             return (order_of, (obj.name,))
-        if isinstance(obj, Picture):
-            return (picture_of, (), obj.__getstate__())
+        if isinstance(obj, OpenJobs):
+            return (open_jobs_of, ())
         if isinstance(obj, Job):
             return (job_of, (obj.id,))
         if isinstance(obj, Struct):
@@ -81,23 +81,18 @@ class _Unpickler(pickle.Unpickler):
 
     def __init__(self, core: bytes, jobs: Iterable[Job]) -> None:
         super().__init__(BytesIO(core))
-        self._jobs = {job.id: job for job in jobs}
+        self._jobs = OpenJobs({job.id: job for job in jobs})
 
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.".startswith(_OURS) and "." not in name:
             found = super().find_class(module, name)
             if found is job_of:
                 return self._jobs.__getitem__
-            if found is picture_of:
-                return self._picture
+            if found is open_jobs_of:
+                return lambda: self._jobs
             if found in (struct_of, order_of, placer_of) or (isinstance(found, type) and found.__module__ == module):
                 return found
         raise pickle.UnpicklingError(f"{module}.{name} is nothing that a core is made of")
-
-    def _picture(self) -> Picture:
-        made = Picture.__new__(Picture)
-        made.jobs = dict(self._jobs)
-        return made
 
 
 def struct_of(kind: type[S], encoded: bytes) -> S:
@@ -110,9 +105,9 @@ def job_of(job_id: str) -> Job:
     raise LookupError(job_id)
 
 
-def picture_of() -> Picture:
-    """Stands in the bytes for a picture with all the jobs that the unpickler has."""
-    raise LookupError("picture")
+def open_jobs_of() -> OpenJobs:
+    """Stands in the bytes for all the jobs, which the unpickler has."""
+    raise LookupError("open jobs")
 
 
 def order_of(name: str) -> Order:

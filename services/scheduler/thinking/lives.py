@@ -29,7 +29,7 @@ _FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG, _C.NOT_STORED})  # another try
 def follow(picture: Picture, job: Job, now: float) -> list[Step]:
     """Take a job as far as what its nodes see allows."""
     assert job.placement is not None, f"{job.id} is {job.state} without a placement"
-    ranks = picture.runs.of(job)
+    ranks = picture.pool.runs.of(job)
     steps: list[Step] = []
     if job.state is _S.PLACED and ranks.any_seen:
         steps += picture.go(job, _E.STARTING, _reported(ranks.first_node), now)
@@ -39,11 +39,11 @@ def follow(picture: Picture, job: Job, now: float) -> list[Step]:
         steps += picture.go(job, _E.STARTED, _reported(ranks.first_node, sentence), now)
     job = picture.jobs[job.id]
     if job.state is _S.STOPPING:
-        return steps + (stopped(picture, job, now) if picture.all_gone(job) else [])
+        return steps + (stopped(picture, job, now) if picture.pool.all_gone(job) else [])
     if job.state is _S.RUNNING and ranks.all_succeeded:
         cause = Cause(code=_C.EXITED, sentence="every rank ended with status 0")
         return steps + picture.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
-    ended = ranks.first_ended_badly or picture.runs.first_lost(job)
+    ended = ranks.first_ended_badly or picture.pool.runs.first_lost(job)
     if ended is not None:
         steps += _ended_badly(picture, job, ended, now, exit_code=_status(ended, ranks), progress=ranks.progress)
     return steps
@@ -73,7 +73,7 @@ def stop(
             return []
     steps = picture.go(job, _E.STOPPING, cause, now, ask=ask, exit_code=exit_code, progress=progress)
     job = picture.jobs[job.id]
-    return steps + (stopped(picture, job, now) if picture.all_gone(job) else [])
+    return steps + (stopped(picture, job, now) if picture.pool.all_gone(job) else [])
 
 
 def stopped(picture: Picture, job: Job, now: float) -> list[Step]:
@@ -83,7 +83,7 @@ def stopped(picture: Picture, job: Job, now: float) -> list[Step]:
     that its work is done.
     """
     assert job.stopping_for is not None
-    ranks = picture.runs.of(job)
+    ranks = picture.pool.runs.of(job)
     cause = job.stopping_for
     if cause.code is _C.CANCEL_ASKED:
         return picture.go(job, _E.CANCELLED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
@@ -99,10 +99,10 @@ def give_up(picture: Picture, job: Job, now: float) -> list[Step]:
     It does not go back to the queue by itself, because the old run and a new one must not run at once.
     """
     assert job.stopping_for is not None
-    left = picture.not_stopped(job)
+    left = picture.pool.not_stopped(job)
     if not left:
         return []  # a node has yet to report, or to be lost
-    ranks = picture.runs.of(job)
+    ranks = picture.pool.runs.of(job)
     first = left[0]
     others = f" and {len(left) - 1} more" if len(left) > 1 else ""
     sentence = (
@@ -124,7 +124,7 @@ def give_up(picture: Picture, job: Job, now: float) -> list[Step]:
 def _ended_badly(
     picture: Picture, job: Job, cause: Cause, now: float, *, exit_code: int | None, progress: dict[str, float] | None
 ) -> list[Step]:
-    if not picture.all_gone(job):
+    if not picture.pool.all_gone(job):
         return stop(picture, job, cause, now, exit_code=exit_code, progress=progress)
     return _over(picture, job, cause, now, exit_code=exit_code, progress=progress)
 

@@ -97,7 +97,7 @@ class Moving:
             job = self._picture.jobs.get(job_id)
             if job is None or not _on_its_way(job, target):
                 self._let_go(job_id)
-            elif job_id in self._picture.queue and self._is_free(target):
+            elif job_id in self._picture.waitlist.queue and self._is_free(target):
                 self._let_go(job_id)
                 if self._fits(target):
                     steps += place(self._picture, job, target.allocations, now, moved_for=target.sentence)
@@ -124,7 +124,7 @@ class Moving:
         movable = self._movable(now) if most > 0 else []
         if not movable:
             return []
-        room = self._picture.room
+        room = self._picture.pool.room
         with room.supposing(closed=closed):
             moves = moves_for(room, movable, margin=self._rules.margin)
         steps: list[Step] = []
@@ -140,14 +140,14 @@ class Moving:
             job = self._picture.jobs[move.job_id]
             until = now + job.spec.grace_seconds + KEEP_SECONDS
             self.targets[job.id] = Target(move.allocations, job.epoch, until, cause.sentence)
-            self._picture.keep_place(job.id, move.allocations)
+            self._picture.pool.keep_place(job.id, move.allocations)
         steps: list[Step] = []
         for move, cause in zip(group, causes, strict=True):
             steps += lives.stop(self._picture, self._picture.jobs[move.job_id], cause, now)
         return steps
 
     def _why(self, move: Move, job: Movable, for_whom: str) -> Cause:
-        room = self._picture.room
+        room = self._picture.pool.room
         was = room.slowdown(job.allocations, job.asked.job_class)
         becomes = room.slowdown(move.allocations, job.asked.job_class)
         saved = job.left_s * (was - becomes)
@@ -171,7 +171,7 @@ class Moving:
         jobs = self._picture.jobs
         stopping = {
             job_id
-            for job_id in self._picture.runs.holding
+            for job_id in self._picture.pool.runs.holding
             if (cause := jobs[job_id].stopping_for) is not None and cause.code is _C.MOVED
         }
         return len(stopping | self.targets.keys())
@@ -181,7 +181,7 @@ class Moving:
         self._forget_old()
         jobs = self._picture.jobs
         gains: list[tuple[float, str]] = []
-        for job_id in self._picture.runs.holding:
+        for job_id in self._picture.pool.runs.holding:
             job, chance = jobs[job_id], self._chances.get(job_id)
             if chance is None or chance.version != job.version:
                 chance = self._chances[job_id] = self._chance(job)
@@ -189,13 +189,13 @@ class Moving:
             if gain > 0:
                 gains.append((-gain, job_id))
         chosen = [jobs[job_id] for _, job_id in nsmallest(LOOKED_AT_MAX, gains)]
-        order = self._picture.queue.order
+        order = self._picture.waitlist.queue.order
         chosen.sort(key=lambda job: place_of(order, standing_of(job, now, order)))
         return [self._as_movable(job, now) for job in chosen]
 
     def _chance(self, job: Job) -> "_Chance":
         cost = self._cost(job)
-        job_class = class_of(job.spec, self._picture.learnt)
+        job_class = class_of(job.spec, self._picture.beliefs.learnt)
         slowdown = self._slowdown(job, job_class)
         may = (
             job.state is _S.RUNNING
@@ -219,7 +219,7 @@ class Moving:
 
     def _as_movable(self, job: Job, now: float) -> Movable:
         assert job.placement is not None
-        asked = asked_by(job, self._picture.learnt)
+        asked = asked_by(job, self._picture.beliefs.learnt)
         return Movable(
             job_id=job.id,
             shape=_as_placed(job),
@@ -232,18 +232,18 @@ class Moving:
 
     def _slowdown(self, job: Job, job_class: str) -> float:
         assert job.placement is not None
-        return self._picture.room.slowdown(job.placement.allocations, job_class)
+        return self._picture.pool.room.slowdown(job.placement.allocations, job_class)
 
     def _fastest_of(self, job_class: str) -> float:
         if job_class not in self._fastest:
-            scores = self._picture.room.scores.of(job_class)
+            scores = self._picture.pool.room.scores.of(job_class)
             self._fastest[job_class] = min([TYPICAL, *scores.values()])  # some may have no score
         return self._fastest[job_class]
 
     def _forget_old(self) -> None:
-        running = self._picture.runs.holding
-        if self._scored != self._picture.scored:
-            self._scored = self._picture.scored
+        running = self._picture.pool.runs.holding
+        if self._scored != self._picture.beliefs.changes:
+            self._scored = self._picture.beliefs.changes
             self._chances.clear()
             self._fastest.clear()
         elif len(self._chances) > 2 * len(running) + LOOKED_AT_MAX:
@@ -253,7 +253,7 @@ class Moving:
         """Has everybody gone who held those GPUs?"""
         wanted = _gpus(target.allocations)
         for node_id in {allocation.node_id for allocation in target.allocations}:
-            for job_id in self._picture.runs.jobs_on(node_id):
+            for job_id in self._picture.pool.runs.jobs_on(node_id):
                 placement = self._picture.jobs[job_id].placement
                 if placement is not None and not wanted.isdisjoint(_gpus(placement.allocations)):
                     return False
@@ -261,7 +261,7 @@ class Moving:
 
     def _fits(self, target: Target) -> bool:
         """What is not kept may be another's by now: CPUs, memory, the node itself."""
-        room = self._picture.room
+        room = self._picture.pool.room
         for node_id in {allocation.node_id for allocation in target.allocations}:
             here = [allocation for allocation in target.allocations if allocation.node_id == node_id]
             node = room.nodes.get(node_id)
@@ -277,7 +277,7 @@ class Moving:
 
     def _let_go(self, job_id: str) -> None:
         del self.targets[job_id]
-        self._picture.let_place_go(job_id)
+        self._picture.pool.let_place_go(job_id)
 
 
 def together(moves: Sequence[Move], held: Mapping[str, tuple[Allocation, ...]], *, most: int) -> list[list[Move]]:

@@ -12,16 +12,16 @@ from services.scheduler.thinking.picture import Picture
 def place(
     picture: Picture, job: Job, allocations: tuple[Allocation, ...], now: float, *, moved_for: str = ""
 ) -> list[Step]:
-    address = picture.nodes[allocations[0].node_id].address
-    port = master_port(job, ranks=len(allocations), taken=picture.ports.get(address, ()))
+    address = picture.pool.nodes[allocations[0].node_id].address
+    port = master_port(job, ranks=len(allocations), taken=picture.holdings.ports.get(address, ()))
     name = picture.policy.placement
-    asked = asked_by(job, picture.learnt)
+    asked = asked_by(job, picture.beliefs.learnt)
     shape = shape_of(job.spec)
-    slow = SlowGpus(picture.measured.get(picture.room.scores.known(asked.job_class), {}), now)
-    why = why_there(picture.room, shape, asked, allocations, placement=name, slow=slow)
+    slow = SlowGpus(picture.beliefs.measured(picture.pool.room.scores.known(asked.job_class)), now)
+    why = why_there(picture.pool.room, shape, asked, allocations, placement=name, slow=slow)
     sentence = f"{why.sentence}; {moved_for}" if moved_for else why.sentence
     # What the order forgot of it stays forgotten: else it would be preempted at once for what it had before.
-    had = standing_of(job, now, picture.queue.order)
+    had = standing_of(job, now, picture.waitlist.queue.order)
     return picture.go(
         job,
         JobEvent.PLACED,

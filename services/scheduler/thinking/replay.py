@@ -26,7 +26,7 @@ from services.scheduler.thinking.history import (
     specified,
 )
 from services.scheduler.thinking.keeping import unpickled
-from services.scheduler.thinking.picture import NodeChange
+from services.scheduler.thinking.pool import NodeChange
 
 T = TypeVar("T")
 

@@ -7,22 +7,24 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from math import inf
 
-from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Step
+from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.messages.nodes import RunSeen, RunState
 from libs.planning.capacity import Room, empty_room
-from libs.planning.finding import find
+from libs.planning.finding import Place, find
 from libs.planning.jobs import asked_by, standing_of
 from libs.planning.order.las import LAS
 from libs.planning.order.standing import Standing
 from libs.planning.pins import in_the_way, with_holders
 from libs.planning.preemption import Clearing, Holder, clearing_for
 from libs.planning.refusals import why_not
-from libs.planning.shape import Shape, gpus_least, gpus_of, is_pinned, smallest
+from libs.planning.shape import Shape, gpus_least, is_pinned, smallest
+from libs.planning.walk import Starts, Waits, Walk, Wants
 from services.scheduler.thinking import lives
 from services.scheduler.thinking.moving import Moving
-from services.scheduler.thinking.picture import JobGroup, Picture
+from services.scheduler.thinking.picture import Picture
 from services.scheduler.thinking.placing import place
+from services.scheduler.thinking.waitlist import JobGroup
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
@@ -46,6 +48,7 @@ class Waiting:
         self._moving = moving
         self.unfinished = False  # there are more jobs to tell why they wait
         self.reserved: Nodes = ()  # kept for one of those who wait, when it was looked last
+        self._reserved_for = ""
         self._patience_seconds = patience_seconds
         self._steps_max = steps_max
         # What did not fit: how often room had grown by then, which nodes were kept for another, and why, once asked.
@@ -59,15 +62,12 @@ class Waiting:
     def decide(self, now: float, *, why_not_yet: Cause | None = None) -> list[Step]:
         """Steps for those who wait. `why_not_yet`: nothing is placed now, and this is why."""
         picture = self._picture
-        for job_id in sorted(one for one in picture.backing_off if picture.jobs[one].not_before <= now):
-            picture.backing_off.remove(job_id)
-            picture.stand(picture.jobs[job_id], now)
-            picture.unexplained.add(job_id)
-        self._mind_strays(now)
+        picture.waitlist.end_backoffs(picture.jobs, now)
+        picture.waitlist.keep_out(picture.pool.strays.by_job().keys(), picture.jobs, now)
         self._stand_again(now)
         self._forget_shapes()
         for of_waiting in (self._making_room, self._looked_at):
-            for job_id in [job_id for job_id in of_waiting if job_id not in picture.queue]:
+            for job_id in [job_id for job_id in of_waiting if job_id not in picture.waitlist.queue]:
                 del of_waiting[job_id]
         if why_not_yet is not None:
             return self._put_off(why_not_yet, now)
@@ -77,117 +77,93 @@ class Waiting:
 
     def _forget_shapes(self) -> None:
         """Shapes of jobs that wait no more are asked about no more, and users may make up any number of them."""
-        most = CACHED_LEAST + 4 * len(self._picture.queue)
+        most = CACHED_LEAST + 4 * len(self._picture.waitlist.queue)
         for of_shapes in (self._unfit, self._fits_empty):
             if len(of_shapes) > most:
                 of_shapes.clear()
 
     def _stand_again(self, now: float) -> None:
         """Where the order goes by how long one has gone without, it is looked at again from time to time."""
-        if self._picture.queue.order is LAS and now >= self._stood_at + STAND_AGAIN_SECONDS:
+        waitlist = self._picture.waitlist
+        if waitlist.queue.order is LAS and now >= self._stood_at + STAND_AGAIN_SECONDS:
             self._stood_at = now
-            for job in [job for job in self._picture.jobs.values() if job.id in self._picture.queue]:
-                self._picture.stand(job, now)
-
-    def _mind_strays(self, now: float) -> None:
-        """A job that a node still runs, though nobody placed it there, is not placed before that has ended."""
-        picture = self._picture
-        strays = picture.strays_by_job()
-        for job_id in sorted(picture.kept_out - strays.keys()):
-            picture.kept_out.remove(job_id)
-            picture.stand(picture.jobs[job_id], now)
-            picture.unexplained.add(job_id)
-        for job_id in strays:
-            if job_id in picture.queue:
-                picture.queue.remove(job_id)
-                picture.kept_out.add(job_id)
-                picture.unexplained.add(job_id)
+            for job in [job for job in self._picture.jobs.values() if job.id in waitlist.queue]:
+                waitlist.stand(job, now)
 
     def _put_off(self, cause: Cause, now: float) -> list[Step]:
         """Say why nothing is placed, to whom nothing was said yet; to all where it is for long. All are told again."""
         steps: list[Step] = []
-        for job_id in sorted(self._picture.unexplained):
-            job = self._picture.jobs.get(job_id)
-            if len(steps) >= self._steps_max or job is None or job.state is not _S.QUEUED:
-                continue
+        for job_id in sorted(self._picture.waitlist.unexplained):
+            if len(steps) >= self._steps_max:
+                break
+            job = self._picture.jobs[job_id]
             known = job.waiting_for
             if known is None or (cause.code is _C.STORE_RESTORED and known.code is not cause.code):
                 steps += self._picture.go(job, _E.WAITING, cause, now)
         return steps
 
     def _place_waiting(self, now: float) -> tuple[list[Step], "_Causes"]:
-        with ExitStack() as kept:
-            return self._walk(now, kept)
-
-    def _walk(self, now: float, kept: ExitStack) -> tuple[list[Step], "_Causes"]:
-        """Places for those who fit, in order; and for each group that does not, why, where that was not said yet.
-
-        Until `kept` ends, nodes that are reserved for a job take no work.
-        """
-        picture, queue = self._picture, self._picture.queue
+        """Places for the jobs that fit, in order; and for each group that does not, why, where that is to be told."""
+        picture, waitlist = self._picture, self._picture.waitlist
+        room, backfill = picture.pool.room, picture.policy.backfill
         steps: list[Step] = []
-        unexplained = {picture.group(job_id) for job_id in picture.unexplained if job_id in queue}
-        causes = _Causes()
-        reserved: Nodes = ()
-        kept_for = ""  # for whom those are
-        ahead = ""  # the first of those that do not fit
-        backfill = picture.policy.filling(now=now, free=picture.room.gpus_free, endings=picture.holdings.endings)
-        walk = queue.served(picture.holdings.shares.of)
-        while len(steps) < self._steps_max and (job_id := walk.next()) is not None:
-            if job_id in self._moving.targets:
-                walk.passed()
-                continue
-            job, group = picture.jobs[job_id], picture.group(job_id)
-            gpus = gpus_least(group.shape)  # what starts it is what is reserved for it
-            its_turn = not ahead or not gpus or backfill.may_start(gpus, group.lasts_s)
-            wanted = group.shape
-            if its_turn and ahead and gpus and not backfill.may_start(gpus_of(wanted), group.lasts_s):
-                wanted = smallest(wanted)  # with all that it wants it would delay a job ahead of it
-            found = self._find(job, wanted, reserved) if its_turn else ()
-            if found:
-                steps += place(picture, job, found, now)
-                walk.taken()
-                if gpus:
-                    backfill.started(sum(len(allocation.gpus) for allocation in found), group.lasts_s)
-                continue
-            if picture.policy.backfill == "conservative":
-                walk.passed()  # each has a reservation of its own
-            else:
-                walk.blocked()
-            if group in unexplained:
-                causes.of_group[group] = self._why_not(group, reserved, kept_for, its_turn=its_turn, ahead=ahead)
-            if not self._would_fit_empty(group.shape):
-                continue  # it is in nobody's way
-            if its_turn:
-                steps += self._make_room(job, group.shape, now)
-            if not reserved and (reserved := self._claim(job, group.shape, now)):
-                kept_for = job_id
-                kept.enter_context(picture.room.without(reserved))
-            if is_pinned(group.shape) and picture.policy.backfill != "none":
-                continue  # what is free elsewhere is of no use to it
-            ahead = ahead or job_id
-            if (gpus or picture.policy.backfill == "none") and not backfill.blocked(gpus, group.lasts_s):
-                causes.of_others = _behind(ahead, picture.policy.backfill)
-                break
-        self.reserved = reserved
+        causes = _Causes({waitlist.group(job_id) for job_id in waitlist.unexplained if job_id in waitlist.queue})
+        self.reserved, self._reserved_for = (), ""
+        walk = Walk(
+            waitlist.queue.served(picture.holdings.shares.of),
+            backfill=backfill,
+            wants=self._wants,
+            find=self._find,
+            fits_empty=self._would_fit_empty,
+            filling=lambda: picture.policy.filling(now=now, free=room.gpus_free, endings=picture.holdings.endings),
+        )
+        with ExitStack() as closed:  # nodes that are reserved for a job take no work as long as the walk lasts
+            for decision in walk:
+                if isinstance(decision, Starts):
+                    steps += place(picture, picture.jobs[decision.job_id], decision.place, now)
+                else:
+                    steps += self._wait(decision, causes, closed, now)
+                if len(steps) >= self._steps_max:
+                    walk.stop()
+        if walk.over:
+            causes.of_others = _behind(walk.ahead, backfill)
         return steps, causes
 
-    def _find(self, job: Job, shape: Shape, reserved: Nodes) -> tuple[Allocation, ...]:
+    def _wants(self, job_id: str) -> Wants | None:
+        if job_id in self._moving.targets:
+            return None
+        group = self._picture.waitlist.group(job_id)
+        return Wants(group.shape, gpus_least(group.shape), group.lasts_s, pinned=is_pinned(group.shape))
+
+    def _wait(self, waits: Waits, causes: "_Causes", closed: ExitStack, now: float) -> list[Step]:
+        """A job is not placed: why, and what is done for it, in that order."""
+        job, group = self._picture.jobs[waits.job_id], self._picture.waitlist.group(waits.job_id)
+        if group in causes.wanted:
+            causes.of_group[group] = self._why_not(group, waits)
+        if not waits.in_the_way:
+            return []
+        steps = self._make_room(job, group.shape, now) if waits.its_turn else []
+        if not self.reserved and (claimed := self._claim(job, group.shape, now)):
+            self.reserved, self._reserved_for = claimed, job.id
+            closed.enter_context(self._picture.pool.room.without(claimed))
+        return steps
+
+    def _find(self, job_id: str, shape: Shape) -> Place | None:
         """Ask the room; what did not fit need not be asked again until something was given back."""
-        room = self._picture.room
+        room = self._picture.pool.room
         known = self._unfit.get(shape)
-        if known is not None and known[:2] == (room.grown, reserved):
-            return ()
-        found = find(room, shape, asked_by(job, self._picture.learnt))
+        if known is not None and known[:2] == (room.grown, self.reserved):
+            return None
+        found = find(room, shape, asked_by(self._picture.jobs[job_id], self._picture.beliefs.learnt))
         if not found:
-            self._unfit[shape] = (room.grown, reserved, None)
-        return found or ()
+            self._unfit[shape] = (room.grown, self.reserved, None)
+        return found
 
     def _would_fit_empty(self, shape: Shape) -> bool:
         """If nobody held anything, on all nodes that were ever heard of. Who would not is in nobody's way."""
         picture = self._picture
-        if self._empty is None or self._empty[0] != picture.pool_changes:
-            self._empty = (picture.pool_changes, empty_room(picture.nodes.values()))
+        if self._empty is None or self._empty[0] != picture.pool.changes:
+            self._empty = (picture.pool.changes, empty_room(picture.pool.nodes.values()))
             self._fits_empty.clear()
         if shape not in self._fits_empty:
             self._fits_empty[shape] = bool(find(self._empty[1], smallest(shape)))
@@ -199,12 +175,14 @@ class Waiting:
             return []
         self._making_room.pop(job.id, None)
         self._looked_at[job.id] = now
-        picture, room = self._picture, self._picture.room
-        waiting = standing_of(job, now, picture.queue.order)
+        picture, room = self._picture, self._picture.pool.room
+        waiting = standing_of(job, now, picture.waitlist.queue.order)
         willing = picture.holdings.holders.who_may_leave(waiting, picture.jobs, now)
         if not _enough(shape, willing, free=room.gpus_free):
             return []
-        clearing = clearing_for(smallest(shape), room=room, holders=willing, asked=asked_by(job, picture.learnt))
+        clearing = clearing_for(
+            smallest(shape), room=room, holders=willing, asked=asked_by(job, picture.beliefs.learnt)
+        )
         if clearing is None:
             return []
         self._making_room[job.id] = clearing
@@ -212,12 +190,12 @@ class Waiting:
         names: list[str] = []
         for held in [picture.jobs[victim.job_id] for victim in clearing.victims]:
             names.append(held.id)
-            why = _why_preempted(picture.policy.order, waiting, standing_of(held, now, picture.queue.order))
+            why = _why_preempted(picture.policy.order, waiting, standing_of(held, now, picture.waitlist.queue.order))
             cause = Cause(code=_C.PREEMPTED, sentence=f"pre-empted by {job.id}: {why}", by=job.id)
             steps += lives.stop(picture, held, cause, now)
         sentence = f"room is being made: {', '.join(names)} must stop first"
         cause = Cause(code=_C.MAKING_ROOM, sentence=sentence, numbers={"stopping": float(len(clearing.victims))})
-        picture.unexplained.discard(job.id)
+        picture.waitlist.explained(job.id)
         return steps + picture.go(job, _E.WAITING, cause, now)
 
     def _leaving_for(self, job: Job) -> list[Job]:
@@ -236,10 +214,11 @@ class Waiting:
 
     def _emptiest(self, shape: Shape) -> Nodes:
         """The nodes that would hold what starts the job if they were empty, those with most GPUs free first."""
+        in_pool = self._picture.pool.room
         if is_pinned(shape):
-            return tuple(sorted({want.request.node for want in shape if want.request.node in self._picture.room.nodes}))
+            return tuple(sorted({want.request.node for want in shape if want.request.node in in_pool.nodes}))
         wanted = gpus_least(shape)
-        nodes = sorted(self._picture.room.open_nodes, key=lambda room: (-len(room.gpus.whole), room.node.id))
+        nodes = sorted(in_pool.open_nodes, key=lambda room: (-len(room.gpus.whole), room.node.id))
         claimed: list[str] = []
         for room in nodes:
             if wanted <= 0:
@@ -249,56 +228,55 @@ class Waiting:
                 wanted -= len(room.gpus.models)
         return tuple(claimed)
 
-    def _why_not(self, group: JobGroup, reserved: Nodes, kept_for: str, *, its_turn: bool, ahead: str) -> Cause:
+    def _why_not(self, group: JobGroup, waits: Waits) -> Cause:
         """Why no job of this group is placed now."""
-        if not its_turn:
-            sentence = f"{ahead} is ahead of it and might start later if this one did now"
+        if not waits.its_turn:
+            sentence = f"{waits.ahead} is ahead of it and might start later if this one did now"
             numbers = {"gpus_wanted": float(gpus_least(group.shape))}
-            return Cause(code=_C.HELD_BACK, sentence=sentence, by=ahead, numbers=numbers)
-        room = self._picture.room
+            return Cause(code=_C.HELD_BACK, sentence=sentence, by=waits.ahead, numbers=numbers)
+        room = self._picture.pool.room
         grown, kept, cause = self._unfit.get(group.shape, (-1, (), None))
-        if cause is None or (grown, kept) != (room.grown, reserved):
+        if cause is None or (grown, kept) != (room.grown, self.reserved):
             cause = why_not(room, group.shape)
             assert cause is not None, "it did not fit a moment ago"
             if is_pinned(group.shape):
-                jobs = (self._picture.jobs[job_id] for job_id in sorted(self._picture.runs.holding))
+                jobs = (self._picture.jobs[job_id] for job_id in sorted(self._picture.pool.runs.holding))
                 cause = with_holders(cause, in_the_way(group.shape, jobs))
-            self._unfit[group.shape] = (room.grown, reserved, cause)
-        return _kept_for(kept_for, cause) if reserved else cause
+            self._unfit[group.shape] = (room.grown, self.reserved, cause)
+        return _kept_for(self._reserved_for, cause) if self.reserved else cause
 
     def _explain_waiting(self, causes: "_Causes", now: float) -> list[Step]:
         """Say once why each job waits that was not placed; `weft explain` says it anew whenever asked."""
         steps: list[Step] = []
-        strays = self._picture.strays_by_job()
+        strays, waitlist = self._picture.pool.strays.by_job(), self._picture.waitlist
         self.unfinished = False
-        for job_id in sorted(self._picture.unexplained):
+        for job_id in sorted(waitlist.unexplained):
             if len(steps) >= EXPLAINED_MAX:
                 self.unfinished = True
                 break
-            job = self._picture.jobs.get(job_id)
-            if job is None or job.state is not _S.QUEUED:
-                self._picture.unexplained.discard(job_id)
-                continue
-            if job_id in self._picture.backing_off:
-                cause = self._picture.put_back.get(job_id) or _backs_off(job, now)
-            elif job_id in self._picture.kept_out:
+            job = self._picture.jobs[job_id]
+            if waitlist.backs_off(job_id):
+                cause = waitlist.why_put_back(job_id) or _backs_off(job, now)
+            elif waitlist.is_kept_out(job_id):
                 cause = _still_runs(*strays[job_id])
             elif (moves := self._moving.waits(job_id)) is not None:
                 cause = moves
-            elif (known := causes.of_group.get(self._picture.group(job_id), causes.of_others)) is not None:
+            elif (known := causes.of_group.get(waitlist.group(job_id), causes.of_others)) is not None:
                 cause = known
             else:
                 continue  # its turn comes in the next tick
-            self._picture.unexplained.discard(job_id)
+            waitlist.explained(job_id)
             if job.waiting_for is None or job.waiting_for.code is not cause.code:
                 steps += self._picture.go(job, _E.WAITING, cause, now)
         return steps
 
 
 class _Causes:
-    """Why those wait who were not placed. `of_others`: those who were not even looked at; None: their turn comes."""
+    """Why the jobs wait that were not placed. `wanted`: the groups for which that is to be told; `of_others`: for jobs
+    that the walk did not come to; None: their turn comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: set[JobGroup]) -> None:
+        self.wanted = wanted
         self.of_group: dict[JobGroup, Cause] = {}
         self.of_others: Cause | None = None
 

@@ -1,0 +1,72 @@
+"""What is believed of the speed of each GPU and of the class of each workload."""
+
+from collections.abc import Iterable
+from itertools import islice
+
+from libs.domain.classes import JOB_CLASSES
+from libs.messages.signals import GpuScore, WorkloadClass
+from libs.planning.scores import GpuKey
+
+LEARNT_MAX = 50_000  # workloads whose class is known, the newest: a tenant may name any number of them
+
+
+class Beliefs:
+    """`learnt`: the class of each workload. `changes` counts every new score and every new class."""
+
+    def __init__(self, scores: Iterable[GpuScore] = (), classes: Iterable[WorkloadClass] = ()) -> None:
+        self.changes = 0
+        self.learnt = _classes(classes)
+        self._scores: dict[str, dict[GpuKey, GpuScore]] = {}  # by class
+        self._note(scores)
+
+    def is_news(self, score: GpuScore) -> bool:
+        known = self.measured(score.job_class).get((score.node_id, score.gpu_index))
+        return score.job_class in JOB_CLASSES and (known is None or known.believed != score.believed)
+
+    def measured(self, job_class: str) -> dict[GpuKey, GpuScore]:
+        """Where the scores of this class come from."""
+        return self._scores.get(job_class, {})
+
+    def by_class(self) -> dict[str, dict[GpuKey, float]]:
+        """All scores of every class that a job may have, the most sensitive class first."""
+        return {
+            job_class: {gpu: score.believed for gpu, score in self.measured(job_class).items()}
+            for job_class in JOB_CLASSES
+        }
+
+    def rescore(self, scores: Iterable[GpuScore]) -> dict[str, dict[GpuKey, float]]:
+        """Take in new scores; returns those that differ from what was believed, by class."""
+        latest = {(score.job_class, score.node_id, score.gpu_index): score for score in scores}.values()
+        different: dict[str, dict[GpuKey, float]] = {}
+        for score in filter(self.is_news, latest):
+            different.setdefault(score.job_class, {})[score.node_id, score.gpu_index] = score.believed
+        self._note(latest)
+        self.changes += len(different)
+        return different
+
+    def is_learnt_anew(self, one: WorkloadClass) -> bool:
+        return one.job_class in JOB_CLASSES and self.learnt.get(one.workload) != one.job_class
+
+    def learn(self, classes: Iterable[WorkloadClass]) -> bool:
+        """Take in new classes; returns whether any differs from what was known. `learnt` is then another mapping."""
+        new = {workload: name for workload, name in _classes(classes).items() if self.learnt.get(workload) != name}
+        if not new:
+            return False
+        self.changes += 1
+        learnt = {**self.learnt, **new}
+        self.learnt = dict(islice(learnt.items(), max(0, len(learnt) - LEARNT_MAX), None))
+        return True
+
+    def forget(self, node_id: str) -> None:
+        """The scores of the GPUs of a node that is removed."""
+        for scores in self._scores.values():
+            for gpu in [gpu for gpu in scores if gpu[0] == node_id]:
+                del scores[gpu]
+
+    def _note(self, scores: Iterable[GpuScore]) -> None:
+        for score in scores:
+            self._scores.setdefault(score.job_class, {})[score.node_id, score.gpu_index] = score
+
+
+def _classes(classes: Iterable[WorkloadClass]) -> dict[str, str]:
+    return {one.workload: one.job_class for one in classes if one.job_class in JOB_CLASSES}

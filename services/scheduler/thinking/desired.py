@@ -1,0 +1,88 @@
+"""What each node should run, which nodes are to be hinted at it, and how much of it one answer carries."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from libs.domain.cluster import Node
+from libs.domain.job import Job
+from libs.messages.nodes import JobOrder, StartRun
+from services.scheduler.thinking.openjobs import OpenJobs
+from services.scheduler.thinking.orders import OrderBytes, job_order, order_bytes, run_orders
+
+
+class Desired:
+    """`orders`: what all ranks of a job share, by job; `order_bytes`: what its orders take on the wire."""
+
+    def __init__(self, jobs: OpenJobs, nodes: Mapping[str, Node]) -> None:
+        self.orders: dict[str, JobOrder] = {}
+        self.order_bytes: dict[str, OrderBytes] = {}
+        self._jobs = jobs
+        self._nodes = nodes
+        self._runs: dict[str, dict[str, list[StartRun]]] = {}  # by node and job
+        self._hinted: set[str] = set()
+        self._sharing: set[str] = set()  # nodes that read orders in which ranks of one job share what they can
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without the orders, which follow from the jobs and have their environments."""
+        state = {name: part for name, part in self.__dict__.items() if name != "orders"}
+        return {**state, "_runs": {node_id: tuple(of_node) for node_id, of_node in self._runs.items()}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.orders = {job_id: job_order(self._jobs[job_id], self._nodes) for job_id in self.order_bytes}
+        job_ids = {job_id for of_node in state["_runs"].values() for job_id in of_node}
+        orders = {job_id: run_orders(self._jobs[job_id], self._nodes) for job_id in job_ids}
+        self._runs = {
+            node_id: {job_id: orders[job_id][node_id] for job_id in of_node}
+            for node_id, of_node in state["_runs"].items()
+        }
+
+    def want(self, job: Job) -> None:
+        """The nodes of a placed job are to run it, with the limits that its placement says."""
+        self.orders[job.id] = job_order(job, self._nodes)
+        self.order_bytes[job.id] = order_bytes(job, self.orders[job.id])
+        for node_id, orders in run_orders(job, self._nodes).items():
+            of_node = self._runs.setdefault(node_id, {})
+            if of_node.get(job.id) != orders:
+                of_node[job.id] = orders
+                self._hinted.add(node_id)
+
+    def stop(self, job: Job) -> None:
+        """Its nodes are to run it no more."""
+        assert job.placement is not None
+        for allocation in job.placement.allocations:
+            if self._runs.get(allocation.node_id, {}).pop(job.id, None) is not None:
+                self._hinted.add(allocation.node_id)
+
+    def drop(self, job: Job) -> None:
+        """It holds nothing any more."""
+        self.stop(job)
+        self.order_bytes.pop(job.id, None)
+        self.orders.pop(job.id, None)
+
+    def on(self, node_id: str) -> list[StartRun]:
+        return [run for of_job in self._runs.get(node_id, {}).values() for run in of_job]
+
+    def forget(self, node_id: str) -> None:
+        """A node that is removed."""
+        self._runs.pop(node_id, None)
+        self._hinted.discard(node_id)
+
+    def reads_shared(self, node_id: str, *, shared: bool) -> None:
+        (self._sharing.add if shared else self._sharing.discard)(node_id)
+
+    def is_shared(self, node_id: str) -> bool:
+        """Does the node read orders in which the ranks of one job share what they can?"""
+        return node_id in self._sharing
+
+    def hint(self, node_ids: Iterable[str]) -> None:
+        """These nodes are to ask at once."""
+        self._hinted.update(node_ids)
+
+    def answered(self, node_id: str) -> None:
+        self._hinted.discard(node_id)
+
+    def take_hinted(self) -> set[str]:
+        """Nodes that are to ask, because their runs changed since the last call or somebody said so."""
+        hinted, self._hinted = self._hinted, set()
+        return hinted

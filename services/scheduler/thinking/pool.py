@@ -1,0 +1,200 @@
+"""The nodes of one pool: which there are, what each reported, which jobs have GPUs on them, and what is free."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from libs.domain.cluster import Node
+from libs.domain.job import Allocation, Job
+from libs.messages.nodes import NodeReported
+from libs.planning.capacity import Room
+from services.scheduler.thinking.openjobs import OpenJobs
+from services.scheduler.thinking.runs import Runs
+from services.scheduler.thinking.strays import Strays
+
+CPU_DUST = 1e-3  # what adding and subtracting cores very often may leave behind
+
+
+class NodeChange(Struct, frozen=True):
+    """A node to store as it now is, and the event that tells it."""
+
+    node: Node
+    event: str
+    sentence: str
+    at: float
+    ask: int = 0
+
+
+class Pool:
+    """`heard`: when each node last reported; `unheard`: ready nodes without a sure report since the load; `leaving`:
+    nodes that said that they go. `changes` counts every change of what there is, whichever job holds it."""
+
+    def __init__(self, jobs: OpenJobs, room: Room) -> None:
+        self.room = room
+        self.runs = Runs()
+        self.nodes: dict[str, Node] = {}
+        self.heard: dict[str, float] = {}
+        self.unheard: set[str] = set()
+        self.leaving: set[str] = set()
+        self.strays = Strays(jobs, self.nodes, self.runs)
+        self.changes = 0
+        self.kept: dict[str, tuple[Allocation, ...]] = {}  # by job that moves: the GPUs kept for it
+        self._jobs = jobs
+        self._node_changes: list[NodeChange] = []
+
+    def load(self, nodes: Iterable[Node], now: float) -> None:
+        """Every node counts as heard of now; none is given anything before it reports: what runs there is not known."""
+        for node in nodes:
+            self.nodes[node.id] = node
+            self.heard[node.id] = now
+            self.room.add(node)
+            if node.ready:
+                self.unheard.add(node.id)
+                self.room.close([node.id])
+        self.changes += 1
+
+    def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
+        """A report that is taken, of a node that is known; `sure`: it was sent under this leader."""
+        node_id = report.node_id
+        self.heard[node_id] = now
+        if sure:
+            self.unheard.discard(node_id)
+        if report.leaving:
+            self.leaving.add(node_id)
+            self.room.close([node_id])
+        else:
+            self.leaving.discard(node_id)
+            self._reopen(self.nodes[node_id])
+        self.runs.see(report, sure=sure)
+        self._look_for_strays(node_id)
+
+    def excuse(self, seconds: float, now: float) -> None:
+        """Nobody listened for so many seconds: the nodes' silence in that time counts for nothing."""
+        for node_id, at in self.heard.items():
+            self.heard[node_id] = min(now, at + seconds)
+
+    def forget(self, node_id: str) -> None:
+        """A node that is lost: what it reported last is no longer so."""
+        self.unheard.discard(node_id)
+        self.leaving.discard(node_id)
+        self.strays.forget(node_id)
+
+    def change(self, node: Node, event: str, sentence: str, *, at: float, ask: int = 0) -> None:
+        """A node that is new, or in its new form."""
+        self.nodes[node.id] = node
+        self._put_in_room(node)
+        self.changes += 1
+        self._node_changes.append(NodeChange(node, event, sentence, at, ask))
+
+    def remove(self, node: Node, sentence: str, *, at: float) -> None:
+        """A lost node, on which no job has a run, is no longer part of the pool."""
+        del self.nodes[node.id], self.heard[node.id]
+        self.room.remove(node.id)
+        self.room.grown += 1
+        self.strays.forget(node.id)
+        self.runs.forget(node.id)
+        self.changes += 1
+        self._node_changes.append(NodeChange(node, "removed", sentence, at))
+
+    @property
+    def unstored(self) -> int:
+        """How many changes of nodes are not stored yet."""
+        return len(self._node_changes)
+
+    def take_changes(self) -> list[NodeChange]:
+        changes, self._node_changes = self._node_changes, []
+        return changes
+
+    def hold(self, job: Job, *, loaded: bool) -> None:
+        """A job has what its placement says."""
+        assert job.placement is not None
+        self.runs.hold(job, loaded=loaded)
+        self.room.take_all(job.placement.allocations)
+
+    def resize(self, before: Job, job: Job) -> None:
+        """A job has other limits on the same GPUs."""
+        assert before.placement is not None
+        assert job.placement is not None
+        for had, has in zip(before.placement.allocations, job.placement.allocations, strict=True):
+            assert (had.rank, had.node_id, had.gpus) == (has.rank, has.node_id, has.gpus), f"{job.id} would move"
+            if had != has:
+                self.room.resize(had, has)
+
+    def let_go(self, job: Job) -> None:
+        """A job gives back what its placement says; a run of it that is still alive is a stray from now on."""
+        assert job.placement is not None
+        self.runs.let_go(job)
+        self.room.give_back_all(job.placement.allocations)
+        for allocation in job.placement.allocations:
+            if self.runs.alive(job, allocation):
+                self._look_for_strays(allocation.node_id)
+
+    def not_stopped(self, job: Job) -> list[Allocation]:
+        """The ranks that their nodes report as alive; none as long as one is neither gone nor reported."""
+        assert job.placement is not None
+        left = [allocation for allocation in job.placement.allocations if not self._gone(job, allocation)]
+        return left if all(self.runs.alive(job, allocation) for allocation in left) else []
+
+    def all_gone(self, job: Job) -> bool:
+        assert job.placement is not None
+        return all(self._gone(job, allocation) for allocation in job.placement.allocations)
+
+    def keep_place(self, job_id: str, allocations: tuple[Allocation, ...]) -> None:
+        """No other job is given those GPUs, whichever holds them now."""
+        self.kept[job_id] = allocations
+        self._keep_or_not(allocations)
+
+    def let_place_go(self, job_id: str) -> None:
+        self._keep_or_not(self.kept.pop(job_id))
+
+    def _keep_or_not(self, allocations: Iterable[Allocation]) -> None:
+        for node_id in sorted({allocation.node_id for allocation in allocations} & self.nodes.keys()):
+            self._put_in_room(self.nodes[node_id])
+
+    def _gone(self, job: Job, allocation: Allocation) -> bool:
+        node = self.nodes.get(allocation.node_id)
+        return node is None or not node.ready or self.runs.gone(job, allocation)
+
+    def _reopen(self, node: Node) -> None:
+        """Let it take work again, unless it is drained or lost."""
+        if node.ready and not node.drained and not self.room.is_open(node.id):
+            self.room.reopen([node.id])
+
+    def _look_for_strays(self, node_id: str) -> None:
+        """What runs on a ready node and is no job's there keeps its GPUs from others."""
+        if self.strays.look(node_id):
+            self._put_in_room(self.nodes[node_id])
+
+    def _put_in_room(self, node: Node) -> None:
+        occupied, kept = self.strays.occupied(node.id), frozenset(self._kept_on(node.id))
+        self.room.add(node, self._held_on(node.id), occupied=occupied, kept=kept)
+        if node.id in self.unheard or node.id in self.leaving:
+            self.room.close([node.id])
+        self.room.grown += 1
+
+    def _held_on(self, node_id: str) -> list[Allocation]:
+        return [
+            allocation
+            for job in (self._jobs[job_id] for job_id in sorted(self.runs.jobs_on(node_id)))
+            for allocation in (job.placement.allocations if job.placement else ())
+            if allocation.node_id == node_id
+        ]
+
+    def _kept_on(self, node_id: str) -> list[int]:
+        return [gpu for of_job in self.kept.values() for one in of_job if one.node_id == node_id for gpu in one.gpus]
+
+    def check(self) -> None:
+        """Assert that what is free is what nobody holds, occupies or has kept for it."""
+        for node_id, room in self.room.nodes.items():
+            here = self._held_on(node_id)
+            held = [gpu for allocation in here for gpu in allocation.gpus]
+            kept = self._kept_on(node_id)
+            assert len(held) == len(set(held)), f"two jobs have one GPU of {node_id}: {sorted(held)}"
+            assert len(kept) == len(set(kept)), f"a GPU of {node_id} is kept for two: {sorted(kept)}"
+            taken = {*held, *kept, *self.strays.occupied(node_id)}
+            wrong = sorted(taken.intersection(room.gpus.whole))
+            assert not wrong, f"GPUs {wrong} of {node_id} are free, and held, occupied or kept"
+            cpus = room.node.capacity.cpus - sum(allocation.cpus for allocation in here)
+            assert abs(room.cpus - cpus) < CPU_DUST, f"{node_id}: {room.cpus} CPUs free, which are {cpus}"
+            memory = room.node.capacity.memory - sum(allocation.memory for allocation in here)
+            assert room.memory == memory, f"{node_id}: {room.memory} bytes free, which are {memory}"

@@ -1,0 +1,69 @@
+"""Stray runs: what nodes report and no job has there. One that lives keeps its GPUs, and its job from being placed."""
+
+from collections.abc import Mapping
+
+from libs.domain.cluster import Node
+from libs.messages.nodes import RunSeen, RunState
+from services.scheduler.thinking.openjobs import OpenJobs
+from services.scheduler.thinking.runs import Runs
+
+
+class Strays:
+    """`forgot_placements`: the store went back in time, so jobs may have been on nodes that it does not know of."""
+
+    def __init__(self, jobs: OpenJobs, nodes: Mapping[str, Node], runs: Runs) -> None:
+        self.forgot_placements = False
+        self._jobs = jobs
+        self._nodes = nodes
+        self._runs = runs
+        self._found: dict[str, tuple[RunSeen, ...]] = {}  # by node
+
+    def look(self, node_id: str) -> bool:
+        """Look for them on a node again; returns whether they hold other GPUs than before."""
+        before = self.occupied(node_id)
+        found = self._runs.strays(node_id, self._jobs) if self._nodes[node_id].ready else ()
+        if found:
+            self._found[node_id] = found
+        else:
+            self._found.pop(node_id, None)
+        return self.occupied(node_id) != before
+
+    def forget(self, node_id: str) -> None:
+        self._found.pop(node_id, None)
+
+    def occupied(self, node_id: str) -> frozenset[int]:
+        """The GPUs that strays hold; all of the node where a run does not say which."""
+        found: set[int] = set()
+        for run in self._found.get(node_id, ()):
+            if run.state is not RunState.EXITED:
+                everything = (gpu.index for gpu in self._nodes[node_id].capacity.gpus)
+                found.update(everything if run.gpus is None else run.gpus)
+        return frozenset(found)
+
+    @property
+    def living(self) -> int:
+        return sum(run.state is not RunState.EXITED for runs in self._found.values() for run in runs)
+
+    def has_living(self, job_id: str) -> bool:
+        return any(
+            run.job_id == job_id and run.state is not RunState.EXITED and self._may_have(run, node_id)
+            for node_id, runs in self._found.items()
+            for run in runs
+        )
+
+    def by_job(self) -> dict[str, tuple[str, RunSeen]]:
+        """For each job with strays one of them, with its node: one that lives before one that ended."""
+        found: dict[str, tuple[str, RunSeen]] = {}
+        for node_id, runs in sorted(self._found.items()):
+            for run in runs:
+                if not self._may_have(run, node_id):
+                    continue
+                known = found.get(run.job_id)
+                if known is None or (known[1].state is RunState.EXITED and run.state is not RunState.EXITED):
+                    found[run.job_id] = (node_id, run)
+        return found
+
+    def _may_have(self, run: RunSeen, node_id: str) -> bool:
+        """Can the job have had it? A node that was never given the job is believed about its own GPUs alone."""
+        job = self._jobs.get(run.job_id)
+        return self.forgot_placements or job is None or job.may_have_run_on(node_id)

@@ -1,0 +1,123 @@
+"""The jobs that wait: each in exactly one of three places, and those among them whose reason is still to be told."""
+
+from collections.abc import Mapping, Set
+
+from msgspec import Struct
+
+from libs.domain.classes import class_of
+from libs.domain.job import Cause, Job
+from libs.planning.jobs import standing_of
+from libs.planning.policy import Policy
+from libs.planning.queue import Queue
+from libs.planning.shape import Shape, shape_of
+from services.scheduler.thinking.beliefs import Beliefs
+
+
+class JobGroup(Struct, frozen=True):
+    """Waiting jobs of one group fit, or do not, alike; and the jobs that one of them may overtake, all of them may."""
+
+    shape: Shape
+    job_class: str
+    lasts_s: float | None
+
+
+class Waitlist:
+    """A job waits in the `queue`, backs off until its next try, or is kept out until a stray run of it has ended.
+
+    `unexplained`: jobs that wait for a reason that was not told yet.
+    """
+
+    def __init__(self, policy: Policy, beliefs: Beliefs) -> None:
+        self.queue = Queue(policy.ordering)
+        self._backfills = policy.backfill != "none"
+        self._beliefs = beliefs
+        self._backing_off: set[str] = set()
+        self._kept_out: set[str] = set()
+        self._unexplained: set[str] = set()
+        self._put_back: dict[str, Cause] = {}  # why a job backs off that its node could not be told of
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self.queue or job_id in self._backing_off or job_id in self._kept_out
+
+    @property
+    def unexplained(self) -> Set[str]:
+        return self._unexplained
+
+    def admit(self, job: Job) -> None:
+        """A job that waited already when it became known here. One that backed off may be due: the next look tells."""
+        self._unexplained.add(job.id)
+        if job.not_before > 0:
+            self._move(job.id, self._backing_off)
+        else:
+            self.stand(job, job.since)
+
+    def wait(self, job: Job, now: float, *, news: bool) -> None:
+        """A job waits, in the place that follows from its state alone. `news`: its reason is to be told anew."""
+        if news:
+            self._unexplained.add(job.id)
+        if job.not_before > now:
+            self._move(job.id, self._backing_off)
+        else:
+            self.stand(job, now)
+
+    def stand(self, job: Job, now: float) -> None:
+        """It waits in the queue, where the order puts it now."""
+        self._move(job.id, None)
+        lasts = job.spec.time_limit_seconds if self._backfills else None
+        group = JobGroup(shape_of(job.spec), class_of(job.spec, self._beliefs.learnt), lasts)
+        self.queue.add(standing_of(job, now, self.queue.order), group)
+
+    def end_backoffs(self, jobs: Mapping[str, Job], now: float) -> None:
+        """Jobs whose next try is due stand in the queue."""
+        for job_id in sorted(one for one in self._backing_off if jobs[one].not_before <= now):
+            self._return(jobs[job_id], now)
+
+    def keep_out(self, strays: Set[str], jobs: Mapping[str, Job], now: float) -> None:
+        """Jobs in the queue that have `strays` are kept out of it; those that have none any more are back in it."""
+        for job_id in sorted(self._kept_out - strays):
+            self._return(jobs[job_id], now)
+        for job_id in strays:
+            if job_id in self.queue:
+                self._move(job_id, self._kept_out)
+                self._unexplained.add(job_id)
+
+    def put_back(self, job_id: str, cause: Cause) -> None:
+        """A job that is placed is taken back because its node could not be told of it."""
+        self._put_back[job_id] = cause
+
+    def leave(self, job_id: str) -> None:
+        """It waits no more: it was placed, or is final."""
+        self._move(job_id, None)
+        self._unexplained.discard(job_id)
+        self._put_back.pop(job_id, None)
+
+    def explained(self, job_id: str) -> None:
+        """It was told why it waits."""
+        self._unexplained.discard(job_id)
+
+    def backs_off(self, job_id: str) -> bool:
+        return job_id in self._backing_off
+
+    def why_put_back(self, job_id: str) -> Cause | None:
+        return self._put_back.get(job_id)
+
+    def is_kept_out(self, job_id: str) -> bool:
+        return job_id in self._kept_out
+
+    def group(self, job_id: str) -> JobGroup:
+        """Of a job in the queue."""
+        group = self.queue.group(job_id)
+        assert isinstance(group, JobGroup)
+        return group
+
+    def _return(self, job: Job, now: float) -> None:
+        self.stand(job, now)
+        self._unexplained.add(job.id)
+
+    def _move(self, job_id: str, to: set[str] | None) -> None:
+        """Out of wherever it waits, and into `to`: one of the two places beside the queue."""
+        self.queue.remove(job_id)
+        self._backing_off.discard(job_id)
+        self._kept_out.discard(job_id)
+        if to is not None:
+            to.add(job_id)

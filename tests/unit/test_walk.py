@@ -1,0 +1,122 @@
+"""The walk over the waiting jobs: what it decides of each, in order, and when it ends."""
+
+from collections.abc import Mapping
+
+import pytest
+from msgspec import structs
+
+from libs.domain.cluster import Request
+from libs.domain.job import Allocation
+from libs.planning.backfill import Ending
+from libs.planning.finding import Place
+from libs.planning.order.fifo import FIFO
+from libs.planning.order.standing import Standing
+from libs.planning.policy import Policy
+from libs.planning.queue import Queue
+from libs.planning.shape import Shape, Want, gpus_least, gpus_of
+from libs.planning.walk import Starts, Waits, Walk, Wants
+
+HOUR = 3600.0
+
+
+def wants(least: int, most: int = 0, *, lasts_s: float | None = None, pinned: bool = False) -> Wants:
+    request = Request(gpus=1, cpus=1.0, memory=1)
+    return Wants((Want("worker", least, most or least, request),), least, lasts_s, pinned=pinned)
+
+
+class Free:
+    """A number of free GPUs, and a queue of jobs in the order of the mapping: each is a group of its own."""
+
+    def __init__(self, gpus: int, jobs: Mapping[str, Wants | None], *, backfill: str, ends_s: float | None) -> None:
+        self.gpus = gpus
+        self.jobs = jobs
+        self.impossible = 1000  # what would not fit in an empty pool
+        self.queue = Queue(FIFO)
+        for seq, job_id in enumerate(jobs):
+            self.queue.add(Standing(id=job_id, seq=seq, gpus=1, priority=0, tenant="t"), job_id)
+        policy = Policy("fifo", "packed", backfill)
+        endings = [] if ends_s is None else [Ending(ends_s, 8)]
+        self.walk = Walk(
+            self.queue.served(),
+            backfill=backfill,
+            wants=jobs.__getitem__,
+            find=self.find,
+            fits_empty=lambda shape: gpus_least(shape) < self.impossible,
+            filling=lambda: policy.filling(now=0.0, free=self.gpus, endings=lambda: endings),
+        )
+
+    def find(self, _: str, shape: Shape) -> Place | None:
+        if gpus_of(shape) > self.gpus:
+            return None
+        return (Allocation(rank=0, role="worker", node_id="n", gpus=tuple(range(gpus_of(shape))), cpus=1, memory=1),)
+
+    def decided(self) -> list[str]:
+        """`a 4`: the job starts with so many GPUs; `b`: it waits; `c < b`: it waits behind one that it would delay."""
+        found: list[str] = []
+        for decision in self.walk:
+            match decision:
+                case Starts(job_id, place):
+                    self.gpus -= len(place[0].gpus)
+                    self.queue.remove(job_id)
+                    found.append(f"{job_id} {len(place[0].gpus)}")
+                case Waits(job_id, its_turn, ahead, in_the_way):
+                    nobody = "" if in_the_way else " (in nobody's way)"
+                    found.append((job_id if its_turn else f"{job_id} < {ahead}") + nobody)
+        return found
+
+
+def decided(
+    gpus: int, jobs: Mapping[str, Wants | None], *, backfill: str = "easy", ends_s: float | None = HOUR
+) -> list[str]:
+    return Free(gpus, jobs, backfill=backfill, ends_s=ends_s).decided()
+
+
+def test_jobs_start_in_order_as_long_as_they_fit() -> None:
+    assert decided(8, {"a": wants(4), "b": wants(3), "c": wants(1)}) == ["a 4", "b 3", "c 1"]
+
+
+def test_without_backfill_the_first_that_does_not_fit_is_the_last_that_is_looked_at() -> None:
+    one = Free(4, {"a": wants(8), "b": wants(1)}, backfill="none", ends_s=HOUR)
+    assert one.decided() == ["a"]
+    assert (one.walk.over, one.walk.ahead) == (True, "a")
+
+
+@pytest.mark.parametrize("backfill", ["easy", "conservative"])
+def test_a_job_overtakes_where_it_delays_nobody_ahead(backfill: str) -> None:
+    jobs = {"a": wants(8), "long": wants(5, lasts_s=2 * HOUR), "short": wants(4, lasts_s=HOUR / 2)}
+    assert decided(4, jobs, backfill=backfill) == ["a", "long < a", "short 4"]
+    assert decided(4, {"a": wants(11), "few": wants(1), "more": wants(1)}, backfill=backfill)[:2] == ["a", "few 1"]
+
+
+def test_a_job_takes_as_many_replicas_as_delay_nobody_ahead() -> None:
+    assert decided(4, {"a": wants(11), "b": wants(1, 4)}) == ["a", "b 1"]
+    assert decided(4, {"b": wants(1, 4), "a": wants(11)}) == ["b 4", "a"]
+
+
+def test_a_job_that_would_not_fit_in_an_empty_pool_or_is_pinned_holds_nobody_back() -> None:
+    assert decided(4, {"a": wants(1000), "b": wants(4)}) == ["a (in nobody's way)", "b 4"]
+    assert decided(4, {"a": wants(8, pinned=True), "b": wants(4)}) == ["a", "b 4"]
+    assert decided(4, {"a": wants(8, pinned=True), "b": wants(4)}, backfill="none") == ["a"]
+
+
+def test_a_job_that_is_not_to_be_placed_now_is_passed() -> None:
+    assert decided(4, {"moves": None, "b": wants(4)}, backfill="none") == ["b 4"]
+
+
+def test_no_place_is_looked_for_where_there_is_none() -> None:
+    one = Free(4, {"a": structs.replace(wants(2), may_fit=False)}, backfill="easy", ends_s=None)
+    assert one.decided() == ["a"]
+
+
+def test_nobody_is_held_back_for_a_job_of_which_nobody_knows_when_it_will_fit() -> None:
+    assert decided(4, {"a": wants(8), "b": wants(1)}, ends_s=None) == ["a", "b 1"]
+
+
+def test_it_stops_after_the_decision_at_which_it_is_told_to() -> None:
+    one = Free(8, {"a": wants(1), "b": wants(1)}, backfill="easy", ends_s=None)
+    found = []
+    for decision in one.walk:
+        found.append(decision.job_id)
+        one.queue.remove(decision.job_id)
+        one.walk.stop()
+    assert (found, one.walk.over) == (["a"], False)
