@@ -5,6 +5,8 @@ counts in full. GPUs that are slow for other classes and not for this one are ta
 whom they speed up. And what is left of a node is best nothing: a whole node is what the next gang needs.
 """
 
+from collections.abc import Callable
+
 from libs.planning.capacity import Chunks, NodeRoom, Picks, Room
 from libs.planning.placement.chunks import chunks
 from libs.planning.shape import PlacementRequest, Want
@@ -41,7 +43,7 @@ def _in_one_node(room: Room, want: Want, count: int, asked: PlacementRequest) ->
     if count * want.request.gpus > room.largest:
         return None
     name = room.scores.known(asked.job_class)
-    found = room.best_node((want.request, count, name), lambda node: _cost_of_node(room, node, want, count, name))
+    found = room.best_node((want.request, count, name), _cost_of_node(room, want, count, name))
     if found is None:
         return None
     node = found[1]
@@ -49,16 +51,22 @@ def _in_one_node(room: Room, want: Want, count: int, asked: PlacementRequest) ->
     return [(node, _dispensable(room, node, offers, count)[1])]
 
 
-def _cost_of_node(room: Room, node: NodeRoom, want: Want, count: int, name: str) -> tuple[float] | None:
-    if len(node.gpus.whole) < count * want.request.gpus:
-        return None
-    offers = chunks(node, want.request, room.scores.of(name), name)
-    if len(offers) < count:
-        return None
-    slowest, gpus = _dispensable(room, node, offers, count)
-    sparing = _worth_of_all(room, node, gpus) / count
-    left = len(node.gpus.whole) - count * want.request.gpus
-    return (slowest + SPARING * sparing + WHOLE_NODES * left / len(node.gpus.models),)
+def _cost_of_node(room: Room, want: Want, count: int, name: str) -> Callable[[NodeRoom], tuple[float] | None]:
+    request, scores = want.request, room.scores.of(name)
+    gpus = count * request.gpus
+
+    def cost(node: NodeRoom) -> tuple[float] | None:
+        left = len(node.gpus.whole) - gpus
+        if left < 0:
+            return None
+        offers = chunks(node, request, scores, name)
+        if len(offers) < count:
+            return None
+        slowest, taken = _dispensable(room, node, offers, count)
+        sparing = _worth_of_all(room, node, taken) / count
+        return (slowest + SPARING * sparing + WHOLE_NODES * left / len(node.gpus.models),)
+
+    return cost
 
 
 def _dispensable(room: Room, node: NodeRoom, offers: Chunks, count: int) -> tuple[float, list[tuple[int, ...]]]:
