@@ -66,6 +66,7 @@ class _NodeState(NamedTuple):
     memory: int
     whole: list[int]
     chunked: dict[tuple[str, int, str | None], Chunks]
+    costs: dict[Hashable, list[float]]
 
 
 class NodeRoom:
@@ -74,7 +75,7 @@ class NodeRoom:
     `occupied` GPUs are held by runs that belong to no job there; `kept` GPUs are given by name alone.
     """
 
-    __slots__ = ("chunked", "cpus", "gpus", "memory", "node", "occupied", "rack", "ranked")
+    __slots__ = ("chunked", "costs", "cpus", "gpus", "memory", "node", "occupied", "rack", "ranked")
 
     def __init__(
         self, node: Node, *, occupied: frozenset[int] = frozenset(), kept: frozenset[int] = frozenset()
@@ -86,6 +87,7 @@ class NodeRoom:
         self.memory = node.capacity.memory
         self.gpus = GpusLeft(node.capacity.gpus, occupied | kept)
         self.chunked: dict[tuple[str, int, str | None], Chunks] = {}  # of `chunks`; a new one when GPUs change hands
+        self.costs: dict[Hashable, list[float]] = {}  # of `weft_best`; likewise
         self.ranked: dict[str, Chunks] = {}  # by the name of scores: every GPU by itself, whichever job holds it
 
     def gpus_for(self, request: Request) -> list[int]:
@@ -106,7 +108,7 @@ class NodeRoom:
             self.memory -= allocation.memory
             gpus += allocation.gpus
         if gpus:
-            self.chunked = {}
+            self.chunked, self.costs = {}, {}
             self.gpus.take(gpus)
 
     def give_back(self, allocations: Iterable[Allocation]) -> None:
@@ -116,7 +118,7 @@ class NodeRoom:
             self.memory += allocation.memory
             gpus += allocation.gpus
         if gpus:
-            self.chunked = {}
+            self.chunked, self.costs = {}, {}
             self.gpus.give_back(gpus)
 
 
@@ -295,7 +297,7 @@ class Room:
         assert not self._supposed, "a supposition does not change scores"
         self.scores.update(job_class, changed)
         for node in self.nodes.values():  # all of them: another score of one GPU may move it and others to other bins
-            node.chunked, node.ranked = {}, {}
+            node.chunked, node.costs, node.ranked = {}, {}, {}
 
     def best_node(self, need: Hashable, cost: Callable[[NodeRoom], Cost | None]) -> tuple[Cost, NodeRoom] | None:
         """The node where `cost` is least, and that cost. `need` identifies the cost: it has all that `cost` reads."""
@@ -338,7 +340,7 @@ class Room:
         """Called before every change of a node, with the node as it is."""
         node_id = node.node.id
         if self._supposed and node_id not in self._supposed[-1]:
-            state = _NodeState(node_id in self._open, node.cpus, node.memory, node.gpus.whole, node.chunked)
+            state = _NodeState(node_id in self._open, node.cpus, node.memory, node.gpus.whole, node.chunked, node.costs)
             self._supposed[-1][node_id] = state
         self._note(node_id)
 
@@ -353,7 +355,8 @@ class Room:
         if node_id in self._open:
             self._unfile(node_id, len(node.gpus.whole))
             del self._open[node_id]
-        node.cpus, node.memory, node.gpus.whole, node.chunked = state.cpus, state.memory, state.whole, state.chunked
+        node.cpus, node.memory, node.gpus.whole = state.cpus, state.memory, state.whole
+        node.chunked, node.costs = state.chunked, state.costs
         if state.is_open:
             self._file(node_id, len(state.whole))
             self._open[node_id] = node
@@ -384,7 +387,7 @@ def room_of(nodes: Iterable[Node], holding: Iterable[Job]) -> Room:
     for node in nodes:
         room.add(node)
     for job in holding:
-        room.take(job.placement.allocations if job.placement else ())
+        room.take_all(job.placement.allocations if job.placement else ())
     return room
 
 
