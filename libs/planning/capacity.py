@@ -1,7 +1,7 @@
 """What is free on the nodes of one pool, kept so that finding a place costs little however many nodes there are."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter
@@ -141,13 +141,14 @@ class Room:
         self.offers: dict[Hashable, Offers[NodeRoom]] = {}
         self._scored = self.scores.changes  # when `offers` were begun
         self._open: dict[str, NodeRoom] = {}
+        self._in_order: list[NodeRoom] | None = None  # the open nodes by id, once they were asked for
         self._occupied: set[str] = set()  # nodes some of whose GPUs are
         self._largest: int | None = None
         self._supposed: list[dict[str, _NodeState]] = []  # by scope of `supposing`, the inmost last: nodes as they were
 
     def __getstate__(self) -> dict[str, object]:
         """Without what is worked out from the rest when it is needed."""
-        return {**self.__dict__, "offers": {}, "changed": []}
+        return {**self.__dict__, "offers": {}, "changed": [], "_in_order": None}
 
     # nodes
 
@@ -186,6 +187,7 @@ class Room:
                 node = self.nodes[node_id]
                 self._changes(node)
                 del self._open[node_id]
+                self._in_order = None
                 self._unfile(node_id, len(node.gpus.whole))
 
     def reopen(self, node_ids: Iterable[str]) -> None:
@@ -194,6 +196,7 @@ class Room:
             if node is not None and node_id not in self._open:
                 self._changes(node)
                 self._open[node_id] = node
+                self._in_order = None
                 self._file(node_id, len(node.gpus.whole))
                 self.grown += 1
 
@@ -201,9 +204,11 @@ class Room:
         return node_id in self._open
 
     @property
-    def open_nodes(self) -> Iterator[NodeRoom]:
+    def open_nodes(self) -> Sequence[NodeRoom]:
         """By id."""
-        return (self._open[node_id] for node_id in sorted(self._open))
+        if self._in_order is None:
+            self._in_order = [self._open[node_id] for node_id in sorted(self._open)]
+        return self._in_order
 
     @property
     def gpus_free(self) -> int:
@@ -352,6 +357,8 @@ class Room:
     def _restore(self, node: NodeRoom, state: _NodeState) -> None:
         node_id = node.node.id
         self._note(node_id)
+        if state.is_open != (node_id in self._open):
+            self._in_order = None
         if node_id in self._open:
             self._unfile(node_id, len(node.gpus.whole))
             del self._open[node_id]

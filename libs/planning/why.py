@@ -8,7 +8,7 @@ from libs.domain.job import Allocation
 from libs.domain.quantity import count_text
 from libs.planning.capacity import Room
 from libs.planning.finding import find
-from libs.planning.placement.packed import packed
+from libs.planning.placement.packed import packed, tightest_node
 from libs.planning.scores import GpuKey
 from libs.planning.shape import PlacementRequest, Shape, is_pinned
 from libs.planning.shortages import each_asks, short_on_each
@@ -91,10 +91,10 @@ def _forced(room: Room, shape: Shape, allocations: Sequence[Allocation]) -> str:
         replicas = [allocation for allocation in allocations if allocation.role == want.role]
         if len({allocation.node_id for allocation in replicas}) < 2:
             continue
-        if max(each.count(want.request, len(replicas)) for each in room.open_nodes) >= len(replicas):
+        if tightest_node(room, want, len(replicas)) is not None:
             continue
         whose = f"all {len(replicas)} replicas" + (f" of {want.role}" if len(shape) > 1 else "")
-        short = short_on_each(room.open_nodes, want.request, len(replicas))
+        short = short_on_each(room, want.request, len(replicas))
         what = f"{short} for {whose} ({each_asks(want.request, short)})" if short else f"all that {whose} ask for"
         told.append(f"; on several nodes, because no node had {'enough ' if short else ''}{what}")
     return "".join(told)
