@@ -1,8 +1,10 @@
 """What is free on the nodes of one pool, kept so that finding a place costs little however many nodes there are."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from libs.domain.cluster import Gpu, Node, Request
@@ -15,6 +17,8 @@ from libs.planning.shape import PlacementRequest, Want
 CHANGES_MAX = 200_000  # names of changed nodes that are kept, before every offer is worked out anew
 OFFERS_MAX = 64  # needs whose best node is kept up to date; each holds an entry for every node
 CPU_GRAIN = 1e-6  # floating-point dust of adding and subtracting cores
+
+_node_id = attrgetter("node_id")
 
 Chunks = list[tuple[float, tuple[int, ...]]]
 """Free GPUs of one node in groups as large as one replica needs, each with the score of its slowest; fastest first."""
@@ -50,7 +54,8 @@ class GpusLeft:
         self.whole = [index for index in self.whole if index not in gpus]
 
     def give_back(self, gpus: Iterable[int]) -> None:
-        self.whole = sorted({*self.whole, *((self.models.keys() - self.withheld) & set(gpus))})
+        back = [index for index in gpus if index in self.models and index not in self.withheld]
+        self.whole = sorted({*self.whole, *back})
 
 
 class _NodeState(NamedTuple):
@@ -61,6 +66,7 @@ class _NodeState(NamedTuple):
     memory: int
     whole: list[int]
     chunked: dict[tuple[str, int, str | None], Chunks]
+    costs: dict[Hashable, list[float]]
 
 
 class NodeRoom:
@@ -69,7 +75,7 @@ class NodeRoom:
     `occupied` GPUs are held by runs that belong to no job there; `kept` GPUs are given by name alone.
     """
 
-    __slots__ = ("chunked", "cpus", "gpus", "memory", "node", "occupied", "rack")
+    __slots__ = ("chunked", "costs", "cpus", "gpus", "memory", "node", "occupied", "rack", "ranked")
 
     def __init__(
         self, node: Node, *, occupied: frozenset[int] = frozenset(), kept: frozenset[int] = frozenset()
@@ -81,6 +87,8 @@ class NodeRoom:
         self.memory = node.capacity.memory
         self.gpus = GpusLeft(node.capacity.gpus, occupied | kept)
         self.chunked: dict[tuple[str, int, str | None], Chunks] = {}  # of `chunks`; a new one when GPUs change hands
+        self.costs: dict[Hashable, list[float]] = {}  # of `weft_best`; likewise
+        self.ranked: dict[str, Chunks] = {}  # by the name of scores: every GPU by itself, whichever job holds it
 
     def gpus_for(self, request: Request) -> list[int]:
         """Free GPUs that `request` may take."""
@@ -93,19 +101,25 @@ class NodeRoom:
         by_cpus = int((self.cpus + CPU_GRAIN) / request.cpus)
         return max(0, min(most, by_cpus, self.memory // request.memory))
 
-    def take(self, allocation: Allocation) -> None:
-        self.cpus -= allocation.cpus
-        self.memory -= allocation.memory
-        if allocation.gpus:
-            self.chunked = {}
-            self.gpus.take(allocation.gpus)
+    def take(self, allocations: Iterable[Allocation]) -> None:
+        gpus: list[int] = []
+        for allocation in allocations:
+            self.cpus -= allocation.cpus
+            self.memory -= allocation.memory
+            gpus += allocation.gpus
+        if gpus:
+            self.chunked, self.costs = {}, {}
+            self.gpus.take(gpus)
 
-    def give_back(self, allocation: Allocation) -> None:
-        self.cpus += allocation.cpus
-        self.memory += allocation.memory
-        if allocation.gpus:
-            self.chunked = {}
-            self.gpus.give_back(allocation.gpus)
+    def give_back(self, allocations: Iterable[Allocation]) -> None:
+        gpus: list[int] = []
+        for allocation in allocations:
+            self.cpus += allocation.cpus
+            self.memory += allocation.memory
+            gpus += allocation.gpus
+        if gpus:
+            self.chunked, self.costs = {}, {}
+            self.gpus.give_back(gpus)
 
 
 class Room:
@@ -127,13 +141,14 @@ class Room:
         self.offers: dict[Hashable, Offers[NodeRoom]] = {}
         self._scored = self.scores.changes  # when `offers` were begun
         self._open: dict[str, NodeRoom] = {}
+        self._in_order: list[NodeRoom] | None = None  # the open nodes by id, once they were asked for
         self._occupied: set[str] = set()  # nodes some of whose GPUs are
         self._largest: int | None = None
         self._supposed: list[dict[str, _NodeState]] = []  # by scope of `supposing`, the inmost last: nodes as they were
 
     def __getstate__(self) -> dict[str, object]:
         """Without what is worked out from the rest when it is needed."""
-        return {**self.__dict__, "offers": {}, "changed": []}
+        return {**self.__dict__, "offers": {}, "changed": [], "_in_order": None}
 
     # nodes
 
@@ -152,8 +167,7 @@ class Room:
         if known is None or known.gpus.models.keys() != room.gpus.models.keys():
             self.scores.forget_bins()
             self._largest = None
-        for allocation in held:
-            room.take(allocation)
+        room.take(held)
         if occupied:
             self._occupied.add(node.id)
         if node.ready and not node.drained:
@@ -173,6 +187,7 @@ class Room:
                 node = self.nodes[node_id]
                 self._changes(node)
                 del self._open[node_id]
+                self._in_order = None
                 self._unfile(node_id, len(node.gpus.whole))
 
     def reopen(self, node_ids: Iterable[str]) -> None:
@@ -181,6 +196,7 @@ class Room:
             if node is not None and node_id not in self._open:
                 self._changes(node)
                 self._open[node_id] = node
+                self._in_order = None
                 self._file(node_id, len(node.gpus.whole))
                 self.grown += 1
 
@@ -188,9 +204,11 @@ class Room:
         return node_id in self._open
 
     @property
-    def open_nodes(self) -> Iterator[NodeRoom]:
+    def open_nodes(self) -> Sequence[NodeRoom]:
         """By id."""
-        return (self._open[node_id] for node_id in sorted(self._open))
+        if self._in_order is None:
+            self._in_order = [self._open[node_id] for node_id in sorted(self._open)]
+        return self._in_order
 
     @property
     def gpus_free(self) -> int:
@@ -211,21 +229,29 @@ class Room:
     # what jobs hold
 
     def take(self, allocation: Allocation) -> None:
-        node = self.nodes.get(allocation.node_id)
-        if node is not None:
-            self._changes(node)
-            free = len(node.gpus.whole)
-            node.take(allocation)
-            self._refile(node, free)
+        self.take_all((allocation,))
 
     def give_back(self, allocation: Allocation) -> None:
-        node = self.nodes.get(allocation.node_id)
-        if node is not None:
-            self._changes(node)
-            free = len(node.gpus.whole)
-            node.give_back(allocation)
-            self._refile(node, free)
-            self.grown += 1
+        self.give_back_all((allocation,))
+
+    def take_all(self, allocations: Iterable[Allocation]) -> None:
+        for node_id, there in groupby(allocations, key=_node_id):
+            node = self.nodes.get(node_id)
+            if node is not None:
+                self._changes(node)
+                free = len(node.gpus.whole)
+                node.take(there)
+                self._refile(node, free)
+
+    def give_back_all(self, allocations: Iterable[Allocation]) -> None:
+        for node_id, there in groupby(allocations, key=_node_id):
+            node = self.nodes.get(node_id)
+            if node is not None:
+                self._changes(node)
+                free = len(node.gpus.whole)
+                node.give_back(there)
+                self._refile(node, free)
+                self.grown += 1
 
     def resize(self, before: Allocation, after: Allocation) -> None:
         """A rank has other CPUs and memory than before, on the same GPUs."""
@@ -235,14 +261,6 @@ class Room:
             node.cpus += before.cpus - after.cpus
             node.memory += before.memory - after.memory
             self.grown += after.cpus < before.cpus or after.memory < before.memory
-
-    def take_all(self, allocations: Iterable[Allocation]) -> None:
-        for allocation in allocations:
-            self.take(allocation)
-
-    def give_back_all(self, allocations: Iterable[Allocation]) -> None:
-        for allocation in allocations:
-            self.give_back(allocation)
 
     # what-if
 
@@ -284,7 +302,7 @@ class Room:
         assert not self._supposed, "a supposition does not change scores"
         self.scores.update(job_class, changed)
         for node in self.nodes.values():  # all of them: another score of one GPU may move it and others to other bins
-            node.chunked = {}
+            node.chunked, node.costs, node.ranked = {}, {}, {}
 
     def best_node(self, need: Hashable, cost: Callable[[NodeRoom], Cost | None]) -> tuple[Cost, NodeRoom] | None:
         """The node where `cost` is least, and that cost. `need` identifies the cost: it has all that `cost` reads."""
@@ -327,7 +345,7 @@ class Room:
         """Called before every change of a node, with the node as it is."""
         node_id = node.node.id
         if self._supposed and node_id not in self._supposed[-1]:
-            state = _NodeState(node_id in self._open, node.cpus, node.memory, node.gpus.whole, node.chunked)
+            state = _NodeState(node_id in self._open, node.cpus, node.memory, node.gpus.whole, node.chunked, node.costs)
             self._supposed[-1][node_id] = state
         self._note(node_id)
 
@@ -339,10 +357,13 @@ class Room:
     def _restore(self, node: NodeRoom, state: _NodeState) -> None:
         node_id = node.node.id
         self._note(node_id)
+        if state.is_open != (node_id in self._open):
+            self._in_order = None
         if node_id in self._open:
             self._unfile(node_id, len(node.gpus.whole))
             del self._open[node_id]
-        node.cpus, node.memory, node.gpus.whole, node.chunked = state.cpus, state.memory, state.whole, state.chunked
+        node.cpus, node.memory, node.gpus.whole = state.cpus, state.memory, state.whole
+        node.chunked, node.costs = state.chunked, state.costs
         if state.is_open:
             self._file(node_id, len(state.whole))
             self._open[node_id] = node

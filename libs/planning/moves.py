@@ -1,9 +1,9 @@
 """Which running jobs move: those that gain more by it than it costs, all counted in GPU-seconds.
 
 A move costs what the job's GPUs do not do while it stops and starts. What it gains is the time that better GPUs, or
-GPUs nearer to each other, save for as long as it still runs, but for no longer than HORIZON_S: by then it will have
-been thought over many times. Where nobody knows how long a job still runs, the caller takes it to go on for as long as
-it has run: the heavier the tail of durations, the truer (the Lindy effect).
+GPUs nearer to each other, save for as long as the job still runs, but for no longer than HORIZON_S: by then moves will
+have been decided many times more. If it is not known how long a job still runs, the caller assumes as long again as it
+has run: the heavier the tail of durations, the truer (the Lindy effect).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +17,13 @@ from libs.planning.order.standing import Key
 from libs.planning.shape import PlacementRequest, Shape
 
 HORIZON_S = 7200.0
-JOINT_MOST = 64  # up to so many jobs are thought over together; of more, each by itself
-AT_ONCE_MOST = 16  # where each is by itself
+JOINT_MOST = 64  # up to so many jobs choose again together; of more, each job by itself
+AT_ONCE_MOST = 16  # moves at once where each job chooses by itself
 
 
 class Movable(Struct, frozen=True, kw_only=True):
     """A running job. `left_s`: how much work it still has, in seconds on typical GPUs in one node, as far as is known;
-    `cost_s`: for how long it does no work if it moves. `slowdown`: what `room.slowdown` says of it, if that is known.
+    `cost_s`: for how long it does no work if it moves; `slowdown`: its `room.slowdown`, if the caller knows it.
     """
 
     job_id: str
@@ -37,8 +37,8 @@ class Movable(Struct, frozen=True, kw_only=True):
 
 
 class Move(Struct, frozen=True):
-    """`gain`: the GPU-seconds that it saves, less `margin` times what it costs. One of several moves that only make
-    sense together may lose."""
+    """`gain`: the GPU-seconds that the move saves, less `margin` times what it costs. Of several moves that only make
+    sense together, one may have a negative gain."""
 
     job_id: str
     allocations: tuple[Allocation, ...]
@@ -46,14 +46,14 @@ class Move(Struct, frozen=True):
 
 
 def moves_for(room: Room, movable: Sequence[Movable], *, margin: float = 1.0) -> list[Move]:
-    """Moves that are all made at once. The jobs are given in the order of service; the room stays as it was."""
+    """Moves that are all made at once. `movable` is in the order of service; the room stays as it was."""
     if len(movable) > JOINT_MOST:
         return _one_by_one(room, movable, margin)
     return _together(room, movable, margin)
 
 
 def _together(room: Room, jobs: Sequence[Movable], margin: float) -> list[Move]:
-    """Everybody gives back what they have and chooses again, where it is worth it; all of that, or nothing."""
+    """All jobs give back their GPUs and choose again; all of the moves that follow, or none if they gain nothing."""
     before = {job.job_id: _slowdown(room, job) for job in jobs}
     with room.supposing(given_back=[allocation for job in jobs for allocation in job.allocations]):
         after = _chosen_again(room, sorted(jobs, key=_turn(room)), before, margin)
@@ -64,8 +64,8 @@ def _together(room: Room, jobs: Sequence[Movable], margin: float) -> list[Move]:
 
 
 def _turn(room: Room) -> Callable[[Movable], Key]:
-    """Who chooses first: gangs that one node can hold, then those that need several, then single GPUs, which fit
-    anywhere. Among those, the most sensitive class; among those, who is served first."""
+    """Which job chooses first: gangs that one node can hold, then gangs that need several, then single GPUs, which fit
+    anywhere. Among those, the most sensitive class; among those, the job that is served first."""
 
     def turn(job: Movable) -> Key:
         size = 2 if job.gpus == 1 else 1 if job.gpus > room.largest else 0
@@ -77,7 +77,7 @@ def _turn(room: Room) -> Callable[[Movable], Key]:
 def _chosen_again(
     room: Room, jobs: Sequence[Movable], before: Mapping[str, float], margin: float
 ) -> dict[str, tuple[Allocation, ...]]:
-    """What each would have, in turn; who gains too little by another place keeps its own, if that is still free."""
+    """The place of each job, in turn. A job that gains too little by another place keeps its own, if that is free."""
     after: dict[str, tuple[Allocation, ...]] = {}
     for job in jobs:
         found = find(room, job.shape, job.asked)
@@ -99,7 +99,7 @@ def _worth(
     after: Mapping[str, tuple[Allocation, ...]],
     margin: float,
 ) -> list[Move]:
-    """The moves that this takes. Losses count only for as long as there is a gain: then it is thought over again."""
+    """The moves from the places before to those after. A loss counts only for as long as another job gains."""
     faster: dict[str, float] = {}
     for job in jobs:
         if set(after[job.job_id]) != set(job.allocations):
@@ -119,8 +119,8 @@ def _worth(
 
 
 def _one_by_one(room: Room, jobs: Sequence[Movable], margin: float) -> list[Move]:
-    """Those who would gain most by what is free, one after the other."""
-    free: dict[tuple[Shape, str], float | None] = {}  # how slow the best free place is, by what is asked for
+    """The jobs that gain most by what is free now, one after the other."""
+    free: dict[tuple[Shape, str], float | None] = {}  # the slowdown of the best free place, by need
     hopeful: list[tuple[float, str, Movable, float]] = []
     for job in jobs:
         job_class = job.asked.job_class

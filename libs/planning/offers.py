@@ -1,6 +1,6 @@
 """The cheapest node for a need, kept up to date: only nodes that changed are looked at again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
@@ -34,24 +34,25 @@ class Offers(Generic[N]):
             if self._at < 0 or len(node_ids) > len(open_nodes) // 2:
                 self._look_at_all(open_nodes)
             else:
-                for node_id in node_ids:
-                    self._look_at(node_id, open_nodes.get(node_id))
+                self._look_at(node_ids, open_nodes)
             self._at = len(changed)
         heap, costs = self._heap, self._costs
         while heap and costs.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0] if heap else None
 
-    def _look_at(self, node_id: str, node: N | None) -> None:
-        cost = None if node is None else self._cost(node)
-        if cost is None:
-            self._costs.pop(node_id, None)
-        elif self._costs.get(node_id) != cost:
-            self._costs[node_id] = cost
-            if len(self._heap) > 2 * len(self._costs) + STALE_MAX:
-                self._order()
-            else:
+    def _look_at(self, node_ids: Iterable[str], open_nodes: Mapping[str, N]) -> None:
+        costs, cost_of = self._costs, self._cost
+        for node_id in node_ids:
+            node = open_nodes.get(node_id)
+            cost = None if node is None else cost_of(node)
+            if cost is None:
+                costs.pop(node_id, None)
+            elif costs.get(node_id) != cost:
+                costs[node_id] = cost
                 heappush(self._heap, (cost, node_id))
+        if len(self._heap) > 2 * len(costs) + STALE_MAX:
+            self._order()
 
     def _look_at_all(self, open_nodes: Mapping[str, N]) -> None:
         found = ((self._cost(node), node_id) for node_id, node in open_nodes.items())

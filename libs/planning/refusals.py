@@ -55,7 +55,7 @@ def _why_no_place(room: Room, want: Want) -> Cause:
     if request.node is not None:
         return why_not_there(room, want)
     closed = closed_text(room, request)
-    open_nodes = list(room.open_nodes)
+    open_nodes = room.open_nodes
     if not open_nodes:
         sentence = "no node of its pool takes work now"
         return Cause(code=CauseCode.NO_NODES, sentence=f"{sentence}: {closed}" if closed else sentence)

@@ -1,10 +1,10 @@
 """Which of GPUs, CPUs and memory keeps replicas from fitting, where one of them alone does; and amounts in words."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 
 from libs.domain.cluster import Request
 from libs.domain.quantity import count_text, size_text
-from libs.planning.capacity import CPU_GRAIN, NodeRoom
+from libs.planning.capacity import CPU_GRAIN, NodeRoom, Room
 
 
 def cpus_text(cpus: float) -> str:
@@ -16,26 +16,21 @@ def gpus_text(request: Request) -> str:
     return count_text(request.gpus, "GPU") + (f" of {request.model}" if request.model else "")
 
 
-def by_resource(node: NodeRoom, request: Request) -> dict[str, int]:
-    """How many replicas each resource of a node alone has enough of."""
-    found = {
-        "CPUs": int((node.cpus + CPU_GRAIN) / request.cpus),
-        "memory": node.memory // request.memory,
-    }
-    if request.gpus:
-        name = f"GPUs of {request.model}" if request.model else "GPUs"
-        found[name] = len(node.gpus_for(request)) // request.gpus
-    return {name: max(0, count) for name, count in found.items()}
-
-
-def short_in_all(nodes: Iterable[NodeRoom], request: Request, count: int) -> str:
+def short_in_all(nodes: Sequence[NodeRoom], request: Request, count: int) -> str:
     """What all nodes together have too little of for `count` replicas; empty if no resource alone is short."""
-    return _short([by_resource(node, request) for node in nodes], count, together=True)
+    fitting = [_fitting(request, node.cpus, node.memory, len(node.gpus_for(request))) for node in nodes]
+    return _short({name: sum(of_node[name] for of_node in fitting) for name in fitting[0]} if fitting else {}, count)
 
 
-def short_on_each(nodes: Iterable[NodeRoom], request: Request, count: int) -> str:
-    """What every single node has too little of for `count` replicas; empty if no resource alone is short everywhere."""
-    return _short([by_resource(node, request) for node in nodes], count, together=False)
+def short_on_each(room: Room, request: Request, count: int) -> str:
+    """What every open node has too little of for `count` replicas; empty if no resource alone is short everywhere."""
+    nodes = room.open_nodes
+    if not nodes:
+        return ""
+    cpus, memory, gpus = max([node.cpus for node in nodes]), max([node.memory for node in nodes]), max(room.buckets)
+    if request.model is not None:
+        gpus = max([len(node.gpus_for(request)) for node in nodes])
+    return _short(_fitting(request, cpus, memory, gpus), count)
 
 
 def each_asks(request: Request, short: str) -> str:
@@ -44,7 +39,13 @@ def each_asks(request: Request, short: str) -> str:
     return " and ".join(asked.get(name, count_text(request.gpus, "GPU")) for name in short.split(" and ")) + " each"
 
 
-def _short(counts: list[dict[str, int]], count: int, *, together: bool) -> str:
-    names = counts[0] if counts else {}
-    most = {name: (sum if together else max)(each[name] for each in counts) for name in names}
-    return " and ".join(sorted(name for name in names if most[name] < count))
+def _fitting(request: Request, cpus: float, memory: int, gpus: int) -> dict[str, int]:
+    """How many replicas each of these amounts alone is enough for."""
+    found = {"CPUs": int((cpus + CPU_GRAIN) / request.cpus), "memory": memory // request.memory}
+    if request.gpus:
+        found[f"GPUs of {request.model}" if request.model else "GPUs"] = gpus // request.gpus
+    return {name: max(0, count) for name, count in found.items()}
+
+
+def _short(fitting: Mapping[str, int], count: int) -> str:
+    return " and ".join(sorted(name for name, fits in fitting.items() if fits < count))

@@ -1,4 +1,4 @@
-"""Why a gang goes where it goes: how fast it is there, and what that is against packing it, in the same room."""
+"""Why a gang goes where it goes: how fast it is there, and how fast it would be if packed in the same room."""
 
 from collections.abc import Sequence
 
@@ -8,19 +8,19 @@ from libs.domain.job import Allocation
 from libs.domain.quantity import count_text
 from libs.planning.capacity import Room
 from libs.planning.finding import find
-from libs.planning.placement.packed import packed
+from libs.planning.placement.packed import packed, tightest_node
 from libs.planning.scores import GpuKey
 from libs.planning.shape import PlacementRequest, Shape, is_pinned
 from libs.planning.shortages import each_asks, short_on_each
 from libs.planning.slow import SlowGpus
 
-ALIKE = 0.005  # times nearer to each other than this are told as equal
+ALIKE = 0.005  # slowdowns that differ by less are reported as equal
 NODES_NAMED = 3
 NONE_SLOW = SlowGpus({}, 0.0)
 
 
 class Why(Struct, frozen=True):
-    """`numbers`: `slowdown` is `slowest`, the score of its slowest GPU, times `locality`."""
+    """Of the `numbers`, `slowdown` is the score of the slowest GPU (`slowest`) times `locality`."""
 
     sentence: str
     numbers: dict[str, float]
@@ -35,7 +35,7 @@ def why_there(
     placement: str,
     slow: SlowGpus = NONE_SLOW,
 ) -> Why:
-    """Asked before the room knows of it. `placement` is the name of what chose them; `slow`: what is known of GPUs."""
+    """Of a place that is still free in the room. `placement` is the name of the placement; `slow`: scores of GPUs."""
     gpus = sum(len(allocation.gpus) for allocation in allocations)
     nodes = list(dict.fromkeys(allocation.node_id for allocation in allocations))
     pinned = is_pinned(shape)
@@ -70,7 +70,7 @@ def why_there(
 
 
 def _free_beside(room: Room, shape: Shape, nodes: Sequence[str]) -> set[GpuKey]:
-    """What else on these nodes it might have had."""
+    """The GPUs of these nodes that the job could have had."""
     return {
         (node_id, gpu)
         for node_id in nodes
@@ -85,23 +85,23 @@ def _gpus_of(allocations: Sequence[Allocation]) -> set[GpuKey]:
 
 
 def _forced(room: Room, shape: Shape, allocations: Sequence[Allocation]) -> str:
-    """Which limit spread the replicas of a role over several nodes; nothing where another place was only faster."""
+    """Which resource spread the replicas of a role over several nodes; empty if one node could have held them."""
     told: list[str] = []
     for want in shape:
         replicas = [allocation for allocation in allocations if allocation.role == want.role]
         if len({allocation.node_id for allocation in replicas}) < 2:
             continue
-        if max(each.count(want.request, len(replicas)) for each in room.open_nodes) >= len(replicas):
+        if tightest_node(room, want, len(replicas)) is not None:
             continue
         whose = f"all {len(replicas)} replicas" + (f" of {want.role}" if len(shape) > 1 else "")
-        short = short_on_each(room.open_nodes, want.request, len(replicas))
+        short = short_on_each(room, want.request, len(replicas))
         what = f"{short} for {whose} ({each_asks(want.request, short)})" if short else f"all that {whose} ask for"
         told.append(f"; on several nodes, because no node had {'enough ' if short else ''}{what}")
     return "".join(told)
 
 
 def _against(otherwise: float, slowdown: float) -> str:
-    """How fast the place is that was chosen, against the one that packing would have given."""
+    """How fast the chosen place is, against the place that packing would have given."""
     if abs(otherwise - slowdown) < ALIKE:
         return "; packed would be as fast"
     if otherwise > slowdown:

@@ -11,7 +11,8 @@ from libs.domain.job import Allocation
 from libs.planning.capacity import Room
 from libs.planning.finding import find
 from libs.planning.placement.weft_best import weft_best
-from libs.planning.shape import Want
+from libs.planning.scores import Scores
+from libs.planning.shape import PlacementRequest, Want
 from tests.support.builders import node
 
 NODES = [f"node-{number}" for number in range(4)]
@@ -20,8 +21,14 @@ GPUS = 3
 Seen = tuple[object, ...]
 
 
+SCORES = {  # some as good as equal, so that other classes matter
+    "A": {(name, gpu): 1.0 + (3 * at + gpu) % 5 / 1000 for at, name in enumerate(NODES) for gpu in range(GPUS)},
+    "B": {(name, gpu): 1.0 + (2 * at + gpu) % 3 / 10 for at, name in enumerate(NODES) for gpu in range(GPUS)},
+}
+
+
 def room_of() -> Room:
-    room = Room(placer=weft_best)
+    room = Room(Scores(SCORES), placer=weft_best)
     for name in NODES:
         room.add(node(name, gpus=GPUS))
     return room
@@ -31,10 +38,29 @@ def held(name: str, *gpus: int) -> Allocation:
     return Allocation(rank=0, role="worker", node_id=name, gpus=gpus, cpus=0.1, memory=7)
 
 
+def places_in(room: Room) -> list[tuple[Allocation, ...] | None]:
+    return [
+        find(room, (Want("worker", count, count, Request(gpus=size, cpus=0.1, memory=7)),), PlacementRequest(job_class))
+        for count, size in ((1, 1), (2, 1), (3, 1), (5, 1), (1, 2), (2, 2))
+        for job_class in SCORES
+    ]
+
+
+def fresh(room: Room) -> Room:
+    """A room with the same free, of which nothing was asked yet."""
+    made = room_of()
+    for name, there in room.nodes.items():
+        made.take(held(name, *(gpu for gpu in range(GPUS) if not there.gpus.has([gpu]))))
+        made.nodes[name].cpus, made.nodes[name].memory = there.cpus, there.memory
+        if not room.is_open(name):
+            made.close([name])
+    return made
+
+
 def seen(room: Room) -> Seen:
     """All that is free, to the last bit, and what a placement that keeps offers finds there."""
     nodes = {one.node.id: (one.gpus.whole, one.cpus, one.memory) for one in room.nodes.values()}
-    places = [find(room, (Want("worker", size, size, Request(gpus=1, cpus=0.1, memory=7)),)) for size in (1, 2, 3)]
+    places = places_in(room)
     buckets = {free: list(node_ids) for free, node_ids in room.buckets.items()}
     return nodes, buckets, [one.node.id for one in room.open_nodes], room.gpus_free, room.grown, places
 
@@ -62,7 +88,8 @@ def change(room: Room, what: str, name: str, gpu: int) -> None:
     elif what == "reopen":
         room.reopen([name])
     elif what == "look":
-        seen(room)
+        assert places_in(room) == places_in(fresh(room))
+        assert [there.node.id for there in room.open_nodes] == [name for name in NODES if room.is_open(name)]
 
 
 class _BrokenOffError(Exception):
@@ -83,6 +110,7 @@ def suppose(room: Room, steps: list[tuple[str, str, int]]) -> None:
                 change(room, what, name, gpu)
         raise _BrokenOffError
     assert seen(room) == before
+    change(room, "look", NODES[0], 0)
 
 
 @settings(max_examples=150, deadline=None)

@@ -4,30 +4,46 @@ from collections.abc import Mapping
 
 from libs.domain.cluster import Request
 from libs.planning.capacity import Chunks, NodeRoom
-from libs.planning.scores import GpuKey
+from libs.planning.scores import TYPICAL, GpuKey
 
-TYPICAL = 1.0
 KEPT_MAX = 32  # of a node: a job may ask for any model, also for one that no node has
 
 
 def chunks(node: NodeRoom, request: Request, scores: Mapping[GpuKey, float], name: str) -> Chunks:
     """The fastest first, by index among equals; no more than CPUs and memory allow. `name` says which scores these are.
 
-    Each chunk is as fast as the slowest GPU in it. What was found is kept until the node changes.
+    Each chunk is as fast as the slowest GPU in it. The result is kept until the node changes; do not change it.
     """
-    key = (name, request.gpus, request.model)
+    size = request.gpus
+    key = (name, size, request.model)
     found = node.chunked.get(key)
     if found is None:
-        node_id, size = node.node.id, request.gpus
-        gpus = sorted((scores.get((node_id, gpu), TYPICAL), gpu) for gpu in node.gpus_for(request))
-        found = [
-            (gpus[at + size - 1][0], tuple(gpu for _, gpu in gpus[at : at + size]))
-            for at in range(0, len(gpus) - size + 1, size)
-        ]
         if len(node.chunked) >= KEPT_MAX:
             node.chunked.clear()
-        node.chunked[key] = found
+        found = node.chunked[key] = _grouped(_free(node, request.model, scores, name), size)
     most = len(found)
     if node.cpus >= most * request.cpus and node.memory >= most * request.memory:
         return found
     return found[: node.count(request, most)]
+
+
+def _free(node: NodeRoom, model: str | None, scores: Mapping[GpuKey, float], name: str) -> Chunks:
+    """Each free GPU by itself."""
+    ranked = node.ranked.get(name)
+    if ranked is None:
+        if len(node.ranked) >= KEPT_MAX:
+            node.ranked.clear()
+        node_id = node.node.id
+        ranked = sorted((scores.get((node_id, gpu), TYPICAL), (gpu,)) for gpu in node.gpus.models)
+        node.ranked[name] = ranked
+    free = node.gpus.of_model(model)
+    return ranked if len(free) == len(ranked) else [chunk for chunk in ranked if chunk[1][0] in free]
+
+
+def _grouped(free: Chunks, size: int) -> Chunks:
+    if size == 1:
+        return free
+    return [
+        (free[at + size - 1][0], tuple([gpu for _, (gpu,) in free[at : at + size]]))
+        for at in range(0, len(free) - size + 1, size)
+    ]

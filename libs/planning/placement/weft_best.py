@@ -5,8 +5,11 @@ counts in full. GPUs that are slow for other classes and not for this one are ta
 whom they speed up. And what is left of a node is best nothing: a whole node is what the next gang needs.
 """
 
+from collections.abc import Callable, Sequence
+
 from libs.planning.capacity import Chunks, NodeRoom, Picks, Room
-from libs.planning.placement.chunks import chunks
+from libs.planning.placement.chunks import KEPT_MAX, chunks
+from libs.planning.scores import TYPICAL
 from libs.planning.shape import PlacementRequest, Want
 
 SPARING = 0.3  # what a GPU that others would gain from counts, against one's own gain
@@ -30,7 +33,8 @@ def weft_best(room: Room, want: Want, count: int, asked: PlacementRequest) -> Pi
 
 def _slowest(room: Room, picks: Picks, asked: PlacementRequest) -> float:
     scores = room.scores.of(asked.job_class)
-    return max(scores.get((node.node.id, gpu), 1.0) for node, replicas in picks for gpus in replicas for gpu in gpus)
+    keys = [(node.node.id, gpu) for node, replicas in picks for gpus in replicas for gpu in gpus]
+    return max([scores.get(key, TYPICAL) for key in keys])
 
 
 def _slowdown(room: Room, picks: Picks, asked: PlacementRequest) -> float:
@@ -41,65 +45,82 @@ def _in_one_node(room: Room, want: Want, count: int, asked: PlacementRequest) ->
     if count * want.request.gpus > room.largest:
         return None
     name = room.scores.known(asked.job_class)
-    found = room.best_node((want.request, count, name), lambda node: _cost_of_node(room, node, want, count, name))
+    found = room.best_node((want.request, count, name), _cost_of_node(room, want, count, name))
     if found is None:
         return None
     node = found[1]
     offers = chunks(node, want.request, room.scores.of(name), name)
-    return [(node, _dispensable(room, node, offers, count)[1])]
+    return [(node, [offers[at][1] for at in _dispensable(offers, _worsts(room, node, offers), count)])]
 
 
-def _cost_of_node(room: Room, node: NodeRoom, want: Want, count: int, name: str) -> tuple[float] | None:
-    if len(node.gpus.whole) < count * want.request.gpus:
-        return None
-    offers = chunks(node, want.request, room.scores.of(name), name)
-    if len(offers) < count:
-        return None
-    slowest, gpus = _dispensable(room, node, offers, count)
-    sparing = _worth_of_all(room, node, gpus) / count
-    left = len(node.gpus.whole) - count * want.request.gpus
-    return (slowest + SPARING * sparing + WHOLE_NODES * left / len(node.gpus.models),)
+def _cost_of_node(room: Room, want: Want, count: int, name: str) -> Callable[[NodeRoom], tuple[float] | None]:
+    request, scores = want.request, room.scores.of(name)
+    gpus = count * request.gpus
+
+    def cost(node: NodeRoom) -> tuple[float] | None:
+        if len(node.gpus.whole) < gpus:
+            return None
+        offers = chunks(node, request, scores, name)
+        if len(offers) < count:
+            return None
+        need = (name, request.gpus, request.model, len(offers))
+        costs = node.costs.get(need)
+        if costs is None:
+            if len(node.costs) >= KEPT_MAX:
+                node.costs.clear()
+            costs = node.costs[need] = _costs(room, node, offers)
+        return (costs[count - 1],)
+
+    return cost
 
 
-def _dispensable(room: Room, node: NodeRoom, offers: Chunks, count: int) -> tuple[float, list[tuple[int, ...]]]:
-    """Of the chunks that do not slow it down, those that others would gain least from; and its slowest GPU's score."""
-    slowest = offers[count - 1][0]
-    if len(offers) == count or offers[count][0] > slowest + AS_FAST:
-        return slowest, [gpus for _, gpus in offers[:count]]
-    as_fast = [gpus for score, gpus in offers if score <= slowest + AS_FAST]
-    as_fast.sort(key=lambda gpus: (_worth_to_others(room, node, gpus), gpus))
-    return slowest, as_fast[:count]
+def _costs(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
+    """What it costs to take one chunk of the node, two, …, all."""
+    worsts = _worsts(room, node, offers)
+    whole, gpus, size = len(node.gpus.whole), len(node.gpus.models), len(offers[0][1])
+    costs: list[float] = []
+    of_first = 0.0
+    for count, (slowest, _) in enumerate(offers, 1):
+        of_first += worsts[count - 1]
+        of_taken = of_first
+        if count < len(offers) and offers[count][0] <= slowest + AS_FAST:
+            of_taken = sum([worsts[at] for at in _dispensable(offers, worsts, count)])
+        left = whole - count * size
+        costs.append(slowest + SPARING * ((count - of_taken) / count) + WHOLE_NODES * left / gpus)
+    return costs
 
 
-def _worth_to_others(room: Room, node: NodeRoom, gpus: tuple[int, ...]) -> float:
-    """How much faster than the typical one these are for the class they suit worst; below zero: slower."""
-    worst = room.scores.worst.get(node.node.id)
-    if worst is None:
-        return 0.0
-    return 1.0 - (worst.get(gpus[0], 1.0) if len(gpus) == 1 else max([worst.get(gpu, 1.0) for gpu in gpus]))
+def _dispensable(offers: Chunks, worsts: Sequence[float], count: int) -> Sequence[int]:
+    """Of the chunks that do not slow the job down, by index, those that other jobs would gain least from."""
+    slowest = offers[count - 1][0] + AS_FAST
+    if len(offers) == count or offers[count][0] > slowest:
+        return range(count)
+    as_fast = [at for at, (score, _) in enumerate(offers) if score <= slowest]
+    as_fast.sort(key=lambda at: (1.0 - worsts[at], offers[at][1]))
+    return as_fast[:count]
 
 
-def _worth_of_all(room: Room, node: NodeRoom, chunks_taken: list[tuple[int, ...]]) -> float:
-    """The sum of that; what is asked most often, of single GPUs, without a call for each."""
-    worst = room.scores.worst.get(node.node.id)
-    if worst is None:
-        return 0.0
-    if len(chunks_taken[0]) == 1:
-        return len(chunks_taken) - sum([worst.get(gpu, 1.0) for (gpu,) in chunks_taken])
-    return sum(_worth_to_others(room, node, gpus) for gpus in chunks_taken)
+def _worsts(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
+    """Of each chunk the score of its slowest GPU, for the class that this GPU suits worst. Other jobs gain most from
+    chunks where it is low."""
+    worst = room.scores.worst.get(node.node.id, {})
+    return [
+        worst.get(gpus[0], TYPICAL) if len(gpus) == 1 else max([worst.get(gpu, TYPICAL) for gpu in gpus])
+        for _, gpus in offers
+    ]
 
 
 def _across_nodes(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
     """Of the GPUs that are fast enough: nodes of which nothing is left, then as few others as can be."""
     scores, name = room.scores.of(asked.job_class), room.scores.known(asked.job_class)
     by_node = [(node, chunks(node, want.request, scores, name)) for node in _emptiest(room, want, count)]
-    everything = sorted(score for _, offers in by_node for score, _ in offers)
+    everything = sorted([score for _, offers in by_node for score, _ in offers])
     if len(everything) < count:
         return None
     slowest = everything[count - 1] + AS_FAST
     usable = []
     for node, offers in by_node:
-        fast = [gpus for score, gpus in offers if score <= slowest]
+        fast = [chunk for chunk in offers if chunk[0] <= slowest]
         if fast:
             leaves = len(node.gpus.whole) - len(fast) * want.request.gpus
             usable.append((leaves, -len(fast), node.node.id, node, fast))
@@ -108,7 +129,7 @@ def _across_nodes(room: Room, want: Want, count: int, asked: PlacementRequest) -
     left = count
     for _, _, _, node, fast in [part for part in usable if -part[1] <= count]:
         if len(fast) <= left:
-            picks.append((node, fast))
+            picks.append((node, [gpus for _, gpus in fast]))
             left -= len(fast)
         if not left:
             return picks
@@ -116,9 +137,9 @@ def _across_nodes(room: Room, want: Want, count: int, asked: PlacementRequest) -
     rest = [part for part in usable if part[2] not in chosen]
     rest.sort(key=lambda part: (-part[1] < left, -part[1] - left if -part[1] >= left else 0, part[0], part[2]))
     for _, _, _, node, fast in rest:
-        fast = sorted(fast, key=lambda gpus: (_worth_to_others(room, node, gpus), gpus))[:left]
-        picks.append((node, fast))
-        left -= len(fast)
+        worth = [(1.0 - worst, gpus) for worst, (_, gpus) in zip(_worsts(room, node, fast), fast, strict=True)]
+        picks.append((node, [gpus for _, gpus in sorted(worth)[:left]]))
+        left -= len(picks[-1][1])
         if not left:
             return picks
     return None
