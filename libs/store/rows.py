@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -70,12 +71,8 @@ def steps_of(changes: Sequence[JobChange]) -> tuple[str, str]:
 
 def _columns(change: JobChange) -> dict[str, Any]:
     """The columns that a step changes."""
-    before, after = change.before, change.after
-    return {
-        column: written(value)
-        for name, column, written in _COLUMNS
-        if (value := getattr(after, name)) is not getattr(before, name)
-    }
+    pairs = zip(COLUMNS, _fields(change.before), _fields(change.after), strict=True)
+    return {column: written(after) for (_, column, written), before, after in pairs if after is not before}
 
 
 def _as_is(value: Any) -> Any:
@@ -93,7 +90,7 @@ def _interval(seconds: float) -> str:
     return f"{seconds:.6f} s"
 
 
-_COLUMNS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
+COLUMNS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("state", "state", _as_is),
     ("epoch", "epoch", _as_is),
     ("priority", "priority", _as_is),
@@ -113,6 +110,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("nodes", "nodes", _as_is),
 )
 """The fields of a job that a step may change: each with its column in `jobs`, and how it is written there."""
+_fields = attrgetter(*(name for name, _, _ in COLUMNS))
 
 
 def hash_of(spec: JobSpec) -> bytes:

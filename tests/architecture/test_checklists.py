@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 
 from libs.credentials.folder import POSTGRES_ROLES
+from libs.domain.job import STEPS, Job, JobEvent
+from libs.messages.events import JobEventData
+from libs.messages.http import EventData
 from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS
 from libs.service import Connections
 from libs.service.config import names as names_of
 from libs.store.migrate import ROLES
+from libs.store.rows import COLUMNS
+from tests.support.steps import CAUSES
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("ARCHITECTURE.md", "README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
@@ -24,6 +29,23 @@ def test_a_path_or_test_that_a_page_names_exists(page: str) -> None:
     for path, test in PATH.findall((ROOT / page).read_text()):
         assert (ROOT / path).exists(), path
         assert not test or f"def {test}(" in (ROOT / path).read_text(), f"{path}::{test}"
+
+
+def test_every_event_of_a_job_can_be_taken_in_tests() -> None:
+    assert CAUSES.keys() == {event for _, event in STEPS} == set(JobEvent) - {JobEvent.SUBMITTED}
+
+
+def test_what_an_event_says_is_read_again() -> None:
+    assert set(JobEventData.__struct_fields__) <= set(EventData.__struct_fields__)
+
+
+def test_every_field_that_a_step_changes_is_stored() -> None:
+    never = {"id", "tenant", "spec", "seq", "submitted_at"}  # of the submission
+    assert {field for field, _, _ in COLUMNS} == set(Job.__struct_fields__) - never - {"version"}
+    sql = ROOT.joinpath("libs/store/sql/functions/steps.sql").read_text()
+    written, read = re.findall(r"\(([\w,\s]+)\)\s+= \(SELECT ([\w,\s]+?)\s+FROM jsonb_populate_record", sql)[0]
+    assert re.findall(r"\w+", written) == re.findall(r"\w+", read)
+    assert set(re.findall(r"\w+", written)) == {column for _, column, _ in COLUMNS} | {"version", "last_event"}
 
 
 @pytest.mark.parametrize("name", [*ORDERS, *PLACEMENTS, *BACKFILLS])

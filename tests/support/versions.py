@@ -38,10 +38,11 @@ said = asyncio.run(migrate(asked["pg_dsn"], user=None, password=owner, role_pass
 _PLAN = """
 import msgspec
 from libs.credentials import Credentials
-from services.cli.local.home import Home
+from services.cli.local import home as folder
 from services.cli.local.options import Options
 from services.cli.local.plan import Addresses, services
-home = Home(Path(asked["home"]))
+home = getattr(folder, "ClusterHome", None) or folder.Home  # as the version before calls it
+home = home(Path(asked["home"]))
 home.make()
 addresses = Addresses(nats_url=asked["nats_url"], pg_dsn=asked["pg_dsn"], port=asked["port"])
 options = Options(nodes=len(asked["nodes"]), emulated_gpus=4, settings=asked["settings"])
