@@ -13,7 +13,7 @@ Errors: StoreError
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -234,7 +234,9 @@ class GatewayStore(Protocol):
 
     async def holding_jobs(self, *, pool: str) -> list[Job]: ...
 
-    async def queued_jobs(self, *, pool: str) -> list[Job]: ...
+    async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
+        """The jobs that wait, as they were submitted; unchanged jobs of `known` (by id) are not read again."""
+        ...
 
     async def history(
         self, *, pool: str, after: tuple[int, int] = (0, 0), limit: int = 100, bytes_max: int = 1 << 20

@@ -5,7 +5,7 @@ Driver traps and their work-arounds are in docs/decisions/0003-postgres-is-truth
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import inf
 
@@ -194,8 +194,14 @@ class PostgresStore:
     async def holding_jobs(self, *, pool: str) -> list[Job]:
         return await self._paged("holding_jobs", pool)
 
-    async def queued_jobs(self, *, pool: str) -> list[Job]:
-        return await self._jobs_in(pool, {JobState.QUEUED})
+    async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
+        versions = {row["id"]: row["version"] for row in await self._rows("queued_versions", pool)}
+        kept = {job_id: job for job_id, job in known.items() if versions.get(job_id) == job.version}
+        missing = [job_id for job_id in versions if job_id not in kept]
+        for begin in range(0, len(missing), PAGE_JOBS):
+            read = await self.jobs_of(missing[begin : begin + PAGE_JOBS])
+            kept |= {job.id: job for job in read if job.state is JobState.QUEUED}
+        return [kept[job_id] for job_id in versions if job_id in kept]
 
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]:
         return await self._paged("jobs_of", list(job_ids), most=len(job_ids))

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import TypeVar
 
@@ -37,6 +38,7 @@ def bearer(header: str | None) -> str:
     return token
 
 
+@lru_cache(maxsize=REMEMBERED_MAX)
 def source_of(remote: str | None) -> str:
     """The source by which guesses are counted: an IPv4 address, or the network of an IPv6 one."""
     try:

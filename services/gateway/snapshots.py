@@ -59,6 +59,11 @@ class Fresh(Generic[T]):
         """When the value was last read; -inf before that."""
         return self._value[0] if self._value is not None else float("-inf")
 
+    @property
+    def last(self) -> T | None:
+        """What was last read, however old."""
+        return self._value[1] if self._value is not None else None
+
     async def get(self) -> T:
         if self._value is not None and self._clock() - self._value[0] < self._seconds:
             return self._value[1]
@@ -115,7 +120,7 @@ class Snapshots:
     async def queued(self, pool: str) -> list[Job]:
         """The jobs that wait, as they were submitted. Only for known pools: each pool's snapshot stays in memory."""
         if pool not in self._queued:
-            self._queued[pool] = Fresh(lambda: self._store.queued_jobs(pool=pool), clock=self._clock, quick=True)
+            self._queued[pool] = Fresh(partial(self._read_queued, pool), clock=self._clock, quick=True)
         return await self._queued[pool].get()
 
     async def scores(self, pool: str) -> list[GpuScore]:
@@ -135,6 +140,15 @@ class Snapshots:
     async def pools(self) -> list[str]:
         """Every pool that has nodes, and the default one."""
         return sorted({node.pool for node in (await self.nodes.get()).all} | {self._default_pool})
+
+    async def _read_queued(self, pool: str) -> list[Job]:
+        """Only what changed since; after a failure all of it, because the store may have come back as an older one."""
+        queued = self._queued[pool]
+        try:
+            return await self._store.queued_jobs(pool=pool, known={job.id: job for job in queued.last or ()})
+        except StoreUnavailableError:
+            queued.forget()
+            raise
 
     async def _read_nodes(self) -> Nodes:
         nodes = await self._store.nodes()

@@ -91,6 +91,10 @@ class Turns:
             del self._tenants[tenant]
 
     async def _taken(self, of: _Tenant, tenant: str, wait_seconds: float) -> None:
+        if not of.turns.locked() and not self._all.locked():  # the usual case, in which nothing is waited for
+            await of.turns.acquire()
+            await self._all.acquire()
+            return
         try:
             async with asyncio.timeout(wait_seconds):
                 await of.turns.acquire()

@@ -21,8 +21,8 @@ from services.scheduler.thinking.core import Scheduler
 from services.scheduler.thinking.peers import SPEAK_SECONDS
 
 TRIM_SECONDS = 60.0
-TURN_REST = 1.0  # a busy leader thinks half of the time, and decides on more at once
-RELAY_REST = 4.0
+TURN_REST = 0.5  # a busy leader decides on more at once; nodes wait for its answers, so not for long
+RELAY_REST = 4.0  # a batch costs the stream some milliseconds however small it is
 
 
 async def run(

@@ -140,6 +140,16 @@ async def test_jobs_are_listed_newest_first_by_tenant_state_and_name_in_pages(wo
     assert await listed(states=[_S.QUEUED], before=opened[-1].seq) == [3, 2]
 
 
+async def test_of_the_jobs_that_wait_only_what_changed_need_be_read_again(world: World) -> None:
+    lease = await world.lead()
+    same, explained, placed = await world.admitted(lease, "j-1", "j-2", "j-3")
+    known = {job.id: job for job in await world.gateway.queued_jobs(pool="default")}
+    explained = await go(world.scheduler, lease, explained, _E.WAITING, at=AT)
+    await go(world.scheduler, lease, placed, _E.PLACED, at=AT, placement=placement(("n", 0)))
+    (new,) = await world.admitted(lease, "j-4")
+    assert await world.gateway.queued_jobs(pool="default", known=known) == [same, explained, new]
+
+
 async def test_jobs_are_found_by_what_they_do_in_their_pool(world: World) -> None:
     lease, other = await world.lead(), await world.lead("other")
     waits, holds, ended = await world.admitted(lease, "j-1", "j-2", "j-3")

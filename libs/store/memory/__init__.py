@@ -156,7 +156,7 @@ class MemoryStore(Tokens, History, LearntTables):
     async def holding_jobs(self, *, pool: str) -> list[Job]:
         return self._jobs_in(pool, HOLDING)
 
-    async def queued_jobs(self, *, pool: str) -> list[Job]:
+    async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
         return self._jobs_in(pool, {JobState.QUEUED})
 
     async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:

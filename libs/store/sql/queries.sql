@@ -207,6 +207,10 @@ WITH page AS (
 )
 SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < $4) ORDER BY seq;
 
+-- name: queued_versions
+SELECT jobs.id, version FROM jobs JOIN submissions ON submissions.id = jobs.id
+ WHERE jobs.pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') AND state = 'queued' ORDER BY seq;
+
 -- name: jobs_in
 -- A page of them, behind a `seq`: so many jobs, or so many bytes of specifications as they are stored, one job at least.
 WITH page AS (
