@@ -36,7 +36,7 @@ Line = Record | SavedSpecification
 
 
 class Replayed(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `--json` prints."""
+    """The output of `--json`."""
 
     identical: bool
     turns: int
@@ -153,7 +153,7 @@ def unread_text(record: Unread) -> str:
 
 
 def difference_text(found: Difference) -> str:
-    """Where it is, and both sides."""
+    """The place of the difference, and both sides."""
     at = datetime.fromtimestamp(found.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     where = f"leader epoch {found.epoch}, record {found.record}, turn {found.turn}, {at}"
     lines = [f"{where}: {found.what} {clean(found.sentence)}"]
