@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from libs.bus import BusClosedError, BusError, NoAnswerError, RawRequest, StreamEvent, nothing
-from libs.bus.hands import HandlerQueue, Heard, Work, answering, answering_raw, count_loss, hearing
+from libs.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, count_loss, hearing
 from libs.bus.nats_client import FLUSH_SECONDS_MAX, SteadyClient
 from libs.bus.nats_stream import emit, ensure_reader, ensure_stream
 from libs.bus.wire import check_event, decode_answer, encode, subject_for, subject_of

@@ -17,8 +17,8 @@ from services.cli.complaint import Complaint
 from services.cli.simulation.inputs import cluster_of, workload_of
 from services.cli.simulation.options import SEED, STDOUT, add_options
 from services.cli.simulation.plan import plans_of
+from services.cli.simulation.results import document, drawing
 from services.cli.simulation.running import interruptible, outcomes_of
-from services.cli.simulation.told import document, drawing
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -39,7 +39,7 @@ REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "types"
 MAY_CATCH_ALL = {
     "libs/service/run.py",  # a beat
     "libs/service/start.py",  # a service
-    "libs/bus/hands.py",  # the handling of one message
+    "libs/bus/handling.py",  # the handling of one message
     "libs/bus/nats_client.py",  # a reconnect
     "services/gateway/app.py",  # one request: 500
     "services/executor/hands.py",  # one action on one run: the node's other runs depend on this process

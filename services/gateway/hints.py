@@ -10,7 +10,7 @@ from libs.messages.asks import AskStored, OutboxFilled
 logger = logging.getLogger(__name__)
 
 
-class Nudges:
+class Hints:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._pools: set[str] = set()
