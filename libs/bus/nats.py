@@ -270,7 +270,7 @@ class NatsBus:
         except errors.Error as error:
             raise BusError(f"cannot listen on {subject}: {error}") from error
         if not await self._flushed():
-            logger.warning("%s: NATS did not confirm that we listen; it is told again when it is back", subject)
+            logger.warning("%s: NATS did not confirm the subscription; it is sent again when NATS is back", subject)
         subscription = NatsSubscription(self._client, heard, hands, self._subscriptions)
         if subject.lower() in self._forbidden:
             await subscription.drain()

@@ -1,7 +1,7 @@
 """The command line, `weft`: a person's commands to a cluster, and the tables and lines that show it.
 
-Hears   the gateway's answers over HTTP
-Says    what users ask, over HTTP
+Takes   the gateway's answers over HTTP
+Sends   users' requests over HTTP
 Owns    nothing
 
 `__main__` picks the command; each command is in the module of its name or family, which is imported only when it is

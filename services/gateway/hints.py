@@ -33,4 +33,4 @@ class Hints:
                 if outbox:
                     await self._bus.publish(OutboxFilled())
         except BusError as error:
-            logger.info("could not say that something was asked: %s", error)
+            logger.info("a hint was not published: %s", error)

@@ -165,13 +165,13 @@ def test_only_the_loop_of_a_service_catches_everything() -> None:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_service_says_what_it_hears_says_and_owns(service: str) -> None:
+def test_a_service_says_what_it_takes_sends_and_owns(service: str) -> None:
     tree = ast.parse((ROOT / "services" / service / "__init__.py").read_text())
     words = ast.get_docstring(tree) or ""
     sentence, *rest = words.splitlines()
     assert sentence.endswith((".", ":"))
-    found = re.findall(r"^(Hears|Says|Owns)[: ]", "\n".join(rest), flags=re.MULTILINE)
-    assert found == ["Hears", "Says", "Owns"]
+    found = re.findall(r"^(Takes|Sends|Owns)[: ]", "\n".join(rest), flags=re.MULTILINE)
+    assert found == ["Takes", "Sends", "Owns"]
     assert len(tree.body) == 1, "nothing but the docstring"
 
 
