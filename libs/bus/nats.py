@@ -1,5 +1,4 @@
-"""The bus over a NATS server: it reconnects by itself, bounds every wait, and counts the messages that it had to
-drop."""
+"""The bus over a NATS server: it reconnects by itself, bounds every wait, and counts dropped messages."""
 
 import asyncio
 import logging
@@ -239,8 +238,7 @@ class NatsBus:
             raise BusClosedError("this bus is closed") from error
 
     def _is_full(self, payload: bytes) -> bool:
-        """Whether too many bytes wait already. A message that is large by itself is not refused: it would never go
-        out."""
+        """Whether too many bytes wait already. A message that is large by itself is taken: else it would never go."""
         waiting = self._client.pending_data_size
         return waiting > LARGE_AFTER_BYTES_MAX and waiting + len(payload) > UNSENT_BYTES_MAX
 

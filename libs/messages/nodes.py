@@ -161,8 +161,7 @@ class RoleOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RankOrder(Struct, frozen=True, array_like=True, kw_only=True):
-    """The part of an order that is one rank's own. `role`: an index into `JobOrder.roles`; `role_rank`: its number
-    within the role."""
+    """One rank's own part of an order. `role`: an index into `JobOrder.roles`; `role_rank`: its number in the role."""
 
     rank: int
     role: int

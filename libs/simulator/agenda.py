@@ -19,8 +19,7 @@ class What(IntEnum):
 
 
 class Agenda:
-    """The events to come. `number` is a job's or a node's; an event of a job counts as long as its `version` is
-    current."""
+    """The events to come. `number` is a job's or a node's; a job's event counts while its `version` is current."""
 
     def __init__(self) -> None:
         self._events: list[tuple[float, What, int, int]] = []

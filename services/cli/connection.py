@@ -46,8 +46,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def find_place(args: argparse.Namespace, environment: Mapping[str, str]) -> Place:
-    """The place from the options, else the environment, else the files of `weft up`. Raises `Complaint` with a
-    remedy."""
+    """The place from the options, else the environment, else the files of `weft up`. Raises `Complaint`."""
     path = weft_home(environment) / "client.json"
     url = args.url or environment.get("WEFT_URL")
     token = args.token or environment.get("WEFT_TOKEN")

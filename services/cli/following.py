@@ -19,8 +19,7 @@ _FINAL_EVENTS = frozenset(state.value for state in FINAL)
 
 
 async def follow(client: Client, submitted: Submitted) -> int:
-    """Follow a job; returns 0 if it succeeds, else its exit status, or 1 if it has none. After Ctrl-C the job goes
-    on."""
+    """Follow a job; returns 0 if it succeeds, else its exit status or 1. After Ctrl-C the job goes on."""
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_tell(client, submitted.id))

@@ -1,5 +1,4 @@
-"""Hints to the scheduler and the relay to read the store now. Many submissions make one hint; a lost one costs a
-poll."""
+"""Hints to the scheduler and the relay to read the store now. Many asks make one hint; a lost one costs a poll."""
 
 import asyncio
 import logging

@@ -93,8 +93,7 @@ class ServiceProcess:
             self._set_pid(None)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
-        """Start it in a session of its own: Ctrl-C in our terminal reaches this process only, which stops it in
-        order."""
+        """Start it in a session of its own: Ctrl-C reaches this process only, which stops the service in order."""
         with _opened(self.service.log) as log:
             return await asyncio.create_subprocess_exec(
                 *self._command,

@@ -125,8 +125,7 @@ class Scorer:
         self._hear_of_led()
 
     def _appear(self, new: frozenset[str] = frozenset()) -> None:
-        """Note GPUs as their node reports them: also those without telemetry, and those of `new` nodes before it
-        comes."""
+        """Note GPUs as their node reports them, also without telemetry; of `new` nodes before it comes."""
         for node_id in sorted(self.owned & self._nodes.keys()):
             silent = node_id in new or self.arrivals.heard_at(node_id) is None
             for gpu in self._nodes[node_id].capacity.gpus:
