@@ -24,7 +24,7 @@ class BusError(Exception):
 
 
 class NoAnswerError(BusError):
-    """Nobody answered in time."""
+    """No answer came in time."""
 
 
 class BusClosedError(BusError):

@@ -64,7 +64,7 @@ PHILLY_LARGE: Quantiles = (
 class GeneratorSettings(Struct, frozen=True, kw_only=True):
     """`durations`: a name in DURATIONS. `duration_least_s` and `duration_most_s` bound the log-uniform ones only.
 
-    `gpus`, `classes` and `tenants` say how often each is drawn: weights, which need not sum to 1.
+    `gpus`, `classes` and `tenants` are the weights of each draw; they need not sum to 1.
     """
 
     jobs: int = 1000

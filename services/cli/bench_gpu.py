@@ -1,5 +1,5 @@
 """`weft bench-gpu`: measure how fast GPUs are. A benchmark is a job that gives way to all others; its result becomes a
-score where the scorer believes who asked."""
+score if the scorer trusts the tenant."""
 
 import argparse
 import asyncio

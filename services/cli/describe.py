@@ -1,6 +1,6 @@
-"""`weft describe`: one job and its whole story, every event with its cause and who made it so; or the whole cluster.
+"""`weft describe`: one job and its whole story, every event with its cause and its author; or the whole cluster.
 
-With --at, the job or the cluster as it was then, by what had been told.
+With --at, the job or the cluster as it was then, by its events.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`weft replay`: derive what the scheduler decided anew, from what it was told, and say where it first differs.
+"""`weft replay`: derive the scheduler's decisions anew, from its recorded inputs, and show the first difference.
 
 It runs the scheduler's own code of this version over the history that the cluster has recorded, or over a file. The
 exit status is 0 where every decision comes out as it was taken, 1 where one does not. Records that this version cannot

@@ -1,8 +1,10 @@
 """The rules of the house that no tool of ours checks otherwise. What breaks one is shown as file:line."""
 
 import ast
+import io
 import re
 import subprocess
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -211,15 +213,19 @@ UNNAMED = re.compile(r"^who\b|\b(whom|whoever|somebody|anybody)\b", flags=re.IGN
 
 
 def unnamed_subjects(path: Path) -> Iterator[str]:
+    """Docstrings and comments that say who, whom or somebody in place of the job, the rank, the node, the caller."""
+    text = path.read_text()
     for node in walk(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = (ast.get_docstring(node) or "").partition("\n")[0]
-            if UNNAMED.search(first):
-                yield where(path, node, first)
+            words = ast.get_docstring(node) or ""
+            if UNNAMED.search(words):
+                yield where(path, node, words)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and UNNAMED.search(token.string.lstrip("# ")):
+            yield f"{path.relative_to(ROOT)}:{token.start[0]} {token.string}"
 
 
-def test_a_docstring_names_its_subject() -> None:
-    """The job, the rank, the node, the caller; not who, whom or somebody."""
+def test_a_docstring_and_a_comment_name_their_subject() -> None:
     paths = [path.relative_to(ROOT) for path in sources("libs/**/*.py", "services/**/*.py")]
     plain = [path for path in paths if not str(path).startswith(NOT_YET_PLAIN)]
     assert [line for path in plain for line in unnamed_subjects(ROOT / path)] == []

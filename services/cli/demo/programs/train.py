@@ -1,4 +1,4 @@
-"""Trains a small neural network by gradient descent, as a job under Weft: checkpoints, resumes, tells its progress.
+"""Trains a small neural network by gradient descent, as a job under Weft: checkpoints, resumes, reports its progress.
 
 The network (2 inputs, a hidden layer, 1 output) learns to tell two interleaved half-moons apart. Everything follows
 from the seed, so a run that was stopped and resumed ends with exactly the numbers of one that was not.
