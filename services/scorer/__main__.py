@@ -22,7 +22,7 @@ from libs.store.postgres import PostgresStore
 from services.scorer import service
 from services.scorer.measuring import Measuring, MeasuringSettings
 from services.scorer.profile import read
-from services.scorer.thinking.standings import MeasuredGpus
+from services.scorer.thinking.scores import MeasuredGpus
 
 
 class ScorerConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from services.scorer.measuring import Measuring
 from services.scorer.metrics import ScoreGauges
 from services.scorer.subscriptions import NodeSubscriptions
 from services.scorer.thinking.core import Due, Scorer
-from services.scorer.thinking.standings import MeasuredGpus
+from services.scorer.thinking.scores import MeasuredGpus
 from services.scorer.thinking.throughput import Growth, grown
 from services.scorer.thinking.workloads import REMEMBERED_SECONDS, REVIEW_SECONDS
 

@@ -36,7 +36,7 @@ from services.scheduler.thinking.core import Scheduler, Settings
 from services.scheduler.thinking.moving import MoveRules
 from services.scheduler.thinking.picture import POLICY
 from services.scorer import service as scorer
-from services.scorer.thinking.standings import MeasuredGpus
+from services.scorer.thinking.scores import MeasuredGpus
 from services.telemetry import service as telemetry
 from tests.simulation.database import Database, SimStore
 from tests.simulation.history import History, dice

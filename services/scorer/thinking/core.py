@@ -26,7 +26,7 @@ from services.scorer.thinking.partition import ScorerPeers, owned, owner
 from services.scorer.thinking.readings import SpeedReading, shifted_together
 from services.scorer.thinking.references import ONE_OF_MANY, TOLD_MOST, Alike, Paces, shares
 from services.scorer.thinking.references import sound as sound_pace
-from services.scorer.thinking.standings import MeasuredGpus, Standings, weight_of
+from services.scorer.thinking.scores import MeasuredGpus, Standings, weight_of
 from services.scorer.thinking.throughput import Growth, Throughput
 from services.scorer.thinking.whereabouts import JobKey, Whereabouts
 from services.scorer.thinking.windows import SETTLED_SECONDS, WINDOW_SECONDS, ScoredRun, Unfit
