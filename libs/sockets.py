@@ -1,15 +1,15 @@
-"""How soon a connection whose other end has vanished is given up: without this, after a quarter of an hour or never."""
+"""How soon a connection with a dead peer is given up; the default is a quarter of an hour, or never."""
 
 import asyncio
 import socket
 
-IDLE_SECONDS = 4  # of silence, then the other end is asked whether it is there
+IDLE_SECONDS = 4  # of silence, then the peer is probed
 BETWEEN_SECONDS = 2
 ASKED_TIMES = 3
 
 
 def notice_death(transport: asyncio.BaseTransport | None, *, seconds: int) -> None:
-    """End the connection when what we send is not acknowledged for so long; an idle one about as soon.
+    """End the connection if sent bytes are not acknowledged for `seconds`; an idle one about as soon.
 
     Linux only, and TCP only; elsewhere no harm.
     """

@@ -24,7 +24,7 @@ class BusError(Exception):
 
 
 class NoAnswerError(BusError):
-    """Nobody answered in time."""
+    """No answer came in time."""
 
 
 class BusClosedError(BusError):
@@ -61,8 +61,7 @@ class Bus(Protocol):
         """The present connection; None while the bus is disconnected."""
 
     async def publish(self, message: Message) -> None:
-        """Publish to the present subscribers. While disconnected the message is dropped and counted; no error is
-        raised."""
+        """Publish to the present subscribers. While disconnected the message is dropped and counted."""
 
     async def request(self, message: Message, reply: type[R], *, seconds_max: float) -> R:
         """Return the first answer. Raises NoAnswerError after `seconds_max`, or at once if there is no subscriber."""

@@ -1,5 +1,4 @@
-"""The bus over a NATS server: it reconnects by itself, bounds every wait, and counts the messages that it had to
-drop."""
+"""The bus over a NATS server: it reconnects by itself, bounds every wait, and counts dropped messages."""
 
 import asyncio
 import logging
@@ -18,7 +17,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from libs.bus import BusClosedError, BusError, NoAnswerError, RawRequest, StreamEvent, nothing
-from libs.bus.hands import HandlerQueue, Heard, Work, answering, answering_raw, count_loss, hearing
+from libs.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, count_loss, hearing
 from libs.bus.nats_client import FLUSH_SECONDS_MAX, SteadyClient
 from libs.bus.nats_stream import emit, ensure_reader, ensure_stream
 from libs.bus.wire import check_event, decode_answer, encode, subject_for, subject_of
@@ -239,8 +238,7 @@ class NatsBus:
             raise BusClosedError("this bus is closed") from error
 
     def _is_full(self, payload: bytes) -> bool:
-        """Whether too many bytes wait already. A message that is large by itself is not refused: it would never go
-        out."""
+        """Whether too many bytes wait already. A message that is large by itself is taken: else it would never go."""
         waiting = self._client.pending_data_size
         return waiting > LARGE_AFTER_BYTES_MAX and waiting + len(payload) > UNSENT_BYTES_MAX
 
@@ -270,7 +268,7 @@ class NatsBus:
         except errors.Error as error:
             raise BusError(f"cannot listen on {subject}: {error}") from error
         if not await self._flushed():
-            logger.warning("%s: NATS did not confirm that we listen; it is told again when it is back", subject)
+            logger.warning("%s: NATS did not confirm the subscription; it is sent again when NATS is back", subject)
         subscription = NatsSubscription(self._client, heard, hands, self._subscriptions)
         if subject.lower() in self._forbidden:
             await subscription.drain()

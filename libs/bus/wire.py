@@ -20,8 +20,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def subject_of(message: Message) -> str:
-    """The subject with its `{names}` filled. A value that is not one plain token is refused: it could change the
-    subject."""
+    """The subject with its `{names}` filled. A value that is not one plain token is refused."""
     return ".".join(
         _plain(name, getattr(message, name)) if name else literal for literal, name in _parts(type(message))
     )

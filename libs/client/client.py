@@ -179,8 +179,7 @@ class Client:
         offset: int = 0,
         tail: int | None = None,
     ) -> bytes:
-        """One run's log as far as it is written, from `offset`, or its last `tail` bytes, in one piece; see
-        `stream_log`."""
+        """One run's log so far, from `offset`, or its last `tail` bytes, in one piece; see `stream_log`."""
         chunks = self.stream_log(job, rank=rank, epoch=epoch, role=role, offset=offset, tail=tail)
         return b"".join([chunk async for chunk in chunks])
 

@@ -78,8 +78,7 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         once: bool = False,
     ) -> T:
-        """One answer, decoded. Repeated while there is no answer; with `once` only if the request surely had no
-        effect."""
+        """One answer, decoded. Repeated while none comes; with `once` only if the request surely had no effect."""
         answer = await self.read(method, path, query=query, body=body, headers=headers, once=once)
         try:
             return msgspec.json.decode(answer, type=kind)

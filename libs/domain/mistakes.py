@@ -188,7 +188,7 @@ def _homes(kind: type[msgspec.Struct]) -> Mapping[str, Sequence[str]]:
 
 
 def _same_home(home: str, path: str) -> bool:
-    """Whether both places are the same, but for the name of the role."""
+    """Whether both are fields of a role, at the same depth, in whatever role."""
     return home.startswith("roles.") and path.startswith("roles.") and home.count(".") == path.count(".")
 
 

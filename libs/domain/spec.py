@@ -10,10 +10,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from libs.domain.document import DocumentError, Value, read_yaml
 from libs.domain.mistakes import Mistake, mistakes_of
 from libs.domain.patterns import check_pattern
 from libs.domain.quantity import DURATION_PATTERN, SIZE_PATTERN, duration_seconds, size_bytes
+from libs.domain.yaml_reader import DocumentError, Value, read_yaml
 
 SPEC_BYTES_MAX = 1 << 20
 DURATION_SECONDS_MAX = 366 * 86400

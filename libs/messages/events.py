@@ -36,8 +36,7 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def cursor(self) -> str:
-        """The place after which a reader of all events goes on: transactions commit in another order than rows are
-        numbered."""
+        """The place after which a reader goes on: transactions commit in another order than rows are numbered."""
         return f"{self.xid}-{self.id}"
 
     @property

@@ -1,5 +1,4 @@
-"""Messages between the schedulers of a pool: whether the sender leads, and the last number it got from each other
-one."""
+"""Messages between the schedulers of a pool: whether each leads, and the last message that it got of each other."""
 
 from typing import Annotated, ClassVar
 

@@ -40,10 +40,10 @@ class EndReason(StrEnum):
     """Why a run ended, as its node saw it."""
 
     EXIT = "exit"  # by itself, with `exit_code`
-    STOPPED = "stopped"  # the node told it to end, because it was no longer desired; `exit_code` may be 0
+    STOPPED = "stopped"  # the node ended it, because it was no longer desired; `exit_code` may be 0
     OOM = "oom"  # killed for memory
-    FENCED = "fenced"  # the node told it to end, because it could not reach the control plane; likewise
-    START_FAILED = "start-failed"  # never ran: `detail` says why
+    FENCED = "fenced"  # the node ended it, because it could not reach the control plane; likewise
+    START_FAILED = "start-failed"  # never ran: `detail` has the reason
     PORT_TAKEN = "port-taken"  # never ran: something else listens where rank 0 should; another epoch has another port
     LOST = "lost"  # it is gone and left no exit status
 
@@ -74,7 +74,7 @@ class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: EndReason | None = None  # with `exited`
     detail: Text = ""
     progress: Progress = {}
-    gpus: GpuIndexes | None = None  # what a live run holds; None: the node does not say
+    gpus: GpuIndexes | None = None  # those that a live run holds; None: not reported
     not_applied: Text = ""  # which of its order's limits a live run could not be given so far, and why
 
 
@@ -161,8 +161,7 @@ class RoleOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RankOrder(Struct, frozen=True, array_like=True, kw_only=True):
-    """The part of an order that is one rank's own. `role`: an index into `JobOrder.roles`; `role_rank`: its number
-    within the role."""
+    """One rank's own part of an order. `role`: an index into `JobOrder.roles`; `role_rank`: its number in the role."""
 
     rank: int
     role: int
@@ -210,7 +209,7 @@ class NodeDesired(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seq: int
     runs: tuple[StartRun, ...] = ()
     refused: str = ""
-    leader: Leader | None = None  # None: nobody leads, and the answer is what the store says
+    leader: Leader | None = None  # None: there is no leader, and the answer is from the store
     jobs: tuple[JobOrder, ...] = ()
     digest: str = ""  # of `jobs`; empty: this answer cannot be referred to
     unchanged: bool = False
@@ -264,7 +263,7 @@ class Pace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     window_seconds: Finite
-    steps: Count  # that were told of in the window
+    steps: Count  # reported in the window
     steps_rate: Finite
     samples_rate: Finite | None = None
     step_seconds: Finite

@@ -16,7 +16,7 @@ from statistics import median
 from msgspec import Struct
 
 GPUS_PER_NODE = 4  # of the cluster that PAL simulates
-UNPLACED = -1  # the node of GPUs of which a file does not say where they are
+UNPLACED = -1  # the node of GPUs without a place in the file
 CLASS_COLUMN = re.compile(r"(?:PerfVar_)?class(\w+)")
 
 

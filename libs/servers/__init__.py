@@ -1,5 +1,4 @@
-"""NATS and Postgres on a machine that has none: programs from wheels or installed ones, started and stopped for a
-home."""
+"""NATS and Postgres for a machine that has none: found in wheels or installed, started and stopped for a home."""
 
 from libs.servers.embedded import Servers, down, erase, postgres_folder, reload_users, status, temporary, up
 from libs.servers.errors import ServerFailedError, ServerMissingError, ServersBusyError, ServersError

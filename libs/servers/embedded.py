@@ -38,8 +38,7 @@ async def up(
     pg_port: int = 0,
     sync_interval: str = "2m",
 ) -> Servers:
-    """Have both servers running: attach to those of this home or start them; a server given by its address stays as it
-    is."""
+    """Have both servers running: attach to those of this home or start them; one given by address is left alone."""
     with _naming(home):
         home = await asyncio.to_thread(at.make_home, home)
         servers = Servers(nats_url=nats_url or "", pg_dsn=pg_dsn or "")

@@ -1,5 +1,4 @@
-"""Starts, attaches to and stops the servers of one home folder: blocking, one caller at a time, called by
-`embedded`."""
+"""Starts, attaches to and stops the servers of one home folder: blocking, one caller at a time."""
 
 import shutil
 from pathlib import Path

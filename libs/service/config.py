@@ -22,8 +22,7 @@ class SettingsError(Exception):
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the servers are, as which user we connect, and which authority vouches for them: a `…_ca_file` demands
-    TLS."""
+    """Where the servers are, the user to connect as, and the authority to trust: a `…_ca_file` demands TLS."""
 
     nats_url: str = "nats://127.0.0.1:4222"
     nats_user: str = ""

@@ -65,7 +65,7 @@ class Every(msgspec.Struct, frozen=True):
     """Call `beat` every `seconds`, however fast messages come; at once when `wake` is set.
 
     `rest`: after a beat, not even `wake` begins the next before so many times as long as the beat took, and at most
-    REST_SECONDS_MAX: what comes meanwhile is handled by one beat, and a beat that is quick delays nobody.
+    REST_SECONDS_MAX: what comes meanwhile is handled by one beat, and a beat that is quick delays no other work.
     An exception of `beat` ends the service, except `retry_on`: failures of the environment, after which it backs off.
     """
 

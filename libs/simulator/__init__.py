@@ -1,1 +1,1 @@
-"""Traces in, the decisions of the production planning, reports out: no clock, and a model for a cluster."""
+"""The simulator: traces in, decisions of the production planning on a model of a cluster, reports out. No clock."""

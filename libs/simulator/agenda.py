@@ -1,4 +1,4 @@
-"""What will happen when, in the event-driven simulator."""
+"""The future events of the event-driven simulator, by time."""
 
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -6,7 +6,7 @@ from math import inf
 
 
 class What(IntEnum):
-    """Of what happens at one moment, the first of these comes first."""
+    """The kinds of events, in their order at one moment."""
 
     ENDS = 0
     ARRIVES = 1
@@ -19,7 +19,7 @@ class What(IntEnum):
 
 
 class Agenda:
-    """`number` is a job's or a node's; what is expected of a job counts as long as it is of that `version`."""
+    """The events to come. `number` is a job's or a node's; a job's event counts while its `version` is current."""
 
     def __init__(self) -> None:
         self._events: list[tuple[float, What, int, int]] = []

@@ -1,7 +1,7 @@
-"""The event-driven simulator: jobs arrive, start, move, are evicted, end; nodes fail; and each time it is decided anew.
+"""The event-driven simulator: jobs arrive, start, move, are evicted, end; nodes fail; after each event it decides anew.
 
-Who is served first, who preempts whom, who may overtake, where a gang goes and who moves: all of that is asked of the
-scheduler's own planning (`deciding.py`). All else is only what the world does.
+Order, preemption, backfill, placement and moves are decided by the scheduler's own planning (`deciding.py`). All else
+is the world.
 """
 
 from collections.abc import Callable
@@ -93,7 +93,7 @@ class Simulation:
         return self._outcome()
 
     def _happens(self, now: float, what: What, number: int, version: int) -> bool:
-        """Whether it has to be decided anew."""
+        """Take the next events in; whether a new decision is needed."""
         if what >= What.DRIFTS:
             return self._troubles.happens(now, what, number)
         job = self._jobs[number]

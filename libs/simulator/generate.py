@@ -1,13 +1,13 @@
-"""Workloads from dice, for when there is no trace: the same settings and the same dice give the same jobs.
+"""Random workloads, without a trace: the same settings and the same seed give the same jobs.
 
-What is called Philly here follows Microsoft's trace of 2017 (82,247 jobs, about 31 an hour). Its GPU counts: 93.2 %
+`philly` follows Microsoft's trace of 2017 (82,247 jobs, about 31 an hour). Its GPU counts: 93.2 %
 one, 2.2 % two, 2.3 % four, 2.0 % eight, 0.3 % more. Its durations in seconds, by quantile:
 
                5 %    10 %    25 %     50 %      75 %      90 %      95 %        99 %
     1–2 GPUs    47      60     102    1,067     2,705     8,682    20,481     153,422
     4+ GPUs     80     157     985   20,999   118,797   242,280   429,400   1,025,908
 
-Synergy's are the durations that its authors, and PAL's, gave to jobs of that trace: 80 % of 60·10^U(1.5, 3) s, and
+`synergy` has the durations that its authors, and PAL's, gave to jobs of that trace: 80 % of 60·10^U(1.5, 3) s, and
 20 % of 60·10^U(3, 4) s.
 """
 
@@ -28,10 +28,10 @@ Value = TypeVar("Value")
 HOUR = 3600.0
 PHILLY_JOBS_PER_HOUR = 31.5
 PHILLY_GPUS = {1: 0.932, 2: 0.022, 4: 0.023, 8: 0.02, 16: 0.002, 32: 0.001}
-PHILLY_GANG = 4  # from so many GPUs on, jobs are much longer
+PHILLY_GANG = 4  # from this many GPUs on, jobs are much longer
 
 Quantiles = tuple[tuple[float, float], ...]
-"""Which part of the jobs is shorter than so many seconds; between two of them, log-uniform."""
+"""Pairs of a part of the jobs and the seconds that it is shorter than; between two pairs, log-uniform."""
 
 PHILLY_SMALL: Quantiles = (
     (0.0, 1.0),
@@ -64,7 +64,7 @@ PHILLY_LARGE: Quantiles = (
 class GeneratorSettings(Struct, frozen=True, kw_only=True):
     """`durations`: a name in DURATIONS. `duration_least_s` and `duration_most_s` bound the log-uniform ones only.
 
-    `gpus`, `classes` and `tenants` say how often each is drawn: weights, which need not sum to 1.
+    `gpus`, `classes` and `tenants` are the weights of each draw; they need not sum to 1.
     """
 
     jobs: int = 1000
@@ -129,7 +129,7 @@ def check(settings: GeneratorSettings) -> None:
 
 
 class Urn(Generic[Value]):
-    """Draws with weights."""
+    """Draws values by their weights."""
 
     def __init__(self, weights: Mapping[Value, float]) -> None:
         self._values = list(weights)

@@ -9,7 +9,7 @@ from libs.simulator.outcome import JobOutcome, outcome_of
 from libs.simulator.pool import shape_of
 from libs.simulator.workload import TraceJob
 
-NEW_S = 60.0  # how much work a job is taken to have, that only began
+NEW_S = 60.0  # the work that a job without progress is assumed to have
 
 
 class SimulatedJob:
@@ -61,7 +61,7 @@ class SimulatedJob:
         self.tier: int | None = None  # by which `running` knows it
 
     def advance(self, now: float) -> None:
-        """Count what it did until now."""
+        """Count its work until now."""
         if self.allocations and now > self.since:
             self.attained_s += now - self.since
             self.held_s += now - self.since
@@ -75,7 +75,7 @@ class SimulatedJob:
         return max(self.since, self.paused_until) + left * self.slowdown
 
     def left_s(self, now: float, *, known: bool) -> float:
-        """How much work is left; where nobody knows, as much as it had: a job is taken to be in the middle of it."""
+        """The work that is left; if unknown, as much as it has done: a job is assumed to be half done."""
         estimate = self.trace.work_s if known else self.trace.estimate_s
         going = now - self.since if self.allocations else 0.0
         if estimate is None:
@@ -101,16 +101,16 @@ class SimulatedJob:
 
     @property
     def gpus(self) -> list[GpuKey]:
-        """That it holds."""
+        """The GPUs that it holds."""
         return [(allocation.node_id, gpu) for allocation in self.allocations for gpu in allocation.gpus]
 
     @property
     def group(self) -> tuple[int, str]:
-        """Jobs of one group fit, or do not, alike."""
+        """The group of the job: jobs of one group fit, or do not, alike."""
         return (self.trace.gpus, self.trace.job_class)
 
     def outcome(self, now: float) -> JobOutcome:
-        """Of a job that ends now."""
+        """The outcome of a job that ends now."""
         assert self.begun is not None
         return outcome_of(
             self.trace,

@@ -1,4 +1,4 @@
-"""What becomes of a job: it waits, holds GPUs, moves, is evicted, ends; and what is to be expected of it then."""
+"""The life of a job: it waits, holds GPUs, moves, is evicted, ends; each time its next event is foreseen anew."""
 
 from libs.domain.job import Allocation
 from libs.planning.capacity import Room
@@ -16,7 +16,7 @@ GRAIN_S = 1e-6
 
 
 class Lives:
-    """The room, the queue, those who run and the agenda always agree about each job."""
+    """Keeps room, queue, running jobs and agenda in agreement about each job."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class Lives:
         self._order = order
         self._world = world
         self._truth = truth
-        self._foreseen = foreseen  # does anybody ask when jobs end?
+        self._foreseen = foreseen  # whether some policy asks when jobs end
         self._keep_spells = keep_spells
 
     def wait(self, job: SimulatedJob, now: float) -> None:
-        """It stands in the queue, where it belongs now."""
+        """Put the job into the queue, at its present place in the order."""
         standing = job.standing(now, known=self._world.durations_known)
         self.queue.add(standing, job.group)
         after = self._order.promotes_after_s(standing)
@@ -50,12 +50,12 @@ class Lives:
             self._agenda.add(now + after, What.IS_PROMOTED, job.number, job.version)
 
     def promote(self, job: SimulatedJob, now: float) -> None:
-        """It waited so long that what it had is forgotten."""
+        """The job waited so long that its attained time is forgotten."""
         job.attained_s, job.waits_since = 0.0, now
         self.wait(job, now)
 
     def settle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
-        """It holds these GPUs from now on; the room knows."""
+        """The job holds these GPUs from now on; the room has them already."""
         job.advance(now)
         fresh = job.begun is None
         if job.allocations:
@@ -72,7 +72,7 @@ class Lives:
         self._hold(job, allocations)
 
     def resettle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
-        """It moves; the room knows. One that had not begun there loses nothing by it."""
+        """The job moves; the room has that already. A job that had not begun there loses nothing."""
         if job.settled_at == now:
             self._hold(job, allocations)
         else:
@@ -84,7 +84,7 @@ class Lives:
         self._expect(job)
 
     def drifted(self, job: SimulatedJob, now: float) -> None:
-        """Its GPUs may have another speed now."""
+        """The speed of the job's GPUs may have changed."""
         if (slowdown := self._slowdown(job)) != job.slowdown:
             job.advance(now)
             self._close_spell(job, now)
@@ -99,7 +99,7 @@ class Lives:
         self.wait(job, now)
 
     def lose_work(self, job: SimulatedJob, now: float) -> None:
-        """What it did since its last checkpoint."""
+        """Drop the job's work since its last checkpoint."""
         job.advance(now)
         kept = job.done_s - job.done_s % self._world.checkpoint_s
         job.lost_s += (job.done_s - kept) * job.slowdown
@@ -110,13 +110,13 @@ class Lives:
         self.ended[job.number] = job.outcome(now)
 
     def rank(self, job: SimulatedJob, now: float) -> None:
-        """Which running jobs it is one of, and until when."""
+        """File the running job by its tier, and foresee the change of the tier."""
         changes_at = self.running.rank(job, now)
         if changes_at is not None:
             self._agenda.add(changes_at + GRAIN_S, What.CHANGES, job.number, job.version)
 
     def _expect(self, job: SimulatedJob) -> None:
-        """When it ends, or its place in the order changes."""
+        """Foresee its end, or the change of its place in the order."""
         job.version += 1
         if self._foreseen:
             self.running.foresee(job)
@@ -124,7 +124,7 @@ class Lives:
         self.rank(job, job.since)
 
     def _leave(self, job: SimulatedJob, now: float) -> None:
-        """It gives its GPUs back."""
+        """The job gives its GPUs back."""
         job.advance(now)
         self._close_spell(job, now)
         self.room.give_back_all(job.allocations)
@@ -133,7 +133,7 @@ class Lives:
         self.running.remove(job)
 
     def _slowdown(self, job: SimulatedJob) -> float:
-        """What is true, whatever is believed."""
+        """The true slowdown, whatever the scheduler believes."""
         job_class = job.trace.job_class
         return self.room.slowdown(job.allocations, job_class, scores=self._truth.of(job_class))
 

@@ -1,4 +1,4 @@
-"""What one run was worth, in numbers and as curves over time. Pure; the order of the jobs changes no number.
+"""The metrics of one run, as numbers and as curves over time. Pure; the order of the jobs changes no number.
 
 Fairness is finish-time fairness: a job's rho is its JCT over the time that it would have taken with its fair share of
 the cluster, `work_s × max(1, contention)`, where contention is the mean, while the job was there, of the GPUs that all
@@ -23,7 +23,7 @@ Steps = list[tuple[float, float]]
 
 
 class Metrics(Struct, frozen=True, kw_only=True):
-    """JCT: from arrival to completion. What needs spells is None where the run kept none.
+    """JCT: from arrival to completion. Numbers that need spells are None if the run kept none.
 
     `queueing_…`: seconds in which a job held no GPUs. `slowdown_…`: JCT over the job's own work, of the jobs that had
     any. `utilisation_allocated`: GPU-seconds held, `utilisation_used`: GPU-seconds of work that counted, both over
@@ -55,7 +55,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
 
 
 def metrics(outcome: Outcome) -> Metrics:
-    """A ValueError where there was no job: nothing can be said of nothing."""
+    """All metrics of a run. Raises ValueError for a run without jobs."""
     jobs = outcome.jobs
     if not jobs:
         raise ValueError("no job was simulated, so there is nothing to measure")
@@ -90,7 +90,7 @@ def metrics(outcome: Outcome) -> Metrics:
 
 
 def percentile(ordered: Sequence[float], part: float) -> float:
-    """What NumPy calls `linear`: between the two values around the place `part × (n - 1)`."""
+    """NumPy's `linear`: between the two values around the place `part × (n - 1)`."""
     place = part * (len(ordered) - 1)
     below = math.floor(place)
     low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
@@ -106,7 +106,7 @@ def makespan_s(outcome: Outcome) -> float:
 
 
 def queueing_s(outcome: Outcome) -> list[float]:
-    """How long each job held no GPUs, in the order of the jobs; empty where no spells were kept."""
+    """How long each job held no GPUs, in the order of the jobs; empty without spells."""
     if not outcome.spells:
         return []
     held: list[list[float]] = [[] for _ in outcome.jobs]
@@ -139,7 +139,7 @@ def jct_cdf(outcome: Outcome) -> Steps:
 
 
 def queue_over_time(outcome: Outcome) -> Steps:
-    """How many jobs have arrived and hold no GPUs; empty where no spells were kept."""
+    """How many jobs have arrived and hold no GPUs; empty without spells."""
     if not outcome.spells:
         return []
     changes = [(job.arrival_s, 1) for job in outcome.jobs]
@@ -150,7 +150,7 @@ def queue_over_time(outcome: Outcome) -> Steps:
 
 
 def utilisation_over_time(outcome: Outcome) -> Steps:
-    """The part of the GPUs that jobs hold; empty where no spells were kept."""
+    """The part of the GPUs that jobs hold; empty without spells."""
     changes: list[tuple[float, int]] = []
     for spell in outcome.spells:
         changes += [(spell.begin_s, len(spell.gpus)), (spell.end_s, -len(spell.gpus))]
@@ -159,7 +159,7 @@ def utilisation_over_time(outcome: Outcome) -> Steps:
 
 
 def mean_over_time(curve: Steps) -> float:
-    """Of a curve of steps, from its first to its last."""
+    """The mean of a curve of steps, from its first time to its last."""
     if len(curve) < 2 or curve[-1][0] <= curve[0][0]:
         return 0.0
     area = math.fsum((end - begin) * value for (begin, value), (end, _) in pairwise(curve))
@@ -191,7 +191,7 @@ def _demand(jobs: Iterable[JobOutcome]) -> Iterable[tuple[float, int]]:
 
 
 def _steps(changes: Iterable[tuple[float, int]]) -> Steps:
-    """The sum of all changes so far, at each time at which it is another than before."""
+    """The sum of all changes so far, at each time at which it changes."""
     at_once: defaultdict[float, int] = defaultdict(int)
     for at, change in changes:
         at_once[at] += change
@@ -214,5 +214,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _geomean(values: Sequence[float]) -> float:
-    """0 where one of them is."""
+    """The geometric mean; 0 if any value is 0."""
     return math.exp(math.fsum(map(math.log, values)) / len(values)) if min(values) > 0 else 0.0

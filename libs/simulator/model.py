@@ -1,18 +1,18 @@
-"""The cluster that is simulated, and the rules of its world."""
+"""The simulated cluster, and the rules of its world."""
 
 from collections.abc import Mapping
 
 from msgspec import Struct
 
-LOCALITY_PENALTY = 1.7  # what the PAL artifact simulates with
+LOCALITY_PENALTY = 1.7  # the PAL artifact's
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
     """`nodes` nodes of `gpus_per_node` GPUs each, numbered node by node.
 
     `scores`: by class, the time that each GPU takes for the work of a typical one (1.0; 1.2 is a fifth slower); a class
-    that is not there counts as the first one does, the most sensitive. `runs`: by class, all that was ever measured of
-    each GPU, for scores that change.
+    without scores counts as the first one, the most sensitive. `runs`: by class, all measured runs of each GPU, for
+    scores that change.
     """
 
     nodes: int
@@ -27,20 +27,20 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
 
 class World(Struct, frozen=True, kw_only=True):
-    """What things cost there. Times in seconds.
+    """The costs and troubles of the simulated world. Times in seconds.
 
     `penalty`: by how much a job that spans nodes takes longer; `penalties`: the same for single classes, where it
     differs; `rack_penalty`: by how much more, if it spans racks.
     `move_s`: how long a job that ran before does no work after every later start, be it moved or evicted; `start_s`:
     the same for its first.
-    `decide_every_s`: how often it is decided; 0: whenever something happens. `review_s`: how often it is looked who
-    would gain by moving, where more jobs run than are thought over together each time.
-    `failures_per_node_day`, `repair_s`: how often a node fails, and for how long; what its jobs did since their last
+    `decide_every_s`: the time between two decisions; 0: after each event. `review_s`: the time between two looks for
+    jobs that would gain by moving, if more jobs run than are considered together.
+    `failures_per_node_day`, `repair_s`: how often a node fails, and for how long; the work of its jobs since their last
     checkpoint (every `checkpoint_s` of work) is lost.
     `drift_s`: how often every GPU gets other scores (0: never). `noise`: the standard deviation of one measured step
     time, as a part of it; `sample_s`: how often each GPU at work is measured; `benchmark_s`: how often each idle
     one is, for every class.
-    `durations_known`: whether everybody knows how much work a job is; else only what its user said of it.
+    `durations_known`: whether the policy knows each job's work; else only its user's estimate.
     """
 
     penalty: float = LOCALITY_PENALTY

@@ -1,4 +1,4 @@
-"""What came out of one simulation: when each job ran where, and how fast."""
+"""The outcome of one simulation: when each job ran where, and how fast."""
 
 from msgspec import Struct
 
@@ -9,7 +9,7 @@ Gpu = tuple[int, int]
 
 
 class Spell(Struct, frozen=True):
-    """A job held these GPUs from `begin_s` to `end_s`. For the first `paused_s` it did not work: it started or moved.
+    """A time in which a job held the same GPUs. For the first `paused_s` it did not work: it started or moved.
 
     `slowdown`: how many seconds one second of its work took (1.0: on typical GPUs, all in one node).
     """
@@ -23,9 +23,9 @@ class Spell(Struct, frozen=True):
 
 
 class JobOutcome(Struct, frozen=True, kw_only=True):
-    """One job. `work_s`: what it would have taken alone on typical GPUs in one node.
+    """One job. `work_s`: its duration alone on typical GPUs in one node.
 
-    `moves`: how often it changed GPUs while it ran. `evictions`: how often it lost them and waited again. `lost_s`:
+    `moves`: how often it changed GPUs while it ran. `evictions`: how often it lost its GPUs and waited again. `lost_s`:
     seconds in which it held GPUs and did not work, or did work that was lost with a node.
     """
 
@@ -72,9 +72,9 @@ class Outcome(Struct, frozen=True, kw_only=True):
     nodes: int
     gpus_per_node: int
     jobs: tuple[JobOutcome, ...]
-    spells: tuple[Spell, ...] = ()  # by beginning; none where they were not asked for
-    settings: dict[str, str] = {}  # what was not as it is by default, and is worth telling: penalty, move cost, …
+    spells: tuple[Spell, ...] = ()  # by beginning; none if they were not requested
+    settings: dict[str, str] = {}  # settings other than the defaults, for the report: penalty, move cost, …
     notes: tuple[str, ...] = ()
-    decisions: int = 0  # how often it was decided anew
-    placements: int = 0  # how many places were found
+    decisions: int = 0  # the number of decisions
+    placements: int = 0  # the number of places found
     emulated: bool = True  # a simulated GPU is no hardware

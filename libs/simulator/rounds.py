@@ -1,9 +1,9 @@
-"""The PAL artifact's own rules: time goes by in rounds, and every round decides anew.
+"""The PAL artifact's own rules: time passes in rounds, and every round decides anew.
 
-Its driver has quirks, kept here so that its results come out to the second: no job starts or ends but at the beginning
-of a round; FIFO takes the longest prefix of the queue that the cluster holds, and nothing behind it; that prefix is
-placed most sensitive class first, and the first job that finds no place ends the round's placing; moves cost nothing.
-Where a job goes is decided by the scheduler's own placement functions.
+Its driver has quirks, kept here so that results agree to the second: jobs start and end only at the beginning of a
+round; FIFO takes the longest prefix of the queue that the cluster holds, and no job behind it; that prefix is placed
+most sensitive class first, and the first job without a place ends the round's placing; moves cost nothing. Places are
+found by the scheduler's own placement functions.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from libs.simulator.workload import TraceJob, Workload
 from libs.variability.binning import ARTIFACT_GROUPS
 
 ROUND_S = 360.0
-GRAIN = 1e-9  # floating-point dust of adding up rounds, as a part of the work
+GRAIN = 1e-9  # tolerance for rounding errors of adding up rounds, as a part of the work
 
 PLACERS: dict[str, Placer] = {"pal": pal, "pm-first": pm_first, "packed-sticky": packed, "packed": packed}
 
@@ -49,7 +49,7 @@ class _Job:
         return max(1, ceil(left * self.slowdown / round_s))
 
     def settle(self, now: float, allocations: tuple[Allocation, ...], room: Room) -> None:
-        """It runs there from now on."""
+        """The job runs there from now on."""
         if allocations == self.allocations:
             return
         self.leave(now)
@@ -75,7 +75,7 @@ def simulate_rounds(
 ) -> Outcome:
     """FIFO in rounds of `round_s` seconds. `progress(done, all)` is called as jobs end.
 
-    Raises ValueError where `placement` is not one of the artifact's.
+    Raises ValueError if `placement` is not one of the artifact's.
     """
     if placement not in PLACERS:
         raise ValueError(f"placement: the artifact's rules know {', '.join(PLACERS)}, not {placement}")
@@ -93,7 +93,7 @@ def simulate_rounds(
         decisions += 1
         running = _place(active, room, now, cluster.gpus, placement)
         placements += len(running)
-        # Nothing is decided otherwise before somebody comes or ends: those rounds pass at once.
+        # Decisions stay the same until a job arrives or ends: the rounds before that pass at once.
         until_end = min((job.rounds_left(round_s) for job in running), default=None)
         until_arrival = (
             max(1, ceil((arriving[at].trace.arrival_s - now) / round_s)) if at < len(arriving) else until_end
@@ -126,7 +126,7 @@ def simulate_rounds(
 
 
 def _place(active: Sequence[_Job], room: Room, now: float, gpus: int, placement: str) -> list[_Job]:
-    """Who runs in this round, each where it is to be."""
+    """The jobs that run in this round, each with its place."""
     prefix: list[_Job] = []
     for job in active:
         gpus -= job.trace.gpus

@@ -1,4 +1,4 @@
-"""One simulation, by whatever rules."""
+"""One simulation, by the event-driven rules or in rounds."""
 
 from collections.abc import Callable, Mapping
 
@@ -32,10 +32,11 @@ def simulate(
     progress: Callable[[int, int], None] | None = None,
     keep_spells: bool = True,
 ) -> Outcome:
-    """Deterministic: the same arguments give the same outcome. `scores`: what the scheduler knows of the GPUs' speed,
-    one of `truth.BELIEFS`. `progress(done, all)` is called as jobs end.
+    """Simulate: the same arguments give the same outcome. `scores`: the scheduler's knowledge of the GPUs' speed, one
+    of
+    `truth.BELIEFS`. `progress(done, all)` is called as jobs end.
 
-    Raises ValueError where a job asks for more GPUs than there are, or a setting makes no sense.
+    Raises ValueError if a job asks for more GPUs than the cluster has, or a setting makes no sense.
     """
     for job in workload.jobs:
         if job.gpus > cluster.gpus:

@@ -1,4 +1,4 @@
-"""The jobs that hold GPUs: how many, until when as far as anybody knows, and who may be preempted by whom."""
+"""The jobs that hold GPUs: how many GPUs, their expected ends, and which of them may be preempted."""
 
 from bisect import bisect_left, insort
 
@@ -9,12 +9,12 @@ from libs.simulator.job import SimulatedJob
 
 
 class Running:
-    """`free`: the GPUs that nobody holds, on nodes that have not failed."""
+    """The running jobs. `free`: the number of free GPUs on nodes that have not failed."""
 
     def __init__(self, gpus: int, order: Order, *, durations_known: bool) -> None:
         self.jobs: dict[str, SimulatedJob] = {}
         self.free = gpus
-        self.endings: list[Ending] = []  # as far as anybody knows, the soonest first
+        self.endings: list[Ending] = []  # expected, the soonest first
         self._gpus = gpus
         self._order = order
         self._known = durations_known
@@ -36,11 +36,11 @@ class Running:
         self._held[job.trace.tenant] -= job.trace.gpus
 
     def share(self, tenant: str) -> float:
-        """Of all GPUs, what the tenant holds."""
+        """The tenant's part of all GPUs."""
         return self._held.get(tenant, 0) / self._gpus
 
     def foresee(self, job: SimulatedJob) -> None:
-        """When it will give its GPUs back, as far as anybody knows."""
+        """File the expected time at which the job gives its GPUs back."""
         if job.ending is not None:
             del self.endings[bisect_left(self.endings, job.ending)]
             job.ending = None
@@ -51,7 +51,7 @@ class Running:
             insort(self.endings, job.ending)
 
     def rank(self, job: SimulatedJob, now: float) -> float | None:
-        """File it for those who may preempt it. Returns when its tier is another, if it runs on."""
+        """File the job by its tier, for jobs that may preempt it. Returns when its tier changes, if it runs on."""
         if self._order.tier is None:
             return None
         self._unrank(job)
@@ -62,12 +62,12 @@ class Running:
         after = self._order.changes_after_s(standing)
         if after is None:
             return None
-        if self._order.by_left:  # what is left gets less only as it works
+        if self._order.by_left:  # the work that is left shrinks only while it works
             return max(now, job.paused_until) + max(after, 0.0) * job.slowdown
         return now + max(after, 0.0)
 
     def last_in_order(self, tier: int, *, enough: int) -> list[Holder] | None:
-        """Those of higher tiers, who is served last first, with `enough` GPUs; None: they have not so many."""
+        """Jobs of higher tiers, the last in the order first, with `enough` GPUs; None: they have fewer."""
         higher = sorted((one for one in self._by_tier if one > tier), reverse=True)
         if sum(self._held_by_tier[one] for one in higher) < enough:
             return None

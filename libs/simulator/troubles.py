@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated cluster: GPUs change their speed, nodes fail; and how that is measured."""
+"""The troubles of a simulated cluster: GPUs change their speed, nodes fail; and the samples that measure that."""
 
 from math import inf
 from random import Random
@@ -11,7 +11,7 @@ from libs.simulator.pool import node_id
 from libs.simulator.truth import Truth
 
 DAY_S = 86400.0
-AGE_S = 1800.0  # how often it is looked how old the scores have become
+AGE_S = 1800.0  # between two looks at the age of scores
 
 
 class Troubles:
@@ -37,7 +37,7 @@ class Troubles:
                 self._expect_failure(now, number)
 
     def happens(self, now: float, what: What, node: int) -> bool:
-        """Whether it has to be decided anew."""
+        """Take an event in; whether a new decision is needed."""
         if what is What.DRIFTS:
             self._drift(now)
         elif what is What.IS_MEASURED:

@@ -1,4 +1,4 @@
-"""How fast the simulated GPUs really are, how that changes, and what the scheduler believes of it."""
+"""The true speed of the simulated GPUs, its changes, and the scores that the scheduler knows."""
 
 from collections.abc import Iterable, Mapping
 from random import Random
@@ -9,7 +9,7 @@ from libs.simulator.pool import by_gpu
 from libs.variability.estimate import Estimate, observed
 
 BELIEFS = ("oracle", "offline", "online")
-NOTABLE = 0.005  # an estimate that changed less is not worth telling
+NOTABLE = 0.005  # a smaller change of an estimate is not passed on
 
 
 class Truth:
@@ -36,7 +36,7 @@ class Truth:
 
     @property
     def believed(self) -> Mapping[str, Mapping[GpuKey, float]]:
-        """To begin with."""
+        """The scores that the scheduler begins with."""
         return self.now if self._belief == "oracle" else self._offline
 
     @property
@@ -44,7 +44,7 @@ class Truth:
         return self._belief == "online"
 
     def drift(self) -> None:
-        """Every GPU gets another score: one of its own runs, or that of any GPU where those are not known."""
+        """Every GPU gets another score: one of its own runs, or any GPU's if those are not known."""
         for name, scores in self.now.items():
             everybody = list(self._offline[name].values())
             runs = self._runs.get(name, {})
@@ -52,15 +52,15 @@ class Truth:
                 scores[gpu] = self._dice.choice(runs.get(gpu) or everybody)
 
     def known_after_drift(self) -> Mapping[str, Mapping[GpuKey, float]]:
-        """What an oracle is told of it."""
+        """The scores that an oracle gets after a drift."""
         return self.now if self._belief == "oracle" else {}
 
     def of(self, job_class: str) -> Mapping[GpuKey, float]:
-        """What is true for that class; one that is not known counts as the first."""
+        """The true scores for that class; an unknown class counts as the first."""
         return self.now.get(job_class) or next(iter(self.now.values()), {})
 
     def sample(self, job_class: str, gpus: Iterable[GpuKey], now: float) -> dict[GpuKey, float]:
-        """One noisy step time of each; returns the scores that are notably others now."""
+        """Take one noisy step time of each GPU; returns the scores that changed notably."""
         name = job_class if job_class in self.now else next(iter(self.now), "")
         changed: dict[GpuKey, float] = {}
         for gpu in gpus:
@@ -74,7 +74,7 @@ class Truth:
         return changed
 
     def aged(self, now: float) -> dict[str, dict[GpuKey, float]]:
-        """By class, what everything measured counts for now."""
+        """By class, the scores at their present age."""
         found: dict[str, dict[GpuKey, float]] = {}
         for (name, gpu), estimate in self._estimates.items():
             found.setdefault(name, {})[gpu] = estimate.score(now)

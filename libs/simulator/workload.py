@@ -1,16 +1,15 @@
-"""What a simulated cluster is asked to do: jobs that arrive at their times."""
+"""The workload of a simulated cluster: jobs that arrive at their times."""
 
 from msgspec import Struct
 
-MOST_SENSITIVE = "A"  # what a job of no known class counts as: nothing is risked with it
+MOST_SENSITIVE = "A"  # the class of a job without a known class: it risks nothing
 
 
 class TraceJob(Struct, frozen=True, kw_only=True):
     """One job of a trace. All times in seconds, `arrival_s` since the trace's own beginning.
 
-    `work_s`: how long it runs on GPUs of score 1.0 that are all in one node. `estimate_s`: what its user says of that;
-    None: nothing. `share`: the part of one GPU that it asked for, where that was less than a whole one (it is given a
-    whole one).
+    `work_s`: how long it runs on GPUs of score 1.0 that are all in one node. `estimate_s`: its user's estimate of that.
+    `share`: the part of one GPU that it asked for, if less than a whole one (it gets a whole one).
     """
 
     id: str
@@ -26,7 +25,7 @@ class TraceJob(Struct, frozen=True, kw_only=True):
 
 
 class Workload(Struct, frozen=True, kw_only=True):
-    """Jobs by arrival, then in the order of their file. `notes`: what a reader should know of how they were read."""
+    """Jobs by arrival, then in the order of their file. `notes`: remarks for the reader on how they were read."""
 
     name: str
     jobs: tuple[TraceJob, ...]
@@ -34,7 +33,7 @@ class Workload(Struct, frozen=True, kw_only=True):
 
 
 class InputError(Exception):
-    """An input cannot be read: `file`, `line` (1 is the first; 0: the file as a whole) and what is wrong with it."""
+    """An input cannot be read: `file`, `line` (1 is the first; 0: the file as a whole) and the mistake."""
 
     def __init__(self, file: str, line: int, reason: str) -> None:
         super().__init__(f"{file}:{line}: {reason}" if line else f"{file}: {reason}")

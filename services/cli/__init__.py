@@ -1,9 +1,9 @@
-"""The command line, `weft`: what a person says to a cluster and what they see of it.
+"""The command line, `weft`: a person's commands to a cluster, and the tables and lines that show it.
 
-Hears   the gateway's answers over HTTP
-Says    what users ask, over HTTP
+Takes   the gateway's answers over HTTP
+Sends   users' requests over HTTP
 Owns    nothing
 
 `__main__` picks the command; each command is in the module of its name or family, which is imported only when it is
-asked for. `drawing` turns views into tables and bars and knows no I/O, so a test can read what a person would see.
+run. `drawing` turns views into tables and bars without I/O, so a test can read what a person would see.
 """

@@ -1,4 +1,4 @@
-"""Pick the command, run it, and turn what may go wrong into one line and an exit status.
+"""Pick the command, run it, and turn expected errors into one line and an exit status.
 
 Exit status: 0 done, 1 refused or failed, 2 the command line makes no sense, 130 Ctrl-C.
 """
@@ -22,7 +22,7 @@ BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, after the usage, like everything else that `weft` refuses."""
+    """Prints the mistake in one line, after the usage, like every refusal of `weft`."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -64,13 +64,13 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def parse(name: str, arguments: list[str]) -> argparse.Namespace:
-    """Only the module of the command that was asked for is imported: that is what makes `weft ps` quick."""
+    """Parse, importing only the module of the given command: that keeps `weft ps` quick."""
     parser = _Parser(prog="weft", allow_abbrev=False)
     commands = parser.add_subparsers(dest="subcommand", required=True, parser_class=_Parser)
     importlib.import_module(COMMANDS[name].module).add(commands)
     ours, tail = _split(arguments)
     args, unknown = parser.parse_known_args(_joined(ours))
-    if unknown:  # by the command's own usage: that of `weft` says nothing of its options
+    if unknown:  # with the command's own usage: that of `weft` lacks its options
         commands.choices[name].error(f"{name} knows no {' '.join(unknown)}; `weft {name} --help` lists what it knows")
     if tail is not None:
         if not hasattr(args, "command"):
@@ -88,7 +88,7 @@ def _joined(arguments: list[str]) -> list[str]:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
-    """What stands after the first `--` is the job's own command, whatever it looks like."""
+    """Split off the job's own command, which follows the first `--`."""
     if "--" not in arguments:
         return arguments, None
     at = arguments.index("--")
@@ -121,12 +121,12 @@ def _version() -> int:
 
 
 def _on_terminal(complaint: Complaint) -> str:
-    """What others named or wrote may be in it, and must not steer this terminal."""
+    """Text for the terminal without control sequences: other people's names and words may be in it."""
     return "\n".join(clean(line) for line in str(complaint).split("\n"))
 
 
 def _forget_stdout() -> None:
-    """Nobody reads any more: let the interpreter's last flush go nowhere instead of failing."""
+    """After a broken pipe: let the interpreter's last flush go to /dev/null instead of failing."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -72,7 +72,7 @@ async def priority(args: argparse.Namespace) -> int:
 
 
 async def the_job(client: Client, wanted: str) -> str:
-    """The id of the job that is meant. Who acts on a name must not hit one of several jobs by chance."""
+    """The id of a job, or the name if no job of it is open. A name of several open jobs is refused."""
     if wanted.startswith(_ID_PREFIX):
         return wanted
     named = (await client.jobs(name=wanted, limit=100)).jobs
@@ -83,7 +83,7 @@ async def the_job(client: Client, wanted: str) -> str:
 
 
 async def _each(args: argparse.Namespace, one: Callable[[Client, str], Awaitable[Accepted]], sentence: str) -> int:
-    """Ask for each; one that is refused does not keep the others from being asked."""
+    """Send one request for each; a refusal does not keep the others from being sent."""
     status = 0
     async with connection.connected(args) as client:
         for wanted in args.ids:

@@ -1,5 +1,5 @@
 """`weft bench-gpu`: measure how fast GPUs are. A benchmark is a job that gives way to all others; its result becomes a
-score where the scorer believes who asked."""
+score if the scorer trusts the tenant."""
 
 import argparse
 import asyncio
@@ -51,7 +51,7 @@ async def bench_gpu(args: argparse.Namespace) -> int:
 
 
 def chosen(nodes: tuple[NodeView, ...], node_id: str | None, index: int | None) -> list[Place]:
-    """Whose benchmark is asked for. Raises `Complaint`."""
+    """The GPUs to measure. Raises `Complaint`."""
     if node_id is None:
         idle = [(node, gpu) for node in nodes for gpu in _idle(node)]
         if not idle:
@@ -94,7 +94,7 @@ def _spec(place: Place, args: argparse.Namespace) -> JobSpec:
 
 
 async def _measure(client: Client, specs: list[tuple[Place, JobSpec]], args: argparse.Namespace) -> int:
-    """Nodes beside each other, the GPUs of each in turn."""
+    """Measure nodes concurrently, and the GPUs of each in turn."""
     by_node: dict[str, list[tuple[Place, JobSpec]]] = {}
     for place, spec in specs:
         by_node.setdefault(place[0].id, []).append((place, spec))

@@ -2,7 +2,7 @@
 
 
 class Complaint(Exception):  # noqa: N818 -- it is what the user hears, not a fault of the program
-    """What cannot be done and why, in one line for each reason; `status` is what `weft` then exits with."""
+    """An error for a person, one line for each reason; `status` is the exit status of `weft`."""
 
     def __init__(self, reason: str, *, field: str = "", status: int = 1) -> None:
         super().__init__(f"{field}: {reason}" if field else reason)

@@ -1,4 +1,4 @@
-"""Which cluster a command speaks to, and the client that it speaks with."""
+"""The cluster that a command uses, and the client for it."""
 
 import argparse
 import os
@@ -15,12 +15,12 @@ from msgspec import Struct
 from libs.client import Client, ClientError, RefusedError, UnreachableError
 from services.cli.complaint import Complaint
 
-QUICK_SECONDS = 3.0  # a person waits: better one clear line soon
-PATIENT_SECONDS = 60.0  # for who follows: longer than a gateway takes to restart
+QUICK_SECONDS = 3.0  # a person waits: an error should come soon
+PATIENT_SECONDS = 60.0  # for commands that follow: longer than a gateway takes to restart
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """`token_from` is where the token was found, for who has to find out why it is refused."""
+    """The address and token of a cluster. `token_from`: the source of the token, to explain a refusal."""
 
     url: str
     token: str
@@ -34,7 +34,7 @@ class _ClientFile(Struct, frozen=True, kw_only=True):
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What every command takes that asks a cluster."""
+    """The options of every command that uses a cluster."""
     group = parser.add_argument_group("the cluster")
     group.add_argument(
         "--url",
@@ -46,7 +46,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def find_place(args: argparse.Namespace, environment: Mapping[str, str]) -> Place:
-    """From the options, else the environment, else what `weft up` left. Raises `Complaint` with what to do."""
+    """The place from the options, else the environment, else the files of `weft up`. Raises `Complaint`."""
     path = weft_home(environment) / "client.json"
     url = args.url or environment.get("WEFT_URL")
     token = args.token or environment.get("WEFT_TOKEN")
@@ -61,7 +61,7 @@ def find_place(args: argparse.Namespace, environment: Mapping[str, str]) -> Plac
     left = _left_by_up(path)
     if left is None:
         raise Complaint(_what_to_do(url, token, path))
-    if url and url.rstrip("/") != left.url.rstrip("/"):  # a token is told to nobody but its own cluster
+    if url and url.rstrip("/") != left.url.rstrip("/"):  # a token is sent to its own cluster only
         raise Complaint(f"no token for {url}: give --token, or set WEFT_TOKEN")
     return Place(
         url=left.url, token=token or left.token, token_from=token_from if token else str(path), ca_file=ca_file
@@ -77,9 +77,9 @@ def weft_home(environment: Mapping[str, str]) -> Path:
 
 @asynccontextmanager
 async def connected(args: argparse.Namespace, *, patience: float | None = None) -> AsyncIterator[Client]:
-    """A client of the cluster that is meant; what goes wrong with it becomes a complaint.
+    """A client of the chosen cluster; its errors become complaints.
 
-    `patience` is for a gateway that goes away in between; one that is not there to begin with is told of soon.
+    `patience` is for a gateway that goes away in between; one that never answered is reported soon.
     """
     place = find_place(args, os.environ)
     seconds = patience or QUICK_SECONDS
@@ -95,13 +95,13 @@ async def connected(args: argparse.Namespace, *, patience: float | None = None) 
 
 
 def complaint_of(error: BaseException, place: Place) -> BaseException:
-    """What the client raised, as one line for a person; anything else stays what it is."""
+    """The client's error as one line for a person; any other error stays as it is."""
     match error:
         case RefusedError(status=401):
             return Complaint(f"{error.reason} (the token is from {place.token_from})")
         case RefusedError():
             more = "".join(f"\n  also {field}: {reason}" for field, reason in error.errors[1:])
-            return Complaint(error.reason + more)  # its field is a word of the API, which nobody typed
+            return Complaint(error.reason + more)  # its field is a name of the API, which the user did not type
         case UnreachableError():
             return Complaint(f"no answer from {_why_none(error, place)}; is the cluster up? `weft up` starts one here")
         case ClientError():
@@ -111,7 +111,7 @@ def complaint_of(error: BaseException, place: Place) -> BaseException:
 
 
 def _why_none(error: UnreachableError, place: Place) -> str:
-    """In the system's words where it was the system that said no."""
+    """The reason, in the system's words if the system refused."""
     cause = error.__cause__
     if isinstance(cause, ssl.SSLError | aiohttp.ClientSSLError):
         return f"{place.url}: what listens there does not speak TLS; try http:// in place of https://"

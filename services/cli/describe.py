@@ -1,6 +1,6 @@
-"""`weft describe`: one job and its whole story, every event with its cause and who made it so; or the whole cluster.
+"""`weft describe`: one job and its whole story, every event with its cause and its author; or the whole cluster.
 
-With --at, the job or the cluster as it was then, by what had been told.
+With --at, the job or the cluster as it was then, by its events.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from services.cli.failure import last_words
 from services.cli.moments import HELP, moment
 from services.cli.words import span
 
-_NAMED_MAX = 5  # other jobs whose names are asked for
+_NAMED_MAX = 5  # other jobs whose names are requested
 
 
 class Described(Struct, frozen=True, kw_only=True):
-    """What `--json` prints: what the API answers for the job, and for its events."""
+    """The output of `--json`: the API's answers for the job and for its events."""
 
     job: JobView
     events: tuple[EventView, ...]
@@ -89,7 +89,7 @@ async def _nodes(client: Client, story: tuple[EventView, ...], args: argparse.Na
 
 
 async def _names(client: Client, story: tuple[EventView, ...]) -> dict[str, str]:
-    """Of the newest jobs that made way for themselves here, as far as they may be seen."""
+    """The names of the newest jobs in the causes of this story, as far as the caller may see them."""
     by = [event.data.cause.by for event in story if event.data.cause is not None]
     names: dict[str, str] = {}
     for job_id in list(dict.fromkeys(one for one in reversed(by) if one.startswith("j-")))[:_NAMED_MAX]:

@@ -40,7 +40,7 @@ async def _past(client: Client, args: argparse.Namespace) -> Sequence[EventView]
 
 
 async def _follow(client: Client, args: argparse.Namespace, past: Sequence[EventView]) -> None:
-    """On from the last that was shown: none is missed between, none is shown twice."""
+    """Follow from the last event shown: none is missed, none is shown twice."""
     after = past[-1].cursor if past else ""
     async with aclosing(client.follow_events(job=args.job or "", after=after)) as coming:
         async for event in coming:

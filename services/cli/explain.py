@@ -1,4 +1,4 @@
-"""`weft explain`: why a job waits, who holds what it needs, and when it may start; or why it is where it is."""
+"""`weft explain`: why a job waits, which jobs hold what it needs, and when it may start; or why it is where it is."""
 
 import argparse
 

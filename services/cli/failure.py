@@ -1,4 +1,4 @@
-"""Of a failed job: the rank that failed first, and the last lines that it wrote."""
+"""The rank that failed first of a failed job, and the last lines of its log."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ _NEVER_RAN = frozenset({CauseCode.START_FAILED, CauseCode.PORT_TAKEN, CauseCode.
 
 
 class LastWords(Struct, frozen=True, kw_only=True):
-    """`missing`: why there are no lines, where they could not be read."""
+    """The last lines of a failed rank. `missing`: why there are none, if they could not be read."""
 
     rank: int
     lines: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class LastWords(Struct, frozen=True, kw_only=True):
 
 
 def hint(job: JobView, words: LastWords | None) -> str:
-    """What to do about the commonest first failure: the job has not the environment of the shell that submitted it."""
+    """The remedy for the commonest first failure: a job does not get the environment of the shell that submitted it."""
     sentence = job.ended_for.sentence if job.ended_for is not None else ""
     told = words.lines if words is not None else ()
     missing = "command not found" in sentence or any("ModuleNotFoundError" in line for line in told)
@@ -35,7 +35,7 @@ def hint(job: JobView, words: LastWords | None) -> str:
 
 
 def failed_rank(job: JobView) -> int | None:
-    """The rank that failed first; None if the job did not fail, or no rank is known to have."""
+    """The rank that failed first; None if the job did not fail, or no rank is known to have failed."""
     if job.state is not JobState.FAILED or job.ended_for is None:
         return None
     rank = job.ended_for.numbers.get("rank")
@@ -45,7 +45,7 @@ def failed_rank(job: JobView) -> int | None:
 
 
 async def last_words(client: Client, job: JobView) -> LastWords | None:
-    """What the rank that failed wrote last, if its node tells soon; None if there is nothing to ask for."""
+    """The last lines of the failed rank, if its node answers soon; None if no rank is known to have failed."""
     rank = failed_rank(job)
     if rank is None or job.ended_for is None or job.ended_for.code in _NEVER_RAN:
         return None

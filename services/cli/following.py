@@ -1,4 +1,4 @@
-"""Staying with a job until it is over: its log on stdout, what happens to it on stderr."""
+"""Following a job until it is over: its log on stdout, its events on stderr."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ _FINAL_EVENTS = frozenset(state.value for state in FINAL)
 
 
 async def follow(client: Client, submitted: Submitted) -> int:
-    """Its exit status: 0 if it succeeds, else the status of the job, or 1 if it has none. Ctrl-C leaves it alone."""
+    """Follow a job; returns 0 if it succeeds, else its exit status or 1. After Ctrl-C the job goes on."""
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_tell(client, submitted.id))
@@ -42,7 +42,7 @@ async def follow(client: Client, submitted: Submitted) -> int:
 
 
 async def until_over(client: Client, job_id: str) -> JobView:
-    """Its end, however often it is sent back to the queue before."""
+    """Wait for its end, however often it is requeued before."""
     job = await client.job(job_id)
     while not job.state.final:
         async with aclosing(client.follow_events(job=job_id)) as events:
@@ -63,7 +63,7 @@ def exit_status_of(job: JobView) -> int:
 
 
 async def _tell(client: Client, job_id: str) -> None:
-    """What happens to it, but for its end, which is told when all of its log is there."""
+    """Print its events, except its end, which is printed after its whole log."""
     screen = page.console(sys.stderr)
     async with aclosing(client.follow_events(job=job_id)) as events:
         async for event in events:

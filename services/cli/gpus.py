@@ -1,4 +1,4 @@
-"""`weft gpus`: every GPU, what it does now, who holds it, and how fast it is for each class of jobs.
+"""`weft gpus`: every GPU, its use, its job, and how fast it is for each class of jobs.
 
 A score is a time: 1.00 is the typical GPU of the pool, 1.21 takes a fifth longer. What is shown is what placement goes
 by: of what was measured, as much as is sure.

@@ -20,7 +20,7 @@ from services.cli.terminal import TerminalText
 from services.cli.words import clean
 
 EVERY_RANK = "all"
-_TAIL_BYTES = 64 << 10  # the first guess at how much holds the last lines
+_TAIL_BYTES = 64 << 10  # the first guess at the size of the last lines
 
 Say = Callable[[bytes], None]
 
@@ -59,7 +59,7 @@ async def logs(args: argparse.Namespace) -> int:
 
 
 async def _ranks(client: Client, job: JobView, args: argparse.Namespace) -> Sequence[int]:
-    """The ranks that are asked for: of a job that failed, by default the one that failed first."""
+    """The requested ranks: of a failed job, by default the one that failed first."""
     if args.rank == EVERY_RANK:
         return await _every_rank(client, job, args)
     if args.rank is not None:
@@ -71,7 +71,7 @@ async def _ranks(client: Client, job: JobView, args: argparse.Namespace) -> Sequ
 
 
 async def _every_rank(client: Client, job: JobView, args: argparse.Namespace) -> Sequence[int]:
-    """Those that the epoch has or had; with a role, counted within it."""
+    """All ranks of the epoch; with a role, counted within it."""
     epoch, placement = job.epoch, job.placement
     if args.epoch not in (None, epoch) or placement is None:
         placed = {event.data.epoch: event.data.placement for event in await client.story(job.id)}
@@ -87,7 +87,7 @@ async def _every_rank(client: Client, job: JobView, args: argparse.Namespace) ->
 
 
 async def _one(reading: Coroutine[None, None, bool], rank: int, args: argparse.Namespace) -> bool:
-    """One rank's log. Among several ranks, a log that is not there is told of and ends no other."""
+    """One rank's log. Among several ranks, a missing log is reported and ends no other."""
     try:
         return await reading
     except RefusedError as error:
@@ -129,7 +129,7 @@ async def _follow(client: Client, job_id: str, rank: int, args: argparse.Namespa
 
 
 async def _copy(client: Client, job_id: str, rank: int, args: argparse.Namespace) -> bool:
-    """All of it as it comes, or its last lines. False: there is nothing."""
+    """Copy the whole log as it comes, or its last lines. False: it is empty."""
     writer, any_found = _writer(args, rank), False
     if args.tail is not None:
         found = await _last(client, job_id, rank, args)
@@ -146,7 +146,7 @@ async def _copy(client: Client, job_id: str, rank: int, args: argparse.Namespace
 
 
 async def _last(client: Client, job_id: str, rank: int, args: argparse.Namespace) -> bytes:
-    """The last lines: more bytes are asked for until they hold enough of them."""
+    """The last lines: more bytes are requested until they have enough lines."""
     asked = _TAIL_BYTES
     while True:
         found = await client.read_log(job_id, rank=rank, epoch=args.epoch, role=args.role, tail=asked)
@@ -199,7 +199,7 @@ class LineWriter(Writer):
 
 
 def terminal_text(*, raw: bool = False) -> TerminalText | None:
-    """What makes a log harmless where stdout is a terminal; None where its bytes go on as they are."""
+    """The filter that makes a log harmless on a terminal; None elsewhere: its bytes are copied as they are."""
     return TerminalText() if sys.stdout.isatty() and not raw else None
 
 

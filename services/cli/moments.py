@@ -14,7 +14,7 @@ HELP = (
 
 
 def moment(text: str, *, now: float) -> str:
-    """What the API takes for it. Raises `Complaint` where it is no moment."""
+    """The API's parameter for it. Raises `Complaint` if it is no moment."""
     if text.startswith("@"):
         return text[1:]
     head, dash, tail = text.partition("-")

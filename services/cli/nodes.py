@@ -1,4 +1,4 @@
-"""`weft nodes`: the nodes, their GPUs and who holds them."""
+"""`weft nodes`: the nodes, their GPUs and the jobs on them."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""How a command says what it found: JSON where it was asked for, else a page for a person or plain text for a pipe."""
+"""The output of a command: JSON on request, else a page for a person or plain text for a pipe."""
 
 import argparse
 import codecs
@@ -17,13 +17,13 @@ _LOOKALIKES = {"━": "#", "╸": "=", "─": "-", "·": ".", "■": "#", "▐":
 
 
 def look(stream: TextIO | None = None) -> Look:
-    """How things look on this stream, now."""
+    """The look of this stream, now."""
     screen = console(stream or sys.stdout)
     return Look(now=time.time(), width=screen.width, bars=screen.is_terminal)
 
 
 def console(stream: TextIO) -> Console:
-    """For this stream: as wide as the terminal, or without a width. What it cannot spell is written in ASCII."""
+    """A console for this stream: as wide as the terminal, or without a width. Characters that it lacks become ASCII."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="weft-lookalikes")
     width = None if stream.isatty() else _PLAIN_WIDTH
@@ -31,7 +31,7 @@ def console(stream: TextIO) -> Console:
 
 
 def show(drawn: RenderableType) -> None:
-    """One page on stdout. Lines have no blanks at their ends: they come from columns and hinder who copies."""
+    """Print one page on stdout, without the blanks at the ends of lines, which come from columns."""
     screen = console(sys.stdout)
     with screen.capture() as captured:
         screen.print(drawn)
@@ -43,13 +43,13 @@ def show(drawn: RenderableType) -> None:
 
 
 def note(text: str) -> None:
-    """A remark to the person at the terminal; a script that keeps stderr is not troubled with it."""
+    """Print a remark for the person at the terminal; not if stderr is a file or a pipe."""
     if sys.stderr.isatty():
         console(sys.stderr).print(text, style="dim")
 
 
 def remark(text: str) -> None:
-    """What must be known of the answer and is no part of it, for a script too: on stderr."""
+    """Print a remark about the answer on stderr, for scripts too."""
     print(text, file=sys.stderr)
 
 
@@ -70,7 +70,7 @@ def write(text: bytes) -> None:
 
 
 def answered(args: argparse.Namespace, value: object, text: str) -> None:
-    """What the API answered to an order: as JSON, or as a sentence."""
+    """Print the API's answer to a change: as JSON, or as a sentence."""
     if args.json:
         json_line(value)
     else:

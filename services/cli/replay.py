@@ -1,4 +1,4 @@
-"""`weft replay`: derive what the scheduler decided anew, from what it was told, and say where it first differs.
+"""`weft replay`: derive the scheduler's decisions anew, from its recorded inputs, and show the first difference.
 
 It runs the scheduler's own code of this version over the history that the cluster has recorded, or over a file. The
 exit status is 0 where every decision comes out as it was taken, 1 where one does not. Records that this version cannot
@@ -36,7 +36,7 @@ Line = Record | SavedSpecification
 
 
 class Replayed(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `--json` prints."""
+    """The output of `--json`."""
 
     identical: bool
     turns: int
@@ -153,7 +153,7 @@ def unread_text(record: Unread) -> str:
 
 
 def difference_text(found: Difference) -> str:
-    """Where it is, and both sides."""
+    """The place of the difference, and both sides."""
     at = datetime.fromtimestamp(found.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     where = f"leader epoch {found.epoch}, record {found.record}, turn {found.turn}, {at}"
     lines = [f"{where}: {found.what} {clean(found.sentence)}"]

@@ -1,4 +1,4 @@
-"""`weft setup`: make the secrets of a cluster, once; asked again, add what is new and keep what is there."""
+"""`weft setup`: make the secrets of a cluster once; later runs add what is missing and keep the rest."""
 
 import argparse
 import asyncio

@@ -17,8 +17,8 @@ from services.cli.complaint import Complaint
 from services.cli.simulation.inputs import cluster_of, workload_of
 from services.cli.simulation.options import SEED, STDOUT, add_options
 from services.cli.simulation.plan import plans_of
+from services.cli.simulation.results import document, drawing
 from services.cli.simulation.running import interruptible, outcomes_of
-from services.cli.simulation.told import document, drawing
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -45,7 +45,7 @@ async def simulate(args: argparse.Namespace) -> int:
 
 
 def told_settings(args: argparse.Namespace) -> dict[str, str]:
-    """What was said, is worth telling, and the engine does not tell itself; files without their folders."""
+    """The settings to show in the result that the engine does not record itself; files without their folders."""
     said = {
         "profile": None if args.profile is None else args.profile.name,
         "load": args.load,
@@ -69,7 +69,7 @@ def told_settings(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    """Before the hours that a simulation may take."""
+    """Check the output files before the hours that a simulation may take."""
     for path in (args.json, args.report):
         if path is not None and path != STDOUT and not path.parent.is_dir():
             raise Complaint(f"cannot write {path}: there is no folder {path.parent}")

@@ -1,4 +1,4 @@
-"""From the options of `weft run` to a job specification, checked as every other way in checks it."""
+"""From the options of `weft run` to a job specification, checked like every other submission."""
 
 import argparse
 import re
@@ -38,7 +38,7 @@ _OPTIONS = {  # the field of the specification → the option that the user wrot
 
 
 def spec_of(args: argparse.Namespace, *, cwd: str, environment: Mapping[str, str]) -> JobSpec:
-    """The specification that these options ask for. Raises `Complaint`, naming the option."""
+    """The specification from these options. Raises `Complaint`, naming the option."""
     try:
         return decode_spec(msgspec.json.encode(_asked(args, cwd, environment)))
     except SpecError as error:
@@ -54,7 +54,7 @@ def option_of(field: str) -> str:
 
 
 def job_name(command: Sequence[str], image: str | None) -> str:
-    """What to call a job that was given no name: after its script, its module, its program, or its image."""
+    """The name of a job without one: from its script, its module, its program, or its image."""
     return _token(_named_by(command, image)) or "job"
 
 
@@ -90,7 +90,7 @@ def _worker(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _said(asked: dict[str, Any]) -> dict[str, Any]:
-    """Only what was said: the rest is the specification's own default."""
+    """The given options only: the specification has defaults for the rest."""
     return {field: value for field, value in asked.items() if value is not None}
 
 
@@ -130,5 +130,5 @@ def _token(text: str) -> str:
 
 
 def command_text(command: Sequence[str]) -> str:
-    """The command as one would type it."""
+    """The command as a person would type it."""
     return shlex.join(command)

@@ -41,7 +41,7 @@ async def submit(args: argparse.Namespace) -> int:
 
 
 def content_of(name: str, body: bytes) -> str:
-    """By the name's ending; where that says nothing, what begins with a brace is JSON."""
+    """The format by the name's ending; else JSON if the text begins with a brace."""
     match Path(name).suffix.lower():
         case ".json":
             return "json"
@@ -52,7 +52,7 @@ def content_of(name: str, body: bytes) -> str:
 
 
 def _read(name: str) -> bytes:
-    """All of it, unless it is larger than any specification may be."""
+    """The whole file, unless it is larger than any specification may be."""
     try:
         if name == "-":
             body = sys.stdin.buffer.read(SPEC_BYTES_MAX + 1)

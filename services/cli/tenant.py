@@ -65,7 +65,7 @@ async def set_(args: argparse.Namespace) -> int:
 
 
 def _chosen(text: str | None, read: Callable[[str], T], option: str) -> T | UnsetType | None:
-    """Nothing where the option was not given, None for the default."""
+    """The change: empty without the option, None for the default."""
     if text is None:
         return UNSET
     if text == DEFAULT:

@@ -1,4 +1,4 @@
-"""What a job wrote, made harmless for a terminal: text and colours pass, what steers the terminal does not.
+"""A job's output made harmless for a terminal: text and colours pass, control sequences do not.
 
 Escape sequences other than colours are removed, with OSC strings (titles, the clipboard) up to their end. A carriage
 return becomes a line break, so that no line hides the line before it. Bytes that are no UTF-8 become U+FFFD. Text is
@@ -37,7 +37,7 @@ class TerminalText:
         return self._clean(self._held + self._decoder.decode(chunk), last=False).encode()
 
     def close(self) -> bytes:
-        """What was held back, and the end of the job's colours."""
+        """The text that was held back, and the end of the job's colours."""
         rest = self._clean(self._held + self._decoder.decode(b"", final=True), last=True)
         return (rest + (_RESET if self._coloured else "")).encode()
 

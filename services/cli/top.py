@@ -23,7 +23,7 @@ from services.cli.drawing.look import Look
 from services.cli.words import span
 
 _ENDED_SHOWN = 5
-_ENDED_SECONDS = 600.0  # what was over earlier is no news
+_ENDED_SECONDS = 600.0  # jobs that ended earlier are not shown
 
 
 class TopView(Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ async def _look(client: Client) -> TopView:
 
 
 def ended_lately(jobs: tuple[JobView, ...], *, now: float) -> tuple[JobView, ...]:
-    """The last few that were over, the newest end first."""
+    """The last few jobs that ended, the newest first."""
     lately = [job for job in jobs if job.ended_at is not None and now - job.ended_at < _ENDED_SECONDS]
     return tuple(sorted(lately, key=lambda job: -(job.ended_at or 0.0))[:_ENDED_SHOWN])
 

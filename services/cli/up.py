@@ -48,7 +48,7 @@ async def up(args: argparse.Namespace) -> int:
 
 
 async def options(args: argparse.Namespace) -> Options:
-    """The cluster that is asked for. Raises ValueError."""
+    """The options of the requested cluster. Raises ValueError."""
     emulated = await _emulated(args)
     return Options(
         nodes=(NODES if emulated else 1) if args.nodes is None else args.nodes,
@@ -72,7 +72,7 @@ async def _emulated(args: argparse.Namespace) -> int:
 
 
 async def _stay(cluster: LocalCluster, stops: Stops) -> None:
-    """Until somebody wants it to stop, also while it starts."""
+    """Run until a signal, also while it starts."""
     asked = asyncio.create_task(stops.asked.wait())
     starting = asyncio.create_task(cluster.start())
     await asyncio.wait({asked, starting}, return_when=asyncio.FIRST_COMPLETED)
@@ -95,7 +95,7 @@ async def _stay(cluster: LocalCluster, stops: Stops) -> None:
 
 
 def welcome(cluster: LocalCluster) -> str:
-    """What a person needs to know of a cluster that has just come up."""
+    """The text for a person about a cluster that has just come up."""
     pretended = cluster.options.pretended()
     lines = [
         "",
@@ -125,14 +125,14 @@ def _apart(cluster: LocalCluster) -> str:
 
 
 async def _attach(home: ClusterHome) -> int:
-    """Another process runs it: say where, once it is ready."""
+    """Another process runs it: print its address, once it is ready."""
     state = await _ready_state(home)
     say(f"weft is already up: {state.url} (pid {state.pid}, data in {home.root})")
     return 0
 
 
 async def _ready_state(home: ClusterHome) -> ClusterState:
-    """Wait while the other one starts. Raises Complaint."""
+    """Wait while the other process starts it. Raises Complaint."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ATTACH_SECONDS_MAX):
             while (state := _current(home)) is None or state.phase == "starting":  # noqa: ASYNC110 -- another process
@@ -144,12 +144,12 @@ async def _ready_state(home: ClusterHome) -> ClusterState:
 
 
 def _current(home: ClusterHome) -> ClusterState | None:
-    """What the one who runs it now has written, and not one before."""
+    """The state as the present process wrote it, not an earlier one."""
     state = home.state()
     return state if state and state.pid == home.runner() else None
 
 
 def say(line: str) -> None:
-    """To the terminal, if it is still there: a closed one stops no cluster, but neither may it break the stopping."""
+    """Print to the terminal, if it is still there: a closed one must not break the orderly stop."""
     with contextlib.suppress(OSError):
         print(line, flush=True)

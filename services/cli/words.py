@@ -9,13 +9,13 @@ _DAY = 86400
 
 
 def span(seconds: float) -> str:
-    """How long: `12s`, `3m12s`, `2h5m`. What is below nothing is nothing: clocks of two machines differ."""
+    """A duration: `12s`, `3m12s`, `2h5m`. Negative ones count as 0: clocks of two machines differ."""
     whole = max(0, int(seconds))
     return f"{whole}s" if whole < 60 else duration_text(whole)
 
 
 def ago(seconds: float) -> str:
-    """How long ago, in one unit: `just now`, `12s ago`, `3m ago`, `5h ago`, `3d ago`."""
+    """An age in one unit: `just now`, `12s ago`, `3m ago`, `5h ago`, `3d ago`."""
     for limit, unit, letter in ((60, 1, "s"), (3600, 60, "m"), (2 * _DAY, 3600, "h")):
         if seconds < limit:
             return "just now" if seconds < 1 else f"{int(seconds // unit)}{letter} ago"
@@ -23,7 +23,7 @@ def ago(seconds: float) -> str:
 
 
 def clock(at: float, *, now: float, zone: tzinfo | None = None) -> str:
-    """When: the time of today, or the day too."""
+    """A time of today, or with its day."""
     then, today = datetime.fromtimestamp(at, zone), datetime.fromtimestamp(now, zone)
     return then.strftime("%H:%M:%S" if then.date() == today.date() else "%Y-%m-%d %H:%M:%S")
 
@@ -67,5 +67,5 @@ def some(names: Sequence[str], most: int = 4) -> str:
 
 
 def clean(text: str) -> str:
-    """Somebody else's text without what could steer this terminal: each control character becomes a space."""
+    """A foreign text that cannot steer this terminal: each control character becomes a space."""
     return "".join(char if char.isprintable() else " " for char in text)

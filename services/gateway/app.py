@@ -1,4 +1,4 @@
-"""The HTTP application: the table of operations, who may call which, and every error as one shape."""
+"""The HTTP application: the table of operations, the callers of each, and every error as one shape."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence

@@ -21,7 +21,7 @@ WAITING_MAX = 4096  # events that one reader may be behind before it must read t
 TAKEN_MAX = 256
 PAGE = 1000
 POLL_SECONDS = 1.0  # hints may be lost
-EVERYBODY = "admin"  # the name for turns of administrators, who read events of all tenants
+EVERYBODY = "admin"  # the name for turns of administrators: they read events of all tenants
 GAP_SECONDS = 0.02  # between two reads of the store, however many hints there are
 GAP_SECONDS_PER_READER = 0.001  # in addition: each read wakes all readers
 READERS_AT_ONCE = 16  # then other requests have their turn
@@ -80,8 +80,7 @@ class Item:
 
 
 class Reader:
-    """The events that one reader has not taken yet. `behind`: there were too many; it reads the store from its
-    place."""
+    """The events that one reader has not taken yet. `behind`: too many; it reads the store from its place."""
 
     def __init__(self, wants: Callable[[Event], bool], waiting_max: int) -> None:
         self.wants = wants
@@ -239,8 +238,7 @@ class Feed:
                 await self._hinted()
 
     async def _hand_out(self, items: list[Item]) -> None:
-        """Give events to all present readers. A reader that joins meanwhile begins behind them, or reads them
-        itself."""
+        """Give events to all present readers. A reader that joins meanwhile begins behind them, or reads them."""
         for number, reader in enumerate(tuple(self._readers), 1):
             for item in items:
                 reader.put(item)
@@ -248,8 +246,7 @@ class Feed:
                 await asyncio.sleep(0)
 
     async def _look_back(self) -> None:
-        """Check whether the store came back from an outage as an older copy: its new events are then behind our
-        cursor."""
+        """Check whether the store came back as an older copy: its new events are then behind our cursor."""
         newest = await self._newest()
         if _place_of(newest) < _place_of(self._at):
             logger.warning("the store went back in time: the feed goes on from its newest event")

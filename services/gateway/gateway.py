@@ -17,8 +17,8 @@ from services.gateway.allowances import Allowances
 from services.gateway.cluster import LiveCluster
 from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
-from services.gateway.meters import RequestMeters
-from services.gateway.nudges import Nudges
+from services.gateway.hints import Hints
+from services.gateway.metrics import RequestMeters
 from services.gateway.reasons import Reasons
 from services.gateway.settings import GatewaySettings
 from services.gateway.snapshots import Snapshots
@@ -83,14 +83,14 @@ class Gateway:
         self._away_at = -AWAY_SECONDS
         self.feed = Feed(store, self.reading, bus)
         self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
-        self.nudges = Nudges(bus)
+        self.hints = Hints(bus)
         self.meters = RequestMeters(self.streams)
         self.allowances = Allowances(settings.tenants)
         self.submissions = Submissions(
             store=store,
             snapshots=self.snapshots,
             allowances=self.allowances,
-            nudges=self.nudges,
+            hints=self.hints,
             now=now,
             characters=characters,
         )

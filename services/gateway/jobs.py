@@ -130,7 +130,7 @@ async def _ask(call: Call[NoQuery], kind: AskKind, job: Job, *, priority: int = 
 
 
 def _asked(call: Call[NoQuery], kind: AskKind, job: Job) -> web.StreamResponse:
-    call.gateway.nudges.asked(job.pool)
+    call.gateway.hints.asked(job.pool)
     return answer(Accepted(id=job.id, ask=kind, state=job.state.value), status=202)
 
 

@@ -222,8 +222,7 @@ async def listening(
     stop_seconds: float = 5.0,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[int]:
-    """Serve until the block ends; yields the port. Then no new connection is taken, and requests in hand are
-    finished."""
+    """Serve until the block ends, then finish the requests in hand; yields the port."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=stop_seconds)
     await runner.setup()
     server = runner.server

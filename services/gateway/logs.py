@@ -258,8 +258,7 @@ async def _send_part(call: Call[LogQuery], run: RankRun, first: int | None, last
 
 
 def _part(header: str) -> tuple[int | None, int | None] | None:
-    """First and last byte of `bytes=a-b`, `bytes=a-` or `bytes=-n` (the last n); None for a header that may be
-    ignored."""
+    """First and last byte of `bytes=a-b`, `bytes=a-` or `bytes=-n` (the last n); None: ignore the header."""
     found = RANGE.fullmatch(header.strip())
     if found is None or header.strip() == "bytes=-":
         return None  # Several ranges, or another unit: the whole log is a valid answer too.

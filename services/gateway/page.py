@@ -162,7 +162,7 @@ def _schema(name: str, schema: Json) -> str:
 
 
 def _type(schema: Json) -> str:
-    """What a schema says, in a few words."""
+    """A schema in a few words."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rsplit("/", 1)[-1])
         words = f'<a href="#type-{name}">{name}</a>'

@@ -65,8 +65,8 @@ class Reasons:
 
 
 def _is_by_room(job: Job) -> bool:
-    """Whether a reason follows from the room alone: runs that should have ended hold GPUs too, as only the scheduler
-    sees."""
+    """Whether the reason follows from the free room; not if runs that should have ended hold GPUs: only the scheduler
+    sees those."""
     cause = job.waiting_for
     waits = job.state is JobState.QUEUED and cause is not None and cause.code in _BY_ROOM
     return waits and cause is not None and "gpus_occupied" not in cause.numbers

@@ -85,7 +85,7 @@ def find_run(job: Job, known: dict[int, Placement], *, epoch: int | None, role: 
 
 
 def _rank_to_be(job: Job, role: str | None, rank: int) -> int:
-    """The rank's number, role by role; of a job that is not placed, only the ranks that it surely gets have one."""
+    """The number of a rank in a job that is not placed: ranks are numbered role by role."""
     first = 0
     for name, asked in job.spec.roles.items():
         if role is None or role == name:

@@ -61,8 +61,7 @@ class Streams:
                 task.cancel()
 
     async def close(self) -> None:
-        """Return when all streams have ended. One may miss a cancellation while it takes an answer: it is cancelled
-        again."""
+        """Return when all streams have ended. A stream that missed its cancellation is cancelled again."""
         self._closing = True
         while serving := list(self._open):
             for task in serving:

@@ -11,7 +11,7 @@ from libs.store import Access, GatewayStore, KeyReusedError, StoreUnavailableErr
 from services.gateway.access import AccessCache
 from services.gateway.allowances import Allowances, check, too_much
 from services.gateway.errors import RejectedError, unavailable
-from services.gateway.nudges import Nudges
+from services.gateway.hints import Hints
 from services.gateway.snapshots import Snapshots
 
 KEY_CHARACTERS_MAX = 255
@@ -37,7 +37,7 @@ class Submissions:
         store: GatewayStore,
         snapshots: Snapshots,
         allowances: Allowances,
-        nudges: Nudges,
+        hints: Hints,
         now: Callable[[], float],
         characters: Callable[[int], str],
     ) -> None:
@@ -45,7 +45,7 @@ class Submissions:
         self._snapshots = snapshots
         self._allowances = allowances
         self._reading = asyncio.Lock()
-        self._nudges = nudges
+        self._hints = hints
         self._now = now
         self._characters = characters
 
@@ -72,7 +72,7 @@ class Submissions:
         except KeyReusedError as error:
             raise RejectedError(409, "Idempotency-Key", str(error)) from None
         if stored.created:
-            self._nudges.asked(spec.pool, told=True)
+            self._hints.asked(spec.pool, told=True)
         return http.Submitted(id=stored.job_id, name=spec.name, created=stored.created, notes=notes_on(spec))
 
     async def _decoded(self, body: bytes, content: str) -> JobSpec:

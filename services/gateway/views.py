@@ -116,8 +116,7 @@ def node_views(
     slowest: Mapping[str, GpuScoreView] = NOTHING_SLOW,
     now: float | None = None,
 ) -> tuple[NodeView, ...]:
-    """The nodes' views. `slowest`: by node, the score of its slowest GPU. `now`: for silent nodes; None: in the
-    past."""
+    """The nodes' views. `slowest`: by node, its slowest GPU's score. `now`: for silent nodes; None: in the past."""
     held: dict[str, list[Held]] = {}
     for job in holding:
         if job.placement is not None:

@@ -1,8 +1,8 @@
 """Decides which waiting job starts where, and takes every job from step to step.
 
-Hears: AskStored, NodeReported (and answers it with NodeDesired), GpusScored, ClassesLearnt, OutboxFilled,
+Takes: AskStored, NodeReported (and answers it with NodeDesired), GpusScored, ClassesLearnt, OutboxFilled,
        LeadershipTold.
-Says:  NodeHinted, OutboxFilled, LeadershipTold, and every event in the outbox, on the stream of events.
+Sends: NodeHinted, OutboxFilled, LeadershipTold, and every event in the outbox, on the stream of events.
 Owns:  jobs, gpu_slots, nodes, leases, policies, decisions, tenant_ended (by a trigger on jobs);
        empties asks and the outbox.
 """

@@ -19,7 +19,7 @@ from services.scorer import service
 from services.scorer.measuring import Measuring
 from services.scorer.profile import read
 from services.scorer.settings import ScorerSettings
-from services.scorer.thinking.standings import MeasuredGpus
+from services.scorer.thinking.scores import MeasuredGpus
 
 
 async def run(stop: asyncio.Event) -> None:

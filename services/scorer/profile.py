@@ -9,7 +9,7 @@ from pathlib import Path
 from libs.domain.classes import JOB_CLASSES
 from libs.planning.scores import GpuKey
 from libs.profiles import ProfileError, Table
-from services.scorer.thinking.standings import ByClass, MeasuredGpus
+from services.scorer.thinking.scores import ByClass, MeasuredGpus
 
 LETTERS = dict(zip("ABC", JOB_CLASSES, strict=True))
 

@@ -21,12 +21,12 @@ from libs.messages.signals import (
 )
 from libs.service.run import Every, Listen, serve
 from libs.store import ScorerStore, StoreUnavailableError
-from services.scorer.ears import Ears
 from services.scorer.measuring import Measuring
 from services.scorer.metrics import ScoreGauges
 from services.scorer.settings import ScorerSettings
+from services.scorer.subscriptions import NodeSubscriptions
 from services.scorer.thinking.core import Due, Scorer
-from services.scorer.thinking.standings import MeasuredGpus
+from services.scorer.thinking.scores import MeasuredGpus
 from services.scorer.thinking.throughput import Growth, grown
 from services.scorer.thinking.workloads import REMEMBERED_SECONDS, REVIEW_SECONDS
 
@@ -99,7 +99,7 @@ async def run(
             admin_host=settings.admin_host,
         )
     finally:
-        await shell.ears.close()
+        await shell.subscriptions.close()
 
 
 class _Shell:
@@ -115,7 +115,7 @@ class _Shell:
         self._measuring = measuring
         self._measured: frozenset[str] = frozenset()  # nodes whose benchmarks were read
         self._pools: dict[str, str] = {}  # by node
-        self.ears = Ears(bus)
+        self.subscriptions = NodeSubscriptions(bus)
 
     async def be_present(self) -> None:
         """Publish that this scorer runs, and take over the nodes that are ours now."""
@@ -164,7 +164,7 @@ class _Shell:
 
     async def _listen(self) -> None:
         owned, also = self._scorer.owned, self._scorer.also_hears
-        await self.ears.listen(
+        await self.subscriptions.listen(
             [
                 *(Listen(NodeSampled, self._hear_sample, group=GROUP, tokens={"node_id": one}) for one in owned),
                 *(Listen(ProgressSeen, self._hear_progress, group=GROUP, tokens={"node_id": one}) for one in owned),

@@ -1,7 +1,7 @@
 """Says every second what its node, the node's GPUs and each run on it are using.
 
-Hears: nothing. It reads /proc, cgroups, the GPU driver, and what the node's runtime left about its runs.
-Says:  NodeSampled, once a period, on core NATS: any of them may be lost.
+Takes: nothing. It reads /proc, cgroups, the GPU driver, and what the node's runtime left about its runs.
+Sends: NodeSampled, once a period, on core NATS: any of them may be lost.
 Owns:  nothing.
 
 Its units and sources are in `libs/messages/signals.py`; the same numbers are Prometheus gauges, see `metrics.py`.

@@ -19,7 +19,7 @@ from libs.store.rows import COLUMNS
 from tests.support.steps import CAUSES
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("ARCHITECTURE.md", "README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
+PAGES = ("ARCHITECTURE.md", "README.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))))
 SERVICES = ("executor", "gateway", "reallocator", "scheduler", "scorer", "telemetry")
 PATH = re.compile(r"`((?:libs|services|tests|docs|deploy)/[\w./-]+)(?:::(\w+))?`")
 

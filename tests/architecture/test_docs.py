@@ -208,7 +208,7 @@ def messages() -> dict[str, str]:
 
 def table_of_messages() -> dict[str, list[str]]:
     """By subject."""
-    return {names(row[0])[0]: row[1:] for row in rows(page("messages.md"), under="# What is said")}
+    return {names(row[0])[0]: row[1:] for row in rows(page("messages.md"), under="# Messages between services")}
 
 
 def test_every_message_is_listed_with_its_subject_and_no_other_is() -> None:
@@ -231,7 +231,7 @@ def allows(patterns: tuple[str, ...], subject: str) -> bool:
 
 
 @pytest.mark.parametrize("subject", table_of_messages())
-def test_who_says_and_hears_a_message_may_do_so(subject: str) -> None:
+def test_the_sender_and_the_takers_of_a_message_may_be_that(subject: str) -> None:
     _, says, hears, _ = table_of_messages()[subject]
     assert set(says.split(", ")) == {user for user, may in USERS.items() if allows(may.publish, subject)}
     assert set(hears.split(", ")) <= {user for user, may in USERS.items() if allows(may.subscribe, subject)}
@@ -264,7 +264,7 @@ def listeners() -> dict[str, set[str]]:
     return found
 
 
-def test_who_is_said_to_hear_a_message_is_who_listens() -> None:
+def test_the_takers_of_a_message_listen_to_it() -> None:
     said = {names(cells[0])[0]: set(cells[2].split(", ")) - {"integrator"} for cells in table_of_messages().values()}
     said.pop("SubmitAnswered")
     assert said == listeners()

@@ -38,7 +38,7 @@ from services.scheduler.thinking.moving import MoveRules
 from services.scheduler.thinking.picture import POLICY
 from services.scorer import service as scorer
 from services.scorer.settings import ScorerSettings
-from services.scorer.thinking.standings import MeasuredGpus
+from services.scorer.thinking.scores import MeasuredGpus
 from services.telemetry import service as telemetry
 from services.telemetry.settings import TelemetrySettings
 from tests.simulation.database import Database, SimStore

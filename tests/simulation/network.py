@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from libs.bus import BusClosedError, NoAnswerError, RawRequest, StreamEvent, nothing
-from libs.bus.hands import HandlerQueue, Heard, Work, answering, answering_raw, hearing
+from libs.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, hearing
 from libs.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
 from libs.messages import Message
 from libs.messages.connection import Connection

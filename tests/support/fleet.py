@@ -12,7 +12,7 @@ from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import GpuProcess, GpuSample, GpuScore, HostSample, NodeSampled, RunSample
 from libs.planning.scores import GpuKey
 from services.scorer.thinking.core import Scorer
-from services.scorer.thinking.standings import MeasuredGpus
+from services.scorer.thinking.scores import MeasuredGpus
 from tests.support.builders import GIB, job, node
 
 WATCHED_SECONDS = 240.0  # by then a scorer has made up its mind

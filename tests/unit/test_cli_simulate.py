@@ -18,8 +18,8 @@ from services.cli.complaint import Complaint
 from services.cli.drawing.look import Look
 from services.cli.simulate import told_settings
 from services.cli.simulation.plan import ARTIFACT, Planned, plans_of
+from services.cli.simulation.results import document, drawing
 from services.cli.simulation.running import interruptible
-from services.cli.simulation.told import document, drawing
 
 Said = pytest.CaptureFixture[str]
 

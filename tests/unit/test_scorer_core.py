@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import GpuPace, GpuScore, NodeSampled, PacesSeen
 from services.scorer.thinking.core import Scorer
-from services.scorer.thinking.standings import MeasuredGpus
+from services.scorer.thinking.scores import MeasuredGpus
 from tests.support.fleet import WATCHED_SECONDS, Fleet, Rank, Watched, after
 
 SLOW = ("node-1", 3)

@@ -13,7 +13,7 @@ from libs.service.config import SettingsError
 from services.scorer.__main__ import _profile
 from services.scorer.profile import read
 from services.scorer.thinking.core import Scorer
-from services.scorer.thinking.standings import ASSUMED, PROFILED, MeasuredGpus
+from services.scorer.thinking.scores import ASSUMED, PROFILED, MeasuredGpus
 from tests.support.builders import node
 
 

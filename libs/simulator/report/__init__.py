@@ -13,15 +13,16 @@ MISSING = "a report is drawn with matplotlib, which is not installed here: pip i
 
 
 class ReportError(Exception):
-    """What keeps a report from being drawn."""
+    """The report cannot be drawn."""
 
 
 def write_report(
     outcomes: Sequence[Outcome], path: Path, *, scores: Mapping[str, tuple[float, ...]] | None = None
 ) -> None:
-    """Everything is compared with the first run. `scores`: by class, the time each GPU takes, to show the slow ones.
+    """Write the report; all runs are compared with the first. `scores`: by class, the time of each GPU, to mark slow
+    ones.
 
-    A ReportError where it cannot be drawn at all; an OSError where the file cannot be written.
+    Raises ReportError if it cannot be drawn, OSError if the file cannot be written.
     """
     check_drawable(path)
     if not outcomes:
@@ -34,7 +35,7 @@ def write_report(
 
 
 def check_drawable(path: Path) -> None:
-    """Says at once what would keep a long simulation's report from being drawn."""
+    """Raises ReportError before a long simulation whose report could not be drawn."""
     if path.suffix.lower() not in FORMATS:
         raise ReportError(f"{path}: a report is a file that ends in {' or '.join(FORMATS)}")
     try:

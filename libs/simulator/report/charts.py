@@ -1,4 +1,4 @@
-"""The four curves: how long jobs took, who waits, what is held, and which jobs are better off."""
+"""The four curves: durations of jobs, waiting jobs, held GPUs, and speed-up against the first run."""
 
 from collections.abc import Sequence
 
@@ -105,7 +105,7 @@ def speed_up(axes: Axes, runs: Sequence[Shown]) -> None:
 
 
 def slowdown(axes: Axes, run: Shown) -> None:
-    """Who is slowed: jobs by their own work."""
+    """The slowdown of jobs, by their own work."""
     jobs = sorted((job.work_s, job.jct_s / job.work_s) for job in run.outcome.jobs if job.work_s > 0)
     xs, ys = np.array(jobs or [(1.0, 1.0)]).T
     half, most = significant(float(np.median(ys))), significant(run.metrics.slowdown_p99)

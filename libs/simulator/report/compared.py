@@ -1,4 +1,4 @@
-"""Runs that are compared: how each is called, which are worth showing, and their numbers as a table. Pure."""
+"""Compared runs: the label of each, the runs to show, and their numbers as a table. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -24,7 +24,7 @@ class Unit(Struct, frozen=True):
 
 
 class Column(Struct, frozen=True):
-    """One number of each run. `better`: -1 where less is, 1 where more is, 0 where neither is."""
+    """One number of each run. `better`: -1 if less is better, 1 if more is, 0 if neither is."""
 
     title: str
     value: Callable[[Metrics], float | None]
@@ -58,7 +58,7 @@ def runs_of(outcomes: Sequence[Outcome]) -> list[Contender]:
 
 
 def labels_of(outcomes: Sequence[Outcome]) -> list[str]:
-    """By policy, and by what else tells two runs apart."""
+    """Labels by policy, with the settings in which runs of one policy differ."""
     several = len({outcome.workload for outcome in outcomes}) > 1
     told = sorted({name for outcome in outcomes for name in outcome.settings})
     differing = [name for name in told if len({outcome.settings.get(name) for outcome in outcomes}) > 1]
@@ -79,7 +79,7 @@ def labels_of(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def best_of(runs: Sequence[Contender]) -> Contender:
-    """The one of the shortest mean JCT; the first of equals."""
+    """The run with the shortest mean JCT; the first of equals."""
     return min(runs, key=lambda run: run.metrics.jct_mean_s)
 
 
@@ -123,13 +123,13 @@ def cell(column: Column, run: Contender, unit: Unit) -> str:
 
 
 def ratio(column: Column, run: Contender, first: Contender) -> float | None:
-    """To the first run; None where that says nothing."""
+    """The ratio to the first run; None if it has no meaning."""
     value, start = column.value(run.metrics), column.value(first.metrics)
     return None if value is None or not start or not column.better else value / start
 
 
 def verdict(better: int, against: float) -> str:
-    """Of a ratio to the first run: `better`, `worse`, or `same` within half a percent."""
+    """The word for a ratio to the first run: `better`, `worse`, or `same` within half a percent."""
     gain = (against - 1.0) * better
     return "better" if gain > 0.005 else "worse" if gain < -0.005 else "same"
 
@@ -157,7 +157,7 @@ def span_text(seconds: float) -> str:
 
 
 def finding(runs: Sequence[Contender]) -> str:
-    """What the comparison comes to, in one line."""
+    """The result of the comparison, in one line."""
     first, best = runs[0], best_of(runs)
     if best is first:
         alone = f"{first.label}: average JCT {span_text(first.metrics.jct_mean_s)}"
@@ -172,7 +172,7 @@ def change(before_s: float, after_s: float) -> str:
 
 
 def subject(outcome: Outcome) -> str:
-    """What was simulated, and that it was."""
+    """The subject of the report: the workload, the cluster, and that it is a simulation."""
     where = f"{outcome.nodes} × {outcome.gpus_per_node} = {count(outcome.nodes * outcome.gpus_per_node, 'GPU')}"
     kind = "simulated cluster, no hardware" if outcome.emulated else "cluster"
     return f"{outcome.workload}: {count(len(outcome.jobs), 'job')} on {where} ({kind})"

@@ -1,4 +1,4 @@
-"""Who held which GPU when: a row for each GPU, or, of a large cluster, how full each node was over time."""
+"""The job on each GPU over time: a row for each GPU, or, of a large cluster, how full each node was."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ Scores = Mapping[str, tuple[float, ...]]
 
 
 class Mark(Struct, frozen=True):
-    """Where a job was moved to other GPUs, or lost them and waited: when, and on which GPU."""
+    """The time and the GPU at which a job was moved, or lost its GPUs and waited."""
 
     at_s: float
     gpu: Gpu
@@ -120,7 +120,7 @@ def _rows(axes: Axes, outcome: Outcome, begin: float, end: float) -> None:
 
 
 def job_colours(outcome: Outcome) -> dict[int, str]:
-    """Each job gets the colour whose jobs are over first, so that those that run side by side differ, if they can."""
+    """Each job gets the colour whose jobs end first, so that neighbours differ, if possible."""
     over = dict.fromkeys(JOBS, -math.inf)
     colours: dict[int, str] = {}
     for spell in outcome.spells:
@@ -145,7 +145,7 @@ def _box(left: float, right: float, top: float, bottom: float) -> list[tuple[flo
 
 
 def changes(outcome: Outcome) -> tuple[list[Mark], list[Mark]]:
-    """Where jobs moved to (they went on at once on other GPUs), and where they were evicted from (they waited)."""
+    """The places to which jobs moved, and the places from which they were evicted."""
     moved: list[Mark] = []
     evicted: list[Mark] = []
     last: dict[int, Spell] = {}

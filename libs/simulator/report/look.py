@@ -11,7 +11,7 @@ from matplotlib.typing import RcStyleType
 from libs.simulator.report.compared import Contender, Unit, best_of
 
 INK, FAINT, LINES, IDLE = "#222222", "#666666", "#E2E2E2", "#F3F3F1"
-# After Okabe and Ito (2008). The first run is what the others are measured by: it is the grey one.
+# After Okabe and Ito (2008). The first run, with which the others are compared, is grey.
 CONTENDERS = ("#6E6E6E", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#56B4E9")
 DASHES = ("-", "-", (0, (6, 2)), (0, (3, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (8, 3)))
 # "Light" of Paul Tol: neighbours on a chart of many small areas, with dark text on them.
@@ -68,7 +68,7 @@ class Shown(Contender, frozen=True):
 
 
 def shown(runs: Sequence[Contender]) -> list[Shown]:
-    """The best of those that are compared with the first has the strongest line."""
+    """The runs with their colours: the best of those compared with the first has the strongest line."""
     best = best_of(runs[1:] or runs)
     ranked = sorted(runs, key=lambda run: (run is not runs[0], run is not best))
     places = {run.label: place for place, run in enumerate(ranked)}
@@ -76,7 +76,7 @@ def shown(runs: Sequence[Contender]) -> list[Shown]:
 
 
 def title(axes: Axes, says: str, shows: str) -> None:
-    """What was found, and below it, small, what is drawn."""
+    """The title: the finding, and below it, small, the subject of the chart."""
     axes.set_title(says, y=1.0)
     above(axes, 0, shows, fontsize=8.5)
 

@@ -113,7 +113,7 @@ def _chart(name: str, size: tuple[float, float], draw: Draw, svg_bytes_max: int,
 
 
 def _svg(document: str) -> str:
-    """Without what only a file of its own needs."""
+    """The SVG without the header of a file of its own."""
     begin = document.index("<svg")
     end = document.index("<metadata>"), document.index("</metadata>") + len("</metadata>")
     return document[begin : end[0]] + document[end[1] :].strip()

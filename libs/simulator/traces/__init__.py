@@ -12,7 +12,7 @@ from libs.simulator.workload import InputError, Workload
 
 
 class Format(Struct, frozen=True):
-    """`columns`: what a file of it is known by."""
+    """A format of files. `columns`: the columns by which its files are recognised."""
 
     columns: Columns
     read: Callable[[str], Workload]
@@ -28,7 +28,7 @@ AUTO = "auto"
 
 
 def read(path: str | Path, *, format: str = AUTO, jobs: int | None = None) -> Workload:  # noqa: A002 - as users say it
-    """The jobs of a file by arrival; `jobs`: only the first so many of them. Raises InputError."""
+    """The jobs of a file by arrival; `jobs`: only this many of the first. Raises InputError."""
     if format != AUTO and format not in FORMATS:
         raise ValueError(f"format must be one of {', '.join((AUTO, *FORMATS))}: {format}")
     if jobs is not None and jobs < 1:
@@ -38,7 +38,7 @@ def read(path: str | Path, *, format: str = AUTO, jobs: int | None = None) -> Wo
 
 
 def detected(path: str | Path) -> str:
-    """The format of which the file has the most columns, so that what then is missing can be named."""
+    """The format of which the file has the most columns, so that missing columns can be named."""
     header = header_of(str(path))
     parts = {name: _part_there(form.columns, header) for name, form in FORMATS.items()}
     best = max(parts, key=lambda name: parts[name])

@@ -1,4 +1,4 @@
-"""How much a workload asks of a cluster: whether its jobs fit, how busy it keeps it, and how to change that."""
+"""The load of a workload on a cluster: whether its jobs fit, how busy they keep it, and how to scale that."""
 
 from math import inf
 
@@ -8,14 +8,14 @@ from libs.simulator.workload import InputError, Workload
 
 
 def offered_load(workload: Workload, gpus_in_cluster: int) -> float:
-    """The GPU seconds that arrive, per GPU second there is while they arrive; infinite if all arrive at once."""
+    """The arriving GPU seconds per available GPU second; infinite if all jobs arrive at once."""
     work = sum(job.work_s * job.gpus for job in workload.jobs)
     span = _span(workload) * gpus_in_cluster
     return work / span if span > 0 else inf
 
 
 def scaled(workload: Workload, load: float, gpus_in_cluster: int) -> Workload:
-    """The same jobs, arriving at such a pace that `load` is offered."""
+    """The same jobs, with arrivals stretched to offer this `load`."""
     if not 0 < load < inf:
         raise ValueError(f"load must be above 0, and finite: {load}")
     if gpus_in_cluster < 1:

@@ -1,4 +1,4 @@
-"""Microsoft's Philly trace as published with Sia: what ran in 2017, by the clock on the wall."""
+"""Microsoft's Philly trace as published with Sia: the jobs of 2017, by wall clock."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

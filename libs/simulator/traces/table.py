@@ -1,4 +1,4 @@
-"""A CSV file of jobs, read row by row: whatever is wrong with it is an InputError that names the line."""
+"""A CSV file of jobs, read row by row: every mistake is an InputError that names the line."""
 
 import csv
 from collections import Counter
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from libs.simulator.workload import InputError, TraceJob
 
-SECONDS_MAX = 1e12  # beyond that a float no longer tells milliseconds apart, and sums overflow
+SECONDS_MAX = 1e12  # beyond, floats lose milliseconds, and sums overflow
 GPUS_MAX = 1_000_000
 SHOWN_MAX = 40  # characters of a bad value in a message
 
@@ -22,14 +22,14 @@ It raises ValueError with what is wrong.
 
 
 class Columns(Struct, frozen=True):
-    """What a format reads of a row. A column of `also` that the file does not have reads as empty."""
+    """The columns that a format reads. A column of `also` that the file does not have reads as empty."""
 
     needed: tuple[str, ...]
     also: tuple[str, ...] = ()
 
 
 class Jobs(Struct, frozen=True):
-    """The jobs of a file in its order, and how many rows of which kind were left out."""
+    """The jobs of a file in its order, and the number of skipped rows by kind."""
 
     jobs: list[TraceJob]
     left_out: Counter[str]

@@ -1,6 +1,6 @@
 """`weft demo`, the main job: real work on an embedded cluster, checked, shown, and cleaned up after.
 
-`parts` says which jobs there are and why, `script` plays them through `libs.client`, `checks` judges what they left
+`parts` defines the jobs, `script` plays them through `libs.client`, `checks` judges what they left
 behind, `board` and `show` are what a person sees of it, `command` puts it together.
 """
 

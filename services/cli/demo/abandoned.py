@@ -1,4 +1,4 @@
-"""What demos left that were killed before they could clean up: found by the next one, and removed."""
+"""Finds and removes what killed demos left behind."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ async def clear_abandoned(temporary: Path) -> None:
 
 
 def _abandoned(temporary: Path) -> list[ClusterHome]:
-    """The homes of our own demos that nobody runs any more; taken, so that two do not clear one."""
+    """The homes of our own demos that no process runs any more; taken, so that no two demos clear one."""
     found = []
     for lock in sorted(temporary.glob(f"{PREFIX}*/up.lock")):
         home = ClusterHome(lock.parent)

@@ -1,4 +1,4 @@
-"""What is known of the demo's jobs now, and a way to wait until it is so."""
+"""The present state of the demo's jobs, and a way to wait for a state."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ LOOK_SECONDS = 0.25
 
 
 class Board:
-    """`told` is called with each line that is worth telling, `drawn` after each look."""
+    """`told` is called with each line to print, `drawn` after each look."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Board:
         self._looked = asyncio.Condition()
 
     async def watch(self) -> None:
-        """For ever."""
+        """Look at the jobs for ever."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_SECONDS)
@@ -45,7 +45,7 @@ class Board:
             self._looked.notify_all()
 
     async def until(self, name: str, so: Callable[[JobView], bool]) -> JobView:
-        """The job when it is so. Bounded by who runs the demo."""
+        """Wait until the job meets the condition. The caller bounds the wait."""
         async with self._looked:
             await self._looked.wait_for(lambda: name in self.jobs and so(self.jobs[name]))
             return self.jobs[name]

@@ -15,7 +15,7 @@ WAITS_FOR_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.HELD_BACK, CauseCode.MA
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
-    """All that one job left behind. `logs`: of each rank, in its last epoch."""
+    """The evidence of one job. `logs`: of each rank, in its last epoch."""
 
     job: JobView
     story: tuple[EventView, ...]
@@ -24,7 +24,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
 
 
 class CheckResult(Struct, frozen=True):
-    """`why` is what happened where all is well, else what is wrong."""
+    """`why` tells the course of a good job, or the mistake of a bad one."""
 
     good: bool
     why: str

@@ -52,7 +52,7 @@ async def demo(args: argparse.Namespace) -> int:
 
 
 async def _until_stopped(work: Coroutine[Any, Any, int], stops: Stops) -> int:
-    """Its result; when somebody asks to stop, it is cancelled, cleans up, and the status says so."""
+    """The demo's result; at a signal the demo is cancelled and cleans up, and the status shows it."""
     working, asked = asyncio.create_task(work), asyncio.create_task(stops.asked.wait())
     await asyncio.wait({working, asked}, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
@@ -86,7 +86,7 @@ async def _demo(folder: Path, show: Show, stops: Stops, args: argparse.Namespace
 
 
 async def _played(cluster: LocalCluster, show: Show, seconds_max: float) -> bool:
-    """Whether every job did what it should."""
+    """Play the script; whether every job did its part."""
     async with Client(cluster.url, cluster.token) as client:
         board = Board(client, told=show.tell, drawn=show.draw)
         show.watch(board.jobs)

@@ -1,7 +1,7 @@
 """The jobs of the demo. Pure.
 
 Two nodes of four GPUs: the first four jobs fill them (2 + 2×2 + 1 + 1), so that `patient` must wait, and only `trainer`
-may be pre-empted, so that it is the one to give way to `urgent`.
+may be preempted, so that it gives way to `urgent`.
 """
 
 import sys
@@ -15,7 +15,7 @@ MEMORY = "256MiB"
 
 
 def trainer() -> JobSpec:
-    """Checkpoints every second; long enough to be pre-empted on the way."""
+    """Checkpoints every second; long enough to be preempted on the way."""
     command = program("train", "--steps", "14000", "--points", "300")
     return spec("trainer", command, gpus=2, preemptible=True, grace="10s")
 
@@ -26,7 +26,7 @@ def gang() -> JobSpec:
 
 
 def flaky() -> JobSpec:
-    """Fails once, by its own doing, and is tried again after two seconds."""
+    """Fails once by itself, and is tried again after two seconds."""
     command = program("primes", "--below", "400000", "--break-first")
     return spec("flaky", command, gpus=1, kind=Kind.BATCH, retries=Retries(max=2, backoff="2s"))
 
@@ -69,5 +69,5 @@ def spec(
 
 
 def program(name: str, *arguments: str) -> tuple[str, ...]:
-    """This very Python, and one of the programs that come with Weft."""
+    """The command of a program that comes with Weft, run by this Python."""
     return (sys.executable, str(files("services.cli.demo.programs").joinpath(f"{name}.py")), *arguments)

@@ -11,12 +11,12 @@ from services.cli.demo import parts
 from services.cli.demo.board import LOOK_SECONDS, Board
 from services.cli.demo.checks import WAITS_FOR_ROOM, Evidence
 
-UNDER_WAY = 0.05  # the part of its steps after which pre-empting the trainer would cost something
+UNDER_WAY = 0.05  # the part of its steps after which preempting the trainer would lose work
 CATCH_UP_SECONDS_MAX = 5.0  # the gateway explains from a picture that is up to a second old
 
 
 async def play(client: Client, board: Board) -> dict[str, Evidence]:
-    """Submit the jobs, do to them what the demo is about, and return what each left behind, by name."""
+    """Submit the jobs, preempt, cancel and requeue them, and return the evidence of each, by name."""
     watching = asyncio.create_task(board.watch())
     playing = asyncio.create_task(_play(client, board))
     try:

@@ -38,18 +38,18 @@ class Show:
         self._live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
 
     def live(self) -> AbstractContextManager[object]:
-        """While in the block the table is drawn, where there is a terminal."""
+        """Draw the table during the block, if there is a terminal."""
         return self._live or nullcontext()
 
     def watch(self, jobs: Mapping[str, JobView]) -> None:
         self._jobs = jobs
 
     def say(self, line: str) -> None:
-        """Something about the cluster."""
+        """Print a line about the cluster."""
         self._line(Text.assemble((self._clock(), "bright_black"), f"  {line.strip()}"))
 
     def tell(self, name: str, line: str) -> None:
-        """Something about a job."""
+        """Print a line about a job."""
         self._line(Text.assemble((self._clock(), "bright_black"), "  ", (f"{name:<8}", "bold"), f"  {line}"))
 
     def draw(self) -> None:
@@ -60,7 +60,7 @@ class Show:
         self._console.print(Text(line))
 
     def ends(self, evidence: Mapping[str, Evidence], verdicts: Mapping[str, CheckResult]) -> None:
-        """The table that stays."""
+        """Print the final table."""
         self._console.print()
         self._console.print(ends_table(evidence, verdicts))
 
@@ -80,7 +80,7 @@ def console() -> Console:
 
 
 def jobs_table(jobs: Iterable[JobView]) -> RenderableType:
-    """Every job now, with a bar of how far it says it is."""
+    """Every job now, with a bar for its progress."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
     for column, width in (("job", 8), ("state", 9), ("GPUs", 4), ("progress", BAR_WIDTH), ("loss", 6)):
         table.add_column(column, no_wrap=True, width=width)

@@ -1,1 +1,1 @@
-"""What a person sees of jobs, nodes, events and the whole cluster: views in, tables and bars out. Pure."""
+"""Tables and bars of jobs, nodes, events and the whole cluster, drawn from views. Pure."""

@@ -1,4 +1,4 @@
-"""What benchmarks measured: each GPU, its times, and how they compare with the others of its model."""
+"""Results of benchmarks: each GPU, its times, and how they compare with others of its model."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -13,7 +13,7 @@ from services.cli.drawing.look import STATE_STYLES, Look, plain, table
 from services.cli.drawing.nodes import model_text
 from services.cli.words import number
 
-ALIKE_MIN = 3  # GPUs of one model, for the middle one to mean anything
+ALIKE_MIN = 3  # GPUs of one model, for a meaningful median
 
 
 class Benched(Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ def _time(seconds: float) -> str:
 
 
 def _of_median(one: Benched, found: Measurement, benched: Sequence[Benched]) -> str:
-    """`1.21x compute, 1.00x memory`: against those of its model that were measured now; nothing where they are few."""
+    """`1.21x compute, 1.00x memory`: against the GPUs of its model that were measured now; empty if they are few."""
     alike = [other.measurement for other in benched if _model(other) == _model(one)]
     known = [measurement for measurement in alike if measurement is not None]
     if len(known) < ALIKE_MIN:

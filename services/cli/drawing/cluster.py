@@ -1,4 +1,4 @@
-"""`weft top`: the whole cluster on one screen, its nodes with who holds each GPU, and the queue."""
+"""`weft top`: the whole cluster on one screen: its nodes, the job on each GPU, and the queue."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -24,7 +24,7 @@ _FIXED_ROWS = 7  # title, blank, heading, blank, heading, blank, footer
 def cluster_screen(
     view: ClusterView, look: Look, *, ended: Sequence[JobView] = (), height: int | None = None, note: str = ""
 ) -> RenderableType:
-    """Everything at once; `height` rows at most, where it is a screen. `ended` are jobs that were over lately."""
+    """The whole screen; `height` rows at most, if it is a terminal. `ended`: jobs that ended lately."""
     jobs = [*view.running, *view.queued, *ended]
     rows = _rows(len(view.nodes), len(jobs), height)
     shown_jobs = jobs[: rows[1]]
@@ -42,7 +42,7 @@ def cluster_screen(
 
 
 def _rows(nodes: int, jobs: int, height: int | None) -> tuple[int, int]:
-    """How many rows nodes and jobs get: what one does not need is the other's."""
+    """How many rows nodes and jobs get: rows that one does not need go to the other."""
     if height is None:
         return nodes, jobs
     room = max(4, height - _FIXED_ROWS)
@@ -78,7 +78,7 @@ def _jobs(jobs: Sequence[JobView], view: ClusterView, look: Look) -> RenderableT
 
 
 def _jobs_in_all(view: ClusterView) -> int:
-    """More than are listed, in a long queue."""
+    """The number of jobs; a long queue has more than the list."""
     return max(sum(view.states.values()), len(view.running) + len(view.queued))
 
 
@@ -115,7 +115,7 @@ def _name(node: NodeView) -> Text:
 
 
 def _room_for_gpus(nodes: Sequence[NodeView], look: Look) -> int:
-    """What is left of the width for one node's GPUs."""
+    """The width that is left for one node's GPUs."""
     beside = max(_name(node).cell_len + _gpu_sum(node).cell_len for node in nodes)
     loads = max(len(_cpus_text(node)) + len(_memory_text(node)) for node in nodes)
     return look.width - beside - loads - (0 if look.narrow else 2 * (_BAR + 1)) - 10
@@ -156,7 +156,7 @@ def _gpus_in_words(node: NodeView) -> str:
 
 
 def _gpu_sum(node: NodeView) -> Text:
-    """`3/4 emulated GPU 62%`: held, of what, and how busy where that is known."""
+    """`3/4 emulated GPU 62%`: held, in all, and how busy if that is known."""
     if not node.gpus:
         return Text("no GPU", "dim")
     models = {model_text(gpu.model, emulated=gpu.emulated) for gpu in node.gpus}
@@ -167,7 +167,7 @@ def _gpu_sum(node: NodeView) -> Text:
 
 
 def _load(used: float | None, given: float, most: float, look: Look, *, text: str) -> Text:
-    """What is used, brightly, before what is given to jobs; in words where there is no room."""
+    """A bar of the used part, bright, and the part that jobs hold; in words if there is no room."""
     if not look.bars or look.narrow:
         return Text(text)
     most = most or 1.0

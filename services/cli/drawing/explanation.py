@@ -1,4 +1,4 @@
-"""Why a job waits or why it is where it is: the sentence first, then the numbers, then who holds what it needs."""
+"""Why a job waits or why it is where it is: the sentence first, then the numbers, then the jobs that hold its GPUs."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,7 +13,7 @@ from services.cli.drawing.look import Look, plain, state_text, table
 from services.cli.failure import LastWords
 from services.cli.words import clean, count, number, span
 
-# Numbers that the sentence tells better.
+# Numbers that the sentence has already.
 _IN_THE_SENTENCE = frozenset(
     {"not_before", "attempts", "ahead", "replicas_wanted", "gpus_wanted", "gpus_free", "gpus_free_max"}
     | {"replicas_that_fit", "gpus_occupied", "nodes_closed", "gpus_asked", "gpus_on_largest_node", "gpus_in_pool"}
@@ -47,7 +47,7 @@ def _stopped(told: Explanation) -> str:
 
 
 def _drains(told: Explanation, look: Look) -> list[str]:
-    """Who drained nodes that have room for it, and when."""
+    """The drained nodes that have room for it, with the author and the time of each drain."""
     return [
         f"{clean(each.node_id)} was drained{f' by {clean(each.by)}' if each.by else ''} at {look.clock(each.since)}"
         for each in told.closed
@@ -56,7 +56,7 @@ def _drains(told: Explanation, look: Look) -> list[str]:
 
 
 def _numbers(told: Explanation) -> str:
-    """In words, without those that the sentence tells better."""
+    """The numbers in words, without those that the sentence has already."""
     numbers = {name: value for name, value in told.numbers.items() if name not in _IN_THE_SENTENCE}
     parts = _place(numbers)
     parts += [f"{clean(name).replace('_', ' ')} {number(value)}" for name, value in numbers.items()]
@@ -64,7 +64,7 @@ def _numbers(told: Explanation) -> str:
 
 
 def _place(numbers: dict[str, float]) -> list[str]:
-    """What the numbers of a placement say; those that are told are taken out."""
+    """The numbers of a placement in words; they are removed from `numbers`."""
     if not {"nodes", "ranks", "gpus"} <= numbers.keys():
         return []
     nodes, ranks, gpus = (int(numbers.pop(name)) for name in ("nodes", "ranks", "gpus"))
@@ -89,7 +89,7 @@ def _queue(told: Explanation, look: Look) -> str:
 
 
 def _policy(told: Explanation) -> str:
-    """By what the queue is served, as `order+placement+backfill`."""
+    """The policy in force, as `order+placement+backfill`."""
     parts = told.policy.split("+")
     return f"order {parts[0]}, placement {parts[1]}, backfill {parts[2]}" if len(parts) == 3 else ""
 

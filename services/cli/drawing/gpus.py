@@ -1,4 +1,4 @@
-"""GPUs: what each does now, who holds it, how fast it is for each class of jobs, and how sure that is."""
+"""GPUs: the use of each, its job, its score for each class of jobs, and the confidence of the score."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,8 +12,8 @@ from services.cli.drawing.look import Look, fitting, plain, table
 from services.cli.drawing.nodes import holder_text, model_text, score_style
 from services.cli.words import clean, count, number, span
 
-_DROPPED_FIRST = ("KNOWN", "CLOCK", "TEMP", "POWER", "SCORES", "MODEL", "MEMORY")  # where a terminal is narrow
-ORDINARY = frozenset({"idle", "applications-clocks"})  # why clocks are low where nothing is wrong
+_DROPPED_FIRST = ("KNOWN", "CLOCK", "TEMP", "POWER", "SCORES", "MODEL", "MEMORY")  # on a narrow terminal
+ORDINARY = frozenset({"idle", "applications-clocks"})  # harmless reasons for low clocks
 
 
 def table_of_gpus(gpus: Sequence[GpuView], look: Look) -> Table:
@@ -46,13 +46,13 @@ def table_of_gpus(gpus: Sequence[GpuView], look: Look) -> Table:
 
 
 def scores_text(gpu: GpuView) -> Text:
-    """`compute 1.21 · memory 1.00`: what placement goes by, and in colour what is slow."""
+    """`compute 1.21 · memory 1.00`: the scores for placement, slow ones in colour."""
     told = [Text(f"{clean(one.job_class)} {one.believed:.2f}", score_style(one)) for one in gpu.scores]
     return Text(" · ", "dim").join(told) if told else Text("-", "dim")
 
 
 def known_text(gpu: GpuView, look: Look) -> str:
-    """Of the score that is furthest from typical: how sure it is, from how many samples, how old, from where."""
+    """The confidence, the samples, the age and the source of the score that is furthest from typical."""
     if not gpu.scores:
         return "-"
     furthest = max(gpu.scores, key=lambda score: abs(score.score - 1.0))
@@ -69,7 +69,7 @@ def known_text(gpu: GpuView, look: Look) -> str:
 
 
 def worries(gpu: GpuView) -> Text:
-    """What its driver says is wrong, and why its clocks are low where that is not ordinary."""
+    """The driver's error, and why its clocks are low if that is not ordinary."""
     use = gpu.use
     if use is None:
         return Text()

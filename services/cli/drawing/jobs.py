@@ -1,4 +1,4 @@
-"""Jobs as a list, and one job with all that is known of it."""
+"""Jobs as a list, and one job in full."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +57,7 @@ def jobs_table(
     tenants: bool = False,
     screen: bool = False,
 ) -> Table:
-    """One line per job; `tenants` tells whose each is, where several are seen; `silent`: nodes that do not report.
+    """One line per job; `tenants`: with a column of tenants; `silent`: nodes that do not report.
 
     `screen`: never more than one row each, and jobs that hold GPUs carry their colour.
     """
@@ -82,7 +82,7 @@ def jobs_table(
 
 
 def _left_out(jobs: Sequence[JobView], look: Look, *, tenants: bool, screen: bool) -> set[str]:
-    """What a narrow terminal can do without, even where there is room."""
+    """The columns that a narrow terminal leaves out, even if there is room."""
     left_out = set() if tenants else {"TENANT"}
     if look.narrow and not any(job.priority for job in jobs):
         left_out.add("PRIO")
@@ -92,7 +92,7 @@ def _left_out(jobs: Sequence[JobView], look: Look, *, tenants: bool, screen: boo
 
 
 def _name(job: JobView, look: Look) -> Text:
-    """On a terminal as much of it as leaves room for the other columns."""
+    """The job's name, on a terminal cut to leave room for the other columns."""
     name = plain(job.name)
     if look.bars:
         name.truncate(max(12, look.width // 4), overflow="ellipsis")
@@ -112,7 +112,7 @@ def gpus_wanted(job: JobView, emulated: int) -> str:
 
 
 def how_long(job: JobView, look: Look) -> str:
-    """How long it has been in this state; how long it ran, in all its epochs, once it is over."""
+    """How long the job has been in this state; after its end, how long it ran in all its epochs."""
     if job.state.final and job.epoch and job.held_seconds:
         return span(job.held_seconds)
     if job.state.final:
@@ -121,7 +121,7 @@ def how_long(job: JobView, look: Look) -> str:
 
 
 def what_now(job: JobView, look: Look, *, bar_width: int = 16, silent: Mapping[str, float] = NO_SILENCE) -> Text:
-    """The one thing one wants to know of it: why it waits, how far it is, how it ended."""
+    """The most useful fact about the job: why it waits, how far it is, or how it ended."""
     match job.state:
         case JobState.QUEUED:
             return waiting_text(job, look)
@@ -142,7 +142,7 @@ def waiting_text(job: JobView, look: Look) -> Text:
 
 
 def silence_text(nodes: Sequence[str], silent: Mapping[str, float]) -> Text | None:
-    """`node-1 silent for 40s`: what is shown of a job there is as old as that."""
+    """`node-1 silent for 40s`: the shown state of a job there is that old."""
     told = [f"{node} silent for {span(silent[node])}" for node in nodes if node in silent]
     return plain(some(told, 2), "yellow") if told else None
 
@@ -239,7 +239,7 @@ def _facts(job: JobView, look: Look) -> Table:
 
 
 def _fact_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
-    """Each fact that there is, in the order in which one asks for them."""
+    """The facts of a job, the most wanted first."""
     spec = job.spec
     may_stop = "may be pre-empted" if job.preemptible else "is never pre-empted"
     lines = [
@@ -301,7 +301,7 @@ def _spec_lines(spec: JobSpec) -> list[tuple[str, Text]]:
 
 
 def _envelope(tuning: Tuning) -> str:
-    """Whether it may be tuned, and how far; nothing where its pool says."""
+    """Whether the job may be tuned, and how far; empty if the pool's settings apply."""
     parts = [tuning.mode.value] if tuning.mode else []
     parts += [f"at most {cpus_text(tuning.cpus)} in all"] if tuning.cpus is not None else []
     parts += [f"{tuning.memory} of memory each"] if tuning.memory else []
@@ -338,7 +338,7 @@ def _runs_table(runs: Sequence[RunView], look: Look, emulated: Emulated) -> Tabl
 
 
 def held_gpus(run: RunView, emulated: Emulated) -> str:
-    """`0-1 emulated`: which, and that they are no hardware."""
+    """`0-1 emulated`: the indexes, and whether the GPUs are emulated."""
     if not run.gpus:
         return "-"
     fake = sum(emulated.get((run.node_id, index), False) for index in run.gpus)

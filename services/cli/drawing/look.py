@@ -1,4 +1,4 @@
-"""What every drawing shares: when it is, how it may look, and the bars, names and state words in it."""
+"""What every drawing shares: the time, the colours, and bars, names and state words."""
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ STATE_STYLES = {
     JobState.FAILED: "bold red",
     JobState.CANCELLED: "dim",
 }
-# Colours that jobs are told apart by, with black text on them; red and yellow are kept for what is wrong or waits.
+# Colours of jobs, with black text on them; red and yellow are kept for errors and waiting.
 JOB_COLOURS = ("#7aa2f7", "#9ece6a", "#bb9af7", "#7dcfff", "#e0af68", "#73daca", "#f7a8c4", "#b4c0e8")
 
 FULL, HALF, EMPTY = "━", "╸", "─"
@@ -39,7 +39,7 @@ WIDE = 100  # columns of a terminal from which on there is room for everything
 
 
 class Look(Struct, frozen=True, kw_only=True):
-    """`bars`: it is a terminal, where bars and colours help; else the same in words, to search and cut."""
+    """The look of an output. `bars`: bars and colours, for a terminal; else the same in words, for search and cut."""
 
     now: float
     width: int = 120
@@ -78,7 +78,7 @@ def table(*columns: str, look: Look, right: Iterable[str] = (), flexible: str = 
 
 
 def fitting(cells: Mapping[str, Sequence[Text | str]], look: Look, *, drop: Sequence[str], flexible: str) -> list[str]:
-    """The columns that a terminal has room for, without as many of `drop` as are too many; a pipe has room for all."""
+    """The columns that fit, without as many of `drop` as are necessary; a pipe has room for all."""
     shown = list(cells)
 
     def width(title: str) -> int:
@@ -94,7 +94,7 @@ def fitting(cells: Mapping[str, Sequence[Text | str]], look: Look, *, drop: Sequ
 
 
 def plain(text: str, style: str = "") -> Text:
-    """Somebody's text as it is: no markup in it is obeyed."""
+    """A text as it is: markup in it has no effect."""
     return Text(clean(text), style=style)
 
 
@@ -103,12 +103,12 @@ def state_text(state: JobState) -> Text:
 
 
 def job_colour(job_id: str) -> str:
-    """The same job has the same colour everywhere."""
+    """The colour of a job, the same everywhere."""
     return JOB_COLOURS[zlib.crc32(job_id.encode()) % len(JOB_COLOURS)]
 
 
 def bar(part: float, width: int, *, style: str = "green", behind: float = 0.0, behind_style: str = "green dim") -> Text:
-    """`part` (0–1) of `width` filled; behind it, fainter, what is given but not used."""
+    """A bar with `part` (0–1) of `width` filled; behind it, fainter, the part that is held but not used."""
     halves = round(2 * width * min(1.0, max(0.0, part)))
     filled = FULL * (halves // 2) + (HALF if halves % 2 else "")
     given = FULL * max(0, round(width * min(1.0, behind)) - len(filled))
@@ -117,7 +117,7 @@ def bar(part: float, width: int, *, style: str = "green", behind: float = 0.0, b
 
 
 def done_part(progress: dict[str, float]) -> float | None:
-    """How much of it is done, 0–1, if the job says what there is to do."""
+    """The part of the job that is done, 0–1, if the job reports its number of steps."""
     found = _step_of(progress)
     if found is None or found[1] is None or found[1] <= 0:
         return None
@@ -125,7 +125,7 @@ def done_part(progress: dict[str, float]) -> float | None:
 
 
 def progress_text(progress: dict[str, float], look: Look, *, width: int = 16) -> Text:
-    """`━━━━━━───  40 % 120/300 loss 0.31`; nothing if the job told nothing."""
+    """`━━━━━━───  40 % 120/300 loss 0.31`; empty without progress."""
     text = Text()
     part = done_part(progress)
     if part is not None:
@@ -143,7 +143,7 @@ def progress_text(progress: dict[str, float], look: Look, *, width: int = 16) ->
 
 
 def other_progress(progress: dict[str, float]) -> str:
-    """What the job told beside its step and its loss."""
+    """The job's progress besides its step and its loss."""
     shown = {"loss", *_STEPS, *(total for totals in _TOTALS.values() for total in totals)}
     return " ".join(f"{clean(key)}={number(value)}" for key, value in progress.items() if key not in shown)
 

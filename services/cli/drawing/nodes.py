@@ -1,4 +1,4 @@
-"""Nodes and their GPUs: what there is, who holds it, and how it is used."""
+"""Nodes and their GPUs: capacity, jobs and use."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -15,7 +15,7 @@ from services.cli.words import ago, clean, number, some, span
 T = TypeVar("T")
 
 _FREE_PART_MIN = 0.02
-_SLOW = 0.05  # by so much of the typical time slower is shown as slow
+_SLOW = 0.05  # slower than typical by this part is shown as slow
 
 
 def nodes_table(nodes: Sequence[NodeView], look: Look) -> Table:
@@ -37,7 +37,7 @@ def nodes_table(nodes: Sequence[NodeView], look: Look) -> Table:
 
 
 def gpus_table(nodes: Sequence[NodeView], look: Look) -> Table:
-    """Each GPU of these nodes, and who holds it."""
+    """Each GPU of these nodes, and its job."""
     columns: dict[str, Callable[[tuple[NodeView, GpuView]], Text | str]] = {
         "NODE": lambda each: plain(each[0].id),
         "GPU": lambda each: number(each[1].index),
@@ -57,7 +57,7 @@ def _table_of(
     drop: Sequence[str],
     gives: str,
 ) -> Table:
-    """A row for each; where the terminal is narrow, without as many columns of `drop` as are too many."""
+    """A row for each node; on a narrow terminal without as many columns of `drop` as are necessary."""
     cells = {title: [cell(each) for each in things] for title, cell in columns.items()}
     shown = fitting(cells, look, drop=drop, flexible=gives)
     made = table(*shown, look=look, right=("GPU",), flexible=gives)
@@ -113,7 +113,7 @@ def held(node: NodeView) -> int:
 
 
 def gpus_text(gpus: Sequence[GpuView]) -> str:
-    """`8 x H100`, `4 x Emulated GPU`: by model, and what is emulated is called so."""
+    """`8 x H100`, `4 x Emulated GPU`: GPUs by model; emulated ones are named so."""
     models: dict[str, int] = {}
     for gpu in gpus:
         model = model_text(gpu.model, emulated=gpu.emulated)
@@ -127,7 +127,7 @@ def model_text(model: str, *, emulated: bool) -> str:
 
 
 def full_disks(nodes: Sequence[NodeView]) -> list[str]:
-    """Which nodes have almost nothing left on the disk of their runs and logs."""
+    """The nodes whose disk of runs and logs is almost full."""
     full = [node.id for node in nodes if node.use and node.use.disk_total and _free_part(node.use) < _FREE_PART_MIN]
     return [f"the disk of the runs is full on {some(full)}: jobs there cannot write, and none starts"] if full else []
 
@@ -137,7 +137,7 @@ def _free_part(use: HostSample) -> float:
 
 
 def not_enforced(nodes: Sequence[NodeView]) -> list[str]:
-    """What nodes cannot hold jobs to, a line for all nodes of which it is the same."""
+    """The limits that nodes cannot enforce, one line for all nodes with the same."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for node in nodes:
         if node.not_enforced:

@@ -40,8 +40,8 @@ def happened_at(event: EventView) -> float:
 def story_table(
     events: Sequence[EventView], look: Look, *, start: float, emulated: Emulated, names: Mapping[str, str] = NO_NAMES
 ) -> Table:
-    """Every event of a job: when, how long after it was submitted, what, why, and who made it so (`names`: of jobs)."""
-    last = ("WHY", "BY") if look.bars else ("BY", "WHY")  # in a pipe nothing stands behind what may be long
+    """Every event of a job: when, how long after the submission, what, why, and by whose action (`names`: of jobs)."""
+    last = ("WHY", "BY") if look.bars else ("BY", "WHY")  # in a pipe the long column comes last
     made = table("TIME", "AFTER", "EVENT", "EPOCH", *last, look=look, right=("AFTER", "EPOCH"), flexible="WHY")
     for event in events:
         why = _why(event, places=_gpus(event.data.placement, emulated))
@@ -57,13 +57,13 @@ def story_table(
 
 
 def _by(event: EventView, names: Mapping[str, str]) -> str:
-    """`bert (j-bbbbbbbbbb)`, where the job that made it so is known by name."""
+    """`bert (j-bbbbbbbbbb)`, if the causing job's name is known."""
     by = event.data.cause.by if event.data.cause else ""
     return f"{names[by]} ({by})" if by in names else by
 
 
 def event_line(event: EventView, look: Look, *, named: bool = True) -> Text:
-    """One event of any job or node, in one line; `named` tells of which."""
+    """One event of any job or node, in one line; `named`: with its subject."""
     what = happened(event)
     parts = [Text(look.clock(happened_at(event)), "dim")]
     if named:
@@ -80,7 +80,7 @@ def _name(event: EventView) -> Text:
 
 
 def _why(event: EventView, *, places: str) -> Text:
-    """The cause as a code and a sentence, with what a step brought with it: a place, an exit status."""
+    """The cause as a code and a sentence, with the details of the step: a place, an exit status."""
     data, cause = event.data, event.data.cause
     if cause is None:
         return plain(data.sentence)
@@ -93,7 +93,7 @@ def _why(event: EventView, *, places: str) -> Text:
 
 
 def _numbers(cause: Cause) -> str:
-    """Where no sentence tells them; `weft explain` tells all of them."""
+    """The numbers that no sentence has; `weft explain` shows all of them."""
     if cause.sentence:
         return ""
     return ", ".join(f"{name.replace('_', ' ')} {number(value)}" for name, value in cause.numbers.items())
@@ -105,7 +105,7 @@ def _nodes(placement: Placement | None) -> str:
 
 
 def _gpus(placement: Placement | None, emulated: Emulated) -> str:
-    """`node-1 emulated GPU 0-1`: for who knows which GPUs are no hardware."""
+    """`node-1 emulated GPU 0-1`: the GPUs of a placement; `emulated`: which of them are no hardware."""
     held = []
     for each in placement.allocations if placement else ():
         fake = each.gpus and all(emulated.get((each.node_id, index), False) for index in each.gpus)

@@ -1,4 +1,4 @@
-"""Tenants: what each has taken of what it may take."""
+"""Tenants: the use of each against its limits."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from services.cli.words import ago
 
 
 def tenant_table(tenants: Sequence[TenantView], look: Look) -> Table:
-    """A limit that an administrator chose, and is not the default, has a star."""
+    """One line per tenant; a limit that an administrator has set has a star."""
     made = table("TENANT", "JOBS", "SPECIFICATIONS", "PRIORITY", "UNPREEMPTIBLE", "CREATED", look=look)
     for tenant in tenants:
         jobs = f"{tenant.jobs_open} of {tenant.jobs_open_max}"

@@ -1,4 +1,4 @@
-"""Tokens: whose they are and whether they are still used, never the tokens themselves."""
+"""Tokens: the tenant and the last use of each, never the tokens themselves."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""How fast a job goes on, what holds it back, what it has against what it asked for, how fast it was at other sizes."""
+"""A job's pace, its verdicts, its present limits against those it asked for, and its speed at other sizes."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ UNUSED = "over-provisioned"
 
 
 def tuning_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
-    """Facts of a job, in the order in which one asks for them."""
+    """Facts of a job, the most wanted first."""
     lines: list[tuple[str, Text]] = []
     paces = [run.pace for run in job.runs if run.pace is not None]
     if paces:
@@ -32,18 +32,18 @@ def tuning_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
 
 
 def told_once(verdicts: Sequence[RankVerdict]) -> list[RankVerdict]:
-    """Without those of ranks that say what is said of the whole job."""
+    """Verdicts without those of ranks that repeat the whole job's."""
     whole = {(one.code, one.sentence) for one in verdicts if one.rank < 0}
     return [one for one in verdicts if one.rank < 0 or (one.code, one.sentence) not in whole]
 
 
 def _holds(verdict: RankVerdict) -> str:
-    """What a verdict is about: not each tells of something that holds a job back."""
+    """The words before a verdict: not every verdict holds a job back."""
     return {WELL: "tuner says", UNUSED: "leaves unused"}.get(verdict.code, "held back by")
 
 
 def pace_text(paces: Sequence[Pace]) -> str:
-    """Of all ranks: as many steps a second as the slowest makes, and the samples of all together."""
+    """The pace of all ranks: the slowest rank's steps a second, and the samples of all together."""
     slowest = min(paces, key=lambda pace: pace.steps_rate)
     parts = [f"{number(slowest.steps_rate)} steps/s"]
     samples = [pace.samples_rate for pace in paces if pace.samples_rate is not None]

@@ -6,8 +6,8 @@
         ...  # cluster.url, cluster.token
 
 Errors: LocalError
-        ├── AlreadyRunsError    another process runs the cluster of this home; `state` says where
-        └── StartFailedError    a service or server did not come up; says which, with the last lines of its log
+        ├── AlreadyRunsError    another process runs the cluster of this home; `state` has its address
+        └── StartFailedError    a service or server did not come up; names it, with the last lines of its log
 """
 
 from services.cli.local.cluster import LocalCluster, running

@@ -32,7 +32,7 @@ PATIENCE_SECONDS = {Stage.CONTROL: 15.0, Stage.NODE: 75.0, Stage.SCHEDULER: 15.0
 
 
 class LocalCluster:
-    """`tell` hears one line for each thing a person may want to know."""
+    """`tell` is called with each line for the person at the terminal."""
 
     def __init__(self, home: ClusterHome, options: Options, *, tell: Callable[[str], None] = lambda line: None) -> None:
         self.home = home
@@ -54,7 +54,7 @@ class LocalCluster:
 
     @property
     def postgres_folder(self) -> Path | None:
-        """Where the data of its own Postgres are; None where another Postgres is used."""
+        """The data folder of its own Postgres; None if another Postgres is used."""
         return None if self.options.pg_dsn else servers.postgres_folder(self.home.root)
 
     @property
@@ -63,7 +63,7 @@ class LocalCluster:
         return {process.service.name: process.pid for process in self._processes if process.pid}
 
     async def start(self) -> None:
-        """Return when it is ready. Raises AlreadyRunsError, StartFailedError; then nothing of it is left."""
+        """Return when it is ready. Raises AlreadyRunsError, StartFailedError; then no process of it is left."""
         self.home.make()
         self.home.take()
         try:
@@ -115,7 +115,7 @@ class LocalCluster:
         self._keeper = asyncio.create_task(self._keep_servers())
 
     async def _keep_servers(self) -> None:
-        """Start a server of ours again that died, on its old port and data; the services wait for it."""
+        """Restart a server of ours that died, on its old port and data; the services wait for it."""
         while True:
             await asyncio.sleep(SERVER_LOOK_SECONDS)
             state = await servers.status(self.home.root)
@@ -187,7 +187,7 @@ async def running(
     erase: bool = False,
     hurry: asyncio.Event | None = None,
 ) -> AsyncIterator[LocalCluster]:
-    """A cluster for as long as the block lasts. `erase`: of its servers' data nothing stays, wherever they were."""
+    """A cluster for as long as the block lasts. `erase`: its servers' data are removed, wherever they are."""
     cluster = LocalCluster(ClusterHome(home), options, tell=tell)
     try:
         await cluster.start()
@@ -201,7 +201,7 @@ async def running(
 
 
 class Stopwatch:
-    """Says what is done and how long it took."""
+    """Prints each stage and its duration."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell

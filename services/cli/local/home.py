@@ -2,11 +2,11 @@
 
 credentials/        every secret (libs.credentials)
 nats/ postgres/     the servers' data, with nats.log, postgres.log and servers.json (libs.servers)
-nodes/<node>/       what an executor keeps of its runs, and their logs
+nodes/<node>/       an executor's home: its runs and their logs
 checkpoints/        each job's own folder, the same on every node
-logs/<service>.log  what the services say
-client.json         where the gateway is and the administrator's token: `weft ps` and the others read it
-cluster.json        who runs the cluster now, and how far it is
+logs/<service>.log  the logs of the services
+client.json         the gateway's address and the administrator's token, for `weft ps` and the other commands
+cluster.json        the process that runs the cluster, and its phase
 up.lock             held as long as it runs: there is never a second one
 """
 
@@ -57,7 +57,7 @@ class ClusterHome:
         return self.logs / f"{service}.log"
 
     def take(self) -> None:
-        """Be the one who runs this home's cluster, until `release` or this process's end."""
+        """Lock the home for this process, until `release` or the end of the process."""
         lock = os.open(self.root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,7 +69,7 @@ class ClusterHome:
         self._lock = lock
 
     def runner(self) -> int | None:
-        """Who took it last."""
+        """The pid of the process that took it last."""
         try:
             return int((self.root / "up.lock").read_text())
         except (FileNotFoundError, ValueError):
@@ -102,7 +102,7 @@ class ClusterHome:
             raise LocalError(f"{path} is not what weft wrote: {error}") from error
 
     def _write(self, name: str, content: Struct) -> None:
-        """All of it or nothing, for our own eyes."""
+        """Write the whole file or nothing, readable by its owner only."""
         unfinished = self.root / f".{name}.unfinished"
         fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:

@@ -1,4 +1,4 @@
-"""What a killed executor may leave: runs that go on without it, and its guard. After the last executor nothing may."""
+"""Ends what a killed executor may leave: its runs and its guard. After the last executor nothing may live on."""
 
 import contextlib
 import fcntl
@@ -14,7 +14,7 @@ GUARD_LOOK_SECONDS = 0.02
 def kill_runs(nodes: Path) -> list[str]:
     """Kill every run that still lives below these executors' homes; returns their names.
 
-    A run's leader holds the lock of the file that its pid is written in, so the pid is its own and no stranger's.
+    A run's leader holds a lock on the file with its pid, so the pid is never another process's.
     """
     killed = []
     for file in sorted(nodes.glob("*/runs/*/pid")):
@@ -27,7 +27,7 @@ def kill_runs(nodes: Path) -> list[str]:
 
 
 def living_runs(nodes: Path) -> list[int]:
-    """The leaders of the runs that live."""
+    """The leaders of the living runs."""
     leaders = (_leader(file) for file in nodes.glob("*/runs/*/pid"))
     return [pid for pid in leaders if pid is not None]
 
@@ -54,7 +54,7 @@ def _leader(file: Path) -> int | None:
 
 
 def _held(file: Path) -> bool:
-    """Does somebody hold its lock?"""
+    """Whether a process holds its lock."""
     try:
         with file.open("rb") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What a local cluster is made of."""
+"""The options of a local cluster."""
 
 import os
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     @property
     def node_cpus(self) -> float:
-        """An emulated GPU comes with a CPU core for the job that holds it, there or not."""
+        """Each emulated GPU comes with a CPU core for its job, whether the machine has it or not."""
         share = machine_cpus() / self.nodes
         return self.cpus or max(share, 2.0 * self.emulated_gpus)
 
@@ -49,13 +49,13 @@ class Options(Struct, frozen=True, kw_only=True):
         return self.memory or machine_memory() // self.nodes
 
     def in_words(self) -> str:
-        """The cluster in one line, with what it only pretends to have."""
+        """The cluster in one line, with the emulated part of it."""
         gpus = f"{self.emulated_gpus} emulated GPUs" if self.emulated_gpus else "the GPUs of this machine"
         nodes = f"{self.nodes} nodes, each" if self.nodes > 1 else "1 node"
         return f"{nodes} with {gpus}, {cpus_text(self.node_cpus)}, {size_text(self.node_memory)}"
 
     def pretended(self) -> str:
-        """What of it is not there; empty where all is real."""
+        """The emulated part of it; empty if all is real."""
         pretended = ["no hardware is behind an emulated GPU"] if self.emulated_gpus else []
         if self.node_cpus * self.nodes > machine_cpus():
             pretended.append(f"this machine has {cpus_text(machine_cpus())} in all")

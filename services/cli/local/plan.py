@@ -1,4 +1,4 @@
-"""Which processes a local cluster is made of, and the settings of each. Pure."""
+"""The processes of a local cluster, and the settings of each. Pure."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -16,12 +16,12 @@ class Stage(IntEnum):
     """The order of stopping."""
 
     CONTROL = 1  # no new job comes in
-    NODE = 2  # each ends what it runs, and says so
-    SCHEDULER = 3  # which has to hear of it
+    NODE = 2  # each ends its runs, and reports that
+    SCHEDULER = 3  # which takes those reports
 
 
 class Service(Struct, frozen=True, kw_only=True):
-    """One process: what it is called here, its module, its settings but for the port of its probes."""
+    """One process: its name here, its module, its settings except the port of its probes."""
 
     name: str
     module: str

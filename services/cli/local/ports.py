@@ -1,4 +1,4 @@
-"""Ports of this machine that nobody listens on."""
+"""Free ports of this machine."""
 
 import socket
 
@@ -8,7 +8,7 @@ USUAL_PORT = 8470
 
 
 def free_port() -> int:
-    """Any; should another take it before the service does, the service is started again with another."""
+    """Any free port; if another program takes it before the service does, the service is started again with another."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -25,7 +25,7 @@ def is_free(port: int) -> bool:
 
 
 def gateway_port(wanted: int | None) -> int:
-    """The one asked for, which must be free; else the usual one, or any. 0 asks for any."""
+    """The requested port, which must be free; else the usual one, or any. 0 requests any."""
     if wanted is None:
         return USUAL_PORT if is_free(USUAL_PORT) else free_port()
     if wanted and not is_free(wanted):

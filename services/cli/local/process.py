@@ -1,4 +1,4 @@
-"""Keeps one service running: starts it, starts it again when it ends by itself, and ends it when asked."""
+"""Keeps one service running: starts it, restarts it when it ends by itself, and stops it."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from services.cli.local.errors import StartFailedError
 from services.cli.local.plan import Service
 from services.cli.local.ports import free_port
 
-STEADY_SECONDS = 30.0  # who lived so long is not failing at its start
+STEADY_SECONDS = 30.0  # a service that lived this long has not failed at its start
 AGAIN_SECONDS_MAX = 15.0
 TRIES_BEFORE_READY = 3
 PROBE_SECONDS = 0.05  # between two
@@ -49,14 +49,14 @@ class ServiceProcess:
         self._task = asyncio.create_task(self._keep(), name=self.service.name)
 
     async def ready(self) -> None:
-        """Return when it says that it is. Raises StartFailedError when it keeps ending instead."""
+        """Return when its probe is ready. Raises StartFailedError if it keeps ending instead."""
         while not (self.pid and await says_ready(self._admin_port)):
             if self._failures >= TRIES_BEFORE_READY or (self._failures and self._status == STATUS_SETTINGS):
                 raise StartFailedError(f"{self.service.name} does not start", log=self.service.log)
             await asyncio.sleep(PROBE_SECONDS)
 
     async def stop(self, *, patience: float, hurry: asyncio.Event) -> None:
-        """Ask it to end; kill it after `patience` seconds, or as soon as there is a hurry."""
+        """Send SIGTERM; kill it after `patience` seconds, or at once after a second signal."""
         self._patience, self._hurry = patience, hurry
         self._stopping.set()
         if self._task:
@@ -75,7 +75,7 @@ class ServiceProcess:
             await happens(self._stopping.wait(), seconds_max=wait)
 
     async def _run(self) -> str:
-        """Run it once, to its end or until we are stopping; returns how it ended."""
+        """Run it once, to its end or to the stop; returns how it ended."""
         self._admin_port = free_port()
         try:
             process = await self._spawn()
@@ -93,7 +93,7 @@ class ServiceProcess:
             self._set_pid(None)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
-        """In a session of its own: Ctrl-C in our terminal is for us, who end it in order."""
+        """Start it in a session of its own: Ctrl-C reaches this process only, which stops the service in order."""
         with _opened(self.service.log) as log:
             return await asyncio.create_subprocess_exec(
                 *self._command,
@@ -106,7 +106,7 @@ class ServiceProcess:
             )
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
-        """SIGTERM, patience, SIGKILL; nothing for one that has ended."""
+        """SIGTERM, patience, SIGKILL; nothing if it has ended."""
         if process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -128,12 +128,12 @@ class ServiceProcess:
 
 
 def _opened(log: Path) -> IO[bytes]:
-    """For our own eyes: a service may say what is nobody else's business."""
+    """Open its log, readable by the owner only: it may have private details."""
     return open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600))
 
 
 def environment(ours: Mapping[str, str], service: Service, admin_port: int) -> dict[str, str]:
-    """Ours, but for what we were told about Weft: a service gets its own settings, and ends when we do."""
+    """Our environment without Weft's settings: a service gets its own, and ends when this process does."""
     kept = {name: value for name, value in ours.items() if not name.startswith("WEFT_") or name.startswith("WEFT_LOG")}
     parent = {"WEFT_EXIT_WITH_PARENT": str(os.getpid())}
     return {**kept, **service.settings, **parent, service.admin_setting: str(admin_port)}
@@ -154,7 +154,7 @@ async def says_ready(port: int) -> bool:
 
 
 async def happens(event: Awaitable[object], *, seconds_max: float) -> bool:
-    """Whether it comes true in time."""
+    """Whether the awaitable ends in time."""
     try:
         async with asyncio.timeout(seconds_max):
             await event

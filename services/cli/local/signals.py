@@ -1,4 +1,4 @@
-"""Ctrl-C and its kin: the first asks to stop in order, the second is in a hurry."""
+"""Ctrl-C and SIGTERM: the first stops in order, the second at once."""
 
 import asyncio
 import signal
@@ -9,7 +9,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stops:
-    """What the person has asked for so far."""
+    """The signals so far."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -21,7 +21,7 @@ class Stops:
 
 @contextmanager
 def stops_on_signals() -> Iterator[Stops]:
-    """While in the block, signals end nothing by themselves."""
+    """During the block, signals set `Stops` and end nothing by themselves."""
     loop, stops = asyncio.get_running_loop(), Stops()
     for number in SIGNALS:
         loop.add_signal_handler(number, stops.heard)

@@ -1,4 +1,4 @@
-"""The jobs and the cluster that are asked for, read or generated. What is wrong with them is a Complaint."""
+"""The jobs and the cluster of a simulation, read or generated. Mistakes in them are Complaints."""
 
 import argparse
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
 
 
 def _check_source(args: argparse.Namespace) -> None:
-    """Options of the one source say nothing of the other."""
+    """Refuse options of one source together with the other."""
     wrong, source = (
         (("jobs", "rate", "durations"), "--generate") if args.trace is not None else (("format", "limit"), "--trace")
     )

@@ -1,4 +1,4 @@
-"""What can be said to `weft simulate`. An option that was not said is None: a preset may have its own default."""
+"""The options of `weft simulate`. A missing option is None: a preset may have its own default."""
 
 import argparse
 import math

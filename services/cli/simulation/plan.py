@@ -1,4 +1,4 @@
-"""Which runs are asked for: every combination of the orders, placements and backfills that were named."""
+"""The runs to simulate: every combination of the named orders, placements and backfills."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from services.cli.complaint import Complaint
 from services.cli.simulation.options import SEED
 
 ARTIFACT = "pal-artifact"
-# What its rules are, as options say it: the one value of each that does not contradict them.
+# Its rules as options: the one value of each option that agrees with them.
 ARTIFACT_RULES = {
     "order": ["fifo"],
     "backfill": ["none"],
@@ -43,7 +43,7 @@ class Planned(Struct, frozen=True, kw_only=True):
 
 
 def plans_of(args: argparse.Namespace) -> list[Planned]:
-    """The first is what the others are compared with. A Complaint where they make no sense."""
+    """The runs; all are compared with the first. A Complaint if they make no sense."""
     presets: Sequence[str | None] = args.preset or [None]
     for preset in presets:
         if preset is not None and preset not in PRESETS:
@@ -96,7 +96,7 @@ def _rule(name: str) -> str:
 
 
 def world_of(args: argparse.Namespace) -> World:
-    """What was said, and the world's own defaults for the rest."""
+    """The world from the options, with its own defaults for the rest."""
     said = {
         "penalty": args.penalty,
         "rack_penalty": args.rack_penalty,

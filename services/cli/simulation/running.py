@@ -1,4 +1,4 @@
-"""Run what was planned, with a bar on a terminal; Ctrl-C ends it at once."""
+"""Run the plans, with a bar on a terminal; Ctrl-C ends them at once."""
 
 import signal
 import sys
@@ -24,7 +24,7 @@ STEPS = 500  # of a bar: more than a terminal can show
 def outcomes_of(
     plans: Sequence[Planned], workload: Workload, cluster: Cluster, settings: Mapping[str, str], *, bar: bool
 ) -> list[Outcome]:
-    """`settings`: what else is worth telling of each."""
+    """The outcomes of the plans. `settings`: further settings to show with each."""
     found: list[Outcome] = []
     with interruptible(), _bar(shown=bar) as tell_of:
         for place, plan in enumerate(plans, 1):
@@ -66,7 +66,7 @@ def _bar(*, shown: bool) -> Iterator[Callable[[str, int], Tell]]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise where we are: asyncio would wait for the next await, and a simulation has none."""
+    """Let Ctrl-C raise at once: asyncio would wait for the next await, and a simulation has none."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

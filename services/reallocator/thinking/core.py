@@ -346,8 +346,7 @@ def _lean(job: Job) -> tuple[Allocation, ...]:
 
 
 def _worth(wish: _Wish) -> tuple[float, str]:
-    """The key for the best first: predicted gain for what it takes; changes that take nothing come before all
-    others."""
+    """The key for the best first: predicted gain for the room it takes; changes that take none come first."""
     cost = max(wish.proposal.cost, 1e-6)
     return -wish.proposal.gain / cost if wish.proposal.code is CauseCode.UPSCALED else -1e9, wish.case.job.id
 

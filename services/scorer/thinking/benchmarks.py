@@ -16,7 +16,7 @@ from libs.domain.spec import JobSpec
 from libs.messages.signals import GpuSample, GpuScore
 from libs.planning.scores import GpuKey
 from libs.samples.benchmark_job import Measured, benchmark_spec, measured
-from services.scorer.thinking.compared import RESULTS_KEPT, Conditions, Results
+from services.scorer.thinking.benchmark_results import RESULTS_KEPT, Conditions, Results
 
 BUSY = 0.05  # utilisation of a GPU that is in use though no job holds it
 

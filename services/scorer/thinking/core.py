@@ -26,7 +26,7 @@ from services.scorer.thinking.partition import ScorerPeers, owned, owner
 from services.scorer.thinking.readings import SpeedReading, shifted_together
 from services.scorer.thinking.references import ONE_OF_MANY, TOLD_MOST, Alike, Paces, shares
 from services.scorer.thinking.references import sound as sound_pace
-from services.scorer.thinking.standings import MeasuredGpus, Standings, weight_of
+from services.scorer.thinking.scores import MeasuredGpus, Standings, weight_of
 from services.scorer.thinking.throughput import Growth, Throughput
 from services.scorer.thinking.whereabouts import JobKey, Whereabouts
 from services.scorer.thinking.windows import SETTLED_SECONDS, WINDOW_SECONDS, ScoredRun, Unfit
@@ -125,8 +125,7 @@ class Scorer:
         self._hear_of_led()
 
     def _appear(self, new: frozenset[str] = frozenset()) -> None:
-        """Note GPUs as their node reports them: also those without telemetry, and those of `new` nodes before it
-        comes."""
+        """Note GPUs as their node reports them, also without telemetry; of `new` nodes before it comes."""
         for node_id in sorted(self.owned & self._nodes.keys()):
             silent = node_id in new or self.arrivals.heard_at(node_id) is None
             for gpu in self._nodes[node_id].capacity.gpus:

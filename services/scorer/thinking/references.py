@@ -30,8 +30,7 @@ class _Told(Struct):
 
 
 class Paces:
-    """The newest pace on each GPU, by the key of paces that compare. One rank is one GPU here, however many it
-    holds."""
+    """The newest pace on each GPU, by the key of paces that compare. A rank counts as one GPU here."""
 
     def __init__(self) -> None:
         self._by_kind: dict[Alike, dict[GpuKey, _Told]] = {}

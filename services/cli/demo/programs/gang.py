@@ -22,7 +22,7 @@ ANSWER_SECONDS_MAX = 60.0
 
 
 class Gang:
-    """Rank 0 adds up what all say and tells all the sum."""
+    """Rank 0 adds up the values of all ranks and sends the sum to all."""
 
     def __init__(self, rank: int, size: int, address: str, port: int) -> None:
         self.rank, self.size = rank, size

@@ -1,4 +1,4 @@
-"""Trains a small neural network by gradient descent, as a job under Weft: checkpoints, resumes, tells its progress.
+"""Trains a small neural network by gradient descent, as a job under Weft: checkpoints, resumes, reports its progress.
 
 The network (2 inputs, a hidden layer, 1 output) learns to tell two interleaved half-moons apart. Everything follows
 from the seed, so a run that was stopped and resumed ends with exactly the numbers of one that was not.
@@ -80,7 +80,7 @@ def half_moons(count: int, seed: int) -> list[Point]:
 
 
 def save(path: str, step: int, network: Network) -> None:
-    """All of it or nothing: whoever resumes never finds half a checkpoint."""
+    """Write the whole checkpoint or nothing: a resumed run never finds half of one."""
     if not path:
         return
     unfinished = path + ".unfinished"
@@ -103,7 +103,7 @@ def resume(path: str, network: Network) -> int:
 
 
 def tell(step: int, steps: int, loss: float) -> None:
-    """Where Weft reads it, and in the log."""
+    """Report the progress to Weft, and print it into the log."""
     path = os.environ.get("WEFT_PROGRESS")
     if path:
         with open(path, "a") as file:

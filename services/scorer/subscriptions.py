@@ -9,7 +9,7 @@ from libs.service.run import Listen
 Name = tuple[str, str, str]
 
 
-class Ears:
+class NodeSubscriptions:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._open: dict[Name, Subscription] = {}

@@ -87,8 +87,7 @@ class Standings:
             self._touched.discard(place)
 
     def recall(self, scores: Iterable[GpuScore], now: float) -> None:
-        """Take over stored scores, measured by this scorer before a restart or by the scorer that had these GPUs
-        before."""
+        """Take over stored scores, measured before a restart or by the scorer that had these GPUs before."""
         for score in scores:
             standing = self._of((score.node_id, score.gpu_index), score.job_class)
             if standing is None or standing.stored is not None or not _sound(score):
@@ -130,8 +129,7 @@ class Standings:
         self._touched.add(place)
 
     def benchmarked(self, place: GpuKey, job_class: str, ratio: float, at: float, *, weight: float) -> None:
-        """Take in a benchmark's result. The same result counts once, unless the GPUs that it compares with have
-        changed."""
+        """Take in a benchmark's result. The same result counts once, unless the GPUs it compares with changed."""
         standing = self._of(place, job_class)
         if standing is None:
             return

@@ -1,4 +1,4 @@
-"""What came out, as JSON and as a table. Pure: the same runs, the same text."""
+"""The results, as JSON and as a table. Pure: the same runs, the same text."""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,7 +27,7 @@ from libs.simulator.report.compared import (
 )
 from services.cli.drawing.look import Look, plain, table
 
-# What a terminal of 80 columns has room for, and what it is called there.
+# The columns for a terminal of 80 characters, with their names there.
 NARROW = {"JCT mean": "JCT", "JCT p99": "P99", "makespan": "MAKESPAN", "GPUs held": "HELD", "moves": "MOVES"}
 WIDE = 170  # columns of a terminal that has room for all
 
@@ -69,7 +69,7 @@ class RunsTold(Struct, frozen=True):
 
 
 def document(outcomes: Sequence[Outcome]) -> bytes:
-    """One run as it is, several as a list."""
+    """One run as an object, several as a list."""
     told = [run_told(outcome) for outcome in outcomes]
     return msgspec.json.encode(told[0] if len(told) == 1 else RunsTold(told)) + b"\n"
 

@@ -145,8 +145,7 @@ class HandlerQueue:
 
 
 def count_loss(counts: "Counter[str]", what: str, sentence: str) -> None:
-    """Count a lost message; log the first of a kind and then every thousandth, so that a flood does not fill the
-    disk."""
+    """Count a lost message; log the first of a kind and every thousandth: a flood must not fill the disk."""
     counts[what] += 1
     if counts[what] % 1000 == 1:
         logger.warning("%s (%s so far: %d)", sentence, what, counts[what])

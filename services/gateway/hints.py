@@ -1,5 +1,4 @@
-"""Hints to the scheduler and the relay to read the store now. Many submissions make one hint; a lost one costs a
-poll."""
+"""Hints to the scheduler and the relay to read the store now. Many asks make one hint; a lost one costs a poll."""
 
 import asyncio
 import logging
@@ -10,7 +9,7 @@ from libs.messages.asks import AskStored, OutboxFilled
 logger = logging.getLogger(__name__)
 
 
-class Nudges:
+class Hints:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._pools: set[str] = set()
@@ -33,4 +32,4 @@ class Nudges:
                 if outbox:
                     await self._bus.publish(OutboxFilled())
         except BusError as error:
-            logger.info("could not say that something was asked: %s", error)
+            logger.info("a hint was not published: %s", error)
