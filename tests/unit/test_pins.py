@@ -211,7 +211,7 @@ def test_a_drained_node_that_a_pinned_job_waits_for_stays_drained_however_long_i
     w.submit("j-3")
     for _ in range(3):
         w.tick(20.0)
-    assert not w.core.picture.room.is_open("node-1")
+    assert not w.core.picture.pool.room.is_open("node-1")
     placed = [job.placement for job in w.core.picture.jobs.values() if job.placement is not None]
     assert [one.allocations[0].node_id for one in placed] == ["node-2"]
 

@@ -1,6 +1,6 @@
-"""Waiting jobs: who is placed, for whom room is made, for whom room is kept, and why the others go on waiting.
+"""Waiting jobs: which are placed, for which of them others are preempted or nodes reserved, and why the rest wait.
 
-Who is served first, who preempts whom, who may overtake and where a gang goes: all of that is asked of the planning.
+The order, what may overtake, what may be preempted and where a gang goes: all of that is asked of the planning.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ _S, _E, _C = JobState, JobEvent, CauseCode
 
 CACHED_LEAST = 256  # shapes whose answer is kept, besides some for each job that waits
 
-LOOK_AGAIN_SECONDS = 1.0  # between two looks for whom to preempt for the same job
+LOOK_AGAIN_SECONDS = 1.0  # between two looks for jobs to preempt for the same job
 EXPLAINED_MAX = 64  # jobs that are told in one tick why they wait: another tenant's job is placed before the rest
-STAND_AGAIN_SECONDS = 60.0  # between two looks at who has waited so long that the order puts him elsewhere
+STAND_AGAIN_SECONDS = 60.0  # between two looks for jobs that have waited so long that the order puts them elsewhere
 
 Nodes = tuple[str, ...]
 
@@ -47,20 +47,20 @@ class Waiting:
         self._picture = picture
         self._moving = moving
         self.unfinished = False  # there are more jobs to tell why they wait
-        self.reserved: Nodes = ()  # kept for one of those who wait, when it was looked last
-        self._reserved_for = ""
+        self.reserved: Nodes = ()  # nodes kept for one waiting job, in the last walk
+        self._reserved_for = ""  # that job
         self._patience_seconds = patience_seconds
         self._steps_max = steps_max
-        # What did not fit: how often room had grown by then, which nodes were kept for another, and why, once asked.
+        # What did not fit: how often room had grown by then, which nodes were reserved, and why, once asked.
         self._unfit: dict[Shape, tuple[int, Nodes, Cause | None]] = {}
-        self._making_room: dict[str, Clearing] = {}  # what is being cleared for whom
+        self._making_room: dict[str, Clearing] = {}  # by waiting job: the jobs that stop for it
         self._looked_at: dict[str, float] = {}
         self._stood_at = -inf
         self._fits_empty: dict[Shape, bool] = {}
-        self._empty: tuple[int, Room] | None = None  # the pool as if nobody held anything, as of so many changes
+        self._empty: tuple[int, Room] | None = None  # the pool as if no job held anything, as of so many changes
 
     def decide(self, now: float, *, why_not_yet: Cause | None = None) -> list[Step]:
-        """Steps for those who wait. `why_not_yet`: nothing is placed now, and this is why."""
+        """Steps for jobs that wait. `why_not_yet`: nothing is placed now, and this is why."""
         picture = self._picture
         picture.waitlist.end_backoffs(picture.jobs, now)
         picture.waitlist.keep_out(picture.pool.strays.by_job().keys(), picture.jobs, now)
@@ -83,7 +83,7 @@ class Waiting:
                 of_shapes.clear()
 
     def _stand_again(self, now: float) -> None:
-        """Where the order goes by how long one has gone without, it is looked at again from time to time."""
+        """Where the order goes by how long a job has waited, all places are worked out again from time to time."""
         waitlist = self._picture.waitlist
         if waitlist.queue.order is LAS and now >= self._stood_at + STAND_AGAIN_SECONDS:
             self._stood_at = now
@@ -91,7 +91,8 @@ class Waiting:
                 waitlist.stand(job, now)
 
     def _put_off(self, cause: Cause, now: float) -> list[Step]:
-        """Say why nothing is placed, to whom nothing was said yet; to all where it is for long. All are told again."""
+        """Tell the jobs that were told nothing yet why nothing is placed, and where that is for long tell all of them.
+        All are told again later."""
         steps: list[Step] = []
         for job_id in sorted(self._picture.waitlist.unexplained):
             if len(steps) >= self._steps_max:
@@ -149,7 +150,7 @@ class Waiting:
         return steps
 
     def _find(self, job_id: str, shape: Shape) -> Place | None:
-        """Ask the room; what did not fit need not be asked again until something was given back."""
+        """Look in the room; a shape that did not fit is not looked for again until something was given back."""
         room = self._picture.pool.room
         known = self._unfit.get(shape)
         if known is not None and known[:2] == (room.grown, self.reserved):
@@ -160,7 +161,7 @@ class Waiting:
         return found
 
     def _would_fit_empty(self, shape: Shape) -> bool:
-        """If nobody held anything, on all nodes that were ever heard of. Who would not is in nobody's way."""
+        """If no job held anything, on all nodes, lost ones too. A job that would not fit then is in nobody's way."""
         picture = self._picture
         if self._empty is None or self._empty[0] != picture.pool.changes:
             self._empty = (picture.pool.changes, empty_room(picture.pool.nodes.values()))
@@ -199,7 +200,7 @@ class Waiting:
         return steps + picture.go(job, _E.WAITING, cause, now)
 
     def _leaving_for(self, job: Job) -> list[Job]:
-        """Who gives way for `job` and has not gone yet. One that came back meanwhile is no longer leaving."""
+        """The jobs that stop for `job` and have not gone yet."""
         clearing = self._making_room.get(job.id)
         asked = [self._picture.jobs.get(victim.job_id) for victim in clearing.victims] if clearing else []
         return [held for held in asked if held is not None and held.state is _S.STOPPING]
@@ -282,7 +283,7 @@ class _Causes:
 
 
 def _enough(shape: Shape, willing: Sequence[Holder], *, free: int) -> bool:
-    """Have they as many GPUs as are wanted? None of them at all is never enough: it did not fit without."""
+    """Have they as many GPUs as are wanted? No jobs are never enough: the shape did not fit without them."""
     missing = gpus_least(shape) - free
     for holder in willing:
         missing -= sum(len(allocation.gpus) for allocation in holder.allocations)
