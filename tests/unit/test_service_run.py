@@ -41,7 +41,9 @@ async def during(seconds: float, stop: asyncio.Event, service: Awaitable[None]) 
     await service
 
 
-def beats(seconds: float, *, until: float, wake_at: tuple[float, ...] = (), takes: float = 0.0) -> list[float]:
+def beats(
+    seconds: float, *, until: float, wake_at: tuple[float, ...] = (), takes: float = 0.0, rest: float = 0.0
+) -> list[float]:
     """When a loop beat."""
     beaten: list[float] = []
 
@@ -54,10 +56,11 @@ def beats(seconds: float, *, until: float, wake_at: tuple[float, ...] = (), take
             beaten.append(now())
             await asyncio.sleep(takes)
 
-        await during(until, stop, serve("test", bus=MemoryBus(), stop=stop, loops=[Every(seconds, beat, wake)]))
+        loop = Every(seconds, beat, wake, rest=rest)
+        await during(until, stop, serve("test", bus=MemoryBus(), stop=stop, loops=[loop]))
 
     run_virtually(program())
-    return beaten
+    return [round(at, 6) for at in beaten]
 
 
 def test_a_loop_beats_at_its_own_pace() -> None:
@@ -70,6 +73,13 @@ def test_a_loop_that_is_woken_beats_at_once() -> None:
 
 def test_a_loop_woken_in_the_middle_of_a_beat_beats_again() -> None:
     assert beats(10, until=15, wake_at=(1,), takes=2) == [0, 2, 14]
+
+
+def test_a_loop_that_rests_is_woken_only_after_a_part_of_what_its_beat_took() -> None:
+    woken = tuple(n / 100 for n in range(1, 21))
+    assert beats(10, until=1, wake_at=woken, takes=0.04, rest=0.5) == [0, 0.06, 0.12, 0.18, 0.24]
+    assert beats(10, until=1, wake_at=(0.5,), takes=0.04, rest=0.5) == [0, 0.5]  # a rest that is over delays nothing
+    assert beats(10, until=6, wake_at=(1, 2.5), takes=2, rest=4) == [0, 2.1, 4.2]  # at most REST_SECONDS_MAX
 
 
 def test_a_loop_ends_between_beats_and_not_within_one() -> None:
