@@ -136,7 +136,7 @@ async def test_without_a_token_nothing_is_submitted_and_results_are_read(cluster
     async with PostgresStore.connect(
         dsn, password=lambda: credentials.postgres_password("scorer"), connections=1
     ) as store:
-        measuring = Measuring(bus=NoBus(), store=store, token=None)
+        measuring = Measuring(bus=NoBus(), store=store, token=None, settings=ScorerSettings())
         await measuring.turn(await store.nodes(), (), now=time.time())
     assert measuring.benchmarks.due(time.time()) == []
     assert len(measuring.benchmarks.results()) == 4, "those that a person asked for"
