@@ -1,6 +1,7 @@
 """The executor's folder on its node: what it keeps there and where.
 
 state.json            the executor's own memory (see keeper.py)
+stops                 which runs were told to stop, while state.json cannot be written (keeper.py)
 lock                  held while an executor runs from here: there is never a second one
 swept                 its time is when the logs were last looked at (retention.py)
 guard guard.json guard.log synced fenced   between the executor and its guard (guard/files.py)

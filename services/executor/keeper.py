@@ -1,13 +1,14 @@
 """What the executor remembers on its node: how often it started, its last good sync, whom it has asked to stop.
 
 The clock of `Memory` counts from boot and never jumps, so what was kept under another boot says nothing: then the last
-good sync is unknown, and no run of that time can be alive either.
+good sync is unknown, and no run of that time can be alive either. Which runs were told to stop stays true.
 """
 
 import errno
 import fcntl
 import logging
 import os
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -16,9 +17,11 @@ from msgspec.structs import replace
 from services.executor.guard.files import FENCED_BYTES, SYNCED_BYTES, Fenced, SavedMemory, Slot, Synced, read_slot
 from services.executor.home import Home
 from services.executor.runs import RunKey
-from services.executor.thinking.core import Memory
+from services.executor.thinking.core import Memory, Stop
 
 logger = logging.getLogger(__name__)
+
+STOPS_BYTES = 1 << 16
 
 
 class HomeTakenError(Exception):
@@ -72,6 +75,8 @@ class FileKeeper:
         self.boot_id = boot_id
         self.incarnation = max(kept.incarnation + 1, int(now))
         self._synced = Slot(home.root / "synced", SYNCED_BYTES)
+        self._spare = _slot(home.root / "stops", STOPS_BYTES)
+        self._spared: tuple[Stop, ...] = ()  # what it holds
         self.memory = self._newest(kept)
         self._tell_guard()
         self._written: Memory | None = None  # what the file holds
@@ -92,15 +97,25 @@ class FileKeeper:
 
     def close(self) -> None:
         self._synced.close()
+        if self._spare is not None:
+            self._spare.close()
         os.close(self._lock)
 
     def _newest(self, kept: SavedMemory) -> Memory:
-        """The time of the last good sync is kept in two places; one of them a full disk does not harm."""
-        memory = kept.memory if kept.boot_id == self.boot_id else kept.memory.after_boot()
+        """The last good sync and the stops are kept in two places; one of the two a full disk does not harm."""
+        memory = self._of_this_boot(kept)
+        spare = self._spare.read(SavedMemory) if self._spare is not None else None
+        if spare is not None:
+            self._spared = spare.memory.stops
+            stops = {stop.key: stop for stop in (*self._of_this_boot(spare).stops, *memory.stops)}
+            memory = replace(memory, stops=tuple(stops[key] for key in sorted(stops)))
         noted = self._synced.read(Synced)
         if noted is None or noted.boot_id != self.boot_id or noted.synced_at is None:
             return memory
         return replace(memory, synced_at=max(noted.synced_at, memory.synced_at or 0.0))
+
+    def _of_this_boot(self, kept: SavedMemory) -> Memory:
+        return kept.memory if kept.boot_id == self.boot_id else kept.memory.after_boot()
 
     def _tell_guard(self) -> None:
         try:
@@ -116,8 +131,22 @@ class FileKeeper:
             if self._written is not None or sync:
                 logger.warning("cannot keep %s: %s", self._path, error)
             self._written = None
+            self._save_stops(self.memory.stops)
         else:
             self._written = self.memory
+            self._save_stops(())
+
+    def _save_stops(self, stops: tuple[Stop, ...]) -> None:
+        """In a place that is there already: a run told to stop is interrupted, also after a restart."""
+        if self._spare is None or stops == self._spared:
+            return
+        spared = SavedMemory(boot_id=self.boot_id, incarnation=self.incarnation, memory=Memory(stops=stops))
+        try:
+            self._spare.write(spared)
+        except OSError as error:
+            logger.warning("cannot keep which runs were told to stop: %s", error)
+        else:
+            self._spared = stops
 
     def _read(self) -> SavedMemory:
         try:
@@ -138,3 +167,12 @@ class FileKeeper:
         finally:
             os.close(fd)
         os.replace(new, self._path)
+
+
+def _slot(path: Path, size: int) -> Slot | None:
+    """None where a full disk has no place for it."""
+    try:
+        return Slot(path, size)
+    except OSError as error:
+        logger.warning("no place for %s: %s", path, error)
+        return None

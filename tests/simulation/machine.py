@@ -52,13 +52,13 @@ class Clock:
 
 
 class Keeper(MemoryKeeper):
-    """What the executor keeps on its disk. When that is full, the time of the last good sync still has its place."""
+    """What the executor keeps on its disk. A full disk still has places for the last good sync and the stops."""
 
     full = False
     ended_by_guard: frozenset[RunKey] = frozenset()
 
     def save(self, memory: Memory) -> None:
-        self.memory = replace(self.memory, synced_at=memory.synced_at) if self.full else memory
+        self.memory = replace(self.memory, synced_at=memory.synced_at, stops=memory.stops) if self.full else memory
 
     def fenced(self) -> frozenset[RunKey]:
         return self.ended_by_guard

@@ -138,7 +138,10 @@ def test_a_home_has_one_executor_at_a_time(tmp_path: Path) -> None:
     FileKeeper(Home(tmp_path), boot_id="a", now=1.0).close()
 
 
-def test_the_last_sync_outlives_an_executor_also_where_the_rest_of_its_memory_cannot_be_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("boot_id", ["a", "b"])
+def test_the_last_sync_and_the_stops_outlive_an_executor_also_where_the_rest_of_its_memory_cannot_be_kept(
+    boot_id: str, tmp_path: Path
+) -> None:
     home = Home(tmp_path)
     stop = Stop(key=RunKey("job-1", 1, 0), kill_at=9.0)
     keeper = FileKeeper(home, boot_id="a", now=1.0)
@@ -147,9 +150,14 @@ def test_the_last_sync_outlives_an_executor_also_where_the_rest_of_its_memory_ca
     assert keeper.memory == Memory(synced_at=5.0, stops=(stop,))
     keeper.close()
     (tmp_path / "state.json.new").rmdir()
-    later = FileKeeper(home, boot_id="a", now=2.0)
-    assert later.memory == Memory(synced_at=5.0)
+    later = FileKeeper(home, boot_id=boot_id, now=2.0)
+    kept = Memory(synced_at=5.0, stops=(stop,))
+    assert later.memory == (kept if boot_id == "a" else kept.after_boot())
+    later.save(Memory())
     later.close()
+    last = FileKeeper(home, boot_id=boot_id, now=3.0)
+    assert last.memory.stops == ()
+    last.close()
 
 
 @pytest.mark.parametrize("text", ["job-1-2-0", "a-b-c-10-3"])
