@@ -78,8 +78,8 @@ async def test_an_executor_without_nats_ends_what_it_adopted(
         assert await first.wait() == 0
         assert "saved" not in log.read_text()
         async with executor(server, home, **short):
-            await until(lambda: "saved" in log.read_text())
-            assert 3 < time.monotonic() - began < 12
+            await until(lambda: "saved" in log.read_text(), seconds_max=30)
+            assert 3 < time.monotonic() - began < 30
 
 
 async def test_a_second_executor_in_one_home_is_turned_away(
