@@ -7,19 +7,9 @@ from random import Random
 
 import pytest
 
-from libs.profiles import (
-    MeasuredRuns,
-    Profile,
-    ProfiledGpu,
-    ProfileError,
-    Seat,
-    artifact_profile,
-    cluster_profile,
-    read_profile,
-    read_runs,
-    scores_for,
-)
+from libs.profiles import Profile, ProfiledGpu, ProfileError, read_profile, scores_for
 from tests.support.data import measured
+from tests.support.measured_runs import MeasuredRuns, Seat, artifact_profile, cluster_profile, read_runs
 
 RUNS = "cabinet,node,device,perf\n"
 
