@@ -28,7 +28,11 @@ def _asked() -> Asked:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults come (default: 60)")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--settle", type=float, default=90.0, help="seconds that jobs get to end after the last fault")
+    parser.add_argument(
+        "--settle",
+        type=float,
+        help="seconds that jobs get to end after the last fault (default: 90, or half of --seconds)",
+    )
     parser.add_argument("--fencing", choices=("on", "off"), default="on", help="off: the audit has to find overlaps")
     parser.add_argument("--enemies", choices=("on", "off"), default="on", help="off: no hostile tenant, no rogue node")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the logs of all services and jobs there")
@@ -38,7 +42,7 @@ def _asked() -> Asked:
     return Asked(
         seconds=found.seconds,
         seed=found.seed,
-        settle=found.settle,
+        settle=max(90.0, found.seconds / 2) if found.settle is None else found.settle,
         fencing=found.fencing == "on",
         enemies=found.enemies == "on",
         keep=found.keep,

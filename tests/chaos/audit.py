@@ -227,8 +227,14 @@ def _orphans(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _interrupted(evidence: Evidence) -> Iterator[Finding]:
-    """The hostile tenant's jobs too: what an interruption is depends on nobody's good will."""
-    for run in [*evidence.runs, *evidence.hostile_runs]:
+    """The hostile tenant's jobs too: what an interruption is depends on nobody's good will.
+
+    A rank that was started again in its epoch, which only a restore may bring about, is as its last run was.
+    """
+    last: dict[tuple[str, int, int], Run] = {}
+    for run in sorted([*evidence.runs, *evidence.hostile_runs], key=lambda run: run.began):
+        last[run.job_id, run.epoch, run.rank] = run
+    for run in last.values():
         job = evidence.jobs.get(run.job_id)
         if run.interrupted and job is not None and job.state is JobState.SUCCEEDED and job.epoch == run.epoch:
             sentence = f"{job.name} succeeded, but {_words(run)} ended because it was told to, its work not done"

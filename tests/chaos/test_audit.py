@@ -131,6 +131,13 @@ def test_an_interrupted_epoch_of_a_job_that_succeeded_later_is_no_fault() -> Non
     assert kinds(evidence(runs, jobs={"j": view(epoch=1)})) == {}
 
 
+def test_an_interrupted_run_that_a_restore_undid_and_that_was_started_again_is_no_fault() -> None:
+    assert kinds(evidence(hostile_runs=[run(0, interrupted=True, last=12.0), run(0, began=21.0, last=30.0)])) == {}
+    assert kinds(evidence(hostile_runs=[run(0, last=12.0), run(0, interrupted=True, began=21.0, last=30.0)])) == {
+        "interrupted": 1
+    }
+
+
 def test_an_interrupted_job_that_was_cancelled_is_no_fault() -> None:
     assert kinds(evidence([run(0, interrupted=True), run(1)], jobs={"j": view(JobState.CANCELLED)})) == {}
 
