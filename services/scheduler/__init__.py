@@ -1,4 +1,4 @@
-"""Decides which waiting job starts where, and takes every job from step to step.
+"""Decides which waiting job starts where, and advances every job from step to step.
 
 Takes: AskStored, NodeReported (and answers it with NodeDesired), GpusScored, ClassesLearnt, OutboxFilled,
        LeadershipTold.

@@ -1,8 +1,8 @@
-"""Where reports and asks come in, are decided on together, and go out as steps, answers and hints.
+"""The desk: takes in reports and asks, has them decided on together, and sends steps, answers and hints.
 
-One turn: gather what came in → decide → commit all steps in one statement → answer. What was decided is said only after
-it is stored; where storing fails, nothing is said, and the core's picture is loaded anew from the store. The journal
-stands between desk and core: what the core was told is stored with the first of the steps that follow from it.
+One turn: gather the input → decide → commit all steps in one statement → answer. A decision is sent out only after it
+is stored; if storing fails, nothing is sent, and the core's picture is loaded anew from the store. The journal stands
+between desk and core: the input of the core is stored with the first of the steps that follow from it.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ from services.scheduler.thinking.pool import NodeChange
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
-ANSWER_SECONDS_MAX = 2.5  # a node waits 3 s; the store is given up after about 5
+ANSWER_SECONDS_MAX = 2.5  # a node waits 3 s; a call of the store fails after about 5
 CLAIM_SECONDS_MAX = 2.0
-SCORES_SECONDS = 30.0  # between two looks for scores that nobody told us of
-SCORES_SLACK_SECONDS = 300.0  # by how much the clocks of scorers may differ from ours
+SCORES_SECONDS = 30.0  # between two reads of scores whose message did not arrive
+SCORES_SLACK_SECONDS = 300.0  # the clocks of scorers may differ from ours by this much
 TOUCH_SECONDS = 10.0
 ADMITTED_MAX = 500
 ASKS_MAX = 100
@@ -41,13 +41,12 @@ STEPS_IN_ONE_COMMIT = 1000
 
 
 class WrongPictureError(Exception):
-    """The store did not take what the core decided: the core must load anew."""
+    """The store refused a decision of the core: the core must load anew."""
 
 
 class _Waiting:
-    """A report whose node waits for its answer. The core is told no more of who answered the node last than whether it
-    was we: the report then names us, and always in the same words. It is not told which answer the node goes by, which
-    decides nothing but the form of the next."""
+    """A report whose node waits for its answer. The core gets the report without `holds`, which affects only the form
+    of the answer. There its `leader` is None unless this leader answered the node last, and then always the same."""
 
     __slots__ = ("answer", "holds", "leader", "report")
 
@@ -58,7 +57,7 @@ class _Waiting:
         self.answer: asyncio.Future[NodeDesired | None] = asyncio.get_running_loop().create_future()
 
     def settle(self, answer: NodeDesired | None) -> None:
-        """The first answer counts; nobody waits for one that comes too late."""
+        """Set the answer. Only the first counts; a later one has no waiting node."""
         if not self.answer.done():
             self.answer.set_result(answer)
 
@@ -89,7 +88,7 @@ class Desk:
         self._answers = Answers()
         self._stand_in = StandIn(pool=core.pool, store=store, clock=clock)
         self._loaded_for = 0
-        self._went_back_at: float | None = None  # when we found out that the store did, until that is settled
+        self._went_back_at: float | None = None  # when we found that the store went back, until that is settled
         self._reports: list[_Waiting] = []
         self._asked = True
         self._polled_at = 0.0
@@ -97,18 +96,18 @@ class Desk:
         self._scores_at = 0.0
         self._told_scores: list[GpuScore] = []
         self._told_classes: list[WorkloadClass] = []
-        self._refused: set[str] = set()  # jobs of which the store refused a step in this turn
-        self._joined: set[str] = set()  # nodes whose scores were not asked for yet
+        self._refused: set[str] = set()  # jobs with a step that the store refused in this turn
+        self._joined: set[str] = set()  # nodes whose scores were not read yet
         self._why_not_hold: str | None = None  # None: the store answers
 
-    # what comes in
+    # input
 
     def asked(self) -> None:
         self._asked = True
         self.wake.set()
 
     def scored(self, scored: GpusScored) -> None:
-        """Taken in with the next turn: in the middle of one, nobody could say what was decided from it."""
+        """Keep new scores for the next turn: in the middle of one, the decisions that they affect would be unknown."""
         if self._leadership.lease is not None:
             self._told_scores += scored.scores
 
@@ -117,7 +116,7 @@ class Desk:
             self._told_classes += learnt.classes
 
     async def report(self, report: NodeReported) -> NodeDesired | None:
-        """Answer a node's report; None leaves it to whoever leads."""
+        """Answer a node's report; None leaves the answer to the leader."""
         if report.pool != self.core.pool:
             return None
         if self._leadership.lease is None:
@@ -130,13 +129,13 @@ class Desk:
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 return await waiting.answer
-        except TimeoutError:  # the turn before waits for a store that does not answer
+        except TimeoutError:  # the current turn waits for a store that does not answer
             return self._hold(report, report.leader)
 
     def _hold(self, report: NodeReported, answered_by: Leader | None) -> NodeDesired | None:
-        """While the store is away: what this leader answered the node last still stands, if that is certain.
+        """The answer while the store is away: hold the last answer, if it is certain that no other leader acts.
 
-        A node that another leader, or none, has answered last is told nothing: what it runs is not ours to say.
+        A node that another leader, or none, answered last gets no answer: its runs are not ours to decide.
         """
         us = self._leadership.leader
         if us is None or HOLD not in report.reads or _if_us(answered_by, us) is None:
@@ -152,7 +151,7 @@ class Desk:
     # one turn
 
     async def turn(self) -> None:
-        """Take in what came, decide, store, say. Does nothing while another leads."""
+        """Take in the input, decide, store, answer. Does nothing while another scheduler leads."""
         self.wake.clear()
         waiting = [one for one in self._reports if not one.answer.done()]
         self._reports = []
@@ -176,12 +175,12 @@ class Desk:
 
     async def _lead(self, lease: Lease, waiting: Sequence[_Waiting]) -> None:
         if self._loaded_for != lease.epoch:
-            await self._leadership.beat()  # a store that was away may have come back as an older one
+            await self._leadership.beat()  # a store that was away may have come back from an older backup
             lease = self._leadership.require()
         lease = await self._mind_the_past(lease, waiting)
         if self._loaded_for != lease.epoch:
             await self._load(lease)
-        now = round(self._clock(), 6)  # as times are stored: what is due now is due now when it is read again
+        now = round(self._clock(), 6)  # the precision of stored times: a time that is due now stays due when read back
         self._journal.begin(now)
         steps: list[Step] = []
         steps += await self._take_in_asks(lease, now)
@@ -213,7 +212,7 @@ class Desk:
         self._tally.show(self.core)
 
     async def _mind_the_past(self, lease: Lease, waiting: Sequence[_Waiting]) -> Lease:
-        """If the store went back in time, lead above what it lost, and wait until nothing of that time runs."""
+        """If the store went back in time, lead above the lost epochs, and wait until no run of the lost time lives."""
         for one in waiting:
             self._leadership.hear(one.leader, of=one.report.node_id)
         if self._leadership.store_went_back:
@@ -226,14 +225,14 @@ class Desk:
             self._went_back_at = self._clock()
         elif self._clock() >= self._went_back_at + self.core.settings.lease_seconds:
             await self._leadership.settle()
-            # What bore the same id as an event of the lost time was taken for a repeat of it, and thrown away.
+            # The stream dropped new events with the id of an event of the lost time as duplicates.
             await self._store.resend(since=self._went_back_at - self.core.settings.lease_seconds)
             self.outbox_filled.set()
             self._went_back_at = None
         return lease
 
     async def trim(self) -> None:
-        """Throw away what is too old of the history, or too much."""
+        """Delete the part of the history beyond its retention, by age or size."""
         lease = self._leadership.lease
         if lease is not None:
             at = self._clock() - self.retention.seconds
@@ -269,7 +268,7 @@ class Desk:
         logger.info("loaded", extra={"pool": pool, "jobs": len(jobs), "nodes": len(nodes)})
 
     async def _take_in_scores(self, now: float) -> None:
-        """What we were told; and what the store has besides: it may be told before we know the node, or never."""
+        """Take in scores and classes from messages and the store: a message may come before its node, or never."""
         told, self._told_scores = self._told_scores, []
         if told:
             self._journal.rescore(told)
@@ -295,7 +294,7 @@ class Desk:
         self._asked, self._polled_at = False, now
         born = await self._store.admit(lease, pool=self.core.pool, limit=ADMITTED_MAX)
         self._journal.admit(born)
-        if len(born) > 1:  # there may be more: a turn admits so many jobs, or so many bytes of specifications
+        if len(born) > 1:  # there may be more: a turn limits the jobs and the bytes of specifications that it admits
             self.asked()
         steps: list[Step] = []
         done: list[int] = []
@@ -303,7 +302,7 @@ class Desk:
         asks = await self._store.asks(pool=self.core.pool, limit=ASKS_MAX)
         for ask in asks:
             if ask.subject_id in decided:
-                self.asked()  # what was decided on it is not stored yet, so the store's picture of it is old
+                self.asked()  # the decision on this subject is not stored yet, so the store has an old state of it
                 continue
             decided.add(ask.subject_id)
             job = None
@@ -312,13 +311,13 @@ class Desk:
                 if job is not None and not job.state.final:
                     if job.version > 1:
                         raise WrongPictureError(f"{job.id} is {job.state} and not known here: another may lead")
-                    self.asked()  # it was submitted a moment ago, and is admitted in the next turn
+                    self.asked()  # the job was submitted a moment ago, and is admitted in the next turn
                     continue
             changes = self.core.picture.pool.unstored
             made = self._journal.ask(ask, now, job=job)
             steps += made
             if not made and self.core.picture.pool.unstored == changes:
-                done.append(ask.id)  # what it asks is so already
+                done.append(ask.id)  # already in the asked state
         if done:
             await self._store.drop_asks(lease, done)
         if len(asks) == ASKS_MAX:
@@ -326,7 +325,7 @@ class Desk:
         return steps
 
     def _take_in_reports(self, waiting: Sequence[_Waiting], steps: list[Step], now: float) -> list[_Waiting]:
-        """Those to be answered: the newest of each node."""
+        """Take in the reports; returns those to answer, the newest of each node."""
         answers: dict[str, _Waiting] = {}
         for one in waiting:
             one.report = structs.replace(one.report, leader=_if_us(one.leader, self._leadership.leader))
@@ -339,11 +338,11 @@ class Desk:
         return list(answers.values())
 
     async def _take(self, lease: Lease, steps: Sequence[Step], record: Record | None, now: float) -> list[bool]:
-        """Take them together; if the store calls one of them unlawful, each by itself: it harms no other job."""
+        """Store steps together; if the store finds one unlawful, each by itself, so that it harms no other job."""
         try:
             taken = await self._store.take(lease, self._changes(steps), record=record)
         except UnlawfulError:
-            if record is not None:  # it was not stored either; alone it harms nothing
+            if record is not None:  # the record was not stored either; alone it harms nothing
                 await self._store.record(lease, record)
                 self._recorded(record)
             return [await self._take_alone(lease, step, now) for step in steps]
@@ -352,9 +351,9 @@ class Desk:
         return taken
 
     async def _take_alone(self, lease: Lease, step: Step, now: float) -> bool:
-        """A step that is unlawful by itself is a fault of its job: that takes another in its place, and nobody else."""
+        """Store one step. If it is unlawful by itself, its job is at fault: another step of that job replaces it."""
         if step.job_id in self._refused:
-            return True  # it was decided on top of a step that is not taken, and falls with it
+            return True  # this step was decided on top of a refused step, and falls with it
         try:
             return (await self._store.take(lease, self._changes([step])))[0]
         except UnlawfulError as error:
@@ -377,7 +376,7 @@ class Desk:
         return [self.core.picture.change_of(step) for step in steps]
 
     async def _save_node(self, lease: Lease, change: NodeChange) -> None:
-        """A node that the store refuses goes on without a row there; that harms no other."""
+        """Store a node. A node that the store refuses goes on without a row there, which harms no other node."""
         try:
             if change.event == "removed":
                 await self._store.remove_node(lease, change.node.id, cause=change.sentence, at=change.at)
@@ -430,7 +429,7 @@ class Desk:
 
 
 def _if_us(heard: Leader | None, us: Leader | None) -> Leader | None:
-    """The same for every report that one leader hears, however often its lease was renewed."""
+    """Our name if `heard` is this leader, else None: the same for every report, however often the lease was renewed."""
     if heard is None or us is None or (heard.pool, heard.epoch, heard.holder) != (us.pool, us.epoch, us.holder):
         return None
     return structs.replace(us, seq=0)

@@ -1,4 +1,4 @@
-"""How long jobs that are over are kept: the leader deletes older ones, a few at a time."""
+"""The retention of ended jobs: the leader deletes older ones, a few at a time."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 FORGET_SECONDS = 60.0
 AT_ONCE = 100  # jobs in one transaction: it takes some milliseconds
-PAUSE_SECONDS = 0.05  # between two, so that deleting takes no more than a part of the database
+PAUSE_SECONDS = 0.05  # between two transactions, so that deleting uses only a part of the database's time
 BATCHES_MAX = 500  # in one turn; the rest is deleted in the next
 
 
@@ -26,7 +26,7 @@ class Forgetting:
         self._kept_seconds = kept_seconds
 
     async def turn(self) -> None:
-        """Delete what is too old. Raises StoreUnavailableError; the next turn goes on from there."""
+        """Delete jobs beyond the retention. Raises StoreUnavailableError; the next turn goes on from there."""
         if self._kept_seconds is None:
             return
         count = 0
@@ -47,4 +47,4 @@ class Forgetting:
         try:
             return await self._store.forget_jobs(lease, before=before, kept_seconds=kept_seconds, limit=AT_ONCE)
         except LeaseLostError:
-            return 0  # the desk finds it out by itself
+            return 0  # the desk finds out by itself

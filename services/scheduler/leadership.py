@@ -1,10 +1,10 @@
 """One scheduler leads a pool; the others stand by. The lease is a row in the store, judged by our own clock.
 
 Wall clocks are never compared: a lease whose `seq` has not moved for `leader_seconds` of our own time is abandoned.
-Safety does not hang on this: every write carries the lease's epoch, and the store refuses a stale one.
+Safety does not depend on this: every write carries the lease's epoch, and the store refuses a stale one.
 
-A lease that somebody was answered by and that the store does not know is of a time that the store has lost: it was
-restored from a backup (docs/decisions/0006-a-store-that-went-back.md).
+If a node was answered under a lease that the store does not know, the store has lost that time: it was restored from
+a backup (docs/decisions/0006-a-store-that-went-back.md).
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from services.scheduler.thinking.peers import Peers
 
 logger = logging.getLogger(__name__)
 
-BELIEVED_AHEAD = 1_000_000  # leaders change seldom: who tells of an epoch further ahead than this is not believed
-BELIEVED_AGAIN_SECONDS = 3600.0  # one node alone must not hold up its pool for ever
+BELIEVED_AHEAD = 1_000_000  # leaders change seldom: a report of an epoch further ahead than this is not believed
+BELIEVED_AGAIN_SECONDS = 3600.0  # between two reports believed of one node: it alone must not hold up its pool for ever
 
 
 def is_lost(heard: Leader, lease: Lease, ended: Mapping[int, Lease]) -> bool:
-    """Does `heard` tell of a time that the store has lost? `ended` are the leaderships before `lease`, by epoch.
+    """Is `heard` a leader of a time that the store has lost? `ended`: the leaderships before `lease`, by epoch.
 
-    Of an epoch of which nothing is known any more, nothing is concluded.
+    Nothing is concluded from an epoch without a known leadership.
     """
     if heard.epoch > lease.epoch:
         return heard.epoch - lease.epoch <= BELIEVED_AHEAD
@@ -48,7 +48,7 @@ class Leadership:
         holds_seconds: float = 0.0,
         connection: Callable[[], Connection | None] = lambda: None,
     ) -> None:
-        """`holds_seconds`: how long nodes may be held while the store is away; `connection`: the bus's present one."""
+        """`holds_seconds`: how long nodes may be held while the store is away; `connection`: that of the bus."""
         self.name = name
         self.holder = holder
         self.leader_seconds = leader_seconds
@@ -57,34 +57,34 @@ class Leadership:
         self._lease: Lease | None = None
         self._sure_until = 0.0
         self._seen: Lease | None = None
-        self._seen_at = 0.0  # when it was first answered
-        self._looked_at: float | None = None  # when the latest look that was answered was sent
+        self._seen_at = 0.0  # when the store first answered with it
+        self._looked_at: float | None = None  # when we sent the latest read of the lease that was answered
         self._ended: dict[int, Lease] = {}
-        self._latest: Leader | None = None  # the latest lease that we saw ourselves, whoever held it
+        self._latest: Leader | None = None  # the latest lease that we saw ourselves, of any holder
         self._above: int | None = None  # the store went back: our lease must be raised above this epoch
         self._believed: dict[str, float] = {}
         self._peers = Peers(pool=name, name=holder, holds_seconds=holds_seconds)
         self._connection = connection
         self._taking = False
-        self._taken: tuple[Lease, float] | None = None  # our lease as we took it, and when
+        self._taken: tuple[Lease, float] | None = None  # our lease as we took it, and the time
         self._pledges = False  # no earlier leader holds a node any more, so the pledge in the store may be ours
-        self.spoken = asyncio.Event()  # set when there is something to tell the others at once
-        self._claimed = asyncio.Event()  # set when a word of ours came back
-        self._turn = asyncio.Lock()  # one call about the lease at a time, so that none hears an older answer last
+        self.spoken = asyncio.Event()  # set when the other schedulers need our message at once
+        self._claimed = asyncio.Event()  # set when a message of ours came back
+        self._turn = asyncio.Lock()  # one call about the lease at a time, so that no older answer is taken in last
 
     @property
     def lease(self) -> Lease | None:
-        """Ours, as far as we can be sure: renewed so lately that nobody can have taken it."""
+        """Our lease, if it was renewed so lately that no other scheduler can have taken it; else None."""
         return self._lease if self._clock() < self._sure_until else None
 
     @property
     def leader(self) -> Leader | None:
-        """How we name ourselves to those whom we answer."""
+        """Our name in the answers to nodes."""
         return None if self._lease is None else _named(self._lease)
 
     @property
     def abandoned(self) -> bool:
-        """Nobody leads, as far as we saw: between two looks that were answered, and not while we see nothing."""
+        """True if no scheduler leads, as far as our answered reads of the lease show; False if they are too old."""
         if self._looked_at is None or self._clock() - self._looked_at > self.leader_seconds:
             return False
         free = self._seen is None or self._seen.holder == ""
@@ -92,7 +92,7 @@ class Leadership:
 
     @property
     def store_went_back(self) -> bool:
-        """The store does not know all that we know of: `overtake` before anything else."""
+        """The store has lost a time that we know of: `overtake` before anything else."""
         return self._above is not None
 
     def lost(self) -> None:
@@ -101,7 +101,7 @@ class Leadership:
     # among the schedulers of the pool
 
     def tell(self) -> LeadershipTold:
-        """What the others should hear now."""
+        """Our present message to the other schedulers."""
         self.spoken.clear()
         known = [lease.epoch for lease in (self._seen, self._lease) if lease is not None]
         return self._peers.tell(
@@ -115,7 +115,7 @@ class Leadership:
 
     @property
     def why_not_hold(self) -> str:
-        """Why nodes may not be held now, while the store cannot be asked; empty if they may."""
+        """Why nodes may not be held now, while the store is away; empty if they may."""
         if self._lease is None:
             return "this scheduler does not lead"
         if self.lease is not None:
@@ -123,7 +123,7 @@ class Leadership:
         return self._peers.why_not_hold(self._clock(), epoch=self._lease.epoch, connection=self._connection())
 
     async def claim(self, *, seconds_max: float) -> None:
-        """Wait until all at the NATS server of the leader before us know that we lead, where that is to be had."""
+        """If we are at the previous leader's NATS server, wait until all its listeners know that we lead."""
         if self._taken is None:
             return
         lease, at = self._taken
@@ -141,15 +141,15 @@ class Leadership:
 
     @property
     def held_until(self) -> float:
-        """Until when an earlier leader may hold nodes that have not been answered by us."""
+        """Until when an earlier leader may hold nodes that we have not answered."""
         return 0.0 if self._taken is None else self._peers.held_until(*self._taken)
 
     def alone(self) -> None:
-        """No earlier leader holds a node any more: our renewals may tell the next leader by what we hold."""
+        """No earlier leader holds a node any more: our renewals may carry our own pledge."""
         self._pledges = True
 
     def hear(self, heard: Leader | None, *, of: str) -> None:
-        """Who answered a node last; `of` is the node that says so."""
+        """Take in the leader that answered a node last; `of`: the node that reports it."""
         lease, now = self._lease, self._clock()
         if heard is None or lease is None or heard.pool != self.name or not is_lost(heard, lease, self._ended):
             return
@@ -164,7 +164,7 @@ class Leadership:
         self._above = max(self._above or 0, heard.epoch, lease.epoch)
 
     async def overtake(self) -> Lease:
-        """Raise our lease above all that was heard of. Raises LeaseLostError."""
+        """Raise our lease above every epoch heard of. Raises LeaseLostError."""
         async with self._turn:
             lease, asked_at = self.require(), self._clock()
             assert self._above is not None, "nothing is ahead of the store"
@@ -187,7 +187,7 @@ class Leadership:
             self._hold(settled, asked_at)
 
     async def beat(self) -> None:
-        """Renew it if it is ours, take it if it is abandoned, else watch it."""
+        """Renew the lease if it is ours, take it if it is abandoned, else watch it."""
         async with self._turn:
             if self._lease is not None:
                 await self._renew(self._lease)
@@ -201,7 +201,7 @@ class Leadership:
         try:
             renewed = await self._store.renew_lease(lease, pledge=pledge)
         except StoreUnavailableError:
-            await self._look()  # a store that cannot be written may still say whether somebody leads
+            await self._look()  # a store that takes no writes may still answer whether another scheduler leads
             raise
         if renewed is None:
             logger.warning("lost the lease", extra={"pool": self.name, "epoch": lease.epoch})
@@ -213,7 +213,7 @@ class Leadership:
     async def _look(self) -> Lease | None:
         asked_at = self._clock()
         seen = await self._store.lease(self.name)
-        # Who saw nothing for long cannot say that the holder could have renewed it meanwhile.
+        # After a long time without an answer, a renewal may have gone unseen: the count begins again.
         blind = self._looked_at is None or asked_at - self._looked_at > 2 * self.leader_seconds
         if seen != self._seen or blind:
             self._seen, self._seen_at = seen, self._clock()
@@ -228,7 +228,7 @@ class Leadership:
         asked_at = self._clock()
         seen = await self._look()
         if self.abandoned:
-            self._taking = True  # from here on we do not say that we do not lead
+            self._taking = True  # from here on our messages do not deny that we lead
             try:
                 await self._take(seen, asked_at)
             finally:
@@ -256,7 +256,7 @@ class Leadership:
         return lease
 
     def _hold(self, lease: Lease, asked_at: float) -> None:
-        # Counted from before we asked, and shorter than what others wait for: we stop first.
+        # Counted from before the call, and shorter than the wait of other schedulers: we stop first.
         self._lease, self._sure_until = lease, asked_at + 0.8 * self.leader_seconds
         self.hear(self._latest, of=self.holder)
         self._note(lease)

@@ -1,4 +1,4 @@
-"""Carries events from the outbox to the stream. One published twice is recognised by its id; none is skipped."""
+"""Publishes the events of the outbox on the stream. An id marks an event published twice; no event is skipped."""
 
 import logging
 from collections.abc import Callable
@@ -12,23 +12,23 @@ from libs.store import RelayStore
 logger = logging.getLogger(__name__)
 
 BATCH = 500
-LOOK_SECONDS = 10.0  # between two looks whether the stream is still there: with nothing to publish nobody would notice
+LOOK_SECONDS = 10.0  # between two checks for the stream: without events to publish its loss would go unnoticed
 KEPT_SECONDS = 24 * 3600.0  # as long as the stream keeps events
 
 
 class Relay:
-    """`waiting` is how many events could not be published when that was last tried."""
+    """`waiting`: how many events the last try could not publish."""
 
     def __init__(self, *, store: RelayStore, bus: Bus, clock: Callable[[], float]) -> None:
         self._store = store
         self._bus = bus
         self._clock = clock
-        self._known_until: float | None = None  # the stream is there, as far as we know
+        self._known_until: float | None = None  # until then the stream is assumed to exist
         self._batch = BATCH
         self.waiting = 0
 
     async def turn(self) -> None:
-        """Publish what waits, oldest first. Raises NoAnswerError while the stream takes nothing: events wait then."""
+        """Publish waiting events, oldest first. Raises NoAnswerError while the stream takes none: events wait then."""
         try:
             await self._carry()
         except NoAnswerError:
@@ -43,8 +43,8 @@ class Relay:
             try:
                 await self._bus.emit([_told(event) for event in events])
             except NoAnswerError:
-                self._known_until = None  # it may be gone, and then what it had is published again
-                self._batch = max(1, len(events) // 2)  # or it is so slow that fewer are done in time
+                self._known_until = None  # the stream may be gone, and then its events are published again
+                self._batch = max(1, len(events) // 2)  # or it may be slow: a smaller batch is done in time
                 raise
             await self._store.sent([event.id for event in events])
             is_last = len(events) < self._batch
@@ -53,7 +53,8 @@ class Relay:
                 return
 
     async def _find_stream(self) -> None:
-        await self._bus.ensure_stream(before=self._tell_again)  # once made, an empty stream looks like a whole one
+        # Before the stream is created: a new, empty stream looks like a complete one.
+        await self._bus.ensure_stream(before=self._tell_again)
         self._known_until = self._clock() + LOOK_SECONDS
 
     async def _tell_again(self) -> None:

@@ -1,4 +1,4 @@
-"""The scheduler's shell: reports and asks go in, steps are stored, answers and events go out."""
+"""Runs the scheduler: wires its parts to the bus and the store, and starts its loops."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from services.scheduler.thinking.core import Scheduler
 from services.scheduler.thinking.peers import SPEAK_SECONDS
 
 TRIM_SECONDS = 60.0
-TURN_REST = 0.5  # a busy leader decides on more at once; nodes wait for its answers, so not for long
-RELAY_REST = 4.0  # a batch costs the stream some milliseconds however small it is
+TURN_REST = 0.5  # a busy leader decides on more at once; short, because nodes wait for its answers
+RELAY_REST = 4.0  # a batch of any size costs the stream some milliseconds
 
 
 async def run(
@@ -87,7 +87,7 @@ async def run(
     async def relay_turn() -> None:
         desk.outbox_filled.clear()
         if leadership.lease is None:
-            relay.waiting = 0  # whoever leads knows
+            relay.waiting = 0  # the leader counts them
             return
         await relay.turn()
 
@@ -125,5 +125,5 @@ async def run(
             admin_host=settings.admin_host,
         )
     finally:
-        with suppress(StoreUnavailableError):  # then the next leader waits a little longer
+        with suppress(StoreUnavailableError):  # without the release the next leader waits a little longer
             await leadership.resign()

@@ -1,4 +1,4 @@
-"""The scheduler's settings: SCHEDULER_… in the environment, in seconds where they are times."""
+"""The scheduler's settings: SCHEDULER_… in the environment. Times are in seconds unless the name has another unit."""
 
 from typing import Annotated
 
@@ -18,8 +18,8 @@ DAY = 86400.0
 class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Orders, placements and backfills are given by their names.
 
-    `core` is what a recorded history carries. Its names stay as they are in old histories, so it is made from these
-    settings instead of being a part of them.
+    A recorded history holds `core`. Its names must stay as in old histories, so it is made from these settings
+    instead of being a part of them.
     """
 
     connections: Connections = Connections()

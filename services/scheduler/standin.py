@@ -1,4 +1,4 @@
-"""What nodes are told while nobody leads. They all ask at once then: the store is read once for all of them."""
+"""The answers to nodes while no scheduler leads. All nodes report at once then: one read of the store serves all."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ FRESH_SECONDS = 0.5
 
 
 class StoredOrders(Struct, frozen=True):
-    """What the store says that is to run."""
+    """The orders of all nodes, from the store."""
 
     by_node: Mapping[str, Sequence[StartRun]]
     of_jobs: Mapping[str, JobOrder]
@@ -30,9 +30,9 @@ class StandIn:
         self._read_at = 0.0
 
     async def answer(self, report: NodeReported) -> NodeDesired | None:
-        """What the store says, so that no node is cut off while leadership moves; None while it says nothing.
+        """The answer from the store, so that no node is cut off while leadership moves; None without the store.
 
-        It may go on with what it has, and start nothing: what else runs is not known here.
+        The node keeps the runs that it has, and starts none: other runs are not known here.
         """
         try:
             orders = await self._orders()
@@ -47,9 +47,9 @@ class StandIn:
         reading = self._reading
         if reading is None or (reading.done() and self._clock() > self._read_at + FRESH_SECONDS):
             reading = self._reading = asyncio.create_task(self._read())
-            reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # there may be nobody left
+            reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # all callers may be gone
             self._read_at = self._clock()
-        return await asyncio.shield(reading)  # One who leaves does not take it from the others.
+        return await asyncio.shield(reading)  # A cancelled caller does not cancel the read of the others.
 
     async def _read(self) -> StoredOrders:
         nodes = {node.id: node for node in await self._store.nodes(pool=self._pool)}
@@ -60,5 +60,5 @@ class StandIn:
                 of_jobs[job.id] = job_order(job, nodes)
                 for node_id, runs in run_orders(job, nodes).items():
                     by_node.setdefault(node_id, []).extend(runs)
-        self._answers.forget()  # of an earlier reading: equal orders are other objects now
+        self._answers.forget()  # the answers of an earlier read: equal orders are other objects now
         return StoredOrders(by_node, of_jobs)

@@ -1,4 +1,4 @@
-"""What a scheduler counts and times, for /metrics."""
+"""The metrics of the scheduler, for /metrics."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

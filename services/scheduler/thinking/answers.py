@@ -1,4 +1,4 @@
-"""What a node is answered: as much as one message carries, each job's part said once, and no more than is new."""
+"""The answer to a node: as many runs as fit one message, the shared part of each job once, and only what is new."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
@@ -9,23 +9,23 @@ from msgspec import Struct, structs
 from libs.messages.nodes import JOBS, JobOrder, Leader, NodeDesired, NodeReported, StartRun
 from services.scheduler.thinking.orders import OrderBytes, as_jobs
 
-ANSWER_BYTES_MAX = 6 << 20  # of 8 MiB that the bus carries: a node that cannot be answered would end all its runs
-ANSWER_RUNS_MAX = 8192  # on one node: its reports, which name every run, must fit into a message too
+ANSWER_BYTES_MAX = 6 << 20  # the bus carries 8 MiB; a node without an answer would end all its runs
+ANSWER_RUNS_MAX = 8192  # on one node: its reports name every run and must fit a message too
 DIGEST_BYTES = 12
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Carried(Struct, frozen=True):
-    """What one answer carries of what its node should run."""
+    """The runs of a node that one answer carries, and the jobs that it leaves out."""
 
     runs: tuple[StartRun, ...]
-    left_out: frozenset[str] = frozenset()  # jobs that must wait until there is room for all their ranks on the node
-    never: frozenset[str] = frozenset()  # of those, the ones that one answer could not carry if it held nothing else
+    left_out: frozenset[str] = frozenset()  # jobs that must wait until all their ranks there fit the answer
+    never: frozenset[str] = frozenset()  # jobs left out that would not fit an answer of their own
 
 
 class Answers:
-    """Builds the answers, and remembers of each node the last one, so that an unchanged one costs next to nothing."""
+    """Builds the answers and remembers the last one of each node, so that an unchanged one costs next to nothing."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[tuple[StartRun, ...], tuple[JobOrder, ...], str]] = {}
@@ -41,7 +41,7 @@ class Answers:
         *,
         leader: Leader | None = None,
     ) -> NodeDesired:
-        """In the form that the executor reads."""
+        """The answer to a report, in the form that the executor reads."""
         if JOBS not in report.reads:
             return NodeDesired(seq=report.seq, runs=runs, leader=leader)
         last = self._last.get(report.node_id)
@@ -55,7 +55,7 @@ class Answers:
 
 
 def digest_of_jobs(jobs: Sequence[JobOrder]) -> str:
-    """The same for equal orders, whoever leads: of their bytes, in the order of jobs and ranks."""
+    """The digest of the bytes of the orders, sorted by job and rank: every leader has the same for equal orders."""
     in_order = [
         structs.replace(one, ranks=tuple(sorted(one.ranks, key=lambda rank: rank.rank)))
         for one in sorted(jobs, key=lambda one: (one.job_id, one.epoch))
@@ -66,9 +66,9 @@ def digest_of_jobs(jobs: Sequence[JobOrder]) -> str:
 def carried(
     runs: Sequence[StartRun], known: Sequence[bool], loads: Mapping[str, OrderBytes], *, shared: bool
 ) -> Carried:
-    """As many of `runs` as one answer carries: all that the node has (`known`), then job by job what room is left for.
+    """As many of `runs` as one answer carries: all that the node has (`known`), then the other jobs that still fit.
 
-    `shared`: the node reads orders in which what ranks of one job share is said once.
+    `shared`: the node reads orders that hold the shared part of a job's ranks once.
     """
     room = _Room(loads, shared=shared)
     if room.take(runs):
@@ -91,7 +91,7 @@ def carried(
 
 
 class _Room:
-    """What is left of one answer."""
+    """The bytes and runs that one answer still has room for."""
 
     def __init__(self, loads: Mapping[str, OrderBytes], *, shared: bool) -> None:
         self._loads = loads
@@ -101,7 +101,7 @@ class _Room:
         self._jobs: set[str] = set()
 
     def take(self, runs: Sequence[StartRun]) -> bool:
-        """False, and nothing is taken, where they do not fit all together."""
+        """Take all of `runs`, or none; returns whether they fit."""
         new_jobs = {run.job_id for run in runs} - self._jobs
         needed = sum(self._rank_bytes(run) for run in runs)
         if self._shared:

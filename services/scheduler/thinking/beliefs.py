@@ -1,4 +1,4 @@
-"""What is believed of the speed of each GPU and of the class of each workload."""
+"""The believed speed of each GPU and class of each workload."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -7,7 +7,7 @@ from libs.domain.classes import JOB_CLASSES
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.scores import GpuKey
 
-LEARNT_MAX = 50_000  # workloads whose class is known, the newest: a tenant may name any number of them
+LEARNT_MAX = 50_000  # the newest workloads with a known class: a tenant may name any number
 
 
 class Beliefs:
@@ -24,18 +24,18 @@ class Beliefs:
         return score.job_class in JOB_CLASSES and (known is None or known.believed != score.believed)
 
     def measured(self, job_class: str) -> dict[GpuKey, GpuScore]:
-        """Where the scores of this class come from."""
+        """The measured scores of this class, by GPU."""
         return self._scores.get(job_class, {})
 
     def by_class(self) -> dict[str, dict[GpuKey, float]]:
-        """All scores of every class that a job may have, the most sensitive class first."""
+        """The scores of every class that a job may have, the most sensitive class first."""
         return {
             job_class: {gpu: score.believed for gpu, score in self.measured(job_class).items()}
             for job_class in JOB_CLASSES
         }
 
     def rescore(self, scores: Iterable[GpuScore]) -> dict[str, dict[GpuKey, float]]:
-        """Take in new scores; returns those that differ from what was believed, by class."""
+        """Take in new scores; returns those that differ from the believed ones, by class."""
         latest = {(score.job_class, score.node_id, score.gpu_index): score for score in scores}.values()
         different: dict[str, dict[GpuKey, float]] = {}
         for score in filter(self.is_news, latest):
@@ -48,7 +48,7 @@ class Beliefs:
         return one.job_class in JOB_CLASSES and self.learnt.get(one.workload) != one.job_class
 
     def learn(self, classes: Iterable[WorkloadClass]) -> bool:
-        """Take in new classes; returns whether any differs from what was known. `learnt` is then another mapping."""
+        """Take in new classes; returns whether any differs from the known ones. If so, `learnt` is a new mapping."""
         new = {workload: name for workload, name in _classes(classes).items() if self.learnt.get(workload) != name}
         if not new:
             return False
@@ -58,7 +58,7 @@ class Beliefs:
         return True
 
     def forget(self, node_id: str) -> None:
-        """The scores of the GPUs of a node that is removed."""
+        """Drop the scores of the GPUs of a removed node."""
         for scores in self._scores.values():
             for gpu in [gpu for gpu in scores if gpu[0] == node_id]:
                 del scores[gpu]

@@ -1,7 +1,7 @@
-"""A scheduler's thinking. No clock, no I/O: the same history decides the same.
+"""The scheduler's core. No clock, no I/O: the same history leads to the same decisions.
 
-Every decision is a `Step`. The core draws it into its own picture at once; the shell then takes it to the store. If the
-store refuses one, the picture was wrong, and it is loaded anew.
+Every decision is a `Step`. The core applies it to its own picture at once; the desk then stores it. If the store
+refuses a step, the picture was wrong, and it is loaded anew.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,18 +29,18 @@ from services.scheduler.thinking.waiting import Waiting
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
-DEADLINES_SECONDS = 1.0  # between two looks at who is past its time
+DEADLINES_SECONDS = 1.0  # between two checks of the deadlines
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """All in seconds, where they are times."""
+    """The settings of the core. Times are in seconds."""
 
     policy: Policy = POLICY
-    locality_penalty: float = 1.7  # how many times as long a gang takes that is not all on one node
-    rack_penalty: float = 1.0  # how many times as long again, if not in one rack
-    lease_seconds: float = 150.0  # a node silent for this long is lost, and its jobs are given away
+    locality_penalty: float = 1.7  # a gang that is not all on one node takes this many times as long
+    rack_penalty: float = 1.0  # this many times as long again if it is not all in one rack
+    lease_seconds: float = 150.0  # a node silent for this long is lost, and its jobs are requeued
     start_seconds: float = 900.0  # from placed to running, image pull included
-    stop_seconds: float = 300.0  # from stopping to gone, besides its grace
+    stop_seconds: float = 300.0  # from stopping to gone, besides the job's grace
     settle_seconds: float = 10.0  # how long a new leader waits for its nodes to report before it places anything
     patience_seconds: float = 300.0  # a job that waited this long holds back the smaller ones behind it
     steps_max: int = 500  # decided in one tick; the rest in the next
@@ -49,7 +49,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Scheduler:
-    """`load` the truth, take in what happened (`report`, `ask`, `admit`), `decide` what follows."""
+    """`load` from the store, take in events (`report`, `ask`, `admit`), then `decide`."""
 
     def __init__(self, *, pool: str, settings: Settings) -> None:
         self.pool = pool
@@ -74,10 +74,9 @@ class Scheduler:
         self.reaper = Reaper(lease_seconds=self.settings.lease_seconds, held_until=held_until)
         self._settling = self._settle(0.0, None)
         self._not_yet: Cause | None = None  # why nothing is placed or started now
-        self._left_out: dict[
-            str, tuple[str, bool]
-        ] = {}  # jobs with ranks that an answer did not carry: where, for ever?
-        self._withheld: set[str] = set()  # nodes that were therefore not told to start something
+        # By job whose ranks did not fit an answer: the node, and whether no answer could carry them.
+        self._left_out: dict[str, tuple[str, bool]] = {}
+        self._withheld: set[str] = set()  # nodes whose answer left out runs because of `_not_yet`
         self._asked_again: set[str] = set()
         self._deadlines_at = 0.0
 
@@ -100,37 +99,37 @@ class Scheduler:
         went_back_at: float | None = None,
         held_until: float | None = None,
     ) -> None:
-        """Begin from the store. Every node counts as heard of now: silence before we listened means nothing.
+        """Begin from the store. Every node counts as heard now: its silence before this leader listened means nothing.
 
-        `went_back_at`: the store was restored from a backup, and this is when that was found out. `held_until`: so long
-        an earlier leader may hold nodes that were not answered by this one.
+        `went_back_at`: when the scheduler found that the store was restored from a backup. `held_until`: until then an
+        earlier leader may hold nodes that this one has not answered.
         """
         self._begin(held_until, scores, classes)
         self._settling = self._settle(now, went_back_at)
         self.picture.load(jobs=jobs, nodes=nodes, now=now)
         self.picture.pool.strays.forgot_placements = went_back_at is not None
 
-    # what happened
+    # input
 
     def begin_turn(self) -> None:
-        """What was decided so far is stored."""
+        """Begin a turn: all earlier decisions are stored."""
         self.picture.begin_turn()
 
     def not_stored(self, job_id: str, version: int, now: float) -> list[Step]:
-        """The store refused, as unlawful, the step of this turn that was decided from this version of a job."""
+        """Replace the step from this version of a job in this turn, which the store refused as unlawful."""
         sentence = "the store refused the step that followed for it: its nodes or its user said what fits no column"
         return self.picture.instead(job_id, version, Cause(code=_C.NOT_STORED, sentence=sentence), now)
 
     def admit(self, jobs: Iterable[Job]) -> None:
-        """Jobs that are new in the queue."""
+        """Take in jobs that are new in the queue."""
         for job in jobs:
             self.picture.keep(job)
 
     def report(self, report: NodeReported, now: float) -> str:
-        """Take in what a node sees; returns why the report is refused, or nothing.
+        """Take in a node's report; returns why it is refused, or an empty string.
 
-        A report that names a leader was sent after this one answered. One that does not may be late: a scheduler that
-        hung finds what it should have heard before, and what such a report leaves out may have been started since.
+        A report that names a leader was sent after this leader answered the node. Any other may be late: a scheduler
+        that hung receives old reports, and a run that such a report leaves out may have been started since.
         """
         if refused := self.picture.pool.runs.refuses(report):
             return refused
@@ -166,7 +165,7 @@ class Scheduler:
             )
 
     def ask(self, ask: Ask, now: float, *, job: Job | None = None) -> list[Step]:
-        """What follows from what is asked; nothing if it is done already. `job`: a final one; we keep none."""
+        """The steps that an ask leads to; none if it is done already. `job`: a final one, as the core keeps none."""
         if ask.kind in (AskKind.DRAIN, AskKind.RESUME):
             self._drain(ask, drained=ask.kind is AskKind.DRAIN, now=now)
             return []
@@ -204,7 +203,7 @@ class Scheduler:
         node = structs.replace(node, drained=drained, seen_at=self.picture.pool.heard[node.id])
         self.picture.change_node(node, event, f"{event} by {ask.tenant}", at=now, ask=ask.id)
 
-    # what follows
+    # decisions
 
     def follow(self, report: NodeReported, now: float) -> list[Step]:
         """The steps that a report makes due, for every job that has a rank on its node."""
@@ -214,14 +213,14 @@ class Scheduler:
         return steps + (self._let_leave(report, now) if report.leaving else [])
 
     def _let_leave(self, report: NodeReported, now: float) -> list[Step]:
-        """A node that goes takes nothing new; once nothing runs there it is lost, without waiting for its lease."""
+        """A leaving node takes no new runs; once all its runs have exited it is lost, without waiting for its lease."""
         node = self.picture.pool.nodes[report.node_id]
         if not node.ready or any(run.state is not RunState.EXITED for run in report.runs):
             return []
         return self._lose(node, "left: its executor was stopped", now)
 
     def decide(self, now: float) -> list[Step]:
-        """Lost nodes, passed deadlines, places for waiting jobs, why the others go on waiting, and who moves."""
+        """Lost nodes, passed deadlines, places for waiting jobs, why the other jobs wait, and which jobs move."""
         steps = self._lose_nodes(now)
         if now >= self._deadlines_at + DEADLINES_SECONDS:
             self._deadlines_at = now
@@ -261,8 +260,8 @@ class Scheduler:
         return steps
 
     def _remove_nodes(self, now: float) -> list[Step]:
-        """Nodes that have been lost for so long that they count as gone for good; a job that none of the others could
-        hold is told so."""
+        """Remove nodes that were lost for longer than `nodes_kept_seconds`; a queued job that none of the other nodes
+        could hold then gives that as its reason."""
         kept = self.settings.nodes_kept_seconds
         if kept is None:
             return []
@@ -291,7 +290,8 @@ class Scheduler:
         for job_id in sorted(self.picture.pool.runs.holding):
             job = self.picture.jobs[job_id]
             limit = job.spec.time_limit_seconds
-            since = max(job.since, self._settling.begins_at)  # before that nobody led, or nothing was started
+            # Before `begins_at` there was no leader, or it started nothing.
+            since = max(job.since, self._settling.begins_at)
             if job.state in (_S.PLACED, _S.STARTING) and now - since > self.settings.start_seconds:
                 sentence = f"not running {duration_text(now - job.since)} after it was {job.state}"
                 steps += lives.stop(self.picture, job, Cause(code=_C.START_TIMEOUT, sentence=sentence), now)
@@ -304,23 +304,23 @@ class Scheduler:
 
     @property
     def unfollowing(self) -> list[str]:
-        """Ready nodes that this leader has not surely answered: an earlier one may hold them."""
+        """Ready nodes not surely answered by this leader: an earlier leader may hold them."""
         return self.reaper.unfollowing(node.id for node in self.picture.pool.nodes.values() if node.ready)
 
     @property
     def holding_back(self) -> bool:
-        """Was nothing to be placed when it was decided last?"""
+        """True while the leader settles: the last decision placed nothing on purpose."""
         return self._not_yet is not None
 
     @property
     def unfinished(self) -> bool:
-        """Is there more to decide at once than one tick does?"""
+        """True if the last tick left decisions that the next one should make at once."""
         return self._waiting.unfinished
 
-    # what is said
+    # answers
 
     def answer(self, node_id: str) -> tuple[StartRun, ...]:
-        """All that the node should be running, as the answer to its newest report."""
+        """All runs that the node should have, as the answer to its newest report."""
         wanted = self.picture.desired.on(node_id)
         runs = self._carried(node_id, [run for run in wanted if self._may_run(node_id, run)])
         if self._not_yet is not None and len(runs) < len(wanted):
@@ -329,11 +329,11 @@ class Scheduler:
         self.picture.desired.answered(node_id)
         if node_id in self.picture.pool.unheard and node_id not in self._asked_again:
             self._asked_again.add(node_id)
-            self.picture.desired.hint([node_id])  # its next report will be a sure one: the sooner the better
+            self.picture.desired.hint([node_id])  # so that a sure report comes soon
         return runs
 
     def _carried(self, node_id: str, runs: list[StartRun]) -> tuple[StartRun, ...]:
-        """As many as one answer carries; jobs that it leaves out are put back with the next decision."""
+        """As many of `runs` as one answer carries; jobs left out are put back with the next decision."""
         picture = self.picture
         known = [picture.pool.runs.knows(node_id, run) for run in runs]
         found = carried(runs, known, picture.desired.order_bytes, shared=picture.desired.is_shared(node_id))
@@ -342,7 +342,7 @@ class Scheduler:
         return found.runs
 
     def _put_back(self, now: float) -> list[Step]:
-        """Jobs that a node cannot be told of wait elsewhere than on GPUs; one that no answer could carry has failed."""
+        """Stop jobs whose ranks did not fit an answer: they are requeued, or fail if no answer could carry them."""
         left_out, self._left_out = self._left_out, {}
         steps: list[Step] = []
         for job_id, (node_id, never) in sorted(left_out.items()):
@@ -360,7 +360,7 @@ class Scheduler:
         return steps
 
     def _may_run(self, node_id: str, run: StartRun) -> bool:
-        """A node may go on with what it has; it starts nothing while the leader settles or a stray of the job lives."""
+        """A node keeps the runs that it has; it starts none while the leader settles or a stray of the job lives."""
         if self.picture.pool.runs.knows(node_id, run):
             return True
         return self._not_yet is None and not self.picture.pool.strays.has_living(run.job_id)

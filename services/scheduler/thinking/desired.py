@@ -1,4 +1,4 @@
-"""What each node should run, which nodes are to be hinted at it, and how much of it one answer carries."""
+"""The runs that each node should have, the nodes to hint, and the size of the orders on the wire."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from services.scheduler.thinking.orders import OrderBytes, job_order, order_byte
 
 
 class Desired:
-    """`orders`: what all ranks of a job share, by job; `order_bytes`: what its orders take on the wire."""
+    """By job, `orders`: the part that all its ranks share; `order_bytes`: the size of its orders on the wire."""
 
     def __init__(self, jobs: OpenJobs, nodes: Mapping[str, Node]) -> None:
         self.orders: dict[str, JobOrder] = {}
@@ -20,10 +20,10 @@ class Desired:
         self._nodes = nodes
         self._runs: dict[str, dict[str, list[StartRun]]] = {}  # by node and job
         self._hinted: set[str] = set()
-        self._sharing: set[str] = set()  # nodes that read orders in which ranks of one job share what they can
+        self._sharing: set[str] = set()  # nodes that read orders with the shared part of a job's ranks once
 
     def __getstate__(self) -> dict[str, object]:
-        """Without the orders, which follow from the jobs and have their environments."""
+        """The state without the orders: they follow from the jobs, and hold their environments."""
         state = {name: part for name, part in self.__dict__.items() if name != "orders"}
         return {**state, "_runs": {node_id: tuple(of_node) for node_id, of_node in self._runs.items()}}
 
@@ -38,7 +38,7 @@ class Desired:
         }
 
     def want(self, job: Job) -> None:
-        """The nodes of a placed job are to run it, with the limits that its placement says."""
+        """The nodes of a placed job should run it, with the limits of its placement."""
         self.orders[job.id] = job_order(job, self._nodes)
         self.order_bytes[job.id] = order_bytes(job, self.orders[job.id])
         for node_id, orders in run_orders(job, self._nodes).items():
@@ -48,14 +48,14 @@ class Desired:
                 self._hinted.add(node_id)
 
     def stop(self, job: Job) -> None:
-        """Its nodes are to run it no more."""
+        """The nodes of the job should stop it."""
         assert job.placement is not None
         for allocation in job.placement.allocations:
             if self._runs.get(allocation.node_id, {}).pop(job.id, None) is not None:
                 self._hinted.add(allocation.node_id)
 
     def drop(self, job: Job) -> None:
-        """It holds nothing any more."""
+        """Forget the orders of a job that holds nothing any more."""
         self.stop(job)
         self.order_bytes.pop(job.id, None)
         self.orders.pop(job.id, None)
@@ -64,7 +64,7 @@ class Desired:
         return [run for of_job in self._runs.get(node_id, {}).values() for run in of_job]
 
     def forget(self, node_id: str) -> None:
-        """A node that is removed."""
+        """Forget a removed node."""
         self._runs.pop(node_id, None)
         self._hinted.discard(node_id)
 
@@ -72,17 +72,17 @@ class Desired:
         (self._sharing.add if shared else self._sharing.discard)(node_id)
 
     def is_shared(self, node_id: str) -> bool:
-        """Does the node read orders in which the ranks of one job share what they can?"""
+        """Does the node read orders that hold the shared part of a job's ranks once?"""
         return node_id in self._sharing
 
     def hint(self, node_ids: Iterable[str]) -> None:
-        """These nodes are to ask at once."""
+        """These nodes should report at once."""
         self._hinted.update(node_ids)
 
     def answered(self, node_id: str) -> None:
         self._hinted.discard(node_id)
 
     def take_hinted(self) -> set[str]:
-        """Nodes that are to ask, because their runs changed since the last call or somebody said so."""
+        """The nodes to hint since the last call: their runs changed, or `hint` named them."""
         hinted, self._hinted = self._hinted, set()
         return hinted

@@ -1,10 +1,10 @@
-"""What a leader is told and what it decides, in the order in which it happens, so that it can be derived again.
+"""The history: a leader's input and its decisions, in order, so that the decisions can be derived again.
 
-The desk speaks to the core through a `Journal`, which passes on every word and keeps it. What it kept becomes a
-`Record`, stored with the steps that follow from it. `replay.py` reads it.
+The desk calls the core through a `Journal`, which passes on every call and keeps it as an entry. The entries become a
+`Record`, stored with the steps that follow from them. `replay.py` reads the records.
 
 A record holds no specification: the store has each of them once, and a specification may be a megabyte. Where a record
-names a job, it holds a checksum of the job's specification; `specified` puts the specifications back.
+names a job, it has a checksum of the job's specification; `specified` puts the specifications back.
 """
 
 import zlib
@@ -25,16 +25,16 @@ from services.scheduler.thinking.core import Scheduler, Settings
 from services.scheduler.thinking.keeping import pickled
 from services.scheduler.thinking.pool import NodeChange
 
-FORMAT = 2  # of a record's body: another number, another reader
-READS = (1, 2)  # in records of format 1 every job has its specification
-LEVEL = 1  # zlib's quickest: it runs between deciding and storing
+FORMAT = 2  # of a record's body; raised when old readers cannot read it
+READS = (1, 2)  # records of format 1 hold the specification of every job
+LEVEL = 1  # zlib's fastest: compression runs between deciding and storing
 LARGE = 500  # a record of more jobs than this is encoded outside the event loop
 
-_ELSEWHERE = JobSpec(name="elsewhere")  # stands in a record where a job's specification was
+_ELSEWHERE = JobSpec(name="elsewhere")  # the stand-in for a job's specification in a record
 
 
 class Loaded(Struct, frozen=True, array_like=True, tag=0):
-    """All that the store had when the leader began, or began anew."""
+    """The contents of the store when the leader loaded them."""
 
     pool: str
     settings: Settings
@@ -64,27 +64,27 @@ class Asked(Struct, frozen=True, array_like=True, tag=4):
 
 
 class Reported(Struct, frozen=True, array_like=True, tag=5):
-    """A node's first report here. From now on its number is how many were heard of before it."""
+    """A node's first report. Later entries name the node by a number: how many nodes reported before it."""
 
     report: NodeReported
 
 
 Ticked: TypeAlias = tuple[int, dict[str, float]]
-"""The run with this index in the report before, with other progress."""
+"""The index of a run in the previous report, and its new progress."""
 
 
 class Changed(Struct, frozen=True, array_like=True, tag=6):
-    """A report like the one before but for these. A number among the runs: the one that the report before had there."""
+    """A report, as its changes since the node's previous one. A number in `runs` is the index of an unchanged run."""
 
     node: int
-    seq: int  # how much higher
+    seq: int  # the increase since the previous report
     leaving: bool
     runs: tuple[int | Ticked | RunSeen, ...]
 
 
 class Repeated(Struct, frozen=True, array_like=True, tag=7):
     node: int
-    seq: int  # how much higher
+    seq: int  # the increase since the previous report
 
 
 class Followed(Struct, frozen=True, array_like=True, tag=8):
@@ -100,14 +100,14 @@ class Learnt(Struct, frozen=True, array_like=True, tag=12):
 
 
 class Decided(Struct, frozen=True, array_like=True, tag=10):
-    """Looked at the queue, and with that the turn was over: all steps and all changes of nodes that came of it."""
+    """The decision that ended a turn: all steps and all changes of nodes of the turn."""
 
     steps: msgspec.Raw = msgspec.Raw(b"\x90")
     changes: msgspec.Raw = msgspec.Raw(b"\x90")
 
 
 class NotStored(Struct, frozen=True, array_like=True, tag=13):
-    """The store refused the step from this version of a job: the steps that it took in its place."""
+    """The store refused the step from this version of a job; `steps` replaced it."""
 
     job_id: str
     version: int
@@ -116,17 +116,17 @@ class NotStored(Struct, frozen=True, array_like=True, tag=13):
 
 
 class Answered(Struct, frozen=True, array_like=True, tag=11):
-    """Nodes were told what to run: `digest` is of all that they were told."""
+    """Nodes were answered; `digest` is of the runs in all these answers."""
 
     nodes: tuple[int, ...]
     digest: int
 
 
 class CoreSnapshot(Struct, frozen=True, array_like=True, tag=1):
-    """All that the core knew in the middle of its life, as `keeping.py` keeps it. From here on nodes are numbered anew.
+    """The whole state of the core, as bytes of `keeping.py`. After a snapshot nodes are numbered anew.
 
-    `before` is what the core had been told by then and no record has: for a replay that comes from further back, and
-    goes on with its own core. The core refers to its `jobs` by id.
+    `before`: entries up to the snapshot that no earlier record has, for a replay that began further back and goes on
+    with its own core. The core refers to its `jobs` by id.
     """
 
     core: bytes
@@ -157,9 +157,9 @@ _ENTRIES = msgspec.msgpack.Decoder(list[Entry])
 
 
 class JournalPace(Struct, frozen=True, kw_only=True):
-    """How long the journal may keep what led to no step, and after how much it says anew all that is known.
+    """How long the journal may hold entries that led to no step, and how often it writes a snapshot.
 
-    That costs as much as what it says is long: it is not done before as much was added as the last beginning took.
+    A snapshot costs by its size: the next one waits until the records since then are as large as the last one.
     """
 
     quiet_seconds: float = 10.0
@@ -169,17 +169,17 @@ class JournalPace(Struct, frozen=True, kw_only=True):
 
 
 class HistoryRetention(Struct, frozen=True, kw_only=True):
-    """How old the history of a pool becomes, and how large; what is left opens with all that was known by then."""
+    """The retention of a pool's history, by age and by size; the oldest record kept begins with a full state."""
 
     seconds: float = 7 * 86400.0
     bytes: int = 1 << 30
 
 
 class Journal:
-    """Says to the core what it is told, and keeps it until it is stored.
+    """Passes every call on to the core, and keeps it as an entry until it is stored.
 
-    One turn: `begin`, then whatever comes in, `decide`, `record` to be stored with what was decided, `stored` when it
-    is; then `answer`.
+    One turn: `begin`, the input, `decide`, `draft` for the record to store with the steps, `stored` after that;
+    then `answer`.
     """
 
     def __init__(self, core: Scheduler, *, pace: JournalPace | None = None) -> None:
@@ -196,9 +196,9 @@ class Journal:
         self._at = self._until = 0.0
         self._turns = self._decided = 0
         self._begun_at, self._bytes, self._beginning = 0.0, 0, 0
-        self._checksums: dict[str, int] = {}  # of the specification of each job that a record named
+        self._checksums: dict[str, int] = {}  # of the specification, by job that a record named
 
-    # what is told
+    # calls of the core
 
     def load(
         self,
@@ -212,7 +212,7 @@ class Journal:
         classes: Sequence[WorkloadClass] = (),
         held_until: float | None = None,
     ) -> None:
-        """Begin from the store, as leader of this epoch. What was not stored before led to nothing that was."""
+        """Begin from the store, as leader of this epoch. Entries not stored are dropped: no stored step needs them."""
         self.core.load(
             jobs=jobs,
             nodes=nodes,
@@ -222,7 +222,7 @@ class Journal:
             went_back_at=went_back_at,
             held_until=held_until,
         )
-        # Whether the record before this was stored may be unknown: its number is not given again.
+        # The previous record may have been stored without an answer, so its number is not used again.
         self._epoch, self._number = epoch, self._number + 1 if epoch == self._epoch else 1
         loaded = Loaded(
             pool=self.core.pool,
@@ -278,7 +278,7 @@ class Journal:
         self._entries.append(Learnt(tuple(classes)))
 
     def decide(self, now: float) -> tuple[list[Step], list[NodeChange]]:
-        """What follows now, and every change of a node in this turn."""
+        """The steps that the core decides now, and every change of a node in this turn."""
         steps = self._made(self.core.decide(now))
         changes = self.core.take_node_changes()
         if self._steps or changes:
@@ -289,7 +289,7 @@ class Journal:
         return steps, changes
 
     def not_stored(self, step: Step, now: float) -> list[Step]:
-        """What is taken in place of a step of this turn that the store refused."""
+        """The steps that replace a step of this turn that the store refused."""
         steps = self.core.not_stored(step.job_id, step.version, now)
         self._decided += len(steps)
         self._entries.append(NotStored(step.job_id, step.version, now, msgspec.Raw(encode(steps))))
@@ -301,14 +301,14 @@ class Journal:
         self._digest = digest_of(runs, self._digest)
         return runs
 
-    # what is stored
+    # records
 
     def due(self, now: float) -> bool:
-        """Is it time to store what led to nothing?"""
+        """Is it time to store entries that led to no step?"""
         return len(self._entries) >= self._pace.entries_max or now - self._at >= self._pace.quiet_seconds
 
     def draft(self) -> "Draft":
-        """All that was told and decided since the last record."""
+        """A draft of the record of all calls and decisions since the last record."""
         self._flush_answers()
         first = self._entries[0]
         if isinstance(first, Loaded | CoreSnapshot):
@@ -328,7 +328,7 @@ class Journal:
         return Draft(record, tuple(self._entries), self._checksums)
 
     def stored(self, record: Record) -> None:
-        """`record` is safe: go on behind it."""
+        """`record` is stored: begin the next one."""
         self._number += 1
         if record.begins:
             self._beginning = len(record.body)
@@ -337,7 +337,7 @@ class Journal:
         self._clear([], record.until)
 
     def _keep(self, now: float) -> None:
-        """Begin with all that is known, so that what is older can be thrown away."""
+        """Begin with a snapshot of the core, so that older records can be deleted."""
         if not self._turns:
             self._flush_answers()
             before = tuple(entry for entry in self._entries if isinstance(entry, Answered | Rescored))
@@ -372,7 +372,7 @@ class Journal:
         number = self._known[report.node_id]
         rest = structs.replace(report, seq=before.seq, runs=before.runs, leaving=before.leaving)
         if rest != before:
-            del self._reports[report.node_id]  # another executor, or another machine: begin again with a new number
+            del self._reports[report.node_id]  # another executor or machine: it gets a new number
             return self._reported(report)
         ahead = report.seq - before.seq
         if report.runs == before.runs and report.leaving == before.leaving:
@@ -382,7 +382,7 @@ class Journal:
 
 
 class Draft:
-    """A record that has yet to be encoded. What it holds does not change, so a thread may do that where it is large."""
+    """A record that is not encoded yet. Its contents do not change, so a thread may encode a large one."""
 
     def __init__(self, record: Record, entries: Sequence[Entry], checksums: dict[str, int]) -> None:
         self._record = record
@@ -416,7 +416,7 @@ class Draft:
 
 
 class SpecificationError(Exception):
-    """The specification of a job in a record is not there, or is another than it was."""
+    """The specification of a job in a record is not stored any more, or has changed."""
 
 
 def checksum_of(spec: JobSpec) -> int:
@@ -466,7 +466,7 @@ def _told(run: RunSeen, index: int, before: Sequence[RunSeen]) -> int | Ticked |
 
 
 def report_of(changed: Changed | Repeated, before: NodeReported) -> NodeReported:
-    """The report that was kept as what differs from the one before."""
+    """The full report, from its changes since the previous one."""
     if isinstance(changed, Repeated):
         return structs.replace(before, seq=before.seq + changed.seq)
     runs = tuple(_run_of(run, before.runs) for run in changed.runs)
@@ -484,13 +484,13 @@ def _run_of(told: int | Ticked | RunSeen, before: Sequence[RunSeen]) -> RunSeen:
 
 
 def digest_of(runs: Iterable[StartRun], before: int = 0) -> int:
-    """Of what a node is told: which runs on which GPUs. All else of a run follows from its job."""
+    """The digest of an answer: its runs and their GPUs. All else of a run follows from its job."""
     return zlib.crc32(encode([(run.job_id, run.epoch, run.rank, run.gpus) for run in runs]), before)
 
 
 def entries_of(record: Record) -> list[Entry]:
-    """As they are in the record, without specifications.
+    """The entries of a record, without specifications.
 
-    Raises zlib.error or msgspec.DecodeError where it is not what a journal wrote.
+    Raises zlib.error or msgspec.DecodeError if no journal wrote the record.
     """
     return _ENTRIES.decode(zlib.decompress(record.body))

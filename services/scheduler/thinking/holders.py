@@ -1,4 +1,4 @@
-"""Who holds GPUs and may be asked for them, who is worth least first: kept so as jobs come, run on and go."""
+"""The jobs that may be preempted, in the order of preemption, kept sorted as jobs come, run on and go."""
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from libs.planning.jobs import standing_of
 from libs.planning.order.standing import Key, Order, Standing
 from libs.planning.preemption import Holder
 
-STALE_MAX = 64  # entries that count no more in the heap of changes, besides one for each that does
-LEAVES_FIRST = (-inf,)  # whoever is stopping anyhow is asked before all others
+STALE_MAX = 64  # outdated entries in the heap of changes, besides one for each current entry
+LEAVES_FIRST = (-inf,)  # stopping jobs come before all others
 
 
 class Holders:
@@ -19,17 +19,17 @@ class Holders:
         self._order = order
         self._sorted: list[tuple[Key, str]] = []
         self._worth_of: dict[str, Key] = {}
-        self._changes: list[tuple[float, str]] = []  # a heap: when a job that runs on has another tier
-        self._changes_at: dict[str, float] = {}  # of each job the entry in the heap that counts
+        self._changes: list[tuple[float, str]] = []  # a heap: when a running job changes its tier
+        self._changes_at: dict[str, float] = {}  # by job, the current entry in the heap
 
     def put(self, job: Job, now: float) -> None:
-        """It holds something, came to do so in another state, or ran on."""
+        """File a job that begins to hold GPUs, changes its state while it holds them, or ran on."""
         self.remove(job.id)
         if job.state is JobState.STOPPING:
             worth: Key = LEAVES_FIRST
         elif job.spec.preemptible and self._order.tier is not None:
             standing = standing_of(job, now, self._order)
-            worth = (-float(self._order.tier(standing)), -job.held_since)  # of one tier, the one that loses least
+            worth = (-float(self._order.tier(standing)), -job.held_since)  # within a tier, least loss first
             after = self._order.changes_after_s(standing)
             if after is not None:
                 self._push(now + after, job.id)
@@ -53,7 +53,7 @@ class Holders:
             del self._sorted[bisect_left(self._sorted, (worth, job_id))]
 
     def who_may_leave(self, waiting: Standing, jobs: Mapping[str, Job], now: float) -> list[Holder]:
-        """Whoever is stopping anyhow, before all others; then those that `waiting` may preempt: the higher tiers."""
+        """The stopping jobs first, then the jobs that `waiting` may preempt: those of the higher tiers."""
         while self._changes and self._changes[0][0] <= now:
             at, job_id = heappop(self._changes)
             if self._changes_at.get(job_id) == at:

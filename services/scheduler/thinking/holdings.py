@@ -1,5 +1,5 @@
-"""What the jobs of a pool hold together: each tenant's share of it, the ports of gangs, when GPUs come free, and which
-jobs may leave."""
+"""The totals over the jobs that hold GPUs: each tenant's share, the ports of gangs, when GPUs come free, and which
+jobs may be preempted."""
 
 from bisect import bisect_left, insort
 
@@ -13,13 +13,13 @@ from services.scheduler.thinking.orders import ports_of
 
 
 class Holdings:
-    """Told of every job that comes to hold something, holds it in another state, or gives it back."""
+    """Updated with every job that begins to hold GPUs, holds them in another state, or gives them back."""
 
     def __init__(self, order: Order) -> None:
         self.shares = Shares()
         self.holders = Holders(order)
         self.ports: dict[str, set[int]] = {}  # by address, where gangs meet
-        self._endings: list[Ending] = []  # of the jobs of which it is known, the first first
+        self._endings: list[Ending] = []  # of the jobs with a known end, the earliest first
         self._ending_of: dict[str, Ending] = {}
 
     def hold(self, job: Job, now: float) -> None:
@@ -37,7 +37,7 @@ class Holdings:
             insort(self._endings, ending)
 
     def resize(self, before: Job, job: Job) -> None:
-        """It has other CPUs or memory than `before`."""
+        """Count anew a job whose CPUs or memory changed since `before`."""
         self.shares.let_go(before)
         self.shares.hold(job)
 
@@ -52,7 +52,7 @@ class Holdings:
             del self.ports[job.placement.master_address]
 
     def endings(self) -> list[Ending]:
-        """Where time limits tell; nobody knows when the others end."""
+        """When jobs with a time limit end; the end of other jobs is unknown."""
         return self._endings
 
     def _forget_ending(self, job_id: str) -> None:

@@ -1,7 +1,7 @@
-"""All that a core knows, as bytes and back: so that a history can begin in the middle of a leader's life.
+"""The state of a core as bytes and back, so that a history can begin in the middle of a leader's term.
 
-What is code is kept by its name: the order and the placement that the policy names. A job is kept by its id: whoever
-reads the bytes gives the jobs, so that no specification is in them.
+Code is stored by its name: the order and the placement that the policy names. A job is stored by its id: the reader
+of the bytes supplies the jobs, so that the bytes hold no specification.
 """
 
 import pickle
@@ -30,14 +30,14 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def pickled(core: Scheduler) -> bytes:
-    """To be read with the jobs of its picture as they are now."""
+    """The core as bytes. `unpickled` needs the jobs of its picture as they are now."""
     into = BytesIO()
     _Pickler(into, pickle.HIGHEST_PROTOCOL).dump(core)
     return into.getvalue()
 
 
 def unpickled(core: bytes, jobs: Iterable[Job] = ()) -> Scheduler:
-    """Raises pickle.UnpicklingError where it is no core, or of a version whose classes are not there any more."""
+    """The core from its bytes. Raises pickle.UnpicklingError if they are no core, or of an incompatible version."""
     try:
         made = _Unpickler(core, jobs).load()
     except _BROKEN as error:
@@ -49,7 +49,7 @@ def unpickled(core: bytes, jobs: Iterable[Job] = ()) -> Scheduler:
 
 
 def _compare(made: object, fresh: object) -> None:
-    """Has it what a core of this version has?"""
+    """Raises pickle.UnpicklingError if `made` has other attributes than a core of this version."""
     has, wants = vars(made), vars(fresh)
     if has.keys() != wants.keys():
         other = ", ".join(sorted(has.keys() ^ wants.keys()))
@@ -60,7 +60,7 @@ def _compare(made: object, fresh: object) -> None:
 
 
 class _Pickler(pickle.Pickler):
-    """What is a Struct goes as MessagePack: twenty times as fast, and there are very many."""
+    """Writes a Struct as MessagePack: twenty times as fast, and there are very many."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Order):
@@ -77,7 +77,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes nothing but our own classes: a history may come from anywhere."""
+    """Makes objects of Weft's own classes only: a history may come from an untrusted source."""
 
     def __init__(self, core: bytes, jobs: Iterable[Job]) -> None:
         super().__init__(BytesIO(core))
@@ -101,12 +101,12 @@ def struct_of(kind: type[S], encoded: bytes) -> S:
 
 
 def job_of(job_id: str) -> Job:
-    """Stands in the bytes for a job, which the unpickler has."""
+    """The stand-in for a job in the bytes; the unpickler has the job."""
     raise LookupError(job_id)
 
 
 def open_jobs_of() -> OpenJobs:
-    """Stands in the bytes for all the jobs, which the unpickler has."""
+    """The stand-in for all jobs in the bytes; the unpickler has the jobs."""
     raise LookupError("open jobs")
 
 

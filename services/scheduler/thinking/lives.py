@@ -1,4 +1,4 @@
-"""What becomes of a job once it is placed: as its nodes see it, as it is told to stop, and as its epoch ends."""
+"""The steps of a placed job: from the reports of its nodes, when it is stopped, and when its epoch ends."""
 
 from msgspec import structs
 
@@ -9,7 +9,7 @@ from services.scheduler.thinking.runs import Ranks
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
-LOST_SECONDS_MAX = 30.0  # the wait before the next try of a run that vanished
+LOST_SECONDS_MAX = 30.0  # the longest wait before the next try of a run that vanished
 
 _NOT_ITS_FAULT = frozenset(
     {
@@ -23,11 +23,11 @@ _NOT_ITS_FAULT = frozenset(
         _C.ORDERS_FULL,
     }
 )
-_FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG, _C.NOT_STORED})  # another try would end alike
+_FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG, _C.NOT_STORED})  # another try would end the same way
 
 
 def follow(picture: Picture, job: Job, now: float) -> list[Step]:
-    """Take a job as far as what its nodes see allows."""
+    """Advance a job as far as the reports of its nodes allow."""
     assert job.placement is not None, f"{job.id} is {job.state} without a placement"
     ranks = picture.pool.runs.of(job)
     steps: list[Step] = []
@@ -50,7 +50,7 @@ def follow(picture: Picture, job: Job, now: float) -> list[Step]:
 
 
 def _status(cause: Cause, ranks: Ranks) -> int | None:
-    """The status of the rank that `cause` names, else the first that is not 0."""
+    """The exit status of the rank that `cause` names, else the first that is not 0."""
     return int(cause.numbers["exit_code"]) if "exit_code" in cause.numbers else ranks.exit_code
 
 
@@ -64,7 +64,7 @@ def stop(
     exit_code: int | None = None,
     progress: dict[str, float] | None = None,
 ) -> list[Step]:
-    """Tell a job to stop. One that is stopping already goes on, unless a cancel now overrides what it stops for."""
+    """Stop a job. If it is stopping already, nothing changes, unless this is a cancel and the first cause was not."""
     if not job.state.holding:
         return []
     if job.state is _S.STOPPING:
@@ -77,10 +77,10 @@ def stop(
 
 
 def stopped(picture: Picture, job: Job, now: float) -> list[Step]:
-    """Every rank is gone: what becomes of the job is what it was stopped for.
+    """Every rank of a stopping job is gone: the cause of the stop decides its next state.
 
-    A rank that ended with status 0 because it was told to stop was interrupted. It has succeeded only if the job said
-    that its work is done.
+    A stopped rank that ended with status 0 was interrupted. It succeeded only if the progress of the job reports its
+    work as done.
     """
     assert job.stopping_for is not None
     ranks = picture.pool.runs.of(job)
@@ -94,9 +94,9 @@ def stopped(picture: Picture, job: Job, now: float) -> list[Step]:
 
 
 def give_up(picture: Picture, job: Job, now: float) -> list[Step]:
-    """It was told to stop, and its time for that is over: the job ends, and what still runs keeps its GPUs as a stray.
+    """The time for a job to stop is over: the job ends, and each rank that still runs keeps its GPUs as a stray.
 
-    It does not go back to the queue by itself, because the old run and a new one must not run at once.
+    The job is not requeued by itself, because the old run and a new one must not run at once.
     """
     assert job.stopping_for is not None
     left = picture.pool.not_stopped(job)
@@ -132,10 +132,10 @@ def _ended_badly(
 def _over(
     picture: Picture, job: Job, cause: Cause, now: float, *, exit_code: int | None, progress: dict[str, float] | None
 ) -> list[Step]:
-    """This epoch is over without success: back to the queue, or failed."""
+    """This epoch ended without success: requeue the job, or let it fail."""
     retries = job.spec.retries
     if cause.code in _NOT_ITS_FAULT:
-        # One that vanishes again and again must not spin, whoever's fault it is, nor wait long for others' faults.
+        # A job that vanishes again and again must not spin, nor wait long for a fault that is not its own.
         spins = cause.code in (_C.RUN_LOST, _C.ORDERS_FULL)
         wait = min(retries.wait_seconds(job.epoch + 1), LOST_SECONDS_MAX) if spins else 0.0
         return picture.go(job, _E.REQUEUED, cause, now, exit_code=exit_code, progress=progress, not_before=now + wait)

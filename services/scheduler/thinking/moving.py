@@ -1,6 +1,6 @@
-"""Running jobs that move to better GPUs: stopped for it, back in the queue for a moment, and then where room was kept.
+"""Moves of running jobs to better GPUs: a job is stopped, requeued for a moment, then placed on GPUs kept for it.
 
-Which of them move, and where to, is asked of the planning. docs/decisions/0008-moves.md says how a move works.
+`libs.planning` decides which jobs move, and where to. docs/decisions/0008-moves.md describes how a move works.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,18 +26,18 @@ from services.scheduler.thinking.placing import place
 
 _S, _C = JobState, CauseCode
 
-KEEP_SECONDS = 60.0  # besides the grace: for how long room is kept for a job that moves
-REST = 10.0  # a job that was stopped once runs so many times as long as a move costs before it moves
-LOOKED_AT_MAX = 32  # jobs at once, those with most to gain: each is tried on every node
-MOVING_KINDS = (Kind.TRAINING, Kind.BATCH)  # nobody sits before them, and nobody waits for their answer
+KEEP_SECONDS = 60.0  # beyond the job's grace, how long GPUs are kept for a job that moves
+REST = 10.0  # a job that was stopped before runs this many times the cost of a move before it moves
+LOOKED_AT_MAX = 32  # jobs tried at once on every node: those with most to gain
+MOVING_KINDS = (Kind.TRAINING, Kind.BATCH)  # no user works in these jobs or waits for their answers
 
-_GRAIN = 1e-6  # floating-point dust of adding and subtracting cores
+_GRAIN = 1e-6  # rounding error of adding and subtracting cores
 
 
 class MoveRules(Struct, frozen=True, kw_only=True):
-    """`margin`: a move gains so many times what it costs, at least.
+    """`margin`: a move gains at least this many times its cost.
 
-    `cost_seconds`: besides the job's own grace, and what it did since its last checkpoint.
+    `cost_seconds`: the cost besides the job's grace and its work since the last checkpoint.
     """
 
     on: bool = True
@@ -48,7 +48,7 @@ class MoveRules(Struct, frozen=True, kw_only=True):
 
 
 class Target(Struct, frozen=True):
-    """Where a job goes that was stopped in `epoch`, kept for it until then, and what for."""
+    """The place of a job that was stopped in `epoch` to move, kept for it until `until`, and why it moves."""
 
     allocations: tuple[Allocation, ...]
     epoch: int
@@ -57,9 +57,9 @@ class Target(Struct, frozen=True):
 
 
 class _Chance(Struct, frozen=True, kw_only=True):
-    """What a job in this version could gain at the most: `part` of its time, with the best GPUs of all.
+    """The most that a job in this version could gain: `part` of its time, on the best GPUs of all.
 
-    It goes on until it `ends`, as its time limit says, or for as long as it has run, counted from `began`.
+    The job is expected to run until its time limit (`ends`), or as long again as it has run since `began`.
     """
 
     version: int
@@ -74,7 +74,7 @@ class _Chance(Struct, frozen=True, kw_only=True):
         return max(0.0, now - self.began if self.ends is None else self.ends - now)
 
     def gain(self, now: float) -> float:
-        """In GPU-seconds, beyond what a move has to gain."""
+        """The possible gain in GPU-seconds, beyond the least that a move must gain."""
         if not self.part or now < self.not_before:
             return 0.0
         return self.gpus * (self.left(now) * self.part - self.needed)
@@ -87,11 +87,11 @@ class Moving:
         self.targets: dict[str, Target] = {}
         self._looked_at = -inf
         self._chances: dict[str, _Chance] = {}  # by job
-        self._scored = 0  # how often GPUs had been scored when those were worked out
-        self._fastest: dict[str, float] = {}  # the best score that any GPU may have, by class
+        self._scored = 0  # the `changes` of the beliefs when `_chances` were computed
+        self._fastest: dict[str, float] = {}  # by class, the best score of any GPU
 
     def arrive(self, now: float) -> list[Step]:
-        """Those that are back in the queue go where room was kept for them; what was kept for too long is let go."""
+        """Place requeued jobs on the GPUs kept for them; release GPUs that were kept for too long."""
         steps: list[Step] = []
         for job_id, target in sorted(self.targets.items()):
             job = self._picture.jobs.get(job_id)
@@ -106,7 +106,7 @@ class Moving:
         return steps
 
     def waits(self, job_id: str) -> Cause | None:
-        """Why a job in the queue is not placed there: it goes to a place that is kept for it."""
+        """Why a queued job that moves waits: its new place is not free yet. None if the job does not move."""
         target = self.targets.get(job_id)
         if target is None:
             return None
@@ -114,7 +114,7 @@ class Moving:
         return Cause(code=_C.MOVED, sentence=f"waits for its new place on {', '.join(nodes)} to be free")
 
     def decide(self, now: float, *, closed: Sequence[str]) -> list[Step]:
-        """From time to time: who moves. Nodes that are `closed` are kept for somebody who waits."""
+        """Every `every_seconds`: the steps of jobs that move. `closed` nodes are kept for a waiting job."""
         if not self._rules.on or self._picture.policy.placing.moves != GAINFUL:
             return []
         if now < self._looked_at + self._rules.every_seconds:
@@ -167,7 +167,7 @@ class Moving:
         return Cause(code=_C.MOVED, sentence=f"moved to {nodes}: {what}", by=for_whom, numbers=numbers)
 
     def _under_way(self) -> int:
-        """Those of an earlier leader among them."""
+        """How many moves are under way, also those that an earlier leader began."""
         jobs = self._picture.jobs
         stopping = {
             job_id
@@ -177,7 +177,7 @@ class Moving:
         return len(stopping | self.targets.keys())
 
     def _movable(self, now: float) -> list[Movable]:
-        """Those with most to gain if they had the best GPUs of all, in the order of service."""
+        """The jobs with most to gain on the best GPUs of all, in the order of service."""
         self._forget_old()
         jobs = self._picture.jobs
         gains: list[tuple[float, str]] = []
@@ -237,7 +237,7 @@ class Moving:
     def _fastest_of(self, job_class: str) -> float:
         if job_class not in self._fastest:
             scores = self._picture.pool.room.scores.of(job_class)
-            self._fastest[job_class] = min([TYPICAL, *scores.values()])  # some may have no score
+            self._fastest[job_class] = min([TYPICAL, *scores.values()])  # a GPU without a score counts as typical
         return self._fastest[job_class]
 
     def _forget_old(self) -> None:
@@ -250,7 +250,7 @@ class Moving:
             self._chances = {job_id: chance for job_id, chance in self._chances.items() if job_id in running}
 
     def _is_free(self, target: Target) -> bool:
-        """Has everybody gone who held those GPUs?"""
+        """Have all jobs that held the target's GPUs given them back?"""
         wanted = _gpus(target.allocations)
         for node_id in {allocation.node_id for allocation in target.allocations}:
             for job_id in self._picture.pool.runs.jobs_on(node_id):
@@ -260,7 +260,7 @@ class Moving:
         return True
 
     def _fits(self, target: Target) -> bool:
-        """What is not kept may be another's by now: CPUs, memory, the node itself."""
+        """Does the job still fit? Only GPUs are kept: CPUs and memory may be taken, the node closed or lost."""
         room = self._picture.pool.room
         for node_id in {allocation.node_id for allocation in target.allocations}:
             here = [allocation for allocation in target.allocations if allocation.node_id == node_id]
@@ -281,8 +281,8 @@ class Moving:
 
 
 def together(moves: Sequence[Move], held: Mapping[str, tuple[Allocation, ...]], *, most: int) -> list[list[Move]]:
-    """The moves in groups that can be made each for itself: who moves onto another's GPUs moves with him. Those that
-    gain most, as a group, first; no more than `most` moves in all, and no group that gains nothing.
+    """The moves in independent groups: a job that moves onto another job's GPUs moves together with it. The groups that
+    gain most come first; no more than `most` moves in all, and no group without a gain.
     """
     by_job = {move.job_id: move for move in moves}
     owner = {gpu: job_id for job_id in by_job for gpu in _gpus(held[job_id])}
@@ -311,14 +311,14 @@ def _gpus(allocations: Iterable[Allocation]) -> set[GpuKey]:
 
 
 def _on_its_way(job: Job, target: Target) -> bool:
-    """Is it still what it was stopped for?"""
+    """Is the job still stopping for this move, or requeued by it?"""
     if job.state is _S.STOPPING:
         return job.epoch == target.epoch and job.stopping_for is not None and job.stopping_for.code is _C.MOVED
     return job.state is _S.QUEUED and job.epoch == target.epoch + 1
 
 
 def _as_placed(job: Job) -> Shape:
-    """What it has, which may be less than it wanted."""
+    """The shape of the ranks that the job has, which may be fewer than it wanted."""
     assert job.placement is not None
     ranks: dict[str, int] = {}
     for allocation in job.placement.allocations:

@@ -1,4 +1,4 @@
-"""The jobs of a pool that are not final, by id: one mapping, which every part of what a scheduler knows reads."""
+"""The jobs of a pool that are not final, by id: one mapping, shared by all parts of the picture."""
 
 from libs.domain.job import Job
 

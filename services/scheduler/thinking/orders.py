@@ -1,4 +1,4 @@
-"""From a placed job to what each of its nodes is told to run."""
+"""From a placed job to the orders for each of its nodes."""
 
 from collections.abc import Container, Iterable, Mapping
 
@@ -11,16 +11,16 @@ from libs.domain.quantity import size_bytes
 from libs.domain.spec import Role
 from libs.messages.nodes import JobOrder, RankOrder, RoleOrder, StartRun
 
-RANK_BYTES, GPU_BYTES = 96, 5  # of one rank's own part of an order, and of each of its GPUs
-ORDER_BYTES, PEER_BYTES = 2048, 64  # of one rank's order by itself, besides what ranks share; of each other rank in it
+RANK_BYTES, GPU_BYTES = 96, 5  # the size of one rank's own part of an order, and of each of its GPUs
+ORDER_BYTES, PEER_BYTES = 2048, 64  # of one rank's separate order, besides the shared part; of each peer in it
 PORT_FIRST, PORT_COUNT = 10000, 22000  # below the range that Linux gives to outgoing connections
 
 
 def master_port(job: Job, *, ranks: int, taken: Container[int]) -> int:
-    """Where rank 0 listens, with a port behind it for each other rank (TensorFlow wants one for every task).
+    """The port of rank 0, followed by a port for each other rank (TensorFlow wants one for every task).
 
-    Another one for every epoch, so that a port found busy is not tried again. Where all are taken, some are shared:
-    then the node finds out, and the next epoch is luckier.
+    Every epoch has another port, so that a busy port is not tried again. If all are taken, jobs share some: then the
+    node finds the port busy, and the next epoch tries another.
     """
     start = (job.seq * 7919 + job.epoch * 104729) % PORT_COUNT
     for step in range(PORT_COUNT - ranks):
@@ -38,11 +38,11 @@ def ports_of(job: Job) -> range:
 
 
 class OrderBytes(Struct, frozen=True, kw_only=True):
-    """What the orders of one job take on the wire, at most."""
+    """The greatest size of the orders of one job on the wire."""
 
     shared: int  # once for each node that reads `NodeDesired.jobs`
     rank: int  # for each rank there
-    alone: int  # for each rank on a node of the version before, whose orders share nothing
+    alone: int  # for each rank on a node of the previous version, whose orders share nothing
 
 
 def order_bytes(job: Job, order: JobOrder) -> OrderBytes:
@@ -57,7 +57,7 @@ def order_bytes(job: Job, order: JobOrder) -> OrderBytes:
 
 
 def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
-    """What every rank of a placed job shares, without any rank."""
+    """The part of the order that all ranks of a placed job share, without any rank."""
     placement, spec = job.placement, job.spec
     assert placement is not None
     places: dict[str, int] = {}
@@ -103,7 +103,7 @@ def _role_order(name: str, role: Role, nodes: list[tuple[int, int]]) -> RoleOrde
 
 
 def as_jobs(runs: Iterable[StartRun], orders: Mapping[str, JobOrder]) -> tuple[JobOrder, ...]:
-    """The same runs, with what those of one job share said once."""
+    """The same runs, with the shared part of each job once."""
     ranks: dict[str, list[RankOrder]] = {}
     for run in runs:
         ranks.setdefault(run.job_id, []).append(_rank_order(run, orders[run.job_id]))

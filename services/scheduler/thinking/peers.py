@@ -1,8 +1,8 @@
-"""What one scheduler knows of the others by their own words, and what follows while the store is away.
+"""One scheduler's knowledge of the others from their messages, and whether it may hold its nodes without the store.
 
-The last leader may hold its nodes (`NodeDesired.hold`) as long as nobody can be given away what runs there: the rule,
-and why it is right, is in docs/decisions/0012-a-store-that-is-away.md. No clock, no I/O. Each word of another scheduler
-says which of ours it answers, and counts from when we said ours: however late it comes, it is not older than that.
+While the store is away, the last leader may hold its nodes (`NodeDesired.hold`) as long as no other leader can give
+their jobs away; docs/decisions/0012-a-store-that-is-away.md has the rule and its reason. No clock, no I/O. A message of
+another scheduler names our message that it answers and counts from when we sent that: it cannot be older, however late.
 """
 
 from collections.abc import Iterable
@@ -13,24 +13,24 @@ from libs.domain.lease import Lease, Pledge
 from libs.messages.connection import Connection
 from libs.messages.leaders import SCHEDULERS_MAX, LeadershipTold
 
-LAPSE_SECONDS = 5.0  # a word counts for so long; every new leader waits as much longer before it gives anything away
+LAPSE_SECONDS = 5.0  # how long a message counts; a new leader waits this much longer before it gives jobs away
 SPEAK_SECONDS = 1.0
-CLOCKS_PART = 0.1  # by this part the clocks of two schedulers may differ in how fast they go
-TRIED_SECONDS = 30.0  # a renewal that was not answered may still come to the store for as long
-WORDS_MAX = 64  # of our own that are remembered
+CLOCKS_PART = 0.1  # the rates of two schedulers' clocks may differ by this part
+TRIED_SECONDS = 30.0  # an unanswered renewal may still reach the store for this long
+WORDS_MAX = 64  # how many of our own messages are remembered
 
 
 class Bond(Struct, frozen=True, kw_only=True):
-    """A renewal with our own pledge that the store has confirmed: by it we may hold."""
+    """A renewal with our own pledge, confirmed by the store: it allows us to hold nodes."""
 
     epoch: int
     at: float  # when it was sent
     connection: Connection
-    members: frozenset[str]  # all whom the store may name, whichever of our renewals came last
+    members: frozenset[str]  # all schedulers that the pledge in the store may name, whichever of our renewals came last
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """Our word that we lead came back from a server: all who listen there have heard it before all that follows."""
+    """Our message that we lead came back from a server: all its listeners get it before any later message."""
 
     epoch: int
     server: str
@@ -43,16 +43,16 @@ class Peers:
         self.holds_seconds = holds_seconds
         self._pool = pool
         self._number = 0
-        self._said: dict[int, float] = {}  # when we said each of our latest words
-        self._heard: dict[str, int] = {}  # the latest number of each other, the latest heard last
-        self._denied: dict[str, float] = {}  # when we said what the latest denial of each other answers
-        self._back: tuple[Connection, float] | None = None  # our latest word that came back, and when we said it
+        self._said: dict[int, float] = {}  # by number of our latest messages, when we sent each
+        self._heard: dict[str, int] = {}  # by other scheduler, its latest number; the latest heard last
+        self._denied: dict[str, float] = {}  # by other scheduler, when we sent what its latest denial to lead answers
+        self._back: tuple[Connection, float] | None = None  # of our latest message that came back, and when we sent it
         self._claim: Claim | None = None
-        self._epoch = 0  # the greatest that anybody knows of
+        self._epoch = 0  # the greatest that any scheduler has named
         self._tried: dict[str, float] = {}  # when each member was last named in a renewal that we sent
         self._bond: Bond | None = None
 
-    # what is said and heard
+    # messages
 
     def tell(self, now: float, *, leads: bool, epoch: int) -> LeadershipTold:
         self._epoch = max(self._epoch, epoch)
@@ -93,19 +93,19 @@ class Peers:
     # while we lead
 
     def pledge(self, now: float, connection: Connection | None) -> Pledge:
-        """What we can promise the next leader: to hear those whom we hear now, and whoever is where we are."""
+        """The pledge to the next leader: the schedulers and the NATS server that we listen to while we hold nodes."""
         if self.holds_seconds <= 0 or connection is None:
             return Pledge()
         heard = [name for name, at in self._denied.items() if now - at <= LAPSE_SECONDS]
         return Pledge(seconds=self.holds_seconds, members=tuple(sorted({self.name, *heard})), nats=connection.server)
 
     def renews(self, pledge: Pledge | None, now: float) -> None:
-        """A renewal is about to be sent: from now on the store may have this pledge, whether we hear of it or not."""
+        """A renewal is about to be sent: from now on the store may have this pledge, even if no answer comes."""
         for name in pledge.members if pledge is not None else ():
             self._tried[name] = now
 
     def renewed(self, pledge: Pledge | None, *, epoch: int, at: float, connection: Connection | None) -> None:
-        """The renewal that was sent at `at` is confirmed."""
+        """The store confirmed the renewal that was sent at `at`."""
         if pledge is None or not pledge.seconds or connection is None or connection.server != pledge.nats:
             self._bond = None
             return
@@ -135,14 +135,14 @@ class Peers:
     # when we begin to lead
 
     def claimed_at(self, epoch: int, server: str) -> float | None:
-        """When we knew that all who listen at `server` have heard that we lead in `epoch`."""
+        """When we knew that all listeners at `server` get our claim to lead in `epoch`; None if we do not know."""
         claim = self._claim
         return claim.at if claim is not None and (claim.epoch, claim.server) == (epoch, server) else None
 
     def held_until(self, taken: Lease, at: float) -> float:
-        """Until when an earlier leader may hold nodes. `taken` is our lease as it was when we took it, at `at`."""
+        """Until when an earlier leader may hold nodes. `taken`: our lease as we took it, at `at`."""
         pledge = taken.pledge
-        if taken.went_back:  # what its row says may be of another time than the leader that holds
+        if taken.went_back:  # the row may be older than the pledge of the leader that holds
             return at + max(pledge.seconds, self.holds_seconds) * (1 + CLOCKS_PART) + LAPSE_SECONDS
         if pledge.seconds <= 0:
             return at

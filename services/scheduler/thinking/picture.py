@@ -1,6 +1,6 @@
-"""What a scheduler knows: the open jobs, and of them and their nodes four parts, each the owner of what it holds.
+"""The scheduler's picture of its pool: the open jobs, the beliefs, and four parts that each own their data.
 
-Every change of a job goes through `go`, which makes the step and draws it into every part at once.
+Every change of a job goes through `go`, which makes the step and applies it to every part at once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,7 +50,7 @@ class Picture:
         self._decided: dict[tuple[str, int], JobChange] = {}  # in this turn, by job and version before the step
 
     def __getstate__(self) -> dict[str, object]:
-        """Between two turns; what was decided in the one before has jobs."""
+        """The state between two turns, without the decisions of the last turn, which hold jobs."""
         return {**self.__dict__, "_decided": {}}
 
     def load(self, *, jobs: Iterable[Job], nodes: Iterable[Node], now: float) -> None:
@@ -61,12 +61,12 @@ class Picture:
             self.keep(job)
 
     def rescore(self, scores: Sequence[GpuScore]) -> None:
-        """New scores for some GPUs: what is placed from now on goes by them."""
+        """Take in new scores of GPUs: later placements use them."""
         for job_class, by_gpu in self.beliefs.rescore(scores).items():
             self.pool.room.rescore(job_class, by_gpu)
 
     def learn(self, classes: Iterable[WorkloadClass], now: float) -> None:
-        """New classes for some workloads: their jobs that wait change their group, and are placed by it."""
+        """Take in new classes of workloads: their waiting jobs change their group, and are placed by it."""
         before = self.beliefs.learnt
         if not self.beliefs.learn(classes):
             return
@@ -75,7 +75,7 @@ class Picture:
                 self.waitlist.stand(job, now)
 
     def keep(self, job: Job) -> None:
-        """A job that is new here."""
+        """Take in a job that is new to the picture."""
         self.jobs[job.id] = job
         if job.state is _S.QUEUED:
             self.waitlist.admit(job)
@@ -83,7 +83,7 @@ class Picture:
             self._hold(job, job.since, loaded=True)
 
     def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
-        """A report that is taken, of a node that is known; `sure`: it was sent under this leader."""
+        """Take in an accepted report of a known node; `sure`: it was sent under this leader."""
         self.desired.reads_shared(report.node_id, shared=JOBS in report.reads)
         self.pool.see(report, now, sure=sure)
 
@@ -92,7 +92,7 @@ class Picture:
         self.holdings.shares.measure(self.pool.nodes.values())
 
     def remove_node(self, node: Node, sentence: str, *, at: float) -> None:
-        """A lost node, on which no job has a run, is no longer part of the pool."""
+        """Remove a lost node, on which no job has a run, from the pool."""
         self.pool.remove(node, sentence, at=at)
         self.desired.forget(node.id)
         self.beliefs.forget(node.id)
@@ -138,17 +138,17 @@ class Picture:
         return [step]
 
     def change_of(self, step: Step) -> JobChange:
-        """What a step of this turn does to its job."""
+        """The change of a job by a step of this turn."""
         return self._decided[step.job_id, step.version]
 
     def begin_turn(self) -> None:
-        """What was decided before is stored."""
+        """Begin a turn: all earlier decisions are stored."""
         self._decided.clear()
 
     def instead(self, job_id: str, version: int, cause: Cause, now: float) -> list[Step]:
-        """The store refused the step that was decided from this version of a job: what the job takes in its place.
+        """The step that replaces the one from this version of a job, which the store refused.
 
-        The job stops where this turn left it on its nodes, else it fails; a final one stays final.
+        The job stops if this turn left it on its nodes, else it fails; a final job stays final.
         """
         refused = self._decided[job_id, version]
         job = refused.before
@@ -194,7 +194,7 @@ class Picture:
             self._hold(job, now, loaded=False)
 
     def _hold(self, job: Job, now: float, *, loaded: bool) -> None:
-        """A job came to hold what its placement says."""
+        """A job begins to hold its placement."""
         self.pool.hold(job, loaded=loaded)
         self.holdings.hold(job, now)
         if job.state is not _S.STOPPING:
@@ -213,7 +213,7 @@ class Picture:
         self.pool.let_go(job)
 
     def check(self) -> None:
-        """Assert what the parts must agree on; each keeps its own part in order."""
+        """Assert that the parts agree with each other about every job."""
         for job in self.jobs.values():
             assert not job.state.final, f"{job.id} is final and still kept"
             assert (job.placement is not None) == job.state.holding, f"{job.id}: {job.state}, {job.placement}"

@@ -1,4 +1,4 @@
-"""A waiting job is given its GPUs: where its ranks meet, and why it is there."""
+"""The placement of a waiting job: its GPUs, the address where its ranks meet, and why it is there."""
 
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Placement, Step
 from libs.planning.jobs import asked_by, standing_of
@@ -20,7 +20,7 @@ def place(
     slow = SlowGpus(picture.beliefs.measured(picture.pool.room.scores.known(asked.job_class)), now)
     why = why_there(picture.pool.room, shape, asked, allocations, placement=name, slow=slow)
     sentence = f"{why.sentence}; {moved_for}" if moved_for else why.sentence
-    # What the order forgot of it stays forgotten: else it would be preempted at once for what it had before.
+    # Attained time that the order forgot stays forgotten: else the job would be preempted for it at once.
     had = standing_of(job, now, picture.waitlist.queue.order)
     return picture.go(
         job,

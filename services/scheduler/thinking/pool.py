@@ -1,4 +1,4 @@
-"""The nodes of one pool: which there are, what each reported, which jobs have GPUs on them, and what is free."""
+"""The nodes of one pool: their reports, the jobs that have GPUs on them, and the free capacity."""
 
 from collections.abc import Iterable
 
@@ -12,11 +12,11 @@ from services.scheduler.thinking.openjobs import OpenJobs
 from services.scheduler.thinking.runs import Runs
 from services.scheduler.thinking.strays import Strays
 
-CPU_DUST = 1e-3  # what adding and subtracting cores very often may leave behind
+CPU_DUST = 1e-3  # rounding error of adding and subtracting cores very often
 
 
 class NodeChange(Struct, frozen=True):
-    """A node to store as it now is, and the event that tells it."""
+    """A node to store in its new form, and the event to publish."""
 
     node: Node
     event: str
@@ -27,7 +27,7 @@ class NodeChange(Struct, frozen=True):
 
 class Pool:
     """`heard`: when each node last reported; `unheard`: ready nodes without a sure report since the load; `leaving`:
-    nodes that said that they go. `changes` counts every change of what there is, whichever job holds it."""
+    nodes that reported that they leave. `changes` counts the changes of nodes and their capacity, not of jobs."""
 
     def __init__(self, jobs: OpenJobs, room: Room) -> None:
         self.room = room
@@ -38,12 +38,12 @@ class Pool:
         self.leaving: set[str] = set()
         self.strays = Strays(jobs, self.nodes, self.runs)
         self.changes = 0
-        self.kept: dict[str, tuple[Allocation, ...]] = {}  # by job that moves: the GPUs kept for it
+        self.kept: dict[str, tuple[Allocation, ...]] = {}  # by job that moves, the GPUs kept for it
         self._jobs = jobs
         self._node_changes: list[NodeChange] = []
 
     def load(self, nodes: Iterable[Node], now: float) -> None:
-        """Every node counts as heard of now; none is given anything before it reports: what runs there is not known."""
+        """Every node counts as heard now; none gets new jobs before it reports, because its runs are unknown."""
         for node in nodes:
             self.nodes[node.id] = node
             self.heard[node.id] = now
@@ -54,7 +54,7 @@ class Pool:
         self.changes += 1
 
     def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
-        """A report that is taken, of a node that is known; `sure`: it was sent under this leader."""
+        """Take in an accepted report of a known node; `sure`: it was sent under this leader."""
         node_id = report.node_id
         self.heard[node_id] = now
         if sure:
@@ -69,25 +69,25 @@ class Pool:
         self._look_for_strays(node_id)
 
     def excuse(self, seconds: float, now: float) -> None:
-        """Nobody listened for so many seconds: the nodes' silence in that time counts for nothing."""
+        """Ignore the nodes' silence in the last `seconds`, in which this scheduler did not listen."""
         for node_id, at in self.heard.items():
             self.heard[node_id] = min(now, at + seconds)
 
     def forget(self, node_id: str) -> None:
-        """A node that is lost: what it reported last is no longer so."""
+        """Forget the state of a lost node: its last report is outdated."""
         self.unheard.discard(node_id)
         self.leaving.discard(node_id)
         self.strays.forget(node_id)
 
     def change(self, node: Node, event: str, sentence: str, *, at: float, ask: int = 0) -> None:
-        """A node that is new, or in its new form."""
+        """Take in a new node, or a known node in its new form."""
         self.nodes[node.id] = node
         self._put_in_room(node)
         self.changes += 1
         self._node_changes.append(NodeChange(node, event, sentence, at, ask))
 
     def remove(self, node: Node, sentence: str, *, at: float) -> None:
-        """A lost node, on which no job has a run, is no longer part of the pool."""
+        """Remove a lost node, on which no job has a run, from the pool."""
         del self.nodes[node.id], self.heard[node.id]
         self.room.remove(node.id)
         self.room.grown += 1
@@ -106,7 +106,7 @@ class Pool:
         return changes
 
     def hold(self, job: Job, *, loaded: bool) -> None:
-        """A job has what its placement says."""
+        """A job begins to hold its placement."""
         assert job.placement is not None
         self.runs.hold(job, loaded=loaded)
         self.room.take_all(job.placement.allocations)
@@ -121,7 +121,7 @@ class Pool:
                 self.room.resize(had, has)
 
     def let_go(self, job: Job) -> None:
-        """A job gives back what its placement says; a run of it that is still alive is a stray from now on."""
+        """A job gives its placement back; a run of it that is still alive becomes a stray."""
         assert job.placement is not None
         self.runs.let_go(job)
         self.room.give_back_all(job.placement.allocations)
@@ -130,7 +130,7 @@ class Pool:
                 self._look_for_strays(allocation.node_id)
 
     def not_stopped(self, job: Job) -> list[Allocation]:
-        """The ranks that their nodes report as alive; none as long as one is neither gone nor reported."""
+        """The ranks that their nodes report as alive; empty as long as any rank is neither gone nor reported."""
         assert job.placement is not None
         left = [allocation for allocation in job.placement.allocations if not self._gone(job, allocation)]
         return left if all(self.runs.alive(job, allocation) for allocation in left) else []
@@ -140,7 +140,7 @@ class Pool:
         return all(self._gone(job, allocation) for allocation in job.placement.allocations)
 
     def keep_place(self, job_id: str, allocations: tuple[Allocation, ...]) -> None:
-        """No other job is given those GPUs, whichever holds them now."""
+        """Keep these GPUs for this job: no other job gets them, whichever holds them now."""
         self.kept[job_id] = allocations
         self._keep_or_not(allocations)
 
@@ -156,12 +156,12 @@ class Pool:
         return node is None or not node.ready or self.runs.gone(job, allocation)
 
     def _reopen(self, node: Node) -> None:
-        """Let it take work again, unless it is drained or lost."""
+        """Open the node for new jobs again, unless it is drained or lost."""
         if node.ready and not node.drained and not self.room.is_open(node.id):
             self.room.reopen([node.id])
 
     def _look_for_strays(self, node_id: str) -> None:
-        """What runs on a ready node and is no job's there keeps its GPUs from others."""
+        """Find the strays of a node: they keep their GPUs from other jobs."""
         if self.strays.look(node_id):
             self._put_in_room(self.nodes[node_id])
 
@@ -184,7 +184,7 @@ class Pool:
         return [gpu for of_job in self.kept.values() for one in of_job if one.node_id == node_id for gpu in one.gpus]
 
     def check(self) -> None:
-        """Assert that what is free is what nobody holds, occupies or has kept for it."""
+        """Assert that free capacity is neither held by a job, occupied by a stray, nor kept for a move."""
         for node_id, room in self.room.nodes.items():
             here = self._held_on(node_id)
             held = [gpu for allocation in here for gpu in allocation.gpus]

@@ -1,18 +1,18 @@
-"""Which silent nodes are given up, and when so many fall silent at once that rather our own side is broken."""
+"""Which silent nodes are lost, and when so many fall silent together that the control plane is suspected instead."""
 
 from collections.abc import Iterable, Mapping
 
 from libs.domain.quantity import duration_text
 
-SILENT_PART = 4  # heard of for the last time a quarter of its lease ago: it is falling silent
-TOGETHER_PART = 3  # of more than a third of the pool at once it is not believed at first
+SILENT_PART = 4  # a node silent for more than a quarter of its lease is falling silent
+TOGETHER_PART = 3  # silence of more than a third of the pool together is doubted at first
 
 
 class Reaper:
-    """A node silent for longer than its lease is lost; many at once only one lease later than the first of them.
+    """A node silent for longer than its lease is lost; many together only one lease later than the first of them.
 
-    Until `held_until` an earlier leader that cannot reach the store may hold the nodes that do not follow this one yet:
-    what they run may run for a lease after that, however long they have been silent to us.
+    Until `held_until` an earlier leader that cannot reach the store may hold the nodes that do not follow this leader
+    yet: their runs may live for a lease after that, however long the nodes have been silent to this leader.
     """
 
     def __init__(self, *, lease_seconds: float, held_until: float | None = None) -> None:
@@ -21,30 +21,30 @@ class Reaper:
         self._following: set[str] = set()
         self._patient_until: float | None = None
         self._looked_at: float | None = None
-        self.held_back = 0  # nodes whose lease is over and that are not given up yet
+        self.held_back = 0  # nodes whose lease is over and that are not lost yet
         self._notices: list[str] = []
 
     def not_listening(self, now: float) -> float:
-        """For how long nobody looked, in seconds, where that was so long that nodes may have spoken in vain."""
+        """The seconds since the last call, if long enough for missed reports; else 0."""
         before, self._looked_at = self._looked_at, now
         unseen = 0.0 if before is None else now - before
         return unseen if unseen > self._lease_seconds / SILENT_PART else 0.0
 
     def follows(self, node_id: str) -> None:
-        """The node was answered by this leader: it takes no word of an earlier one any more."""
+        """This leader has answered the node: it ignores earlier leaders from now on."""
         self._following.add(node_id)
 
     def unfollowing(self, node_ids: Iterable[str]) -> list[str]:
         return sorted(set(node_ids) - self._following)
 
     def silent_since(self, node_id: str, heard_at: float) -> float:
-        """From when on a lease of its silence counts, for a node that was heard of at `heard_at`."""
+        """The time from which the silence of a node counts that was last heard at `heard_at`."""
         if self._held_until is None or node_id in self._following:
             return heard_at
         return max(heard_at, self._held_until)
 
     def lost(self, heard: Mapping[str, float], now: float, *, leaving: Iterable[str]) -> list[str]:
-        """Who of the ready nodes is lost now. `heard` is when each last reported; `leaving` said that they go."""
+        """The ready nodes that are lost now. `heard`: when each last reported; `leaving`: nodes that leave."""
         silent = {node_id: now - at for node_id, at in heard.items()}
         due = sorted(node_id for node_id, seconds in silent.items() if seconds > self._lease_seconds)
         expected = set(leaving).intersection(due)
@@ -56,12 +56,12 @@ class Reaper:
         return sorted(expected)
 
     def take_notices(self) -> list[str]:
-        """What people should know, each once."""
+        """Notices for operators, each once."""
         notices, self._notices = self._notices, []
         return notices
 
     def _doubts(self, silent: Mapping[str, float], due: list[str], now: float, *, leaving: Iterable[str]) -> bool:
-        """Is it to be waited still for those who are due?"""
+        """Should the nodes that are due get more time?"""
         if not due:
             self._patient_until = None
             return False

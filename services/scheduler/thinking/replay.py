@@ -1,4 +1,4 @@
-"""Derive a recorded history anew, with the code that runs in production, and say where it first differs."""
+"""Derives a recorded history anew, with the code that runs in production, and reports the first difference."""
 
 import pickle
 import zlib
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Difference(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a history first differs from what is derived of it. `what`: step, node, answer, failed or unreadable."""
+    """The first difference between a history and its replay. `what`: step, node, answer, failed or unreadable."""
 
     what: str
     sentence: str
@@ -45,7 +45,7 @@ class Difference(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Unread(Struct, frozen=True, kw_only=True):
-    """A record that this version cannot read; the replay goes on at the next beginning."""
+    """A record that this version cannot read; the replay goes on at the next record that begins."""
 
     epoch: int
     record: int
@@ -53,9 +53,9 @@ class Unread(Struct, frozen=True, kw_only=True):
 
 
 class Replay:
-    """`feed` it the records of a pool in order, until one differs. What comes before the first beginning is skipped.
+    """`feed` it the records of a pool in order, until one differs. Records before the first that begins are skipped.
 
-    A record that `lacks` specifications is fed once they are given with `specify`.
+    A record that `lacks` specifications needs `specify` before `feed`.
     """
 
     def __init__(self) -> None:
@@ -74,19 +74,19 @@ class Replay:
         self._steps: list[Step] = []
 
     def feed(self, record: Record) -> Difference | None:
-        """Derive one more record; the difference, if there is one. After that nothing more is derived."""
+        """Derive one more record; returns the difference, if any. After a difference nothing more is derived."""
         if self.difference is None:
             self.difference = self._feed(record)
         return self.difference
 
     def lacks(self, record: Record) -> list[str]:
-        """The jobs in the record whose specification is in the store, and was not given yet."""
+        """The jobs in the record whose specification the replay still needs from the store."""
         if record.format not in READS or record.format == 1:
             return []
         try:
             entries = entries_of(record)
         except (zlib.error, msgspec.DecodeError):
-            return []  # feeding the record says so
+            return []  # `feed` reports this
         self._opened = (record, entries)
         wanted = dict.fromkeys(job.id for entry in entries for job in jobs_of(entry))
         return [job_id for job_id in wanted if job_id not in self._specs]
@@ -133,17 +133,17 @@ class Replay:
         opened, self._opened = self._opened, None
         entries = opened[1] if opened is not None and opened[0] is record else entries_of(record)
         if self._core is not None and isinstance(entries[0], history.CoreSnapshot):
-            return [entries[0], *(specified(entry, self._specs) for entry in entries[1:])]  # it has its own core
+            return [entries[0], *(specified(entry, self._specs) for entry in entries[1:])]  # the core is there already
         return [specified(entry, self._specs) for entry in entries]
 
     def _leave(self, sentence: str) -> None:
-        """Go on without this record, at the next beginning."""
+        """Skip this record, and all up to the next that begins."""
         assert self._last is not None
         self.unread.append(Unread(epoch=self._last.epoch, record=self._last.number, sentence=sentence))
         self._core = None
 
     def _tell(self, entry: Entry) -> Difference | None:
-        """Say to the core what its leader was told then; compare what comes of it where that was kept."""
+        """Pass a recorded entry to the core; compare the result if the entry has it."""
         match entry:
             case history.Loaded():
                 self._core = Scheduler(pool=entry.pool, settings=entry.settings)
@@ -214,12 +214,12 @@ class Replay:
         )
 
     def _first(self, what: str, told: msgspec.Raw, kind: Any, derived: Sequence[Any]) -> Difference | None:
-        """The first that is not the same, field for field."""
+        """The first step or node change that differs in any field."""
         if bytes(told) == encode(derived):
             return None
         recorded = msgspec.msgpack.decode(told, type=kind)
         if recorded == derived:
-            return None  # a field that is as by default may be left out here and written there
+            return None  # a field with its default may be left out in one encoding only
         for place in range(max(len(recorded), len(derived))):
             was, now = _at(recorded, place), _at(derived, place)
             if encode(_explicit(was)) != encode(_explicit(now)):
@@ -267,7 +267,7 @@ def _how(was: object, now: object) -> str:
 
 
 def _explicit(value: object) -> object:
-    """The same with every field named, also where it is as by default."""
+    """The value with every field named, also fields with their defaults."""
     match value:
         case Struct():
             return {name: _explicit(getattr(value, name)) for name in value.__struct_fields__}

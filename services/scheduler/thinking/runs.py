@@ -1,4 +1,4 @@
-"""What the nodes see of the runs that jobs have on them, and when a run counts as gone."""
+"""The runs of jobs as their nodes report them, and when a run counts as gone."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -9,7 +9,7 @@ from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from libs.domain.progress import is_finished
 from libs.messages.nodes import NEVER_RAN, EndReason, NodeReported, RunSeen, RunState, StartRun
 
-OTHER_BOOT_HEARD = 3  # reports of another boot with a lower incarnation, until it is believed to be the node's present
+OTHER_BOOT_HEARD = 3  # reports in a row of another boot with a lower incarnation until that boot is accepted
 
 TOLD_TO_STOP = frozenset({EndReason.STOPPED, EndReason.FENCED})
 
@@ -17,7 +17,7 @@ _Key = tuple[str, int, int]
 
 
 class Ranks(Struct, frozen=True):
-    """The ranks of one job in its present epoch, as far as their nodes have reported them; None: not seen."""
+    """The ranks of one job in its present epoch, as reported by their nodes; None: not reported."""
 
     seen: tuple[RunSeen | None, ...]
     first_node: str
@@ -32,18 +32,18 @@ class Ranks(Struct, frozen=True):
 
     @property
     def all_succeeded(self) -> bool:
-        """Has every rank ended with status 0, of its own accord or with the job's work done?"""
+        """Has every rank ended with status 0, of its own accord or stopped with the job's work done?"""
         done = self._said_finished
         return all(run is not None and (_succeeded(run) or (done and _stopped_with_0(run))) for run in self.seen)
 
     @property
     def _said_finished(self) -> bool:
-        """Does the progress of any rank say that the work is done? Usually rank 0 alone tells it."""
+        """Does the progress of any rank report the work as done? Usually only rank 0 reports progress."""
         return any(run is not None and is_finished(run.progress) for run in self.seen)
 
     @property
     def first_ended_badly(self) -> Cause | None:
-        """Why the job ends. The rank that failed first is named, before those that were stopped because of it."""
+        """Why the job ends: the first rank that failed, rather than the ranks that were stopped because of it."""
         bad = [run for run in self.seen if run is not None and run.state is RunState.EXITED and not _succeeded(run)]
         first = min(bad, key=lambda run: (run.reason in TOLD_TO_STOP, run.ended_at or inf, run.rank), default=None)
         return None if first is None else _cause(first, of=len(self.seen))
@@ -56,31 +56,31 @@ class Ranks(Struct, frozen=True):
 
     @property
     def progress(self) -> dict[str, float] | None:
-        """Rank 0's, or the first that tells any."""
+        """The progress of the first rank that reports any, usually rank 0."""
         return next((run.progress for run in self.seen if run is not None and run.progress), None)
 
 
 class Runs:
-    """Reports by node. A run that was once seen, or offered, counts as gone only by a later report of its node."""
+    """The runs by node. A run that was reported or offered once counts as gone only by a later report of its node."""
 
     def __init__(self) -> None:
         self.holding: set[str] = set()
-        self._held: dict[_Key, str] = {}  # every run that a job has, with its node
+        self._held: dict[_Key, str] = {}  # the node of every run that a job has
         self._jobs_on: dict[str, set[str]] = {}
         self._reports: dict[str, tuple[str, int, int]] = {}  # boot id, incarnation, seq
-        self._other_boot: dict[str, tuple[str, int, int]] = {}  # refused: boot id, seq, how many in a row
+        self._other_boot: dict[str, tuple[str, int, int]] = {}  # refused reports: boot id, seq, number in a row
         self._seen: dict[str, dict[_Key, RunSeen]] = {}
-        self._offered: dict[_Key, tuple[int, int]] = {}  # incarnation and seq of the report it was the answer to
+        self._offered: dict[_Key, tuple[int, int]] = {}  # incarnation and seq of the report whose answer offered it
         self._ever_seen: set[_Key] = set()
-        self._loaded: set[_Key] = set()  # an earlier leader may have offered these
+        self._loaded: set[_Key] = set()  # loaded from the store: an earlier leader may have offered them
         self._sure: set[str] = set()  # nodes whose newest report was surely sent under this leader
 
     def jobs_on(self, node_id: str) -> set[str]:
         return self._jobs_on.get(node_id, set())
 
     def hold(self, job: Job, *, loaded: bool) -> None:
-        """`loaded` from the store: an earlier leader may have offered it, so only a report that is surely younger
-        can say it is gone."""
+        """A job begins to hold its placement. `loaded`: from the store; an earlier leader may have offered it, so only
+        a report that is surely younger proves it gone."""
         assert job.placement is not None
         self.holding.add(job.id)
         for allocation in job.placement.allocations:
@@ -105,12 +105,12 @@ class Runs:
             self._ever_seen.discard(key)
 
     def refuses(self, report: NodeReported) -> str:
-        """Why a report is not taken: a newer one of the same node was heard already."""
+        """Why a report is refused: a newer one of the same node came already. Empty if it is accepted."""
         known = self._reports.get(report.node_id)
         if known is None or (report.incarnation, report.seq) > known[1:]:
             return ""
         if known[0] != report.boot_id and self._other_boots(report) >= OTHER_BOOT_HEARD:
-            return ""  # incarnations go back where a node lost its disk and its clock; late reports do not keep coming
+            return ""  # a node without its old disk and clock has a lower incarnation; late reports do not keep coming
         return f"a newer report of {report.node_id} was heard: another executor may speak for this node"
 
     def _other_boots(self, report: NodeReported) -> int:
@@ -121,11 +121,11 @@ class Runs:
         return count
 
     def see(self, report: NodeReported, *, sure: bool) -> None:
-        """`sure`: it was sent under this leader. One that is not may be late, and what it leaves out proves nothing."""
+        """Take in a report. `sure`: sent under this leader. If not, it may be late: a missing run proves nothing."""
         if sure:
             self._sure.add(report.node_id)
         known = self._reports.get(report.node_id)
-        if known is not None and known[0] != report.boot_id:  # What was offered before the boot cannot begin after it.
+        if known is not None and known[0] != report.boot_id:  # A run offered before the boot cannot begin now.
             on_node = [key for key, node_id in self._held.items() if node_id == report.node_id]
             self._offered.update(dict.fromkeys(self._offered.keys() & on_node, (-1, 0)))
         self._reports[report.node_id] = (report.boot_id, report.incarnation, report.seq)
@@ -134,7 +134,7 @@ class Runs:
         self._ever_seen.update(key for key in seen if self._held.get(key) == report.node_id)
 
     def forget(self, node_id: str) -> None:
-        """A node that is removed and has no run: nothing that it reported counts any more."""
+        """Forget all reports of a removed node, which has no run."""
         assert not self.jobs_on(node_id), f"{node_id} still has runs"
         self._jobs_on.pop(node_id, None)
         self._reports.pop(node_id, None)
@@ -143,7 +143,7 @@ class Runs:
         self._sure.discard(node_id)
 
     def offered(self, node_id: str, runs: Sequence[StartRun]) -> None:
-        """The answer to the node's newest report told it to run these: it may, whatever that report said."""
+        """The answer to the node's newest report ordered these runs: they may run, whatever that report says."""
         _, incarnation, seq = self._reports[node_id]
         for run in runs:
             self._offered[run.job_id, run.epoch, run.rank] = (incarnation, seq)
@@ -156,14 +156,14 @@ class Runs:
         )
 
     def gone(self, job: Job, allocation: Allocation) -> bool:
-        """Does this rank certainly not run, and never will in this epoch once it is no longer desired?"""
+        """Is it certain that this rank does not run, and never will in this epoch once it is no longer desired?"""
         key = (job.id, job.epoch, allocation.rank)
         run = self._run(job, allocation)
         if run is not None:
             return run.state is RunState.EXITED
         offered = self._offered.get(key)
         if offered is None:
-            return True  # no node was ever told of it
+            return True  # no node was ever ordered to run it
         if not self._can_tell(allocation.node_id, key):
             return False
         report = self._reports.get(allocation.node_id)
@@ -179,7 +179,7 @@ class Runs:
         return (run.job_id, run.epoch, run.rank) in self._seen.get(node_id, {})
 
     def strays(self, node_id: str, jobs: Mapping[str, Job]) -> tuple[RunSeen, ...]:
-        """What the node reports and no job has there: what lives, and what ended in an epoch that is still to come."""
+        """Reported runs that no job has on the node: alive, or ended in an epoch that is not over for the job."""
         return tuple(
             run
             for key, run in self._seen.get(node_id, {}).items()
@@ -188,7 +188,7 @@ class Runs:
         )
 
     def first_lost(self, job: Job) -> Cause | None:
-        """A rank that its node saw before and does not see any more, although nobody told it to stop."""
+        """A rank that its node reported before and no longer reports, although no stop was ordered."""
         assert job.placement is not None
         for allocation in job.placement.allocations:
             key = (job.id, job.epoch, allocation.rank)
@@ -199,7 +199,7 @@ class Runs:
         return None
 
     def _can_tell(self, node_id: str, key: _Key) -> bool:
-        """Does it mean something that the node's newest report leaves this run out?"""
+        """Does a missing run in the node's newest report prove that it does not run?"""
         return key not in self._loaded or node_id in self._sure
 
     def _run(self, job: Job, allocation: Allocation) -> RunSeen | None:

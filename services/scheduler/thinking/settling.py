@@ -1,6 +1,6 @@
-"""When a new leader, or one whose store went back in time, may begin to place jobs and to start runs.
+"""When a new leader, or a leader whose store went back in time, may begin to place jobs and to start runs.
 
-Until then nodes are told to go on with what they have, and to start nothing. Why:
+Until then the leader's answers keep the runs that nodes have, and start none. Why:
 docs/decisions/0006-a-store-that-went-back.md.
 """
 
@@ -9,7 +9,7 @@ from libs.domain.quantity import duration_text
 
 
 class Settling:
-    """Begins with a load from the store at `now`; `went_back_at` is when it was found out that the store went back."""
+    """Begins with a load from the store at `now`; `went_back_at`: when the leader found that the store went back."""
 
     def __init__(
         self, *, now: float, settle_seconds: float, lease_seconds: float, went_back_at: float | None = None
@@ -19,11 +19,11 @@ class Settling:
         self.begins_at = now if self._ended_at is None else max(now, self._ended_at)
 
     def past(self, now: float) -> bool:
-        """Is the load so long ago that no report from before it can still be under way?"""
+        """Is the load so long ago that no earlier report can still be under way?"""
         return now >= self._heard_until
 
     def why_not_yet(self, now: float, *, unheard: int) -> Cause | None:
-        """Why nothing is placed and nothing started; `unheard` nodes have not reported since the load."""
+        """Why nothing is placed and nothing started now; `unheard`: how many nodes have not reported since the load."""
         if self._ended_at is not None and now < self._ended_at:
             left = self._ended_at - now
             sentence = (

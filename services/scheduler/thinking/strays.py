@@ -1,4 +1,4 @@
-"""Stray runs: what nodes report and no job has there. One that lives keeps its GPUs, and its job from being placed."""
+"""Stray runs: reported by a node, but no job has them there. A living stray keeps its GPUs, and its job unplaced."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from services.scheduler.thinking.runs import Runs
 
 
 class Strays:
-    """`forgot_placements`: the store went back in time, so jobs may have been on nodes that it does not know of."""
+    """`forgot_placements`: the store went back in time, so jobs may have been placed without a trace in it."""
 
     def __init__(self, jobs: OpenJobs, nodes: Mapping[str, Node], runs: Runs) -> None:
         self.forgot_placements = False
@@ -19,7 +19,7 @@ class Strays:
         self._found: dict[str, tuple[RunSeen, ...]] = {}  # by node
 
     def look(self, node_id: str) -> bool:
-        """Look for them on a node again; returns whether they hold other GPUs than before."""
+        """Find the strays of a node again; returns whether the GPUs that they hold have changed."""
         before = self.occupied(node_id)
         found = self._runs.strays(node_id, self._jobs) if self._nodes[node_id].ready else ()
         if found:
@@ -32,7 +32,7 @@ class Strays:
         self._found.pop(node_id, None)
 
     def occupied(self, node_id: str) -> frozenset[int]:
-        """The GPUs that strays hold; all of the node where a run does not say which."""
+        """The GPUs that strays hold on a node; all its GPUs if a stray does not name its own."""
         found: set[int] = set()
         for run in self._found.get(node_id, ()):
             if run.state is not RunState.EXITED:
@@ -52,7 +52,7 @@ class Strays:
         )
 
     def by_job(self) -> dict[str, tuple[str, RunSeen]]:
-        """For each job with strays one of them, with its node: one that lives before one that ended."""
+        """For each job with strays, one of them and its node: a living stray rather than an ended one."""
         found: dict[str, tuple[str, RunSeen]] = {}
         for node_id, runs in sorted(self._found.items()):
             for run in runs:
@@ -64,6 +64,6 @@ class Strays:
         return found
 
     def _may_have(self, run: RunSeen, node_id: str) -> bool:
-        """Can the job have had it? A node that was never given the job is believed about its own GPUs alone."""
+        """Can the run be the job's? A node that never had the job is believed only about its own GPUs."""
         job = self._jobs.get(run.job_id)
         return self.forgot_placements or job is None or job.may_have_run_on(node_id)

@@ -1,6 +1,6 @@
-"""Other CPUs, memory or network for the ranks of a running job: taken whole where it fits, or not at all.
+"""Changes of CPUs, memory or network of the ranks of a running job: applied as a whole if they fit, or not at all.
 
-The reallocator asks (`libs.messages.asks.Tune`); an ask that is not taken is dropped, and changes nothing.
+The reallocator asks (`libs.messages.asks.Tune`); a refused ask is dropped and changes nothing.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,14 +13,14 @@ from libs.domain.spec import EGRESS_BYTES_MIN, MEMORY_BYTES_MAX, MEMORY_BYTES_MI
 from libs.messages.asks import Ask, RankTuning, Tune
 from services.scheduler.thinking.picture import Picture
 
-CPUS_MIN, CPUS_MAX = 0.001, 4096.0  # of one rank, as a role may ask for
+CPUS_MIN, CPUS_MAX = 0.001, 4096.0  # of one rank: the range that a role may request
 
-_GRAIN = 1e-6  # floating-point dust of adding and subtracting cores
+_GRAIN = 1e-6  # rounding error of adding and subtracting cores
 
 
 def tune(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = ()) -> list[Step]:
-    """The step that `ask` leads to; nothing where it is refused. On nodes that are `closed`, what is free is kept for
-    somebody who waits, and ranks get no more there than they asked for when they began."""
+    """The step that `ask` leads to; none if it is refused. On `closed` nodes free capacity is kept for a waiting job:
+    ranks there get no more than their job's specification requests."""
     job, asked = picture.jobs.get(ask.subject_id), ask.tune
     if job is None or asked is None or job.placement is None:
         return []
@@ -32,7 +32,7 @@ def tune(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = ()
 
 
 def limits_after(job: Job, asked: Tune) -> tuple[Allocation, ...] | None:
-    """What every rank would have; None where that makes no sense: of another epoch, no such rank, no such limit."""
+    """The allocations after the change; None for another epoch, an unknown rank, an invalid limit, or no change."""
     if job.state is not JobState.RUNNING or job.epoch != asked.epoch or job.placement is None:
         return None
     by_rank: Mapping[int, RankTuning] = {one.rank: one for one in asked.ranks}
@@ -64,7 +64,7 @@ def _tuned(allocation: Allocation, tuning: RankTuning | None) -> Allocation:
 
 
 def _fits(picture: Picture, job: Job, after: tuple[Allocation, ...], closed: Collection[str]) -> bool:
-    """Is what its ranks take more, less what they give back on the same node, free there now?"""
+    """Is the net increase of the ranks on each node free there now?"""
     before = job.placement.allocations if job.placement is not None else ()
     for node_id in {allocation.node_id for allocation in before}:
         had = [allocation for allocation in before if allocation.node_id == node_id]
@@ -82,6 +82,6 @@ def _fits(picture: Picture, job: Job, after: tuple[Allocation, ...], closed: Col
 
 
 def _goes_beyond(job: Job, had: Allocation, has: Allocation) -> bool:
-    """Does that rank get more of anything, and more of it than it asked for?"""
+    """Does the rank get more of CPUs or memory than before, and more than its role requests?"""
     asked = job.spec.roles[had.role]
     return has.cpus > max(had.cpus, asked.cpus) + _GRAIN or has.memory > max(had.memory, asked.memory_bytes)

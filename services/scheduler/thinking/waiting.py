@@ -1,6 +1,6 @@
-"""Waiting jobs: which are placed, for which of them others are preempted or nodes reserved, and why the rest wait.
+"""Waiting jobs: which are placed, for which of them jobs are preempted or nodes reserved, and why the rest wait.
 
-The order, what may overtake, what may be preempted and where a gang goes: all of that is asked of the planning.
+The order, the backfill, the preemption and the place of a gang are decided by `libs.planning`.
 """
 
 from collections.abc import Sequence
@@ -28,17 +28,17 @@ from services.scheduler.thinking.waitlist import JobGroup
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
-CACHED_LEAST = 256  # shapes whose answer is kept, besides some for each job that waits
+CACHED_LEAST = 256  # shapes with a cached answer, besides some for each waiting job
 
-LOOK_AGAIN_SECONDS = 1.0  # between two looks for jobs to preempt for the same job
-EXPLAINED_MAX = 64  # jobs that are told in one tick why they wait: another tenant's job is placed before the rest
-STAND_AGAIN_SECONDS = 60.0  # between two looks for jobs that have waited so long that the order puts them elsewhere
+LOOK_AGAIN_SECONDS = 1.0  # between two searches for victims of the same job
+EXPLAINED_MAX = 64  # waiting jobs that get a reason in one tick: later ones must not delay another tenant's placement
+STAND_AGAIN_SECONDS = 60.0  # between two updates of an order that depends on how long jobs have waited
 
 Nodes = tuple[str, ...]
 
 
 class Waiting:
-    """`patience_seconds`: a job that waited this long holds back the smaller ones behind it.
+    """`patience_seconds`: a job that waited this long holds back the smaller jobs behind it.
 
     At most `steps_max` steps are decided at once; the rest in the next tick.
     """
@@ -46,21 +46,21 @@ class Waiting:
     def __init__(self, picture: Picture, moving: Moving, *, patience_seconds: float, steps_max: int) -> None:
         self._picture = picture
         self._moving = moving
-        self.unfinished = False  # there are more jobs to tell why they wait
+        self.unfinished = False  # more waiting jobs need a reason
         self.reserved: Nodes = ()  # nodes kept for one waiting job, in the last walk
-        self._reserved_for = ""  # that job
+        self._reserved_for = ""  # the job that has the reserved nodes
         self._patience_seconds = patience_seconds
         self._steps_max = steps_max
-        # What did not fit: how often room had grown by then, which nodes were reserved, and why, once asked.
+        # By shape that did not fit: the growth count of the room, the reserved nodes, and the cause once computed.
         self._unfit: dict[Shape, tuple[int, Nodes, Cause | None]] = {}
-        self._making_room: dict[str, Clearing] = {}  # by waiting job: the jobs that stop for it
+        self._making_room: dict[str, Clearing] = {}  # by waiting job, the jobs that stop for it
         self._looked_at: dict[str, float] = {}
         self._stood_at = -inf
         self._fits_empty: dict[Shape, bool] = {}
-        self._empty: tuple[int, Room] | None = None  # the pool as if no job held anything, as of so many changes
+        self._empty: tuple[int, Room] | None = None  # the `changes` of the pool, and its room without any job
 
     def decide(self, now: float, *, why_not_yet: Cause | None = None) -> list[Step]:
-        """Steps for jobs that wait. `why_not_yet`: nothing is placed now, and this is why."""
+        """Steps for waiting jobs. `why_not_yet`: if given, nothing is placed now, for this cause."""
         picture = self._picture
         picture.waitlist.end_backoffs(picture.jobs, now)
         picture.waitlist.keep_out(picture.pool.strays.by_job().keys(), picture.jobs, now)
@@ -76,14 +76,14 @@ class Waiting:
         return arrived + steps + self._explain_waiting(causes, now)
 
     def _forget_shapes(self) -> None:
-        """Shapes of jobs that wait no more are asked about no more, and users may make up any number of them."""
+        """Drop cached shapes when there are too many: users may submit any number of them."""
         most = CACHED_LEAST + 4 * len(self._picture.waitlist.queue)
         for of_shapes in (self._unfit, self._fits_empty):
             if len(of_shapes) > most:
                 of_shapes.clear()
 
     def _stand_again(self, now: float) -> None:
-        """Where the order goes by how long a job has waited, all places are worked out again from time to time."""
+        """Every `STAND_AGAIN_SECONDS`: sort the queue again if the order depends on how long jobs have waited."""
         waitlist = self._picture.waitlist
         if waitlist.queue.order is LAS and now >= self._stood_at + STAND_AGAIN_SECONDS:
             self._stood_at = now
@@ -91,8 +91,8 @@ class Waiting:
                 waitlist.stand(job, now)
 
     def _put_off(self, cause: Cause, now: float) -> list[Step]:
-        """Tell the jobs that were told nothing yet why nothing is placed, and where that is for long tell all of them.
-        All are told again later."""
+        """Give `cause` to jobs without a reason; after a restored store, which takes long, to all unexplained jobs.
+        All of them get a new reason later."""
         steps: list[Step] = []
         for job_id in sorted(self._picture.waitlist.unexplained):
             if len(steps) >= self._steps_max:
@@ -104,7 +104,7 @@ class Waiting:
         return steps
 
     def _place_waiting(self, now: float) -> tuple[list[Step], "_Causes"]:
-        """Places for the jobs that fit, in order; and for each group that does not, why, where that is to be told."""
+        """Place the jobs that fit, in order; find the cause for each group that does not fit and needs a reason."""
         picture, waitlist = self._picture, self._picture.waitlist
         room, backfill = picture.pool.room, picture.policy.backfill
         steps: list[Step] = []
@@ -118,7 +118,7 @@ class Waiting:
             fits_empty=self._would_fit_empty,
             filling=lambda: picture.policy.filling(now=now, free=room.gpus_free, endings=picture.holdings.endings),
         )
-        with ExitStack() as closed:  # nodes that are reserved for a job take no work as long as the walk lasts
+        with ExitStack() as closed:  # reserved nodes take no jobs as long as the walk lasts
             for decision in walk:
                 if isinstance(decision, Starts):
                     steps += place(picture, picture.jobs[decision.job_id], decision.place, now)
@@ -137,7 +137,7 @@ class Waiting:
         return Wants(group.shape, gpus_least(group.shape), group.lasts_s, pinned=is_pinned(group.shape))
 
     def _wait(self, waits: Waits, causes: "_Causes", closed: ExitStack, now: float) -> list[Step]:
-        """A job is not placed: why, and what is done for it, in that order."""
+        """A job is not placed: find the cause if it is wanted, then preempt or reserve for the job."""
         job, group = self._picture.jobs[waits.job_id], self._picture.waitlist.group(waits.job_id)
         if group in causes.wanted:
             causes.of_group[group] = self._why_not(group, waits)
@@ -150,7 +150,7 @@ class Waiting:
         return steps
 
     def _find(self, job_id: str, shape: Shape) -> Place | None:
-        """Look in the room; a shape that did not fit is not looked for again until something was given back."""
+        """Find a place; a shape that did not fit is not tried again until the room has grown."""
         room = self._picture.pool.room
         known = self._unfit.get(shape)
         if known is not None and known[:2] == (room.grown, self.reserved):
@@ -161,7 +161,7 @@ class Waiting:
         return found
 
     def _would_fit_empty(self, shape: Shape) -> bool:
-        """If no job held anything, on all nodes, lost ones too. A job that would not fit then is in nobody's way."""
+        """Would the shape fit the pool without any job, lost nodes included? If not, its job holds back no other."""
         picture = self._picture
         if self._empty is None or self._empty[0] != picture.pool.changes:
             self._empty = (picture.pool.changes, empty_room(picture.pool.nodes.values()))
@@ -171,7 +171,7 @@ class Waiting:
         return self._fits_empty[shape]
 
     def _make_room(self, job: Job, shape: Shape, now: float) -> list[Step]:
-        """Preempt others for a job that does not fit. While those who give way are stopping, no others are asked."""
+        """Preempt jobs for a job that does not fit. While its victims are stopping, no others are preempted."""
         if self._leaving_for(job) or now < self._looked_at.get(job.id, -inf) + LOOK_AGAIN_SECONDS:
             return []
         self._making_room.pop(job.id, None)
@@ -200,13 +200,13 @@ class Waiting:
         return steps + picture.go(job, _E.WAITING, cause, now)
 
     def _leaving_for(self, job: Job) -> list[Job]:
-        """The jobs that stop for `job` and have not gone yet."""
+        """The victims of `job` that are still stopping."""
         clearing = self._making_room.get(job.id)
         asked = [self._picture.jobs.get(victim.job_id) for victim in clearing.victims] if clearing else []
         return [held for held in asked if held is not None and held.state is _S.STOPPING]
 
     def _claim(self, job: Job, shape: Shape, now: float) -> Nodes:
-        """Nodes kept from the jobs behind it: those being cleared for it or, once it waited long, the emptiest."""
+        """The nodes reserved for `job`: those being cleared for it or, once it waited long, the emptiest."""
         if self._leaving_for(job):
             return self._making_room[job.id].nodes
         if now - job.since < self._patience_seconds:
@@ -214,7 +214,7 @@ class Waiting:
         return self._emptiest(shape)
 
     def _emptiest(self, shape: Shape) -> Nodes:
-        """The nodes that would hold what starts the job if they were empty, those with most GPUs free first."""
+        """The nodes that would hold the smallest gang of the job if empty, those with most free GPUs first."""
         in_pool = self._picture.pool.room
         if is_pinned(shape):
             return tuple(sorted({want.request.node for want in shape if want.request.node in in_pool.nodes}))
@@ -247,7 +247,7 @@ class Waiting:
         return _kept_for(self._reserved_for, cause) if self.reserved else cause
 
     def _explain_waiting(self, causes: "_Causes", now: float) -> list[Step]:
-        """Say once why each job waits that was not placed; `weft explain` says it anew whenever asked."""
+        """Record once why each job waits that was not placed; `weft explain` computes it anew on request."""
         steps: list[Step] = []
         strays, waitlist = self._picture.pool.strays.by_job(), self._picture.waitlist
         self.unfinished = False
@@ -273,8 +273,8 @@ class Waiting:
 
 
 class _Causes:
-    """Why the jobs wait that were not placed. `wanted`: the groups for which that is to be told; `of_others`: for jobs
-    that the walk did not come to; None: their turn comes."""
+    """Why jobs were not placed. `wanted`: the groups that need a reason; `of_others`: the cause for jobs that the walk
+    did not reach, or None if their turn comes in a later tick."""
 
     def __init__(self, wanted: set[JobGroup]) -> None:
         self.wanted = wanted
@@ -283,7 +283,7 @@ class _Causes:
 
 
 def _enough(shape: Shape, willing: Sequence[Holder], *, free: int) -> bool:
-    """Have they as many GPUs as are wanted? No jobs are never enough: the shape did not fit without them."""
+    """Do the holders and the free GPUs suffice for the shape? Without holders never: it did not fit the free GPUs."""
     missing = gpus_least(shape) - free
     for holder in willing:
         missing -= sum(len(allocation.gpus) for allocation in holder.allocations)

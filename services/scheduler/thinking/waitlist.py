@@ -1,4 +1,4 @@
-"""The jobs that wait: each in exactly one of three places, and those among them whose reason is still to be told."""
+"""The waiting jobs, each in exactly one of three places, and those that still need a reason."""
 
 from collections.abc import Mapping, Set
 
@@ -14,7 +14,7 @@ from services.scheduler.thinking.beliefs import Beliefs
 
 
 class JobGroup(Struct, frozen=True):
-    """Waiting jobs of one group fit, or do not, alike; and the jobs that one of them may overtake, all of them may."""
+    """Waiting jobs that are alike in whether they fit, and in which jobs they may overtake."""
 
     shape: Shape
     job_class: str
@@ -24,7 +24,7 @@ class JobGroup(Struct, frozen=True):
 class Waitlist:
     """A job waits in the `queue`, backs off until its next try, or is kept out until a stray run of it has ended.
 
-    `unexplained`: jobs that wait for a reason that was not told yet.
+    `unexplained`: jobs whose reason to wait is not recorded yet.
     """
 
     def __init__(self, policy: Policy, beliefs: Beliefs) -> None:
@@ -34,7 +34,7 @@ class Waitlist:
         self._backing_off: set[str] = set()
         self._kept_out: set[str] = set()
         self._unexplained: set[str] = set()
-        self._put_back: dict[str, Cause] = {}  # why a job backs off that its node could not be told of
+        self._put_back: dict[str, Cause] = {}  # by job whose orders did not fit its node's answer, why it backs off
 
     def __contains__(self, job_id: str) -> bool:
         return job_id in self.queue or job_id in self._backing_off or job_id in self._kept_out
@@ -44,7 +44,7 @@ class Waitlist:
         return self._unexplained
 
     def admit(self, job: Job) -> None:
-        """A job that waited already when it became known here. One that backed off may be due: the next look tells."""
+        """Take in a job that waits already. A job that backed off may be due: `end_backoffs` checks that."""
         self._unexplained.add(job.id)
         if job.not_before > 0:
             self._move(job.id, self._backing_off)
@@ -52,7 +52,7 @@ class Waitlist:
             self.stand(job, job.since)
 
     def wait(self, job: Job, now: float, *, news: bool) -> None:
-        """A job waits, in the place that follows from its state alone. `news`: its reason is to be told anew."""
+        """A job waits, in the place that follows from its state alone. `news`: it needs a new reason."""
         if news:
             self._unexplained.add(job.id)
         if job.not_before > now:
@@ -61,19 +61,19 @@ class Waitlist:
             self.stand(job, now)
 
     def stand(self, job: Job, now: float) -> None:
-        """It waits in the queue, where the order puts it now."""
+        """Put the job into the queue, at its present place in the order."""
         self._move(job.id, None)
         lasts = job.spec.time_limit_seconds if self._backfills else None
         group = JobGroup(shape_of(job.spec), class_of(job.spec, self._beliefs.learnt), lasts)
         self.queue.add(standing_of(job, now, self.queue.order), group)
 
     def end_backoffs(self, jobs: Mapping[str, Job], now: float) -> None:
-        """Jobs whose next try is due stand in the queue."""
+        """Put jobs whose next try is due back into the queue."""
         for job_id in sorted(one for one in self._backing_off if jobs[one].not_before <= now):
             self._return(jobs[job_id], now)
 
     def keep_out(self, strays: Set[str], jobs: Mapping[str, Job], now: float) -> None:
-        """Jobs in the queue that have `strays` are kept out of it; those that have none any more are back in it."""
+        """Take jobs with `strays` out of the queue, and put jobs without strays back into it."""
         for job_id in sorted(self._kept_out - strays):
             self._return(jobs[job_id], now)
         for job_id in strays:
@@ -82,17 +82,17 @@ class Waitlist:
                 self._unexplained.add(job_id)
 
     def put_back(self, job_id: str, cause: Cause) -> None:
-        """A job that is placed is taken back because its node could not be told of it."""
+        """Note why a placed job goes back: its orders did not fit its node's answer."""
         self._put_back[job_id] = cause
 
     def leave(self, job_id: str) -> None:
-        """It waits no more: it was placed, or is final."""
+        """The job waits no more: it was placed, or is final."""
         self._move(job_id, None)
         self._unexplained.discard(job_id)
         self._put_back.pop(job_id, None)
 
     def explained(self, job_id: str) -> None:
-        """It was told why it waits."""
+        """The reason why the job waits is recorded."""
         self._unexplained.discard(job_id)
 
     def backs_off(self, job_id: str) -> bool:
@@ -105,7 +105,7 @@ class Waitlist:
         return job_id in self._kept_out
 
     def group(self, job_id: str) -> JobGroup:
-        """Of a job in the queue."""
+        """The group of a job in the queue."""
         group = self.queue.group(job_id)
         assert isinstance(group, JobGroup)
         return group
@@ -115,7 +115,7 @@ class Waitlist:
         self._unexplained.add(job.id)
 
     def _move(self, job_id: str, to: set[str] | None) -> None:
-        """Out of wherever it waits, and into `to`: one of the two places beside the queue."""
+        """Move the job into `to`, one of the two places beside the queue, or out of all three."""
         self.queue.remove(job_id)
         self._backing_off.discard(job_id)
         self._kept_out.discard(job_id)
