@@ -4,7 +4,7 @@ The image sets a container's user, and an engine may map that user to another of
 a job in a container is open to every user; but only that container reaches it, by its mount, because the folder above
 is closed to all other users of the host. A plain process runs as the executor's user, so its folder is closed as well.
 
-A folder's own time says when a node had a run of the job last. Where the owner of the nodes has set for how long, older
+A folder's own time is when a node last had a run of the job. Where the owner of the nodes has set for how long, older
 folders are removed; the nodes may share one file system, and a job that waits in the queue for as long loses its own.
 """
 

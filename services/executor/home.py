@@ -1,12 +1,12 @@
 """The layout of the executor's folder on its node.
 
 state.json            the executor's own memory (see keeper.py)
-stops                 which runs were told to stop, while state.json cannot be written (keeper.py)
+stops                 the runs that were asked to stop, while state.json cannot be written (keeper.py)
 lock                  held while an executor runs from here: there is never a second one
 swept                 its file time is that of the last retention sweep (retention.py)
 guard guard.json guard.log synced fenced   between the executor and its guard (guard/files.py)
 containers/           the container of each run (runtime/docker/kept.py)
-runs/<job>-<epoch>-<rank>/   one folder per run until it is removed (see runtime/process/records.py)
+runs/<job>-<epoch>-<rank>/   one folder per run until it is removed (process runtime: runtime/process/records.py)
     run.json          what telemetry reads: job_id, epoch, rank, pid, cgroups
     progress          the file that WEFT_PROGRESS names
     progress.sock     the datagram socket that WEFT_PROGRESS_SOCKET names
@@ -30,7 +30,7 @@ from services.executor.runs import LogChunk, RunKey
 
 SOCKET_PATH_MAX = 107  # the kernel's limit for the address of a Unix socket
 LOG_READ_MAX = 1 << 20
-NO_LOG = frozenset({errno.ENOENT, errno.ELOOP, errno.ENXIO})  # or something else than a file has its name
+NO_LOG = frozenset({errno.ENOENT, errno.ELOOP, errno.ENXIO})  # or if its place has no regular file
 READ_TRIES = 3  # a log whose head is dropped while it is read is read again from where it begins now
 
 

@@ -28,7 +28,7 @@ PENDING_MAX = 64  # times of one phase between two points
 VALUE_MAX = 1e15  # of steps, samples and times
 JUMP_MAX = 1e12  # between two steps, or two samples
 NAMES_MAX = 32
-NAME_BYTES_MAX = 64  # a pattern may name its groups at any length, and each report says all names of all runs
+NAME_BYTES_MAX = 64  # a pattern may name its groups at any length, and each report has all names of all runs
 
 STEP, SAMPLES, COMPUTE, PHASE = "step", "samples", "t_compute", "t_"
 _COUNTED = frozenset({STEP, SAMPLES})
@@ -36,7 +36,7 @@ _GAP_SECONDS = WINDOW_SECONDS / POINTS_MAX
 
 
 class _Point(Struct, frozen=True):
-    """`step` was reached at `at`. `samples`: told so far; where they began anew, those from before are added."""
+    """`step` was reached at `at`. `samples`: reported so far; after a reset, those from before are added."""
 
     at: float
     step: float
@@ -57,7 +57,7 @@ class Pacer:
         self._gap = 0.0  # the longest lately between two points, of an old window too; half as long with each point
         self._ever = False
         self._silent = False
-        self._pace: Pace | None = None  # of these points; None: not known, or to be counted anew
+        self._pace: Pace | None = None  # of these points; None: unknown, or to be computed again
 
     def tell(self, lines: Iterable[Mapping[str, float]], *, at: float) -> None:
         """Numbers of lines that were written by `at`, in seconds of a clock that does not jump, oldest first."""
@@ -97,7 +97,7 @@ class Pacer:
             if name == STEP:
                 stepped = True
                 if before is not None and value < before:
-                    self.disbelieved += not turned  # they may begin anew with each epoch
+                    self.disbelieved += not turned  # steps may restart with each epoch
                     self._points.clear()
                     self._pending.clear()
                     self._pace = None
