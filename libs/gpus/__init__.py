@@ -1,9 +1,9 @@
-"""The GPUs of this node: which there are, and what they do now.
+"""The GPUs of this node: their inventory and their samples.
 
-Real ones through NVIDIA's driver (NVML), or emulated ones where a node asks for those: they are no hardware, are
-called so everywhere, and nothing about them is invented. `nvml.py` alone knows the driver's library.
-`record.py` keeps a session of real GPUs that `replay.py` gives back; the drivers that tests describe are in
-tests/support. Every sample says which of these it comes from.
+Real GPUs come from NVIDIA's driver (NVML), emulated ones from the node's settings. Emulated GPUs are not hardware,
+are called emulated everywhere, and have no invented values. Only `nvml.py` uses the driver's library. `record.py`
+records real GPUs and `replay.py` replays the recording; the fake drivers of tests are in tests/support. Every sample
+names its provider.
 """
 
 from libs.gpus.inventory import EMULATED_MEMORY, EMULATED_MODEL, inventory, inventory_in_time

@@ -1,4 +1,4 @@
-"""Asks one GPU's driver for many values, of which any may be missing or fail, and says at the end what is wrong."""
+"""Reads many values of one GPU, of which any may be missing or fail, and sums up the problem at the end."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -15,11 +15,11 @@ from libs.gpus.nvml import (
 T = TypeVar("T")
 
 GONE_MAX: Final = 3
-"""After so many answers that the GPU is gone it is asked nothing more: each may take its driver a long time."""
+"""After this many answers that the GPU is gone, the driver is asked no more: each call may take a long time."""
 
 
 class Asker:
-    """One reading of one GPU. `errors`: what each function that failed said, by its name."""
+    """One reading of one GPU. `errors`: the error of each function that failed, by its name."""
 
     def __init__(self) -> None:
         self.errors: dict[str, str] = {}
@@ -28,13 +28,13 @@ class Asker:
 
     @property
     def problem(self) -> str:
-        """Empty: the GPU is well. One function that fails strangely is a quirk of its own; two are the GPU's."""
+        """Empty: the GPU is well. An unexpected error of one function is that function's quirk; two are a problem."""
         if self._gone:
             return self._gone[0]
         return next(iter(self._strange.values())) if len(self._strange) > 1 else ""
 
     def ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
-        """What the driver answers; None where it has no such value, or failed."""
+        """The driver's answer; None if it has no such value, or failed."""
         if len(self._gone) >= GONE_MAX:
             return None
         try:
@@ -49,7 +49,7 @@ class Asker:
     def ask_list(
         self, function: Callable[..., Sequence[T]], *arguments: Any, empty: frozenset[int] = frozenset()
     ) -> Sequence[T] | None:
-        """As `ask`, where the errors `empty` mean an empty list, and one that grew meanwhile is asked for once more."""
+        """As `ask`; the errors `empty` mean an empty list, and a list that grew meanwhile is read once more."""
         if len(self._gone) >= GONE_MAX:
             return None
         for last in (False, True):

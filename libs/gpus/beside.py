@@ -1,4 +1,4 @@
-"""Asks what may hang in a thread that is left behind: who asked goes on, and so does the end of the process."""
+"""Runs a call that may hang in a daemon thread, so that neither the caller nor the exit of the process waits for it."""
 
 import asyncio
 import threading
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 def beside_the_loop(ask: Callable[[], T], *, name: str) -> asyncio.Future[T]:
-    """Not asyncio.to_thread: a process waits for that one's threads when it ends, and a hung driver would keep it.
+    """Run `ask` in a thread called `name`.
 
-    `name` is the thread's.
+    Not asyncio.to_thread: at exit a process waits for those threads, and a hung driver would block the exit.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
@@ -30,7 +30,7 @@ def beside_the_loop(ask: Callable[[], T], *, name: str) -> asyncio.Future[T]:
         try:
             found = (ask(),)
         finally:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: nothing waits for the answer
                 loop.call_soon_threadsafe(settle, found)
 
     threading.Thread(target=work, name=name, daemon=True).start()
@@ -38,11 +38,11 @@ def beside_the_loop(ask: Callable[[], T], *, name: str) -> asyncio.Future[T]:
 
 
 class SilentError(Exception):
-    """What was asked has not answered in time."""
+    """The call has not returned in time."""
 
 
 def in_time(ask: Callable[[], T], *, seconds_max: float, name: str) -> T:
-    """For who has no event loop. Raises SilentError."""
+    """Run `ask` in a thread, for a caller without an event loop. Raises SilentError."""
     found: list[T] = []
     thread = threading.Thread(target=lambda: found.append(ask()), name=name, daemon=True)
     thread.start()

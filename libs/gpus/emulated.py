@@ -1,8 +1,8 @@
-"""How slow an emulated GPU pretends to be: a file for each in the executor's folder, which a person may write any time.
+"""The slowdown of each emulated GPU: a file in the executor's folder, which a person may write at any time.
 
-`emulated/3` with `1.33` in it: GPU 3 of that node takes 1.33 times as long as one that is as it should be; no file: 1.
-What runs on emulated GPUs finds the folder as WEFT_EMULATED_SLOWDOWNS and its GPUs' indexes as WEFT_GPUS, and takes the
-slowdown into its own hands: there is no hardware to be slow for it.
+`emulated/3` with `1.33` in it: GPU 3 of that node takes 1.33 times as long as a healthy GPU; without a file the
+slowdown is 1. A run on emulated GPUs finds the folder as WEFT_EMULATED_SLOWDOWNS and the indexes of its GPUs as
+WEFT_GPUS, and slows itself down: there is no hardware that would.
 """
 
 import logging
@@ -20,19 +20,19 @@ _TEXT_BYTES_MAX = 64
 
 
 def slowdown_of(folder: str | Path, indexes: Iterable[int]) -> float:
-    """That of the slowest of these GPUs, read anew; 1.0 for none. What makes no sense counts as 1.0, and is logged."""
+    """Read the slowdown of the slowest of these GPUs; 1.0 without GPUs. An invalid file counts as 1.0 and is logged."""
     return max((_read(Path(folder) / str(index)) for index in indexes), default=1.0)
 
 
 def slowdown_here(environ: Mapping[str, str]) -> float:
-    """That of the GPUs of the run whose environment this is, read anew."""
+    """Read the slowdown of the slowest GPU of the run with this environment."""
     folder = environ.get(FOLDER_VARIABLE, "")
     indexes = [int(index) for index in environ.get(GPUS_VARIABLE, "").split(",") if index.isdecimal()]
     return slowdown_of(folder, indexes) if folder else 1.0
 
 
 def slow_down(folder: str | Path, index: int, slowdown: float) -> None:
-    """From now on that GPU is so slow. Raises ValueError and OSError."""
+    """Set the slowdown of a GPU from now on. Raises ValueError and OSError."""
     _check(slowdown)
     path = Path(folder) / str(index)
     unfinished = path.with_name(f".{index}.unfinished")
@@ -65,5 +65,5 @@ def _check(slowdown: float) -> float:
 
 @lru_cache(maxsize=256)
 def _complain(path: str, why: str) -> None:
-    """Once for each thing that is wrong: this is read at every step of a job."""
+    """Log each problem once: the file is read at every step of a job."""
     logger.warning("%s is not a slowdown and counts as 1: %s", path, why)

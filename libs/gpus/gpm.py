@@ -1,6 +1,6 @@
-"""What Hopper and later chips count of themselves (GPM): how full the SMs, tensor cores and memory really are.
+"""The hardware counters of Hopper and later chips (GPM): the real utilisation of SMs, tensor cores and memory.
 
-Two samples of its counters make the mean over the time between them; the older is kept from the last period.
+Two samples of the counters give the mean over the time between them; the older one is kept from the last period.
 """
 
 import math
@@ -11,7 +11,7 @@ from libs.gpus.nvml import Handle, Nvml
 from libs.gpus.values import Values
 
 APART_SECONDS: Final = 0.1
-"""NVIDIA: two samples must be at least so far apart."""
+"""The least time between two samples, as NVIDIA documents it."""
 
 _PERCENT: Final = 0.01
 _MIB: Final = float(2**20)
@@ -28,7 +28,7 @@ _METRICS: Final = (
 
 
 class Gpm:
-    """Of one GPU, or of one MIG instance of it (`instance`; the handle is then the whole GPU's)."""
+    """The counters of one GPU, or of its MIG instance `instance` (the handle is then that of the whole GPU)."""
 
     def __init__(self, nvml: Nvml, *, instance: int | None = None) -> None:
         self._nvml = nvml
@@ -36,14 +36,14 @@ class Gpm:
         self._supported: bool | None = None  # None: not asked yet
         self._older: Any = None
         self._newer: Any = None
-        self._taken_at: float | None = None  # when `_older` was
+        self._taken_at: float | None = None  # when `_older` was taken
 
     @property
     def works(self) -> bool:
         return bool(self._supported)
 
     def read(self, handle: Handle, asker: Asker, *, now: float) -> Values:
-        """{} where the chip has no such counters, and until there are two samples."""
+        """The mean values; {} if the chip has no such counters, and until there are two samples."""
         if self._supported is None:
             self._supported = self._prepared(handle, asker)
         if not self._supported or (self._taken_at is not None and now - self._taken_at < APART_SECONDS):

@@ -1,4 +1,4 @@
-"""Which GPUs this node has. Asked once, at start; the driver may take its time to wake up."""
+"""The GPUs of this node, read once at start; the driver may need some time to wake up."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 EMULATED_MODEL = "Emulated GPU"
 EMULATED_MEMORY = 16 * 2**30
-INVENTORY_SECONDS_MAX = 30.0  # a driver that has to wake up many GPUs takes some of them
+INVENTORY_SECONDS_MAX = 30.0  # waking up many GPUs takes a driver several seconds
 
 
 def inventory(
@@ -34,11 +34,11 @@ def inventory(
     memory: int = EMULATED_MEMORY,
     nvml: Nvml = DRIVER,
 ) -> tuple[Gpu, ...]:
-    """The node's GPUs in a stable order; () where there is neither a driver nor an order for emulated ones.
+    """The node's GPUs in a stable order; () without a driver if no emulated GPUs are set.
 
-    A whole GPU has the driver's index. One in MIG mode is not offered, its instances are, each as a small GPU of its
-    own with an index after all whole ones; name such a one to CUDA by its uuid. What the driver lists but cannot
-    speak to (lost, forbidden) is left out, and nobody else's index moves.
+    A whole GPU has the driver's index. A GPU in MIG mode is not offered itself; each of its instances is, as a small
+    GPU with an index after those of all whole ones, and CUDA knows it by its uuid. A GPU that the driver lists but
+    cannot reach (lost, forbidden) is left out, and no other GPU's index changes.
     """
     return _offered(_real(nvml), emulated=emulated, node_id=node_id, model=model, memory=memory)
 
@@ -54,8 +54,8 @@ async def inventory_in_time(
 ) -> tuple[Gpu, ...] | None:
     """As `inventory`, beside the event loop, and for no longer than `seconds_max` or until `stop`.
 
-    A GPU that fell off the bus can hang its driver for good. Then nobody knows (None); the thread that asked is left
-    behind, and keeps nobody from ending. Should the driver answer after all, `late` is told.
+    A GPU that fell off the bus can hang its driver for good. Then the answer is None, and the hung thread is left
+    behind without blocking the exit of the process. If the driver answers after all, `late` is called with the GPUs.
     """
     asked = beside_the_loop(lambda: _real(nvml), name="gpu-inventory")
     stopping = asyncio.create_task(stop.wait())
@@ -110,7 +110,7 @@ def _real(nvml: Nvml) -> tuple[Gpu, ...]:
         if code_of(error) == LIBRARY_NOT_FOUND:
             logger.info("no NVIDIA driver here, so no real GPUs")
         else:
-            # The node still serves what needs no GPU; what is wrong with its driver is for a person to mend.
+            # The node still runs jobs without GPUs; its driver must be repaired by a person.
             logger.warning("an NVIDIA driver is here and does not work, so no real GPUs: %s", error)
         return ()
     try:

@@ -1,4 +1,4 @@
-"""How much goes over a GPU's PCIe link and NVLinks, from the driver's counters of bytes."""
+"""The traffic of a GPU's PCIe link and NVLinks, from the driver's counters of bytes."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from libs.gpus.asking import Asker
 from libs.gpus.nvml import Handle, Nvml
 from libs.gpus.values import Values
 
-# NVML's numbers of these counters, their units in bytes, and the field that their growth makes.
+# NVML's numbers of these counters, their units in bytes, and the field for the rate of their growth.
 PCIE_SENT_BYTES: Final = 197
 PCIE_RECEIVED_BYTES: Final = 198
 NVLINK_SENT_KIB: Final = 138
@@ -19,7 +19,7 @@ _NVLINK: Final = (
     (NVLINK_RECEIVED_KIB, 1024, "nvlink_receive_rate"),
 )
 ALL_LINKS: Final = 0xFFFF_FFFF
-"""The scope in which NVML adds up the counters of all NVLinks; what is not of a link has the scope 0."""
+"""The scope in which NVML adds up the counters of all NVLinks; values that are not of a link have the scope 0."""
 
 _OF_PCIE: Final = (PCIE_SENT_BYTES, PCIE_RECEIVED_BYTES)
 
@@ -28,14 +28,14 @@ _UNSIGNED_INT: Final = 1
 
 
 class _Counters(Struct, frozen=True):
-    """Bytes since the counters began, by the field that they make; `at` in seconds of a clock that only goes on."""
+    """Bytes since the counters began, by the field of their rate; `at` in seconds on a monotonic clock."""
 
     at: float
     grown: dict[str, float]
 
 
 class Links:
-    """Remembers the last counters of one GPU. Without them there are no rates yet, which are unknown and not 0."""
+    """Keeps the last counters of one GPU. Until there are some, rates are unknown, and not 0."""
 
     def __init__(self) -> None:
         self._before: _Counters | None = None
@@ -48,7 +48,7 @@ class Links:
         grown: dict[str, float] = {}
         for (field, unit, name), value in zip(wanted, values or (), strict=False):
             counted = field_value(value)
-            # At 64 GB/s one of 32 bits is full 15 times a second, so its growth says nothing.
+            # At 64 GB/s a counter of 32 bits wraps 15 times a second, so its growth is meaningless.
             narrow = field in _OF_PCIE and value.valueType == _UNSIGNED_INT
             if counted is not None and not narrow:
                 grown[name] = counted * unit
@@ -59,12 +59,12 @@ class Links:
         return {
             name: (grown[name] - before.grown[name]) / (now - before.at)
             for name in grown
-            if name in before.grown and grown[name] >= before.grown[name]  # else it began anew
+            if name in before.grown and grown[name] >= before.grown[name]  # else the counter was reset
         }
 
 
 def field_value(value: Any) -> float | None:
-    """One answer of `nvmlDeviceGetFieldValues`; each of them has an error code of its own."""
+    """One value of `nvmlDeviceGetFieldValues`, where each value has its own error code; None after an error."""
     if value.nvmlReturn != 0 or not 0 <= value.valueType < len(_TYPES):
         return None
     number = float(getattr(value.value, _TYPES[value.valueType]))

@@ -1,8 +1,8 @@
 # ruff: noqa: N802 (these are NVML's own names)
-"""NVIDIA's driver library as we use it. Only this module and the stand-in for the library import pynvml (no types).
+"""NVIDIA's driver library as we use it. Only this module and the fake of the library import pynvml (no types).
 
-Any value may be missing on any GPU, so each is asked for by `known` (or by an `Asker`, which also survives worse),
-which turns "not supported here" into None and lets through what says that the GPU or the whole driver is gone.
+Any value may be missing on any GPU, so each is read through `known`, which turns "not supported here" into None and
+raises the errors that mean that the GPU or the driver is gone. An `Asker` survives these errors, too.
 """
 
 import ctypes
@@ -14,18 +14,18 @@ import pynvml
 T = TypeVar("T")
 
 Handle: TypeAlias = Any
-"""A device as the driver knows it; means nothing to us, and nothing any more once the GPU was reset or lost."""
+"""The driver's opaque handle of a device; invalid once the GPU was reset or lost."""
 
 
 class MemoryInfo(Protocol):
-    """In bytes; `total` counts what the driver keeps for itself, and `used` does so in version 1 alone."""
+    """In bytes. `total` includes the driver's own memory; `used` includes it in version 1 only."""
 
     total: int
     used: int
 
 
 class Utilisation(Protocol):
-    """Part of the last sampling period, in %: `gpu` in which any kernel ran, `memory` in which memory was moved."""
+    """Parts of the last sampling period in %: `gpu` while any kernel ran, `memory` while memory was read or written."""
 
     gpu: int
     memory: int
@@ -90,7 +90,7 @@ class _OldProcess(ctypes.Structure):
 
 
 class _Binding:
-    """pynvml, and what it has no longer or not as plainly: processes as old drivers list them, and GPM's metrics."""
+    """pynvml, and two calls that it lacks or makes hard: the processes of old drivers, and GPM's metrics."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(pynvml, name)
@@ -102,7 +102,7 @@ class _Binding:
         if code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
             pynvml._nvmlCheckReturn(code)
             return []
-        count.value = count.value * 2 + 5  # more may have come meanwhile
+        count.value = count.value * 2 + 5  # more processes may have started meanwhile
         found = (_OldProcess * count.value)()
         pynvml._nvmlCheckReturn(function(handle, ctypes.byref(count), found))
         return list(found[: count.value])
@@ -143,13 +143,13 @@ LIBRARY_NOT_FOUND: Final[int] = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
 INSUFFICIENT_SIZE: Final[int] = pynvml.NVML_ERROR_INSUFFICIENT_SIZE
 TIMEOUT: Final[int] = pynvml.NVML_ERROR_TIMEOUT
 NOTHING_TO_SAY: Final[frozenset[int]] = frozenset({pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND})
-"""Of processes' utilisation: pynvml raises even success where there is no sample, and drivers say "not found"."""
+"""Errors that mean "no sample" of processes' utilisation: pynvml raises even success, drivers answer "not found"."""
 
-# What only says that this one value is not to be had from this GPU, this driver, or by this user.
+# Errors that mean only that this GPU, this driver or this user cannot have this one value.
 _VALUE_MISSING: Final = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
-        pynvml.NVML_ERROR_INVALID_ARGUMENT,  # some drivers say so of a sensor or clock that a MIG instance lacks
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,  # some drivers' answer for a sensor or clock that a MIG instance lacks
         pynvml.NVML_ERROR_NO_PERMISSION,
         pynvml.NVML_ERROR_NOT_FOUND,
         pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,  # the driver is older than the library's binding
@@ -158,11 +158,11 @@ _VALUE_MISSING: Final = frozenset(
         pynvml.NVML_ERROR_NO_DATA,
         pynvml.NVML_ERROR_NOT_READY,
         pynvml.NVML_ERROR_INSUFFICIENT_SIZE,  # a list grew between the two calls that pynvml makes for it
-        pynvml.NVML_SUCCESS,  # pynvml raises it where the driver had nothing to say
+        pynvml.NVML_SUCCESS,  # pynvml raises it if the driver has no data
     }
 )
 
-# What says that the GPU cannot be reached at all.
+# Errors that mean that the GPU cannot be reached at all.
 _GONE: Final = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
@@ -180,11 +180,11 @@ MIG_PREFIX: Final = "MIG-"
 """How the uuid of a MIG instance begins."""
 
 FAKE_MARK: Final = "weft_is_fake"
-"""What a stand-in for the library has, so that it is never taken for the driver."""
+"""An attribute of every fake of the library, so that a fake is never taken for the driver."""
 
 
 def provider_of(nvml: Nvml) -> str:
-    """`nvml`, or `fake` for whatever stands in for the driver or for its library."""
+    """`nvml`, or `fake` for a fake of the driver or of its library."""
     library = getattr(nvml, "nvmlLib", None)
     return "fake" if hasattr(nvml, FAKE_MARK) or hasattr(library, FAKE_MARK) else "nvml"
 
@@ -194,7 +194,7 @@ def code_of(error: Exception) -> int:
 
 
 def nvml_error(code: int) -> Exception:
-    """The driver's error of that code, for a fake to raise."""
+    """The driver's error with this code, for a fake to raise."""
     return NvmlError(code)
 
 
@@ -207,10 +207,10 @@ def means_gone(error: Exception) -> bool:
 
 
 def known(ask: Callable[..., T], *arguments: Any) -> T | None:
-    """What the driver answers; None where this value is not to be had."""
+    """The driver's answer; None if this value is not available."""
     try:
         return ask(*arguments)
-    except UnicodeDecodeError:  # pynvml takes every name for UTF-8
+    except UnicodeDecodeError:  # pynvml decodes every name as UTF-8
         return None
     except NvmlError as error:
         if means_missing(error):
@@ -219,17 +219,17 @@ def known(ask: Callable[..., T], *arguments: Any) -> T | None:
 
 
 def available(value: int | None) -> int | None:
-    """None also for the all-ones with which the driver says N/A."""
+    """The value; None also for all bits set, which is the driver's N/A."""
     return None if value in _NOT_AVAILABLE else value
 
 
 def text(value: str | bytes) -> str:
-    """Bindings of some ages answer bytes."""
+    """The value as str: some versions of the binding answer bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def key_of(handle: Handle) -> int:
-    """The same for two handles of one device, of one opening of the driver."""
+    """A key that is the same for all handles of one device while the driver stays open."""
     if isinstance(handle, ctypes._Pointer):
         return ctypes.cast(handle, ctypes.c_void_p).value or 0
     return id(handle)

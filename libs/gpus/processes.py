@@ -1,4 +1,4 @@
-"""Which processes are on a GPU, how much of its memory each has, and how much of its SMs' time it takes."""
+"""The processes on a GPU, with the GPU memory and the SM time of each."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -9,24 +9,24 @@ from libs.gpus.values import part
 from libs.messages.signals import GpuProcess
 
 PROCESSES_MAX: Final = 128
-"""Of one GPU, those with the most memory: a sample must fit into a message."""
+"""The processes of one GPU in a sample, those with the most memory: a sample must fit into a message."""
 
 RECENT_MICROSECONDS: Final = 1_000_000
 REMEMBERED_SECONDS: Final = 2.0
-"""The driver tells only of who was busy, when it likes: who is not told of for so long was idle."""
+"""The driver reports busy processes only, and irregularly; a process not reported for this long counts as idle."""
 
-_NO_PIDS: Final = frozenset({0, 0xFFFF_FFFF})  # what a driver of another version than the binding makes of a pid
+_NO_PIDS: Final = frozenset({0, 0xFFFF_FFFF})  # wrong pids, from a driver of another version than the binding
 
 
 class GpuProcessReader:
-    """Remembers how far it has read the driver's log of who was busy on one GPU.
+    """Reads one GPU's processes, and keeps its position in the driver's log of busy processes.
 
-    The clients of an MPS server have their memory told, but the driver puts all their SM time on the server.
+    The driver reports the memory of each client of an MPS server, but all their SM time as the server's.
     """
 
     def __init__(self) -> None:
         self._since = 0
-        self._busy: dict[int, tuple[float, float]] = {}  # by pid: part of the SMs' time, and when that was read
+        self._busy: dict[int, tuple[float, float]] = {}  # by pid: the part of the SMs' time, and when it was read
 
     def read(self, nvml: Nvml, handle: Handle, asker: Asker, *, now: float) -> tuple[GpuProcess, ...]:
         memory = _memory(nvml, handle, asker)
@@ -43,7 +43,7 @@ class GpuProcessReader:
         return self._busy[pid][0] if pid in self._busy else 0.0
 
     def _read_busy(self, nvml: Nvml, handle: Handle, asker: Asker, *, now: float) -> bool:
-        """False where this driver, GPU or user has no such log."""
+        """False if this driver, GPU or user has no such log."""
         samples = asker.ask_list(nvml.nvmlDeviceGetProcessUtilization, handle, self._since, empty=NOTHING_TO_SAY)
         if samples is None:
             self._busy = {}
@@ -61,7 +61,7 @@ class GpuProcessReader:
 
 
 def _memory(nvml: Nvml, handle: Handle, asker: Asker) -> dict[int, int | None]:
-    """By pid of the host, in bytes; None where the driver does not tell."""
+    """Memory in bytes by pid of the host; None if the driver does not report it."""
     running: Sequence[Any] | None = None
     for listing in (
         nvml.nvmlDeviceGetComputeRunningProcesses_v3,

@@ -35,7 +35,7 @@ def main(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """0: done; 1: no GPU here, or its driver does not open, or does not answer."""
+    """Exit status 0: done; 1: no GPU here, or its driver does not open, or does not answer."""
     parser = argparse.ArgumentParser(prog="python -m libs.gpus.record", description=__doc__)
     parser.add_argument("file", nargs="?", type=Path, help="where the recording goes, as JSON lines")
     parser.add_argument("--seconds", type=_positive, default=60.0)
@@ -76,7 +76,7 @@ def _told(
                     source, gpus, file, clock=clock, sleep=sleep, seconds=asked.seconds, period=asked.period
                 )
         except SilentError:
-            ends.pop_all()  # it would not answer to that either
+            ends.pop_all()  # a hung driver would not answer to `close` either
             raise
     out.write(f"{taken} samples of {len(gpus)} GPUs ({source.provider}) in {asked.file}\n")
     return 0
@@ -90,7 +90,7 @@ def _close(source: DriverSource, sleep: Callable[[float], None]) -> None:
 
 
 def _opened(source: DriverSource) -> str:
-    """Empty, or why it is not."""
+    """Empty if the source is open, else the reason why not."""
     try:
         source.open()
     except SourceError as error:
@@ -126,7 +126,7 @@ def _record(
         if not taken:
             file.write(line(_header(source, gpus, samples, period)))
         file.write(line(RecordedMoment(at=at, samples=samples)))
-        file.flush()  # so that what was recorded is whole lines, whenever somebody stops it
+        file.flush()  # so that the file has whole lines, whenever the recording is stopped
         taken += 1
         if taken * period >= seconds:
             return taken

@@ -1,4 +1,4 @@
-"""A recorded session of a node's GPUs: a file of JSON lines, the first of which says what was recorded."""
+"""A recording of a node's GPUs: a file of JSON lines, the first of which describes the recording."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -13,11 +13,11 @@ from libs.messages.signals import GpuSample
 
 FORMAT: Final = 1
 BYTES_MAX: Final = 256 * 2**20
-"""Of a file that is read: an hour of eight busy GPUs is some 60 MB."""
+"""The largest file that is read; an hour of eight busy GPUs is some 60 MB."""
 
 
 class RecordingError(Exception):
-    """What is wrong with a recording, with its file and line."""
+    """A recording is invalid. The message has the file, the line and the reason."""
 
 
 class RecordingHeader(Struct, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class RecordingHeader(Struct, frozen=True, kw_only=True):
     driver: str
     period: float
     gpus: tuple[Gpu, ...]
-    near: tuple[tuple[int, int, str], ...] = ()  # two GPUs' indices, and the nearest thing that they share
+    near: tuple[tuple[int, int, str], ...] = ()  # the indices of two GPUs, and the nearest part that they share
 
 
 class RecordedMoment(Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ def line(record: RecordingHeader | RecordedMoment) -> bytes:
 
 
 def load(path: Path) -> Recording:
-    """The whole file, or RecordingError."""
+    """Read a whole recording. Raises RecordingError."""
     try:
         if path.stat().st_size > BYTES_MAX:
             raise RecordingError(f"{path}: larger than {BYTES_MAX} bytes")

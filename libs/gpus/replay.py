@@ -1,4 +1,4 @@
-"""Gives a recorded session back, over and over, as a source of samples that says `replayed`."""
+"""Replays a recording in a loop, as a source whose samples have the provider `replayed`."""
 
 import time
 from bisect import bisect_right
@@ -16,13 +16,13 @@ from libs.gpus.topology import Near
 from libs.messages.signals import GpuSample
 
 _GROWING: Final = ("energy_joules", "power_capped_seconds", "thermal_seconds")
-"""Totals: in the second round they go on from where the first ended."""
+"""Totals: each further round continues from the end of the round before."""
 
 
 class ReplayedGpus:
     """A `Source` of the recording in `path`, or RecordingError. Processes are left out: a pid means nothing elsewhere.
 
-    The first sample is given when it is first read; the last is followed by the first, one period later.
+    Time starts with the first read; one period after the last sample the first one follows again.
     """
 
     provider: str = "replayed"
@@ -41,7 +41,7 @@ class ReplayedGpus:
         self._given: Samples = ()
 
     def xids(self, uuid: str) -> Xids:
-        """As the last sample told them."""
+        """The XID errors in the last sample of this GPU."""
         return next(((one.xid_errors, one.last_xid) for one in self._given if one.uuid == uuid), NO_XIDS)
 
     def open(self) -> None:
@@ -64,7 +64,7 @@ class ReplayedGpus:
 
 
 def _growth(recording: Recording, place: int) -> dict[str, float]:
-    """What one round adds to each total of one GPU."""
+    """How much one round adds to each total of one GPU."""
     first, last = recording.moments[0].samples[place], recording.moments[-1].samples[place]
     found = {}
     for name in _GROWING:

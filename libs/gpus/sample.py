@@ -1,4 +1,4 @@
-"""What GPUs do now, once a period. It blocks; `watch.py` does it beside the event loop."""
+"""Samples the state of GPUs, once a period. The calls block; `watch.py` runs them beside the event loop."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -16,16 +16,16 @@ SLOW_SECONDS: Final = 30.0
 """How often limits, error counts and links are read again."""
 
 THROUGHPUT_SECONDS: Final = 10.0
-"""Without counters the PCIe throughput of one GPU, each in its turn, is measured so often: that blocks for 40 ms."""
+"""How often PCIe throughput is measured on one GPU without counters, in turns: each measurement blocks for 40 ms."""
 
 Xids = tuple[Mapping[str, int], int | None]
-"""Of one GPU: how often each XID came, and the last."""
+"""The XID errors of one GPU: the number of each, and the last one."""
 
 NO_XIDS: Final[Xids] = ({}, None)
 
 
 def sample(gpus: Iterable[Gpu], *, nvml: Nvml = DRIVER) -> tuple[GpuSample, ...]:
-    """One sample for each of `gpus`, whatever goes wrong, without rates: they take a `GpuReader`.
+    """One sample for each of `gpus`, whatever goes wrong, without rates: rates need a `GpuReader`.
 
     The driver must be initialised if any of them is real.
     """
@@ -37,9 +37,9 @@ def sample(gpus: Iterable[Gpu], *, nvml: Nvml = DRIVER) -> tuple[GpuSample, ...]
 
 
 def unknown(gpu: Gpu, problem: str = "", *, provider: str = "nvml", xids: Xids = NO_XIDS) -> GpuSample:
-    """An emulated GPU does nothing that could be measured, so nothing is said of it but its size.
+    """A sample without measurements. Of an emulated GPU only the memory size is known: there is nothing to measure.
 
-    Of a GPU that fell off the bus its XID errors are still told: they say why nothing else is.
+    The sample of a GPU that fell off the bus still has its XID errors: they are the reason why the rest is missing.
     """
     errors, last = xids
     return GpuSample(
@@ -56,7 +56,7 @@ def unknown(gpu: Gpu, problem: str = "", *, provider: str = "nvml", xids: Xids =
 
 
 class GpuReader:
-    """Reads the GPUs of a driver that was opened, again and again; a driver opened anew takes a new reader."""
+    """Reads GPUs repeatedly while the driver stays open; after the driver was reopened a new reader is needed."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class GpuReader:
         self._throughput_at = -THROUGHPUT_SECONDS
 
     def read(self, *, now: float) -> tuple[GpuSample, ...]:
-        """One sample of each, whatever goes wrong. `now`: seconds on a clock that only goes on."""
+        """One sample of each GPU, whatever goes wrong. `now`: seconds on a monotonic clock."""
         self._grant_throughput(now)
         return tuple(one.read(now=now) for one in self._ones)
 
     def errors(self) -> dict[str, dict[str, str]]:
-        """By uuid: what each function that failed in the last reading said."""
+        """The errors of the last reading, by uuid and function."""
         return {one.gpu.uuid: one.asker.errors for one in self._ones}
 
     def free(self) -> None:
@@ -94,7 +94,7 @@ class GpuReader:
 
 
 class _One:
-    """One GPU, and what is remembered of it between two readings."""
+    """One GPU, with its state between two readings."""
 
     def __init__(self, gpu: Gpu, nvml: Nvml, *, driver: str, place: float, xids: Callable[[str], Xids]) -> None:
         self.gpu = gpu
@@ -104,7 +104,7 @@ class _One:
         self._nvml = nvml
         self._provider = provider_of(nvml)
         self._driver = driver
-        self._place = place  # 0–1: so that not all of a node's GPUs have their slow values read in one second
+        self._place = place  # 0–1: spreads the GPUs' slow readings, so that they do not all fall in one second
         self._xids = xids
         self._slow: Values = {}
         self._slow_due: float | None = None
@@ -158,7 +158,7 @@ class _One:
         return self._slow
 
     def _counted(self, handle: Handle, asker: Asker, now: float) -> Values:
-        """Rates and the chip's own counts: by counters of bytes where it has them, else by its means, else measured."""
+        """Rates and GPM values. Rates come from counters of bytes; without these from GPM, else from a measurement."""
         counted = self._counts(handle, asker, now)
         rates = self._links.rates(self._nvml, handle, asker, now=now, nvlinks=self._slow.get("nvlinks_active"))
         self.needs_throughput = not self._links.pcie_counted and not (self._gpm and self._gpm.works)

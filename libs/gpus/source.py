@@ -1,4 +1,4 @@
-"""Where samples of real GPUs are from: the driver, opened, read and closed again."""
+"""The sources of samples: the driver as one, which is opened, read and closed."""
 
 import logging
 import time
@@ -19,11 +19,11 @@ Samples = tuple[GpuSample, ...]
 
 
 class SourceError(Exception):
-    """It does not open. The message says why, for a person."""
+    """The source does not open. The message gives the reason, for a person."""
 
 
 class Source(Protocol):
-    """What a `GpuWatch` asks. What opens, reads and closes may block, and is called by one thread at a time."""
+    """The source that a `GpuWatch` reads. `open`, `read` and `close` may block; one thread at a time calls them."""
 
     @property
     def provider(self) -> str: ...
@@ -31,8 +31,8 @@ class Source(Protocol):
     def near(self) -> Near: ...  # as of the last opening
     def xids(self, uuid: str) -> Xids: ...  # so far; also while another thread reads
     def open(self) -> None: ...  # raises SourceError
-    def read(self) -> Samples: ...  # one of each GPU, whatever goes wrong
-    def close(self) -> bool: ...  # False: not yet, ask again
+    def read(self) -> Samples: ...  # one sample of each GPU, whatever goes wrong
+    def close(self) -> bool: ...  # False: not closed yet, call again
 
 
 class DriverSource:
@@ -71,15 +71,15 @@ class DriverSource:
         if not self._closing and (self._listener is None or not self._listener.alive):
             self._listener = XidListener(self._nvml, self._gpus, self._xids)
             self._listener.start()
-            weakref.finalize(self, self._listener.stop)  # who is forgotten without being closed
+            weakref.finalize(self, self._listener.stop)  # stops the thread of a source that was dropped without `close`
         return self._reader.read(now=self._clock())
 
     def errors(self) -> dict[str, dict[str, str]]:
-        """By uuid: what each function that failed in the last reading said."""
+        """The errors of the last reading, by uuid and function."""
         return {} if self._reader is None else self._reader.errors()
 
     def close(self) -> bool:
-        """Not while somebody is still inside the driver: to take it from under them could end the process."""
+        """Close the driver; False while a thread is still inside it, because closing could then crash the process."""
         self._closing = True
         if self._listener is not None and self._listener.alive:
             self._listener.stop()

@@ -1,4 +1,4 @@
-"""How near the GPUs of a node are to each other. It does not change while the node runs: ask once."""
+"""How near the GPUs of a node are to each other. Read it once: it does not change while the node runs."""
 
 from collections.abc import Mapping
 from itertools import combinations
@@ -16,17 +16,17 @@ LEVELS: Final = {
     40: "node",  # one NUMA node
     50: "system",  # the link between two sockets
 }
-"""What NVML calls the nearest thing that two GPUs share, from near to far."""
+"""NVML's names for the nearest part that two GPUs share, from near to far."""
 
 Near = Mapping[tuple[int, int], str]
-"""By two GPUs' indices, the lower first."""
+"""The level by the indices of two GPUs, the lower first."""
 
 
 def topology(gpus: tuple[Gpu, ...], *, nvml: Nvml = DRIVER) -> Near:
-    """A pair of which the driver does not tell is left out.
+    """The level of each pair of GPUs; pairs that the driver does not know are left out.
 
-    The driver must be initialised if any of them is real; emulated ones are near nothing. MIG instances have no
-    place of their own: they are left out as well.
+    The driver must be initialised if any of the GPUs is real. Emulated GPUs and MIG instances have no place of their
+    own: they are left out as well.
     """
     asker = Asker()
     handles = {

@@ -1,4 +1,4 @@
-"""The single values of one GPU: those that change from second to second, and those that hardly do."""
+"""The single values of one GPU: quick ones change from second to second, slow ones hardly change."""
 
 from typing import Any, Final
 
@@ -27,9 +27,9 @@ Values = dict[str, Any]
 
 
 def quick_values(nvml: Nvml, handle: Handle, asker: Asker) -> Values:
-    """What changes from second to second: about a dozen calls, each of some microseconds."""
+    """The values that change from second to second: about a dozen calls of some microseconds each."""
     rates = asker.ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-    # Version 2 counts what jobs use; version 1 adds what the driver keeps for itself.
+    # Version 2 counts the memory that jobs use; version 1 adds the driver's own.
     memory = asker.ask(nvml.nvmlDeviceGetMemoryInfo, handle, MEMORY_V2) or asker.ask(
         nvml.nvmlDeviceGetMemoryInfo, handle
     )
@@ -50,7 +50,7 @@ def quick_values(nvml: Nvml, handle: Handle, asker: Asker) -> Values:
 
 
 def slow_values(nvml: Nvml, handle: Handle, asker: Asker) -> Values:
-    """What hardly changes: limits, error counts, links."""
+    """The values that hardly change: limits, error counts, links."""
     rows = asker.ask(nvml.nvmlDeviceGetRemappedRows, handle)
     return {
         "power_limit_watts": _over(asker.number(nvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1000),
@@ -69,7 +69,7 @@ def slow_values(nvml: Nvml, handle: Handle, asker: Asker) -> Values:
 
 
 def part(percent: float) -> float | None:
-    """Some drivers answer nonsense above 100 for what they do not measure."""
+    """A percentage as a fraction; None above 100, which some drivers answer for a value that they do not measure."""
     return percent / 100 if 0 <= percent <= 100 else None
 
 
@@ -91,7 +91,7 @@ def _nvlinks(nvml: Nvml, handle: Handle, asker: Asker) -> int | None:
     active = None
     for link in range(NVLINKS_MAX):
         state = asker.ask(nvml.nvmlDeviceGetNvLinkState, handle, link)
-        if state is None:  # it has no more of them
+        if state is None:  # the GPU has no more links
             break
         active = (active or 0) + (1 if state else 0)
     return active

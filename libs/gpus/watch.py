@@ -16,12 +16,12 @@ logger = logging.getLogger(__name__)
 
 
 class GpuWatch:
-    """Asks the driver, or another source, beside the event loop, one question at a time.
+    """Reads the driver, or another source, beside the event loop, one reading at a time.
 
-    A GPU that fell off the bus can hang its driver for good, so nobody waits longer than `seconds_max`: then every
-    GPU is unknown, the question stays open, and no second one is asked until it is answered. After a GPU had a
-    problem the driver is closed and opened again: not within `retry_seconds` of the last opening, and each time that
-    it did not help only after twice as long, `retry_seconds_max` at most.
+    A GPU that fell off the bus can hang its driver for good, so the caller waits for `seconds_max` at most: then every
+    GPU is unknown, and no second reading starts until the first one returns. After a GPU had a problem, the driver is
+    closed and opened again, but not within `retry_seconds` of the last opening; each time that it did not help, this
+    time doubles, up to `retry_seconds_max`.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class GpuWatch:
         self._asked: asyncio.Future[Samples] | None = None
 
     def offer(self, gpus: tuple[Gpu, ...], *, source: Source | None = None) -> None:
-        """These are what there is; to be told late only to one that has watched none."""
+        """Set the GPUs to watch; allowed late only if no GPUs were watched before."""
         self.gpus = gpus
         self._asks = source is not None or any(not gpu.emulated for gpu in gpus)
         self._source: Source = source or DriverSource(gpus, nvml=self._nvml, clock=self._clock)
 
     @property
     def near(self) -> Near:
-        """How near its GPUs are to each other, as the driver said when it was opened last."""
+        """How near the GPUs are to each other, read when the driver was opened last."""
         return self._source.near
 
     async def sample(self) -> Samples:

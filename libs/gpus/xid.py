@@ -1,6 +1,6 @@
-"""Counts the XID errors that the driver reports: what it says when a GPU, or a program on it, fails.
+"""Counts XID errors: the driver reports one when a GPU, or a program on it, fails.
 
-A thread of its own waits for them, because NVML has no other way to hear of them all.
+A thread waits for them, because NVML has no other way to receive all of them.
 """
 
 import logging
@@ -24,21 +24,21 @@ from libs.gpus.nvml import (
 logger = logging.getLogger(__name__)
 
 WAIT_MILLISECONDS: Final = 500
-"""How long one question takes at most: the driver can be closed only between two."""
+"""How long one wait for events takes at most: the driver can be closed only between two waits."""
 
 PAUSE_SECONDS: Final = 0.05
-"""After each answer: a GPU that fails a thousand times a second must not take a CPU as well."""
+"""Pause after each event, so that a GPU that fails a thousand times a second does not take a CPU as well."""
 
 RETRY_SECONDS: Final = (5.0, 300.0)
-"""After the driver refused: at first, and at most, with each refusal twice as long."""
+"""Pause after the driver refused: the first one and the longest one; each refusal doubles it."""
 
 KINDS_MAX: Final = 64
 OTHER: Final = "other"
-"""What further kinds of one GPU are counted as; the driver knows fewer than 200 in all."""
+"""The name under which further XIDs of one GPU are counted; the driver knows fewer than 200 in all."""
 
 
 class XidCounts:
-    """How often each XID came, by GPU, since telemetry began. Written by one thread, read by another."""
+    """The number of errors by GPU and XID since telemetry started. Written by one thread, read by another."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class XidCounts:
 
 
 class XidListener:
-    """Listens while one opening of the driver lasts. `stop`, then wait until it is no longer `alive`, then close."""
+    """Listens while the driver is open. Call `stop`, wait until it is no longer `alive`, then close the driver."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class XidListener:
         self._gpus = [gpu for gpu in gpus if not gpu.emulated]
         self._counts = counts
         self._retry_seconds = retry_seconds
-        self._heard = False  # whether the driver answered since it was asked anew
+        self._heard = False  # whether the driver has answered since the last event set was created
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="gpu-xid", daemon=True)
 
@@ -101,7 +101,7 @@ class XidListener:
             self._stop.wait(seconds)
 
     def _listen_to(self, events: Any) -> None:
-        """Until told to stop, or until the driver refuses."""
+        """Count events until `stop` is called or the driver refuses."""
         try:
             sources = self._registered(events)
             while sources and not self._stop.is_set():
@@ -122,9 +122,9 @@ class XidListener:
             raise
 
     def _registered(self, events: Any) -> dict[int, list[tuple[str, int | None]]]:
-        """The GPUs that will be heard of, by the key of the device whose events they are, each with its MIG instance.
+        """The GPUs whose events arrive, each with its MIG instance, by the key of the device that reports them.
 
-        A GPU that is lost is left out until the next time, and the others are heard of.
+        A lost GPU is left out until the next registration; the other GPUs are registered.
         """
         sources: dict[int, list[tuple[str, int | None]]] = {}
         for gpu in self._gpus:
@@ -148,7 +148,7 @@ class XidListener:
         return self._nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle), instance
 
     def _count(self, event: Any, sources: dict[int, list[tuple[str, int | None]]]) -> None:
-        """An XID that names no instance of a GPU in MIG mode is one of each of them."""
+        """Count one event. In MIG mode, an XID that names no instance counts for every instance of the GPU."""
         named = available(event.gpuInstanceId)
         for uuid, instance in sources.get(key_of(event.device), []):
             if instance is None or named is None or instance == named:

@@ -1,4 +1,4 @@
-"""The executor as a process: settings, wiring, and what to do while there is no bus."""
+"""The executor as a process: settings, wiring, and operation without a bus."""
 
 import asyncio
 import logging
@@ -71,7 +71,7 @@ async def run(stop: asyncio.Event) -> None:
 async def _serve(
     settings: ExecutorSettings, home: Home, keeper: FileKeeper, runtime: Runtime, node: NodeFacts, stop: asyncio.Event
 ) -> None:
-    """On the bus; while there is none, on silence, so that the fence falls all the same."""
+    """Serve on the bus; while it is not reachable, on a silent one, so that the fence still falls."""
     without_gpus = capacity(gpus=(), cpus=settings.cpus, memory=settings.memory)
     retention = Retention(
         home,
@@ -126,7 +126,7 @@ async def _sleep(seconds: float, stop: asyncio.Event) -> None:
 
 
 def _orders(settings: ExecutorSettings, keeper: FileKeeper) -> GuardOrders:
-    """To the guard. It acts when half of what clocks and ticks may be late is over, and has the other half for it."""
+    """The guard's orders. It acts after half of the allowed lateness of clocks and ticks, and has the other half."""
     engine = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock" if settings.runtime == "docker" else ""
     if engine and not engine.startswith("unix://"):
         logger.warning("the guard speaks to an engine on this host only, not to %s", engine)

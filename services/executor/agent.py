@@ -1,7 +1,7 @@
-"""The node's conversation with the control plane, and the reconciling that follows from it.
+"""Syncs the node with the control plane, and reconciles the node's runs.
 
-One request is in flight at a time. A hint or a change wakes the conversation at once, but never more often than every
-GAP_SECONDS, so a burst makes few syncs; without an answer it goes on for ever, backing off.
+One request is in flight at a time. A hint or a change starts a sync at once, but never more often than every
+GAP_SECONDS, so a burst makes few syncs; without an answer it retries for ever, backing off.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 BACKOFF_SECONDS = 0.1
 STOP_LOOK_SECONDS = 0.1
 ANSWER_SECONDS_MAX = 3.0
-GAP_SECONDS = 0.02  # between two syncs, whatever wakes the conversation
+GAP_SECONDS = 0.02  # between two syncs, whatever their cause
 
 
 class Agent:
@@ -53,7 +53,7 @@ class Agent:
             failed=reconciler.undo,
             not_applied=reconciler.not_applied,
         )
-        self.woken = asyncio.Event()  # there is a reason to speak
+        self.woken = asyncio.Event()  # there is a reason to sync
         self.touched = asyncio.Event()  # there is a reason to decide
         self.gauges = ExecutorGauges()
         self._hinted = asyncio.Event()
@@ -65,17 +65,17 @@ class Agent:
         self._refused = ""
 
     def touch(self) -> None:
-        """Something on this node may have changed: decide, and tell it."""
+        """Something on this node may have changed: decide and report."""
         self.woken.set()
         self.touched.set()
 
     def hint(self) -> None:
-        """The control plane wants to be asked, so it is there: no backing off."""
+        """The control plane asks for a report, so it is reachable: no backing off."""
         self._hinted.set()
         self.woken.set()
 
     async def speak(self) -> None:
-        """Sync and reconcile once; not again before GAP_SECONDS are over, or the back-off when nobody answered."""
+        """Sync and reconcile once, then wait for GAP_SECONDS, or for the back-off if there was no answer."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.woken.clear()
@@ -91,13 +91,13 @@ class Agent:
             self.woken.set()
 
     async def watch(self) -> None:
-        """For ever: hear of changes on the node."""
+        """Wait for changes on the node, for ever."""
         while True:
             await self._runtime.changed()
             self.touch()
 
     async def tick(self) -> None:
-        """Graces end and fences fall without anybody saying so. Nothing is decided before the first try to sync."""
+        """Decide regularly, because graces end and fences fall without an event. Not before the first try to sync."""
         if self._tried:
             await self.reconcile()
 
@@ -108,7 +108,7 @@ class Agent:
                 now = self._clock()
                 self._note_fenced(runs)
                 actions = self._core.decide(runs, busy=self.hands.busy, now=now)
-                self._keeper.save(self._core.memory)  # before the deed, so that its cause outlives us
+                self._keeper.save(self._core.memory)  # before the action, so that its cause survives a crash
                 self.gauges.show(runs, actions, fenced=self._core.fenced(now))
                 self.hands.take(actions)
 
@@ -121,16 +121,16 @@ class Agent:
             await asyncio.sleep(STOP_LOOK_SECONDS)
 
     async def leave(self) -> None:
-        """Return when the control plane knows how every run ended, so that nothing of them need be kept."""
+        """Return when the control plane knows the end of every run, so that no record of them is needed."""
         self.touch()
         while (runs := await self.runs()) is None or runs:
             self.woken.set()
             await asyncio.sleep(STOP_LOOK_SECONDS)
 
     async def _sync(self) -> bool:
-        """Say what is here and take what should be. False: not answered, or refused."""
+        """Report the runs and take the answer. False: not answered, or refused."""
         runs = await self.runs()
-        if runs is None:  # A node that knows nothing of its runs must not say that it has none.
+        if runs is None:  # A node that does not know its runs must not report that it has none.
             return False
         self._note_fenced(runs)
         await self._progress.settle([run for run in runs if not run.live])
@@ -175,12 +175,12 @@ class Agent:
             logger.info("the control plane answers again")
         self._core.observe(answer, reported=seen, sent_at=sent_at)
         self._progress.patterns = self._core.patterns()
-        # Before anything starts by this answer: a restart must know when it was allowed.
+        # Before a run starts by this answer: a restart must know the time of this sync.
         self._keeper.save(self._core.memory)
         return True
 
     async def runs(self) -> list[Run] | None:
-        """What the runtime has, or None when it does not say."""
+        """The runtime's runs, or None if it does not work now."""
         try:
             return await self._runtime.runs()
         except RuntimeUnavailableError as error:
@@ -188,7 +188,7 @@ class Agent:
             return None
 
     def _note_fenced(self, runs: list[Run]) -> None:
-        """After the runs were read: whoever is seen to have ended by the guard was noted before."""
+        """Note the guard's stops. Called after the runs were read: the guard notes a run before it ends it."""
         self._core.note_fenced(self._keeper.fenced() & {run.key for run in runs}, now=self._clock())
 
     def _backoff(self) -> float:

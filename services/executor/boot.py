@@ -1,4 +1,4 @@
-"""Which boot of the kernel this is, and a clock that counts from it."""
+"""The id of this boot of the kernel, and a clock that counts from it."""
 
 import os
 import time
@@ -8,7 +8,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """The name of this boot. Where there is none, of this process: nothing kept earlier is believed."""
+    """The id of this boot. Without one, an id of this process, so that state kept earlier is not trusted."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""What this node has to give: its CPUs and memory as its own cgroup leaves them, and its GPUs."""
+"""The node's capacity: CPUs and memory within the limits of its own cgroup, and its GPUs."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from libs.domain.cluster import Capacity, Gpu
 def capacity(
     *, gpus: tuple[Gpu, ...], cpus: float = 0.0, memory: int = 0, root: Path = Path("/sys/fs/cgroup")
 ) -> Capacity:
-    """0 asks the host; anything else is what the owner declares."""
+    """The capacity. `cpus` and `memory`: 0 reads the host; any other value is what the owner declares."""
     return Capacity(cpus=cpus or host_cpus(root), memory=memory or host_memory(root), gpus=gpus)
 
 

@@ -1,10 +1,10 @@
-"""The folders in which jobs keep their checkpoints, one for each job, all in one that only the executor's user enters.
+"""The folders of jobs' checkpoints, one for each job, all in a folder that only the executor's user can enter.
 
-Which user a container runs as, its image says, and an engine may map that user to another of the host. So the folder of
+The image sets a container's user, and an engine may map that user to another of the host. So the folder of
 a job in a container is open to every user; but only that container reaches it, by its mount, because the folder above
 is closed to all other users of the host. A plain process runs as the executor's user, so its folder is closed as well.
 
-A folder's own time says when a node had a run of the job last. Where the owner of the nodes has set for how long, older
+A folder's own time is when a node last had a run of the job. Where the owner of the nodes has set for how long, older
 folders are removed; the nodes may share one file system, and a job that waits in the queue for as long loses its own.
 """
 
@@ -48,7 +48,7 @@ def _set_mode(folder: str, mode: int) -> None:
 
 
 class Checkpoints:
-    """The folders of all jobs. `kept_seconds` after a node had a run of its job last, a folder goes; 0: none does."""
+    """The folders of all jobs. A folder is removed `kept_seconds` after a node last had a run of its job; 0: never."""
 
     def __init__(self, folder: str, *, kept_seconds: float) -> None:
         self._folder = folder
@@ -57,7 +57,7 @@ class Checkpoints:
         self._swept_at: float | None = None
 
     def sweep(self, held: Collection[str], *, now: float) -> None:
-        """`held`: the jobs of which this node has a run. Blocks. Raises OSError."""
+        """Remove old folders. `held`: the jobs that have a run on this node. Blocks. Raises OSError."""
         if not self._kept_seconds or (self._swept_at is not None and 0 <= now - self._swept_at < SWEEP_SECONDS):
             return
         self._swept_at = now

@@ -1,6 +1,6 @@
-"""Removes what jobs left on the disk, whatever that is: folders of any depth, any number of names, any modes.
+"""Removes files that jobs left on the disk: folders of any depth, any number of names, any modes.
 
-A folder is first moved aside, which takes no time however much is in it. A thread of its own then empties it, so
+A folder is first moved aside, which takes no time however large it is. A separate thread then empties it, so
 removal neither blocks the event loop nor delays the end of the process. Removal does not recurse: a folder that lies in
 another is moved to the top first. What cannot be removed stays aside, is logged once, and is tried again later.
 """
@@ -20,7 +20,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Discards:
-    """`folder` is made when it is first needed; what is moved there must be on the same file system."""
+    """`folder` is created when first needed; discarded paths must be on the same file system."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -30,7 +30,7 @@ class Discards:
         self._warned: set[str] = set()
 
     def take(self, path: str) -> bool:
-        """Move it aside, to be removed. False where that fails: it stays where it is. Never raises, never waits."""
+        """Move `path` aside, to be removed. False if that fails: it stays where it is. Never raises, never waits."""
         try:
             _move(path, self._folder)
         except FileNotFoundError:
@@ -42,7 +42,7 @@ class Discards:
         return True
 
     def sweep(self) -> None:
-        """Remove soon what lies aside, also from an earlier process."""
+        """Remove soon everything aside, also from an earlier process."""
         self._wanted.set()
         if self._thread is None and os.path.isdir(self._folder):
             self._thread = threading.Thread(target=self._work, name="discards", daemon=True)
@@ -116,7 +116,7 @@ class Discards:
             os.close(folder)
 
     def _warn(self, path: str, error: OSError) -> None:
-        """Once for each path."""
+        """Warn once for each path."""
         if path not in self._warned and len(self._warned) < STUCK_MAX:
             self._warned.add(path)
             logger.warning("%s cannot be removed now, and is tried again later: %s", path, error)

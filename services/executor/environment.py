@@ -1,4 +1,4 @@
-"""The contract with the job's own code: which environment variables a run finds.
+"""The contract with the job's own code: the environment variables of a run.
 
 The contract's names win over the user's, except those that only tune (`_TUNING`), which the user may set.
 A TensorFlow task listens on the master's port plus its position in the cluster, because tasks may share a node; where
@@ -18,7 +18,7 @@ _TUNING = {"PYTHONUNBUFFERED": "1"}
 
 
 class RunFacts(Struct, frozen=True, kw_only=True):
-    """What only the node knows: its GPUs, and where the run finds its folders and the other ranks."""
+    """Facts that only the node knows: its GPUs, and where the run finds its folders and the other ranks."""
 
     gpus: tuple[Gpu, ...] = ()  # those that this run holds
     checkpoints: str
@@ -70,7 +70,7 @@ def _contract(order: StartRun, facts: RunFacts) -> dict[str, str]:
 
 
 def _gpus(gpus: tuple[Gpu, ...], slowdowns: str) -> dict[str, str]:
-    """Real GPUs by uuid; an emulated one is not there for CUDA, and the run is told so, and where its slowdown is."""
+    """Real GPUs by uuid. CUDA sees no emulated GPU; variables name these and the folder of their slowdowns."""
     real = [gpu.uuid for gpu in gpus if not gpu.emulated]
     names = {"CUDA_VISIBLE_DEVICES": ",".join(real)}
     if any(gpu.emulated for gpu in gpus):

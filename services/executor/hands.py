@@ -1,4 +1,4 @@
-"""Carries out what the core decided: many actions at once, one at a time for each run, none holding up another.
+"""Carries out the core's decisions: many actions at once, one at a time for each run, none blocking another.
 
 An action that fails, for whatever reason, is that run's failure alone: it is logged and decided again. The executor of
 a node must outlive it, because everything else that runs there depends on the executor.
@@ -50,7 +50,7 @@ class Hands:
 
     @property
     def beginning(self) -> frozenset[RunKey]:
-        """Runs whose start is in hand."""
+        """Runs whose start is in progress."""
         return frozenset(self._beginning)
 
     def take(self, actions: Iterable[Action]) -> None:
@@ -61,7 +61,7 @@ class Hands:
                 self._in_hand[action.key] = self._tasks.create_task(self._carry_out(action))
 
     def drop(self) -> None:
-        """Let go of everything; what a thread has begun it ends, and the next executor finds it."""
+        """Abandon all actions; a thread finishes its call, and the next executor finds the result."""
         for task in self._in_hand.values():
             task.cancel()
 
@@ -73,7 +73,7 @@ class Hands:
         except RuntimeUnavailableError as error:
             logger.warning("%s %s: %s", type(action).__name__.lower(), action.key, error)
             await self._fail(action)
-        except Exception:  # A mistake of ours, or an error that no runtime expects: it must not end the other runs.
+        except Exception:  # A bug of ours, or an error that no runtime expects, must not end the other runs.
             logger.exception("%s %s failed", type(action).__name__.lower(), action.key)
             await self._fail(action)
         finally:
@@ -82,7 +82,7 @@ class Hands:
             self._done()
 
     async def _fail(self, action: Action) -> None:
-        """Let it be decided again, and keep it in hand for as long as the back-off lasts."""
+        """Undo the action, so that it is decided again, and keep it in progress until the back-off is over."""
         self._failed(action)
         failures = self._failures.pop(action.key, 0)
         self._failures[action.key] = failures + 1

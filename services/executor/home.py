@@ -1,22 +1,22 @@
-"""The executor's folder on its node: what it keeps there and where.
+"""The layout of the executor's folder on its node.
 
 state.json            the executor's own memory (see keeper.py)
-stops                 which runs were told to stop, while state.json cannot be written (keeper.py)
+stops                 the runs that were asked to stop, while state.json cannot be written (keeper.py)
 lock                  held while an executor runs from here: there is never a second one
-swept                 its time is when the logs were last looked at (retention.py)
+swept                 its file time is that of the last retention sweep (retention.py)
 guard guard.json guard.log synced fenced   between the executor and its guard (guard/files.py)
-containers/           which container is which run (guard/kept.py)
-runs/<job>-<epoch>-<rank>/   one folder per run until it is removed (process runtime: see runtime/records.py)
+containers/           the container of each run (runtime/docker/kept.py)
+runs/<job>-<epoch>-<rank>/   one folder per run until it is removed (process runtime: runtime/process/records.py)
     run.json          what telemetry reads: job_id, epoch, rank, pid, cgroups
     progress          the file that WEFT_PROGRESS names
     progress.sock     the datagram socket that WEFT_PROGRESS_SOCKET names
-discarded/            what runs left in their folders, on its way out (discards.py)
-emulated/<gpu>        how slow that emulated GPU is to be, where somebody wrote it (libs/gpus/emulated.py)
-images/               which images were fetched, and when each was used last (runtime/images.py)
-logs/<job>-<epoch>-<rank>.log   what the run wrote, kept when the run is removed (how long: retention.py)
+discarded/            files that runs left in their folders, to be removed (discards.py)
+emulated/<gpu>        the slowdown of that emulated GPU, if a person wrote one (libs/gpus/emulated.py)
+images/               which images were fetched, and when each was used last (runtime/docker/images.py)
+logs/<job>-<epoch>-<rank>.log   the run's output, kept when the run is removed (how long: logs/retention.py)
 
 A log whose head was dropped is a file with a hole there: every byte that is left keeps its offset, and the file itself
-tells where it begins, so nothing else has to be remembered.
+shows where the data begins, so that no other record is needed.
 """
 
 import errno
@@ -28,9 +28,9 @@ from pathlib import Path
 from services.executor.regular import READ
 from services.executor.runs import LogChunk, RunKey
 
-SOCKET_PATH_MAX = 107  # what the kernel accepts as the address of a Unix socket
+SOCKET_PATH_MAX = 107  # the kernel's limit for the address of a Unix socket
 LOG_READ_MAX = 1 << 20
-NO_LOG = frozenset({errno.ENOENT, errno.ELOOP, errno.ENXIO})  # or something in its place that is no file
+NO_LOG = frozenset({errno.ENOENT, errno.ELOOP, errno.ENXIO})  # or if its place has no regular file
 READ_TRIES = 3  # a log whose head is dropped while it is read is read again from where it begins now
 
 
@@ -44,7 +44,7 @@ class Home:
         self.images = self.root / "images"
         self.state = self.root / "state.json"
         self.lock = self.root / "lock"
-        for folder in (self.runs, self.logs, self.discarded):  # made now: a disk may be full when they are needed
+        for folder in (self.runs, self.logs, self.discarded):  # created now: a disk may be full when they are needed
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.emulated.mkdir(exist_ok=True)  # containers of any user read it
 
@@ -58,7 +58,7 @@ class Home:
         return f"{self.runs}/{key}/progress"
 
     def progress_socket(self, key: RunKey) -> str:
-        """Empty where the path is longer than a socket's address may be."""
+        """The path of the run's socket; empty if it is too long for a socket's address."""
         path = f"{self.runs}/{key}/progress.sock"
         return path if len(os.fsencode(path)) <= SOCKET_PATH_MAX else ""
 
@@ -82,23 +82,23 @@ class Home:
         return LogChunk(data=data, ended=over and offset + len(data) >= size, begins=begins, size=size)
 
     def close_log(self, key: RunKey) -> None:
-        """The run is forgotten: from now on its log has an age."""
+        """Note that the run is removed: the age of its log counts from now on."""
         with suppress(OSError):
             os.utime(self.log(key), follow_symlinks=False)
 
 
 def begins(fd: int) -> int:
-    """The first byte that the log still has. A file system that knows no holes has never let one be made."""
+    """The first byte that the log still has. A file system without holes has never cut a log."""
     try:
         return os.lseek(fd, 0, os.SEEK_DATA)
     except OSError as error:
         if error.errno != errno.ENXIO:
             return 0
-        return os.fstat(fd).st_size  # nothing but a hole
+        return os.fstat(fd).st_size  # the whole file is a hole
 
 
 def _read_from(fd: int, offset: int, limit: int) -> tuple[int, bytes]:
-    """Where the log begins, and its bytes from there or from `offset`; never the zeros that are read in a hole."""
+    """The log's first offset, and its bytes from there or from `offset`; never the zeros of a hole."""
     begin = offset
     for _ in range(READ_TRIES):
         data = os.pread(fd, limit, offset)

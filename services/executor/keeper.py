@@ -1,7 +1,7 @@
-"""What the executor remembers on its node: how often it started, its last good sync, whom it has asked to stop.
+"""The executor's memory on its node: its number of starts, its last good sync, the runs that it asked to stop.
 
-The clock of `Memory` counts from boot and never jumps, so what was kept under another boot says nothing: then the last
-good sync is unknown, and no run of that time can be alive either. Which runs were told to stop stays true.
+The clock of `Memory` counts from boot and never jumps, so times from another boot are invalid: then the last good sync
+is unknown, and no run of that time can be alive either. The list of runs that were asked to stop stays valid.
 """
 
 import errno
@@ -40,7 +40,7 @@ class Keeper(Protocol):
 
 
 class MemoryKeeper:
-    """Forgets with the process: for tests and simulations, which may hand it to a second executor."""
+    """Keeps memory in the process: for tests and simulations, which may pass it to a second executor."""
 
     def __init__(self, boot_id: str = "boot-1") -> None:
         self.boot_id = boot_id
@@ -59,7 +59,7 @@ class MemoryKeeper:
 
 
 class FileKeeper:
-    """Keeps it in the home, which it also holds against a second executor while it is open."""
+    """Keeps memory in the home, and locks the home against a second executor while it is open."""
 
     def __init__(self, home: Home, *, boot_id: str, now: float) -> None:
         """`now` in seconds since the epoch: incarnations grow even where the home was lost. Raises HomeTakenError."""
@@ -76,14 +76,14 @@ class FileKeeper:
         self.incarnation = max(kept.incarnation + 1, int(now))
         self._synced = Slot(home.root / "synced", SYNCED_BYTES)
         self._spare = _slot(home.root / "stops", STOPS_BYTES)
-        self._spared: tuple[Stop, ...] = ()  # what it holds
+        self._spared: tuple[Stop, ...] = ()  # the stops in the reserve file
         self.memory = self._newest(kept)
         self._tell_guard()
-        self._written: Memory | None = None  # what the file holds
+        self._written: Memory | None = None  # the memory in the file
         self._keep(sync=True)
 
     def save(self, memory: Memory) -> None:
-        """A memory that cannot be written is older than the truth, which fences sooner: safe, so go on."""
+        """Store the memory. If that fails, go on: an older memory is safe, because it fences sooner."""
         synced = memory.synced_at != self.memory.synced_at
         self.memory = memory
         if synced:
@@ -102,7 +102,7 @@ class FileKeeper:
         os.close(self._lock)
 
     def _newest(self, kept: SavedMemory) -> Memory:
-        """The last good sync and the stops are kept in two places; one of the two a full disk does not harm."""
+        """The newest of the last good sync and the stops: both are stored twice, once safe from a full disk."""
         memory = self._of_this_boot(kept)
         spare = self._spare.read(SavedMemory) if self._spare is not None else None
         if spare is not None:
@@ -124,7 +124,7 @@ class FileKeeper:
             logger.warning("cannot tell the guard of the last good sync: %s", error)
 
     def _keep(self, *, sync: bool) -> None:
-        """A disk that is full must not keep an executor from coming back to end what must end."""
+        """Write the memory. A full disk must not prevent an executor from starting and ending runs."""
         try:
             self._write(SavedMemory(boot_id=self.boot_id, incarnation=self.incarnation, memory=self.memory), sync=sync)
         except OSError as error:
@@ -137,7 +137,7 @@ class FileKeeper:
             self._save_stops(())
 
     def _save_stops(self, stops: tuple[Stop, ...]) -> None:
-        """In a place that is there already: a run told to stop is interrupted, also after a restart."""
+        """Store the stops in reserved space, so that after a restart a run that was asked to stop is still stopped."""
         if self._spare is None or stops == self._spared:
             return
         spared = SavedMemory(boot_id=self.boot_id, incarnation=self.incarnation, memory=Memory(stops=stops))
@@ -155,7 +155,7 @@ class FileKeeper:
             return SavedMemory(boot_id="", incarnation=0, memory=Memory())
 
     def _write(self, kept: SavedMemory, *, sync: bool) -> None:
-        """As a whole. The incarnation must outlive a crash of the host for sure; the memory's times are of one boot."""
+        """Replace the file as a whole. The incarnation must survive a crash of the host; the times are of one boot."""
         new = f"{self._path}.new"
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -170,7 +170,7 @@ class FileKeeper:
 
 
 def _slot(path: Path, size: int) -> Slot | None:
-    """None where a full disk has no place for it."""
+    """Reserve a slot; None if the disk is full."""
     try:
         return Slot(path, size)
     except OSError as error:

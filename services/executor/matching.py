@@ -1,7 +1,7 @@
-"""Matches a user's pattern against output, in a process of its own.
+"""Matches a user's pattern against output, in a separate process.
 
-A regular expression can take for ever, and while it does it holds Python's interpreter: in a thread it would stop the
-whole executor, and with it the fence. The other process can be killed.
+A regular expression can take for ever, and meanwhile holds Python's interpreter lock: in a thread it would stop the
+whole executor, and with it the fence. A separate process can be killed.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 MATCH_SECONDS_MAX = 1.0
 BEGIN_SECONDS_MAX = 10.0
-REFUSED_SECONDS = 600.0  # then it is tried again: it may have been the machine that was slow
-TRIES = 2  # a helper can be killed, or not begin, by no fault of the pattern
+REFUSED_SECONDS = 600.0  # then it is tried again: the machine may have been slow
+TRIES = 2  # a helper can be killed, or fail to start, through no fault of the pattern
 ANSWER_BYTES_MAX = 1 << 20
 
-# Read by `python -c` in the other process: nothing of ours is imported there.
+# `python -c` runs this in the other process, which imports none of our modules.
 _PROGRAM = """
 import json, re, sys
 print("ready", flush=True)
@@ -44,9 +44,8 @@ for request in sys.stdin:
 
 
 class Matcher:
-    """One helper for all runs of the node, begun when first needed. A pattern that took too long rests for a while.
-
-    `clock` does not jump; it says when that while is over.
+    """One helper for all runs of the node, started when first needed. A pattern that took too long is not tried for
+    REFUSED_SECONDS, counted by the monotonic `clock`.
     """
 
     def __init__(
@@ -60,16 +59,16 @@ class Matcher:
         self._clock = clock
         self._python = python
         self._helper: asyncio.subprocess.Process | None = None
-        self._refused: dict[str, float] = {}  # until when
+        self._refused: dict[str, float] = {}  # by pattern: until when
         self._turn = asyncio.Lock()
 
     async def latest(self, pattern: str, lines: Sequence[str]) -> dict[str, float]:
-        """The newest number of each named group; empty for a pattern that is too slow, or where no helper answers."""
+        """The newest number of each named group; empty if the pattern is too slow, or no helper answers."""
         if not lines or self._is_refused(pattern):
             return {}
         async with self._turn:
             for _ in range(TRIES):
-                if self._is_refused(pattern):  # perhaps since we wait for our turn
+                if self._is_refused(pattern):  # perhaps refused during the wait for the lock
                     break
                 found = await self._try(pattern, lines)
                 if found is not None:
@@ -94,10 +93,10 @@ class Matcher:
         logger.warning("the progress pattern %r takes too long, and is not used for %.0f s", pattern, REFUSED_SECONDS)
 
     async def _try(self, pattern: str, lines: Sequence[str]) -> dict[str, float] | None:
-        """None: the helper is of no use any more."""
+        """Match once. None: the helper is broken."""
         try:
             helper = self._helper or await self._begin()
-        except OSError as error:  # also when it took too long
+        except OSError as error:  # also a time-out
             logger.warning("no helper for progress patterns could be begun: %r", error)
             return None
         try:

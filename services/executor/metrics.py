@@ -1,4 +1,4 @@
-"""What the executor shows of itself on /metrics."""
+"""The executor's own metrics on /metrics."""
 
 from collections import Counter
 from collections.abc import Iterable

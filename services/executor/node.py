@@ -1,4 +1,4 @@
-"""What this node is, and what its owner allows: the same for every runtime."""
+"""The facts of this node, and its owner's permissions: the same for every runtime."""
 
 import os
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from services.executor.runs import RuntimeUnavailableError
 
 
 class NodeFacts(Struct, kw_only=True):
-    """`gpus` is None as long as the driver has not said which there are; nothing else of it changes."""
+    """`gpus` is None until the driver has listed them; nothing else changes."""
 
     node_id: str
     address: str = "127.0.0.1"
@@ -21,12 +21,12 @@ class NodeFacts(Struct, kw_only=True):
     volumes_allowed: tuple[str, ...] = ()  # folders whose contents jobs may mount
 
     def offer(self, gpus: tuple[Gpu, ...] | None) -> None:
-        """These are what the node has."""
+        """Set the node's GPUs."""
         self.gpus = gpus
 
 
 class Refusal(Exception):  # noqa: N818 - not an error of the node: this order can never be carried out here
-    """Why an order cannot start, in words for its user."""
+    """Why an order cannot start, in words for the user."""
 
     def __init__(self, why: str, reason: EndReason = EndReason.START_FAILED) -> None:
         super().__init__(why)
@@ -50,7 +50,7 @@ def gpus_of(order: StartRun, node: NodeFacts) -> tuple[Gpu, ...]:
 
 
 def volume_source(volume: Volume, allowed: Sequence[str]) -> str:
-    """Where the volume really is, links resolved, if that lies within the allow-list. Raises Refusal."""
+    """The volume's real path, links resolved, if the allow-list contains it. Raises Refusal."""
     real = os.path.realpath(volume.source)
     folders = [os.path.realpath(folder) for folder in allowed if folder]
     if not any(real == folder or real.startswith(folder.rstrip("/") + "/") for folder in folders):

@@ -1,7 +1,7 @@
-"""How far each run is: from the file or datagram socket the run writes to, or from a pattern on its output.
+"""The progress of each run: from the file or datagram socket the run writes to, or from a pattern on its output.
 
-Lines are `step=120 samples=3840 loss=0.31`; the newest value of each name wins. Only what is new is read, and of a lot
-of news only its end, so a chatty job costs little more than a quiet one, and no run waits for another's pattern.
+Lines are `step=120 samples=3840 loss=0.31`; the newest value of each name wins. Only new lines are read, and of many
+only the last, so a chatty job costs little more than a quiet one, and no run waits for another's pattern.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ from services.executor.thinking.telling import Told
 
 logger = logging.getLogger(__name__)
 
-BYTES_PER_COST = 32.0  # a datagram costs 1, and 1 more for so many bytes: some 2 µs of CPU each
-COST_PER_SECOND = 4000.0  # of one run, 2000 short lines; whoever sends more waits, or loses some of them
+BYTES_PER_COST = 32.0  # a datagram costs 1, and 1 more for each so many bytes: some 2 µs of CPU each
+COST_PER_SECOND = 4000.0  # of one run, 2000 short lines; a job that sends more waits, or loses some lines
 COST_PER_SECOND_ALL = 40_000.0  # of all runs, which share it evenly
-COST_AT_WAKE = 64.0  # then others have their turn
+COST_AT_WAKE = 64.0  # of one run, before other work has its turn
 PAUSE_SECONDS = 0.05
-QUEUED_MAX = 1024  # datagrams of an ended run that are looked at; the kernel keeps fewer
-MATCH_SECONDS = 0.1  # as long one look waits for patterns; what is found later is told at the next
-SETTLE_SECONDS = 2.0  # as long all ended runs together wait for theirs: a node that does not sync is fenced
+QUEUED_MAX = 1024  # datagrams of an ended run that are read; the kernel keeps fewer
+MATCH_SECONDS = 0.1  # how long one look waits for patterns; later results are reported at the next look
+SETTLE_SECONDS = 2.0  # how long all ended runs together wait for patterns: a node that does not sync is fenced
 
 
 @contextmanager
 def _for_everybody() -> Iterator[None]:
-    """What is made here may be written by all. A chmod afterwards could be led elsewhere: the folder is the job's."""
+    """Create files writable for all. A later chmod could be redirected by a link: the job can write to the folder."""
     before = os.umask(0o111)
     try:
         yield
@@ -46,20 +46,20 @@ def _for_everybody() -> Iterator[None]:
 
 
 class ProgressSource(Protocol):
-    """What is known of how far the runs are."""
+    """Reads the progress of runs."""
 
     patterns: Mapping[RunKey, str]
-    """For the runs that tell it on their output."""
+    """The patterns of the runs that report progress on their output."""
 
     @property
     def latest(self) -> Mapping[RunKey, dict[str, float]]:
         """The newest numbers of each run, ended ones too until they are gone."""
 
     async def look(self, runs: Iterable[Run]) -> dict[RunKey, Told]:
-        """What is known now of the runs that live and told something; forgets the runs that are gone."""
+        """The progress of live runs that reported any; forgets the runs that are gone."""
 
     async def settle(self, ended: Sequence[Run]) -> None:
-        """Read the last of what ended runs had to say, once, before their end is told; what takes long comes later."""
+        """Read the last progress of ended runs once, before their end is reported; slow patterns come later."""
 
     async def close(self) -> None: ...
 
@@ -78,7 +78,7 @@ class _Watched:
 
 
 class ProgressReader:
-    """Progress from the files and sockets of a home. `clock` does not jump; `now` is seconds since the epoch, UTC."""
+    """Progress from the files and sockets of a home. `clock` is monotonic; `now` is seconds since the epoch, UTC."""
 
     def __init__(
         self, home: Home, *, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time
@@ -101,7 +101,7 @@ class ProgressReader:
         for run in runs:
             if run.live:
                 self._read(run.key)
-                await asyncio.sleep(0)  # a run that tells a lot holds up the rest of the executor for it alone
+                await asyncio.sleep(0)  # so that a run with many lines does not block the rest of the executor
         self._looked_at = self._clock()
         for key in self._watched.keys() - {run.key for run in runs}:
             self._close(self._watched.pop(key))
@@ -160,7 +160,7 @@ class ProgressReader:
         self._learn(watched, [pairs(line) for line in file.news(last=last)], at=self._written(file))
 
     def _match(self, key: RunKey, watched: _Watched, *, last: bool = False) -> None:
-        """Begin to match what is new on its output. While older output is being matched only the `last` is read."""
+        """Begin to match a run's new output. While older output is being matched only the `last` is read."""
         pattern = self.patterns.get(key)
         before = watched.matching if watched.matching is not None and not watched.matching.done() else None
         if pattern is None or (before is not None and not last):
@@ -185,12 +185,12 @@ class ProgressReader:
             watched.pacer.tell(told, at=at)
 
     def _written(self, file: Tail) -> float:
-        """When its last line was written. A job can misdate its files, so that is after the last look in any case."""
+        """When the last line was written, but after the last look in any case: a job can misdate its files."""
         now = self._clock()
         return min(now, max(self._looked_at, now - (self._now() - file.written_at)))
 
     def _listen(self, watched: _Watched, key: RunKey) -> socket.socket | None:
-        """The run's own datagram socket. Where there can be none, the file remains."""
+        """The run's own datagram socket. If there can be none, the file remains."""
         path = self._home.progress_socket(key)
         if not path:
             return None
@@ -198,7 +198,7 @@ class ProgressReader:
         try:
             with suppress(FileNotFoundError):
                 os.unlink(path)
-            with _for_everybody():  # a container's user is not ours; the folder above is closed to others
+            with _for_everybody():  # a container's user is another than ours; the folder above is closed to others
                 listening.bind(path)
         except OSError as error:
             logger.debug("no progress socket for %s: %s", key, error)
@@ -227,7 +227,7 @@ class ProgressReader:
             loop.call_later(pause, self._hear_again, watched, listening)
 
     def _hear_last(self, watched: _Watched, listening: socket.socket) -> None:
-        """The end of all that still waits, as of a file."""
+        """Read the last of the waiting datagrams, as at the end of a file."""
         waiting = deque(islice(iter(partial(_received, listening), None), QUEUED_MAX), maxlen=LINES_MAX)
         while sum(map(len, waiting)) > READ_BYTES_MAX:
             waiting.popleft()
@@ -245,7 +245,7 @@ class ProgressReader:
 
 
 def _received(listening: socket.socket) -> bytes | None:
-    """The next datagram, as much of it as a line may be; None when none waits."""
+    """The next datagram, cut to the length of a line; None when none waits."""
     try:
         return listening.recv(LINE_BYTES_MAX)
     except OSError:

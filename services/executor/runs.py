@@ -1,6 +1,6 @@
-"""A run on this node, and the Protocol of what can run it. All of the executor rests on this module.
+"""A run on this node, and the Protocol of a runtime. All of the executor depends on this module.
 
-A runtime keeps no memory that a restart of the executor would lose: `runs` finds what an earlier executor started.
+A runtime has no state that a restart of the executor would lose: `runs` finds the runs that an earlier one started.
 
 Errors: RuntimeUnavailableError   the runtime itself does not work now (engine gone, disk full): try again later
 """
@@ -14,7 +14,7 @@ from libs.messages.nodes import EndReason, RunState, StartRun
 
 
 class RuntimeUnavailableError(Exception):
-    """The runtime does not work now; nothing is known of what it runs."""
+    """The runtime does not work now; its runs are unknown."""
 
 
 class RunKey(Struct, frozen=True, order=True):
@@ -25,7 +25,7 @@ class RunKey(Struct, frozen=True, order=True):
     rank: int
 
     def __str__(self) -> str:
-        """Also the name of its folder, so whatever the job's id is, no path comes out of it."""
+        """Also the name of the run's folder, so no job id may turn it into a path."""
         return f"{self.job_id.replace('/', '_')}-{self.epoch}-{self.rank}"
 
     @classmethod
@@ -46,9 +46,9 @@ NO_LIMIT = -1  # of egress, said explicitly
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What may be changed while a run runs: CPU in cores, memory in bytes, egress in bytes per second.
+    """The limits that may change while a run runs: CPU in cores, memory in bytes, egress in bytes per second.
 
-    To be set: None leaves it as it is. As found: None is not held here, so it cannot be changed either.
+    To be set: None leaves a limit as it is. As found: None is not enforced here, so it cannot be changed either.
     """
 
     cpus: float | None = None
@@ -67,7 +67,7 @@ class Run(Struct, frozen=True, kw_only=True):
     exit_code: int | None = None  # 128 + N for signal N
     reason: EndReason | None = None  # with `exited`
     detail: str = ""
-    limits: Limits = Limits()  # of a run that runs: what it is held to, as the host has it
+    limits: Limits = Limits()  # of a running run: the limits in force on the host
 
     @property
     def live(self) -> bool:
@@ -75,13 +75,13 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 class LogChunk(Struct, frozen=True, kw_only=True):
-    """Bytes of a log, from the offset that was asked for, or from `begins` where that is later."""
+    """Bytes of a log, from the requested offset, or from `begins` if that is later."""
 
     data: bytes
     ended: bool  # the run is over and nothing follows these bytes
     missing: bool = False
-    begins: int = 0  # how many bytes at its head the node has dropped, by its limits
-    size: int = 0  # how many there were in all, when this was read
+    begins: int = 0  # how many bytes at its head the node has dropped, by its retention limits
+    size: int = 0  # the number of all bytes, when this was read
 
 
 def always() -> bool:
@@ -94,14 +94,14 @@ class Runtime(Protocol):
     """Limits that this runtime cannot hold jobs to on this host, such as `memory`."""
 
     async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
-        """Begin to run it, unless it is there already (a second call adopts). A start that cannot succeed (no such
+        """Start the run, unless it is there already (a second call adopts). A start that cannot succeed (no such
         image, no such command) shows in `runs` as exited, `start-failed`, with the detail.
 
-        `permitted` is asked at the last moment, after anything slow such as a pull; when it says no, nothing starts.
+        `permitted` is called at the last moment, after anything slow such as a pull; if it is false, nothing starts.
         """
 
     async def runs(self) -> list[Run]:
-        """Everything this node has of Weft's, ended runs too until `remove`."""
+        """All of Weft's runs on this node, ended ones too until `remove`."""
 
     async def signal(self, key: RunKey, *, kill: bool) -> None:
         """SIGTERM, or SIGKILL to all of it. A run that is not there or has ended is left alone."""
@@ -110,9 +110,9 @@ class Runtime(Protocol):
         """Forget an ended run; its log stays. A run that still runs is left alone."""
 
     async def resize(self, key: RunKey, limits: Limits) -> str:
-        """Change a running run's limits, in place. Empty, or what of it stays as it was, and why.
+        """Change a running run's limits, in place. Empty, or which of them stay as they were, and why.
 
-        Memory is not made less than the run needs now. `runs` shows at once what it then has.
+        Memory is not set below the run's present need. `runs` shows the new limits at once.
         """
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
@@ -122,4 +122,4 @@ class Runtime(Protocol):
         """Return when something about a run may have changed, such as an exit. May return for nothing."""
 
     async def close(self) -> None:
-        """Let go of the runtime. What runs goes on."""
+        """Close the runtime. Its runs go on."""

@@ -1,4 +1,4 @@
-"""The executor's shell: answers and hints go in, what runs on the node follows."""
+"""The executor's shell: takes answers and hints, and makes the node's runs follow."""
 
 import asyncio
 import logging
@@ -48,7 +48,7 @@ async def run(
     now: Callable[[], float] = time.time,
     stop_jobs_on_exit: bool = False,
 ) -> None:
-    """Run until `stop` is set. What runs on the node goes on, unless it is to be stopped on exit.
+    """Run until `stop` is set. The node's runs go on, unless they are to be stopped on exit.
 
     `capacity` is asked before each report: the node's GPUs may come late.
     """
@@ -120,7 +120,7 @@ async def run(
 
 
 async def read_log(runtime: Runtime, ask: ReadLog) -> LogRead:
-    """Bytes as soon as there are some, or none when `wait` is over."""
+    """Answer with bytes as soon as there are some, or with none when `wait` is over."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(ask.wait, LOG_WAIT_SECONDS_MAX)
     key = RunKey(ask.job_id, ask.epoch, ask.rank)
@@ -146,6 +146,6 @@ async def _stop_jobs(agent: Agent) -> None:
     except (TimeoutError, RuntimeUnavailableError):
         logger.warning("left while some runs had not ended; the next executor finds them")
         return
-    with suppress(TimeoutError, RuntimeUnavailableError):  # Then the next executor tells of them.
+    with suppress(TimeoutError, RuntimeUnavailableError):  # The next executor reports them.
         async with asyncio.timeout(LEAVE_SECONDS_MAX):
             await agent.leave()

@@ -22,23 +22,23 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: Path | None = None  # None: in the home
     runtime: str = "process"  # or docker
     emulated_gpus: int = 0
-    cpus: float = 0.0  # 0: as the host has
+    cpus: float = 0.0  # 0: those of the host
     memory: int = 0
     volumes_allowed: tuple[str, ...] = ()
     sync_seconds: float = 2.0
     fence_seconds: float = 90.0
     fence_grace_max: float = 30.0
-    drift_seconds: float = 10.0  # how late the clocks and the ticks of a node may be; half of it the guard waits
+    drift_seconds: float = 10.0  # how late a node's clocks and ticks may be; the guard waits for half of it
     fencing: bool = True  # false, for the experiment that proves the audit: jobs may run twice
     guard: bool = True  # false, likewise: nothing fences an executor that hangs
-    lease_seconds: float = 150.0  # as the scheduler has it
+    lease_seconds: float = 150.0  # the same as the scheduler's
     stop_jobs_on_exit: bool = False
     logs: RetentionLimits = RetentionLimits()
-    checkpoints_kept_days: float = 0.0  # after a node had a run of the job last; 0: for ever
+    checkpoints_kept_days: float = 0.0  # after a node last had a run of the job; 0: for ever
     admin_host: str = "127.0.0.1"
     admin_port: int | None = None
-    cgroups: bool = True  # of processes
-    ignore_images: bool = False  # by processes
+    cgroups: bool = True  # for the process runtime
+    ignore_images: bool = False  # by the process runtime
     containers: ContainerSettings = ContainerSettings()
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A bus on which nobody answers: the executor's while NATS cannot be reached, so that its fence still falls."""
+"""A bus without answers: the executor uses it while NATS cannot be reached, so that its fence still falls."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ R = TypeVar("R", bound=Struct)
 
 
 class Nothing:
-    """A subscription to silence."""
+    """A subscription without messages."""
 
     async def drain(self) -> None:
         pass
@@ -65,16 +65,16 @@ class SilentBus:
 
 
 class Silence:
-    """The executor on a silent bus, beside whoever tries to reach NATS: a try takes seconds, and the fence may fall."""
+    """The executor on a silent bus during tries to reach NATS: a try takes seconds, and the fence may fall."""
 
     def __init__(self, serve: Callable[[Bus, asyncio.Event], Awaitable[None]], *, patience: float = 0.5) -> None:
-        """It serves only where it lasts for `patience` seconds: mostly NATS is there at once."""
+        """It serves only if the silence lasts for `patience` seconds: mostly NATS is there at once."""
         self._serve, self._patience = serve, patience
         self._over = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Unless it goes on already. Raises what broke it, if it broke."""
+        """Start, unless it is running. Raises its error if it failed."""
         if self._task is not None and self._task.done():
             await self.end()
         if self._task is None:
@@ -82,7 +82,7 @@ class Silence:
             self._task = asyncio.create_task(self._last(), name="silence")
 
     async def end(self) -> None:
-        """Return when it is over. Raises what broke it, if it broke."""
+        """Stop, and return when it has ended. Raises its error if it failed."""
         self._over.set()
         task, self._task = self._task, None
         if task is not None:

@@ -1,9 +1,9 @@
-"""Says every second what its node, the node's GPUs and each run on it are using.
+"""Publishes every second what its node, the node's GPUs and each run on it are using.
 
-Takes: nothing. It reads /proc, cgroups, the GPU driver, and what the node's runtime left about its runs.
-Sends: NodeSampled, once a period, on core NATS: any of them may be lost.
+Takes: nothing. It reads /proc, cgroups, the GPU driver, and the runtime's records of its runs.
+Sends: NodeSampled, once a period, on core NATS: any sample may be lost.
 Owns:  nothing.
 
-Its units and sources are in `libs/messages/signals.py`; the same numbers are Prometheus gauges, see `metrics.py`.
+`libs/messages/signals.py` has the units and sources; `metrics.py` shows the same numbers as Prometheus gauges.
 It must see the host's processes: run it on the host, or in a container with the host's PID and cgroup namespaces.
 """

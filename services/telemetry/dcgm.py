@@ -1,7 +1,7 @@
-"""The names that NVIDIA's DCGM exporter gives the same readings, so that boards made for it work here.
+"""The same readings under the names of NVIDIA's DCGM exporter, so that dashboards made for it work here.
 
-Its units (W, mJ, MiB, MHz, %), its labels, and of its default fields those that NVML tells. Its DCGM_FI_PROF_* fields
-only where the chip itself counted them (GPM). An emulated GPU has none of these: nothing was measured of it.
+Units (W, mJ, MiB, MHz, %) and labels are the exporter's; of its default fields, those that NVML has. DCGM_FI_PROF_*
+fields appear only if the chip itself counted them (GPM). An emulated GPU has no fields: it was not measured.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +65,7 @@ def dcgm_families(sampled: NodeSampled) -> Iterator[Metric]:
 
 
 class _Counted(Metric):
-    """A counter without the suffix `_total`, which NVIDIA's names do not have: our library calls that untyped."""
+    """A counter without the suffix `_total`, which NVIDIA's names lack: the Prometheus library calls that untyped."""
 
     def __init__(self, name: str, help_text: str) -> None:
         super().__init__(name, help_text, "unknown")

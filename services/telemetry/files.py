@@ -1,10 +1,10 @@
-"""Folders and links, mostly the kernel's: read, or known to be missing."""
+"""Reads folders and links, mostly the kernel's, which may be missing."""
 
 import os
 
 
 def names_in(folder: str) -> list[str]:
-    """What lies in a folder; nothing if it is not there."""
+    """The names in a folder; none if the folder is missing."""
     try:
         return os.listdir(folder)
     except OSError:

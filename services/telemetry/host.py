@@ -12,11 +12,11 @@ from libs.cgroups.files import read_text
 from libs.messages.signals import HostSample
 from services.telemetry.counters import interfaces, rate
 
-_SECTOR_BYTES = 512  # in /proc/diskstats always, whatever the disk's own are
+_SECTOR_BYTES = 512  # the unit of /proc/diskstats, whatever the disk's own sectors are
 
 
 class HostReading(Struct, frozen=True, kw_only=True):
-    """Counters of the node at one moment, `at` on a clock that does not jump. CPU and stalled times in seconds."""
+    """Counters of the node at one moment, `at` on a monotonic clock. CPU and stalled times in seconds."""
 
     at: float
     cpus: int
@@ -33,8 +33,8 @@ class HostReading(Struct, frozen=True, kw_only=True):
 
 
 def cpu_seconds(stat: str, ticks_per_second: int) -> float | None:
-    """Seconds that all CPUs have worked, from /proc/stat. Guests are counted in `user` already; waiting is not work,
-    and what a hypervisor stole was somebody else's."""
+    """Busy seconds of all CPUs, from /proc/stat. `user` includes guests already; waiting is not busy time, and neither
+    is time that a hypervisor stole for another machine."""
     for line in stat.splitlines():
         if line.startswith("cpu "):
             user, nice, system, _idle, _waiting, hard, soft = (
@@ -45,7 +45,7 @@ def cpu_seconds(stat: str, ticks_per_second: int) -> float | None:
 
 
 def memory_total_and_used(meminfo: str) -> tuple[int, int]:
-    """Used is what no new program could have: total less available (old kernels tell only what is free)."""
+    """Total and used memory. Used: total less available (old kernels report only free memory)."""
     kilobytes = {}
     for line in meminfo.splitlines():
         name, _, value = line.partition(":")
@@ -56,7 +56,7 @@ def memory_total_and_used(meminfo: str) -> tuple[int, int]:
 
 
 def disk_traffic(diskstats: str) -> Traffic:
-    """Of all disks together. A partition is counted in its disk, and a stacked device in those below it."""
+    """The traffic of all disks. A partition is counted in its disk, a stacked device in the disks below it."""
     disks: set[str] = set()
     read = written = 0
     for line in diskstats.splitlines():
@@ -78,7 +78,7 @@ def _is_disk(name: str, disks: set[str]) -> bool:
 
 
 def network_traffic(net_dev: str) -> Traffic:
-    """Of all interfaces but the loopback and those that only carry on what another one received or sends."""
+    """The traffic of all interfaces but the loopback and those that only pass on the traffic of another one."""
     counted = [
         traffic for name, traffic in interfaces(net_dev) if name != "lo" and "." not in name and not _is_stacked(name)
     ]
@@ -92,7 +92,7 @@ def _is_stacked(name: str) -> bool:
 
 
 def read_host(*, disk: Path, proc: str = "/proc", clock: Callable[[], float] = time.monotonic) -> HostReading:
-    """`disk`: the file system that is told of, where the node keeps its runs."""
+    """Read the node's counters. `disk`: a path in the file system to report, where the node keeps its runs."""
     total, used = memory_total_and_used(read_text(f"{proc}/meminfo") or "")
     disk_total, disk_used = _space(disk)
     return HostReading(
@@ -120,7 +120,7 @@ def _space(disk: Path) -> tuple[int, int]:
 
 
 def host_sample(before: HostReading | None, after: HostReading) -> HostSample:
-    """What the node did between two readings; of the first one alone only what needs no second."""
+    """The node's use between two readings; without the first, only the values that need one reading."""
     seconds = after.at - before.at if before else 0.0
     old = before or after
     return HostSample(

@@ -1,13 +1,13 @@
-"""The newest sample for Prometheus, in base units. What is not known is not exposed.
+"""The newest sample for Prometheus, in base units. Unknown values are not exposed.
 
 weft_gpu_…      labels node, gpu, gpu_uuid, model, emulated ("true": no hardware); weft_gpu_info has driver and provider
-weft_gpu_process_…   and pid, job_id, rank: what one process has of it
-weft_gpu_pair_info   labels node, gpu_uuid, peer_uuid, share: the nearest thing that two GPUs share, as NVML calls it
+weft_gpu_process_…   and pid, job_id, rank: the part of the GPU that one process uses
+weft_gpu_pair_info   labels node, gpu_uuid, peer_uuid, share: NVML's name of the nearest part that two GPUs share
 weft_node_…     label node
 weft_run_…      labels node, job_id, rank, epoch, source
-weft_sampled_at_seconds   when that was, seconds since the epoch
+weft_sampled_at_seconds   the time of the sample, seconds since the epoch
 
-They are made when Prometheus asks, so a run that has gone leaves nothing behind. `dcgm.py` has other names for some.
+The gauges are made at each scrape, so a run that has gone leaves nothing behind. `dcgm.py` has other names for some.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from libs.gpus.topology import Near
 from libs.messages.signals import CLOCK_EVENTS, GpuSample, HostSample, NodeSampled, RunSample
 
 _Gauge = tuple[str, str, str, float]
-"""Its name, the field that it shows, what it means, and by what the field is multiplied."""
+"""The gauge's name, the field that it shows, its help text, and the factor for the field."""
 
 _GPU: Final[Sequence[_Gauge]] = (
     ("weft_gpu_utilisation_ratio", "utilisation", "Part of the time in which any kernel ran", 1),
@@ -97,7 +97,7 @@ RUN_LABELS: Final = ("node", "job_id", "rank", "epoch", "source")
 
 
 class NodeGauges(Collector):
-    """Register it once; `show` replaces what it shows. `also`: what else is made of the same sample."""
+    """Register it once; `show` replaces the sample. `also`: further metrics made from the same sample."""
 
     def __init__(self, also: Callable[[NodeSampled], Iterable[Metric]] | None = None) -> None:
         self._sampled: NodeSampled | None = None
@@ -128,7 +128,7 @@ class NodeGauges(Collector):
 
 
 class GpuPairs(Collector):
-    """How near the GPUs of a node are to each other, as far as their driver says."""
+    """How near the GPUs of a node are to each other, as far as their driver reports it."""
 
     def __init__(self, node: str, gpus: Callable[[], Sequence[Gpu]], near: Callable[[], Near]) -> None:
         self._node, self._gpus, self._near = node, gpus, near
@@ -159,7 +159,7 @@ def _gpu_states(gpus: Sequence[tuple[list[str], GpuSample]]) -> Iterator[Metric]
     for labels, gpu in gpus:
         info.add_metric([*labels, gpu.driver, gpu.provider], 1.0)
         problem.add_metric(labels, 1.0 if gpu.problem else 0.0)
-        if gpu.sm_clock_mhz is not None:  # else nobody asked the chip
+        if gpu.sm_clock_mhz is not None:  # else the chip was not read
             for reason in CLOCK_EVENTS:
                 lower.add_metric([*labels, reason], float(reason in gpu.clock_events))
         for xid, count in sorted(gpu.xid_errors.items()):

@@ -1,4 +1,4 @@
-"""What a run uses, counted over its processes: for runs, or for measures, that no cgroup of their own tells of."""
+"""A run's use, added up over its processes: for runs without a cgroup, and for measures that its cgroup lacks."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,9 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Process(Struct, frozen=True):
-    """One process of /proc. `ticks`: its own CPU time and that of the children it has waited for; `major_faults` alike.
+    """One process of /proc. `ticks` and `major_faults`: its own and those of the children that it has reaped.
 
-    `ended`: it only waits for its parent to take note; until then its CPU time is counted here and nowhere else.
+    `ended`: a zombie, which its parent has not reaped; until then its CPU time is counted here and nowhere else.
     """
 
     pid: int
@@ -26,7 +26,7 @@ class Process(Struct, frozen=True):
     ticks: int
     pages: int
     ended: bool = False
-    started: int = 0  # in ticks since the machine began: another process of the same number began at another time
+    started: int = 0  # in ticks since the machine booted; it tells a reused pid apart
     major_faults: int = 0
 
 
@@ -37,7 +37,7 @@ class ProcessUse(Struct, frozen=True, kw_only=True):
 
 
 def parse_process(stat: str) -> Process | None:
-    """From /proc/<pid>/stat. A program's name may hold anything, parentheses too, so count from the last one."""
+    """Parse /proc/<pid>/stat. A program's name may hold anything, also parentheses, so count from the last one."""
     head, closing, rest = stat.rpartition(")")
     fields = rest.split()
     if not closing or len(fields) < 22:
@@ -64,13 +64,13 @@ def read_process(pid: int, proc: str) -> Process | None:
 
 
 def read_all(proc: str) -> list[Process]:
-    """Every process there is: some 10 microseconds each, so only for hosts that give runs no cgroups."""
+    """Every process of the host: some 10 microseconds each, so only for hosts that give runs no cgroups."""
     found = (read_process(int(name), proc) for name in names_in(proc) if name.isdecimal())
     return [process for process in found if process is not None]
 
 
 def members(everyone: Iterable[Process], pid: int) -> list[Process]:
-    """The processes of a run whose first one is `pid`: its session, its group, and all who descend from these."""
+    """The processes of the run with the first process `pid`: its session, its group, and all their descendants."""
     mine: dict[int, Process] = {}
     children: dict[int, list[Process]] = {}
     for process in everyone:
@@ -87,7 +87,7 @@ def members(everyone: Iterable[Process], pid: int) -> list[Process]:
 
 
 def processes_use(processes: Sequence[Process]) -> ProcessUse:
-    """Memory is what each has resident, added up: pages that they share count for each."""
+    """The use of all processes together. Resident memory is added up: a shared page counts for each process."""
     return ProcessUse(
         cpu_seconds=sum(process.ticks for process in processes) / TICKS_PER_SECOND,
         memory_used=sum(process.pages for process in processes) * _PAGE_BYTES,
@@ -96,7 +96,7 @@ def processes_use(processes: Sequence[Process]) -> ProcessUse:
 
 
 def process_traffic(io: str) -> Traffic:
-    """Bytes that went to and from disks, from /proc/<pid>/io. A parent has those of the children it has waited for."""
+    """Bytes to and from disks, from /proc/<pid>/io. A parent's include those of the children that it has reaped."""
     numbers = dict(line.partition(": ")[::2] for line in io.splitlines())
     if not {"read_bytes", "write_bytes"} <= numbers.keys():
         return Traffic()
@@ -104,5 +104,5 @@ def process_traffic(io: str) -> Traffic:
 
 
 def read_traffic(pids: Iterable[int], proc: str) -> Traffic:
-    """Unknown if it is for none of them ours to see."""
+    """The traffic of all; unknown if we may not read it for any of them."""
     return Traffic.sum([process_traffic(read_text(f"{proc}/{pid}/io") or "") for pid in pids])

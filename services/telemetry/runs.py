@@ -1,6 +1,6 @@
-"""Finds the runs on this node by what its runtime left: files of the process runtime, labels of containers.
+"""Finds the runs on this node by the process runtime's files, or by the labels of containers.
 
-Neither is asked for anything else, so telemetry goes on when the executor does not.
+It needs nothing else of a runtime, so telemetry goes on when the executor does not.
 """
 
 import asyncio
@@ -17,19 +17,19 @@ from libs.cgroups.files import read_text
 
 logger = logging.getLogger(__name__)
 
-RUNS_MAX = 1024  # that are told of, on one node
+RUNS_MAX = 1024  # of one node in a sample
 PID_MAX = 1 << 22  # the kernel gives no higher number
 
 
 class FoundRun(Struct, frozen=True, kw_only=True):
-    """One run and its first process. `cgroups`: its own folders by controller; None: those its process is in."""
+    """One run and its first process. `cgroups`: its own folders by controller; None: those of its first process."""
 
     job_id: str
     epoch: int
     rank: int
     pid: int
     cgroups: Mapping[str, str] | None = None
-    leads_session: bool = False  # its first process does as long as it lives, so a reused pid is told apart
+    leads_session: bool = False  # its first process always leads a session: that tells a reused pid apart
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -38,11 +38,11 @@ class FoundRun(Struct, frozen=True, kw_only=True):
 
 class Finder(Protocol):
     async def find(self) -> list[FoundRun]:
-        """The runs that have begun, in order, some perhaps ended. When it cannot look, those it last saw."""
+        """The started runs in order, some of which may have ended; the last known ones if they cannot be read now."""
 
 
 class _Record(Struct, frozen=True, kw_only=True):
-    """What we read of the process runtime's run.json, which the run's job can write to."""
+    """The fields of the process runtime's run.json that we read. The run's job can write to this file."""
 
     job_id: str
     epoch: Annotated[int, Meta(ge=0, lt=1 << 31)]
@@ -59,11 +59,11 @@ class ProcessRuns:
         self._known: dict[str, tuple[tuple[int, int], FoundRun | None]] = {}
 
     async def find(self) -> list[FoundRun]:
-        """Microseconds per run: a file is read again only after it was replaced."""
+        """The runs. It takes microseconds per run: a file is read again only after it was replaced."""
         try:
             names = sorted(os.listdir(self._folder))[:RUNS_MAX]
         except OSError:
-            names = []  # nothing ever ran here
+            names = []  # no run has ever started here
         self._known = {name: self._seen(name) for name in names}
         return [run for _, run in self._known.values() if run is not None]
 
@@ -77,15 +77,15 @@ class ProcessRuns:
                 return known
             record = msgspec.json.decode(read_text(path) or "", type=_Record)
         except (OSError, msgspec.DecodeError):
-            return (0, 0), None  # half a folder: being made, or being removed
+            return (0, 0), None  # an incomplete folder: being made, or being removed
         if name != f"{record.job_id.replace('/', '_')}-{record.epoch}-{record.rank}":
-            return version, None  # its job has written it, and says to be another
+            return version, None  # its job has overwritten it with the name of another run
         return version, _process_run(record)
 
 
 def _process_run(record: _Record) -> FoundRun | None:
     if record.pid <= 0:
-        return None  # not begun yet
+        return None  # not started yet
     return FoundRun(
         job_id=record.job_id,
         epoch=record.epoch,
@@ -97,7 +97,7 @@ def _process_run(record: _Record) -> FoundRun | None:
 
 
 class DockerClient(Protocol):
-    """What we ask of the Docker SDK's low-level client. It blocks, and has a time limit of its own."""
+    """The methods of the Docker SDK's low-level client that we use. They block, and have a time limit of their own."""
 
     def containers(self, *, filters: dict[str, Any]) -> list[dict[str, Any]]: ...
     def inspect_container(self, container: str, /) -> dict[str, Any]: ...
@@ -106,7 +106,7 @@ class DockerClient(Protocol):
 class DockerRuns:
     """Runs of the docker runtime: running containers of this node, by their `weft.…` labels.
 
-    `cluster`: only that cluster's; empty: of whichever cluster has a node of this name on this engine.
+    `cluster`: only that cluster's containers; empty: those of every cluster with a node of this name on this engine.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class DockerRuns:
         return sorted(self._known.values(), key=lambda run: run.key)
 
     def _look(self) -> dict[str, FoundRun]:
-        """One question for all, and one for each container not met before."""
+        """Make one request for all containers, and one for each new container."""
         engine = self._engine = self._engine or self._connect()
         filters = {"label": self._labels, "status": ["running", "paused"]}
         found = {}
@@ -156,11 +156,11 @@ def _met(engine: DockerClient, container: Mapping[str, Any]) -> FoundRun | None:
             pid=int(engine.inspect_container(container["Id"])["State"]["Pid"]),
         )
     except (KeyError, ValueError, TypeError):
-        return None  # somebody else's container that borrowed our labels
+        return None  # a container of another origin with our labels
 
 
 def docker_runs(node_id: str, *, cluster: str = "", seconds_max: int = 5) -> DockerRuns:
-    """With the engine that the environment names, as Docker's own programs find it."""
+    """The runs of the engine that the environment names, found as Docker's own programs find it."""
     import docker.errors  # only here: nodes without Docker need not load it
 
     return DockerRuns(

@@ -1,4 +1,4 @@
-"""Telemetry's shell: what the node tells goes in, one sample a period goes out."""
+"""Telemetry's shell: reads the node, and publishes one sample a period."""
 
 import asyncio
 import time
@@ -20,11 +20,11 @@ from services.telemetry.thinking.core import NodeCounters, Sampler
 from services.telemetry.usage import UsageReader
 
 LOOK_SECONDS = 2.0
-"""How often to look for runs that came or went; one that went is seen at the next sample already."""
+"""How often to look for new runs; an ended run is noticed at the next sample already."""
 
 
 class Telemetry:
-    """This node, as it can be sampled. Files are read in a thread: a disk that hangs must not hang the probes."""
+    """Samples this node. Files are read in a thread: a disk that hangs must not hang the probes."""
 
     def __init__(self, *, node_id: str, pool: str, finder: Finder, gpus: GpuWatch, disk: Path, boot: str = "") -> None:
         self.node_id = node_id

@@ -10,11 +10,11 @@ from libs.service import Connections
 
 
 class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`home`, `runtime`, `cluster` and `emulated_gpus` are as the executor of the node has them.
+    """`home`, `runtime`, `cluster` and `emulated_gpus` are the same as those of the node's executor.
 
-    `cluster`: whose containers on this engine are the node's; empty: those of every cluster with a node of this name.
+    `cluster`: only this cluster's containers are the node's; empty: those of every cluster with a node of this name.
     `dcgm_names`: show GPUs under the names of NVIDIA's DCGM exporter as well.
-    `replay`: a file of `libs.gpus.record`, whose GPUs are shown instead of this machine's.
+    `replay`: a file of `libs.gpus.record`, whose GPUs are sampled instead of this machine's.
     """
 
     connections: Connections = Connections()

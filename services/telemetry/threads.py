@@ -1,7 +1,7 @@
-"""Which of a run's threads works most, and which part of them waits for a disk.
+"""The busiest thread of each run, and the part of its threads that waits for a disk.
 
-Each thread costs a file, so each run is looked at every few seconds only, in turns, and not at all of a great many
-threads. CPU time is counted in ticks of 10 ms by most kernels.
+Each thread costs one file to read, so runs are read in turns every few seconds, and only RUN_THREADS_MAX threads of a
+run. Most kernels count CPU time in ticks of 10 ms.
 """
 
 import math
@@ -15,12 +15,12 @@ from services.telemetry.files import names_in
 from services.telemetry.processes import TICKS_PER_SECOND
 
 LOOK_SECONDS = 3.0
-RUN_THREADS_MAX = 256  # of one run: the first ones, and the one that was busiest
-THREADS_MAX = 512  # at one time; the other runs' turn comes a second later, and before that of those that had theirs
+RUN_THREADS_MAX = 256  # of one run: the first ones, and the busiest one of the last reading
+THREADS_MAX = 512  # in one reading; the other runs come first in the next one, a second later
 
 
 class Thread(Struct, frozen=True):
-    """Its own CPU time; `started` tells it from another one of the same number."""
+    """A thread with its own CPU time; `started` tells it from a later thread with the same number."""
 
     started: int
     ticks: int
@@ -42,7 +42,7 @@ class _Look(Struct):
 
 
 def parse_thread(stat: str) -> Thread | None:
-    """From /proc/<pid>/task/<tid>/stat."""
+    """Parse /proc/<pid>/task/<tid>/stat."""
     fields = stat.rpartition(")")[2].split()
     try:
         return Thread(started=int(fields[19]), ticks=int(fields[11]) + int(fields[12]), blocked=fields[0] == "D")
@@ -53,7 +53,7 @@ def parse_thread(stat: str) -> Thread | None:
 def thread_use(
     before: dict[int, Thread], after: dict[int, Thread], seconds: float, ticks_per_second: int = TICKS_PER_SECOND
 ) -> tuple[ThreadUse, int]:
-    """What they did between two looks, and the number of the busiest."""
+    """The threads' use between two readings, and the number of the busiest thread."""
     if not after:
         return ThreadUse(), 0
     grown = {
@@ -68,7 +68,7 @@ def thread_use(
 
 
 class ThreadWatch:
-    """Remembers the last look at each run."""
+    """Keeps the last reading of each run's threads."""
 
     def __init__(self, proc: str) -> None:
         self._proc = proc
@@ -76,17 +76,17 @@ class ThreadWatch:
         self._left = 0
 
     def begin(self, keys: set[object]) -> None:
-        """A new reading, of these runs; the others are forgotten."""
+        """Start a new reading of these runs, and forget the others."""
         self._looks = {key: look for key, look in self._looks.items() if key in keys}
         self._left = THREADS_MAX
 
     def looked_at(self, key: object) -> float:
-        """When the last look at a run was; whose is the longest ago, its turn is first."""
+        """When a run's threads were last read; the run with the oldest reading comes first."""
         last = self._looks.get(key)
         return -math.inf if last is None else last.at
 
     def use(self, key: object, threads: Callable[[], Sequence[int]], *, at: float) -> ThreadUse:
-        """Of one run: what the last look said, after a new one where its turn has come."""
+        """One run's use by its last reading, which is a new one if it is the run's turn."""
         last = self._looks.get(key)
         if self._left <= 0 or (last is not None and at - last.at < LOOK_SECONDS):
             return last.use if last is not None else ThreadUse()
@@ -100,7 +100,7 @@ class ThreadWatch:
         return use
 
     def _read(self, number: int) -> Thread | None:
-        """A thread's own folder is below its process's, and below its own number, too."""
+        """Read one thread by its own number: /proc has its folder there, too, and not only below its process."""
         stat = read_text(f"{self._proc}/{number}/task/{number}/stat")
         return parse_thread(stat) if stat else None
 

@@ -1,4 +1,4 @@
-"""Reads what each run has used so far: from its cgroup where it has one, else from its processes."""
+"""Reads the use of each run so far: from its cgroup if it has one, else from its processes."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -25,18 +25,18 @@ from services.telemetry.processes import (
 from services.telemetry.runs import FoundRun
 from services.telemetry.threads import ThreadUse, ThreadWatch, threads_of
 
-RENEW_SECONDS = 10.0  # a run that just began may still move to its groups and its network
+RENEW_SECONDS = 10.0  # a run that just started may still move to its cgroups and its network
 
 
 class RunReading(Struct, frozen=True, kw_only=True):
-    """Counters of one run at one moment, `at` on a clock that does not jump. CPU and stalled times in seconds."""
+    """Counters of one run at one moment, `at` on a monotonic clock. CPU and stalled times in seconds."""
 
     run: FoundRun
     at: float
     source: str
     cpu_seconds: float | None = None
     cpus_limit: float | None = None
-    periods: tuple[int, int] | None = None  # those in which it was held back, and all
+    periods: tuple[int, int] | None = None  # CPU periods in which it was throttled, and all periods
     threads: ThreadUse = ThreadUse()
     memory_used: int | None = None
     memory_limit: int | None = None
@@ -52,7 +52,7 @@ class RunReading(Struct, frozen=True, kw_only=True):
 
 
 class _Place(Struct, frozen=True):
-    """What of a run seldom changes. `started`: of its first process, which another of that number did not."""
+    """The facts of a run that seldom change. `started`: when its first process started, to tell a reused pid apart."""
 
     started: int
     found_at: float
@@ -61,7 +61,7 @@ class _Place(Struct, frozen=True):
 
 
 class UsageReader:
-    """Knows what of this host does not change while it runs, and of its runs what seldom does."""
+    """Reads runs, and caches the facts that never change of this host and seldom of its runs."""
 
     def __init__(self, *, proc: str = "/proc", clock: Callable[[], float] = time.monotonic) -> None:
         self._proc = proc
@@ -74,7 +74,7 @@ class UsageReader:
         self._threads = ThreadWatch(proc)
 
     def read(self, runs: Iterable[FoundRun]) -> list[RunReading]:
-        """Of each run whose first process lives, in the order of `runs`."""
+        """A reading of each run whose first process lives, in the order of `runs`."""
         runs = list(runs)
         everyone = _Everyone(self._proc)
         self._threads.begin({(run.key, run.pid) for run in runs})
@@ -88,7 +88,7 @@ class UsageReader:
     def _reading(self, run: FoundRun, everyone: "_Everyone") -> RunReading | None:
         first = read_process(run.pid, self._proc)
         if first is None or first.ended or (run.leads_session and first.session != run.pid):
-            return None  # it ended; perhaps its number is somebody else's by now
+            return None  # the process ended; its pid may belong to another process now
         at = self._clock()
         place = self._places[run.pid] = self._place(run, first, at)
         group = cgroup_use(place.folders, self._files.read)
@@ -137,7 +137,7 @@ class UsageReader:
         known = self._places.get(run.pid)
         if known is not None and known.started == first.started and at < known.found_at + RENEW_SECONDS:
             return known
-        # Only of a network of its own is its traffic; of a shared one nobody can tell whose the bytes are.
+        # Only a run with its own network has a known traffic; in a shared network the bytes cannot be attributed.
         network = link_of(f"{self._proc}/{run.pid}/ns/net")
         own_network = network is not None and network not in self._host_networks
         return _Place(first.started, at, self._folders(run), own_network)
@@ -164,7 +164,7 @@ class UsageReader:
 
 
 class _Everyone:
-    """All processes of the host, read when the first run needs them."""
+    """All processes of the host, read once a run needs them."""
 
     def __init__(self, proc: str) -> None:
         self._proc = proc

@@ -1,6 +1,6 @@
-"""How fast one GPU is: a benchmark that runs as an ordinary job, and tells what it measured as its progress.
+"""The benchmark of one GPU: it runs as an ordinary job, and reports its results as progress.
 
-`python -m libs.gpus.bench` is the program. A real GPU is given two kernels of our own (`compute.ptx`, `memory.ptx`)
-through the driver's API; an emulated one gets a stand-in on the CPU, and its result says so. `libs/samples` makes the
-job, reads what it reported, and names the numbers.
+`python -m libs.gpus.bench` is the program. A real GPU runs two kernels of our own (`compute.ptx`, `memory.ptx`)
+through the driver's API; an emulated one has a stand-in on the CPU, and its result is marked as emulated.
+`libs/samples` makes the job, reads its results, and names the numbers.
 """

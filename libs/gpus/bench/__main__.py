@@ -57,7 +57,7 @@ def _real(durations: Durations, compute: ComputeWork, memory: MemoryWork, *, vis
     with cuda_bench(visible=visible, compute=compute, memory=memory) as bench:
         gpu = bench.gpu
         logging.info("%s (%s, compute capability %s): %g s", gpu.name, gpu.uuid, gpu.capability, durations.total)
-        # NVML knows an instance of a GPU by the name that the node gave us, and not by that of the whole.
+        # NVML knows a MIG instance by the uuid that the node gave to the run, and not by that of the whole GPU.
         watched = visible if visible.startswith(MIG_PREFIX) else gpu.uuid
         measurement = measure(bench, NvmlWatch(watched), durations, clock=time.monotonic)
         bench.check()

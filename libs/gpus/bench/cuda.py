@@ -51,7 +51,7 @@ class CudaBench:
         )
 
     def check(self) -> None:
-        """A GPU that computes wrong, or did not compute at all, has no speed. Raises CudaError."""
+        """Check the results: a GPU that computes wrong, or not at all, has no speed. Raises CudaError."""
         last = self._compute.blocks * self._compute.threads - 1
         for number in (0, last):
             self._check(COMPUTE, number, self._sums, sum_of_chains(number, rounds=self._compute.rounds))
@@ -65,6 +65,6 @@ class CudaBench:
 
 @contextmanager
 def cuda_bench(*, visible: str, compute: ComputeWork, memory: MemoryWork) -> Iterator[CudaBench]:
-    """Raises CudaError."""
+    """The benchmark on the visible GPU. Raises CudaError."""
     with device(visible=visible) as gpu:
         yield CudaBench(gpu, compute, memory)

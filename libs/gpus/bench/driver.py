@@ -1,5 +1,5 @@
-"""NVIDIA's driver API (libcuda) as the benchmark uses it, through ctypes: every call is checked, every error says what
-was asked. The process needs no toolkit and no framework, only the driver that is there anyway.
+"""NVIDIA's driver API (libcuda) as the benchmark uses it, through ctypes: every call is checked, every error names the
+call. The process needs no toolkit and no framework, only the driver, which is installed anyway.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ _JIT_ERROR_LOG, _JIT_ERROR_LOG_BYTES = 5, 6  # CUjit_option
 _JIT_LOG_BYTES = 4096
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 
-# Of each function what it is called with; all return a CUresult.
+# The types of each function's arguments; all functions return a CUresult.
 _FUNCTIONS: dict[str, tuple[type, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (POINTER(c_int),),
@@ -47,7 +47,7 @@ Kernel = c_void_p
 
 
 class CudaError(Exception):
-    """What was asked of the driver, and what it said."""
+    """A call to the driver failed. The message has the call and the driver's answer."""
 
 
 class Device:
@@ -62,7 +62,7 @@ class Device:
 
     @property
     def capability(self) -> str:
-        """`9.0`: which code it runs."""
+        """The compute capability, such as `9.0`."""
         major, minor = (self._attribute(which) for which in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR))
         return f"{major}.{minor}"
 
@@ -72,7 +72,7 @@ class Device:
         return free.value
 
     def kernel(self, text: bytes, entry: str) -> Kernel:
-        """Compiled for this GPU by its driver. `text` is PTX, ended by a zero; an error has the compiler's words."""
+        """Compile a kernel with the driver. `text` is PTX, ended by a zero; an error has the compiler's message."""
         log = ctypes.create_string_buffer(_JIT_LOG_BYTES)
         options = (c_int * 2)(_JIT_ERROR_LOG, _JIT_ERROR_LOG_BYTES)
         values = (c_void_p * 2)(ctypes.addressof(log), _JIT_LOG_BYTES)
@@ -86,19 +86,19 @@ class Device:
         return function
 
     def allocate(self, size: int) -> c_uint64:
-        """Memory of the GPU, in bytes. It is given back when this process ends."""
+        """Allocate `size` bytes of the GPU's memory. The driver frees it when this process ends."""
         address = c_uint64()
         self._library.call("cuMemAlloc_v2", byref(address), size)
         return address
 
     def fill(self, address: c_uint64, value: float, size: int) -> None:
-        """`size` bytes with one float32 after the other."""
+        """Fill `size` bytes with the float32 `value`, again and again."""
         bits = c_uint.from_buffer_copy(c_float(value)).value
         self._library.call("cuMemsetD32_v2", address, bits, size // 4)
         self._library.call("cuCtxSynchronize")
 
     def read(self, address: c_uint64, number: int) -> float:
-        """The float32 of that number from `address` on."""
+        """The float32 at index `number`, counted from `address`."""
         value = c_float()
         self._library.call("cuMemcpyDtoH_v2", byref(value), c_uint64(address.value + 4 * number), 4)
         return value.value
@@ -106,7 +106,7 @@ class Device:
     def seconds(
         self, kernel: Kernel, *, blocks: int, threads: int, launches: int, arguments: Sequence[Argument]
     ) -> float:
-        """What that many launches, one after the other, take on the GPU itself."""
+        """The seconds that the launches, one after the other, take by the GPU's own clock."""
         pointers = (c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
         self._library.call("cuEventRecord", self._began, None)
         for _ in range(launches):
@@ -144,7 +144,7 @@ class Device:
 
 @contextmanager
 def device(*, visible: str) -> Iterator[Device]:
-    """The first GPU that the driver shows this process. `visible`: what CUDA_VISIBLE_DEVICES says. Raises CudaError."""
+    """The first GPU that the driver shows this process. `visible` is CUDA_VISIBLE_DEVICES. Raises CudaError."""
     library = _Library()
     library.call("cuInit", 0)
     count, number, context = c_int(), c_int(), c_void_p()
@@ -164,14 +164,14 @@ def device(*, visible: str) -> Iterator[Device]:
 
 
 def _check_meant(found: Device, visible: str) -> None:
-    """A driver that does not heed the variable must not have another GPU measured."""
+    """Check the uuid: under a driver that ignores the variable, another GPU must not be measured."""
     first = visible.partition(",")[0].strip()
     if first.startswith("GPU-") and not found.uuid.lower().startswith(first.lower()):
         raise CudaError(f"CUDA_VISIBLE_DEVICES names {first}, and the driver shows {found.uuid}")
 
 
 class _Library:
-    """Raises CudaError where the driver is not there, lacks a function, or says no."""
+    """The library's functions. Raises CudaError if the driver is missing, lacks a function, or answers an error."""
 
     def __init__(self) -> None:
         try:
@@ -192,7 +192,7 @@ class _Library:
             raise CudaError(f"{name}: {self._words(status)}")
 
     def _words(self, status: int) -> str:
-        """`CUDA_ERROR_OUT_OF_MEMORY (2): out of memory`."""
+        """The status in words: `CUDA_ERROR_OUT_OF_MEMORY (2): out of memory`."""
         said = []
         for name in ("cuGetErrorName", "cuGetErrorString"):
             text = c_char_p()

@@ -1,4 +1,4 @@
-"""Our two kernels: their text, how much work one repetition is, and what their results must be.
+"""Our two kernels: their text, the work of one repetition, and their right results.
 
 The amount of work is the same for every chip, so that a slower one takes longer; it fills the largest many times over.
 """
@@ -13,7 +13,7 @@ ENTRIES = {COMPUTE: "weft_fma", MEMORY: "weft_triad"}
 
 CHAINS, STEPS = 8, 8  # as written out in compute.ptx: chains of each thread, and steps of each chain in a round
 CHAOTIC = -1.9  # `c` of x·x + c
-SCALE, B, C = 3.0, 1.0, 2.0  # of the triad: what b and c are filled with
+SCALE, B, C = 3.0, 1.0, 2.0  # of the triad: its factor, and the values that fill b and c
 
 
 class ComputeWork(Struct, frozen=True, kw_only=True):
@@ -50,12 +50,12 @@ class MemoryWork(Struct, frozen=True, kw_only=True):
 
 
 def ptx(kernel: str) -> bytes:
-    """The kernel as text, ended by a zero, as the driver takes it."""
+    """The text of the kernel, ended by a zero, as the driver takes it."""
     return files(__package__).joinpath(f"{kernel}.ptx").read_bytes() + b"\0"
 
 
 def sum_of_chains(number: int, *, rounds: int, c: float = CHAOTIC) -> float:
-    """What the compute kernel's thread of that number must store, bit for bit.
+    """The value that thread `number` of the compute kernel must store, bit for bit.
 
     A product of two float32 is exact in a double. Rounding the sum twice, to double and to float32, differs from
     rounding it once in one of 2^29 steps: too rarely to be met.

@@ -1,7 +1,6 @@
-"""In which order a GPU is measured, and for how long: a warm-up, steady computing, then memory.
+"""The order and duration of a GPU's measurement: a warm-up, steady computing, then memory.
 
-A power cap bites after some seconds only, and a cold chip is faster than a warm one: what is measured before that is
-thrown away.
+A power cap acts only after some seconds, and a cold chip is faster than a warm one: the warm-up is not counted.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ Rep = Callable[[], float]
 
 
 class Bench(Protocol):
-    """What is measured: a GPU, or a stand-in. Each call does its fixed amount of work and returns the seconds of it."""
+    """A GPU to measure, or a stand-in. Each call does a fixed amount of work and returns its duration in seconds."""
 
     emulated: bool
 
@@ -31,12 +30,12 @@ class Bench(Protocol):
 
 
 class SampleWatch(Protocol):
-    """Looks at clocks and power meanwhile."""
+    """Samples clocks and power during a measurement."""
 
     def start(self) -> None: ...
 
     def stop(self) -> Sequence[GpuSample]:
-        """What was seen since `start`."""
+        """The samples since `start`."""
 
 
 class Durations(Struct, frozen=True, kw_only=True):
@@ -57,7 +56,7 @@ class Durations(Struct, frozen=True, kw_only=True):
 
 
 def measure(bench: Bench, watch: SampleWatch, durations: Durations, *, clock: Callable[[], float]) -> Measurement:
-    """`clock` counts seconds and never goes back."""
+    """Measure once. `clock` counts seconds and never goes back."""
     began = clock()
     steady(bench.compute, durations.warm_up, clock=clock, least=1)
     watch.start()
@@ -84,7 +83,7 @@ def measure(bench: Bench, watch: SampleWatch, durations: Durations, *, clock: Ca
 
 
 def steady(rep: Rep, seconds: float, *, clock: Callable[[], float], least: int = REPS_MIN) -> list[float]:
-    """One repetition after the other until the time is up, but `least` of them."""
+    """The seconds of each repetition, one after the other until the time is up, and `least` of them at least."""
     until = clock() + seconds
     took = [rep() for _ in range(least)]
     while clock() < until and len(took) < REPS_MAX:
@@ -98,5 +97,5 @@ def _middle(values: Sequence[float | None]) -> float | None:
 
 
 def _part(seen: Sequence[GpuSample], events: frozenset[str]) -> float | None:
-    """The part of the samples that named one of these; None where there were none to name it."""
+    """The part of the samples with one of these events; None without any sample that knows its events."""
     return sum(not events.isdisjoint(sample.clock_events) for sample in seen) / len(seen) if seen else None

@@ -1,17 +1,17 @@
-"""What stands in for the benchmark where GPUs are emulated: a fixed amount of work of the CPU.
+"""The benchmark's stand-in for emulated GPUs: a fixed amount of work on the CPU.
 
-No GPU is measured, and what is told of it is called emulated. Nor is the CPU: a busy machine must not look like a GPU
-that varies. So the work is timed by the CPU time that it took, in units of the very same work done in between: what the
-machine does to both falls out, and of each only the fastest slices count. A repetition is said to have taken
-REP_SECONDS times that ratio, times the slowdown that the emulated GPU has at that moment, and it really lasts as long
-as REP_SECONDS times the slowdown: it works, and waits. What is left of the machine's own noise shows as spread.
+It measures no GPU, and its result is called emulated. It does not measure the CPU either: a busy machine must not look
+like a GPU that varies. So the CPU time of the work is divided by that of reference work, which is the same and done in
+between: the machine's load cancels out, and only the fastest slices of each count. A repetition reports REP_SECONDS
+times this ratio times the emulated GPU's slowdown at that moment, and lasts REP_SECONDS times the slowdown: it works,
+then waits. The rest of the machine's noise shows as spread.
 """
 
 import time
 from collections.abc import Callable
 
 REP_SECONDS = 0.04  # of a repetition at a slowdown of 1, most of it waiting
-SLICES = 10  # of the work of a repetition, and as many in between
+SLICES = 10  # of the work of a repetition, and as many of reference work
 COUNTED = 3
 STEPS = 10_000  # of the arithmetic of a slice
 ARRAY_BYTES = 2 << 20  # larger than a core's own cache
@@ -20,7 +20,7 @@ Seconds = Callable[[], float]
 
 
 class CpuStandIn:
-    """`slowdown` is asked at each repetition."""
+    """A `Bench` on the CPU. `slowdown` is called at each repetition."""
 
     emulated = True
 
@@ -49,10 +49,10 @@ class CpuStandIn:
         until = self._clock() + REP_SECONDS * slowdown
         slices = [self._timed(work) for _ in range(2 * SLICES)]
         self._sleep(max(0.0, until - self._clock()))
-        # Of four slices the outer two, so that a machine that grows faster or slower favours neither.
+        # The outer two of four slices, so that a machine that becomes faster or slower favours neither kind of work.
         ours = sum(sorted(took for number, took in enumerate(slices) if number % 4 in (0, 3))[:COUNTED])
         between = sum(sorted(took for number, took in enumerate(slices) if number % 4 in (1, 2))[:COUNTED])
-        # Nothing where a kernel counts CPU time in ticks.
+        # The reference time may be 0 on a kernel that counts CPU time in ticks.
         return REP_SECONDS * slowdown * (ours / between if between > 0 else 1.0)
 
     def _timed(self, work: Callable[[], None]) -> float:

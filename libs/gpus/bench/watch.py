@@ -1,4 +1,4 @@
-"""Looks at a GPU's clocks, power and temperature while it is measured, where NVML is there to be asked."""
+"""Samples a GPU's clocks, power and temperature while it is measured, if NVML is available."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ STOP_SECONDS_MAX = 5.0
 
 
 class Unwatched:
-    """Where there is nothing to look at."""
+    """The watch without NVML: it has no samples."""
 
     def start(self) -> None: ...
 
@@ -27,7 +27,7 @@ class Unwatched:
 
 
 class NvmlWatch:
-    """In a thread of its own, that nobody waits for longer than `stop_seconds_max`: a driver may hang."""
+    """Samples in its own thread; `stop` waits for it no longer than `stop_seconds_max`, because a driver may hang."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The guard as a process: `python -m services.executor.guard HOME [--standing]`.
 
 Its standard input is a pipe from its executor, and ends with it. The guard then stays for as long as runs are left; a
-standing one, which somebody else started, stays for good. It exits with 3 where another guard holds the home.
+standing one, which another process started, stays for good. It exits with 3 if another guard holds the home.
 """
 
 import fcntl
@@ -55,10 +55,10 @@ class Life:
         self._host: Processes | Containers = Containers(home, orders) if orders.runtime == "docker" else Processes(home)
         self._synced_at: float | None = None
         self._orphaned = False  # its executor is gone
-        self._busy = False  # somebody is to be ended
+        self._busy = False  # a run is to be ended
 
     def run(self) -> None:
-        """Until nothing is left to guard, or a standing guard has other orders. It beats only when it could look."""
+        """Run until nothing is left to guard, or a standing guard has new orders. It beats only if it could look."""
         while not (self._standing and read_orders(self._home.root / "guard.json") != self._orders):
             now = boot_clock()
             try:
@@ -73,7 +73,7 @@ class Life:
         self._fenced.close()
 
     def _look(self, now: float) -> bool:
-        """End whom it must. True when nothing is left to guard."""
+        """End the runs that must end. True when nothing is left to guard."""
         synced_at, stops = self._memory()
         falls_at = self._guard.falls_at(synced_at)
         fallen = self._orders.fencing and now > falls_at
@@ -92,7 +92,7 @@ class Life:
         return self._orphaned and not self._standing and not runs and (self._host.sure or now > last)
 
     def _memory(self) -> tuple[float | None, dict[RunKey, float]]:
-        """The last good sync and whom the executor has asked to end; the newest that is readable."""
+        """The last good sync and the runs that the executor has asked to end, from the newest readable file."""
         times = [self._synced_at]
         synced = read_slot(self._home.root / "synced", SYNCED_BYTES, Synced)
         if synced is not None and synced.boot_id == self._boot:
@@ -109,7 +109,7 @@ class Life:
         return self._synced_at, stops
 
     def _note(self) -> None:
-        """Before the deed, for the executor's next report; where it cannot be written the deed is done all the same."""
+        """Note the stops before the kill, for the executor's next report; if the write fails, the runs end anyway."""
         if (ended := self._guard.ended) != self._noted:
             try:
                 self._fenced.write(Fenced(boot_id=self._boot, runs=tuple(sorted(ended))))
@@ -164,13 +164,13 @@ def _take(slot: Slot, *, seconds_max: float) -> bool:
 
 
 def _spare_from_oom() -> None:
-    """A host that runs out of memory needs its guard; where we may not ask for it, we are as others are."""
+    """Protect the guard from the OOM killer, if we may: a host that runs out of memory needs its guard."""
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("-900")
 
 
 def say(line: str) -> None:
-    """On stderr, where that takes it."""
+    """Write a line to stderr, if that works."""
     with suppress(OSError):
         os.write(2, f"{time.strftime('%Y-%m-%dT%H:%M:%S')} guard: {line}\n".encode())
 

@@ -1,7 +1,7 @@
 """The node's runs as containers, ended through the engine; where it does not answer, by their processes on the host.
 
 Containers live on when the engine is killed. Their processes are then found by the container's id in their control
-group, so that a pid which was given to somebody else is never taken for one. Where the guard cannot see the host's
+group, so that a reused pid is never taken for one of them. Where the guard cannot see the host's
 processes (in a container without `pid: host`), a run can be ended through the engine alone.
 """
 
@@ -20,7 +20,7 @@ from services.executor.runtime.docker.labels import grace_of, key_of, of_node
 from services.executor.thinking.core import Kill, Remove, Terminate
 
 ENDED = ("exited", "dead", "removing")
-SILENT_SECONDS = 5.0  # so long an engine that did not answer is not asked again
+SILENT_SECONDS = 5.0  # before an engine that did not answer is asked again
 
 
 class Containers:
@@ -34,7 +34,7 @@ class Containers:
 
     @property
     def sure(self) -> bool:
-        """Is what it did not see surely not there?"""
+        """Whether the last look saw every run."""
         return not self._silent
 
     @property
@@ -42,7 +42,7 @@ class Containers:
         return time.monotonic() < self._silent_until
 
     def look(self) -> list[Seen]:
-        """As the engine says; else those of which processes live."""
+        """The runs by the engine's answer; without an answer, those with live processes."""
         for key, one in kept.every(self._home).items():
             self._ids[key], self._graces[key] = one.container, one.grace
         if not self._silent:
@@ -54,7 +54,7 @@ class Containers:
         return [Seen(key=key, grace=self._graces[key]) for key, container in self._ids.items() if living[container]]
 
     def carry_out(self, action: Action) -> None:
-        """What cannot be done now is decided again."""
+        """Carry out an action; one that fails now is decided again."""
         container = self._ids[action.key]
         if not self._silent:
             try:
@@ -94,7 +94,7 @@ class Containers:
 
 
 def processes(containers: set[str]) -> dict[str, dict[int, int]]:
-    """The processes of each of these containers that this host shows: pid → its parent's."""
+    """The visible processes of each of these containers: pid → its parent's pid."""
     found: dict[str, dict[int, int]] = {container: {} for container in containers}
     for name in os.listdir("/proc"):
         if name.isdecimal():
@@ -104,7 +104,7 @@ def processes(containers: set[str]) -> dict[str, dict[int, int]]:
 
 
 def _containers_of(pid: str) -> set[str]:
-    """Whatever in the names of its control groups may be the id of a container."""
+    """All parts of the process's control groups that may be the id of a container."""
     try:
         with open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
             words = file.read().replace("/", " ").replace("-", " ").replace(".", " ").replace(":", " ").split()
@@ -130,7 +130,7 @@ def _signal(container: str, number: signal.Signals) -> None:
 
 
 def _signal_one(pid: int, container: str, number: signal.Signals) -> None:
-    """Looked at once more when the pid is surely its own."""
+    """Signal one process; its container is checked once more when the pid can no longer be reused."""
     with suppress(ProcessLookupError, PermissionError):
         pidfd = os.pidfd_open(pid)
         try:

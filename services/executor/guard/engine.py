@@ -1,4 +1,4 @@
-"""A few words with the Docker engine over its socket, every call bounded as a whole; no client library is loaded."""
+"""A few calls to the Docker engine over its socket, each bounded as a whole; no client library is loaded."""
 
 import socket
 import time
@@ -17,13 +17,13 @@ class EngineSilentError(Exception):
 
 
 class EngineSocket:
-    """`address` as in DOCKER_HOST; only a socket of this host is spoken to."""
+    """`address` as in DOCKER_HOST; only a socket of this host is used."""
 
     def __init__(self, address: str) -> None:
         self._path = address.removeprefix(PREFIX) if address.startswith(PREFIX) else ""
 
     def containers(self, filters: Mapping[str, list[str]]) -> list[dict[str, Any]]:
-        """Ended ones too. Raises EngineSilentError."""
+        """The containers, ended ones too. Raises EngineSilentError."""
         quoted = "".join(f"%{byte:02X}" for byte in msgspec.json.encode(filters))
         status, body = self._call("GET", f"/containers/json?all=1&filters={quoted}")
         if status != 200:
@@ -34,7 +34,7 @@ class EngineSocket:
             raise EngineSilentError(f"the engine's list: {error}") from error
 
     def kill(self, container: str, signal: str) -> None:
-        """Nothing where it does not run any more. Raises EngineSilentError."""
+        """Signal a container, if it still runs. Raises EngineSilentError."""
         self._done(*self._call("POST", f"/containers/{container}/kill?signal={signal}"))
 
     def remove(self, container: str) -> None:
@@ -60,7 +60,7 @@ class EngineSocket:
 
 
 def _read(connection: socket.socket, deadline: float) -> bytes:
-    """All it says until it closes, as HTTP/1.0 does. Raises OSError."""
+    """Read the answer until the engine closes the connection, as in HTTP/1.0. Raises OSError."""
     whole = bytearray()
     while (left := deadline - time.monotonic()) > 0 and len(whole) <= ANSWER_BYTES_MAX:
         connection.settimeout(left)
@@ -72,7 +72,7 @@ def _read(connection: socket.socket, deadline: float) -> bytes:
 
 
 def _parsed(whole: bytes) -> tuple[int, bytes]:
-    """Raises OSError for what is not HTTP."""
+    """The status and body. Raises OSError if the answer is not HTTP."""
     head, _, body = whole.partition(b"\r\n\r\n")
     words = head.split(b" ", 2)
     if len(words) < 2 or not words[1].isdigit():

@@ -1,10 +1,10 @@
-"""What the executor tells its guard, and the guard the executor: files in the home.
+"""The files in the home between the executor and its guard.
 
-guard.json   the executor's orders: the policy, and how to find what runs
+guard.json   the executor's orders: the policy, and how to find the runs
 synced       the executor: when the last good sync was sent
 guard        the guard: its pid and its beat; it holds the lock of this file as long as it lives
-fenced       the guard: whom it has ended
-guard.log    what it said
+fenced       the guard: the runs that it has ended
+guard.log    the guard's output
 
 `synced`, `guard` and `fenced` are overwritten in place and have their full size from the start, so that a full disk
 silences neither side.
@@ -47,7 +47,7 @@ class Synced(Struct, frozen=True, kw_only=True):
 
 
 class SavedMemory(Struct, frozen=True, kw_only=True):
-    """The state file of the home: what the executor keeps of its memory. The guard reads which runs it was to end."""
+    """The state file of the home: the executor's stored memory. The guard reads the runs to end from it."""
 
     boot_id: str
     incarnation: int
@@ -55,7 +55,7 @@ class SavedMemory(Struct, frozen=True, kw_only=True):
 
 
 class Beat(Struct, frozen=True, kw_only=True):
-    """`stays`: its executor is gone and runs are left. `standing`: started by somebody else, for good."""
+    """`stays`: its executor is gone and runs are left. `standing`: not started by the executor, for good."""
 
     pid: int
     at: float
@@ -90,7 +90,7 @@ class Slot:
         os.pwrite(self.fd, whole, 0)
 
     def read(self, kind: type[S]) -> S | None:
-        """None where nothing was written, or it is being written just now."""
+        """The record; None if none was written, or a write is in progress."""
         for _ in range(READ_TRIES):
             whole = os.pread(self.fd, self._size, 0)
             text = whole[18 : 18 + _hexadecimal(whole[:8])]
@@ -117,7 +117,7 @@ def read_slot(path: str | Path, size: int, kind: type[S]) -> S | None:
 
 
 def write_orders(path: Path, orders: GuardOrders) -> None:
-    """As a whole; not at all where they are there already. Raises OSError."""
+    """Replace the orders as a whole, unless they are the same already. Raises OSError."""
     text = msgspec.json.encode(orders)
     if path.exists() and path.read_bytes() == text:
         return

@@ -20,7 +20,7 @@ class Processes:
         self._home = home
 
     def look(self) -> list[Seen]:
-        """Every run of which a process lives; one whose shell has not begun its command looks at the fence itself."""
+        """Every run with a live process; a shell that has not started its command checks the fence itself."""
         found: dict[RunKey, Seen] = {}
         names = _listed(self._home.runs)
         for name in names:
@@ -46,7 +46,7 @@ class Processes:
             kill_stragglers(str(self._home.runs), lambda found: found == action.key)
 
     def known(self) -> set[str]:
-        """The names of all runs of which something is kept."""
+        """The names of all runs with a folder."""
         return set(_listed(self._home.runs))
 
 

@@ -1,4 +1,4 @@
-"""What the guard does next: given the last good sync, what runs, and the time. No clock, no I/O.
+"""Decides the guard's next actions from the last good sync, the runs, and the time. No clock, no I/O.
 
 All times are seconds on one clock that never jumps.
 """
@@ -14,7 +14,7 @@ Action = Terminate | Kill | Remove
 
 
 class FenceTimings(Struct, frozen=True, kw_only=True):
-    """`slack_seconds` after the fence the guard acts, so that an executor in good health acts first."""
+    """The guard acts `slack_seconds` after the fence, so that a healthy executor acts first."""
 
     fence_seconds: float
     slack_seconds: float
@@ -23,7 +23,7 @@ class FenceTimings(Struct, frozen=True, kw_only=True):
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """A run that lives, or was made and may begin at any moment (`begun` is False)."""
+    """A run that lives, or was created and may start at any moment (`begun` is False)."""
 
     key: RunKey
     grace: float
@@ -31,7 +31,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Guard:
-    """The same history decides the same. `began`: its start. `ended`: whom an earlier guard of this node has ended."""
+    """The same history gives the same decisions. `began`: its start. `ended`: the runs that an earlier guard ended."""
 
     def __init__(self, policy: FenceTimings, *, began: float, ended: Iterable[RunKey] = ()) -> None:
         self.policy = policy
@@ -42,7 +42,7 @@ class Guard:
 
     @property
     def ended(self) -> frozenset[RunKey]:
-        """Whom the guard has told to end."""
+        """The runs that the guard has stopped."""
         return frozenset(self._kill_at)
 
     def falls_at(self, synced_at: float | None) -> float:
@@ -53,9 +53,9 @@ class Guard:
     def decide(
         self, runs: Iterable[Seen], *, synced_at: float | None, stops: Mapping[RunKey, float], now: float
     ) -> list[Action]:
-        """`stops` are those that the executor has asked to end, with when it wants to kill them.
+        """`stops` are the runs that the executor has asked to end, with the times at which it kills them.
 
-        A run that was told to end is carried through, also when the node syncs again meanwhile.
+        A stop is carried through, also when the node syncs again meanwhile.
         """
         falls_at = self.falls_at(synced_at)
         fallen = now > falls_at
@@ -69,7 +69,7 @@ class Guard:
         return actions
 
     def keep(self, known: Set[RunKey]) -> None:
-        """Forget those of whom nothing is known on the node any more."""
+        """Forget the runs that are not `known` on the node any more."""
         self._kill_at = {key: at for key, at in self._kill_at.items() if key in known}
         self._killed_at = {key: at for key, at in self._killed_at.items() if key in known}
 

@@ -25,16 +25,16 @@ INHERITED = ("PATH", "LANG", "HOME", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRIT
 
 
 class Watch:
-    """Keeps one guard alive beside this executor. A standing guard, started by somebody else, is as good as our own."""
+    """Keeps one guard alive beside this executor. A standing guard, which we did not start, is as good as our own."""
 
     def __init__(self, home: Home, orders: GuardOrders, *, clock: Callable[[], float]) -> None:
-        """`clock` is the one on which the guard beats. Without fencing there is no guard to keep."""
+        """`clock` is the clock of the guard's heartbeats. Without fencing there is no guard to keep."""
         self._home, self._orders, self._clock = home, orders, clock
         self._child: subprocess.Popen[bytes] | None = None
         self._began = clock()
 
     async def begin(self) -> None:
-        """Return when a guard beats that has our orders. Raises OSError where they cannot be written."""
+        """Return when a guard with our orders beats. Raises OSError if the orders cannot be written."""
         write_orders(self._home.root / "guard.json", self._orders)
         beat = self._beat()
         if beat is not None and not beat.standing:  # An earlier executor's, which may have other orders.
@@ -47,13 +47,13 @@ class Watch:
             logger.error("the guard does not beat: a hang of this executor would not be fenced (see guard.log)")
 
     async def keep(self) -> None:
-        """For ever: one guard lives and beats."""
+        """Keep one guard alive and beating, for ever."""
         while self._orders.fencing:
             await asyncio.sleep(LOOK_SECONDS)
             self._look()
 
     async def close(self) -> None:
-        """Let go of it: it ends when no run is left. Returns when it has ended, or says that it stays."""
+        """Release the guard: it ends when no run is left. Returns when it has ended, or reports that it stays."""
         child = self._child
         if child is None:
             return
@@ -63,7 +63,7 @@ class Watch:
             logger.warning("the guard (pid %d) is killed: it does not say whether it stays", child.pid)
             child.kill()
             child.wait()
-        child.returncode = child.poll() or 0  # It may outlive us, and is nobody's to wait for then.
+        child.returncode = child.poll() or 0  # It may outlive us, and needs no waiting parent then.
 
     def _look(self) -> None:
         if self._child is not None and (status := self._child.poll()) is not None:
@@ -82,7 +82,7 @@ class Watch:
                 logger.error("there is no guard: %s", error)
 
     def _spawn(self) -> None:
-        """In a session of its own, with nothing of ours but a pipe whose end tells it of ours. Raises OSError."""
+        """Start the guard in its own session, with only a pipe from us, whose end shows it our end. Raises OSError."""
         log = self._home.root / "guard.log"
         with suppress(OSError):
             if log.stat().st_size > LOG_BYTES_MAX:
@@ -108,7 +108,7 @@ class Watch:
         return read_slot(self._home.root / "guard", BEAT_BYTES, Beat)
 
     def _beats(self) -> bool:
-        """Does ours, or a standing one?"""
+        """Whether our guard, or a standing one, beats."""
         beat = self._beat()
         if beat is None or not (beat.standing or (self._child is not None and beat.pid == self._child.pid)):
             return False

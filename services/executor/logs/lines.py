@@ -1,4 +1,4 @@
-"""What a run writes, as lines, and what lines tell, as numbers."""
+"""A run's output as lines, and the numbers in lines."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import stat
 
 READ_BYTES_MAX = 64 * 1024  # of one file at one look
 LINE_BYTES_MAX = 4096
-LINES_MAX = 256  # of one file at one look, where every line is expected to tell something
+LINES_MAX = 256  # of one file at one look, if progress is expected in every line
 
 # What is not a number as far as it goes is none if shorter either, so nothing is tried twice: `{}+` and `(?>`.
 _PAIR = re.compile(
@@ -19,13 +19,13 @@ _PAIR = re.compile(
 def pairs(line: str) -> dict[str, float]:
     """`step=120 loss=0.31` → {"step": 120.0, "loss": 0.31}; what is not a name and a number is passed over.
 
-    Numbers may be nan or infinite: whoever takes them in judges them.
+    Numbers may be nan or infinite: the caller checks them.
     """
     return {name: float(value) for name, value in _PAIR.findall(line[:LINE_BYTES_MAX])}
 
 
 class Tail:
-    """What is new at the end of a file, as whole lines; the file may also be replaced or written anew.
+    """The new whole lines at the end of a file, which may also be replaced or rewritten.
 
     `written_at`: when it was last written, as its file system says, in seconds since the epoch.
     """
@@ -45,7 +45,7 @@ class Tail:
             found = os.lstat(self._path)
         except OSError:
             return []
-        if not stat.S_ISREG(found.st_mode):  # a FIFO would hold us for ever, a link would lead out of the folder
+        if not stat.S_ISREG(found.st_mode):  # a FIFO would block for ever, a link would lead out of the folder
             return []
         now = (found.st_ino, found.st_size, found.st_mtime_ns)
         at_rest = now == self._was
@@ -54,7 +54,7 @@ class Tail:
         if self._was is not None and (now[0] != self._was[0] or found.st_size < self._offset):
             self._offset = 0
         elif not at_rest and self._was is not None and found.st_size == self._was[1]:
-            self._offset = 0  # as long as before and yet newer: it was written anew
+            self._offset = 0  # as long as before and yet newer: it was rewritten
         self._was = now
         self.written_at = found.st_mtime_ns / 1e9
         return self._read(found.st_size, whole=at_rest or last)
@@ -65,7 +65,7 @@ class Tail:
         try:
             fd = os.open(
                 self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            )  # it may be another now
+            )  # it may be another file now
         except OSError:
             return []
         try:

@@ -1,12 +1,12 @@
-"""What of the logs a node keeps: decided from what is there, then done with the files.
+"""Retention of logs on a node: decides by the logs on the disk, then removes and cuts files.
 
 Three limits, each a setting. The log of a run that this node still has is *held*: it is never removed, and its age does
-not count. But no log is longer than the limit for one run, or than the node has room for: what its head has too much
-becomes a hole in the file (see home.py), so that every byte left keeps its offset, and whoever reads is told how many
-are gone. A file system that cannot make holes keeps such a log whole, and the node says so.
+not count. But no log is longer than the limit for one run, or than the node has room for: the excess at its head is
+made a hole in the file (see home.py), so that every byte left keeps its offset, and a reader learns how many are gone.
+A file system that cannot make holes keeps such a log whole, and the node reports that.
 
-A log's age is told by the node's clock, which may be wrong. So after that clock went ahead by a day more than time did,
-nothing is dropped for its age for a day: time in which it can be set right.
+A log's age depends on the node's clock, which may be wrong. So after that clock jumped ahead by a day, nothing is
+dropped for its age for a day, in which the clock can be corrected.
 """
 
 import ctypes
@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 DAY = 86400.0
 GRAIN = 1 << 20  # holes begin and end at multiples of this: no file system has larger blocks
 SWEEP_SECONDS = 15.0
-AHEAD_SECONDS = 86400.0  # by which a clock may go ahead, or a node be off, before its ages are doubted
+AHEAD_SECONDS = 86400.0  # a larger jump of the clock, or time off, makes the ages doubtful
 DOUBT_SECONDS = 86400.0
-DISK_PART = 0.2  # of its file system that all logs may have where no limit is set
+DISK_PART = 0.2  # of its file system that all logs may use if no limit is set
 FREE_PART_MIN = 0.02  # of the file system: with less the disk counts as full
 PUNCH_HOLE, KEEP_SIZE = 2, 1
 NOT_HERE = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.ETXTBSY, errno.EINVAL})
@@ -68,7 +68,7 @@ class Cut(Struct, frozen=True):
 
 
 def decide(logs: Iterable[Log], limits: RetentionLimits, *, now: float) -> list[Removal | Cut]:
-    """The oldest ended logs go first; then the longest logs lose of their heads what is over the node's limit."""
+    """Remove the oldest ended logs first; then cut the heads of the longest logs down to the node's limit."""
     removals: list[Removal | Cut] = []
     kept: list[Log] = []
     for log in sorted(logs, key=lambda log: (log.written_at, log.name)):
@@ -107,13 +107,13 @@ def _level(sizes: list[int], total_max: int) -> int:
 
 
 def _cut(log: Log, level: int) -> Cut | None:
-    """At a multiple of GRAIN, so that at least `level` bytes are left; None where that is what is there already."""
+    """A cut at a multiple of GRAIN that leaves at least `level` bytes; None if nothing more can be dropped."""
     begins = max(0, log.size - level) // GRAIN * GRAIN
     return Cut(log.name, begins) if log.used - level >= GRAIN and begins > 0 else None
 
 
 class Found(Struct, kw_only=True):
-    """What a look at the logs showed and did."""
+    """The result of a look at the logs."""
 
     logs_bytes: int = 0
     disk_bytes: int = 0
@@ -195,10 +195,10 @@ class Retention:
         self._swept_at: float | None = None
 
     def look(self, held: Collection[RunKey] | None, *, now: float) -> Found:
-        """Keep the limits once: of held logs each time, of all of them every SWEEP_SECONDS. Blocks: for a thread.
+        """Enforce the limits once: on held logs each time, on all logs every SWEEP_SECONDS. Blocks: for a thread.
 
-        `held` None: which runs there are is not known, so all logs may be held. `now` in seconds since the epoch, of a
-        clock that may jump. A failure is only warned of.
+        `held` None: the runs are unknown, so all logs may be held. `now` in seconds since the epoch, of a clock that
+        may jump. A failure is only logged as a warning.
         """
         try:
             disk = os.statvfs(self._home.logs)
@@ -235,7 +235,7 @@ class Retention:
         self._do(decide(logs, limits, now=now))
 
     def _bound(self, held: set[str], limits: RetentionLimits, now: float) -> None:
-        """Between two sweeps: the logs that grow."""
+        """Between two sweeps: cut the logs that grow."""
         logs = [log for name in sorted(held) if (log := _log(self._home, name, True)) is not None]
         self._do(decide(logs, limits, now=now))
 
@@ -282,14 +282,14 @@ class Retention:
         return max(0, cut.begins - begin)
 
     def _warn(self, what: str, text: str) -> None:
-        """Once, until it is over."""
+        """Warn once, until the problem is over."""
         if what not in self._warned:
             self._warned.add(what)
             logger.warning(text)
 
 
 def punch(fd: int, length: int) -> None:
-    """Give back the first `length` bytes of the file: a hole, and nothing moves. Raises OSError."""
+    """Free the first `length` bytes of the file: they become a hole, and nothing moves. Raises OSError."""
     if _fallocate is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     if _fallocate(fd, PUNCH_HOLE | KEEP_SIZE, 0, length) != 0:
@@ -298,7 +298,7 @@ def punch(fd: int, length: int) -> None:
 
 
 def _log(home: Home, name: str, held: bool) -> Log | None:
-    """None where there is no file, or what a job put in its place is none."""
+    """The log of this name; None if it is missing, or is no regular file because a job replaced it."""
     try:
         found = os.lstat(f"{home.logs}/{name}.log")
     except FileNotFoundError:
@@ -309,7 +309,7 @@ def _log(home: Home, name: str, held: bool) -> Log | None:
 
 
 def _find_fallocate() -> "ctypes._NamedFuncPointer | None":
-    """The C library's own; None where there is none, as on macOS."""
+    """The C library's fallocate; None if there is none, as on macOS."""
     library = ctypes.CDLL(None, use_errno=True)
     function = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
     if function is not None:

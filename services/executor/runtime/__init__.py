@@ -1,3 +1,3 @@
-"""What can run a job on this node: process, docker, and a fake. The Protocol is `Runtime` in runs.py; one conformance
-suite holds all of them to it.
+"""The runtimes of a node: process, docker, and a fake. Their Protocol is `Runtime` in runs.py; one conformance suite
+tests all of them.
 """

@@ -1,4 +1,4 @@
-"""A runtime that runs nothing, for tests and simulations: what each run does is an input, and time is the loop's.
+"""A runtime that runs nothing, for tests and simulations: the behaviour of each run is an input, time is the loop's.
 
 It holds its runs as a host would, so a second `FakeRuntime` on the same `FakeHost` adopts them.
 """
@@ -17,15 +17,15 @@ from services.executor.thinking.telling import Told
 
 
 class Program(Struct, frozen=True, kw_only=True):
-    """What a fake run does: writes `output`, ends by itself after `seconds`, and how it takes SIGTERM."""
+    """The behaviour of a fake run: it writes `output`, ends by itself after `seconds`, and reacts to SIGTERM."""
 
     output: bytes = b""
-    seconds: float | None = None  # None: until somebody ends it
+    seconds: float | None = None  # None: until it is ended
     exit_code: int = 0
     on_term: int | None = 143  # the status it ends with; None ignores it
     oom: bool = False
-    refused: str = ""  # it cannot start, and this is why
-    start_seconds: float = 0.0  # such as a pull
+    refused: str = ""  # the reason why it cannot start
+    start_seconds: float = 0.0  # such as for a pull
     working_set: int = 0  # memory that it needs, in bytes
 
 
@@ -38,7 +38,7 @@ class _Held:
 
 
 class FakeHost:
-    """What survives the executor: the runs, and their logs."""
+    """The state that survives the executor: the runs and their logs."""
 
     def __init__(
         self, program: Callable[[StartRun], Program] = lambda _: Program(), *, now: Callable[[], float]
@@ -48,9 +48,9 @@ class FakeHost:
         self._held: dict[RunKey, _Held] = {}
         self._listeners: list[Callable[[], None]] = []
         self.logs: dict[RunKey, bytes] = {}
-        self.starts: list[RunKey] = []  # in order; one twice would be a run that ran twice
-        self.resizes: list[tuple[RunKey, Limits]] = []  # in order, also those that did not take
-        self.refuse: Callable[[RunKey, Limits], str] = lambda _key, _limits: ""  # why a resize does not take
+        self.starts: list[RunKey] = []  # in order; a key that appears twice is a run that ran twice
+        self.resizes: list[tuple[RunKey, Limits]] = []  # in order, also refused ones
+        self.refuse: Callable[[RunKey, Limits], str] = lambda _key, _limits: ""  # why a resize is refused
         self.available = True
 
     def runs(self) -> list[Run]:
@@ -89,7 +89,7 @@ class FakeHost:
     def end(
         self, key: RunKey, *, exit_code: int | None = None, reason: EndReason = EndReason.EXIT, detail: str = ""
     ) -> None:
-        """The run ends; one that has ended stays as it is."""
+        """End a run; a run that has ended stays as it is."""
         held = self._held.get(key)
         if held is None or not held.run.live:
             return
@@ -107,7 +107,7 @@ class FakeHost:
         self._tell()
 
     def resize(self, key: RunKey, limits: Limits) -> str:
-        """Each of the limits, unless the whole is refused. Empty, or why not."""
+        """Set each of the limits, unless the resize is refused. Empty, or why not."""
         held = self._held.get(key)
         if held is None or not held.run.live:
             return "it does not run"
@@ -142,7 +142,7 @@ class FakeHost:
             del self._held[key]
 
     def reboot(self) -> None:
-        """All that ran is gone, without an exit status."""
+        """All running runs are gone, without an exit status."""
         for key in list(self._held):
             self.end(key, reason=EndReason.LOST, detail="the host went down")
 
@@ -206,7 +206,7 @@ class FakeRuntime:
 
 
 class FakeProgress:
-    """Progress as somebody sets it in `latest`."""
+    """Progress as a test sets it in `latest`."""
 
     def __init__(self) -> None:
         self.latest: dict[RunKey, dict[str, float]] = {}

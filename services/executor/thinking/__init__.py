@@ -1,1 +1,1 @@
-"""What an executor decides, and what it reports: pure, with time as an input."""
+"""An executor's decisions and reports: pure, with time as an input."""

@@ -1,7 +1,7 @@
-"""What this node should do next: `observe` the control plane's answers, then `decide`. No clock, no I/O.
+"""Decides the node's next actions: `observe` the control plane's answers, then `decide`. No clock, no I/O.
 
-What must outlive a restart of the executor is its `Memory`: when the last good sync was sent, and which runs it has
-asked to stop. All times here are seconds on one clock that never jumps.
+The executor's `Memory` must survive its restart: when the last good sync was sent, and which runs it has asked to stop.
+All times here are seconds on one clock that never jumps.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,12 +54,12 @@ class ReconcilerTimings(Struct, frozen=True, kw_only=True):
     fence_seconds: float = 90.0
     fence_grace_max: float = 30.0
     kill_again_seconds: float = 5.0
-    resize_again_seconds: float = 1.0  # after a try that did not take; each time twice as long
+    resize_again_seconds: float = 1.0  # after a failed try; doubled each time
     resize_again_max: float = 60.0
 
 
 class Stop(Struct, frozen=True, kw_only=True):
-    """A run that was asked to stop. It is carried through: what was told to end is no longer what was ordered."""
+    """A run that was asked to stop. The stop is carried through: a run that got SIGTERM is no longer as ordered."""
 
     key: RunKey
     kill_at: float
@@ -80,13 +80,13 @@ class Trying(Struct, frozen=True, kw_only=True):
     wanted: Limits
     tries: int
     again_at: float
-    why: str = ""  # it did not take
+    why: str = ""  # why the last try failed
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """What must outlive the executor, or a restart would forget the fence, why runs ended, and what they hold.
+    """The state that survives the executor: without it a restart forgets the fence, why runs ended, and their GPUs.
 
-    `leader` is the latest that answered: a control plane that went back in time learns it from us.
+    `leader` is the latest that answered: a control plane that was restored from a backup learns it from us.
     """
 
     synced_at: float | None = None
@@ -95,27 +95,27 @@ class Memory(Struct, frozen=True, kw_only=True):
     leader: Leader | None = None
 
     def after_boot(self) -> "Memory":
-        """What is still true on the next boot, whose clock is another: which runs were told to stop. What of them is
-        still there had ended before, or ends at once.
+        """The part that is still valid on the next boot, which has another clock: the runs that were asked to stop.
+        Those that are still there had ended before, or end at once.
         """
         return Memory(stops=tuple(Stop(key=stop.key, kill_at=0.0, fenced=stop.fenced) for stop in self.stops))
 
 
 class Reconciler:
-    """`observe` what the control plane says, then `decide`. The same history decides the same."""
+    """`observe` the control plane's answers, then `decide`. The same history gives the same decisions."""
 
     def __init__(self, policy: ReconcilerTimings, memory: Memory | None = None) -> None:
         memory = memory or Memory()
         self._policy = policy
         self._synced_at = memory.synced_at
         self._stops = {stop.key: stop for stop in memory.stops}
-        self._desired: dict[RunKey, StartRun] | None = None  # None: not heard since this executor began
+        self._desired: dict[RunKey, StartRun] | None = None  # None: no answer since this executor started
         self._graces: dict[RunKey, float] = {}
         self._gpus = {holding.key: frozenset(holding.gpus) for holding in memory.holding}
         self.leader = memory.leader
-        self.holds = ""  # the digest of the answer that says what is desired; an earlier executor's is not kept
+        self.holds = ""  # the digest of the answer with the desired runs; an earlier executor's is not kept
         self._closing = False
-        self._held = False  # the newest answer was a hold: nothing starts by what was desired before
+        self._held = False  # the newest answer was a hold: nothing starts by an earlier answer
         self._told: set[RunKey] = set()  # runs whose end was in a report that was answered
         self._over: dict[RunKey, None] = {}  # runs that ended and were removed here, the latest last
         self._trying: dict[RunKey, Trying] = {}  # runs that do not have the limits that were ordered for them
@@ -130,20 +130,20 @@ class Reconciler:
         )
 
     def fenced(self, now: float) -> bool:
-        """Is the last good sync too long ago? Without any on record it is."""
+        """Whether the last good sync is too long ago; true also without any on record."""
         return self._synced_at is None or now - self._synced_at > self._policy.fence_seconds
 
     def permits(self, key: RunKey, now: float) -> bool:
-        """May `key` start at this moment?"""
+        """Whether `key` may start at this moment."""
         return self._starting(now) and key in (self._desired or {}) and key not in self._stops
 
     def patterns(self) -> dict[RunKey, str]:
-        """Which desired runs tell their progress by a pattern on their output."""
+        """The patterns of desired runs that report progress on their output."""
         orders = (self._desired or {}).items()
         return {key: order.progress_pattern for key, order in orders if order.progress_pattern}
 
     def close(self) -> None:
-        """The executor goes for good: every run ends, and nothing starts any more."""
+        """The executor leaves for good: every run ends, and nothing starts any more."""
         self._closing = True
 
     def observe(self, answer: NodeDesired, *, reported: Iterable[RunSeen], sent_at: float) -> None:
@@ -172,7 +172,7 @@ class Reconciler:
         self.holds = answer.digest
 
     def _hold(self, answer: NodeDesired, sent_at: float) -> None:
-        """The leader cannot reach its store: go on as it answered last. Of an earlier leader that is worth nothing."""
+        """The leader cannot reach its store: keep its last answer. A hold of an earlier leader is ignored."""
         if answer.leader is not None and self.leader is not None and _led_by(self.leader) == _led_by(answer.leader):
             self._held = True
             self._sync(sent_at)
@@ -181,7 +181,7 @@ class Reconciler:
         self._synced_at = sent_at if self._synced_at is None else max(sent_at, self._synced_at)
 
     def decide(self, runs: Iterable[Run], *, busy: frozenset[RunKey], now: float) -> list[Action]:
-        """What to do now. `busy` are runs with an action still in hand, which get no other one."""
+        """The actions now. `busy` are runs with an action in progress, which get no other one."""
         found = {run.key: run for run in runs}
         self._forget(found.keys() | busy)
         actions: list[Action] = []
@@ -194,13 +194,13 @@ class Reconciler:
         return actions + self._starts(found, busy, now)
 
     def note_fenced(self, keys: Iterable[RunKey], *, now: float) -> None:
-        """The node's guard has told these to end, while we could not: they are carried through, and told of as such."""
+        """The node's guard has stopped these runs: their stops are carried through and reported as fenced."""
         for key in keys:
             if key not in self._stops:
                 self._stops[key] = Stop(key=key, kill_at=now + self._policy.fence_grace_max, fenced=True)
 
     def undo(self, action: Action) -> None:
-        """An action could not be carried out: decide it again."""
+        """An action failed: decide it again."""
         match action:
             case Terminate(key):
                 self._stops.pop(key, None)
@@ -208,10 +208,10 @@ class Reconciler:
                 stop = self._stops[key]
                 self._stops[key] = Stop(key=key, kill_at=stop.kill_at, fenced=stop.fenced)
             case _:
-                pass  # Starts and removals are decided from what is seen, so they come again by themselves.
+                pass  # Starts and removals are decided from the present runs, so they are repeated anyway.
 
     def not_applied(self, action: Resize, why: str) -> None:
-        """It stays as it was, at least in part: it is tried again, ever more seldom, and told of until then."""
+        """A resize failed, at least in part: it is tried again with back-off, and reported until then."""
         trying = self._trying.get(action.key)
         if trying is not None:
             self._trying[action.key] = replace(trying, why=why)
@@ -219,10 +219,10 @@ class Reconciler:
     def report(
         self, runs: Iterable[Run], progress: Mapping[RunKey, dict[str, float]], *, beginning: Iterable[RunKey] = ()
     ) -> tuple[RunSeen, ...]:
-        """What to tell the control plane: the runs, with why they ended and how far they are.
+        """The report for the control plane: the runs, with the reasons of their ends and their progress.
 
-        `beginning` are those whose start is in hand. They are told of too: what a report leaves out may count as gone.
-        So are those that are wanted and were removed: they never begin again, and whoever wants them must hear that.
+        `beginning` are runs whose start is in progress. They are reported, too: a run missing in a report may count as
+        gone. So are desired runs that were removed: they never start again, and the control plane must learn that.
         """
         told = {run.key: self._seen(run, progress.get(run.key, {})) for run in runs}
         for key in [key for key in self._desired or () if key in self._over]:
@@ -235,11 +235,11 @@ class Reconciler:
         return lawful(told.values())
 
     def _held_by(self, key: RunKey) -> tuple[int, ...] | None:
-        """The GPUs that a run was given; None where that is not known any more."""
+        """The GPUs that a run was given; None if unknown by now."""
         return tuple(sorted(self._gpus[key])) if key in self._gpus else None
 
     def _follow(self, leader: Leader | None) -> None:
-        """Remember the latest; one that is no later is no news, or from a store that went back."""
+        """Remember the latest leader; an earlier one comes from a store that was restored from a backup."""
         known = self.leader
         if leader is not None and (
             known is None or known.pool != leader.pool or (known.epoch, known.seq) < (leader.epoch, leader.seq)
@@ -250,7 +250,7 @@ class Reconciler:
         return not self._closing and not self._held and not self.fenced(now)
 
     def _forget(self, known: Iterable[RunKey]) -> None:
-        """Drop what is remembered of runs that are gone."""
+        """Forget the runs that are gone."""
         kept = set(known)
         self._told &= kept
         self._stops = {key: stop for key, stop in self._stops.items() if key in kept}
@@ -260,7 +260,7 @@ class Reconciler:
         self._gpus = {key: gpus for key, gpus in self._gpus.items() if key in kept}
 
     def _removable(self, key: RunKey) -> bool:
-        """Only once the control plane knows its end and no longer wants it, so that no exit status is lost."""
+        """Whether the control plane knows the run's end and no longer desires it, so that no exit status is lost."""
         return self._desired is not None and key not in self._desired and key in self._told
 
     def _remove(self, key: RunKey) -> Remove:
@@ -285,7 +285,7 @@ class Reconciler:
         return [Kill(key)] if due else []
 
     def _hurried(self, kill_at: float, now: float) -> float:
-        """No grace is longer than that of the fence, which counts from when it fell: we may have been stopped since."""
+        """When to kill: bounded by the fence's grace, which counts from its fall: we may have been suspended since."""
         if self._closing:
             kill_at = min(kill_at, now + self._policy.fence_grace_max)
         if self.fenced(now):
@@ -294,7 +294,7 @@ class Reconciler:
         return kill_at
 
     def _resizes(self, run: Run, now: float) -> list[Action]:
-        """Give a run what its order says now. What it has is its host's word, so nothing is forgotten or repeated."""
+        """Give a run the limits of its order. The host reports its present limits, so none is forgotten or repeated."""
         key = run.key
         order = (self._desired or {}).get(key)
         if order is None or key in self._stops or run.state is not RunState.RUNNING:
@@ -309,7 +309,7 @@ class Reconciler:
         if limits is None:
             self._trying.pop(key, None)
             return []
-        if before is None or before.wanted != wanted:  # News, so at once.
+        if before is None or before.wanted != wanted:  # A new order is tried at once.
             before = Trying(wanted=wanted, tries=0, again_at=now)
         if now < before.again_at:
             return []
@@ -318,7 +318,7 @@ class Reconciler:
         return [Resize(key, limits)]
 
     def _starts(self, found: Mapping[RunKey, Run], busy: frozenset[RunKey], now: float) -> list[Action]:
-        """Start what is desired and never was here; not before an old epoch, and whoever has its GPUs, have ended."""
+        """Start desired runs that never were here, once older epochs and the present holders of their GPUs ended."""
         if self._desired is None or not self._starting(now):
             return []
         here = busy | {key for key, run in found.items() if run.live}
@@ -337,7 +337,7 @@ class Reconciler:
         reason, exit_code = run.reason, run.exit_code
         stop = self._stops.get(run.key)
         if stop is not None and not run.live and reason not in NEVER_RAN:
-            reason = EndReason.FENCED if stop.fenced else EndReason.STOPPED  # with whatever status, 0 included
+            reason = EndReason.FENCED if stop.fenced else EndReason.STOPPED  # whatever the exit status, 0 included
             if exit_code is None and stop.killed_at is not None:
                 exit_code = 137
         return RunSeen(

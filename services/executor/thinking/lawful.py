@@ -1,6 +1,6 @@
-"""Keeps a report within the bounds in which it is read: a node whose report is refused is fenced, with all its jobs.
+"""Keeps a report within the scheduler's bounds: a node whose report is refused is fenced, with all its jobs.
 
-Much of what a report says comes from the jobs themselves, so that one job's odd words must not cost the others theirs.
+Much of a report's text comes from the jobs themselves, and one job's invalid text must not fence the others.
 """
 
 import re
@@ -12,7 +12,7 @@ from msgspec import structs
 from libs.messages.bounds import EPOCH_MAX, EXIT_CODE_MAX, JOB_ID_PATTERN, PROGRESS_NAMES_MAX, RANK_MAX, RUNS_MAX
 from libs.messages.nodes import RunSeen
 
-FEW = 512  # runs, of which each may say much
+FEW = 512  # runs, each of which may have long texts
 DETAIL_CHARS, DETAIL_CHARS_OF_MANY = 2000, 100
 NUMBERS_MAX = 32_768  # of progress, in one report
 
@@ -20,7 +20,7 @@ _JOB_ID = re.compile(JOB_ID_PATTERN)
 
 
 def lawful(runs: Collection[RunSeen]) -> tuple[RunSeen, ...]:
-    """The same runs, with nothing in them that a scheduler would refuse; those that cannot be Weft's are left out."""
+    """The same runs, without values that a scheduler would refuse; runs that cannot be Weft's are left out."""
     chars = DETAIL_CHARS if len(runs) <= FEW else DETAIL_CHARS_OF_MANY
     left = NUMBERS_MAX
     told: list[RunSeen] = []
@@ -44,7 +44,7 @@ def _changed(run: RunSeen, chars: int, progress: Mapping[str, float]) -> RunSeen
 
 
 def _text(said: str, chars: int) -> str:
-    """Its first characters, without halves of surrogate pairs, which no message can hold."""
+    """The first `chars` characters, without halves of surrogate pairs, which no message can hold."""
     return said[:chars].encode(errors="replace").decode()
 
 

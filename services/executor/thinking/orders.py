@@ -1,4 +1,4 @@
-"""From what a node is told of each job to what it needs to start each rank."""
+"""Turns the orders for jobs into the orders for ranks."""
 
 from collections.abc import Iterator
 
@@ -6,14 +6,14 @@ from libs.messages.nodes import JobOrder, NodeDesired, RoleOrder, StartRun
 
 
 def runs_of(answer: NodeDesired) -> Iterator[StartRun]:
-    """Every run of an answer, in whichever form it came."""
+    """Every run of an answer, in either form of the answer."""
     yield from answer.runs
     for order in answer.jobs:
         yield from _runs_of(order)
 
 
 def _runs_of(order: JobOrder) -> Iterator[StartRun]:
-    """What the ranks share they share here too: it is one object."""
+    """The runs of one job's order; values that the ranks share stay one object."""
     peers = {role.name: _addresses(order, role) for role in order.roles}
     envs = [{**order.env, **role.env} for role in order.roles]
     for rank in order.ranks:

@@ -1,10 +1,10 @@
-"""How fast a run goes on, from what it tells of itself. Pure: when a line was written is an argument.
+"""The pace of a run, from its own progress. Pure: the time of each line is an argument.
 
-What a job tells may be garbage: a value that makes no sense is counted and not believed. A point is the last step of
-those that were told together, so a burst of lines is one point, and the time of a step comes from how many steps lie
-between two points. A window holds POINTS_MAX points of WINDOW_SECONDS; where steps are slower than that, it reaches
+A job may report garbage: an invalid value is counted and not used. A point is the last step of those that were
+reported together, so a burst of lines is one point, and the time of a step comes from the number of steps between two
+points. A window holds POINTS_MAX points of WINDOW_SECONDS; where steps are slower than that, it reaches
 back a few points. A step that goes back (a checkpoint was loaded) begins a new window, and so does a step after a
-silence; how long a run was wont to take from one point to the next is remembered beyond both.
+silence; the usual time between two points is remembered beyond both.
 """
 
 import math
@@ -22,13 +22,13 @@ POINTS_MAX = 200
 POINTS_FEW = 4  # of a run whose steps are slow
 REACH_SECONDS = 600.0  # how far back those may lie
 ANCHORS = 24  # points between which slopes are taken: 276 pairs at most
-STEP_LEAST = 1e-6  # who counts parts of a step counts no smaller ones
+STEP_LEAST = 1e-6  # the smallest part of a step that a job may count
 SILENT_GAPS = 3  # so many times the longest gap between two points without a new one, and the run is silent
 PENDING_MAX = 64  # times of one phase between two points
 VALUE_MAX = 1e15  # of steps, samples and times
 JUMP_MAX = 1e12  # between two steps, or two samples
 NAMES_MAX = 32
-NAME_BYTES_MAX = 64  # a pattern may name its groups at any length, and each report says all names of all runs
+NAME_BYTES_MAX = 64  # a pattern may name its groups at any length, and each report has all names of all runs
 
 STEP, SAMPLES, COMPUTE, PHASE = "step", "samples", "t_compute", "t_"
 _COUNTED = frozenset({STEP, SAMPLES})
@@ -36,7 +36,7 @@ _GAP_SECONDS = WINDOW_SECONDS / POINTS_MAX
 
 
 class _Point(Struct, frozen=True):
-    """`step` was reached at `at`. `samples`: told so far; where they began anew, those from before are added."""
+    """`step` was reached at `at`. `samples`: reported so far; after a reset, those from before are added."""
 
     at: float
     step: float
@@ -45,7 +45,7 @@ class _Point(Struct, frozen=True):
 
 
 class Pacer:
-    """One run. `values`: the newest of each name that was believed; `disbelieved`: how many values were not, so far."""
+    """One run. `values`: the newest valid value of each name; `disbelieved`: the number of invalid values so far."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
@@ -57,7 +57,7 @@ class Pacer:
         self._gap = 0.0  # the longest lately between two points, of an old window too; half as long with each point
         self._ever = False
         self._silent = False
-        self._pace: Pace | None = None  # of these points; None: not known, or to be counted anew
+        self._pace: Pace | None = None  # of these points; None: unknown, or to be computed again
 
     def tell(self, lines: Iterable[Mapping[str, float]], *, at: float) -> None:
         """Numbers of lines that were written by `at`, in seconds of a clock that does not jump, oldest first."""
@@ -68,7 +68,7 @@ class Pacer:
             self._reach(at)
 
     def pace(self, now: float) -> Pace | None:
-        """None: it told too little. A run that is silent has made no steps; how long they take is not known then."""
+        """The pace; None: too little progress yet. A silent run makes no steps, and their duration is unknown."""
         self._forget(now)
         if self._pace is None:
             self._pace = self._measured()
@@ -83,7 +83,7 @@ class Pacer:
         return self._pace
 
     def _take(self, line: Mapping[str, float]) -> bool:
-        """True if it told a step."""
+        """Take one line; true if it has a step."""
         turned = line.get("epoch", 0.0) > self.values.get("epoch", math.inf)
         stepped = False
         for name, value in line.items():
@@ -97,7 +97,7 @@ class Pacer:
             if name == STEP:
                 stepped = True
                 if before is not None and value < before:
-                    self.disbelieved += not turned  # they may begin anew with each epoch
+                    self.disbelieved += not turned  # steps may restart with each epoch
                     self._points.clear()
                     self._pending.clear()
                     self._pace = None
@@ -116,7 +116,7 @@ class Pacer:
         if points:
             at = max(at, points[-1].at)
             if step <= points[-1].step:
-                return  # told again, so it was reached before
+                return  # a repeated step was reached before
         phases = {name: median(values) for name, values in self._pending.items() if values}
         self._pending.clear()
         if len(points) >= 2 and at - points[-2].at < _GAP_SECONDS:

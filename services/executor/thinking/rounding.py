@@ -1,4 +1,4 @@
-"""Which limits make sense, how all runtimes round them, and which of those that are wanted a run does not have yet."""
+"""Checks limits, rounds them as all runtimes do, and finds the wanted limits that a run does not have yet."""
 
 import math
 
@@ -14,7 +14,7 @@ EGRESS_BYTES_MAX = 32 << 30  # faster than any link
 
 
 def fault(limits: Limits) -> str:
-    """Why these limits make no sense; empty where they do."""
+    """Why these limits are invalid; empty if they are valid."""
     if limits.cpus is not None and not 0 < limits.cpus <= CPUS_MAX:  # NaN too
         return f"cpus {limits.cpus} is not between 0 and {CPUS_MAX:g}"
     if limits.memory is not None and not 0 < limits.memory <= MEMORY_BYTES_MAX:
@@ -30,7 +30,7 @@ def quota(cpus: float) -> int:
 
 
 def settled(limits: Limits) -> Limits:
-    """As they come out of any runtime: two that settle alike are one. For limits without a fault, or as found."""
+    """The limits as every runtime rounds them, to compare two. For limits without a fault, or as found."""
     cpus, memory, egress = limits.cpus, limits.memory, limits.egress
     return Limits(
         cpus=cpus if cpus is None or math.isinf(cpus) else quota(cpus) / CPU_STEPS,
@@ -40,7 +40,7 @@ def settled(limits: Limits) -> Limits:
 
 
 def lacking(found: Limits, wanted: Limits) -> Limits | None:
-    """What of `wanted` a run does not have; nothing of what cannot be held where it runs. None where all is well."""
+    """The `wanted` limits that a run lacks, without those that cannot be enforced there. None if it lacks none."""
     has, wants = settled(found), settled(wanted)
     missing = Limits(
         cpus=wanted.cpus if has.cpus is not None and wants.cpus != has.cpus else None,
@@ -51,7 +51,7 @@ def lacking(found: Limits, wanted: Limits) -> Limits | None:
 
 
 def shown(limits: Limits) -> str:
-    """`2.5 CPUs, 1073741824 bytes of memory, no limit of egress`."""
+    """The limits in words: `2.5 CPUs, 1073741824 bytes of memory, no limit of egress`."""
     words = []
     if limits.cpus is not None:
         words.append(f"{limits.cpus:g} CPUs")

@@ -1,4 +1,4 @@
-"""Which progress is worth a message now, and what it says. Pure: times are arguments."""
+"""Decides which progress to publish now. Pure: times are arguments."""
 
 from collections.abc import Mapping
 
@@ -8,12 +8,12 @@ from libs.messages.nodes import Pace, RunProgressed
 from services.executor.runs import RunKey
 
 TELL_SECONDS = 1.0  # between two messages of a node
-AGAIN_SECONDS = 3.0  # a pace is news that may have been lost, so it is told again
+AGAIN_SECONDS = 3.0  # a published pace may be lost, so it is repeated
 RUNS_MAX = 64  # in one message, which then has some 200 kB at most
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """What one live run told. `at`: when it was read, seconds since the epoch, UTC."""
+    """The progress of one live run. `at`: when it was read, seconds since the epoch, UTC."""
 
     progress: dict[str, float]
     at: float = 0.0
@@ -22,14 +22,14 @@ class Told(Struct, frozen=True, kw_only=True):
 
 
 class Telling:
-    """Remembers what was said last."""
+    """Remembers what was published last."""
 
     def __init__(self) -> None:
         self._last: float | None = None
         self._said: dict[RunKey, tuple[float, Told]] = {}
 
     def due(self, told: Mapping[RunKey, Told], *, now: float) -> list[tuple[RunProgressed, ...]]:
-        """What to say now, in messages of RUNS_MAX. `now`: seconds of a clock that does not jump."""
+        """The progress to publish now, in messages of RUNS_MAX. `now`: seconds on a monotonic clock."""
         if self._last is not None and now < self._last + TELL_SECONDS:
             return []
         said = {key: self._said[key] for key in self._said.keys() & told.keys()}

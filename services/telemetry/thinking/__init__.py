@@ -1,1 +1,1 @@
-"""What samples become of what was read, and whose run used what: pure, with time as an input."""
+"""Makes samples from readings, and attributes GPU processes to runs: pure, with time as an input."""

@@ -1,6 +1,6 @@
-"""Whose the processes on a GPU are: by their control group, else by their session, else by their ancestors.
+"""Attributes the processes on a GPU to runs: by their control group, else by their session, else by their ancestors.
 
-The driver tells the host's pids. One that cannot be seen from here, or is no run's, keeps no name.
+The driver reports the host's pids. A process that is not visible here, or belongs to no run, stays without a run.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,14 +14,14 @@ from services.telemetry.processes import Process, read_process
 from services.telemetry.runs import FoundRun
 
 ANCESTORS_MAX = 64
-PROCESSES_MAX = 512  # that are looked up at one time
+PROCESSES_MAX = 512  # looked up for one sample
 
 Groups = Mapping[str, str]
-"""Where a process belongs, by controller, as in /proc/<pid>/cgroup."""
+"""The control groups of a process by controller, as in /proc/<pid>/cgroup."""
 
 
 class Owners:
-    """The runs of a node and where the first process of each belongs. A group that two runs share says nothing."""
+    """The runs of a node, and the group of each run's first process. A group that two runs share is not used."""
 
     def __init__(self, runs: Iterable[tuple[FoundRun, Groups]]) -> None:
         self._firsts: dict[int, FoundRun] = {}
@@ -38,7 +38,7 @@ class Owners:
     def owner(
         self, process: Process, *, groups: Callable[[int], Groups], look: Callable[[int], Process | None]
     ) -> FoundRun | None:
-        """`groups` and `look` are asked for what is needed of it and of its ancestors."""
+        """The run of a process. `groups` and `look` are called as needed for the process and its ancestors."""
         first = self._firsts.get(process.pid) or self._by_group(groups(process.pid))
         ancestor: Process | None = process
         for _ in range(ANCESTORS_MAX):
@@ -65,14 +65,14 @@ def _upwards(path: str) -> Iterator[str]:
 
 
 class Attribution:
-    """Remembers whose a process was found to be, for as long as it is on a GPU and its run is there."""
+    """Remembers the run of each process for as long as the process is on a GPU and the run is there."""
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._known: dict[tuple[int, int], FoundRun] = {}
 
     def attributed(self, gpus: tuple[GpuSample, ...], runs: Iterable[FoundRun]) -> tuple[GpuSample, ...]:
-        """The same samples, with the run of each process that is a run's."""
+        """The same samples, with the run of each process that belongs to one."""
         pids = {process.pid for gpu in gpus for process in gpu.processes if not process.job_id}
         if not pids:
             return gpus

@@ -1,4 +1,4 @@
-"""Two readings make a sample. Pure: what was read, and when, is an argument."""
+"""Makes a sample from two readings. Pure: the readings and their times are arguments."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -11,7 +11,7 @@ from services.telemetry.host import HostReading, host_sample
 from services.telemetry.usage import RunReading
 
 _MEASURES = ("cpu_seconds", "memory_used", "periods", "memory_failures", "oom_kills", "cpu_stalled")
-"""Those that do not come and go while a run runs."""
+"""The measures that stay available while a run runs."""
 
 _Identity: TypeAlias = tuple[str, int, int, int]
 
@@ -24,10 +24,10 @@ class NodeCounters(Struct, frozen=True, kw_only=True):
 
 
 class Sampler:
-    """Remembers the last reading; without one there are no rates yet, which are then unknown and not 0.
+    """Keeps the last reading; until there is one, rates are unknown, and not 0.
 
-    `boot`: another one each time telemetry starts. `lost`: how many measures of runs were known and then could not be
-    read any more, such as those of a cgroup that vanished.
+    `boot`: a new one each time telemetry starts. `lost`: how many known measures of runs could not be read any more,
+    such as those of a cgroup that vanished.
     """
 
     def __init__(self, *, node_id: str, pool: str, boot: str = "") -> None:
@@ -39,7 +39,7 @@ class Sampler:
         self.lost = 0
 
     def sampled(self, reading: NodeCounters, gpus: tuple[GpuSample, ...], *, at: float) -> NodeSampled:
-        """What happened since the reading before this one. `at`: seconds since the epoch, UTC."""
+        """The sample since the last reading. `at`: seconds since the epoch, UTC."""
         before, self._before = self._before, reading
         runs_before = {_identity(run): run for run in before.runs} if before else {}
         self.lost += sum(
@@ -59,7 +59,7 @@ class Sampler:
 
 
 def run_samples(before: Mapping[_Identity, RunReading], after: Iterable[RunReading]) -> tuple[RunSample, ...]:
-    """One of each run that is there now, in order."""
+    """One sample of each run that is there now, in order."""
     return tuple(
         run_sample(before.get(_identity(reading)), reading)
         for reading in sorted(after, key=lambda reading: reading.run.key)

@@ -1,4 +1,4 @@
-"""From an order to a container: its name, labels, limits, mounts, devices and network, as the engine takes them."""
+"""Turns an order into the engine's arguments for a container: name, labels, limits, mounts, devices and network."""
 
 import itertools
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from services.executor.runtime.docker.labels import labels
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.thinking.rounding import CPU_STEPS, MEMORY_BYTES_MIN, quota
 
-# Never rotate, whatever the engine's own default: that would lose what was not yet copied.
+# Never rotate, whatever the engine's default: rotation would lose output that is not yet copied.
 _WITHOUT_END = "1000000g"
-# Its file holds every byte as it was. Asked for over the engine's API, it loses the ends of long lines.
+# The file of this driver holds every byte; read over the engine's API, it loses the ends of long lines.
 LOG_BY_FILE = LogConfig(type="local", config={"max-size": _WITHOUT_END, "max-file": "1", "compress": "false"})
-# Spoils what is no UTF-8, such as half a letter where the engine cuts a long line.
+# This driver spoils bytes that are not UTF-8, such as half a letter where the engine cuts a long line.
 LOG_BY_ASKING = LogConfig(type="json-file", config={"max-size": _WITHOUT_END})
 
 HOST_NETWORK = "host"
@@ -32,10 +32,10 @@ READ_BY_THE_HOOK = frozenset({"NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_D
 
 
 class Joined(Struct, frozen=True, kw_only=True):
-    """The network of a run, and how its ranks reach each other there."""
+    """The network of a run, and the way its ranks reach each other."""
 
     network: str
-    named: bool  # ranks are found by the name of their container
+    named: bool  # ranks are reached by the name of their container
 
 
 def container_name(key: RunKey) -> str:
@@ -58,7 +58,7 @@ def container_arguments(
     injection: str,
     log: LogConfig,
 ) -> dict[str, Any]:
-    """What `create_container` is called with. Raises Refusal."""
+    """The arguments of `create_container`. Raises Refusal."""
     key = RunKey.of(order)
     if not order.image:
         raise Refusal("this node runs jobs in containers, and the job names no image")
@@ -82,7 +82,7 @@ def container_arguments(
         {order.master_port: order.master_port} if _published(order, joined) else None
     )
     host_config = client.create_host_config(
-        cpu_period=CPU_STEPS,  # never `nano_cpus`: what a container was made with is how it can be changed
+        cpu_period=CPU_STEPS,  # never `nano_cpus`: a limit can be changed only in the style that it was created with
         cpu_quota=quota(order.cpus),
         mem_limit=memory,
         memswap_limit=memory,
@@ -91,7 +91,7 @@ def container_arguments(
         cap_drop=["ALL"],
         security_opt=["no-new-privileges:true"],
         privileged=False,
-        init=True,  # reaps, and passes SIGTERM on to a command that would not see it as PID 1
+        init=True,  # reaps, and forwards SIGTERM to a command that as PID 1 would not receive it
         read_only=order.read_only,
         tmpfs={"/tmp": "rw,nosuid,nodev,mode=1777"} if order.read_only else None,
         mounts=mounts,
@@ -116,7 +116,7 @@ def container_arguments(
 
 
 def update_arguments(*, cpus: float | None, memory: int | None) -> dict[str, Any]:
-    """What `update_container` is called with; the same style of limit as at creation, or the engine refuses."""
+    """The arguments of `update_container`: the same style of limit as at creation, or the engine refuses."""
     arguments: dict[str, Any] = {}
     if cpus is not None:
         arguments["cpu_period"] = CPU_STEPS
@@ -127,7 +127,7 @@ def update_arguments(*, cpus: float | None, memory: int | None) -> dict[str, Any
 
 
 def injection_for(info: Mapping[str, Any]) -> str:
-    """How this engine gives a GPU to a container: CDI if it knows it, else NVIDIA's own hook, else device nodes."""
+    """How this engine gives a GPU to a container: CDI if it supports that, else NVIDIA's hook, else device nodes."""
     if info.get("CDISpecDirs"):
         return "cdi"
     return "nvidia" if "nvidia" in info.get("Runtimes", {}) else "devices"
@@ -152,23 +152,23 @@ def _environment(order: StartRun, gpus: tuple[Gpu, ...], joined: Joined, injecti
         task_ports_differ=not joined.named,
     )
     env = {name: value for name, value in environment(order, facts).items() if name not in READ_BY_THE_HOOK}
-    # Where NVIDIA's hook is the engine's default it gives what this names, whoever set it: the image, or the job.
+    # If NVIDIA's hook is the engine's default, it gives the GPUs in this variable, whether image or job has set it.
     real = [gpu.uuid for gpu in gpus if not gpu.emulated]
     env["NVIDIA_VISIBLE_DEVICES"] = ",".join(real) if real and injection == "nvidia" else "void"
     return env
 
 
 def _published(order: StartRun, joined: Joined) -> bool:
-    """Rank 0 of a gang on several hosts without a network of their own is met at its host's port."""
+    """Whether the run's port is published: rank 0 of a gang on several hosts is reached at its host's port."""
     return not joined.named and joined.network != HOST_NETWORK and order.rank == 0 and order.world_size > 1
 
 
 def _gpu_arguments(gpus: tuple[Gpu, ...], injection: str) -> dict[str, Any]:
-    """An emulated GPU is nothing to inject."""
+    """The arguments that give real GPUs to the container; an emulated GPU needs none."""
     real = [gpu for gpu in gpus if not gpu.emulated]
     if not real:
         return {}
-    # NCCL pins memory; the memory limit holds all the same.
+    # NCCL pins memory; the memory limit still holds.
     pinning: dict[str, Any] = {"ulimits": [Ulimit(name="memlock", soft=-1, hard=-1)]}
     if injection == "cdi":
         return pinning | {

@@ -1,9 +1,9 @@
-"""Two ways to limit what a container sends, which has no rights to do or undo it itself.
+"""Two ways to limit the egress of a container, which has no rights to set or remove the limit itself.
 
 Direct   a thread of the executor enters the container's network namespace and ends in there: a few milliseconds, but it
-         takes CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_SYS_PTRACE, and the host's processes in sight.
-Helper   a container with CAP_NET_ADMIN and nothing else, for a moment in the network namespace of the job's: part of a
-         second, and the executor itself needs no rights but those on the engine that it has anyway.
+         needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_SYS_PTRACE, and the host's processes visible.
+Helper   a short-lived container with only CAP_NET_ADMIN in the network namespace of the job's container: part of a
+         second, and the executor needs only its rights on the engine.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ class Egress(Protocol):
     way: str
 
     async def limit(self, container: str, pid: int, rate: int) -> str:
-        """Let the container send `rate` bytes per second, or NO_LIMIT. Empty, or why not.
+        """Limit the container's egress to `rate` bytes per second, or NO_LIMIT. Empty, or why not.
 
-        `pid` is its first process. It has a network namespace of its own: who calls has made sure of it.
+        `pid` is its first process. The caller has checked that it has a network namespace of its own.
         """
 
 
 async def find_egress(engine: DockerEngine, settings: ContainerSettings) -> tuple[Egress | None, str]:
-    """The way that works here, tried out once; None, and why neither does."""
+    """Probe once which way works here; None and the reason if neither does."""
     reasons = []
     if settings.egress_by in ("auto", "direct"):
         if not (why := await asyncio.to_thread(_probe_direct)):
@@ -79,7 +79,7 @@ class Helper:
         return await self._run(f"container:{container}", [str(rate)])
 
     async def probe(self) -> str:
-        """Empty, or why it does not work here. What helpers an executor left that died is removed."""
+        """Empty, or why it does not work here. Also removes helpers that an executor left when it died."""
         try:
             for helper in await self._engine.call(self._left):
                 await self._remove(helper)
@@ -138,9 +138,9 @@ class Helper:
 
 
 async def _own_image(engine: DockerEngine) -> str:
-    """That of the container in which this executor runs; empty where it runs in none of this engine."""
+    """The image of the executor's own container; empty if the executor is not in a container of this engine."""
     try:
-        found = CONTAINER_ID.search(Path("/proc/self/cgroup").read_text())  # noqa: ASYNC240 - no disk is waited for
+        found = CONTAINER_ID.search(Path("/proc/self/cgroup").read_text())  # noqa: ASYNC240 - /proc needs no disk
         if found is None:
             return ""
         container = found.group()
@@ -150,11 +150,11 @@ async def _own_image(engine: DockerEngine) -> str:
 
 
 def _limit_directly(container: str, pid: int, rate: int) -> str:
-    """Blocks, for milliseconds."""
+    """Enter the namespace and set the limit. Blocks, for milliseconds."""
     try:
         namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            # Looked at after it was opened: then it is surely this container's, and not of whoever has its number now.
+            # Checked after the open, so that the open file belongs to this container, and not to a reused pid.
             if container not in Path(f"/proc/{pid}/cgroup").read_text():
                 return "egress: it ended"
             if os.path.samestat(os.fstat(namespace), os.stat("/proc/self/ns/net")):
@@ -170,7 +170,7 @@ def _limit_directly(container: str, pid: int, rate: int) -> str:
 
 
 def _probe_direct() -> str:
-    """Limit the loopback of a namespace made for that. Empty, or why it cannot be done."""
+    """Limit the loopback of a new namespace. Empty, or why that fails."""
     try:
         _elsewhere(lambda: _system("unshare", NEW_NETWORK), lambda: shaping.limit(PROBE_RATE, probe=True))
         status = Path("/proc/self/status").read_text()
@@ -181,7 +181,7 @@ def _probe_direct() -> str:
 
 
 def _elsewhere(enter: Callable[[], None], work: Callable[[], None]) -> None:
-    """In a thread that never comes back from where it went. Raises what either raised."""
+    """Run both in a thread that ends in the other namespace. Raises the error of either."""
 
     def go() -> None:
         enter()

@@ -1,10 +1,10 @@
 """The Docker engine: the SDK's calls in a few threads, its many errors as one kind, RuntimeUnavailableError.
 
-An error that the engine answers with is an EngineRefusedError, which is of that kind. So a caller that expects the
-error catches it, and everywhere else it means that the engine does not work now. An answer that makes no sense means
-the same: what a caller needs of an answer is read within the call.
+An error that the engine answers is an EngineRefusedError, which is of that kind. So a caller that expects the error
+catches it, and everywhere else it means that the engine does not work now. An invalid answer means the same: a caller
+parses the answer within the call.
 
-A connection that the engine closed while it was idle (a restart of the engine) is tried once more; each call is
+A call on a connection that the engine closed while idle (a restart of the engine) is tried once more; each call is
 bounded by the client's own time limit.
 """
 
@@ -33,9 +33,9 @@ CALL_SECONDS_MAX = 15
 PULL_READ_SECONDS_MAX = 60
 
 GONE = (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, http.client.HTTPException, OSError)
-NONSENSE = (ValueError, LookupError, TypeError, AttributeError, struct.error)  # from reading an answer that is none
+NONSENSE = (ValueError, LookupError, TypeError, AttributeError, struct.error)  # from parsing an invalid answer
 
-CONFLICT = 409  # a name is taken; what is asked for is under way, or not possible as it is
+CONFLICT = 409  # a name is taken; or the request is in progress already, or impossible in this state
 
 NOT_FOUND = 404
 
@@ -49,11 +49,11 @@ class EngineRefusedError(RuntimeUnavailableError):
 
 
 class MissingError(EngineRefusedError):
-    """The engine does not have what was asked about."""
+    """The engine does not have the object of the request."""
 
 
 class DockerEngine:
-    """`call` runs one of the SDK's low-level calls, and reads its answer."""
+    """`call` runs one of the SDK's low-level calls, and parses its answer."""
 
     def __init__(self) -> None:
         try:
@@ -67,18 +67,18 @@ class DockerEngine:
         self._pulls = ThreadPoolExecutor(PULLS_AT_ONCE, thread_name_prefix="docker-pull")
 
     async def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Raises EngineRefusedError, and RuntimeUnavailableError where the engine does not answer."""
+        """Run a call. Raises EngineRefusedError, and RuntimeUnavailableError if the engine does not answer."""
         work = functools.partial(function, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._calls, lambda: _translated(lambda: _steady(work)))
 
     async def pull(self, image: str, *, seconds_max: float) -> str:
-        """Fetch an image; empty, or why there is none."""
+        """Pull an image. Empty, or why that failed."""
         return await asyncio.get_running_loop().run_in_executor(
             self._pulls, lambda: _translated(lambda: self._pull(image, seconds_max))
         )
 
     def _pull(self, image: str, seconds_max: float) -> str:
-        """Empty, or why not. Its layers come in a stream of news, between which the time is looked at."""
+        """Pull an image. Empty, or why that failed. The time limit is checked at each progress message."""
         repository, tag = _reference(image)
         deadline = time.monotonic() + seconds_max
         try:
@@ -94,7 +94,7 @@ class DockerEngine:
         return ""
 
     async def remove(self, container: str) -> None:
-        """With its volumes, though it runs; nothing where there is none. Raises RuntimeUnavailableError."""
+        """Remove a container with its volumes, even if it runs or is missing. Raises RuntimeUnavailableError."""
         try:
             await self.call(self.client.remove_container, container, v=True, force=True)
         except MissingError:
@@ -133,7 +133,7 @@ def _steady(work: Callable[[], T]) -> T:
     try:
         return work()
     except requests.exceptions.ReadTimeout:
-        raise  # It may be at it still: a second try would only wait as long again.
+        raise  # The engine may still be working: a second try would only wait as long again.
     except requests.exceptions.ConnectionError:
         return work()
 

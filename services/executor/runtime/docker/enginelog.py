@@ -1,13 +1,13 @@
-"""Copies a container's output from the engine's own file, and gives back what of that file is copied.
+"""Copies a container's output from the engine's own file, and frees the copied part of that file.
 
-Where the executor may write to the engine's files, this is better than asking the engine (logcopy.py): the engine's
-file stays small however much a container writes, without the rotation by which the engine would lose what was not yet
-copied. The file is that of the engine's driver `local`: entries of a length, one protobuf message (1 the stream, 2 the
-time, 3 the bytes, 4 whether it is part of a line, 5 which part) and the length again; a whole line is without its end.
+If the executor may write to the engine's files, this is better than the engine's API (logcopy.py): the engine's file
+stays small however much a container writes, without rotation, which would lose output that is not yet copied. The file
+is that of the engine's driver `local`: each entry is a length, one protobuf message (1 the stream, 2 the time, 3 the
+bytes, 4 whether it is part of a line, 5 which part) and the length again; a whole line is without its newline.
 
-What is kept beside the log: the first `at` bytes of the engine's file are in the first `size` bytes of the log. After
-any interruption the log is cut to `size`, and copying goes on from `at`: every byte once. Should it fall so far behind
-that the node's disk is in danger, it passes over what is there and says in the log how much that was.
+The position beside the log means: the first `at` bytes of the engine's file are in the first `size` bytes of the log.
+After any interruption the log is cut to `size`, and copying goes on from `at`: every byte is copied once. If copying
+falls so far behind that the node's disk is in danger, it skips output and notes in the log how much.
 """
 
 import logging
@@ -29,13 +29,13 @@ from services.executor.runtime.docker.logcopy import (
 logger = logging.getLogger(__name__)
 
 READ_BYTES = 1 << 19  # many times an entry: the engine cuts lines at 16 KiB
-REST_PART = 0.5  # of the time that a read and its copying take: the executor has other things to do
+REST_PART = 0.5  # pause, as a part of the time of a read and its copying: the executor has other work
 PUNCH_BYTES = 4 * GRAIN
 BEHIND_BYTES_MAX = 512 << 20
 LOOK_SECONDS = 0.1
 LENGTH = struct.Struct(">I")
 ENTRY_BYTES_MAX = READ_BYTES // 2
-STREAM = b"\x0a\x06std"  # how the message of an entry begins
+STREAM = b"\x0a\x06std"  # the beginning of an entry's message
 STREAM_BYTES, TIME_BYTES, TIME = 8, 10, 0x10
 LINE, PARTIAL, PART, LAST = 0x1A, 0x20, 0x2A, 0x08
 
@@ -45,19 +45,19 @@ class NotAnEntryError(ValueError):
 
 
 def engine_folder(root: str) -> str:
-    """Where the engine, whose own folder is `root`, keeps its containers' files; empty if we may not change them."""
+    """The folder of the containers' files of the engine with the folder `root`; empty if we may not change them."""
     folder = f"{root}/containers"
     return folder if root and os.access(folder, os.R_OK | os.W_OK | os.X_OK) else ""
 
 
 def engine_file(folder: str, container: str) -> str | None:
-    """The file of one container's output, if it is there."""
+    """The file of one container's output, if it exists."""
     path = f"{folder}/{container}/local-logs/container.log"
     return path if folder and os.path.exists(path) else None
 
 
 class FileCopy:
-    """`begin` once; `done` when the container has ended and all it wrote is in the log."""
+    """Call `begin` once; it is `done` when the container has ended and all its output is in the log."""
 
     def __init__(self, source: str, log: str, *, told: Callable[[], None]) -> None:
         self._source = source
@@ -82,7 +82,7 @@ class FileCopy:
         """The container has ended: nothing more will be written."""
         self._over = True
 
-    lost = over  # Its file is open here, and can be read to its end.
+    lost = over  # The open file can still be read to its end.
 
     def stop(self) -> None:
         self._stopping.set()
@@ -96,7 +96,7 @@ class FileCopy:
         while source is not None and not self._stopping.is_set() and not self.done:
             try:
                 self._copy(source)
-            except OSError as error:  # Such as a full disk: the engine's file keeps it meanwhile.
+            except OSError as error:  # Such as a full disk: the engine's file keeps the output meanwhile.
                 logger.debug("copying %s: %s", self._source, error)
                 self._stopping.wait(AGAIN_SECONDS)
         if source is not None:
@@ -117,14 +117,14 @@ class FileCopy:
         return None
 
     def _copy(self, source: int) -> None:
-        """From the kept position on, until it is told to stop or all is copied. Raises OSError."""
+        """Copy from the stored position on, until it is stopped or all is copied. Raises OSError."""
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             position = self._position
             os.ftruncate(log, position.size)
             os.lseek(log, position.size, os.SEEK_SET)
             while not self._stopping.is_set():
-                over, began = self._over, time.monotonic()  # before it is read
+                over, began = self._over, time.monotonic()  # read the flag before the file
                 position, moved = self._step(source, log, position)
                 self._stopping.wait((time.monotonic() - began) * REST_PART)
                 recent = time.monotonic() - self._kept_at < KEEP_SECONDS
@@ -158,7 +158,7 @@ class FileCopy:
         return Position(at=position.at + used, size=position.size + len(output)), used > 0
 
     def _pass_over(self, source: int, log: int, position: Position, size: int) -> Position:
-        """On to the first entry that begins in the last READ_BYTES of the file, or to its end."""
+        """Skip to the first entry that begins in the last READ_BYTES of the file, or to its end."""
         window = max(0, size - READ_BYTES)
         if window <= position.at <= size:
             window = position.at + 1
@@ -187,9 +187,9 @@ class FileCopy:
 
 
 def decode(data: bytes) -> tuple[bytes, int]:
-    """What the whole entries at the beginning of `data` hold, and their length.
+    """The output in the whole entries at the beginning of `data`, and the length of these entries.
 
-    Raises NotAnEntryError where `data` does not begin with one, or with its beginning.
+    Raises NotAnEntryError if `data` does not begin with an entry or a part of one.
     """
     parts: list[bytes] = []
     at, end = 0, len(data)

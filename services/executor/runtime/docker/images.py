@@ -2,8 +2,8 @@
 
 images/<name's hash>   in the home: the image's name and id; the file's own time is when a job used the image last
 
-An image that was there before, or that somebody has replaced since, is not Weft's to remove. The engine itself keeps an
-image of which there is a container.
+Weft does not remove an image that was there before or was replaced since. The engine itself keeps an image that a
+container uses.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Fetched(Struct, frozen=True, kw_only=True):
 
 
 class Images:
-    """`kept_seconds` after its last use an image is removed; 0: none is."""
+    """An image is removed `kept_seconds` after its last use; 0: never."""
 
     def __init__(self, engine: DockerEngine, folder: str, *, kept_seconds: float) -> None:
         self._engine = engine
@@ -39,19 +39,19 @@ class Images:
         self._kept_seconds = kept_seconds
 
     async def fetched(self, name: str) -> None:
-        """Note an image that was just fetched. One that cannot be noted is kept for ever."""
+        """Note an image that was just fetched. If the note fails, the image is kept for ever."""
         try:
             self._write(Fetched(name=name, id=await self._id(name)))
         except (RuntimeUnavailableError, OSError) as error:
             logger.warning("the image %s is kept for ever: %s", name, error)
 
     def used(self, name: str) -> None:
-        """A job begins in it."""
+        """Note that a job starts in this image."""
         with suppress(OSError):
             os.utime(self._path(name))
 
     async def sweep(self, *, now: float) -> None:
-        """Remove what no job has used for long. `now` in seconds since the epoch."""
+        """Remove images that no job has used for long. `now` in seconds since the epoch."""
         if not self._kept_seconds:
             return
         for path, used_at in await asyncio.to_thread(self._notes):
@@ -66,7 +66,7 @@ class Images:
                 await self._engine.call(self._engine.client.remove_image, fetched.name, noprune=True)
                 logger.info("removed the image %s, which no job has used for long", fetched.name)
         except (MissingError, msgspec.DecodeError):
-            pass  # Somebody else removed it.
+            pass  # It was removed by others.
         except EngineRefusedError as error:  # It is in use.
             logger.debug("%s stays: %s", path, error)
             return

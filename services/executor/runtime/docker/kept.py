@@ -1,4 +1,4 @@
-"""Which container is which run, on disk before it starts: what the guard goes by when the engine does not answer.
+"""Each run's container, on disk before it starts: the guard uses this when the engine does not answer.
 
 containers/<job>-<epoch>-<rank>   in the home, where no job reaches it; removed with the run
 """
@@ -20,7 +20,7 @@ class GuardedContainer(Struct, frozen=True, kw_only=True):
 
 
 def keep(home: Home, one: GuardedContainer) -> None:
-    """Raises OSError."""
+    """Store the container of a run. Raises OSError."""
     folder = _folder(home)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     new = f"{folder}/.{one.key}.new"

@@ -1,4 +1,4 @@
-"""The labels by which Weft knows its containers again."""
+"""The labels by which Weft recognises its containers."""
 
 import math
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ def labels(key: RunKey, *, node_id: str, cluster: str, grace: float) -> dict[str
 
 
 def of_node(*, node_id: str, cluster: str) -> dict[str, list[str]]:
-    """What to ask the engine for, to be told of this node's containers only."""
+    """The engine's filter for this node's containers only."""
     return {"label": [f"weft.node={node_id}", f"weft.cluster={cluster}"]}
 
 
 def key_of(found: Mapping[str, str]) -> RunKey | None:
-    """The run that a container's labels tell of."""
+    """The run that a container's labels name."""
     try:
         return RunKey(found["weft.job"], int(found["weft.epoch"]), int(found["weft.rank"]))
     except (KeyError, ValueError):

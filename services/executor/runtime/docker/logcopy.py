@@ -1,9 +1,9 @@
 """Copies a container's output into the node's own log, so that none of it is lost with the container.
 
-A thread for each container follows what the engine has. Where it has come to is kept beside the log as: `size` bytes of
-the log hold all of the engine's entries up to some entry, of which `entries` have a time of `since` (whole seconds) or
-later. So after any interruption the log is cut to `size`, the engine is asked for what is from `since` on, and the
-first `entries` of its answer are passed over: every byte once, however the engine's clock or its two streams ran.
+A thread for each container follows the engine's log. Its position is stored beside the log: `size` bytes of the log
+hold all of the engine's entries up to some entry, of which `entries` have a time of `since` (whole seconds) or later.
+So after any interruption the log is cut to `size`, the engine's entries are read from `since` on, and the first
+`entries` of them are skipped: every byte is copied once, whatever the engine's clock and the order of its two streams.
 """
 
 import logging
@@ -34,11 +34,11 @@ class Position(Struct, frozen=True, kw_only=True):
     entries: int = 0
     size: int = 0
     done: bool = False
-    at: int = 0  # of the engine's own file, where that is what is copied (enginelog.py)
+    at: int = 0  # offset in the engine's own file, if that file is copied (enginelog.py)
 
 
 class LogCopy:
-    """`begin` once; `done` when the container has ended and all it wrote is in the log."""
+    """Call `begin` once; it is `done` when the container has ended and all its output is in the log."""
 
     def __init__(self, client: APIClient, container: str, log: str, *, told: Callable[[], None]) -> None:
         self._client = client
@@ -61,14 +61,14 @@ class LogCopy:
             self._thread.start()
 
     def stop(self) -> None:
-        """Let go of the engine; what was copied stays."""
+        """Disconnect from the engine; the copied output stays."""
         self._stopping = True
         stream = self._stream
         if stream is not None:
             _close(stream)
 
     def over(self) -> None:
-        """The container has ended: it is seen here too."""
+        """The container has ended; the engine's answer shows that as well."""
 
     def lost(self) -> None:
         """The container is gone."""
@@ -83,7 +83,7 @@ class LogCopy:
             try:
                 with open(self._log, "ab", buffering=0) as log:
                     self._try(log.fileno())
-            except (DockerException, *GONE, *NONSENSE) as error:  # Such as a full disk, too.
+            except (DockerException, *GONE, *NONSENSE) as error:  # Also a full disk.
                 logger.debug("following %s: %s", self._container, error)
                 time.sleep(AGAIN_SECONDS)
         self._told()
@@ -103,7 +103,7 @@ class LogCopy:
         return self._client.inspect_container(self._container)["State"]["Status"] in ("exited", "dead")
 
     def _copy(self, fd: int, *, follow: bool) -> None:
-        """From the kept position to the end of the engine's answer."""
+        """Copy from the stored position to the end of the engine's answer."""
         position = self._position
         os.ftruncate(fd, position.size)
         self._size, skip, counts = position.size, position.entries, dict[int, int]()
@@ -128,7 +128,7 @@ class LogCopy:
         finally:
             self._stream = None
             _close(stream)
-            if not skip:  # Else it broke off among what was copied before, and nothing has moved.
+            if not skip:  # Otherwise it broke off among entries copied before, and the position is the same.
                 self._keep(counts)
 
     def _write(self, fd: int, data: bytes) -> None:
@@ -138,7 +138,7 @@ class LogCopy:
             data = data[written:]
 
     def _keep(self, counts: dict[int, int]) -> None:
-        """Move `since` up to a window before the newest entry, and store where we are. `counts` by second."""
+        """Move `since` to a window before the newest entry, and store the position. `counts`: entries by second."""
         since = max(self._position.since, max(counts, default=0) - WINDOW_SECONDS)
         for early in [second for second in counts if second < since]:
             del counts[early]
@@ -154,13 +154,13 @@ class LogCopy:
 
 
 def _close(stream: object) -> None:
-    """Let go of its connection, which the engine may be closing at this moment."""
+    """Close the stream's connection, which the engine may be closing at this moment."""
     with suppress(AttributeError, OSError, DockerException):
         stream.close()  # type: ignore[attr-defined]
 
 
 class _Seconds:
-    """Whole seconds of time stamps, most of which are of the same second as the one before."""
+    """Parses time stamps to whole seconds; most have the same second as the one before."""
 
     def __init__(self) -> None:
         self._text = b""
@@ -185,7 +185,7 @@ def store_position(log: str, position: Position) -> None:
 
 
 def read_position(log: str) -> Position:
-    """From the beginning where there is none, or where the log is not as long as it says."""
+    """The stored position; the beginning if there is none, or if the log is shorter than the position."""
     try:
         with open(position_path(log), "rb") as file:
             position = msgspec.json.decode(file.read(), type=Position)

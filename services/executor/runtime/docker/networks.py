@@ -1,4 +1,4 @@
-"""The networks of a node's containers: a gang has one of its own, all others share one in which none sees another."""
+"""The networks of a node's containers: each gang has its own, all others share one that isolates its containers."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from services.executor.runtime.docker.settings import ContainerSettings
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-LOOKS_MAX = 20  # for the network that rank 0 makes
+LOOKS_MAX = 20  # for the network that rank 0 creates
 
 
 class Networks:
@@ -24,20 +24,20 @@ class Networks:
         self._turn = asyncio.Lock()
 
     async def join(self, order: StartRun, key: RunKey) -> Joined:
-        """The network that the run joins, made if need be. Raises Refusal, RuntimeUnavailableError."""
+        """The network that the run joins, created if necessary. Raises Refusal, RuntimeUnavailableError."""
         chosen = self._settings.job_network
         if chosen:
             return Joined(network=chosen, named=chosen != HOST_NETWORK)
         here = {address for addresses in order.peers.values() for address in addresses} <= {self._node.address}
         if order.world_size > 1 and here:
             return Joined(network=await self._of_gang(order, key), named=True)
-        # One for all that need nobody: out of it, but not to one another.
+        # One network for all runs without peers: they can reach the outside, but not each other.
         alone = f"{self._settings.cluster}-alone"
         made = await self._make(alone, {}, {"com.docker.network.bridge.enable_icc": "false"})
         return Joined(network=made, named=order.world_size == 1)
 
     async def remove(self, key: RunKey) -> None:
-        """The gang's, once no container of it is left, on whichever node of this engine."""
+        """Remove the gang's network, once no node of this engine has a container of the gang."""
         client = self._engine.client
         name = gang_network(key)
         async with self._turn:
@@ -52,7 +52,7 @@ class Networks:
                 logger.debug("the network of %s stays for now: %s", key, error)
 
     async def _of_gang(self, order: StartRun, key: RunKey) -> str:
-        """Made where rank 0 is, and waited for elsewhere: two nodes of one engine would make two of one name."""
+        """The gang's network. Only rank 0 creates it; other ranks wait, or two nodes of one engine would create two."""
         name = gang_network(key)
         if order.rank == 0:
             return await self._make(name, {"weft.job": key.job_id}, {})
@@ -68,7 +68,7 @@ class Networks:
         return str(found[0]) if found else None
 
     async def _make(self, name: str, labels: dict[str, str], options: dict[str, str]) -> str:
-        """Its id; the one that is there, if there is one. Raises Refusal."""
+        """Create a network, unless it exists; returns its id. Raises Refusal."""
         async with self._turn:
             if found := await self._find(name):
                 return found

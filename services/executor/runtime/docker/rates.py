@@ -1,9 +1,9 @@
-"""Which container was given which egress, on disk: nothing else tells an executor that comes after.
+"""The egress limit of each container, on disk: a later executor has no other source for it.
 
 egress/<job>-<epoch>-<rank>   in the home, where no job reaches it; removed with the run
 
-Before a change the note says UNSURE, after it the new rate: whoever finds UNSURE sets it again. A container without a
-note was never limited.
+Before a change the note is UNSURE, after it the new rate: an executor that finds UNSURE sets the rate again. A
+container without a note was never limited.
 """
 
 import os
@@ -30,14 +30,14 @@ class EgressRates:
         self._known: dict[RunKey, Note] = {}
 
     def of(self, key: RunKey, container: str) -> int:
-        """Bytes per second, NO_LIMIT, or UNSURE."""
+        """The container's rate: bytes per second, NO_LIMIT, or UNSURE."""
         note = self._known.get(key)
         if note is None or note.container != container:
             note = self._known[key] = self._read(key, container)
         return note.rate
 
     def note(self, key: RunKey, container: str, rate: int) -> None:
-        """Raises OSError."""
+        """Store the container's rate. Raises OSError."""
         note = self._known[key] = Note(container, rate)
         new = f"{self._folder}/.{key}.new"
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -53,7 +53,7 @@ class EgressRates:
             os.unlink(f"{self._folder}/{key}")
 
     def forget_others(self, kept: set[str]) -> None:
-        """All notes but those of the runs of these names."""
+        """Remove all notes but those of the runs with these names."""
         for name in os.listdir(self._folder):
             if name not in kept:
                 with suppress(FileNotFoundError):

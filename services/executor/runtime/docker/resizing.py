@@ -1,9 +1,9 @@
-"""The limits of running containers: what they are, and how they are changed without a restart.
+"""Reads the limits of running containers, and changes them without a restart.
 
 CPU and memory are changed by the engine's own update, or by writing the control groups' files. The engine's update
-makes runc write the groups' device rules anew. A GPU that NVIDIA's hook let in behind runc's back (`--gpus`, without
-CDI) is not among them: the container would lose it. So where GPUs are given that way, only files are written for those
-who have one.
+makes runc rewrite the groups' device rules. These do not have a GPU that NVIDIA's hook gave to the container without
+runc's knowledge (`--gpus`, without CDI): the container would lose it. So if GPUs are given that way, containers with
+a GPU are changed by files only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,18 +27,18 @@ OUT_OF_REACH = "its control groups are out of reach, and the engine's own update
 
 
 class Held(Struct, frozen=True, kw_only=True):
-    """A running container, as far as its limits go."""
+    """The facts of a running container that its limits depend on."""
 
     id: str
     pid: int
-    groups: Mapping[str, str]  # where they can be reached
+    groups: Mapping[str, str]  # if they can be reached
     own_network: bool
-    holds_gpus: bool  # real ones, by a request to the engine
-    said: Limits  # what the engine says of it
+    holds_gpus: bool  # real GPUs, by a request to the engine
+    said: Limits  # by the engine's answer
 
 
 def held_of(inspected: Mapping[str, Any]) -> Held:
-    """From what the engine says of a container."""
+    """Parse the engine's answer about a container."""
     config, pid = inspected["HostConfig"], int(inspected["State"].get("Pid") or 0)
     network = str(config.get("NetworkMode") or "")
     return Held(
@@ -52,15 +52,15 @@ def held_of(inspected: Mapping[str, Any]) -> Held:
 
 
 def safe_update(*, gpus: Sequence[Gpu], injection: str) -> bool:
-    """May the engine's update be used on containers that hold GPUs of this node? Not under NVIDIA's legacy hook.
+    """Whether the engine's update is safe for containers with GPUs of this node: not under NVIDIA's legacy hook.
 
-    Where no GPU is known the driver may hang, and containers from before hold some all the same.
+    Nor is it under that hook without known GPUs: the driver may hang while older containers hold GPUs.
     """
     return injection != "nvidia" or (bool(gpus) and all(gpu.emulated for gpu in gpus))
 
 
 class Resizing:
-    """`limits_by`: auto, engine or files. `safe`: what `safe_update` says of this node."""
+    """`limits_by`: auto, engine or files. `safe`: the result of `safe_update` on this node."""
 
     def __init__(
         self, engine: DockerEngine, rates: EgressRates, *, egress: Egress | None, limits_by: str, safe: bool
@@ -72,13 +72,13 @@ class Resizing:
         self._safe = safe
 
     def limits(self, key: RunKey, held: Held) -> Limits:
-        """What is in force: by the kernel's files where they can be reached, for they cannot be wrong."""
+        """The limits in force, from the kernel's files if they can be reached, because these cannot be wrong."""
         found = groups.read_limits(held.groups) if held.groups else held.said
         egress = self._rates.of(key, held.id) if self._egress is not None and held.own_network else None
         return replace(found, egress=egress)
 
     async def resize(self, key: RunKey, held: Held, limits: Limits) -> str:
-        """Empty, or what of it stays as it was, and why. Each of the three does not depend on the others."""
+        """Change limits. Empty, or which of them stay as they were, and why. The three are independent."""
         if why := fault(limits):
             return why
         limits = settled(limits)
@@ -104,13 +104,13 @@ class Resizing:
             await self._engine.call(lambda: self._engine.client.update_container(held.id, **arguments))
         except EngineRefusedError as error:
             return f"{shown(limits)}: {error}"
-        # An engine may answer well and do nothing, such as on a kernel that lacks something.
+        # An engine may report success and do nothing, such as on a kernel that lacks a feature.
         if held.groups and lacking(groups.read_limits(held.groups), limits) is not None:
             return f"{shown(limits)}: the engine took it, and it is not in force"
         return ""
 
     async def _too_tight(self, held: Held, memory: int) -> str:
-        """Would what is in use not fit? The engine takes a second to say, so it is asked only where no file tells."""
+        """Why the memory in use would not fit. The engine takes a second to answer, so files are read if possible."""
         has = (groups.read_limits(held.groups) if held.groups else held.said).memory
         if has is not None and memory >= has:
             return ""

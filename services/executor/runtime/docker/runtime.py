@@ -1,8 +1,8 @@
 """Runs jobs in containers of this host's Docker engine, each named by its job, epoch and rank, and labelled.
 
-A name that is taken is the same run, begun before: it is adopted. The engine is asked every POLL_SECONDS what there is
-(its events cannot be waited for and given up); between, `runs` answers from the last time. A container that was made
-and never started is half a start of an executor that died: it is replaced.
+A container with the name exists if the run was started before: it is adopted. The engine's containers are listed every
+POLL_SECONDS (a wait for its events cannot be cancelled); in between, `runs` answers from the last list. A container
+that was created and never started is left from an executor that died: it is replaced.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ from services.executor.runtime.process.records import STATUS_MAX
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
-SWEEP_SECONDS = 3600.0  # between two looks for images that no job uses any more
+SWEEP_SECONDS = 3600.0  # between two sweeps of images that no job uses any more
 FOLLOWERS_STOP_SECONDS_MAX = 2.0
-COPY_SECONDS_MAX = 30.0  # after its end, for its log to be copied
+COPY_SECONDS_MAX = 30.0  # after the run's end, for its log to be copied
 INIT_FAILED = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+) failed: (.+)\n")
 INIT_FAILED_STATUSES = (126, 127)
 
@@ -61,7 +61,7 @@ class DockerRuntime:
     def __init__(
         self, engine: DockerEngine, home: Home, node: NodeFacts, settings: ContainerSettings, info: Mapping[str, Any]
     ) -> None:
-        """`info`: what the engine says of itself."""
+        """`info`: the engine's description of itself."""
         self._engine = engine
         self._home = home
         self._node = node
@@ -69,13 +69,13 @@ class DockerRuntime:
         self._found: dict[RunKey, _Container] = {}
         self._inspected: dict[RunKey, Run] = {}  # of running and of drained containers
         self._held: dict[RunKey, Held] = {}  # of running containers
-        self._limits: dict[RunKey, Limits] = {}  # as they were at the last look
+        self._limits: dict[RunKey, Limits] = {}  # at the last look
         self._copies: dict[RunKey, LogCopy | FileCopy] = {}
-        # Of the engine's containers, where we may change what is in there.
+        # The folder of the engine's containers, if we may write to it.
         self._engine_folder = engine_folder(str(info.get("DockerRootDir", ""))) if settings.engine_files else ""
-        self._ended_at: dict[RunKey, float] = {}  # on the loop's clock: since when its log is all that is missing
+        self._ended_at: dict[RunKey, float] = {}  # on the loop's clock: since when only the copy of its log is missing
         self._starting: dict[RunKey, Run] = {}
-        self._over: dict[RunKey, Run] = {}  # ended without a container: never started, or taken from us
+        self._over: dict[RunKey, Run] = {}  # ended without a container: never started, or removed by others
         self._problem = ""
         self._injection = injection_for(info) if settings.gpu_injection == "auto" else settings.gpu_injection
         self._changed = asyncio.Event()
@@ -103,7 +103,7 @@ class DockerRuntime:
 
     @classmethod
     async def open(cls, home: Home, node: NodeFacts, settings: ContainerSettings | None = None) -> "DockerRuntime":
-        """With what runs already. Raises RuntimeUnavailableError where there is no engine."""
+        """Open the runtime and adopt what runs already. Raises RuntimeUnavailableError if there is no engine."""
         engine = await asyncio.to_thread(DockerEngine)
         info: dict[str, Any] = await engine.call(lambda: dict(engine.client.info()))
         runtime = cls(engine, home, node, settings or ContainerSettings(), info)
@@ -128,7 +128,7 @@ class DockerRuntime:
 
     @property
     def reaches_engine_files(self) -> bool:
-        """Then what containers write is copied from there, and does not pile up there."""
+        """Whether the containers' output is copied from the engine's own files, which are then kept small."""
         return bool(self._engine_folder)
 
     async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
@@ -182,7 +182,7 @@ class DockerRuntime:
                 return
             if not self._copied(key):
                 raise RuntimeUnavailableError(f"the output of {key} is not all copied yet: is the disk full?")
-            async with self._looking:  # Else a look that is under way would take it for lost.
+            async with self._looking:  # Otherwise a look in progress would take the run for lost.
                 await self._engine.remove(container.id)
                 self._found.pop(key, None)
                 self._inspected.pop(key, None)
@@ -232,7 +232,7 @@ class DockerRuntime:
     # ── limits ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _prepare_resizing(self) -> None:
-        """What this node can change while containers run, found out once."""
+        """Find out once which limits this node can change while containers run."""
         settings = self._settings
         egress, why = await find_egress(self._engine, settings)
         if egress is None or settings.job_network == HOST_NETWORK:
@@ -246,7 +246,7 @@ class DockerRuntime:
         self._resizing = Resizing(self._engine, self._rates, egress=egress, limits_by=settings.limits_by, safe=safe)
 
     async def _begin_with_egress(self, key: RunKey, rate: int) -> None:
-        """A network namespace is there only once the container runs, so its first bytes may go unlimited."""
+        """Limit egress after the start: there is no network namespace before, so the first bytes may be unlimited."""
         held = self._held.get(key)
         if held is not None and (why := await self._resizing.resize(key, held, Limits(egress=rate))):
             logger.warning("not applied to %s: %s", key, why)
@@ -254,12 +254,12 @@ class DockerRuntime:
             await self._read_limits(key, held)
 
     async def _read_limits(self, key: RunKey, held: Held) -> None:
-        """After a change, the engine is asked again where the files cannot tell."""
+        """Read the limits after a change, from the engine again if the files cannot be read."""
         if not held.groups:
             container = held.id
             with suppress(EngineRefusedError):
                 held = await self._engine.call(lambda: held_of(self._engine.client.inspect_container(container)))
-        if key in self._held:  # Else it ended meanwhile.
+        if key in self._held:  # Otherwise it ended meanwhile.
             self._held[key] = held
             self._limits[key] = self._resizing.limits(key, held)
 
@@ -283,7 +283,7 @@ class DockerRuntime:
             await asyncio.sleep(SWEEP_SECONDS)
 
     async def _look(self) -> None:
-        """What the engine has of ours, and how what ended did."""
+        """List our containers in the engine, and inspect those that ended."""
         async with self._looking:
             before = await self.runs() if not self._problem else []
             found = await self._listed()
@@ -307,7 +307,7 @@ class DockerRuntime:
         return await self._engine.call(lambda: _read_list(client.containers(all=True, filters=filters)))
 
     def _lose(self, key: RunKey) -> None:
-        """Somebody else removed its container."""
+        """The run's container was removed by others."""
         run = self._inspected.pop(key, None) or Run(key=key, state=RunState.RUNNING)
         copy = self._copies.pop(key, None)
         if copy is not None:
@@ -331,7 +331,7 @@ class DockerRuntime:
             begun = read_position(log)
             source = engine_file(self._engine_folder, container.id)
             copy: LogCopy | FileCopy
-            if source is not None and (begun.at or not begun.size):  # What was begun one way is ended that way.
+            if source is not None and (begun.at or not begun.size):  # A copy goes on from the source it began with.
                 copy = FileCopy(source, log, told=told)
             else:
                 copy = LogCopy(self._engine.follower, container.id, log, told=told)
@@ -339,7 +339,7 @@ class DockerRuntime:
             copy.begin()
 
     async def _inspect(self, key: RunKey, container: _Container) -> None:
-        """Once when it runs, once when it ended."""
+        """Inspect a container: once when it runs, once when it ended."""
         run = self._inspected.get(key)
         ended = container.state in ("exited", "dead")
         if container.state == "created" or (run is not None and run.live is not ended):
@@ -347,7 +347,7 @@ class DockerRuntime:
         try:
             outcome, held = await self._engine.call(self._read_inspected, key, container)
         except EngineRefusedError:
-            return  # It goes at this moment; the next look sees it.
+            return  # It is being removed; the next look sees that.
         self._inspected[key] = outcome
         if outcome.live:
             self._held[key] = held
@@ -361,7 +361,7 @@ class DockerRuntime:
         return _outcome(key, container.grace, inspected["State"]), held_of(inspected)
 
     def _run(self, key: RunKey, container: _Container) -> Run | None:
-        """A run has ended once all it wrote is in its log, too."""
+        """The run of a container; it counts as ended only once its output is in its log, too."""
         if container.state == "created":
             return None
         run = self._inspected.get(key) or Run(key=key, state=RunState.STARTING, grace=container.grace)
@@ -373,7 +373,7 @@ class DockerRuntime:
         return Run(key=key, state=RunState.RUNNING, grace=run.grace, started_at=run.started_at)
 
     def _explained(self, run: Run) -> Run:
-        """The engine's init could not start the command: the engine calls that an exit, and the log tells it."""
+        """The run, corrected if the engine's init could not start it: the engine reports an exit, the log why."""
         if run.reason is not EndReason.EXIT or run.exit_code not in INIT_FAILED_STATUSES:
             return run
         found = INIT_FAILED.match(self._home.read_log(run.key, offset=0, limit=4096, known=True, over=True).data)
@@ -385,7 +385,7 @@ class DockerRuntime:
         return replace(run, reason=EndReason.START_FAILED, detail=detail)
 
     def _ended(self, key: RunKey, container: _Container) -> bool:
-        """With all it wrote in its log; on a full disk, that is only waited for so long."""
+        """Whether the run ended and its output is in its log; on a full disk the wait for that is bounded."""
         run = self._inspected.get(key)
         if run is None or run.live:
             return False
@@ -403,7 +403,7 @@ class DockerRuntime:
 
 
 def _read_list(listed: list[dict[str, Any]]) -> dict[RunKey, _Container]:
-    """Raises TypeError for what is no list: an empty answer would mean that every container is gone."""
+    """Parse the list. Raises TypeError if it is no list: an empty answer would mean that every container is gone."""
     if not isinstance(listed, list):
         raise TypeError("not a list of containers")
     found: dict[RunKey, _Container] = {}
@@ -436,5 +436,5 @@ def _outcome(key: RunKey, grace: float, state: Mapping[str, Any]) -> Run:
 
 
 def _seconds(text: str) -> float | None:
-    """The engine's time stamps; the year 1 stands for never."""
+    """Parse the engine's time stamp; the year 1 stands for never."""
     return None if text.startswith("0001") else datetime.fromisoformat(text).timestamp()

@@ -1,18 +1,18 @@
-"""How the owner of a node wants containers made: settings of the executor that the Docker runtime reads."""
+"""The owner's settings for containers: settings of the executor that the Docker runtime reads."""
 
 from msgspec import Struct
 
 
 class ContainerSettings(Struct, frozen=True, kw_only=True):
     cluster: str = "weft"  # containers of another cluster on the same engine are not this node's
-    job_network: str = ""  # "": one for each gang; "host"; or the name of one that all jobs join
+    job_network: str = ""  # "": one network for each gang; "host"; or the name of a network that all jobs join
     gpu_injection: str = "auto"  # cdi, nvidia, devices, or auto
     job_user: str = ""  # "": the image's own
-    pids_max: int = 8192  # processes and threads of one run; as processes: where control groups allow it
+    pids_max: int = 8192  # processes and threads of one run; in the process runtime: if control groups allow it
     pull: bool = True
     pull_seconds_max: float = 900.0
-    images_kept_days: float = 30.0  # after a job used it last, of an image that this node fetched; 0: for ever
-    engine_files: bool = True  # copy output from the engine's own files, where they can be reached, and shorten them
+    images_kept_days: float = 30.0  # after its last use by a job, of an image that this node fetched; 0: for ever
+    engine_files: bool = True  # copy output from the engine's own files, if they can be reached, and shorten them
     limits_by: str = "auto"  # how limits change: engine (its update), files (of the control groups), or auto
     egress_by: str = "auto"  # direct, helper, off, or auto: the first of them that works
     egress_image: str = ""  # of the helper, with Python; "": the executor's own

@@ -1,12 +1,12 @@
-"""Limits what a network namespace sends, with the kernel's token bucket filter (tbf), spoken to over rtnetlink.
+"""Limits the egress of a network namespace with the kernel's token bucket filter (tbf), over rtnetlink.
 
-It needs nothing but Python, neither `tc` nor `nsenter`, so that its text can also be run in any image that has Python:
+It needs only Python, neither `tc` nor `nsenter`, so that its text can also be run in any image that has Python:
 
     python3 -I -c TEXT 1250000        in the namespace it is in: 1.25 MB/s on every interface that is up, but loopback
     python3 -I -c TEXT -1             no limit
     python3 -I -c TEXT 1250000 probe  on its loopback only: can it be done here?
 
-It prints nothing, or why not, and then ends with 1. linux/pkt_sched.h, linux/rtnetlink.h; needs CAP_NET_ADMIN there.
+It prints nothing, or the error, and then exits with 1. linux/pkt_sched.h, linux/rtnetlink.h; needs CAP_NET_ADMIN there.
 """
 
 import errno
@@ -22,19 +22,19 @@ ERROR, DONE = 2, 3
 ROOT = 0xFFFFFFFF
 KIND, OPTIONS = 1, 2  # of a qdisc
 PARMS, RATE64, BURST = 1, 4, 6  # of tbf
-GSO_MAX_SIZE = 41  # of a link: the largest packet that TCP hands over at once
+GSO_MAX_SIZE = 41  # of a link: the largest packet that TCP passes to it at once
 IS_UP, IS_LOOPBACK = 0x1, 0x8
 ETHERNET = 1
-BURST_PART = 0.05  # of a second's bytes at once: a busy host comes to it late, and what overflows is lost
+BURST_PART = 0.05  # of a second's bytes in one burst: a busy host serves it late, and bytes that overflow are lost
 QUEUE_PART = 0.1
-QUEUE_PACKETS_MIN = 4  # of the largest: a queue that drops a part of each makes TCP crawl
+QUEUE_PACKETS_MIN = 4  # of the largest packets: a queue that drops a part of each makes TCP crawl
 GSO_BYTES = 1 << 16
 ANSWER_SECONDS_MAX = 5.0
 U32_MAX = 0xFFFFFFFF
 
 
 def limit(rate: int, *, probe: bool = False) -> None:
-    """Let this thread's network namespace send `rate` bytes per second; below 0: as much as it can. Raises OSError."""
+    """Limit this thread's network namespace to `rate` bytes per second; below 0: no limit. Raises OSError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
         kernel.settimeout(ANSWER_SECONDS_MAX)
         for index, flags, largest in links(kernel):
@@ -46,7 +46,7 @@ def limit(rate: int, *, probe: bool = False) -> None:
 
 
 def rates() -> dict[int, int]:
-    """Index of a link → bytes per second, where tbf limits it in this thread's network namespace."""
+    """Index of a link → bytes per second, of the links that tbf limits in this thread's network namespace."""
     found = {}
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
         kernel.settimeout(ANSWER_SECONDS_MAX)
@@ -69,7 +69,7 @@ def links(kernel: socket.socket) -> Iterator[tuple[int, int, int]]:
 
 
 def _bucket(rate: int, largest: int) -> bytes:
-    """The attributes of a tbf. What finds its queue full is dropped, as on a slow link.
+    """The attributes of a tbf. A packet that finds the queue full is dropped, as on a slow link.
 
     Its bucket holds the largest packet with the headers of all its parts, however low the rate: a packet that was
     queued while the bucket was larger, and no longer fits into it, would stay at the head of the queue for ever.
@@ -88,7 +88,7 @@ def _unlimit(kernel: socket.socket, index: int) -> None:
     try:
         _ask(kernel, DELQDISC, ACK, _traffic(index))
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.EINVAL):  # There is none.
+        if error.errno not in (errno.ENOENT, errno.EINVAL):  # The link has none.
             raise
 
 
@@ -110,7 +110,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _ask(kernel: socket.socket, kind: int, flags: int, body: bytes) -> list[bytes]:
-    """The bodies of the answer. Raises OSError as the kernel says."""
+    """Send a request; returns the bodies of the answer. Raises OSError with the kernel's error."""
     kernel.send(struct.pack("=IHHII", 16 + len(body), kind, REQUEST | flags, 1, 0) + body)
     bodies: list[bytes] = []
     while True:
@@ -132,7 +132,7 @@ def main(arguments: list[str]) -> int:
     try:
         limit(int(arguments[0]), probe="probe" in arguments[1:])
     except OSError as error:
-        print(error.strerror or error)  # noqa: T201 - to whoever started it
+        print(error.strerror or error)  # noqa: T201 - for the process that started it
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""Makes the container of a run and starts it, or adopts the one that is there."""
+"""Creates and starts the container of a run, or adopts an existing one."""
 
 import logging
 import os
@@ -51,7 +51,7 @@ class Starter:
         self._log = LOG_BY_FILE if log_by_file else LOG_BY_ASKING
 
     async def start(self, order: StartRun, key: RunKey, permitted: Callable[[], bool]) -> None:
-        """Raises Refusal, RuntimeUnavailableError."""
+        """Start the run. Raises Refusal, RuntimeUnavailableError."""
         self._make_folders(key)
         joined = await self._networks.join(order, key)
         arguments = container_arguments(
@@ -75,20 +75,20 @@ class Starter:
                 await self._engine.remove(made)
                 kept.forget(self._home, key)
         except EngineRefusedError as error:
-            if "no such container" in str(error).lower():  # The guard removed it: we were late.
+            if "no such container" in str(error).lower():  # The guard removed it meanwhile.
                 raise RuntimeUnavailableError(f"{key}: {error}") from error
             await self._engine.remove(made)
             raise _refused(str(error), order) from error
 
     def _begin(self, container: str, permitted: Callable[[], bool]) -> bool:
-        """In the very thread that starts it: there may have been a long queue for one, or a long stop of us all."""
+        """Start it if permitted, asked in this very thread: the wait for a thread, or a suspension, may take long."""
         if permitted():
             self._engine.client.start(container)
             return True
         return False
 
     async def _create(self, arguments: Mapping[str, Any], key: RunKey, permitted: Callable[[], bool]) -> str | None:
-        """The new container's id; None where the run is there already, or may not start any more. Raises Refusal."""
+        """Create a container; returns its id, or None if the run exists or may not start any more. Raises Refusal."""
         for pulled in (False, True):
             if not permitted():
                 return None
@@ -108,11 +108,11 @@ class Starter:
         return cast(str, self._engine.client.create_container(**arguments)["Id"])
 
     async def _replace_half_made(self, key: RunKey, why: str) -> str | None:
-        """The name is taken: by this very run (None: leave it alone), by half a start (its id), or by a stranger."""
+        """The name is taken: by this run (None: leave it alone), by an unfinished start (its id), or by a stranger."""
         try:
             container, state, own = await self._engine.call(self._inspected, key)
         except MissingError as error:
-            raise RuntimeUnavailableError(f"{key}: {why}") from error  # Gone meanwhile: the next try makes it.
+            raise RuntimeUnavailableError(f"{key}: {why}") from error  # Gone meanwhile: the next try creates it.
         if key_of(own) != key or own.get("weft.node") != self._node.node_id:
             raise Refusal(f"the container name {container_name(key)} is taken by something else")
         return container if state == "created" else None
@@ -132,7 +132,7 @@ class Starter:
         await self._images.fetched(image)
 
     def _make_folders(self, key: RunKey) -> None:
-        """Whatever user the container runs as may write here; nobody else passes the folders above."""
+        """Create the run's folders, writable for every user of a container; the folders above keep other users out."""
         try:
             make_folder(self._node.checkpoints, key.job_id, mode=OF_ANY_USER)
             os.makedirs(self._home.run(key), exist_ok=True)
@@ -142,7 +142,7 @@ class Starter:
 
 
 def keep(home: Home, key: RunKey, container: str, grace: float) -> None:
-    """Which container the run is: for the guard, before it starts. Raises RuntimeUnavailableError."""
+    """Store the run's container for the guard, before it starts. Raises RuntimeUnavailableError."""
     try:
         kept.keep(home, kept.GuardedContainer(key=key, container=container, grace=grace))
     except OSError as error:
@@ -150,7 +150,7 @@ def keep(home: Home, key: RunKey, container: str, grace: float) -> None:
 
 
 def _refused(why: str, order: StartRun) -> Refusal:
-    """The engine's words, made short where the cause is common."""
+    """A Refusal with the engine's error, shortened for common causes."""
     if "executable file not found" in why or ("no such file or directory" in why and "exec" in why):
         program = order.command[0] if order.command else "the command of the image"
         return Refusal(f"command not found: {program}")

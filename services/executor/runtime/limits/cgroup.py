@@ -1,10 +1,10 @@
-"""Holds a run to its CPU and memory by control groups, where this host lets us make some.
+"""Holds a run to its CPU and memory by control groups, if this host lets us create them.
 
 Version 1: `<root>/cpu/weft/<owner>/<run>` and `<root>/memory/weft/<owner>/<run>`, if the folders are writable.
-In both versions the number of a run's processes is bounded too, where the controller `pids` is to be had.
+In both versions the number of a run's processes is bounded, too, if the controller `pids` is available.
 Version 2: `weft/<owner>/<run>` below our own group, if it was delegated to us with the cpu and memory controllers; we
-then move into `weft-executor` beside it, because a group with processes may not hand out controllers.
-Neither: `NoCgroups`, and the node says what it does not enforce. A run's groups are `{controller: folder}`.
+then move into `weft-executor` beside it, because a group with processes may not delegate controllers.
+Neither: `NoCgroups`, and the node reports what it does not enforce. A run's groups are `{controller: folder}`.
 """
 
 import os
@@ -29,19 +29,19 @@ class Cgroups(Protocol):
         """The groups of a new run. Raises OSError."""
 
     def limit(self, groups: Groups, limits: Limits) -> str:
-        """Change the limits. Empty, or what of it stays as it was, and why: such as less memory than is in use."""
+        """Change the limits. Empty, or which limits stay as they were, and why: such as less memory than is in use."""
 
     def limits(self, groups: Groups) -> Limits:
-        """What is in force."""
+        """The limits in force."""
 
     def oom_killed(self, groups: Groups) -> bool:
-        """Did the kernel kill something in there for memory?"""
+        """Whether the kernel killed a process of the groups for memory."""
 
     def kill(self, groups: Groups) -> None:
-        """SIGKILL to everything inside."""
+        """SIGKILL every process inside."""
 
     def names(self) -> dict[str, dict[str, str]]:
-        """All groups there are of this owner, by the name of their run."""
+        """All groups of this owner, by the name of their run."""
 
     def close(self) -> None:
         """Remove the owner's folders, unless there are runs in them."""
@@ -50,7 +50,7 @@ class Cgroups(Protocol):
 def find_cgroups(
     owner: str, *, root: Path = Path("/sys/fs/cgroup"), own: str | None = None, pids_max: int = PIDS_MAX
 ) -> Cgroups:
-    """What this host allows. Nobody else on it may be the same `owner`. `own` is the text of /proc/self/cgroup.
+    """The groups that this host allows. `owner` must be unique on the host. `own` is the text of /proc/self/cgroup.
 
     `pids_max`: how many processes and threads a run may have.
     """
@@ -191,18 +191,18 @@ class CgroupsV2:
 
 
 def _bound_pids(group: str | None, pids_max: int) -> None:
-    """Raises OSError. Nothing where this kernel, or who delegated the group to us, does not offer it."""
+    """Bound the number of processes, if the kernel and the delegated group offer that. Raises OSError."""
     if group is not None and os.path.exists(f"{group}/pids.max"):
         put(group, "pids.max", pids_max)
 
 
 def kill(groups: Groups) -> None:
-    """SIGKILL to everything inside, whichever version they are of."""
+    """SIGKILL every process inside, in either version."""
     if "unified" in groups:
         with suppress(OSError):
             put(groups["unified"], "cgroup.kill", 1)
     elif "memory" in groups:
-        for _ in range(KILL_ROUNDS_MAX):  # What forks meanwhile is in the next list.
+        for _ in range(KILL_ROUNDS_MAX):  # A process forked meanwhile is in the next list.
             pids = get(groups["memory"], "cgroup.procs").split()
             if not pids:
                 return
@@ -213,12 +213,12 @@ def kill(groups: Groups) -> None:
 
 
 def occupied(groups: Groups) -> bool:
-    """Is any process inside?"""
+    """Whether any process is inside."""
     return any(get(group, "cgroup.procs").strip() for group in groups.values())
 
 
 def remove(groups: Groups) -> bool:
-    """False while something is still dying in there: try again."""
+    """Remove the groups. False while a process inside is still dying: try again."""
     gone = True
     for group in groups.values():
         try:

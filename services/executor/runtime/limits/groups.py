@@ -1,4 +1,4 @@
-"""The limits in the files of control groups, of both versions: read, and changed without asking any engine.
+"""Reads and changes limits in the files of control groups, of both versions, without a container engine.
 
 A run's groups are `{controller: folder}`: `cpu` and `memory` in version 1, `unified` in version 2.
 """
@@ -17,7 +17,7 @@ from services.executor.regular import READ
 from services.executor.runs import Limits
 from services.executor.thinking.rounding import CPU_STEPS, quota
 
-SHRINK_TENTHS = 11  # memory is not made less than this many tenths of what is in use
+SHRINK_TENTHS = 11  # the memory limit is not set below this many tenths of the memory in use
 MEMORY_WITHOUT_END = 1 << 63
 BYTES_MAX = 16 << 20  # of one file, such as the pids in a group
 ABSENT = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
@@ -26,9 +26,9 @@ Groups = Mapping[str, str]
 
 
 def find_groups(pid: int, name: str, *, root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> Groups:
-    """The groups of a process in which `name` is a part of the path: those of a container, by its id.
+    """The groups of a process with `name` in the path: those of a container, by its id.
 
-    Empty where they are out of reach, and where the process has ended and its number is another's.
+    Empty if they are out of reach, or if the process has ended and its pid is reused.
     """
     try:
         lines = (proc / str(pid) / "cgroup").read_text().splitlines()
@@ -52,26 +52,26 @@ def find_groups(pid: int, name: str, *, root: Path = Path("/sys/fs/cgroup"), pro
 
 
 def read_limits(groups: Groups) -> Limits:
-    """What is in force; None for what cannot be read."""
+    """The limits in force; None for a limit that cannot be read."""
     text = _reader(groups)
     limit = text("memory", "memory.limit_in_bytes") or text(UNIFIED, "memory.max") or ""
     return Limits(cpus=cpus_limit(text), memory=MEMORY_WITHOUT_END if limit.strip() == "max" else number(limit))
 
 
 def working_set(groups: Groups) -> int | None:
-    """Memory that cannot just be dropped, in bytes: without the page cache that nobody used for long."""
+    """Memory that cannot just be dropped, in bytes: without the inactive page cache."""
     return memory_use(_reader(groups))[0].used
 
 
 def too_tight(used: int | None, memory: int) -> str:
-    """Why what is in use does not go into so much memory; empty where it does, or where that is not known."""
+    """Why the memory in use does not fit into `memory`; empty if it fits or is unknown."""
     if used is None or used * SHRINK_TENTHS <= memory * 10:
         return ""
     return f"memory {memory}: it uses {used} bytes now, and needs {SHRINK_TENTHS / 10:g} times that"
 
 
 def change(groups: Groups, limits: Limits) -> str:
-    """Empty, or what of it stays as it was, and why. CPU and memory do not depend on one another."""
+    """Change limits. Empty, or which limits stay as they were, and why. CPU and memory are independent."""
     if not groups:
         return "its control groups are out of reach"
     reasons = []
@@ -86,7 +86,7 @@ def change(groups: Groups, limits: Limits) -> str:
 
 
 def write(groups: Groups, limits: Limits) -> None:
-    """Raises OSError. Memory and swap go together: a run has no swap beyond its memory."""
+    """Write limits. Raises OSError. Memory and swap go together: a run has no swap beyond its memory."""
     if "unified" in groups:
         _write_v2(groups["unified"], limits)
         return
@@ -94,7 +94,7 @@ def write(groups: Groups, limits: Limits) -> None:
         put(groups["cpu"], "cpu.cfs_period_us", CPU_STEPS)
         put(groups["cpu"], "cpu.cfs_quota_us", quota(limits.cpus))
     if limits.memory is not None:
-        # The limit with swap may never be the lower of the two; it is absent where the kernel does not count swap.
+        # The limit with swap may never be lower than that without; it is absent if the kernel does not count swap.
         has = number(get(groups["memory"], "memory.limit_in_bytes"))
         names = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
         for name in names if has is None or limits.memory <= has else reversed(names):
@@ -122,7 +122,7 @@ def _written(groups: Groups, limits: Limits, what: str) -> str:
 
 
 def put(group: str, name: str, value: str | int) -> None:
-    """Raises OSError. What a job put in the place of a control group is neither waited for nor followed."""
+    """Write one value. Raises OSError. A pipe or link that a job put in place of a group does not block it."""
     fd = os.open(f"{group}/{name}", os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         os.write(fd, str(value).encode())
@@ -131,7 +131,7 @@ def put(group: str, name: str, value: str | int) -> None:
 
 
 def get(group: str, name: str) -> str:
-    """Empty where there is none, or no longer, or where it is no file of a control group. Raises OSError."""
+    """The text of a group's file. Empty if it is missing, gone, or no file of a control group. Raises OSError."""
     try:
         fd = os.open(f"{group}/{name}", READ)
     except OSError as error:
@@ -157,7 +157,7 @@ def counter(group: str | None, name: str, field: str) -> int:
 
 
 def _reader(groups: Groups) -> Text:
-    """How `libs.cgroups` reads these groups."""
+    """The function with which `libs.cgroups` reads these groups."""
 
     def text(controller: str, name: str) -> str | None:
         group = groups.get(controller or "unified")

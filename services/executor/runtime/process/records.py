@@ -1,20 +1,20 @@
-"""What the process runtime keeps of a run on disk, so that the executor may die at any instant.
+"""The process runtime's records of a run on disk, so that the executor may die at any instant.
 
-The order of writing is the argument that a run is neither lost nor started twice:
+The order of writing ensures that a run is neither lost nor started twice:
 
 1. the folder, and `run.json` (with pid 0) — the intent;
-2. `pid`, locked (flock) by the executor, and that very lock is inherited by the shim that it spawns;
+2. `pid`, locked (flock) by the executor; the shim that it spawns inherits this lock;
 3. the shim writes its pid into `pid` before it starts the command, and `exit` after the command ended.
 
 So, for a folder found after a restart: `pid` locked → it runs, adopt it. Unlocked and empty → the command was never
 started, forget the folder. Unlocked with a pid → it ran; its status is in `exit`, or it was killed with its shim.
 A second start would have to take the lock, which it cannot while the first one lives.
 
-`run.json` is for others too: telemetry reads `job_id`, `epoch`, `rank`, `pid` (the shim, leader of the run's session
+Telemetry reads `run.json`, too: `job_id`, `epoch`, `rank`, `pid` (the shim, leader of the run's session
 and process group) and `cgroups` (controller → folder; empty where there are none).
 
-A job can write to this folder. So a record counts only in the folder of its own run, a status only from 0 to 255, a pid
-only where that process holds the lock; anything else counts as not written. No odd file is waited for or followed.
+A job can write to this folder. So a record counts only in the folder of its own run, a status only from 0 to 255, and
+a pid only if that process holds the lock; anything else counts as not written. No pipe is waited for, no link followed.
 """
 
 import fcntl
@@ -52,7 +52,7 @@ class RunRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Status(Struct, frozen=True):
-    """What the shim wrote when the command ended."""
+    """The exit status that the shim wrote when the command ended."""
 
     exit_code: int
     ended_at: float
@@ -77,7 +77,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def reserve(folder: str, lock_fd: int) -> None:
-    """Room for what the shim will write, which must not fail on a disk that is full by then. Raises OSError."""
+    """Reserve space for the shim's files, so that its writes do not fail on a full disk. Raises OSError."""
     os.pwrite(lock_fd, BLANK, 0)
     with open(f"{folder}/exit", "wb", opener=_private) as file:
         file.write(BLANK)
@@ -94,7 +94,7 @@ def read(folder: str) -> RunRecord | None:
 
 
 def lock(folder: str) -> int | None:
-    """The run's lock as an open file, or None while somebody holds it. Whoever inherits it holds it. Raises OSError."""
+    """The run's lock as an open file, or None while it is held. A process that inherits it holds it. Raises OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     fd = os.open(f"{folder}/pid", flags, 0o600)
     try:
@@ -106,7 +106,7 @@ def lock(folder: str) -> int | None:
 
 
 def locked(folder: str) -> bool:
-    """False too where the file cannot be opened: then nobody is known to hold it."""
+    """Whether the lock is held; False also if the file cannot be opened: then no holder is known."""
     try:
         fd = lock(folder)
     except OSError:
@@ -118,10 +118,10 @@ def locked(folder: str) -> bool:
 
 
 def holds(pid: int, path: str) -> bool:
-    """Does this process have this very file open, whose lock it holds? Then the number is still its own. Linux only."""
+    """Whether this process has this very file, and so its lock, open: then the pid was not reused. Linux only."""
     with suppress(OSError):
         sought = os.stat(path)
-        for fd in os.listdir(f"/proc/{pid}/fd"):  # A shell moves what it holds from one number to another.
+        for fd in os.listdir(f"/proc/{pid}/fd"):  # A shell moves its files from one descriptor to another.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), sought):
                     return True
@@ -133,19 +133,19 @@ def leader(folder: str) -> int | None:
     pid = shim_pid(folder)
     if pid is None:
         return None
-    if not os.path.isdir("/proc/self/fd"):  # Elsewhere than on Linux.
+    if not os.path.isdir("/proc/self/fd"):  # Not on Linux.
         return pid if locked(folder) else None
     return pid if holds(pid, f"{folder}/pid") else None
 
 
 def shim_pid(folder: str) -> int | None:
-    """The pid that the shim wrote, and when it did; None if it never got so far."""
+    """The pid that the shim wrote; None if it has not written one."""
     found = read_small(f"{folder}/pid", bytes_max=len(BLANK))
     return None if found is None else _number(found.data, PID_MIN, PID_MAX)
 
 
 def started_at(folder: str) -> float | None:
-    """When the shim wrote its pid, and not in the future."""
+    """When the shim wrote its pid, at most the current time."""
     try:
         return min(os.lstat(f"{folder}/pid").st_mtime, time.time())
     except OSError:
@@ -153,14 +153,14 @@ def started_at(folder: str) -> float | None:
 
 
 def exit_status(folder: str) -> Status | None:
-    """Read it only when the shim is gone: then it is whole, or it was never written."""
+    """The status. Read it only when the shim is gone: then it is complete, or was never written."""
     found = read_small(f"{folder}/exit", bytes_max=len(BLANK))
     exit_code = None if found is None else _number(found.data, 0, STATUS_MAX)
     return None if found is None or exit_code is None else Status(exit_code, min(found.written_at, time.time()))
 
 
 def _number(text: bytes, least: int, most: int) -> int | None:
-    """What the shim wrote over BLANK; None for half a line, and for what only the job itself may have put there."""
+    """The number that the shim wrote over BLANK; None for half a line, and for text that only the job can write."""
     line, end, _ = text.partition(b"\n")
     number = int(line) if end and line.isdigit() else -1
     return number if least <= number <= most else None

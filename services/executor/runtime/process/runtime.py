@@ -1,11 +1,11 @@
 """Runs jobs as plain processes of this host: for a laptop, a demo, a test, or a node without containers.
 
 Each run is a session of its own under a small shell (see shim.py) and is on disk before it exists (see records.py), so
-the executor may be killed at any instant. What a process cannot have is refused, never ignored in silence:
+the executor may be killed at any instant. Requests that a process cannot fulfil are refused or reported:
 
 - an image: refused, unless the node is set to ignore images and there is a command;
 - a volume: allowed only where its target is its source, because nothing is mounted;
-- shm, read_only, egress, and GPUs beyond CUDA_VISIBLE_DEVICES are not enforced, and the node says so.
+- shm, read_only, egress, and GPUs beyond CUDA_VISIBLE_DEVICES are not enforced, and the node reports that.
 
 A job runs as the executor's own user, in its checkpoint folder unless it names a workdir.
 """
@@ -39,7 +39,7 @@ from services.executor.thinking.rounding import fault
 
 logger = logging.getLogger(__name__)
 
-INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")  # all that a job sees of the executor's own environment
+INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")  # the only variables that a job inherits from the executor
 ADOPT_SECONDS_MAX = 5.0
 POLL_SECONDS = 0.05
 
@@ -50,7 +50,7 @@ class _Live:
     def __init__(self, record: records.RunRecord, run: Run, *, child: bool) -> None:
         self.record = record
         self.run = run
-        self.child = child  # ours to reap
+        self.child = child  # a child of this process, to be reaped
         self.pidfd: int | None = None
 
 
@@ -75,7 +75,7 @@ class ProcessRuntime:
         self._before = before
         self._live: dict[RunKey, _Live] = {}
         self._ended: dict[RunKey, Run] = {}
-        self._unwatched: set[RunKey] = set()  # live, without a pidfd: looked at every POLL_SECONDS
+        self._unwatched: set[RunKey] = set()  # live, without a pidfd: polled every POLL_SECONDS
         self._changed = asyncio.Event()
         self._polling: asyncio.Task[None] | None = None
         self._sweeper = Sweeper(self._cgroups, str(home.runs))
@@ -95,10 +95,10 @@ class ProcessRuntime:
         ignore_images: bool = False,
         before: Callable[[], float | None] = lambda: None,
     ) -> "ProcessRuntime":
-        """With everything adopted that an earlier executor left.
+        """Open the runtime and adopt all runs of an earlier executor.
 
-        `before` says until when, on the clock that counts from boot, a run may begin that is started now; the run's
-        own shell heeds it.
+        `before` returns until when, on the clock that counts from boot, a run that is started now may begin; the run's
+        own shell enforces it.
         """
         runtime = cls(home, node, inherited=inherited, cgroups=cgroups, ignore_images=ignore_images, before=before)
         await runtime._adopt()
@@ -131,7 +131,7 @@ class ProcessRuntime:
         if live is None:
             return
         with suppress(ProcessLookupError, PermissionError):
-            # The shim lives or is ours to reap, so its number is still that of its group.
+            # The shim lives or is not reaped yet, so its pid is still that of its group.
             os.killpg(live.record.pid, signal.SIGKILL if kill else signal.SIGTERM)
         if kill:
             self._cgroups.kill(live.record.cgroups)
@@ -157,7 +157,7 @@ class ProcessRuntime:
         before = live.record
         self._read_limits(live)
         if live.record is not before:
-            with suppress(OSError):  # For its words should it run out of it, after a restart too.
+            with suppress(OSError):  # For the message if the run exceeds it, also after a restart.
                 records.write(self._home.run(key), live.record)
         self._changed.set()
         return "; ".join(why for why in reasons if why)
@@ -184,7 +184,7 @@ class ProcessRuntime:
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _prepare(self, order: StartRun, key: RunKey) -> tuple[tuple[str, ...], dict[str, str], str]:
-        """The command with its program's whole path, its environment, and where it runs. Raises Refusal."""
+        """The command with its program's whole path, its environment, and its working directory. Raises Refusal."""
         if order.image and not (self._ignore_images and order.command):
             raise Refusal(f"this node runs jobs as processes and cannot use the image {order.image}")
         if not order.command:
@@ -224,7 +224,7 @@ class ProcessRuntime:
         workdir: str,
         before: float | None,
     ) -> None:
-        """See records.py for why in this order. Raises OSError."""
+        """Spawn the shim; records.py explains the order. Raises OSError."""
         folder = self._home.run(key)
         make_folder(self._node.checkpoints, order.job_id, mode=OWN)
         with suppress(FileExistsError):
@@ -254,16 +254,16 @@ class ProcessRuntime:
         record = replace(record, pid=pid)
         run = Run(key=key, state=RunState.RUNNING, grace=order.grace, started_at=time.time())
         self._watch(_Live(record, run, child=True))
-        with suppress(OSError):  # On a disk that is full by now: it runs, and is found without this.
+        with suppress(OSError):  # On a full disk the run goes on, and is found without this record.
             records.write(folder, record)
 
     def _fail(self, key: RunKey, detail: str, reason: EndReason = EndReason.START_FAILED) -> None:
-        """Kept in memory only: after a restart the same order fails the same way again, or can be carried out."""
+        """Note a failed start, in memory only: after a restart the order is tried again."""
         now = time.time()
         self._end(Run(key=key, state=RunState.EXITED, ended_at=now, reason=reason, detail=detail))
 
     def _read_limits(self, live: _Live) -> None:
-        """As its groups have them."""
+        """Read the run's limits from its groups."""
         limits = self._cgroups.limits(live.record.cgroups)
         live.run = replace(live.run, limits=limits)
         if limits.memory is not None and limits.memory != live.record.memory:
@@ -272,7 +272,7 @@ class ProcessRuntime:
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _watch(self, live: _Live) -> None:
-        """Hear of its end by a pidfd, or by looking where there is none to be had."""
+        """Watch for the run's end by a pidfd, or by polling if there is no pidfd."""
         self._live[live.run.key] = live
         self._read_limits(live)
         try:
@@ -303,17 +303,17 @@ class ProcessRuntime:
                     self._over(key)
 
     def _over(self, key: RunKey) -> None:
-        """Its shim has ended: end what it left, reap it, and say how it ended."""
+        """The run's shim has ended: kill its remaining processes, reap it, and note its outcome."""
         live = self._live.pop(key)
         self._unwatch(live)
         status: int | None = None
         if live.child:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(live.record.pid, signal.SIGKILL)  # before it is reaped, while its number is surely its own
+                os.killpg(live.record.pid, signal.SIGKILL)  # before it is reaped, while its pid cannot be reused
             with suppress(ChildProcessError):
                 status = os.waitstatus_to_exitcode(os.waitpid(live.record.pid, 0)[1])
         folder = self._home.run(key)
-        if status == TOO_LATE_STATUS and records.shim_pid(folder) is None:  # It never ran: nothing to tell of.
+        if status == TOO_LATE_STATUS and records.shim_pid(folder) is None:  # It never ran: nothing to report.
             logger.warning("%s did not begin: its leave to start had run out", key)
             self._discards.take(folder)
             self._sweeper.drop(live.record.cgroups)
@@ -325,7 +325,7 @@ class ProcessRuntime:
             self._sweeper.find_strays(key)
 
     def _outcome(self, record: records.RunRecord, run: Run, status: int | None) -> Run:
-        """How it ended: as the shim wrote it, else as the kernel told us, else nobody knows."""
+        """The run's end: as the shim wrote it, else by the status from the kernel, else unknown."""
         folder = self._home.run(record.key)
         written = records.exit_status(folder)
         reason, detail, exit_code = EndReason.EXIT, "", None
@@ -366,7 +366,7 @@ class ProcessRuntime:
             folder = f"{self._home.runs}/{name}"
             record = records.read(folder)
             if record is not None:
-                # What its own record says of them the job may have written.
+                # The job may have overwritten the groups in its record.
                 record = replace(record, cgroups=every_group.get(name, {}))
             if record is None or not await self._adopt_one(record, folder, deadline):
                 self._forget_unknown(name)
@@ -379,14 +379,14 @@ class ProcessRuntime:
         self._discards.sweep()
 
     def _forget_unknown(self, name: str) -> None:
-        """A folder that is no run's, or of a run that never began, or whose record its job has spoilt."""
+        """Remove a folder of no run, of a run that never started, or with a record that its job has spoilt."""
         key = RunKey.parse(name)
         if key is not None:
             self._sweeper.find_strays(key)
         self._discards.take(f"{self._home.runs}/{name}")
 
     async def _adopt_one(self, record: records.RunRecord, folder: str, deadline: float) -> bool:
-        """False: it never started, so there is nothing to remember."""
+        """Adopt one run. False: it never started, so there is nothing to adopt."""
         while records.locked(folder):
             if (pid := records.leader(folder)) is not None:
                 self._adopt_live(replace(record, pid=pid), folder)
@@ -406,14 +406,14 @@ class ProcessRuntime:
     def _adopt_live(self, record: records.RunRecord, folder: str) -> None:
         run = Run(key=record.key, state=RunState.RUNNING, grace=record.grace, started_at=records.started_at(folder))
         self._watch(_Live(record, run, child=_is_child(record.pid)))
-        if not records.locked(folder):  # Else the number that is watched was the shim's all along.
+        if not records.locked(folder):  # If it is locked, the watched pid was the shim's all along.
             self._over(record.key)
             return
         with suppress(OSError):
             records.write(folder, record)
 
     async def _end_unknown(self, record: records.RunRecord) -> None:
-        """Its lock is held, and no shim says so: its job has spoilt the file, or it hangs. Nobody could watch it."""
+        """End a run that cannot be watched: its lock is held, but its job has spoilt the pid file, or it hangs."""
         key = record.key
         logger.warning("%s was started and does not come up: what there is of it is killed", key)
         self._cgroups.kill(record.cgroups)

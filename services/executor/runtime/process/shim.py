@@ -1,4 +1,4 @@
-"""Starts one command under a small shell that outlives it and writes down how it ended."""
+"""Starts one command under a small shell that outlives it and writes its exit status to a file."""
 
 import os
 import shutil
@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 LOCK_FD = 9
 CGROUP_REFUSED_STATUS = 125
 TOO_LATE_STATUS = 124
-UPTIME = "/proc/uptime"  # of the very clock that the fence is counted on, in seconds
+UPTIME = "/proc/uptime"  # seconds on the same clock as the fence
 
-# It runs in the job's environment, so it sets no variable that a user would; it needs no program but `sh` itself.
-# Signals go to the whole group: the shell catches them (`:`), waits on, and the command has them at their default.
-# $1 the run's folder, $2 the working directory, $3 when it is too late to begin (0: never), $4 how many cgroups follow;
-# then the cgroups, then the command. Who spawned it may have been stopped for long between the leave and the spawn.
+# The shim runs in the job's environment, so it sets no variable that a user would; it needs no program but `sh`.
+# Signals go to the whole group: the shell catches them (`:`) and waits on; the command has their defaults.
+# $1 the run's folder, $2 the working directory, $3 when it is too late to begin (0: never), $4 the number of cgroups;
+# then the cgroups, then the command. $3 is for an executor that was suspended between its permission and the spawn.
 _SHIM = f"""
 trap : HUP INT QUIT USR1 USR2 ALRM TERM
 __weft_run=$1 __weft_dir=$2 __weft_late=$3 __weft_left=$4
@@ -41,7 +41,7 @@ _CAUGHT = (
     signal.SIGUSR2,
     signal.SIGALRM,
     signal.SIGTERM,
-    signal.SIGPIPE,  # Python ignores these two, and what is ignored would stay so in the job
+    signal.SIGPIPE,  # Python ignores these two, and the job would inherit that
     signal.SIGXFSZ,
 )
 
@@ -57,10 +57,10 @@ def spawn(
     cgroups: Sequence[str],
     before: float | None = None,
 ) -> int:
-    """The shim's pid, which is also its session and process group. It holds the lock of `lock_fd` as long as it lives.
+    """Spawn the shim; returns its pid, also its session and group. It holds the lock of `lock_fd` while it lives.
 
-    stdout and stderr go straight into `log`: no byte passes through the executor. `before`, on the clock that counts
-    from boot: from then on the command is not begun, and the shim ends with TOO_LATE_STATUS and without a pid.
+    stdout and stderr go straight into `log`: no byte passes through the executor. From `before` on, on the clock that
+    counts from boot, the command is not started, and the shim ends with TOO_LATE_STATUS and without writing a pid.
     """
     late = max(1, int(before)) if before is not None and os.path.exists(UPTIME) else 0
     appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -81,7 +81,7 @@ def spawn(
 
 
 def find_command(name: str, *, path: str, workdir: str) -> str | None:
-    """Where `name` is, as the shell would find it from `workdir`; None if nowhere."""
+    """The path of `name`, as the shell would find it from `workdir`; None if there is none."""
     if "/" in name:
         found = os.path.join(workdir, name)
         return found if os.path.isfile(found) and os.access(found, os.X_OK) else None

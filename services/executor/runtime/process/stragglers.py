@@ -1,6 +1,6 @@
-"""Finds what a run left behind outside its process group, by the WEFT_PROGRESS in its environment.
+"""Finds processes that a run left outside its process group, by the WEFT_PROGRESS in their environment.
 
-Only where there are no cgroups is this how such processes are found; one that also changed its environment is not.
+It is needed only without cgroups, and does not find a process that has changed its environment as well.
 """
 
 import os
@@ -12,7 +12,7 @@ from services.executor.runs import RunKey
 
 
 def kill_stragglers(runs_folder: str, ended: Callable[[RunKey], bool]) -> int:
-    """SIGKILL every process of a run that has `ended`; how many there were. It reads all of /proc: not for the loop."""
+    """SIGKILL every process of runs that have `ended`; returns their number. Reads all of /proc: not for the loop."""
     count = 0
     for pid, key in stragglers(runs_folder):
         if ended(key):
@@ -23,7 +23,7 @@ def kill_stragglers(runs_folder: str, ended: Callable[[RunKey], bool]) -> int:
 
 
 def stragglers(runs_folder: str) -> Iterator[tuple[int, RunKey]]:
-    """Every process with the mark of a run of this folder; those of its own group have it too."""
+    """Every process with the variable of a run of this folder, also those in the run's own group."""
     marker = f"WEFT_PROGRESS={runs_folder}/".encode()
     with suppress(FileNotFoundError):
         for name in os.listdir("/proc"):
@@ -35,7 +35,7 @@ def _run_of(pid: str, marker: bytes) -> RunKey | None:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             names = file.read()
-    except OSError:  # Gone, or somebody else's.
+    except OSError:  # Gone, or of another user.
         return None
     if marker not in names:
         return None

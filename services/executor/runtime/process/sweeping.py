@@ -1,4 +1,4 @@
-"""What ended runs leave behind: control groups in which something is still dying, and processes outside their group."""
+"""Removes leftovers of ended runs: control groups with dying processes, and processes outside their group."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,31 +13,31 @@ LAST_TRIES = 10
 
 
 class Sweeper:
-    """Once for all that ended within a second: looking for strays reads every process of the host."""
+    """Sweeps once for all runs that ended within a second, because finding strays reads every process of the host."""
 
     def __init__(self, cgroups: cgroup.Cgroups, runs: str) -> None:
         self._cgroups = cgroups
-        self._runs = runs  # the folder by which a run's processes are known
+        self._runs = runs  # the folder that identifies a run's processes
         self._leftovers: list[dict[str, str]] = []
         self._strayed: set[RunKey] = set()
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
 
     def drop(self, groups: Mapping[str, str]) -> None:
-        """Remove these groups, now or as soon as what is in them has died."""
+        """Remove these groups, now or as soon as their processes have died."""
         if groups and not cgroup.remove(groups):
             self._cgroups.kill(groups)
             self._leftovers.append(dict(groups))
             self._soon()
 
     def find_strays(self, *ended: RunKey) -> None:
-        """Kill what is left of runs that have ended."""
+        """Kill the remaining processes of ended runs."""
         if ended:
             self._strayed.update(ended)
             self._soon()
 
     async def close(self) -> None:
-        """What is left even then the next executor removes."""
+        """Sweep a last time; the next executor removes the rest."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
