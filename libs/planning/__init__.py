@@ -1,1 +1,1 @@
-"""What is decided: order, placement, pre-emption, and why not. Pure; called live, by `explain`, and by replay."""
+"""The decisions: order, placement, preemption, and why a job waits. Pure; called live, by `explain`, and by replay."""

@@ -16,7 +16,7 @@ from libs.planning.shape import PlacementRequest, Want
 
 CHANGES_MAX = 200_000  # names of changed nodes that are kept, before every offer is worked out anew
 OFFERS_MAX = 64  # needs whose best node is kept up to date; each holds an entry for every node
-CPU_GRAIN = 1e-6  # floating-point dust of adding and subtracting cores
+CPU_GRAIN = 1e-6  # rounding error of adding and subtracting cores
 
 _node_id = attrgetter("node_id")
 
@@ -135,19 +135,19 @@ class Room:
         self.scores = scores or Scores()
         self.locality = locality or Locality()
         self.placer = placer
-        self.grown = 0  # counts every moment at which something that did not fit might
+        self.grown = 0  # counts the changes after which a job that did not fit might
         self.buckets: dict[int, list[str]] = {}  # by how many GPUs are free: the open nodes, by id
         self.changed: list[str] = []  # ids of nodes, in the order in which the nodes changed
         self.offers: dict[Hashable, Offers[NodeRoom]] = {}
-        self._scored = self.scores.changes  # when `offers` were begun
+        self._scored = self.scores.changes  # `scores.changes` when `offers` were begun
         self._open: dict[str, NodeRoom] = {}
         self._in_order: list[NodeRoom] | None = None  # the open nodes by id, once they were asked for
-        self._occupied: set[str] = set()  # nodes some of whose GPUs are
+        self._occupied: set[str] = set()  # ids of nodes with occupied GPUs
         self._largest: int | None = None
         self._supposed: list[dict[str, _NodeState]] = []  # by scope of `supposing`, the inmost last: nodes as they were
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what is worked out from the rest when it is needed."""
+        """The state without what is derived from the rest when needed."""
         return {**self.__dict__, "offers": {}, "changed": [], "_in_order": None}
 
     # nodes
@@ -389,7 +389,7 @@ class Room:
 
 
 def room_of(nodes: Iterable[Node], holding: Iterable[Job]) -> Room:
-    """What is free, given which jobs hold what."""
+    """The room that is left, given the jobs that hold a part."""
     room = Room()
     for node in nodes:
         room.add(node)
@@ -399,7 +399,7 @@ def room_of(nodes: Iterable[Node], holding: Iterable[Job]) -> Room:
 
 
 def empty_room(nodes: Iterable[Node]) -> Room:
-    """As if every one of `nodes` were empty and open."""
+    """The room if all of `nodes` were empty and open."""
     room = Room()
     for node in nodes:
         room.add(Node(id=node.id, pool=node.pool, address=node.address, capacity=node.capacity))

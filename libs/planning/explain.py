@@ -1,6 +1,6 @@
-"""Why a job waits, or why it is where it is: a stable code, a sentence, the numbers, and who holds what it needs.
+"""Why a job waits, or why it is where it is: a stable code, a sentence, the numbers, and the jobs that hold its room.
 
-It asks the same functions that place jobs, over a snapshot, so it says what the scheduler would say.
+It calls the same functions that place jobs, on a snapshot, so its answer is the scheduler's.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from libs.planning.slow import SlowGpus
 HOLDERS_MAX = 10
 CLOSED_MAX = 10
 
-# By what its nodes report or can be told, and by what it keeps for whom.
+# It derives these from the reports of nodes, their orders, and the room it keeps for jobs.
 _ONLY_THE_SCHEDULER_SEES = frozenset(
     {CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED, CauseCode.MOVED, CauseCode.ORDERS_FULL}
 )
@@ -66,9 +66,9 @@ class SilentSeen(Struct, frozen=True, kw_only=True):
 
 
 class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`estimate_at`: when it could start at the latest, as far as time limits tell; None: nothing tells.
+    """`estimate_at`: when it could start at the latest, by time limits; None: unknown.
 
-    `policy`: the order, the placement and the backfill in force; `held_back_for`: whose room is kept from it.
+    `policy`: the order, the placement and the backfill in force; `held_back_for`: the job that room is kept for.
     `closed`: nodes that have room and take no work; `silent`: nodes of a placed job that do not report;
     `stopped_for`: why the epoch before this one ended, of a job that is back in the queue.
     """
@@ -161,7 +161,7 @@ def _of_waiting(
 
 
 def _on_open_node(job: Job, room: Room) -> bool:
-    """The end of a job that holds nothing on a node that takes work gives the waiting job nothing."""
+    """Whether the job holds something on a node that takes work: only then does its end help the waiting job."""
     return any(room.is_open(allocation.node_id) for allocation in (job.placement.allocations if job.placement else ()))
 
 
@@ -175,18 +175,18 @@ def _closed(shape: Shape, room: Room) -> tuple[ClosedSeen, ...]:
 
 
 def _order_of(policy: str) -> Order:
-    """A later version may know orders that this one does not: then the usual one."""
+    """The order of the policy; priority if this version does not know it, as one of a later version."""
     name = policy.partition("+")[0]
     return Policy(order=name if name in ORDERS else "priority").ordering
 
 
 def _place(order: Order, job: Job, shares: Shares, now: float) -> tuple[float, Place]:
-    """Where it stands in the queue."""
+    """Where the job stands in the queue."""
     return (shares.of(job.tenant) if order.by_share else 0.0, place_of(order, standing_of(job, now, order)))
 
 
 def _with_class(found: Explanation, job: Job) -> Explanation:
-    """Its class, where its user said one that is none."""
+    """Adds the class that the job counts as, if its user's label names none."""
     if not (said := unknown_class(job.spec)):
         return found
     known = ", ".join(JOB_CLASSES)
@@ -229,7 +229,7 @@ def _of_placed(job: Job, slow: SlowGpus | None) -> Explanation:
 
 
 def _with_silent(found: Explanation, job: Job, nodes: Sequence[Node], now: float) -> Explanation:
-    """Which of the job's nodes do not report: what is told of its progress is as old as that."""
+    """Adds the job's nodes that do not report: its progress is as old as their last report."""
     held = {allocation.node_id for allocation in job.placement.allocations} if job.placement else set[str]()
     silent = tuple(
         SilentSeen(node_id=node.id, seconds=seconds)
@@ -264,7 +264,7 @@ def _waiting(
 
 
 def _holders(shape: Shape, room: Room, holding: Sequence[Job]) -> tuple[tuple[HolderSeen, ...], float | None]:
-    """Who holds most of what the job needs, and when time limits will have freed enough of it."""
+    """The jobs that hold most of what the job needs, and when time limits will have freed enough of it."""
     wants_gpus = any(want.request.gpus for want in shape)
     relevant = [held for held in holding if not wants_gpus or held.gpus_held]
     largest = sorted(relevant, key=lambda held: (-held.gpus_held, held.seq))[:HOLDERS_MAX]

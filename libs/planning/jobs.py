@@ -1,4 +1,4 @@
-"""What planning may know of a job of the store: where it stands in an order, how long it lasts, whom a place is for."""
+"""What planning reads from a stored job: where it stands in an order, how long it lasts, its placement request."""
 
 from collections.abc import Mapping
 
@@ -11,9 +11,9 @@ from libs.planning.shape import PlacementRequest, gpus_least, shape_of
 
 
 def standing_of(job: Job, now: float, order: Order) -> Standing:
-    """Where the job stands in an order. A time limit is all that is ever said of how long a job takes. It is the limit
-    of one try, so a job that waits for its next try has all of it left. A job that has waited so long that the order
-    promotes it stands as if it had had nothing.
+    """Where the job stands in an order. Only a time limit tells how long a job takes. It limits one try, so a job
+    that waits for its next try has all of it left. A job that has waited so long that the order promotes it stands as
+    if it had never run.
     """
     holds = job.state.holding
     held_s = max(0.0, now - job.held_since) if holds else 0.0
@@ -40,7 +40,7 @@ def is_promoted(standing: Standing, holds: bool, order: Order) -> bool:
 
 
 def ends_at(job: Job) -> float | None:
-    """When a job that holds GPUs has given them back at the latest, where its user set a limit."""
+    """When a job gives back its GPUs at the latest: after its grace if it is stopping, else by its limit, if any."""
     limit = job.spec.time_limit_seconds
     if job.state is JobState.STOPPING:
         return job.since + job.spec.grace_seconds
@@ -48,5 +48,5 @@ def ends_at(job: Job) -> float | None:
 
 
 def asked_by(job: Job, learnt: Mapping[str, str] = NOTHING_LEARNT) -> PlacementRequest:
-    """`learnt`: the classes of workloads."""
+    """The job's placement request. `learnt`: the learnt classes of workloads."""
     return PlacementRequest(class_of(job.spec, learnt), job.id)

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 class Locality(Struct, frozen=True, kw_only=True):
     """Factors on a job's time, 1.0 for none: for spanning nodes (`by_class`, where a class differs), and for spanning
-    racks, on top of that. The values are what was measured, or 1.7, which the PAL artifact simulates with."""
+    racks, on top of that. The values are those measured, or 1.7, which the PAL artifact simulates with."""
 
     across_nodes: float = 1.7
     by_class: Mapping[str, float] = {}

@@ -17,7 +17,7 @@ from libs.planning.order.standing import Key
 from libs.planning.shape import PlacementRequest, Shape
 
 HORIZON_S = 7200.0
-JOINT_MOST = 64  # up to so many jobs choose again together; of more, each job by itself
+JOINT_MOST = 64  # up to so many jobs choose again together; if there are more, each by itself
 AT_ONCE_MOST = 16  # moves at once where each job chooses by itself
 
 

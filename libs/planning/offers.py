@@ -15,8 +15,8 @@ Cost = tuple[float, ...]
 class Offers(Generic[N]):
     """The open nodes by what one need costs there.
 
-    `cost` says None where the need does not fit, and depends on the node (and on scores) alone. `changed` names every
-    node that changed since the first call, in order, and only grows.
+    `cost` returns None where the need does not fit, and depends on the node (and on scores) alone. `changed` names
+    every node that changed since the first call, in order, and only grows.
     """
 
     __slots__ = ("_at", "_cost", "_costs", "_heap")
@@ -28,7 +28,7 @@ class Offers(Generic[N]):
         self._at = -1  # how many of the changes are known here; -1: no node was looked at yet
 
     def best(self, open_nodes: Mapping[str, N], changed: Sequence[str]) -> tuple[Cost, str] | None:
-        """The least cost, and the id of the node; of nodes that cost the same, the first by id."""
+        """The least cost, and the id of the node; among equal costs, the first by id."""
         if len(changed) != self._at:
             node_ids = set(changed[self._at :])
             if self._at < 0 or len(node_ids) > len(open_nodes) // 2:

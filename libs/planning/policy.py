@@ -1,4 +1,4 @@
-"""What a policy is made of: an order, a placement and a backfill, each by its name.
+"""A policy: an order, a placement and a backfill, each by its name.
 
 The names are those of the scheduler's settings, of `weft simulate` and of `weft explain`.
 """
@@ -27,7 +27,7 @@ from libs.planning.placement.weft_best import weft_best
 
 
 class Placing(Struct, frozen=True):
-    """`moves`: what becomes of jobs that run already, each time it is decided.
+    """`moves`: what each decision does with jobs that run already.
 
     `never`: they stay. `always`: all give back their GPUs and are placed anew (as the PAL artifact does, most sensitive
     class first where `by_class`). `gainful`: one moves when what it gains is more than what the move costs.
@@ -63,7 +63,7 @@ BACKFILLS = tuple(_BACKFILLS)
 
 
 class Policy(Struct, frozen=True):
-    """Raises ValueError for a name that is none."""
+    """Raises ValueError for an unknown name."""
 
     order: str = "fifo"
     placement: str = "packed"
@@ -90,5 +90,5 @@ class Policy(Struct, frozen=True):
         return _PLACEMENTS[self.placement]
 
     def filling(self, *, now: float, free: int, endings: Callable[[], Sequence[Ending]]) -> Backfill:
-        """For one walk over the queue: so many GPUs are free `now`; `endings()`, the soonest first, if it is asked."""
+        """The backfill for one walk: `free` GPUs at `now`; `endings()`, the soonest first, called if needed."""
         return _BACKFILLS[self.backfill](now=now, free=free, endings=endings)

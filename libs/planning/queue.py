@@ -1,7 +1,7 @@
 """Waiting jobs in the order in which they are served.
 
-Jobs of one shape and class fit, or do not, alike: such a *group* that does not fit is asked about once, however many
-jobs are in it.
+Jobs of one shape and class form a *group*: either all fit or none does, so a group that does not fit is tried once,
+however many jobs are in it.
 """
 
 from bisect import bisect_left, insort
@@ -34,7 +34,7 @@ class Queue:
         return job_id in self._where
 
     def add(self, standing: Standing, group: Hashable) -> None:
-        """Also in its new place, if it waits already."""
+        """Add a job; one that waits already moves to its new place."""
         self.remove(standing.id)
         if self.order.by_share:
             group = (standing.tenant, group)
@@ -58,13 +58,13 @@ class Queue:
         return group[1] if self.order.by_share else group  # type: ignore[index]
 
     def served(self, share_of: Callable[[str], float] | None = None) -> "Served":
-        """`share_of(tenant)`, for an order that goes by it: its dominant share now."""
+        """A walk over the queue. `share_of(tenant)`: its dominant share now, for an order that goes by it."""
         return Served(self._by_group, share_of if self.order.by_share else None)
 
 
 class Served:
-    """One walk over the queue in order. Take `next`; then take that job out of the queue and say `taken`, or leave it
-    there and say `passed`, or `blocked` where no other of its group will do better."""
+    """One walk over the queue in order. Call `next`; then take that job out of the queue and call `taken`, or leave
+    it there and call `passed`, or `blocked` if no other of its group can start."""
 
     def __init__(
         self, by_group: Mapping[Hashable, list[Place]], share_of: Callable[[str], float] | None = None
@@ -94,7 +94,7 @@ class Served:
         return None
 
     def taken(self) -> None:
-        """Its place in the list is that of the next one now."""
+        """The job left the queue: the next of its group is now at its index."""
 
     def passed(self) -> None:
         self._at[self._heads[0][1]] += 1

@@ -1,6 +1,6 @@
 """How fast each GPU is for each class of job, as placement reads it.
 
-A score is a time: 1.0 is the typical GPU, 1.2 is a fifth slower (PAL, SC'24). What is not known counts as typical.
+A score is a time: 1.0 is the typical GPU, 1.2 is a fifth slower (PAL, SC'24). A GPU without a score counts as typical.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ class Scores:
     ) -> None:
         self._by_class = {name: dict(scores) for name, scores in (by_class or {}).items()}
         self._order = {name: place for place, name in enumerate(self._by_class)}
-        self._groups = groups  # how many bins, outliers aside; None: as many as tell them apart best
+        self._groups = groups  # how many bins, outliers aside; None: the number that separates scores best
         self._bins: dict[str, dict[GpuKey, float]] = {}
         self._worst: dict[str, dict[int, float]] | None = None
         self.changes = 0

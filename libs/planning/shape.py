@@ -1,4 +1,4 @@
-"""What a job needs of a pool: its roles, how many replicas of each, what one replica needs; and for which job it is."""
+"""What a job needs of a pool: its roles, how many replicas of each, what one replica needs. And a placement request."""
 
 from msgspec import Struct, structs
 
@@ -20,7 +20,7 @@ Shape = tuple[Want, ...]
 
 
 class PlacementRequest(Struct, frozen=True):
-    """The job that a place is for, as far as a placement may care. `key` stands in for dice where some are thrown."""
+    """What a placement may know of the job it places. `key` seeds the random placement."""
 
     job_class: str = ""
     key: str = ""
@@ -30,7 +30,7 @@ NOBODY = PlacementRequest()
 
 
 def shape_of(spec: JobSpec) -> Shape:
-    """Of a job that is pinned to GPUs, each role begins behind the GPUs of the role before."""
+    """The job's shape. If it is pinned to GPUs, each role begins behind the GPUs of the previous role."""
     wants: list[Want] = []
     node, gpu = (None, None) if spec.pin is None else (spec.pin.node, spec.pin.gpu)
     for name, role in spec.roles.items():

@@ -1,4 +1,4 @@
-"""Which part of a pool each tenant holds: of the resource of which it holds the largest part, its dominant share."""
+"""The dominant share of each tenant: its part of the pool's resource of which it holds the largest part."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""GPUs that are slower than the typical one, in words: how much, for whom, and how that is known."""
+"""GPUs that are slower than the typical one, in words: how much, for which class of jobs, by which measurements."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -6,7 +6,7 @@ from libs.domain.quantity import duration_text
 from libs.messages.signals import GpuScore
 from libs.planning.scores import GpuKey
 
-SLOW = 0.05  # by so much of the typical time slower is worth a word
+SLOW = 0.05  # part of the typical time: a GPU slower by less is not mentioned
 NAMED_MAX = 2
 
 
@@ -18,11 +18,11 @@ class SlowGpus:
         self._now = now
 
     def taken(self, gpus: Iterable[GpuKey]) -> str:
-        """Of what was taken: those that are slow; nothing where none is."""
+        """The chosen GPUs that are slow, in words. Empty if there are none."""
         return self._named([score for gpu in gpus if (score := self._slower_than(gpu, 1.0)) is not None])
 
     def avoided(self, gpus: Iterable[GpuKey], slowest: float) -> str:
-        """Of what was not: those that are slower than the `slowest` that was taken; nothing where none is."""
+        """The GPUs not chosen that are slower than `slowest`, the slowest one chosen. Empty if there are none."""
         return self._named([score for gpu in gpus if (score := self._slower_than(gpu, max(1.0, slowest))) is not None])
 
     def _slower_than(self, gpu: GpuKey, than: float) -> GpuScore | None:

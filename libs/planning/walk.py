@@ -1,7 +1,7 @@
-"""One walk over the waiting jobs in order: which of them start, which wait, and which of these hold others back.
+"""One walk over the waiting jobs in order: which of them start, which wait, and which waiting jobs hold others back.
 
-The scheduler, its replay and the simulator all walk by it. The walk decides and changes nothing: it tells each decision
-before it goes on, and the caller draws it into its queue and its room by then.
+The scheduler, its replay and the simulator all use it. The walk decides and changes nothing: it yields each decision,
+and the caller applies it to its queue and its room before it takes the next.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,9 +17,9 @@ from libs.planning.shape import Shape, gpus_of, smallest
 class Wants(Struct, frozen=True):
     """What a waiting job asks of the walk.
 
-    `gpus`: how many start it; `lasts_s` None: nobody knows. `may_fit` is false where the caller knows, without looking
-    for a place, that there is none. `shorter_behind`: jobs behind it in its group may last less than it does.
-    `pinned`: what is free anywhere else is of no use to it.
+    `gpus`: how many start it; `lasts_s` None: unknown. `may_fit` is false where the caller knows, without looking for
+    a place, that there is none. `shorter_behind`: jobs behind it in its group may last less than it does. `pinned`: it
+    can use only the node that it is pinned to.
     """
 
     shape: Shape
@@ -36,9 +36,9 @@ class Starts(Struct, frozen=True):
 
 
 class Waits(Struct, frozen=True):
-    """`its_turn`: it may start as soon as it fits; else it would delay `ahead`, the first job that holds others back.
+    """A job that waits. `its_turn`: it may start once it fits; else it would delay `ahead`, the first job that blocks.
 
-    `in_the_way` is false for a job that holds nobody back, because it would not fit if all nodes were empty.
+    `in_the_way` is false for a job that blocks no other, because it would not fit even if all nodes were empty.
     """
 
     job_id: str
@@ -48,12 +48,12 @@ class Waits(Struct, frozen=True):
 
 
 class Walk:
-    """Iterate over it; what it decides of one job is done when the next is asked for. It ends early where nobody behind
-    may start: then it is `over`. `ahead`: the first job that holds others back; `backfill`: the name of the rule.
+    """Yields one decision per job; the caller applies it before it takes the next. The walk ends early, and is `over`,
+    once no job behind may start. `ahead`: the first job that holds others back; `backfill`: the name of the rule.
 
-    `wants(job_id)` is None for a job that is not to be placed now and is in nobody's way. `find(job_id, shape)` looks
-    for a place; `fits_empty(shape)`: whether there would be one if all nodes were empty. `filling()` makes the backfill
-    as things stand at the first job that does not start.
+    `wants(job_id)` is None for a job that is not to be placed now and blocks no other. `find(job_id, shape)` looks for
+    a place; `fits_empty(shape)`: whether there would be one if all nodes were empty. `filling()` makes the backfill, at
+    the first job that does not start.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Walk:
         self._filling = filling
 
     def stop(self) -> None:
-        """The decision that was told last is the last."""
+        """End the walk after the decision yielded last."""
         self._stopped = True
 
     def __iter__(self) -> Iterator[Starts | Waits]:
@@ -106,7 +106,7 @@ class Walk:
                 self._hold_back(job_id, wants, backfill)
 
     def _leave(self, wants: Wants, *, its_turn: bool) -> None:
-        """Go on behind a job that does not start; no other of its group will do better, but for those that may."""
+        """Skip a job that does not start, and its group too, unless others of the group may still start."""
         each_has_a_reservation = self._rule == "conservative"
         if each_has_a_reservation or (wants.shorter_behind and not its_turn):
             self._served.passed()
@@ -122,7 +122,7 @@ class Walk:
 
 
 def _as_much_as_may_start(wants: Wants, limits: Backfill | None) -> Shape:
-    """All that it wants, or what starts it, where all of it would delay a job ahead."""
+    """All that the job wants, or the least that starts it, if all would delay a job ahead."""
     if limits is None or (most := gpus_of(wants.shape)) == wants.gpus or limits.may_start(most, wants.lasts_s):
         return wants.shape
     return smallest(wants.shape)

@@ -1,4 +1,4 @@
-"""What is true: jobs, allocations, nodes, events. Postgres is truth, everything else is news.
+"""The stored state: jobs, allocations, nodes, events. Postgres is the truth, every message is only news of it.
 
 Two kinds: `libs.store.postgres` for a real server, `libs.store.memory` for one process. One conformance suite holds
 both. Every write is one guarded statement that records its event with it; a guard that fails is a value, not an error.
@@ -7,7 +7,7 @@ Errors: StoreError
         ├── StoreUnavailableError   cannot be reached, or did not answer in time: whether a write happened is unknown
         ├── LeaseLostError          another owner has taken the lease: nothing was written
         ├── UnlawfulError           no such step, or no column holds it: nothing was written, and this is a bug
-        ├── DoubleAllocationError   a GPU given twice: nothing was written, the caller's picture is wrong
+        ├── DoubleAllocationError   a GPU given twice: nothing was written, the caller's state is wrong
         ├── KeyReusedError          the idempotency key was used before, for another specification
         └── TenantFullError         the tenant has as much open as it may: nothing was written
 """
@@ -36,7 +36,7 @@ _LAST = (2**62, 2**62)
 
 
 class StoreError(Exception):
-    """Something about the store."""
+    """The base of all errors of the store."""
 
 
 class StoreUnavailableError(StoreError):
@@ -52,7 +52,7 @@ class DoubleAllocationError(StoreError):
 
 
 class UnlawfulError(StoreError):
-    """The store's own law forbids it: no such step, or a value that no column holds."""
+    """The store's own rules forbid the write: no such step, or a value that no column holds."""
 
 
 class KeyReusedError(StoreError):
@@ -64,7 +64,7 @@ class TenantFullError(StoreError):
 
 
 class Access(Struct, frozen=True, kw_only=True):
-    """Who a token speaks for."""
+    """The tenant, rights and allowance behind a token."""
 
     tenant: str
     admin: bool = False
@@ -72,7 +72,7 @@ class Access(Struct, frozen=True, kw_only=True):
 
 
 class TokenKept(Struct, frozen=True, kw_only=True):
-    """What is stored of a token, the token itself aside; times in seconds since 1970, None where it has none."""
+    """What is stored of a token, except the token itself; times in seconds since 1970, None if there is none."""
 
     tenant: str
     label: str
@@ -84,7 +84,7 @@ class TokenKept(Struct, frozen=True, kw_only=True):
 
 
 class TenantKept(Struct, frozen=True, kw_only=True):
-    """A tenant, what was chosen for it, and what it has open."""
+    """A tenant, the allowance chosen for it, and what it has open."""
 
     id: str
     created_at: float
@@ -94,11 +94,11 @@ class TenantKept(Struct, frozen=True, kw_only=True):
 
 class StoredSubmission(Struct, frozen=True, kw_only=True):
     job_id: str
-    created: bool  # False: this key was submitted before, and this is that job
+    created: bool  # False: this key was submitted before, and `job` is that job
 
 
 class Moment(Struct, frozen=True, kw_only=True):
-    """A point in the past: everything told until `at`, seconds since the epoch, or until the event with this cursor."""
+    """A moment in the past: all events until `at`, seconds since the epoch, or until the event with this cursor."""
 
     at: float = math.inf
     cursor: str = ""
@@ -112,7 +112,7 @@ class Moment(Struct, frozen=True, kw_only=True):
         return int(xid), int(event_id)
 
     def holds(self, event: Event) -> bool:
-        """Had it been told by then?"""
+        """Whether the event was recorded by then."""
         return event.at <= self.at and (event.xid, event.id) <= self.place
 
 
@@ -134,7 +134,7 @@ class Envelope(Struct, frozen=True, kw_only=True):
 
 
 class GatewayStore(Protocol):
-    """What the gateway may do: it alone writes tenants, tokens and submissions; what it asks, the scheduler does."""
+    """What the gateway may do: it alone writes tenants, tokens and submissions; the scheduler carries out its asks."""
 
     async def submit(
         self,
@@ -161,10 +161,10 @@ class GatewayStore(Protocol):
         """Store one ask for the scheduler of `pool`."""
 
     async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
-        """Ask that a job that is over runs again. Raises TenantFullError."""
+        """Ask the scheduler to run an ended job again. Raises TenantFullError."""
 
     async def access(self, token_hash: bytes, *, at: float) -> Access | None:
-        """Who it speaks for, if it is in force at that time."""
+        """What the token gives access to, if it is in force at that time."""
 
     async def add_token(
         self,
@@ -183,42 +183,42 @@ class GatewayStore(Protocol):
         """
 
     async def token_used(self, token_hash: bytes, *, at: float, not_within: float) -> None:
-        """Note that it was used, unless that was noted in the last `not_within` seconds."""
+        """Record that the token was used, unless that was recorded in the last `not_within` seconds."""
 
     async def tokens(self, *, tenant: str | None = None, limit: int = 1000) -> list[TokenKept]:
-        """The newest first; of one tenant or of all; those that were revoked or have expired, too."""
+        """Tokens, the newest first; of one tenant or of all; revoked and expired ones included."""
 
     async def revoke_tokens(self, *, tenant: str, label: str, at: float) -> int:
-        """How many were revoked."""
+        """Revoke the tenant's tokens of that label; returns how many."""
 
     async def forget_tokens(self, *, before: float) -> int:
-        """Delete those that were revoked or expired before then; how many. Tokens of a file stay."""
+        """Delete tokens revoked or expired before then; returns how many. Tokens of a file stay."""
 
     async def tenants(self, *, tenant: str | None = None, limit: int = 1000) -> list[TenantKept]:
-        """By name; or the one of that name."""
+        """The tenants, by name; or the one of that name."""
 
     async def change_tenant(self, tenant: str, change: AllowanceChange) -> None:
-        """Choose what a tenant may take. An unknown tenant is left unknown."""
+        """Change a tenant's allowance. An unknown tenant is not created."""
 
     async def job(self, job_id: str) -> Job | None: ...
 
     async def jobs(
         self, *, tenant: str | None, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
     ) -> list[Job]:
-        """The newest first; of one tenant or of all; `before` is a `seq` to page on."""
+        """Jobs, the newest first; of one tenant or of all; `before` is a `seq` to page on."""
 
     async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
         """A job's events of a version above `after`, in order."""
 
     async def last_told(self, topic: str, subject_ids: Sequence[str], *, events: Sequence[str]) -> list[Event]:
-        """Of each of these jobs or nodes (`topic`), the newest event with one of these names, where there is one."""
+        """The newest event with one of these names of each of these jobs or nodes (`topic`), if there is one."""
 
     async def events(
         self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
     ) -> list[Event]:
         """Events behind the cursor `after`; none ever appears later before one that was returned.
 
-        `newest`: the last `limit` of them instead. Node events have no tenant: they are for those who see all tenants.
+        `newest`: the last `limit` of them instead. Node events have no tenant: only readers of all tenants get them.
         """
 
     async def scores(self, *, pool: str, since: float = 0.0, nodes: Sequence[str] = ()) -> list[GpuScore]: ...
@@ -228,14 +228,14 @@ class GatewayStore(Protocol):
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]: ...
 
     async def policy(self, *, pool: str) -> str:
-        """Order, placement and backfill by which a pool was led last; nothing if nobody said."""
+        """The order, placement and backfill of the pool's last leader; empty if none was stored."""
 
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
 
     async def holding_jobs(self, *, pool: str) -> list[Job]: ...
 
     async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
-        """The jobs that wait, as they were submitted; unchanged jobs of `known` (by id) are not read again."""
+        """The waiting jobs, in the order of submission; unchanged jobs of `known` (by id) are not read again."""
         ...
 
     async def history(
@@ -246,15 +246,15 @@ class GatewayStore(Protocol):
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]: ...
 
     async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:
-        """What these jobs were submitted as, of as many of them as `bytes_max` hold, in the order of their ids; one
-        at least. A job that is not stored is left out."""
+        """The specifications of these jobs, by id: as many as `bytes_max` hold, at least one. A job that is not stored
+        is left out."""
 
     async def jobs_kept(self) -> list[JobsKept]:
-        """Of each pool that keeps jobs for a limited time."""
+        """The retention of each pool that keeps jobs for a limited time."""
 
     async def told_until(self, moment: Moment) -> list[Event]:
-        """What is needed to say how all was at a moment: of each job that may have been open then, its events until
-        then, in order; of each node, the last.
+        """The events that give the state at a moment: of each job that may have been open then, its events until then,
+        in order; of each node, the last.
         """
 
 
@@ -269,7 +269,7 @@ class RelayStore(Protocol):
     async def sent(self, event_ids: Sequence[int]) -> None: ...
 
     async def resend(self, *, since: float) -> int:
-        """Put every event since then into the outbox again; how many."""
+        """Put every event since then into the outbox again; returns how many."""
 
 
 class SchedulerStore(RelayStore, Protocol):
@@ -278,34 +278,34 @@ class SchedulerStore(RelayStore, Protocol):
     async def lease(self, name: str) -> Lease | None: ...
 
     async def take_lease(self, name: str, *, holder: str, seen: Lease | None) -> Lease | None:
-        """Take it if it is exactly as `seen`, or free; None if somebody else was faster."""
+        """Take the lease if it is exactly as `seen`, or free; None if another holder was faster."""
 
     async def renew_lease(self, lease: Lease, *, pledge: Pledge | None = None) -> Lease | None:
-        """Renew it, with another pledge if one is given."""
+        """Renew the lease, with another pledge if one is given."""
 
     async def release_lease(self, lease: Lease, *, pledge_ends: bool = False) -> None:
-        """Give it up; `pledge_ends`: nobody holds any node by the lease's pledge any more."""
+        """Give the lease up; `pledge_ends`: no node is held by its pledge any more."""
 
     async def raise_lease(self, lease: Lease, *, above: int) -> Lease | None:
         """The store went back in time: lift the lease above every epoch heard of, and forget how earlier ones ended."""
 
     async def settle_lease(self, lease: Lease) -> Lease | None:
-        """What ran in the time that the store lost has ended."""
+        """Record that every run from the time that the store lost has ended."""
 
     async def lead_by(self, lease: Lease, policy: str) -> None:
-        """For all to read: the order, the placement and the backfill of who leads. Raises LeaseLostError."""
+        """Store the leader's order, placement and backfill for others to read. Raises LeaseLostError."""
 
     async def leaderships(self, name: str) -> list[Lease]:
-        """How the earlier leaderships ended, as far as they are known, the oldest first."""
+        """How earlier leaderships ended, as far as known, the oldest first."""
 
     async def admit(self, lease: Lease, *, pool: str, limit: int) -> list[Job]:
-        """Make jobs of what was submitted; each is returned once, here or by `open_jobs` after a restart.
+        """Make jobs of submissions; each is returned once, here or by `open_jobs` after a restart.
 
-        At most `limit` of them, and fewer where their specifications are large.
+        At most `limit` jobs, and fewer where their specifications are large.
         """
 
     async def asks(self, *, pool: str, limit: int) -> list[Ask]:
-        """What users ask, submissions aside, oldest first."""
+        """The users' asks except submissions, oldest first."""
 
     async def drop_asks(self, lease: Lease, ask_ids: Sequence[int]) -> None: ...
 
@@ -317,10 +317,10 @@ class SchedulerStore(RelayStore, Protocol):
     async def job(self, job_id: str) -> Job | None: ...
 
     async def take(self, lease: Lease, changes: Sequence[JobChange], *, record: Record | None = None) -> list[bool]:
-        """Store each step whose job is still at its version, with its event; True where it was. A job may take several
+        """Store each step whose job is still at its version, with its event; True where stored. A job may take several
         steps in one call. GPUs are compared once all steps are taken: one may give back what another gets.
 
-        A step with an `ask` deletes that ask. `record` is what they were decided from: no step is taken without it.
+        A step with an `ask` deletes that ask. `record`: the decision's inputs; no step is stored without it.
         Raises LeaseLostError, DoubleAllocationError, UnlawfulError: then nothing is taken.
         """
 
@@ -328,10 +328,10 @@ class SchedulerStore(RelayStore, Protocol):
         """Add one record to the history of the lease's pool. Raises LeaseLostError."""
 
     async def trim_history(self, lease: Lease, *, before: float, bytes_max: int) -> int:
-        """Drop records from before `before`, and the oldest of more than `bytes_max`; how many were dropped.
+        """Drop records older than `before`, and the oldest beyond `bytes_max`; returns how many were dropped.
 
-        What is left opens with a record that `begins`; the newest of those stays, and all behind it. Where there is too
-        much to drop at once, the oldest are dropped, and the next call goes on.
+        The history left opens with a record that `begins`; the newest such record stays, and all behind it. If there is
+        too much to drop at once, the oldest are dropped, and the next call continues.
         """
 
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
@@ -339,7 +339,7 @@ class SchedulerStore(RelayStore, Protocol):
     async def save_node(
         self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
     ) -> None:
-        """Store a node as it is now; with an `event` (joined, changed, lost, returned, drained, resumed), tell it.
+        """Store a node as it is now; with an `event` (joined, changed, lost, returned, drained, resumed), record it.
 
         `at` is when that happened; None: when the node was last seen.
         """
@@ -349,20 +349,20 @@ class SchedulerStore(RelayStore, Protocol):
 
     async def forget_jobs(self, lease: Lease, *, before: float, kept_seconds: float, limit: int) -> int:
         """Delete at most `limit` jobs of the lease's pool that ended before then, the oldest first, with all that is
-        stored of them; and at most as many events of nodes. How many jobs and events of nodes were deleted.
+        stored of them, and at most as many node events. Returns how many jobs and node events were deleted.
 
-        A job stays while something is asked of it, or while one of its events is not published. Raises LeaseLostError.
+        A job stays while an ask for it is open, or while one of its events is not published. Raises LeaseLostError.
         """
 
     async def touch_nodes(self, lease: Lease, node_ids: Sequence[str], *, at: float) -> None:
-        """These nodes were heard of at `at`."""
+        """Store that these nodes last reported at `at`."""
 
     async def scores(self, *, pool: str, since: float = 0.0, nodes: Sequence[str] = ()) -> list[GpuScore]:
-        """Of the nodes that are known there: those stored `since` then, and all of `nodes`."""
+        """Scores of the pool's stored nodes: those stored `since` then, and all of `nodes`."""
         ...
 
     async def classes(self, *, pool: str, since: float = 0.0) -> list[WorkloadClass]:
-        """Those stored since then."""
+        """Classes stored since then."""
 
 
 class ScorerStore(Protocol):
@@ -385,13 +385,13 @@ class ScorerStore(Protocol):
     async def classes(self, *, pool: str, since: float = 0.0) -> list[WorkloadClass]: ...
 
     async def forget_classes(self, *, pool: str, before: float) -> None:
-        """Those stored before then."""
+        """Delete classes stored before then."""
 
     async def forget_curves(self, *, before: float) -> int:
-        """Delete those stored before then, of every pool; how many."""
+        """Delete curves stored before then, of every pool; returns how many."""
 
     async def forget_scores(self, *, before: float) -> int:
-        """Delete those stored before then whose node is gone; how many."""
+        """Delete scores stored before then whose node is gone; returns how many."""
 
     async def save_curves(self, curves: Sequence[Curve]) -> None: ...
 
@@ -406,14 +406,14 @@ class ReviewStore(Protocol):
     async def holding_jobs(self, *, pool: str) -> list[Job]: ...
 
     async def envelopes(self, *, pool: str) -> list[Envelope]:
-        """Of jobs that are not final."""
+        """The envelopes of jobs that are not final."""
 
     async def save_envelope(self, envelope: Envelope, *, at: float) -> None:
-        """Remember without asking for anything."""
+        """Store the envelope without an ask."""
 
     async def ask_tune(self, envelope: Envelope, tune: Tune, *, at: float) -> bool:
-        """Remember, and ask for other limits, in one statement. False, and nothing is written: the job does not run in
-        that epoch, or the last ask of its kind is not done yet."""
+        """Store the envelope and ask for other limits, in one statement. False, and nothing is written: the job does
+        not run in that epoch, or the last ask of its kind is not done yet."""
 
     async def drop_envelopes(self, *, pool: str) -> int:
-        """Forget those of final jobs; how many."""
+        """Delete the envelopes of final jobs; returns how many."""

@@ -1,4 +1,4 @@
-"""How Postgres is asked: a pool of connections, bounds on every wait, and its errors in our words."""
+"""Queries to Postgres: a pool of connections, bounds on every wait, and its errors as errors of the store."""
 
 import asyncio
 import logging
@@ -18,14 +18,14 @@ COMMAND_SECONDS_MAX = 5.0
 ACQUIRE_SECONDS_MAX = 3.0
 UNHEARD_SECONDS_MAX = 4  # bytes sent and not acknowledged for so long: the link is dead
 NO_PLACE_SECONDS = 0.05
-WAITING_MAX = 1024  # who waits for a connection; more are refused at once
+WAITING_MAX = 1024  # callers that wait for a connection; more are refused at once
 
-# So that the server, too, gives up whoever has vanished: what he had locked is free about 10 s later.
+# So that the server, too, drops a client that has vanished: its locks are free about 10 s later.
 SESSION: Mapping[str, str] = {
     "application_name": "weft",
     "timezone": "UTC",
     "lock_timeout": "2s",
-    "statement_timeout": "4500ms",  # below our own bound, so that it is the server that ends it
+    "statement_timeout": "4500ms",  # below COMMAND_SECONDS_MAX, so that the server ends it first
     "idle_in_transaction_session_timeout": "10s",
     "tcp_keepalives_idle": "4",
     "tcp_keepalives_interval": "2",
@@ -56,7 +56,7 @@ Row = asyncpg.Record
 class Asking:
     """Statements of `sql/queries.sql`, by name. Every wait is bounded.
 
-    While Postgres does not answer only as many ask as there are connections; all others are told so at once.
+    While Postgres does not answer, only as many calls wait as there are connections; all others fail at once.
     """
 
     def __init__(self, pool: "asyncpg.Pool[Row]", *, connections: int) -> None:
@@ -127,8 +127,8 @@ class Asking:
                 try:
                     return await connection.fetch(QUERIES[query], *arguments)
                 except (asyncpg.DataError, TimeoutError):
-                    # Where an argument fits no column it stays between two steps, with locks; where there was no answer
-                    # it would be waited for again.
+                    # After an argument that fits no column, the connection stays between two steps, with locks; without
+                    # an answer, it would be waited for again.
                     connection.terminate()
                     raise
         except asyncpg.UniqueViolationError as error:
@@ -156,7 +156,7 @@ class Asking:
             await self.pool.release(connection, timeout=ACQUIRE_SECONDS_MAX)
 
     async def _acquire(self) -> "asyncpg.pool.PoolConnectionProxy[Row]":
-        """A connection. Where Postgres has no place for one more, it is one of those that we have."""
+        """A connection. If Postgres refuses one more, wait for one of the pool's own."""
         now = asyncio.get_running_loop().time
         until = now() + ACQUIRE_SECONDS_MAX
         while True:

@@ -1,4 +1,4 @@
-"""Calls that arrive while earlier ones are on their way wait a moment, and then go to the store in one statement."""
+"""Calls that arrive while earlier ones are under way wait briefly, and then go to the store in one statement."""
 
 import asyncio
 from collections import deque
@@ -11,14 +11,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 COUNT_MAX = 64
-BATCHES_MAX = 2  # on their way at the same time, so that one that waits for a lock does not hold up all others
+BATCHES_MAX = 2  # under way at the same time, so that one that waits for a lock does not delay all others
 
 
 class Batching(Generic[T, R]):
     """`carry` takes several items in one statement, and returns an answer for each, in their order.
 
-    Where it raises one of `alone_on`, each item of the batch is tried by itself: a refused item harms no other.
-    Nothing waits on purpose: a call that finds no batch on its way leaves at once.
+    If it raises one of `alone_on`, each item of the batch is tried by itself: a refused item harms no other. No call
+    is delayed on purpose: one that finds no batch under way leaves at once.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Batching(Generic[T, R]):
                 await self._go([each])
         except StoreUnavailableError as error:
             _fail(batch, error)
-            _fail(self._waiting, error)  # they would wait for the same store, as long again
+            _fail(self._waiting, error)  # the waiting calls would wait for the same store, as long again
             self._waiting.clear()
-        except BaseException as error:  # a mistake of ours, or the end of this process: nobody is left waiting
+        except BaseException as error:  # a bug, or the end of this process: no caller is left waiting
             _fail(batch, error)
             raise
         else:

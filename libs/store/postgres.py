@@ -1,4 +1,4 @@
-"""The store on a real Postgres: one class for every role; what each may do is the database's to enforce.
+"""The store on a real Postgres: one class for every role; the database enforces what each role may do.
 
 Driver traps and their work-arounds are in docs/decisions/0003-postgres-is-truth.md.
 """
@@ -52,10 +52,10 @@ from libs.store.rows import (
 )
 from libs.store.submitting import Submission, Submitting
 
-FEW_JOBS = 20  # which are decoded at once; more of them in a thread, so that nobody waits for it
-PAGE_JOBS, PAGE_BYTES = 500, 16 << 20  # of jobs that are read at once: a specification may be a megabyte
-TRIM_RECORDS, TRIM_BYTES = 2000, 32 << 20  # of a history that are dropped at once
-TRIM_PARTS = 100  # in one call: what is left then is dropped in the next
+FEW_JOBS = 20  # decoded at once; more are decoded in a thread, so that no other task waits
+PAGE_JOBS, PAGE_BYTES = 500, 16 << 20  # of jobs read in one page: a specification may be a megabyte
+TRIM_RECORDS, TRIM_BYTES = 2000, 32 << 20  # of a history, dropped in one statement
+TRIM_PARTS = 100  # statements in one call: the next call drops the rest
 ADMITTED_BYTES_MAX = 8 << 20  # of specifications, as they are stored
 
 
@@ -79,7 +79,7 @@ class PostgresStore:
         connections: int = 8,
     ) -> AsyncIterator["PostgresStore"]:
         """Connect, or raise StoreUnavailableError. With `tls` a server that offers none is refused; without, the DSN's
-        `sslmode` says. It and a `password` that is a function are asked for each connection: what was renewed counts.
+        `sslmode` decides. A `tls` or `password` function is called for each connection, so that renewed ones count.
         """
         async with Asking.connect(dsn, user=user, password=password, tls=tls, connections=connections) as asking:
             yield cls(asking)
@@ -430,7 +430,7 @@ class PostgresStore:
         return await self._count("drop_envelopes", pool)
 
     async def _count(self, query: str, *arguments: object) -> int:
-        """What a statement counts."""
+        """The `count` that a statement returns."""
         row = await self._row(query, *arguments)
         return 0 if row is None else int(row["count"])
 

@@ -1,4 +1,4 @@
-"""From rows to what they say, and from what is to be stored to columns."""
+"""Decodes rows, and encodes values to be stored as columns."""
 
 import hashlib
 import re
@@ -25,7 +25,7 @@ _ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def as_json(value: object) -> str:
-    """As JSON that Postgres takes: what a node says may hold a zero byte, which no text there can."""
+    """As JSON that Postgres takes: a node's report may hold a zero byte, which no text there can."""
     text = msgspec.json.encode(value).decode()
     return _ZERO_BYTE.sub(r"\1\\ufffd", text) if "\\u0000" in text else text
 
@@ -49,10 +49,10 @@ def columns_of(record: Record) -> tuple[Any, ...]:
 
 
 def steps_of(changes: Sequence[JobChange]) -> tuple[str, str]:
-    """Steps as `store_steps` is given them: what changes in the rows of their jobs, and the events.
+    """Steps as the arguments of `store_steps`: the changes in the rows of their jobs, and the events.
 
-    A column that stays as it is is left out, so what a later version keeps in columns of its own stays too. Where a job
-    takes several steps, each is in a round of its own.
+    An unchanged column is left out, so the columns of a later version stay too. If a job takes several steps, each is
+    in a round of its own.
     """
     rounds: list[list[dict[str, Any]]] = []
     events: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""How submissions reach Postgres: those of several callers in one statement, each acknowledged when it is durable."""
+"""Stores submissions in Postgres: those of several callers in one statement, each acknowledged when it is durable."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ BATCHED_BYTES_MAX = 16 << 10  # a larger specification goes alone, so that small
 
 
 class Submission(Struct, frozen=True, kw_only=True):
-    """One row to be, its specification encoded."""
+    """A row to be inserted, its specification encoded."""
 
     spec: JobSpec
     text: str
@@ -34,7 +34,7 @@ class Submitting:
         self._batching = Batching(self._store, alone_on=(UnlawfulError, asyncpg.UniqueViolationError))
 
     async def submit(self, submission: Submission) -> StoredSubmission:
-        """Return when it is stored. Raises KeyReusedError, TenantFullError, StoreUnavailableError."""
+        """Returns once the submission is stored. Raises KeyReusedError, TenantFullError, StoreUnavailableError."""
         for store in (self._together, self._alone):
             row = await store(submission)
             if row["stored"]:
@@ -45,11 +45,11 @@ class Submitting:
                     return before
             if (reason := _why_full(row, submission)) is not None:
                 raise TenantFullError(reason)
-            # Others of its batch were before it, and may be refused yet: alone it is counted exactly.
+            # Earlier submissions of the batch may still be refused: alone, this one is counted exactly.
         raise AssertionError("a submission conflicts with one that is not there")
 
     async def before(self, spec: JobSpec, *, tenant: str, key: str) -> StoredSubmission | None:
-        """What this key was used for. Raises KeyReusedError where that is another specification."""
+        """The job that this key submitted. Raises KeyReusedError if that has another specification."""
         row = await self._asking.row("submitted_before", tenant, key)
         if row is None:
             return None

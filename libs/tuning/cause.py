@@ -1,6 +1,6 @@
-"""What holds a job back as a whole: in synchronous training the ranks that wait look idle, and the cause is another's.
+"""What holds a job back as a whole: in synchronous training the waiting ranks look idle, and another rank is the cause.
 
-A verdict stands once two windows in a row agree; until then the one before stands, and at first none.
+A verdict stands once two windows in a row agree; until then the previous verdict stands, and at first none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,12 +20,12 @@ from libs.tuning.verdict import (
 from libs.tuning.window import JobWindow, Window
 
 AGREE = 2  # windows in a row
-EXCHANGE_PART = 0.5  # of a step: who sends and receives for longer is held back by the network, if by nothing else
-EGRESS_SOME = 0.4  # of its cap: who sends in bursts meets it without filling it
+EXCHANGE_PART = 0.5  # of a step: a rank that sends and receives for longer is network-bound, if nothing else is found
+EGRESS_SOME = 0.4  # of its cap: a rank that sends in bursts meets the cap without filling it
 
 
 class Judged(Struct, frozen=True, kw_only=True):
-    """One window: `job` says what holds the job back, `rank` and `role` where (-1 and "": nowhere in particular)."""
+    """One window: `job` is what holds the job back; `rank` and `role` are where (-1 and "": nowhere in particular)."""
 
     job: Reading
     ranks: dict[int, Reading]
@@ -49,7 +49,7 @@ def judge(window: JobWindow) -> Judged:
 
 
 class Stood(Struct, frozen=True, kw_only=True):
-    """What was concluded of a rank or a job. `times`: how many windows in a row said so; `since`: from when on."""
+    """The verdict on a rank or a job. `times`: how many windows in a row agree; `since`: from when on."""
 
     reading: Reading
     rank: int
@@ -59,7 +59,7 @@ class Stood(Struct, frozen=True, kw_only=True):
 
 
 class StandingVerdicts:
-    """Verdicts of one job that stand, of each rank and (by -1) of the whole."""
+    """The verdicts that stand on one job: by rank, and under -1 that on the whole job."""
 
     def __init__(self) -> None:
         self.stands: dict[int, Stood] = {}
@@ -95,7 +95,7 @@ def _peers_step(window: Window, ranks: Sequence[Window]) -> float | None:
 
 
 def _held_back(worst: int, by_rank: Mapping[int, Window], readings: dict[int, Reading]) -> Judged:
-    """Who waits for the worst is said to wait: what it leaves unused now it needs once that is mended."""
+    """Ranks that wait for `worst` count as healthy, not over-provisioned: they need their CPU once it is faster."""
     cause, role = readings[worst], by_rank[worst].role
     others = {
         rank: structs.replace(
@@ -113,7 +113,7 @@ def _held_back(worst: int, by_rank: Mapping[int, Window], readings: dict[int, Re
 
 
 def _by_exchange(ranks: Sequence[Window], readings: Mapping[int, Reading]) -> tuple[int, Reading] | None:
-    """Nothing holds a rank back by itself, and most of a step goes by in sending and receiving."""
+    """The rank to blame where no rank is held back by itself, and most of a step is sending and receiving."""
     parts = {rank.rank: part for rank in ranks if (part := rank.phase_part("t_push", "t_pull")) is not None}
     if not parts or max(parts.values()) < EXCHANGE_PART:
         return None
@@ -139,7 +139,7 @@ def _by_exchange(ranks: Sequence[Window], readings: Mapping[int, Reading]) -> tu
 
 
 def _all_free(ranks: Sequence[Window], readings: Mapping[int, Reading]) -> Reading:
-    """Nobody is held back."""
+    """The job's reading where no rank is held back."""
     codes = {reading.code for reading in readings.values()}
     if codes == {Verdict.UNKNOWN} or not readings:
         return Reading(code=Verdict.UNKNOWN, sentence="too little is known of its ranks")

@@ -1,4 +1,4 @@
-"""Proposals about CPU: shared otherwise among the ranks of a job, more of it, or less for who leaves it unused."""
+"""Proposals about CPU: another split among the ranks of a job, more of it, or less for ranks that leave it unused."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -12,18 +12,18 @@ from libs.tuning.split import Demand, best_split, fit, predicted
 from libs.tuning.verdict import SPARE_CPUS, spare_cpu
 from libs.tuning.window import Window
 
-KEPT_OVER_USE = 1.2  # times the 95th percentile of use: what nobody goes below
-GROWTH_FIRST = 0.5  # of what the role has, halved after each step in vain
-FAR = 0.5  # throttled this much, the model says how far; else one step of growth is tried
+KEPT_OVER_USE = 1.2  # times the 95th percentile of use: no rank gets less
+GROWTH_FIRST = 0.5  # of what the role has, halved after each step without success
+FAR = 0.5  # throttled this much or more: the model sets how far to grow; otherwise one step is tried
 STEPS_OF_BUDGET = (1.0, 0.5, 0.25, 0.125)
-ALIKE = 0.15  # ranks of a role whose use differs by less get alike
+ALIKE = 0.15  # ranks of a role whose use differs by less get the same
 SMALLEST = 0.02  # cores: smaller changes of a rank are left out
 RECLAIM_WINDOWS = 3
 CPUS_FLOOR = 0.1  # cores that a reclaim leaves
 
 
 def split(case: Case) -> Proposal | None:
-    """What the job has already, shared as its measured use says."""
+    """The cores that the job has, split by measured use."""
     demands = demands_of(case)
     if len(demands) < 2 and not _uneven(case):
         return None
@@ -33,7 +33,7 @@ def split(case: Case) -> Proposal | None:
 
 
 def more(case: Case) -> Proposal | None:
-    """What is free on its nodes, as far as its envelope goes and the model says that it pays."""
+    """More of what is free on its nodes, within its envelope and as far as the model predicts that it pays."""
     direction = f"cpus:up:{case.stood.role}"
     given, demands = cpus_of(case.allocations), demands_of(case)
     nodes = {allocation.node_id for allocation in case.allocations}
@@ -56,7 +56,7 @@ def more(case: Case) -> Proposal | None:
 
 
 def less(case: Case) -> Proposal | None:
-    """Ranks that left much unused in three windows in a row keep 1.2 times their busiest."""
+    """Ranks that left much CPU unused in three windows in a row keep 1.2 times their busiest use."""
     if len(case.recent) < RECLAIM_WINDOWS or case.stood.times < RECLAIM_WINDOWS:
         return None
     after: dict[int, float] = {}
@@ -71,7 +71,7 @@ def less(case: Case) -> Proposal | None:
 
 
 def demands_of(case: Case) -> list[Demand]:
-    """One a role; none where the use of a rank is not known."""
+    """One demand per role; empty if the CPU use of any rank is unknown."""
     by_role: dict[str, list[tuple[Allocation, Window]]] = {}
     windows = case.windows
     for allocation in case.allocations:
@@ -97,7 +97,7 @@ def _demand(role: str, ranks: Iterable[tuple[Allocation, Window]]) -> Demand:
 
 
 def _could_use(window: Window, given: float) -> float:
-    """As many cores as it has busy threads, one at least. Where that is not told, who is not throttled has enough."""
+    """One core per busy thread, at least one. Where threads are not reported, an unthrottled rank has enough."""
     throttled = (window.cpu_throttled or 0.0) >= UNTHROTTLED
     if window.busiest_thread and window.cpus_used:
         threads = max(1.0, math.ceil(window.cpus_used / max(window.busiest_thread, 1e-3) - 0.2))
@@ -106,13 +106,13 @@ def _could_use(window: Window, given: float) -> float:
 
 
 def _uneven(case: Case) -> bool:
-    """Ranks of one role that get along with what they have, and others that do not."""
+    """Whether some ranks of the job are throttled while others are not."""
     throttled = [window.cpu_throttled or 0.0 for window in case.windows.values()]
     return min(throttled) < UNTHROTTLED and max(throttled) >= THROTTLED
 
 
 def _shared(case: Case, by_role: Mapping[str, float], part: float) -> dict[int, float]:
-    """Cores of each rank when each role gets so much in all; of the way there only `part`."""
+    """Cores of each rank if each role gets `by_role` in all; each rank goes only `part` of the way there."""
     windows, after = case.windows, {}
     for role, total in by_role.items():
         ranks = [allocation for allocation in case.allocations if allocation.role == role]
@@ -126,7 +126,7 @@ def _shared(case: Case, by_role: Mapping[str, float], part: float) -> dict[int, 
 
 
 def _fitting(case: Case, after: Mapping[int, float]) -> dict[int, float]:
-    """With what their nodes have free, and what others of the job give there; small changes left out."""
+    """The changes that fit what each node has free plus what ranks of the job give back there; small ones left out."""
     fitting: dict[int, float] = {}
     by_node: dict[str, list[Allocation]] = {}
     for allocation in case.allocations:
@@ -150,7 +150,7 @@ def _fitting(case: Case, after: Mapping[int, float]) -> dict[int, float]:
 def _proposal(
     case: Case, direction: str, after: Mapping[int, float], demands: list[Demand], code: CauseCode
 ) -> Proposal | None:
-    """None where it is not worth a try, or leaves the envelope."""
+    """None if the change is not worth a try, or exceeds the envelope."""
     if not after or not demands:
         return None
     before = cpus_of(case.allocations)
@@ -180,7 +180,7 @@ def _proposal(
 
 
 def _words(ranks: list[Allocation], after: Mapping[int, float]) -> str:
-    """Of each role, its first rank."""
+    """The change in words, by the first rank of each role."""
     first: dict[str, Allocation] = {}
     for allocation in ranks:
         first.setdefault(allocation.role, allocation)

@@ -1,4 +1,4 @@
-"""How far a job may be tuned: what its user says, else what it asked for, times the pool's growth."""
+"""How far a job may be tuned: the bounds its user set, otherwise what it asked for, times the pool's growth."""
 
 from msgspec import Struct
 
@@ -6,18 +6,18 @@ from libs.domain.job import Allocation, Job
 from libs.domain.quantity import size_bytes
 from libs.domain.spec import TuningMode
 
-GROWTH = 2.0  # times the CPUs asked for; a pool's to say
+GROWTH = 2.0  # times the CPUs asked for; each pool may set its own
 MEMORY_GROWTH = 2.0  # times the memory asked for
 EGRESS_GROWTH = 8.0  # times the rate asked for: the link has slack most of the time
-CPUS_MIN = 0.03  # of a rank: less, and it answers its peers too late
+CPUS_MIN = 0.03  # of a rank: with less it answers its peers too late
 CPUS_GRAIN = 1000
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """`cpus`: cores of all ranks together; `egress_total`: bytes per second of all, None: as many as each may.
-    Memory and egress of one rank, by role; None: no cap was asked for.
+    """`cpus`: cores of all ranks together; `egress_total`: bytes per second of all ranks, None: each rank's cap alone.
+    Memory and egress are of one rank, by role; None: no cap was asked for.
 
-    What a rank has been given beyond `…_min` may be taken back.
+    What a rank has beyond `…_min` may be reclaimed.
     """
 
     cpus: float
@@ -29,7 +29,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
 
 def bounds_of(job: Job, *, growth: float = GROWTH) -> Bounds:
-    """Of a job that is placed."""
+    """The bounds of a placed job."""
     assert job.placement is not None
     tuning, roles = job.spec.tuning, job.spec.roles
     asked = sum(roles[allocation.role].cpus for allocation in job.placement.allocations)
@@ -54,7 +54,7 @@ def _egress_most(asked: int | None, said: str | None) -> int | None:
 
 
 def mode_of(job: Job, pool: TuningMode) -> TuningMode:
-    """A pool's `off` is final; else the job's word counts, if it says one."""
+    """The job's mode, or the pool's where the job sets none; a pool's `off` is final."""
     if pool is TuningMode.OFF:
         return TuningMode.OFF
     return job.spec.tuning.mode or pool
@@ -65,5 +65,5 @@ def cpus_of(allocations: tuple[Allocation, ...]) -> float:
 
 
 def grained(cpus: float) -> float:
-    """Down to thousandths of a core, so that rounding never leaves a budget."""
+    """Rounds down to thousandths of a core, so that rounding never exceeds a budget."""
     return int(cpus * CPUS_GRAIN + 1e-6) / CPUS_GRAIN

@@ -1,4 +1,4 @@
-"""What the ranks of a job have, held against what was asked for."""
+"""What the ranks of a job have, compared with what was asked for."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ ALIKE = 1e-6
 
 
 def has(job: Job, limits: Sequence[RankTuning]) -> bool:
-    """Has the job these limits?"""
+    """Whether the job has these limits."""
     return has_between(job, limits, limits)
 
 
 def has_between(job: Job, least: Sequence[RankTuning], most: Sequence[RankTuning]) -> bool:
-    """Has each of these ranks no less than the one says, and no more than the other? Both name the same ranks."""
+    """Whether each of these ranks has at least `least` and at most `most`. Both name the same ranks."""
     assert job.placement is not None
     held = {allocation.rank: allocation for allocation in job.placement.allocations}
     for low, high in zip(least, most, strict=True):

@@ -1,4 +1,4 @@
-"""Proposals about memory and about what ranks may send."""
+"""Proposals about memory and egress caps."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -12,22 +12,22 @@ from libs.tuning.split import Demand, best_split, fit, predicted
 from libs.tuning.verdict import MEMORY_FULL, MEMORY_NEAR, failing_memory
 from libs.tuning.window import Window
 
-MEMORY_STEP = 0.3  # of the limit; halved after each step in vain
+MEMORY_STEP = 0.3  # of the limit; halved after each step without success
 MEMORY_GRAIN = 1 << 20
-MEMORY_KEPT = 1.5  # times the most that was ever in use: what a reclaim leaves
-MEMORY_FOLLOWED = 60.0  # seconds after its start: who followed a run from later on may not know of its peaks
-MEMORY_WATCHED = 60  # windows: what a rank did not use in them it may still need, but hardly soon
+MEMORY_KEPT = 1.5  # times the most ever in use: what a reclaim leaves
+MEMORY_FOLLOWED = 60.0  # seconds after its start: a tuner that follows a run only after that may have missed peaks
+MEMORY_WATCHED = 60  # windows: memory unused for so long may still be needed, but hardly soon
 MEMORY_SPARE = 64 << 20  # bytes: less is not worth a change
-SPARE_PART = 0.1  # of the limit: likewise
+SPARE_PART = 0.1  # of the limit: less is not worth a change
 EGRESS_TIMES = (8.0, 4.0, 2.0, 1.5)
-EGRESS_KEPT = 1.5  # times what is sent on average: bursts need more than their mean
-EGRESS_WINDOWS = 3  # in which a rank needed no more
-EGRESS_LOSS = 0.02  # of the time: what a lower cap may cost who sends in bursts and waits for them
+EGRESS_KEPT = 1.5  # times the mean rate sent: bursts need more than their mean
+EGRESS_WINDOWS = 3  # in each of which a rank needed no more
+EGRESS_LOSS = 0.02  # of the time: what a lower cap may cost a rank that sends in bursts and waits for them
 DONOR_LEAST = 0.25  # of its cap that a rank keeps in any case
 
 
 def more_memory(case: Case) -> Proposal | None:
-    """For the ranks of that role that meet their limit, as far as their nodes have it and the envelope goes."""
+    """More memory for the ranks of the role that meet their limit, within what their nodes have and the envelope."""
     direction = f"memory:up:{case.stood.role}"
     windows, most = case.windows, case.bounds.memory[case.stood.role]
     free = {node: left.memory for node, left in case.free.items()}
@@ -60,9 +60,9 @@ def more_memory(case: Case) -> Proposal | None:
 
 
 def less_memory(case: Case) -> Proposal | None:
-    """Ranks that were watched for long keep 1.5 times the most that they used, and what their envelope leaves them.
+    """Ranks watched for long enough keep 1.5 times the most that they used, and no less than their envelope's minimum.
 
-    A job that has failed before keeps what it has: it may have been for lack of memory.
+    A job that has failed before keeps its memory: it may have failed for lack of it.
     """
     after: dict[int, int] = {}
     started = case.job.started_at
@@ -97,17 +97,17 @@ def less_memory(case: Case) -> Proposal | None:
 
 
 def squeezed(ranks: Iterable[Allocation], in_use: Mapping[int, int]) -> list[Allocation]:
-    """Those that are about to need more than they have. `in_use`: bytes, by rank."""
+    """The ranks that are about to need more memory than they have. `in_use`: bytes, by rank."""
     return [rank for rank in ranks if in_use.get(rank.rank, 0) >= MEMORY_NEAR * rank.memory]
 
 
 def may_shrink_to(window: Window | None, memory: int) -> bool:
-    """Would a rank live with so little? Who uses more would be killed."""
+    """Whether a rank survives with so little memory: a rank that uses more would be killed."""
     return window is None or window.memory_used is None or window.memory_used <= MEMORY_FULL * memory
 
 
 def split_egress(case: Case) -> Proposal | None:
-    """What the ranks of the job may send together, shared as they use it."""
+    """The sum of the job's egress caps, split by use."""
     demands = _demands(case)
     if len(demands) < 2:
         return None
@@ -125,7 +125,7 @@ def split_egress(case: Case) -> Proposal | None:
 
 
 def more_egress(case: Case) -> Proposal | None:
-    """A higher cap for the role that meets its own: the link has slack, as long as nobody says otherwise."""
+    """A higher cap for the role that meets its own: the link has slack, unless the user sets a total."""
     direction = f"egress:up:{case.stood.role}"
     demands, capped = _demands(case), _capped(case)
     alike = [allocation for allocation in capped if allocation.role == case.stood.role]
@@ -145,7 +145,7 @@ def more_egress(case: Case) -> Proposal | None:
 
 
 def less_egress(case: Case) -> Proposal | None:
-    """A cap that was raised goes back to what was asked for, as far as that makes sending take little longer."""
+    """A raised cap goes back towards what was asked for, as far as that makes sending take little longer."""
     if len(case.recent) < EGRESS_WINDOWS:
         return None
     after: dict[int, int] = {}
@@ -155,7 +155,7 @@ def less_egress(case: Case) -> Proposal | None:
         most = max((math.inf if rate is None else rate for rate in sent), default=math.inf)
         if most > cap:
             continue
-        highest = float(case.bounds.egress[allocation.role] or cap)  # of this, not of now: else it would go on and on
+        highest = float(case.bounds.egress[allocation.role] or cap)  # not the cap now: it would shrink for ever
         keep = max(case.bounds.egress_min[allocation.role] or 0, math.ceil(most / (most / highest + EGRESS_LOSS)))
         if cap - keep >= SPARE_PART * cap:
             after[allocation.rank] = keep
@@ -167,7 +167,7 @@ def _capped(case: Case) -> list[Allocation]:
 
 
 def _demands(case: Case) -> list[Demand]:
-    """One a role that has a cap; none where what a rank sends is not known."""
+    """One demand per role with a cap; empty if the rate that any rank sends is unknown."""
     windows, by_role = case.windows, dict[str, list[tuple[Allocation, Window]]]()
     for allocation in _capped(case):
         window = windows.get(allocation.rank)

@@ -1,4 +1,4 @@
-"""What could be changed about a job, and what came of it before."""
+"""A change that could be made to a job, and the result of earlier ones."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,10 +10,10 @@ from libs.tuning.cause import Stood
 from libs.tuning.envelope import Bounds
 from libs.tuning.window import JobWindow, Window
 
-GAIN_MIN = 0.05  # predicted: a little more than what must come true for a change to be kept
+GAIN_MIN = 0.05  # predicted: a little more than must be measured for a change to be kept
 WORTH_MIN = 0.4  # predicted gain over cost, likewise
 TRIES = {"split": 2, "up": 3, "less": 1}
-"""How often a direction is tried in vain, each time half as far, until it counts as exhausted."""
+"""How often a direction is tried without success, each time half as far, until it counts as exhausted."""
 
 
 class Free(Struct, frozen=True, kw_only=True):
@@ -24,9 +24,8 @@ class Free(Struct, frozen=True, kw_only=True):
 
 
 class Failed(Struct, frozen=True, kw_only=True):
-    """Tried so often in vain, last at that speed and with that envelope: another of either makes it worth a try.
-
-    A speed of 0: nothing does.
+    """How often a direction failed, and the speed and envelope (`cpus`) of the last try: if either changes, it is tried
+    again. With a speed of 0 it never is.
     """
 
     times: int
@@ -35,15 +34,15 @@ class Failed(Struct, frozen=True, kw_only=True):
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """One job that may be changed: what stands, what was measured (newest last), what is free and allowed."""
+    """One job that may be changed: its verdict, its windows (newest last), what is free by node, and its bounds."""
 
     job: Job
     stood: Stood
     recent: Sequence[JobWindow]
     free: Mapping[str, Free]
     bounds: Bounds
-    tried: Mapping[str, int] = {}  # by direction: in vain
-    speed_known: bool = True  # and steady: else nothing can be verified
+    tried: Mapping[str, int] = {}  # by direction: tries without success
+    speed_known: bool = True  # and steady: otherwise no change can be verified
 
     @property
     def allocations(self) -> tuple[Allocation, ...]:
@@ -55,7 +54,7 @@ class Case(Struct, frozen=True, kw_only=True):
         return {window.rank: window for window in self.recent[-1].ranks}
 
     def open(self, direction: str) -> bool:
-        """Is it not exhausted?"""
+        """Whether the direction is not exhausted."""
         kind = direction.split(":")[1]
         return self.tried.get(direction, 0) < TRIES[kind]
 
@@ -64,9 +63,9 @@ class Case(Struct, frozen=True, kw_only=True):
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
-    """`gain`: by which part the job is predicted to be faster; `cost`: by which part what it has would grow.
+    """`gain`: by which part the job is predicted to be faster; `cost`: by which part its resources would grow.
 
-    `before` and `after` name the same ranks and say the same kinds of limits.
+    `before` and `after` name the same ranks and the same kinds of limits.
     """
 
     direction: str  # `<resource>:<split, up or less>:<role>`

@@ -1,4 +1,4 @@
-"""What to try for a job, by what holds it back: what it has already, shared otherwise; then more, within bounds."""
+"""What to try for a job, by what holds it back: first another split of what it has; then more, within bounds."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ _AT_EASE = (Verdict.OVER_PROVISIONED, Verdict.HEALTHY, Verdict.GPU_BOUND)
 
 
 def propose(case: Case) -> Proposal | None:
-    """The first that its direction is open for and that is predicted to pay; None: nothing to do."""
+    """The first proposal whose direction is open and that is predicted to pay; None if there is none."""
     for direction, way in _ways(case):
         if case.open(direction) and (found := way(case)) is not None:
             return found
@@ -36,11 +36,11 @@ def _ways(case: Case) -> list[_Way]:
     if code in _AT_EASE and case.job.spec.kind in (Kind.TRAINING, Kind.BATCH):
         less_cpu: list[_Way] = [("cpus:less", cpus.less)] if code is Verdict.OVER_PROVISIONED else []
         return [*less_cpu, ("memory:less", limits.less_memory), ("egress:less", limits.less_egress)]
-    return []  # a notebook and a service keep their slack: it is there for what comes
+    return []  # a notebook and a service keep their slack for load to come
 
 
 def outscale(case: Case) -> Finding | None:
-    """Where more for a role does not pay, or is not there: one more of it, for its user to decide."""
+    """Suggests one more replica of a role that more resources do not help, or that can get none; its user decides."""
     role, code = case.stood.role, case.stood.reading.code
     if code not in (Verdict.CPU_QUOTA_BOUND, Verdict.NETWORK_BOUND, Verdict.LAUNCH_BOUND) or not role:
         return None

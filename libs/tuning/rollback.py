@@ -1,4 +1,4 @@
-"""What a rollback asks for when others have taken a part of the room meanwhile."""
+"""What a rollback asks for when other jobs have taken a part of the room meanwhile."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,14 +10,14 @@ from libs.tuning.envelope import grained
 from libs.tuning.held import has_between
 from libs.tuning.proposal import Free, Proposal
 
-PART_MIN = 0.05  # of what is wanted: less is not worth a change
+PART_MIN = 0.05  # of the amount wanted: less is not worth a change
 
 
 def as_it_fits(job: Job, proposal: Proposal, free: Mapping[str, Free], *, again: int) -> tuple[RankTuning, ...]:
-    """What a reclaim took comes back as far as there is room; of anything else, all or nothing does.
+    """The limits to ask for: a reclaim is undone as far as there is room, any other change in full or not at all.
 
-    A node that is kept for a job that waits gives to others only what they asked for themselves, and who rolls back
-    does not know which is: every second time no more is wanted. `again`: how often it was asked for so far.
+    A node kept for a waiting job gives other jobs no more than they asked for, and the tuner does not know which nodes
+    are kept: every second ask is for no more than that. `again`: how often the rollback was asked for so far.
     """
     assert job.placement is not None
     if proposal.code is not CauseCode.RECLAIMED:
@@ -27,7 +27,7 @@ def as_it_fits(job: Job, proposal: Proposal, free: Mapping[str, Free], *, again:
 
 
 def is_under_way(job: Job, proposal: Proposal) -> bool:
-    """Has the job what the trial gave it, or of a reclaim a part of that again? Else somebody else changed it."""
+    """Whether the job has what the trial gave it, or a part of a reclaim back; if not, another ask changed the job."""
     reclaimed = proposal.code is CauseCode.RECLAIMED
     return has_between(job, proposal.after, proposal.before if reclaimed else proposal.after)
 
@@ -35,8 +35,8 @@ def is_under_way(job: Job, proposal: Proposal) -> bool:
 def that_fits(
     wanted: Sequence[RankTuning], allocations: Sequence[Allocation], free: Mapping[str, Free]
 ) -> tuple[RankTuning, ...]:
-    """Of the CPU and memory that ranks are to have again, as much as their nodes have left: on one node all the same
-    part of it, and none where that is next to nothing. What they may send is as was wanted."""
+    """The wanted CPU and memory as far as each node has them left: the ranks of one node all get the same part of the
+    increase, or none if that part is tiny. Egress is as wanted."""
     held = {allocation.rank: allocation for allocation in allocations}
     parts = {
         node: _part(
@@ -59,7 +59,7 @@ def that_fits(
 
 
 def _part(pairs: Sequence[tuple[RankTuning, Allocation]], left: Free) -> tuple[float, float]:
-    """Of the CPU and of the memory that the ranks of one node are to have more."""
+    """Which part of the wanted increase in CPU, and in memory, the node of these ranks can give."""
     cpus = sum(limit.cpus - has.cpus for limit, has in pairs if limit.cpus is not None)
     memory = sum(limit.memory - has.memory for limit, has in pairs if limit.memory is not None)
     return _met(cpus, left.cpus), _met(memory, left.memory)
@@ -71,7 +71,7 @@ def _met(more: float, left: float) -> float:
 
 
 def _as_asked(job: Job, limits: Sequence[RankTuning]) -> tuple[RankTuning, ...]:
-    """No more than each rank has, or asked for itself."""
+    """The limits, but no more than each rank has, or its role asked for."""
     assert job.placement is not None
     has = {allocation.rank: allocation for allocation in job.placement.allocations}
     found: list[RankTuning] = []

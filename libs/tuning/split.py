@@ -1,10 +1,10 @@
-"""How to share one budget among the roles of a job, and how much faster it would be: a model fitted to one window.
+"""How to share one budget among the roles of a job, and how much faster the job would be: a model fitted to one window.
 
-With Q of the resource a role needs D/Q of a step's time, D being what it uses per step. Roles that work one after the
-other add up; roles that overlap, or steps so short that a quota of 100 ms averages them, wait for the slowest. Both are
+With Q of the resource a role needs D/Q of a step's time, D being what it uses per step. The times of roles that take
+turns add up; roles that overlap, or steps so short that a quota of 100 ms averages them, wait for the slowest. Both are
 ends of one family, T = (Σ (D/Q)^p)^(1/p). The parts of the time in which each role was seen at its limit must give
-1 = (Σ part^p)^(1/p), which says which p it is. The best split of a budget then gives each role D^(p/(p+1)): in
-proportion to what it uses where they overlap, to its root where they take turns.
+1 = (Σ part^p)^(1/p), which determines p. The best split of a budget then gives each role D^(p/(p+1)): in proportion
+to its use where roles overlap, to the root of its use where they take turns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ ROUNDS = 60
 class Demand(Struct, frozen=True, kw_only=True):
     """One role. `given`: to its ranks together; `part`, 0–1: for how much of the time it was at its limit.
 
-    `most`: what more it could not use; `least`: what it must keep.
+    `most`: as much as it could use; `least`: what it must keep.
     """
 
     role: str
@@ -30,7 +30,7 @@ class Demand(Struct, frozen=True, kw_only=True):
 
 
 class Fit(Struct, frozen=True, kw_only=True):
-    """`p` of the model; `other`: the part of the time that is no role's."""
+    """`p` of the model; `other`: the part of the time in which no role is at its limit."""
 
     p: float
     other: float
@@ -48,7 +48,7 @@ class Split(Struct, frozen=True, kw_only=True):
 
 
 def fit(parts: Sequence[float]) -> Fit:
-    """The p at which they give 1; parts that do not fill the time leave the rest to `other`."""
+    """The p at which the parts give 1; if they sum to less than 1, the rest is `other`."""
     clipped = [min(1.0, max(PART_MIN, part)) for part in parts]
     if sum(clipped) <= 1.0:
         return Fit(p=1.0, other=1.0 - sum(clipped))
@@ -63,13 +63,13 @@ def fit(parts: Sequence[float]) -> Fit:
 
 
 def predicted(demands: Sequence[Demand], by_role: Mapping[str, float], fitted: Fit) -> float:
-    """The time of a step, if one takes 1 now."""
+    """The time of a step with these amounts, in units of the time of a step now."""
     parts = [_part(demand, by_role[demand.role]) for demand in demands]
     return float(fitted.other + sum(part**fitted.p for part in parts) ** (1.0 / fitted.p))
 
 
 def best_split(demands: Sequence[Demand], budget: float) -> Split:
-    """The fastest split of at most `budget`. What nobody could use stays with those who have it."""
+    """The fastest split of at most `budget`. An amount that no role could use stays with the roles that have it."""
     fitted = fit([demand.part for demand in demands])
     power = fitted.p / (fitted.p + 1.0)
     low, high = 0.0, budget / min(_need(demand) ** power for demand in demands) + 1.0
@@ -86,13 +86,13 @@ def best_split(demands: Sequence[Demand], budget: float) -> Split:
 
 
 def _part(demand: Demand, given: float) -> float:
-    """Its part of the time with so much: what was measured, scaled."""
+    """The role's part of the time if `given` so much: the measured part, scaled."""
     now = min(demand.given, demand.most)
     return min(1.0, max(PART_MIN, demand.part)) * now / max(min(given, demand.most), 1e-9)
 
 
 def _need(demand: Demand) -> float:
-    """D: what it would use if a step took 1, so that its part of the time is as it was seen."""
+    """D: what the role would use if a step took 1, so that its part of the time is the measured one."""
     return max(PART_MIN, min(1.0, demand.part)) * max(min(demand.given, demand.most), 1e-6)
 
 
@@ -101,7 +101,7 @@ def _clamped(demand: Demand, scale: float, power: float) -> float:
 
 
 def _leave_the_rest(demands: Sequence[Demand], by_role: dict[str, float], budget: float) -> None:
-    """Nobody gives what no other role takes."""
+    """Gives back to each role what it gave and no other role takes."""
     rest = min(budget, sum(demand.given for demand in demands)) - sum(by_role.values())
     for demand in demands:
         back = min(max(0.0, demand.given - by_role[demand.role]), max(0.0, rest))

@@ -4,8 +4,8 @@
         ▲                   │            └─► rolling-back ─► settling
         └── refused ────────┘
 
-The state is data and is stored with every change that is asked for, so that whoever takes over goes on with the trial
-under way, or undoes it. What it does not know is the window before: it measures anew.
+The state is data and is stored with every change that is asked for, so that the process that takes over continues the
+trial under way, or undoes it. Windows are not stored: that process measures anew.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,42 +27,42 @@ from libs.tuning.window import JobWindow
 SPEED_SPREAD = 0.05  # of the mean, between windows: what counts as stable
 CPU_SPREAD = 0.10
 STABLE_WINDOWS = 2
-SKIP_AFTER_START = 2  # windows that are not looked at: the job loads, its caches fill
+SKIP_AFTER_START = 2  # windows that are ignored: the job loads, its caches fill
 SKIP_AFTER_CHANGE = 1
-VERIFY_WINDOWS_MAX = 5  # a speed that does not settle in so many is judged by its mean
+VERIFY_WINDOWS_MAX = 5  # a speed that does not settle in so many windows is judged by its mean
 GAIN_KEPT = 0.03
 WORTH_KEPT = 0.3  # gain over cost
 LOSS_KEPT = 0.03  # what a reclaim may cost
-DRIFT = 0.10  # of the speed: what was in vain is worth another try
+DRIFT = 0.10  # of the speed: after such a change a failed direction is worth another try
 ASK_SECONDS = 20.0  # an ask that is not done by then counts as refused
-VERIFY_SECONDS = 180.0  # a trial of which nothing is heard for so long is undone
-ROLLBACKS_MAX = 5  # a rollback asked for so often is given up: what it needs has gone to others
-LIMIT_OFF = 0.05  # by which part a limit in force may differ from the one granted: kernels round
+VERIFY_SECONDS = 180.0  # a trial without a steady speed for so long is undone
+ROLLBACKS_MAX = 5  # a rollback asked for so often is given up: other jobs have what it needs
+LIMIT_OFF = 0.05  # the part by which a limit in force may differ from the one granted: kernels round
 _EXHAUSTED = Failed(times=TRIES["less"], speed=0.0, cpus=0.0)
 
 
 class Phase(StrEnum):
     SETTLING = "settling"
     STABLE = "stable"
-    ACTING = "acting"  # asked for, and not seen to be done
+    ACTING = "acting"  # asked for, and not yet seen in the job's placement
     VERIFYING = "verifying"
     ROLLING_BACK = "rolling-back"
 
 
 class Trial(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One change under trial. `asked_at`: when it, or its rollback, was asked for last; `cpus`: the job's then."""
+    """One change under trial. `asked_at`: when it, or its rollback, was asked for last; `cpus`: allowed then."""
 
     proposal: Proposal
     speed: float
     asked_at: float
     cpus: float
     rollbacks: int = 0
-    why: str = ""  # it is undone
-    gain: float = 0.0  # what came of it
+    why: str = ""  # why it is undone
+    gain: float = 0.0  # as measured
 
 
 class Measure(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One window: speed, CPU used, how many ranks told a speed."""
+    """One window: speed, CPU used, how many ranks reported a speed."""
 
     speed: float
     cpus: float
@@ -70,9 +70,9 @@ class Measure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TunerState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the tuner knows of a job in one epoch. `skip`: windows still not to be looked at; `since`: of this phase.
+    """What the tuner knows of a job in one epoch. `skip`: how many windows to ignore still; `since`: of this phase.
 
-    `late`: refused, as far as we know, and should it be done after all, then it is under trial.
+    `late`: a change that was not done in time; should it be done after all, it is under trial.
     """
 
     epoch: int
@@ -85,11 +85,11 @@ class TunerState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     failed: dict[str, Failed] = {}
     kept: int = 0
     undone: int = 0
-    gained: float = 1.0  # how many times as fast as at first, as far as trials were kept
+    gained: float = 1.0  # how many times as fast as at first, by the trials kept
 
 
 class Moved(Struct, frozen=True, kw_only=True):
-    """What follows: the state, and what to ask for with it. `save`: it is worth remembering at once."""
+    """The next state, and what to ask for with it. `save`: the state is to be stored at once."""
 
     state: TunerState
     tune: Tune | None = None
@@ -105,7 +105,7 @@ def encode(state: TunerState) -> bytes:
 
 
 def parse(stored: bytes) -> TunerState | None:
-    """None: a later version stored it, in words that this one does not know."""
+    """None if a later version stored the state in a form that this one does not know."""
     try:
         return msgspec.json.decode(stored, type=TunerState)
     except msgspec.DecodeError:
@@ -113,7 +113,7 @@ def parse(stored: bytes) -> TunerState | None:
 
 
 def decode(stored: bytes, *, epoch: int, now: float) -> TunerState:
-    """As it was stored; measured anew. What a later version stored, or of another epoch, is forgotten."""
+    """The state as stored, without its measures. A state of another epoch or a later version is forgotten."""
     state = parse(stored)
     if state is None or state.epoch != epoch:
         return begin(epoch, now)
@@ -131,16 +131,16 @@ def advance(
     free: Mapping[str, Free],
     changed: bool = False,
 ) -> Moved:
-    """What follows of `window`, one that has just ended (None: none has), and of what the job has now.
+    """The next state, given the `window` that has just ended (None: none has) and the job's limits now.
 
-    `free`: what nodes have left, by id, for a rollback; `changed`: it has other limits than when it was last looked at.
+    `free`: what nodes have left, by id, for a rollback; `changed`: the job's limits changed since the last call.
     """
     match state.phase:
         case Phase.ACTING | Phase.ROLLING_BACK if state.trial is not None:
             return _asked(state, state.trial, job, now, free)
         case Phase.VERIFYING if state.trial is not None:
             if not has(job, state.trial.proposal.after):
-                return Moved(state=_settling(state, now, SKIP_AFTER_CHANGE), save=True)  # not ours to judge any more
+                return Moved(state=_settling(state, now, SKIP_AFTER_CHANGE), save=True)  # another ask changed it
             return _verified(state, state.trial, job, window, now)
         case _ if changed:
             if state.late is not None and has(job, state.late.proposal.after):
@@ -153,7 +153,7 @@ def advance(
 
 
 def tried_in_vain(state: TunerState, cpus_allowed: float) -> dict[str, int]:
-    """By direction. What was in vain at another speed or with another envelope does not count."""
+    """Tries without success, by direction. Those at another speed or with another envelope do not count."""
     speed = _speed(state.measures)
     return {
         direction: failed.times
@@ -163,7 +163,7 @@ def tried_in_vain(state: TunerState, cpus_allowed: float) -> dict[str, int]:
 
 
 def act(state: TunerState, job: Job, proposal: Proposal, *, why: str, now: float, cpus_allowed: float) -> Moved:
-    """Ask for what is proposed. `why`: what holds the job back, as a sentence."""
+    """Ask for the proposal. `why`: what holds the job back, as a sentence."""
     assert state.phase is Phase.STABLE, f"{job.id}: acts while {state.phase}"
     speed, still = _speed(state.measures), tried_in_vain(state, cpus_allowed)
     trial = Trial(proposal=proposal, speed=speed, asked_at=now, cpus=cpus_allowed)
@@ -176,16 +176,16 @@ def act(state: TunerState, job: Job, proposal: Proposal, *, why: str, now: float
 
 
 def switched_off(state: TunerState, job: Job, *, now: float, free: Mapping[str, Free]) -> Moved:
-    """Tuning of the job was switched off: a trial under way is undone, and nothing else begun."""
+    """Tuning of the job was switched off: a trial under way is undone, and no other begins."""
     if state.trial is None or state.phase in (Phase.ACTING, Phase.ROLLING_BACK):
         return advance(state, job, None, now=now, free=free)
     return _undo(state, state.trial, job, "tuning was switched off", now, window=None)
 
 
 def relieve(state: TunerState, job: Job, ranks: Sequence[Allocation]) -> Moved:
-    """These ranks are about to need the memory that they asked for and gave: they have it again.
+    """Gives these ranks the reclaimed memory back that they are about to need.
 
-    Whatever else is asked for or under trial goes on. As long as the job runs, its memory is left alone.
+    Other asks and trials go on. For the rest of the run the job's memory is not reclaimed again.
     """
     first = ranks[0]
     role = job.spec.roles[first.role]
@@ -201,7 +201,7 @@ def relieve(state: TunerState, job: Job, ranks: Sequence[Allocation]) -> Moved:
 
 
 def same_trials(one: TunerState, other: TunerState) -> bool:
-    """Do both know of the same trials? What is measured in between is nobody else's."""
+    """Whether both states have the same trials; measures may differ."""
     return _trials(one) == _trials(other)
 
 
@@ -211,7 +211,7 @@ def _trials(state: TunerState) -> tuple[object, ...]:
 
 
 def _asked(state: TunerState, trial: Trial, job: Job, now: float, free: Mapping[str, Free]) -> Moved:
-    """Has the scheduler done it? Its answer is the job's placement."""
+    """Checks whether the scheduler has done what was asked: its answer is the job's placement."""
     undoing = state.phase is Phase.ROLLING_BACK
     if has(job, trial.proposal.before if undoing else trial.proposal.after):
         if undoing:
@@ -230,7 +230,7 @@ def _asked(state: TunerState, trial: Trial, job: Job, now: float, free: Mapping[
 
 def _verified(state: TunerState, trial: Trial, job: Job, window: JobWindow | None, now: float) -> Moved:
     if window is not None and not _in_force(window, trial.proposal.after):
-        window = None  # asked for and granted; the node has yet to do it
+        window = None  # granted, but not yet applied by the node
     state = _measured(state, window)
     enough = _stable(state.measures) or len(state.measures) >= VERIFY_WINDOWS_MAX
     if not enough:
@@ -250,7 +250,7 @@ def _verified(state: TunerState, trial: Trial, job: Job, window: JobWindow | Non
 
 
 def is_kept(proposal: Proposal, gain: float) -> bool:
-    """Was it worth it?"""
+    """Whether the measured gain is worth keeping the change."""
     if proposal.code is CauseCode.RECLAIMED:
         return gain >= -LOSS_KEPT
     return gain >= GAIN_KEPT and (proposal.cost <= ALIKE or gain / proposal.cost >= WORTH_KEPT)
@@ -259,7 +259,7 @@ def is_kept(proposal: Proposal, gain: float) -> bool:
 def _undo(
     state: TunerState, trial: Trial, job: Job, why: str, now: float, *, window: JobWindow | None, gain: float = 0.0
 ) -> Moved:
-    """Ask for what was before. What would kill a rank for lack of memory stays as it is, and is not tried again."""
+    """Ask for the limits from before. If a rank would be killed for lack of memory, the change stays."""
     remembered = _in_vain(state, trial)
     if not _may_shrink(trial.proposal, window):
         return Moved(state=_settling(remembered, now, SKIP_AFTER_CHANGE), save=True)
@@ -280,7 +280,7 @@ def _rolled_back(trial: Trial, words: str, more: str) -> Cause:
 
 
 def _undo_again(state: TunerState, trial: Trial, job: Job, now: float, free: Mapping[str, Free]) -> Moved:
-    """Its rollback was refused, or done in part."""
+    """Ask again for a rollback that was refused, or done in part."""
     before = trial.proposal.before
     wanted = rollback.as_it_fits(job, trial.proposal, free, again=trial.rollbacks)
     asked = structs.replace(trial, asked_at=now, rollbacks=trial.rollbacks + 1)
@@ -293,7 +293,7 @@ def _undo_again(state: TunerState, trial: Trial, job: Job, now: float, free: Map
 
 
 def _in_force(window: JobWindow, limits: Sequence[RankTuning]) -> bool:
-    """As far as the nodes tell which limits they hold their runs to."""
+    """Whether the limits are in force, as far as the nodes report them."""
     by_rank = {rank.rank: rank for rank in window.ranks}
     for limit in limits:
         rank = by_rank.get(limit.rank)
@@ -322,7 +322,7 @@ def _in_vain(state: TunerState, trial: Trial) -> TunerState:
 
 
 def _never_again(state: TunerState, proposal: Proposal) -> TunerState:
-    """Whatever the speed is: who did not get back all that it gave is slower by that, and would give more and more."""
+    """No such reclaim again, at any speed: a job that got back only a part is slower, and would give more and more."""
     if proposal.code is not CauseCode.RECLAIMED:
         return state
     return structs.replace(state, failed={**state.failed, proposal.direction: _EXHAUSTED})
@@ -362,6 +362,6 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def _speed(measures: Sequence[Measure]) -> float:
-    """Of the latest windows; of all, where they never came to rest."""
+    """The mean of the latest windows, or of all if they are not stable."""
     latest = measures[-STABLE_WINDOWS:] if _stable(measures) else measures
     return fmean(measure.speed for measure in latest)

@@ -1,7 +1,7 @@
-"""What holds one rank back: ordered tests over its window, the first that holds says it, with its numbers.
+"""What holds one rank back: ordered tests over its window; the first that holds gives the verdict and its numbers.
 
 The order is that of the notes: what does not fit in memory, a GPU that is busy (then nothing else matters), CPU, disk,
-network, input, a lone thread, slowness without a cause, waste. Whether a rank waits for another is `cause`'s to say.
+network, input, a lone thread, slowness without a cause, waste. Whether a rank waits for another is decided in `cause`.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,31 +36,31 @@ HELD_BACK = frozenset(
     }
 )
 
-# Where no source is named, the figure is NEARCHUS's as the patents leave it open, chosen here (docs/tuning.md).
-SAMPLES_MIN = 3  # of a window of ten: fewer say too little
+# A figure without a source is one of NEARCHUS's that the patents leave open, chosen here (docs/tuning.md).
+SAMPLES_MIN = 3  # of ten in a window: fewer are too few for a verdict
 MEMORY_FULL = 0.92  # of the limit; what is left is less than one more batch of most jobs
-MEMORY_NEAR = 0.75  # of the limit: below it, meeting the limit means page cache that nobody misses
+MEMORY_NEAR = 0.75  # of the limit: below it, meeting the limit means page cache that no rank misses
 FAULTS_RATE = 100.0  # pages read again, per second: at a tenth of a millisecond each, a hundredth of the time
 GPU_BUSY = 0.90  # part of the time in which a kernel ran: no host action gains more than the rest of it
 SM_BUSY = 0.80  # GPM's SM activity at which a GPU counts as full
-DRAM_BUSY = 0.70  # GPM's memory activity at which it is bound by its memory
+DRAM_BUSY = 0.70  # GPM's memory activity at which a GPU is bound by its memory
 GPU_STARVED = 0.70  # below it a GPU waits for its host
-USE_HIGH = 0.85  # of the limit. Alone it says little: a lone thread at a limit of 1.0 uses 0.90 and lacks nothing
-USE_SOME = 0.30  # of the limit: who uses less is throttled in rare bursts that cost it little
+USE_HIGH = 0.85  # of the limit. Alone it proves little: a lone thread at a limit of 1.0 uses 0.90 and lacks nothing
+USE_SOME = 0.30  # of the limit: a rank that uses less is throttled in rare bursts that cost it little
 CONTENDED = 0.20  # part of the time in which some task waited for a CPU
-RUNS_CPUS = 0.1  # cores: who uses less hardly ever wants one
+RUNS_CPUS = 0.1  # cores: a rank that uses less hardly ever wants one
 HOST_FULL = 0.95  # of the node's cores
 EGRESS_FULL = 0.80  # of the cap: a token bucket lets no more through once headers are counted
-RESENT_PART = 0.02  # of what is sent: with 2 % lost, TCP runs far below its link
+RESENT_PART = 0.02  # of the bytes sent: with 2 % lost, TCP runs far below its link
 THREAD_BUSY = 0.90  # of a core, by the busiest thread
 STRAGGLES = 1.20  # times the median step of the other ranks of its role
 USE_LOW = 0.50  # of the limit
 SPARE_CPUS = 0.25  # cores: less is not worth a change
-SEGMENT_BYTES = 1448.0  # what a segment carries
+SEGMENT_BYTES = 1448.0  # payload of a TCP segment
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """What one window says. `weight`, 0–1: about how much of the time is lost so, to compare ranks by."""
+    """The verdict on one window. `weight`, 0–1: roughly the part of the time lost to it, to compare ranks by."""
 
     code: Verdict
     sentence: str
@@ -69,11 +69,11 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 Test = Callable[[Window, float | None], Reading | None]
-"""Of a window, and the median time of a step on the other ranks of its role."""
+"""Takes a window, and the median time of a step on the other ranks of its role."""
 
 
 def read(window: Window, peers_step: float | None = None) -> Reading:
-    """What holds this rank back, by itself."""
+    """What holds this rank back, other ranks aside."""
     if window.samples < SAMPLES_MIN or window.cpus_used is None:
         sentence = (
             f"only {window.samples} samples were heard" if window.samples < SAMPLES_MIN else "its CPU is not told"
@@ -83,7 +83,7 @@ def read(window: Window, peers_step: float | None = None) -> Reading:
 
 
 def failing_memory(window: Window, _: float | None) -> Reading | None:
-    """It meets its limit again and again, and it costs: pages are read anew, allocations stall, there is no slack."""
+    """The rank meets its limit again and again at a cost: pages are read again, allocations stall, no slack is left."""
     part = _memory_part(window)
     rate = window.memory_failures_rate or 0.0
     faults, pressure = window.major_faults_rate or 0.0, window.memory_pressure or 0.0
@@ -100,7 +100,7 @@ def failing_memory(window: Window, _: float | None) -> Reading | None:
 
 
 def busy_gpu(window: Window, peers_step: float | None) -> Reading | None:
-    """Its GPU works nearly all the time. A rank that is slower than its peers is judged by the tests that follow."""
+    """The rank's GPU works nearly all the time. A rank slower than its peers is left to the tests that follow."""
     if not window.gpus or window.gpu_utilisation is None or _straggles(window, peers_step):
         return None
     waits = window.phase_part("t_data", "t_wait")
@@ -114,7 +114,7 @@ def busy_gpu(window: Window, peers_step: float | None) -> Reading | None:
 
 
 def full_memory(window: Window, _: float | None) -> Reading | None:
-    """Nothing is lost yet, and little is left."""
+    """No time is lost yet, but little memory is left."""
     part = _memory_part(window)
     if part is None or part < MEMORY_FULL:
         return None
@@ -123,14 +123,14 @@ def full_memory(window: Window, _: float | None) -> Reading | None:
 
 
 def starved_gpu_input(window: Window, _: float | None) -> Reading | None:
-    """A GPU waits for data, by the job's own word."""
+    """A GPU waits for data, as the job itself reports."""
     part = window.phase_part("t_data")
     known = window.gpus and window.gpu_utilisation is not None and not window.emulated
     return _input(window, part) if known and part is not None and part >= DATA_PART else None
 
 
 def throttled_cpu(window: Window, _: float | None) -> Reading | None:
-    """It would use more CPU than its limit. Use alone does not say so, nor do rare bursts."""
+    """The rank would use more CPU than its limit. Neither high use alone nor rare bursts prove that."""
     throttled, part = window.cpu_throttled, window.use_part
     if part is None:
         return None
@@ -146,7 +146,7 @@ def throttled_cpu(window: Window, _: float | None) -> Reading | None:
 
 
 def contended_cpu(window: Window, _: float | None) -> Reading | None:
-    """Its limit leaves it room and the node does not: by its own pressure, or where that is not told by a full node."""
+    """The rank's limit leaves room, the node does not: by the rank's CPU pressure, or if unreported, by a full node."""
     if (window.cpu_throttled or 0.0) >= UNTHROTTLED or (window.cpus_used or 0.0) < RUNS_CPUS:
         return None
     if window.cpu_pressure is not None:
@@ -177,7 +177,7 @@ def waiting_for_disk(window: Window, _: float | None) -> Reading | None:
 
 
 def full_network(window: Window, _: float | None) -> Reading | None:
-    """It sends as much as it may, or much of it twice."""
+    """The rank sends as much as it may, or sends much of it twice."""
     sent = window.network_send_rate
     if sent is None:
         return None
@@ -194,7 +194,7 @@ def full_network(window: Window, _: float | None) -> Reading | None:
 
 
 def lone_thread(window: Window, _: float | None) -> Reading | None:
-    """The GPU waits for one thread that is busy all the time: more cores would not help it."""
+    """The GPU waits for one thread that is busy all the time: more cores would not help the rank."""
     busiest, gpu = window.busiest_thread, window.gpu_utilisation
     if busiest is None or busiest < THREAD_BUSY or gpu is None or gpu >= GPU_STARVED or not window.gpus:
         return None
@@ -206,7 +206,7 @@ def lone_thread(window: Window, _: float | None) -> Reading | None:
 
 
 def straggling(window: Window, peers_step: float | None) -> Reading | None:
-    """Slower than its peers, and no other test says why."""
+    """The rank is slower than its peers, and no earlier test explains it."""
     if not _straggles(window, peers_step):
         return None
     assert window.step_seconds is not None
@@ -223,7 +223,7 @@ def slow_input(window: Window, _: float | None) -> Reading | None:
 
 
 def spare_cpu(window: Window, _: float | None) -> Reading | None:
-    """It leaves much of its CPU unused, also in its busiest second."""
+    """The rank leaves much of its CPU unused, even in its busiest second."""
     part, limit, most = window.use_part, window.cpus_limit, window.cpus_p95
     if part is None or limit is None or most is None or part >= USE_LOW:
         return None

@@ -1,7 +1,7 @@
 """What was measured of each rank of a job in the last few seconds, as one `Window` a rank, and of the job as a whole.
 
-Samples that are late, doubled or out of order are dropped before (`libs.samples.arrivals`). What a value cannot be is
-counted and not believed. Memory is bounded: sums are kept, and at most `KEPT_MAX` values of a rank's CPU and speed.
+Late, doubled or reordered samples are dropped earlier (`libs.samples.arrivals`). Impossible values are counted and
+left out. Memory is bounded: sums are kept, and at most `KEPT_MAX` values of a rank's CPU and speed.
 """
 
 import math
@@ -17,9 +17,9 @@ from libs.messages.signals import GpuSample, NodeSampled, RunSample
 
 WINDOW_SECONDS = 10.0
 KEPT_MAX = 64
-VALUE_MAX = 1e15  # of any rate, part or size: more is no measurement
-STEPS_MIN = 2  # a pace over fewer steps tells no speed
-COUNTED_STEPS_MIN = 8  # between its first and last word in a window: fewer, and its pace says it better
+VALUE_MAX = 1e15  # of any rate, part or size: a larger value is no measurement
+STEPS_MIN = 2  # a pace over fewer steps gives no speed
+COUNTED_STEPS_MIN = 8  # between a rank's first and last report in a window: with fewer, its pace is more exact
 COUNTED_SECONDS_MIN = 2.0
 
 _RUN = (
@@ -34,11 +34,11 @@ _of_host = attrgetter(*_HOST)
 
 
 class Window(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One rank. Means over its `samples`, in the units of `RunSample`; None: nobody told.
+    """One rank. Means over its `samples`, in the units of `RunSample`; None: not reported.
 
     `cpus_p95` is of single samples, `memory_used` their largest, limits the latest. `speed`: samples per second where
-    the rank tells them, else steps per second; `phases`: seconds per step. `gpus`: how many it holds; what is told of
-    them is their mean, but `gpu_utilisation` is that of the least used.
+    the rank reports them, else steps per second; `phases`: seconds per step. `gpus`: how many it holds; values of GPUs
+    are means over them, except that `gpu_utilisation` is that of the least used.
     """
 
     rank: int
@@ -52,7 +52,7 @@ class Window(Struct, frozen=True, kw_only=True, omit_defaults=True):
     blocked: float | None = None
     memory_used: int | None = None
     memory_limit: int | None = None
-    memory_most: int | None = None  # that was ever in use in this epoch, as far as we watched
+    memory_most: int | None = None  # the most in use since the tuner followed this epoch
     watched: int = 0  # windows since a limit of the job changed, this one included
     memory_failures_rate: float | None = None
     oom_kills: int = 0  # in this window
@@ -65,7 +65,7 @@ class Window(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu_pressure: float | None = None
     memory_pressure: float | None = None
     disk_pressure: float | None = None
-    egress: int | None = None  # what it may send, bytes per second
+    egress: int | None = None  # the cap on what it sends, bytes per second
     host_cpus: float | None = None
     host_cpus_used: float | None = None
     host_cpu_pressure: float | None = None
@@ -78,43 +78,43 @@ class Window(Struct, frozen=True, kw_only=True, omit_defaults=True):
     power_part: float | None = None  # of its power limit
     clock_part: float | None = None  # of its highest clock
     speed: float | None = None
-    of_samples: bool = False  # else `speed` is of steps
+    of_samples: bool = False  # False: `speed` is in steps
     steps_rate: float | None = None
     step_seconds: float | None = None
     phases: dict[str, float] = {}
 
     def phase_part(self, *names: str) -> float | None:
-        """The part of a step's time that these phases take, 0–1; None where it tells none of them."""
+        """The part of a step's time that these phases take, 0–1; None if the rank reports none of them."""
         told = [self.phases[name] for name in names if name in self.phases]
         return min(1.0, sum(told) * self.steps_rate) if told and self.steps_rate else None
 
     @property
     def use_part(self) -> float | None:
-        """CPU used, of its limit."""
+        """CPU used, as a part of the limit."""
         if self.cpus_used is None or not self.cpus_limit:
             return None
         return self.cpus_used / self.cpus_limit
 
 
 class JobWindow(Struct, frozen=True, kw_only=True):
-    """All ranks of one job. Times are when it was heard, on our clock."""
+    """All ranks of one job. Times are those of arrival, on the clock of this process."""
 
     job_id: str
     epoch: int
     began: float
     ended: float
     ranks: tuple[Window, ...]
-    since: float = math.inf  # we have followed it in this epoch
+    since: float = math.inf  # when the tuner began to follow this epoch
 
     @property
     def speeds(self) -> tuple[float, ...]:
-        """Of the ranks that tell samples, else of those that tell steps."""
+        """Of the ranks that report samples; if there are none, of those that report steps."""
         samples = tuple(rank.speed for rank in self.ranks if rank.speed is not None and rank.of_samples)
         return samples or tuple(rank.speed for rank in self.ranks if rank.speed is not None)
 
     @property
     def speed(self) -> float | None:
-        """Of the job: their mean."""
+        """The job's speed: the mean of `speeds`."""
         return fmean(self.speeds) if self.speeds else None
 
     @property
@@ -124,7 +124,7 @@ class JobWindow(Struct, frozen=True, kw_only=True):
 
 
 class Gathering:
-    """`follow` jobs, `hear` what is told of them, `close` their windows."""
+    """`follow` jobs, `hear` reports on them, `close` their windows."""
 
     def __init__(self, *, window_seconds: float = WINDOW_SECONDS) -> None:
         self.window_seconds = window_seconds
@@ -132,7 +132,7 @@ class Gathering:
         self._jobs: dict[str, _Gathered] = {}
 
     def follow(self, job: Job, *, now: float) -> None:
-        """A job that runs; one that is followed in another epoch, or elsewhere, begins anew."""
+        """Follow a running job; in another epoch, or with other ranks, it begins anew."""
         assert job.placement is not None
         allocations = {allocation.rank: allocation for allocation in job.placement.allocations}
         known = self._jobs.get(job.id)
@@ -143,7 +143,7 @@ class Gathering:
                 known.ranks[rank].allocation = allocation
 
     def begin_anew(self, job_id: str, *, now: float) -> None:
-        """Something of the job has changed: what was measured before does not count, nor does a pace that is older."""
+        """The job was changed: earlier measurements do not count, nor does a pace that reaches back to before now."""
         if (gathered := self._jobs.get(job_id)) is not None:
             gathered.clean_since = now
             gathered.begin(now)
@@ -178,12 +178,12 @@ class Gathering:
                 self.disbelieved += of_rank.add_pace(run.pace, clean=clean)
 
     def memory_in_use(self, job_id: str) -> dict[int, int]:
-        """Bytes, by rank, as they were told last."""
+        """Bytes, by rank, as last reported."""
         gathered = self._jobs.get(job_id)
         return {} if gathered is None else {rank: one.memory_now for rank, one in gathered.ranks.items()}
 
     def close(self, job_id: str, *, now: float) -> JobWindow | None:
-        """The window that ends now, or None while it is not long enough. The next begins."""
+        """Ends the window and begins the next; None while it is not long enough."""
         gathered = self._jobs.get(job_id)
         if gathered is None or now - gathered.began < self.window_seconds:
             return None
@@ -195,7 +195,7 @@ class Gathering:
         return closed
 
     def _of(self, job_id: str, epoch: int, rank: int, node_id: str) -> "_OfRank | None":
-        """Who this is told of, if it is a rank of ours that is on that node."""
+        """The rank of a followed job that a report is about; None if it is not on that node."""
         gathered = self._jobs.get(job_id)
         if gathered is None or gathered.epoch != epoch:
             return None
@@ -218,7 +218,7 @@ class _Gathered:
 
 
 class _Means:
-    """Sums of so many values, each of which may be missing in a sample."""
+    """Sums and counts of `size` values, each of which may be missing in a sample."""
 
     __slots__ = ("counts", "sums")
 
@@ -227,7 +227,7 @@ class _Means:
         self.counts = [0] * size
 
     def add(self, values: Sequence[float | None]) -> int:
-        """How many of them cannot be."""
+        """Adds the values; returns how many are impossible."""
         wrong = 0
         for place, value in enumerate(values):
             if value is not None:
@@ -260,7 +260,7 @@ class _OfRank:
         self.allocation = allocation
         self.ooms_before: int | None = None
         self.memory_most = self.memory_now = self.watched = 0
-        self.counted: list[_Count] = []  # the first of this window, and the last
+        self.counted: list[_Count] = []  # the first and the last of this window
         self.begin()
 
     def begin(self) -> None:
@@ -274,7 +274,7 @@ class _OfRank:
         self.counted = self.counted[-1:]
 
     def count(self, run: RunProgressed) -> None:
-        """How far it is. What is told twice or late is no news; who goes back begins anew."""
+        """Takes a report of progress. A repeated or late one is ignored; a rank that goes back begins anew."""
         step, samples = run.progress.get("step"), run.progress.get("samples")
         if step is None or not run.at or (self.counted and run.at <= self.counted[-1].at):
             return
@@ -351,7 +351,7 @@ def _p95(values: Sequence[float]) -> float | None:
 
 
 def _counted(counts: Sequence[_Count]) -> dict[str, object]:
-    """The speed between two words: of these seconds alone, where a pace may reach back before a change."""
+    """The speed between two reports: unlike a pace, it cannot reach back to before a change."""
     if len(counts) < 2:
         return {}
     first, last = counts
@@ -367,7 +367,7 @@ def _counted(counts: Sequence[_Count]) -> dict[str, object]:
 
 
 def _paced(paces: Sequence[Pace]) -> dict[str, object]:
-    """Medians over the paces told in a window."""
+    """Medians over the paces reported in a window."""
     if not paces:
         return {}
     samples = [pace.samples_rate for pace in paces if pace.samples_rate is not None]

@@ -204,8 +204,6 @@ def test_a_module_opens_by_saying_what_it_is() -> None:
 # words
 
 
-# The words of these were not made plain yet: an entry goes when its words are.
-NOT_YET_PLAIN = ("libs/planning/", "libs/store/", "libs/tuning/")
 UNNAMED = re.compile(r"^who\b|\b(whom|whoever|somebody|anybody)\b", flags=re.IGNORECASE)
 
 
@@ -223,9 +221,8 @@ def unnamed_subjects(path: Path) -> Iterator[str]:
 
 
 def test_a_docstring_and_a_comment_name_their_subject() -> None:
-    paths = [path.relative_to(ROOT) for path in sources("libs/**/*.py", "services/**/*.py")]
-    plain = [path for path in paths if not str(path).startswith(NOT_YET_PLAIN)]
-    assert [line for path in plain for line in unnamed_subjects(ROOT / path)] == []
+    paths = sources("libs/**/*.py", "services/**/*.py")
+    assert [line for path in paths for line in unnamed_subjects(path)] == []
 
 
 # messages

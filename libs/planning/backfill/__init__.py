@@ -1,10 +1,10 @@
-"""Who may start ahead of a job that does not fit: each backfill is one class in a file of its own."""
+"""Which jobs may start ahead of a job that does not fit: each backfill is one class in a file of its own."""
 
 from typing import NamedTuple, Protocol
 
 
 class Ending(NamedTuple):
-    """GPUs that a running job gives back at `at_s`. Jobs of which nobody knows when they end have none."""
+    """GPUs that a running job gives back at `at_s`. A job whose end is unknown has none."""
 
     at_s: float
     gpus: int
@@ -12,15 +12,15 @@ class Ending(NamedTuple):
 
 
 class Backfill(Protocol):
-    """Made anew for every walk over the queue; told of every job in order. Times are in seconds.
+    """Made anew for every walk over the queue; called for every job in order. Times are in seconds.
 
-    GPUs are counted, not named: what a gang needs besides their number (nodes, CPUs, memory) its placement looks after.
+    GPUs are counted, not named: the placement checks what else a gang needs (nodes, CPUs, memory).
     """
 
     def may_start(self, gpus: int, lasts_s: float | None) -> bool:
-        """Whether a job that fits now delays none of those ahead of it. `lasts_s` None: nobody knows."""
+        """Whether a job that fits now delays none of those ahead of it. `lasts_s` None: unknown."""
 
     def started(self, gpus: int, lasts_s: float | None) -> None: ...
 
     def blocked(self, gpus: int, lasts_s: float | None) -> bool:
-        """It does not fit, or may not start. Returns whether anybody behind it may: else the walk is over."""
+        """The job does not fit, or may not start. Returns whether any job behind it may: else the walk is over."""

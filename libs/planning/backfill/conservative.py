@@ -1,7 +1,7 @@
 """Conservative backfill (Mu'alem & Feitelson, 2001): every job that does not fit has a reservation, in order.
 
-A job starts now if it is then in nobody's way, for as long as it lasts. Reservations are kept for the first
-RESERVATIONS_MAX jobs; nobody behind them starts.
+A job starts now if it delays no reservation for as long as it lasts. Reservations are kept for the first
+RESERVATIONS_MAX jobs; no job behind them starts.
 """
 
 from bisect import bisect_left
@@ -17,7 +17,7 @@ class Conservative:
     """`free`: GPUs free now; `endings()`: the soonest first."""
 
     def __init__(self, *, now: float, free: int, endings: Callable[[], Sequence[Ending]]) -> None:
-        self._times = [now]  # from each on, so many are free
+        self._times = [now]  # from each on, `_free` at its index are free
         self._free = [free]
         for ending in endings():
             if ending.at_s > self._times[-1]:
@@ -41,7 +41,7 @@ class Conservative:
         return self._reservations < RESERVATIONS_MAX
 
     def _start_of(self, gpus: int, lasts: float) -> float | None:
-        """The first time from which so many are free for so long."""
+        """The first time from which `gpus` are free for `lasts` seconds."""
         start: float | None = None
         for at, free in zip(self._times, self._free, strict=True):
             if start is not None and at >= start + lasts:
@@ -58,7 +58,7 @@ class Conservative:
             self._free[at] -= gpus
 
     def _cut(self, at: float) -> int:
-        """The index from which on it is `at` or later."""
+        """The index of time `at`, inserted if it is not there."""
         if at == inf:
             return len(self._times)
         index = bisect_left(self._times, at)

@@ -1,7 +1,7 @@
 """EASY backfill (Lifka, 1995): the first job that does not fit has a reservation; others start if they do not delay it.
 
-It will start when enough of the running jobs have ended. Whoever ends before that, or needs only what it leaves free
-then, may start now.
+It will start when enough running jobs have ended. A job that ends before that, or needs only what the reservation then
+leaves free, may start now.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +11,8 @@ from libs.planning.backfill import Ending
 
 
 class Easy:
-    """`free`: GPUs free now; `endings()`, the soonest first, is asked for once a job is blocked: it then knows of those
-    that were started, too."""
+    """`free`: GPUs free now; `endings()`, the soonest first, is called once a job is blocked: it then includes the
+    jobs started in this walk."""
 
     def __init__(self, *, now: float, free: int, endings: Callable[[], Sequence[Ending]]) -> None:
         self._now = now
@@ -40,7 +40,7 @@ class Easy:
         return True
 
     def _reserve(self, gpus: int) -> None:
-        free, reserved_at = self._free, inf  # if nobody knows when it will fit, nobody is held back for it
+        free, reserved_at = self._free, inf  # a job with no known start holds no other back
         for ending in self._endings():
             if ending.at_s > reserved_at:
                 break

@@ -1,4 +1,4 @@
-"""No backfill: nobody overtakes a job that does not fit."""
+"""No backfill: no job overtakes one that does not fit."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,7 +7,7 @@ from libs.planning.backfill import Ending
 
 class NoBackfill:
     def __init__(self, *, now: float, free: int, endings: Callable[[], Sequence[Ending]]) -> None:
-        del now, free, endings  # whatever they are
+        del now, free, endings  # not used
 
     def may_start(self, gpus: int, lasts_s: float | None) -> bool:
         del gpus, lasts_s

@@ -1,17 +1,17 @@
 """Least attained service, in two dimensions (Tiresias, NSDI'19): GPUs × time, in levels; within a level, the oldest.
 
-Nobody need say how long a job takes: one that has had little is likely to need little more. Levels grow by a factor, so
-that a job is preempted a bounded number of times, however long it runs. One that has gone without for long against
-what it had comes back to the first level: no job waits for ever behind newer ones.
+No duration need be known: a job that has run little is likely to need little more. Levels grow by a factor, so that a
+job is preempted a bounded number of times, however long it runs. A job that has waited long compared with its running
+time comes back to the first level: no job starves behind newer ones.
 """
 
 from libs.planning.order.standing import Key, Order, Standing
 
 FIRST_GPU_SECONDS = 1800.0  # where the first level ends
-GROWTH = 4.0  # where each level ends, against the one before
+GROWTH = 4.0  # the end of each level, as a multiple of the previous one
 LEVELS = 5  # the last has no end
-PATIENCE = 2.0  # a job is promoted when it waited so many times as long as it ran,
-PATIENCE_SECONDS = 24 * 3600.0  # and so long at the least
+PATIENCE = 2.0  # a job is promoted when it waited this many times as long as it ran,
+PATIENCE_SECONDS = 24 * 3600.0  # and at least this long
 
 
 def level(job: Standing) -> int:
@@ -27,7 +27,7 @@ def key(job: Standing) -> Key:
 
 
 def changes_after_s(job: Standing) -> float | None:
-    """How long it may run before it falls to the next level."""
+    """How long the job may run before it falls to the next level."""
     now = level(job)
     if not job.gpus or now == LEVELS - 1:
         return None
@@ -35,7 +35,7 @@ def changes_after_s(job: Standing) -> float | None:
 
 
 def promotes_after_s(job: Standing) -> float | None:
-    """One that waits in the first level has nothing to gain."""
+    """How long until a waiting job returns to the first level; None if it is there."""
     return None if level(job) == 0 else max(PATIENCE_SECONDS, PATIENCE * job.attained_s) - job.waited_s
 
 

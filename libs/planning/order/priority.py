@@ -1,4 +1,4 @@
-"""The most important first, then the oldest. A more important job preempts those that are less so."""
+"""The highest priority first, then the oldest. A job preempts jobs of lower priority."""
 
 from libs.planning.order.standing import Key, Order, Standing
 

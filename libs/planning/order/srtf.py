@@ -1,4 +1,4 @@
-"""Shortest remaining time first. Those of whom nobody said how long they take come last, the oldest first.
+"""Shortest remaining time first. Jobs without a known duration come last, the oldest first.
 
 Tiers double: a job preempts those that still need about twice as long. If any difference counted, two jobs that are
 nearly equal would take turns at evicting each other.
@@ -7,7 +7,7 @@ nearly equal would take turns at evicting each other.
 from libs.planning.order.standing import Key, Order, Standing
 
 UNKNOWN = 64
-GRAIN_S = 1e-3  # by then it surely is
+GRAIN_S = 1e-3  # added so that the tier has changed by then
 
 
 def key(job: Standing) -> Key:
@@ -15,7 +15,7 @@ def key(job: Standing) -> Key:
 
 
 def tier(job: Standing) -> int:
-    """How often its seconds can be halved before less than one is left."""
+    """How often the remaining seconds can be halved before less than one is left."""
     return UNKNOWN if job.left_s is None else int(job.left_s).bit_length()
 
 

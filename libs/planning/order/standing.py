@@ -5,17 +5,16 @@ from collections.abc import Callable
 from msgspec import Struct
 
 Key = tuple[float, ...]
-"""Sorts jobs as they are served, smallest first; the job's number and id are put behind it."""
+"""Sorts jobs as they are served, smallest first; the job's number and id are appended."""
 
 
 class Standing(Struct, frozen=True, kw_only=True):
     """A job, waiting or running, at one moment. Times in seconds.
 
-    `seq`: the number under which it came in. `gpus`: how many it holds, or needs to start. `attained_s`: how long it
-    has held its GPUs since it came or was promoted, in all its runs; `attained_gpu_s`: the same, each second counted
-    once for every GPU held in it. `waited_s`: how long it has gone without since it came, lost them, or was promoted.
-    `left_s`: how long it will still run, where somebody said so. `share`: its tenant's dominant share of the pool (0 to
-    1).
+    `seq`: its number in the order of submission. `gpus`: how many it holds, or needs to start. `attained_s`: how long
+    it has held GPUs since it was submitted or promoted, in all its runs; `attained_gpu_s`: the same in GPU-seconds.
+    `waited_s`: how long it has waited since it was submitted, lost its GPUs, or was promoted. `left_s`: how long it
+    will still run, if known. `share`: its tenant's dominant share of the pool (0 to 1).
     """
 
     id: str
@@ -36,12 +35,12 @@ def _never(job: Standing) -> float | None:
 
 
 class Order(Struct, frozen=True):
-    """A waiting job preempts running ones of a higher `tier` (None: an order that preempts nobody).
+    """A waiting job preempts running ones of a higher `tier` (None: an order without preemption).
 
-    `changes_after_s(running)`: when its tier will be another, if it runs on (None: never by running).
-    `promotes_after_s(waiting)`: how long it may wait until what it has had is forgotten: it then is among the new ones.
-    `by_share`: the key changes with what the tenant holds. `by_left`: it is how much is left to do, which gets less
-    only by working, not by holding GPUs alone.
+    `changes_after_s(running)`: after how long the tier changes if the job runs on (None: never by running).
+    `promotes_after_s(waiting)`: after how long a waiting job's past runs are forgotten, so that it counts as new.
+    `by_share`: the key changes with what the tenant holds. `by_left`: the key is the work left, which shrinks only by
+    working, not by holding GPUs alone.
     """
 
     name: str
@@ -54,6 +53,6 @@ class Order(Struct, frozen=True):
 
     @property
     def preempts(self) -> Callable[[Standing, Standing], bool] | None:
-        """May a waiting job, the first, take the place of a running one? None: never."""
+        """Whether the waiting job (first argument) may preempt the running one. None: never."""
         tier = self.tier
         return None if tier is None else lambda waiting, running: tier(waiting) < tier(running)

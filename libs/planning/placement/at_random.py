@@ -1,4 +1,4 @@
-"""Random: any free GPUs, each set as likely as every other. The dice are a digest of who asks: the same each time."""
+"""Random: any free GPUs, each set equally likely. The dice are a digest of the job's key: the same each time."""
 
 from hashlib import blake2b
 

@@ -1,4 +1,4 @@
-"""What a node has to offer one role: its free GPUs in groups as large as one replica needs."""
+"""A node's free GPUs for one role, in groups as large as one replica needs."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from libs.domain.cluster import Request
 from libs.planning.capacity import Chunks, NodeRoom
 from libs.planning.scores import TYPICAL, GpuKey
 
-KEPT_MAX = 32  # of a node: a job may ask for any model, also for one that no node has
+KEPT_MAX = 32  # entries per node: a job may ask for any model, even one that no node has
 
 
 def chunks(node: NodeRoom, request: Request, scores: Mapping[GpuKey, float], name: str) -> Chunks:

@@ -1,6 +1,6 @@
-"""Packed: as few nodes as can be, the fullest that still hold it. Scores do not matter to it.
+"""Packed: as few nodes as possible, the fullest that still hold the gang. Scores do not matter.
 
-A gang goes to the node with exactly that much free, or least more; one that no node holds goes to the emptiest nodes.
+A gang goes to the node with exactly that much free, or least more; if no node holds it, to the emptiest nodes.
 The order among equals (by node, then by GPU) is that of the PAL artifact's packing baseline.
 """
 
@@ -9,7 +9,7 @@ from libs.planning.shape import PlacementRequest, Want
 
 
 def packed(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
-    del asked  # nothing of it matters here
+    del asked  # not used
     tightest = tightest_node(room, want, count)
     if tightest is not None:
         return [(tightest, first_gpus(tightest, want, count))]
@@ -28,7 +28,7 @@ def tightest_node(room: Room, want: Want, count: int) -> NodeRoom | None:
 
 
 def emptiest_nodes(room: Room, want: Want, count: int) -> Picks | None:
-    """Those with most free first, each as full as it gets."""
+    """The nodes with most free first, each filled up."""
     picks: Picks = []
     left = count
     for free in sorted(room.buckets, reverse=True):

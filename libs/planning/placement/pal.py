@@ -1,7 +1,7 @@
-"""PAL (SC'24): how fast the GPUs are, against how near they are to each other.
+"""PAL (SC'24): the speed of GPUs, weighed against how near they are to each other.
 
 For every bin of scores there are two offers: that score within one node, and the same times the locality penalty across
-nodes. They are tried from the smallest product on. What fits one GPU, or no node, goes by PM-First alone.
+nodes. They are tried from the smallest product on. A gang that needs one GPU, or fits no node, goes by PM-First alone.
 """
 
 from collections.abc import Mapping

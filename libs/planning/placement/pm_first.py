@@ -1,7 +1,7 @@
 """PM-First (PAL, SC'24): the fastest GPUs that are free, wherever they are.
 
-Free GPUs are sorted by the score of their bin, then by how near the number of equally fast ones on their node comes to
-what is asked for; the first ones are taken.
+Free GPUs are sorted by the score of their bin, then by how near the number of equally fast ones on their node is to the
+number asked for; the first ones are taken.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def bins_of(room: Room, job_class: str) -> Mapping[GpuKey, float]:
 
 
 def name_of_bins(room: Room, job_class: str) -> str:
-    """Another one whenever the bins may be others."""
+    """A name for the bins, another one whenever they may have changed."""
     return f"{room.scores.known(job_class)} in bins, {room.scores.changes}"
 
 

@@ -1,4 +1,4 @@
-"""Spread: each replica where most is free, so that what fails or slows down hits as few of them as can be."""
+"""Spread: each replica where most is free, so that a node that fails or slows down hits as few as possible."""
 
 from heapq import heapify, heappop, heappush
 
@@ -7,7 +7,7 @@ from libs.planning.shape import PlacementRequest, Want
 
 
 def spread(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
-    del asked  # nothing of it matters here
+    del asked  # not used
     size = want.request.gpus
     given: dict[str, int] = {}
     heap = [(-len(node.gpus_for(want.request)), node.node.id) for node in room.open_nodes]

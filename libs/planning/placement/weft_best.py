@@ -1,8 +1,8 @@
-"""Weft's own placement: the place where the job runs fastest, and among those as fast the one that others miss least.
+"""Weft's own placement: the place where the job runs fastest; among equals, the one that costs other jobs least.
 
-Three things are weighed, all as parts of the job's time. How long it takes there (the slowest GPU, times the locality)
-counts in full. GPUs that are slow for other classes and not for this one are taken first: the fast ones stay free for
-whom they speed up. And what is left of a node is best nothing: a whole node is what the next gang needs.
+Three costs are weighed, all as parts of the job's time. How long the job takes there (the slowest GPU, times the
+locality) counts in full. GPUs that are slow only for other classes are taken first: fast ones stay free for the jobs
+that they speed up. And a node is best used up: the next gang needs a whole one.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from libs.planning.placement.chunks import KEPT_MAX, chunks
 from libs.planning.scores import TYPICAL
 from libs.planning.shape import PlacementRequest, Want
 
-SPARING = 0.3  # what a GPU that others would gain from counts, against one's own gain
-WHOLE_NODES = 0.04  # what breaking a node that was whole counts at most
-CHOICE = 4  # among how many times the GPUs it needs a gang chooses, in pools of more than NODES_LEAST nodes
+SPARING = 0.3  # weight of other jobs' gain from a GPU, against this job's own
+WHOLE_NODES = 0.04  # the most that breaking a whole node costs
+CHOICE = 4  # a gang chooses among this many times the GPUs it needs, in pools of more than NODES_LEAST nodes
 NODES_LEAST = 64
-MUCH_SLOWER = 0.8  # against the penalty: from where on it is worth a look whether GPUs of several nodes are faster
+MUCH_SLOWER = 0.8  # part of the penalty: a slower place in one node is compared with one across nodes
 AS_FAST = 0.002  # scores nearer to each other than this are equal
 
 
@@ -75,7 +75,7 @@ def _cost_of_node(room: Room, want: Want, count: int, name: str) -> Callable[[No
 
 
 def _costs(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
-    """What it costs to take one chunk of the node, two, …, all."""
+    """The cost of taking one chunk of the node, two, …, all."""
     worsts = _worsts(room, node, offers)
     whole, gpus, size = len(node.gpus.whole), len(node.gpus.models), len(offers[0][1])
     costs: list[float] = []
@@ -91,7 +91,7 @@ def _costs(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
 
 
 def _dispensable(offers: Chunks, worsts: Sequence[float], count: int) -> Sequence[int]:
-    """Of the chunks that do not slow the job down, by index, those that other jobs would gain least from."""
+    """The indices of the chunks that do not slow the job down and that other jobs would gain least from."""
     slowest = offers[count - 1][0] + AS_FAST
     if len(offers) == count or offers[count][0] > slowest:
         return range(count)
@@ -101,8 +101,8 @@ def _dispensable(offers: Chunks, worsts: Sequence[float], count: int) -> Sequenc
 
 
 def _worsts(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
-    """Of each chunk the score of its slowest GPU, for the class that this GPU suits worst. Other jobs gain most from
-    chunks where it is low."""
+    """By chunk, the score of its slowest GPU for the class that this GPU suits worst. Other jobs gain most from chunks
+    with a low one."""
     worst = room.scores.worst.get(node.node.id, {})
     return [
         worst.get(gpus[0], TYPICAL) if len(gpus) == 1 else max([worst.get(gpu, TYPICAL) for gpu in gpus])
@@ -111,7 +111,7 @@ def _worsts(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
 
 
 def _across_nodes(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
-    """Of the GPUs that are fast enough: nodes of which nothing is left, then as few others as can be."""
+    """A place on GPUs that are fast enough: first nodes that it uses up, then as few others as possible."""
     scores, name = room.scores.of(asked.job_class), room.scores.known(asked.job_class)
     by_node = [(node, chunks(node, want.request, scores, name)) for node in _emptiest(room, want, count)]
     everything = sorted([score for _, offers in by_node for score, _ in offers])
@@ -146,7 +146,7 @@ def _across_nodes(room: Room, want: Want, count: int, asked: PlacementRequest) -
 
 
 def _emptiest(room: Room, want: Want, count: int) -> list[NodeRoom]:
-    """All nodes of a small pool; of a large one the emptiest, as many as give ample choice."""
+    """All nodes of a small pool; of a large one the emptiest, enough for an ample choice."""
     ample = CHOICE * count * want.request.gpus
     found: list[NodeRoom] = []
     for free in sorted(room.buckets, reverse=True):

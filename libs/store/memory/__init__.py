@@ -1,4 +1,4 @@
-"""The store in one process: what the real one promises, without a server. Nothing outlasts it.
+"""The store in one process: the guarantees of the real one, without a server. Its state ends with the process.
 
 It has no clock and no randomness: the same calls in the same order leave the same state, event for event.
 """
@@ -217,7 +217,7 @@ class MemoryStore(Tokens, History, LearntTables):
         if not changes:
             return []
         self._must_hold(lease)
-        # All is made ready first: where one step is refused, nothing changes.
+        # All steps are checked first: if one is refused, nothing changes.
         moved: dict[str, Job] = {}
         taken: list[bool] = []
         for change in changes:
@@ -239,7 +239,7 @@ class MemoryStore(Tokens, History, LearntTables):
         return taken
 
     def _slots_after(self, moved: Mapping[str, Job]) -> dict[_Gpu, str]:
-        """Who holds each GPU once these jobs are as they are given."""
+        """The job that holds each GPU once these jobs have moved."""
         slots = dict(self._slots)
         for job_id in moved:
             for gpu in _gpus(self._jobs[job_id]):
@@ -391,7 +391,7 @@ class MemoryStore(Tokens, History, LearntTables):
             del self._envelopes[job_id]
         return len(gone)
 
-    # how it keeps
+    # internal
 
     def _add_ask(
         self,
@@ -423,12 +423,12 @@ class MemoryStore(Tokens, History, LearntTables):
         return sorted(found, key=lambda job: job.seq)
 
     def _first_version(self, node_id: str) -> int:
-        """Of a node that is new, or was removed and goes on counting."""
+        """The first version of a new node, or the next one of a node that was removed and joins again."""
         told = (event.version for event in self._events if event.topic == "nodes" and event.subject_id == node_id)
         return max(told, default=0) + 1
 
     def _node_events_before(self, before: float, pool: str) -> list[Event]:
-        """Published, and not the last of a node that is still there."""
+        """Node events that may be deleted: published, and not the last of a node that is still there."""
         told = [event for event in self._events if event.topic == "nodes" and event.at < before]
         last = {event.subject_id: event.version for event in told if event.subject_id in self._nodes}
         return [
@@ -490,7 +490,7 @@ def _bytes_of(spec: JobSpec) -> int:
 
 
 def _lawful(change: JobChange) -> Job:
-    """The job after the step. Raises UnlawfulError unless that is what the law makes of it."""
+    """The job after the step. Raises UnlawfulError for a step that the rules forbid."""
     try:
         job = after(change.before, change.step)
     except AssertionError as error:

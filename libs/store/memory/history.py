@@ -1,4 +1,4 @@
-"""The records of what leaders decided, in memory."""
+"""The records of leaders' decisions, in memory."""
 
 from msgspec import structs
 

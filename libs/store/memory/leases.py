@@ -1,4 +1,4 @@
-"""Who leads, in memory."""
+"""Leases, in memory."""
 
 from msgspec import structs
 
@@ -10,7 +10,7 @@ class Leases:
     def __init__(self) -> None:
         super().__init__()
         self._leases: dict[str, Lease] = {}
-        self._leaderships: dict[str, dict[int, Lease]] = {}  # how each ended, by epoch
+        self._leaderships: dict[str, dict[int, Lease]] = {}  # how each leadership ended, by epoch
 
     async def lease(self, name: str) -> Lease | None:
         return self._leases.get(name)
@@ -62,7 +62,7 @@ class Leases:
             ended[lease.epoch] = structs.replace(lease, went_back=False, pledge=Pledge())
 
     def _held(self, lease: Lease) -> Lease | None:
-        """The lease as it is now, if it is still the same owner's."""
+        """The lease as it is now, if it still has the same owner."""
         held = self._leases.get(lease.name)
         return held if held is not None and (held.holder, held.epoch) == (lease.holder, lease.epoch) else None
 

@@ -1,4 +1,4 @@
-"""Who has access, in memory."""
+"""Tokens and tenants, in memory."""
 
 from msgspec import UNSET, structs
 
@@ -11,7 +11,7 @@ class Tokens:
     def __init__(self) -> None:
         super().__init__()
         self._tokens: dict[bytes, TokenKept] = {}
-        self._tenants: dict[str, TenantKept] = {}  # what each has open is worked out when it is asked for
+        self._tenants: dict[str, TenantKept] = {}  # what each has open is computed when it is read
 
     async def access(self, token_hash: bytes, *, at: float) -> Access | None:
         token = self._tokens.get(token_hash)

@@ -1,6 +1,6 @@
 """The SQL, by name: each statement in queries.sql begins with `-- name: what_it_does`.
 
-What begins with `-- columns: thing` is no statement: `{thing}` stands for it in those that are.
+Text below `-- columns: thing` is not a statement: `{thing}` stands for it in statements.
 """
 
 import re

@@ -12,9 +12,9 @@ id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract
 -- gateway
 
 -- name: submit
--- Each submission, its event and the ask to admit it: all three or, where its key was used before or its tenant has too much
--- open, none. Of one tenant's, those before it in this statement count as open. Two statements at the same time do not see
--- each other. Keys are taken in one order, so that no two statements wait for each other.
+-- Stores each submission, its event and the ask to admit it: all three, or none if its key was used before or its tenant
+-- has too much open. The tenant's earlier submissions in this statement count as open, those of a concurrent one
+-- are not seen. Keys are taken in one order, so that no two statements deadlock.
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[],
                          $8::float8[], $9::bigint[], $10::bigint[], $11::text[]) WITH ORDINALITY
@@ -56,7 +56,7 @@ SELECT id, spec_hash FROM submissions WHERE tenant = $1 AND key = $2;
 INSERT INTO asks (kind, pool, subject_id, tenant, priority, at) VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8));
 
 -- name: ask_requeue
--- Of a job that is over: it counts again as what its tenant has open, and so do those that were asked for before it.
+-- Requeues an ended job: it counts as open for its tenant again, and so do the jobs asked for before it.
 WITH used AS (
     SELECT COALESCE(sum(jobs), 0)::bigint AS jobs, COALESCE(sum(bytes), 0)::bigint AS bytes
       FROM (SELECT jobs, bytes FROM tenant_use WHERE tenant = $3
@@ -115,7 +115,7 @@ SELECT id, extract(epoch FROM created_at)::float8 AS created_at, jobs_open_max, 
  ORDER BY id LIMIT $2;
 
 -- name: change_tenant
--- Each limit with whether it is to be changed.
+-- Each limit comes with whether it is to be changed.
 UPDATE tenants SET jobs_open_max = CASE WHEN $2::boolean THEN $3::bigint ELSE jobs_open_max END,
                    spec_bytes_max = CASE WHEN $4::boolean THEN $5::bigint ELSE spec_bytes_max END,
                    priority_max = CASE WHEN $6::boolean THEN $7::integer ELSE priority_max END,
@@ -132,7 +132,7 @@ SELECT {job} FROM all_jobs
  ORDER BY seq DESC LIMIT $5;
 
 -- name: jobs_open
--- The same for states that are not final: they are few, whatever the history.
+-- As `jobs_in`, for states that are not final: such jobs are few, however long the history.
 SELECT {job} FROM all_jobs
  WHERE id IN (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
               UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
@@ -150,7 +150,7 @@ SELECT last.* FROM unnest($2::text[]) AS subject(subject)
      ORDER BY version DESC LIMIT 1) AS last;
 
 -- name: events_after
--- What is not yet committed is at or above the horizon: stop there, and nothing is overtaken.
+-- Uncommitted events are at or above the horizon: reading stops there, so that none is skipped.
 SELECT {event} FROM events
  WHERE (xid, id) > ($1::bigint::text::xid8, $2::bigint) AND xid < events_horizon()
  ORDER BY events.xid, id LIMIT $3;
@@ -212,7 +212,7 @@ SELECT jobs.id, version FROM jobs JOIN submissions ON submissions.id = jobs.id
  WHERE jobs.pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') AND state = 'queued' ORDER BY seq;
 
 -- name: jobs_in
--- A page of them, behind a `seq`: so many jobs, or so many bytes of specifications as they are stored, one job at least.
+-- A page of jobs behind a `seq`, bounded in jobs and in bytes of specifications as stored, at least one job.
 WITH page AS (
     SELECT submissions.id, submissions.seq, spec
       FROM jobs JOIN submissions ON submissions.id = jobs.id
@@ -306,8 +306,8 @@ ON CONFLICT (pool) DO UPDATE SET policy = excluded.policy;
 SELECT name, holder, epoch, seq FROM leaderships WHERE name = $1 ORDER BY epoch;
 
 -- name: admit
--- At most $5 of them, and $6 bytes of specifications as they are stored. A job that was just made is what `all_jobs` says
--- of its submission. OFFSET 0 has each read by the index, however many are expected.
+-- Admits at most $5 jobs, and $6 bytes of specifications as stored. A new job is as `all_jobs` shows its submission.
+-- OFFSET 0 has each read by the index, however many are expected.
 WITH page AS (
     SELECT asks.id, spec FROM asks JOIN submissions ON submissions.id = subject_id
      WHERE asks.pool = $4 AND kind = 'submit' ORDER BY asks.id LIMIT $5
@@ -347,7 +347,7 @@ DELETE FROM asks USING held WHERE id = ANY ($4::bigint[]);
 SELECT ordinal FROM store_steps($1, $2, $3, $4::jsonb, $5::jsonb) AS ordinal;
 
 -- name: take_recorded
--- The same, with what the steps were decided from: one statement, so neither is there without the other.
+-- Stores steps and the record of their decision in one statement, so that neither is stored without the other.
 WITH recorded AS (
     INSERT INTO decisions (pool, epoch, number, format, begins, at, until, turns, steps, body, bytes_until)
     VALUES ($1, $6, $7, $8, $9, to_timestamp($10::float8), to_timestamp($11::float8), $12, $13, $14::bytea,
@@ -363,7 +363,7 @@ SELECT $1::text, $4::bigint, $5::int, $6::int, $7::boolean, to_timestamp($8::flo
   FROM held;
 
 -- name: history_cut
--- Cut at a beginning: the last one that is too old itself, or the first behind which there is not too much.
+-- Cuts at a record that begins: the last that is too old itself, or the first with few enough bytes behind it.
 WITH counted AS (
     SELECT epoch, number, at, history_bytes($1) - bytes_until + octet_length(body) AS behind
       FROM decisions WHERE pool = $1 AND begins AND bytes_until IS NOT NULL
@@ -456,7 +456,7 @@ SELECT node_id, gpu_index, job_class, score, confidence, source, extract(epoch F
 -- relay
 
 -- name: unsent
--- Event by event (OFFSET 0): what waits is little, and a plan that reads all events from the first is never wanted.
+-- OFFSET 0 reads event by event: few events wait, and a plan that reads all events is never wanted.
 SELECT event.* FROM (SELECT event_id FROM outbox ORDER BY event_id LIMIT $1) AS waiting
  CROSS JOIN LATERAL (SELECT {event} FROM events WHERE id = waiting.event_id OFFSET 0) AS event
  ORDER BY event.id;
@@ -491,7 +491,7 @@ ON CONFLICT (node_id, gpu_index, job_class) DO UPDATE
  WHERE known.at <= excluded.at;
 
 -- name: ended_jobs
--- The inner query is answered by an index of each tenant's jobs.
+-- An index of each tenant's jobs answers the inner query.
 SELECT {job} FROM all_jobs
  WHERE id IN (SELECT ended.id
                 FROM unnest($1::text[]) AS wanted (tenant) CROSS JOIN LATERAL (

@@ -1,4 +1,4 @@
--- Makes jobs of what was submitted. The event `submitted` was told with the submission, as version 1.
+-- Makes jobs of submissions. The event `submitted` was recorded with the submission, as version 1.
 CREATE OR REPLACE FUNCTION admit_jobs(
     lease_name text, lease_holder text, lease_epoch bigint, of_pool text, at_most integer
 ) RETURNS SETOF text LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
@@ -18,7 +18,7 @@ BEGIN
     RETURNING jobs.id;
 END $$;
 
--- A submitted job that the scheduler has not admitted yet is queued already: it was acknowledged.
+-- A submitted job counts as queued before the scheduler admits it: it was acknowledged.
 CREATE OR REPLACE VIEW all_jobs AS
 SELECT s.id, s.tenant, s.pool, s.name, s.spec, s.seq, s.submitted_at,
        COALESCE(j.state, 'queued') AS state, COALESCE(j.epoch, 0) AS epoch, COALESCE(j.version, 1) AS version,

@@ -1,11 +1,11 @@
--- Events below it are committed, and no event will be added below it.
+-- The horizon: events below it are committed, and no event will be added below it.
 CREATE OR REPLACE FUNCTION events_horizon() RETURNS xid8 LANGUAGE sql STABLE SET search_path = public, pg_temp AS $$
     SELECT (pg_snapshot_xmin(pg_current_snapshot())::text::bigint + COALESCE((SELECT xids FROM event_offset), 0))::text::xid8
 $$;
 
--- After a logical dump was restored: the cluster counts transactions anew, below those of the events that are there. Adds
--- to the `xid` of every event to come as much as it takes to be above them all; returns how much. `migrate` calls it, so
--- before any service writes.
+-- For a restored logical dump: the new cluster's transaction ids are below those of the stored events. Sets an offset
+-- that lifts the `xid` of every later event above them all, and returns it. `migrate` calls it before any service
+-- writes.
 CREATE OR REPLACE FUNCTION continue_events() RETURNS bigint LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 DECLARE
     behind bigint;

@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION history_bytes(of_pool text) RETURNS bigint LANGUAGE s
 AS $$
     SELECT COALESCE(
         (SELECT bytes_until FROM decisions WHERE pool = of_pool ORDER BY epoch DESC, number DESC LIMIT 1),
-        -- An earlier version wrote the newest record: the last count that there is goes on.
+        -- An earlier version wrote the newest record: continue from the last stored count.
         (SELECT bytes_until FROM decisions WHERE pool = of_pool AND begins AND bytes_until IS NOT NULL
           ORDER BY epoch DESC, number DESC LIMIT 1),
         0)

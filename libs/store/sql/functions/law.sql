@@ -1,4 +1,4 @@
--- What holds of every change of a job, whatever a scheduler believes. The triggers are in 0001_first.sql.
+-- Rules for every change of a job, whatever a scheduler believes. The triggers are in 0001_first.sql.
 
 CREATE OR REPLACE FUNCTION job_step_is_legal() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN

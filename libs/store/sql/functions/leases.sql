@@ -1,6 +1,6 @@
--- Leases: every write of a scheduler carries the epoch of its own, and a stale one is refused.
+-- Leases: every write of a scheduler carries the epoch of its lease, and a stale one is refused.
 
--- Raises unless `holder` owns the lease in this epoch; held until the transaction ends.
+-- Raises unless `holder` owns the lease in this epoch; locks the lease until the transaction ends.
 CREATE OR REPLACE FUNCTION must_hold(lease_name text, lease_holder text, lease_epoch bigint) RETURNS void LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
     PERFORM 1 FROM leases WHERE name = lease_name AND holder = lease_holder AND epoch = lease_epoch FOR SHARE;
@@ -10,7 +10,7 @@ BEGIN
     END IF;
 END $$;
 
--- Remembers how a leadership ended. The trigger is in 0003_store_went_back.sql.
+-- Stores how a leadership ended. The trigger is in 0003_store_went_back.sql.
 CREATE OR REPLACE FUNCTION leadership_ends() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
     INSERT INTO leaderships (name, epoch, holder, seq) VALUES (OLD.name, OLD.epoch, OLD.holder, OLD.seq)

@@ -1,8 +1,8 @@
 -- Deletes jobs of the lease's pool that ended before `before`, with their submissions, events and envelopes, and the
 -- events of nodes that are older. At most `at_most` of each; returns how many jobs and node events were deleted.
 --
--- Whatever clock the leader has: nothing younger than `kept_seconds` by the database's own clock is deleted. A job is left
--- where it is while somebody asks something of it, or while one of its events is not published.
+-- Nothing younger than `kept_seconds` by the database's own clock is deleted, whatever the leader's clock. A job stays
+-- while an ask for it is open, or while one of its events is not published.
 CREATE OR REPLACE FUNCTION forget_jobs(
     lease_name text, lease_holder text, lease_epoch bigint, before timestamptz, kept_seconds float8, at_most integer
 ) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
@@ -26,7 +26,7 @@ BEGIN
     DELETE FROM envelopes WHERE job_id = ANY (ids);
     DELETE FROM jobs WHERE id = ANY (ids);
     DELETE FROM submissions WHERE id = ANY (ids);
-    -- The newest event before `until` stays, of a node that is still there: it tells how the node was then.
+    -- The newest event before `until` of a node that is still there stays: it holds the node's state at that time.
     DELETE FROM events WHERE id IN (
         SELECT e.id FROM events e
          WHERE e.topic = 'nodes' AND e.at < until AND e.data ->> 'pool' = lease_name

@@ -1,6 +1,6 @@
--- What Postgres gives to every role and no role of ours needs. The rights to each table are in the migrations.
+-- Revokes rights that Postgres gives to every role and no Weft role needs. The migrations grant those to tables.
 
--- A temporary table stands before a table of the same name for whoever made it, so nobody makes one.
+-- A temporary table hides a table of the same name from the role that made it, so no role may make one.
 DO $$
 BEGIN
     EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());

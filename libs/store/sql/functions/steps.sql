@@ -1,10 +1,10 @@
--- Writes the steps of jobs as `after` and `step_data` have worked them out. What holds whatever a scheduler believes is
--- checked here and by the triggers: the lease, the version of each job, the legal steps, one owner for each GPU.
+-- Writes the steps of jobs that `after` and `step_data` computed. Whatever a scheduler believes, this function and the
+-- triggers check the lease, the version of each job, the legal steps, one owner for each GPU.
 --
 -- `rounds` has the changed columns of the jobs' rows: first those of every job's first step, then those of the second, and
 -- so on. `told` has all events in order. Returns which steps were taken (1…); a step of another version is left out.
 --
--- Every row is found by its key. A plan that was made while a table was small would read all of it for ever after.
+-- Every row is found by its key: a plan made while a table was small would otherwise read all of it for ever.
 CREATE OR REPLACE FUNCTION store_steps(
     lease_name text, lease_holder text, lease_epoch bigint, rounds jsonb, told jsonb
 ) RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = public, pg_temp

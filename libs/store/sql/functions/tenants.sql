@@ -8,7 +8,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- A requeued job is one that ended less.
+-- A requeued job is open again: it is taken off the ended jobs.
 CREATE OR REPLACE FUNCTION count_ended() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 DECLARE
     sign integer := CASE WHEN NEW.state IN ('succeeded', 'failed', 'cancelled') THEN 1 ELSE -1 END;
@@ -19,6 +19,6 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- The sum of it is what is open.
+-- The sum per tenant is what it has open.
 CREATE OR REPLACE VIEW tenant_use AS
 SELECT tenant, jobs, bytes FROM tenant_submitted UNION ALL SELECT tenant, -jobs, -bytes FROM tenant_ended;

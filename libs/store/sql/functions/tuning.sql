@@ -1,4 +1,4 @@
--- Remembers what the tuner knows and asks for the limits that follow, in one statement. False: it asks already.
+-- Stores the tuner's state and asks for the limits that follow, in one statement. False: nothing was written.
 CREATE OR REPLACE FUNCTION ask_tune(of_job text, of_pool text, of_epoch integer, what jsonb, known jsonb, asked_at timestamptz)
     RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 BEGIN
