@@ -86,9 +86,9 @@ class NodeRoom:
         self.cpus = node.capacity.cpus
         self.memory = node.capacity.memory
         self.gpus = GpusLeft(node.capacity.gpus, occupied | kept)
-        self.chunked: dict[tuple[str, int, str | None], Chunks] = {}  # of `chunks`; a new one when GPUs change hands
-        self.costs: dict[Hashable, list[float]] = {}  # of `weft_best`; likewise
-        self.ranked: dict[str, Chunks] = {}  # by the name of scores: every GPU by itself, whichever job holds it
+        self.chunked: dict[tuple[str, int, str | None], Chunks] = {}  # of `chunks`, replaced when GPUs change hands
+        self.costs: dict[Hashable, list[float]] = {}  # of `weft_best`, replaced when GPUs change hands
+        self.ranked: dict[str, Chunks] = {}  # by the name of scores: every GPU by itself, held or free
 
     def gpus_for(self, request: Request) -> list[int]:
         """Free GPUs that `request` may take."""
@@ -125,7 +125,7 @@ class NodeRoom:
 class Room:
     """The nodes of one pool by how many GPUs are free on them. A node that takes no work is in no bucket.
 
-    `scores` and `locality` say how fast a job is on which GPUs; `placer` chooses among places (none: `packed`).
+    `scores` and `locality` give how fast a job is on which GPUs; `placer` chooses among places (none: `packed`).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a job needs of a pool: its roles, how many replicas of each, what one replica needs. And a placement request."""
+"""A job's needs of a pool: its roles, how many replicas of each, what one replica needs; and its placement request."""
 
 from msgspec import Struct, structs
 

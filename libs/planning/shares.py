@@ -17,7 +17,7 @@ class Shares:
         self._there: Amounts = NOTHING
 
     def measure(self, nodes: Iterable[Node]) -> None:
-        """How much there is."""
+        """Take the pool's size as the sum of these nodes."""
         capacities = [node.capacity for node in nodes]
         self._there = (
             float(sum(len(capacity.gpus) for capacity in capacities)),

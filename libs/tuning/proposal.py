@@ -11,7 +11,7 @@ from libs.tuning.envelope import Bounds
 from libs.tuning.window import JobWindow, Window
 
 GAIN_MIN = 0.05  # predicted: a little more than must be measured for a change to be kept
-WORTH_MIN = 0.4  # predicted gain over cost, likewise
+WORTH_MIN = 0.4  # predicted gain over cost: also a little more than must be measured
 TRIES = {"split": 2, "up": 3, "less": 1}
 """How often a direction is tried without success, each time half as far, until it counts as exhausted."""
 

@@ -10,7 +10,7 @@ KEPT_MAX = 32  # entries per node: a job may ask for any model, even one that no
 
 
 def chunks(node: NodeRoom, request: Request, scores: Mapping[GpuKey, float], name: str) -> Chunks:
-    """The fastest first, by index among equals; no more than CPUs and memory allow. `name` says which scores these are.
+    """The chunks, fastest first, by index among equals; as many as CPUs and memory allow. `name` identifies `scores`.
 
     Each chunk is as fast as the slowest GPU in it. The result is kept until the node changes; do not change it.
     """
