@@ -193,11 +193,6 @@ def code_of(error: Exception) -> int:
     return cast(int, getattr(error, "value", pynvml.NVML_ERROR_UNKNOWN))
 
 
-def nvml_error(code: int) -> Exception:
-    """The driver's error with this code, for a fake to raise."""
-    return NvmlError(code)
-
-
 def means_missing(error: Exception) -> bool:
     return code_of(error) in _VALUE_MISSING
 

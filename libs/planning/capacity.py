@@ -102,24 +102,20 @@ class NodeRoom:
         return max(0, min(most, by_cpus, self.memory // request.memory))
 
     def take(self, allocations: Iterable[Allocation]) -> None:
-        gpus: list[int] = []
-        for allocation in allocations:
-            self.cpus -= allocation.cpus
-            self.memory -= allocation.memory
-            gpus += allocation.gpus
-        if gpus:
-            self.chunked, self.costs = {}, {}
-            self.gpus.take(gpus)
+        self._change(allocations, -1, self.gpus.take)
 
     def give_back(self, allocations: Iterable[Allocation]) -> None:
+        self._change(allocations, 1, self.gpus.give_back)
+
+    def _change(self, allocations: Iterable[Allocation], sign: int, change: Callable[[list[int]], None]) -> None:
         gpus: list[int] = []
         for allocation in allocations:
-            self.cpus += allocation.cpus
-            self.memory += allocation.memory
+            self.cpus += sign * allocation.cpus
+            self.memory += sign * allocation.memory
             gpus += allocation.gpus
         if gpus:
             self.chunked, self.costs = {}, {}
-            self.gpus.give_back(gpus)
+            change(gpus)
 
 
 class Room:

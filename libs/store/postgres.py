@@ -113,7 +113,7 @@ class PostgresStore:
         row = await self._row("ask_requeue", pool, job_id, tenant, at, *most)
         assert row is not None, "what is used is always told"
         if not row["asked"]:
-            raise TenantFullError(_full(row, allowance, row["spec_bytes"]))
+            raise TenantFullError(full(use_of(row), allowance, spec_bytes=row["spec_bytes"]) or "it is full")
 
     async def access(self, token_hash: bytes, *, at: float) -> Access | None:
         row = await self._row("access", token_hash, at)
@@ -433,13 +433,6 @@ class PostgresStore:
         """The `count` that a statement returns."""
         row = await self._row(query, *arguments)
         return 0 if row is None else int(row["count"])
-
-
-def _full(row: Row, allowance: Allowance, spec_bytes: int) -> str:
-    """The limit that kept the statement from storing anything."""
-    reason = full(use_of(row), allowance, spec_bytes=spec_bytes)
-    assert reason is not None, "nothing was stored, and there is room"
-    return reason
 
 
 async def _decoded(rows: Sequence[Row]) -> list[Job]:

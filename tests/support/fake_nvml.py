@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
-from libs.gpus.nvml import EVENT_XID, MEMORY_V2, MIG_ENABLED, TIMEOUT, Handle, nvml_error
+from libs.gpus.nvml import EVENT_XID, MEMORY_V2, MIG_ENABLED, TIMEOUT, Handle, NvmlError
 from tests.support.fake_gpu import (
     EVENT_WAIT_SECONDS,
     INVALID_ARGUMENT,
@@ -59,7 +59,7 @@ class FakeNvml:
 
     def nvmlInit(self) -> None:
         if self.init_fails is not None:
-            raise nvml_error(self.init_fails)
+            raise NvmlError(self.init_fails)
         self._users += 1
         self.opened += 1
 
@@ -74,7 +74,7 @@ class FakeNvml:
     def nvmlDeviceGetCount(self) -> int:
         self._need_open()
         if self.count_fails is not None:
-            raise nvml_error(self.count_fails)
+            raise NvmlError(self.count_fails)
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int, /) -> Handle:
@@ -86,7 +86,7 @@ class FakeNvml:
             for gpu in (whole, *whole.instances.values()):
                 if gpu.uuid == uuid:
                     return self._asked(gpu, "nvmlDeviceGetHandleByUUID", lambda found: found)
-        raise nvml_error(NOT_FOUND)
+        raise NvmlError(NOT_FOUND)
 
     def nvmlDeviceGetUUID(self, handle: Handle, /) -> str | bytes:
         return self._asked(handle, "nvmlDeviceGetUUID", lambda gpu: gpu.uuid.encode() if gpu.bytes_uuid else gpu.uuid)
@@ -170,7 +170,7 @@ class FakeNvml:
     def nvmlDeviceGetNvLinkState(self, handle: Handle, link: int, /) -> int:
         states = self._asked(handle, "nvmlDeviceGetNvLinkState", lambda gpu: gpu.nvlinks)
         if link >= len(states):
-            raise nvml_error(INVALID_ARGUMENT if states else NOT_SUPPORTED)
+            raise NvmlError(INVALID_ARGUMENT if states else NOT_SUPPORTED)
         return states[link]
 
     def nvmlDeviceGetTopologyCommonAncestor(self, handle: Handle, other: Handle, /) -> int:
@@ -191,7 +191,7 @@ class FakeNvml:
     def nvmlDeviceGetProcessUtilization(self, handle: Handle, since: int, /) -> Sequence[Any]:
         busy = self._asked(handle, "nvmlDeviceGetProcessUtilization", lambda gpu: gpu.busy_since(since))
         if not busy:
-            raise nvml_error(NOT_FOUND)
+            raise NvmlError(NOT_FOUND)
         return [SimpleNamespace(pid=one.pid, timeStamp=one.seen_at, smUtil=one.busy) for one in busy]
 
     def nvmlGpmQueryDeviceSupport(self, handle: Handle, /) -> Any:
@@ -239,11 +239,11 @@ class FakeNvml:
         """Answers sooner than the driver, so that nobody waits for a test."""
         self._need_open()
         if self.events_fail is not None:
-            raise nvml_error(self.events_fail)
+            raise NvmlError(self.events_fail)
         try:
             xid = self.xids.get(timeout=min(milliseconds / 1000, EVENT_WAIT_SECONDS))
         except queue.Empty:
-            raise nvml_error(TIMEOUT) from None
+            raise NvmlError(TIMEOUT) from None
         return SimpleNamespace(device=xid.gpu, eventType=EVENT_XID, eventData=xid.number, gpuInstanceId=xid.instance)
 
     def nvmlDeviceGetMigMode(self, handle: Handle, /) -> list[int]:
@@ -257,7 +257,7 @@ class FakeNvml:
     def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Handle, index: int, /) -> Handle:
         instances = self._asked(handle, "nvmlDeviceGetMigDeviceHandleByIndex", lambda gpu: gpu.instances)
         if index not in instances:
-            raise nvml_error(NOT_FOUND)
+            raise NvmlError(NOT_FOUND)
         return instances[index]
 
     def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: Handle, /) -> Handle:
@@ -276,7 +276,7 @@ class FakeNvml:
     def _supported(self, gpu: FakeGpu, function: str, answer: Callable[[FakeGpu], T | None]) -> T:
         value = self._asked(gpu, function, answer)
         if value is None:
-            raise nvml_error(NOT_SUPPORTED)
+            raise NvmlError(NOT_SUPPORTED)
         return value
 
     def _asked(self, gpu: FakeGpu, function: str, answer: Callable[[FakeGpu], T]) -> T:
@@ -286,12 +286,12 @@ class FakeNvml:
         self._need_open()
         code = gpu.fails.get(function, gpu.fails.get("*"))
         if code is not None:
-            raise nvml_error(code)
+            raise NvmlError(code)
         return answer(gpu)
 
     def _need_open(self) -> None:
         if self._users <= 0:
-            raise nvml_error(UNINITIALIZED)
+            raise NvmlError(UNINITIALIZED)
 
 
 def _field_value(counter: tuple[int, int] | None) -> Any:
