@@ -318,7 +318,7 @@ class SchedulerStore(RelayStore, Protocol):
 
     async def take(self, lease: Lease, changes: Sequence[JobChange], *, record: Record | None = None) -> list[bool]:
         """Store each step whose job is still at its version, with its event; True where stored. A job may take several
-        steps in one call. GPUs are compared once all steps are taken: one may give back what another gets.
+        steps in one call; with a step that is left out, its later ones are too. GPUs are compared once all are taken.
 
         A step with an `ask` deletes that ask. `record`: the decision's inputs; no step is stored without it.
         Raises LeaseLostError, DoubleAllocationError, UnlawfulError: then nothing is taken.

@@ -247,12 +247,24 @@ async def test_a_job_takes_several_steps_in_one_call_and_stale_ones_are_left_out
     starting = step(at_two, _E.STARTING, at=AT)
     again = step(at_two, _E.STARTING, at=AT)
     started = step(structs.replace(at_two, state=_S.STARTING, version=3), _E.STARTED, at=AT)
-    taken = await world.take(lease, placed, stale, starting, unknown, again, started)
-    assert taken == [True, False, True, False, False, True]
+    taken = await world.take(lease, placed, stale, starting, unknown, started, again)
+    assert taken == [True, False, True, False, True, False]
     assert (await world.known("j-1")).state is _S.RUNNING
     assert await world.known("j-2") == two
     assert names(await world.gateway.events()) == ["submitted", "submitted", "placed", "starting", "started"]
     assert await world.take(lease) == []
+
+
+async def test_a_step_on_top_of_one_that_is_left_out_is_left_out_too(world: World) -> None:
+    lease = await world.lead()
+    (one,) = await world.admitted(lease, "j-1")
+    late = step(one, _E.PLACED, at=AT, placement=placement(("n", 0)))
+    placed = step(one, _E.PLACED, at=AT + 1.0, placement=placement(("m", 0)))
+    at_two = structs.replace(one, state=_S.PLACED, version=2, placement=placement(("m", 0)))
+    assert await world.take(lease, late) == [True]
+    assert await world.take(lease, placed, step(at_two, _E.STARTING, at=AT + 1.0)) == [False, False]
+    job = await world.known("j-1")
+    assert (job.state, job.version, job.placement) == (_S.PLACED, 2, late.placement)
 
 
 async def test_a_gpu_given_back_in_a_call_can_be_given_again_in_it(world: World) -> None:

@@ -219,11 +219,15 @@ class MemoryStore(Tokens, History, LearntTables):
         self._must_hold(lease)
         # All steps are checked first: if one is refused, nothing changes.
         moved: dict[str, Job] = {}
+        left_out: set[str] = set()
         taken: list[bool] = []
         for change in changes:
             before = moved.get(change.before.id) or self._jobs.get(change.before.id)
-            taken.append(before is not None and before.version == change.step.version)
-            if taken[-1]:
+            current = before is not None and before.version == change.step.version
+            taken.append(current and change.before.id not in left_out)
+            if not taken[-1]:
+                left_out.add(change.before.id)
+            else:
                 assert before == change.before, f"the caller's picture of {change.before.id} is wrong"
                 moved[change.before.id] = _lawful(change)
         self._slots = self._slots_after(moved)

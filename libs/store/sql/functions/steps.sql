@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION store_steps(
     SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     round jsonb;
-    now_taken bigint[]; now_freed text[]; now_placed text[];
+    now_taken bigint[]; now_moved text[]; now_freed text[]; now_placed text[];
     taken bigint[] := '{}'; freed text[] := '{}'; placed text[] := '{}';
 BEGIN
     PERFORM must_hold(lease_name, lease_holder, lease_epoch);
@@ -27,12 +27,13 @@ BEGIN
                       FROM jsonb_populate_record(jobs, step.row))
               FROM jsonb_to_recordset(round) AS step (ordinal bigint, id text, version integer, "row" jsonb)
              WHERE jobs.id = step.id AND jobs.version = step.version
+               AND (now_moved IS NULL OR jobs.id = ANY (now_moved))
          RETURNING step.ordinal, jobs.id, jobs.last_event,
                    jobs.state IN ('placed', 'starting', 'running', 'stopping') AS holds
         )
-        SELECT array_agg(ordinal), array_agg(id) FILTER (WHERE NOT holds),
+        SELECT array_agg(ordinal), COALESCE(array_agg(id), '{}'), array_agg(id) FILTER (WHERE NOT holds),
                array_agg(id) FILTER (WHERE last_event = 'placed')
-          INTO now_taken, now_freed, now_placed FROM moved;
+          INTO now_taken, now_moved, now_freed, now_placed FROM moved;
         taken := taken || now_taken; freed := freed || now_freed; placed := placed || now_placed;
     END LOOP;
     IF freed <> '{}' THEN
