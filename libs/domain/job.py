@@ -42,6 +42,9 @@ class JobEvent(StrEnum):
     WAITING = "waiting"  # why it waits is new
     REPRIORITISED = "reprioritised"
     TUNED = "tuned"  # has other CPUs, memory or network from now on, and goes on running
+    SCALED = "scaled"  # should have another size from now on; whether it gets it depends on room
+    RESIZED = "resized"  # ranks joined, leave or have left; the others go on running
+    RESTARTED = "restarted"  # begins anew with another size, in the place that was kept for it
     PLACED = "placed"
     STARTING = "starting"
     STARTED = "started"
@@ -56,26 +59,33 @@ _S, _E = JobState, JobEvent
 STEPS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.QUEUED, _E.WAITING): _S.QUEUED,
     (_S.QUEUED, _E.REPRIORITISED): _S.QUEUED,
+    (_S.QUEUED, _E.SCALED): _S.QUEUED,
     (_S.QUEUED, _E.PLACED): _S.PLACED,
     (_S.QUEUED, _E.CANCELLED): _S.CANCELLED,
     (_S.QUEUED, _E.FAILED): _S.FAILED,
     (_S.PLACED, _E.REPRIORITISED): _S.PLACED,
+    (_S.PLACED, _E.SCALED): _S.PLACED,
     (_S.PLACED, _E.STARTING): _S.STARTING,
     (_S.PLACED, _E.STOPPING): _S.STOPPING,
     (_S.PLACED, _E.REQUEUED): _S.QUEUED,
     (_S.PLACED, _E.FAILED): _S.FAILED,
     (_S.STARTING, _E.REPRIORITISED): _S.STARTING,
+    (_S.STARTING, _E.SCALED): _S.STARTING,
     (_S.STARTING, _E.STARTED): _S.RUNNING,
     (_S.STARTING, _E.STOPPING): _S.STOPPING,
     (_S.STARTING, _E.REQUEUED): _S.QUEUED,
     (_S.STARTING, _E.FAILED): _S.FAILED,
     (_S.RUNNING, _E.REPRIORITISED): _S.RUNNING,
     (_S.RUNNING, _E.TUNED): _S.RUNNING,
+    (_S.RUNNING, _E.SCALED): _S.RUNNING,
+    (_S.RUNNING, _E.RESIZED): _S.RUNNING,
     (_S.RUNNING, _E.STOPPING): _S.STOPPING,
     (_S.RUNNING, _E.REQUEUED): _S.QUEUED,
     (_S.RUNNING, _E.SUCCEEDED): _S.SUCCEEDED,
     (_S.RUNNING, _E.FAILED): _S.FAILED,
     (_S.STOPPING, _E.REPRIORITISED): _S.STOPPING,
+    (_S.STOPPING, _E.SCALED): _S.STOPPING,
+    (_S.STOPPING, _E.RESTARTED): _S.PLACED,
     (_S.STOPPING, _E.STOPPING): _S.STOPPING,
     (_S.STOPPING, _E.REQUEUED): _S.QUEUED,
     (_S.STOPPING, _E.SUCCEEDED): _S.SUCCEEDED,
@@ -85,6 +95,11 @@ STEPS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.FAILED, _E.REQUEUED): _S.QUEUED,
     (_S.CANCELLED, _E.REQUEUED): _S.QUEUED,
 }
+
+
+NEW_EPOCH = frozenset({JobEvent.REQUEUED, JobEvent.RESTARTED})
+PLACES = frozenset({JobEvent.PLACED, JobEvent.RESIZED, JobEvent.RESTARTED})
+"""The events with which a job comes onto nodes."""
 
 
 class CauseCode(StrEnum):
@@ -107,12 +122,21 @@ class CauseCode(StrEnum):
     UPSCALED = "upscaled"  # a rank has more CPUs, memory or network: that holds it back
     RECLAIMED = "reclaimed"  # a rank has less of what it leaves unused
     REBALANCED = "rebalanced"  # one rank gave to another of the same job
+    OUTSCALED = "outscaled"  # one more replica of the role that holds it back is tried
     ROLLED_BACK = "rolled-back"  # what was tried did not pay: it is as before, as far as there is room
     MOVED = "moved"  # it runs faster elsewhere, by more than the move costs
     NODE_LOST = "node-lost"
     CANCEL_ASKED = "cancel-asked"
     REQUEUE_ASKED = "requeue-asked"
     PRIORITY_ASKED = "priority-asked"
+    SCALE_ASKED = "scale-asked"
+    PARTITIONED = "partitioned"  # the partition planner gave it another size
+    GREW = "grew"  # ranks joined
+    SHRANK = "shrank"  # ranks leave
+    RANKS_LEFT = "ranks-left"  # ranks that were to leave are gone
+    CORE_DONE = "core-done"  # its core ended with status 0: the ranks beyond it stop
+    RANK_LOST = "rank-lost"  # a rank beyond the core ended: the job goes on without it
+    SIZE_FAILED = "size-failed"  # it ended soon after it took another size: it goes back to the size before
     NO_ROOM = "no-room"  # does not fit what is free now
     NO_NODES = "no-nodes"  # the pool has no node that takes work
     TOO_BIG = "too-big"  # would not fit the pool even if it were empty
@@ -148,6 +172,8 @@ class Allocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpus: float
     memory: int
     egress: int | None = None  # bytes per second that it may send; None: no limit
+    extra: bool = False  # beyond the core of a job that resizes live: it may come and go alone
+    leaving: bool = False  # told to stop; it holds its GPUs until its node says that it is gone
 
 
 class Placement(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -158,6 +184,18 @@ class Placement(Struct, frozen=True, kw_only=True, omit_defaults=True):
     master_port: int = 0
     why: str = ""  # why there, as a sentence
     numbers: dict[str, float] = {}  # how fast it is there, as far as scores tell
+    ranks_used: int = 0  # rank numbers below this one were given in this epoch, and are not given again
+    changes: int = 0  # how often ranks joined or left in this epoch
+
+    @property
+    def fresh_rank(self) -> int:
+        """The first rank number that no replica of this epoch has had."""
+        return max(self.ranks_used, max((allocation.rank for allocation in self.allocations), default=-1) + 1)
+
+    @property
+    def staying(self) -> tuple[Allocation, ...]:
+        """The ranks that are not about to leave."""
+        return tuple(allocation for allocation in self.allocations if not allocation.leaving)
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -186,6 +224,10 @@ class Job(Struct, frozen=True, kw_only=True):
     attained_seconds: float = 0.0  # for how long it held them in its epochs before, since an order last forgot that
     attained_gpu_seconds: float = 0.0  # the same, each second counted once for every GPU that it held
     nodes: tuple[str, ...] | None = ()  # every node it was ever placed on; None: from before that was kept
+    size: dict[str, int] = {}  # replicas by role that it should have; empty: as its specification wants
+    worked: dict[str, int] = {}  # the size that it ran with before the last change; empty: it never changed
+    sized_at: float | None = None  # since when it holds as many GPUs as now, if they changed since it was placed
+    next_placement: Placement | None = None  # where it restarts once it has stopped: held for it until then
 
     @property
     def pool(self) -> str:
@@ -197,14 +239,28 @@ class Job(Struct, frozen=True, kw_only=True):
 
     @property
     def granted(self) -> dict[str, int]:
-        """How many replicas of each role the job holds now: between `min` and `want` of each, or none at all."""
-        held = self.placement.allocations if self.placement is not None else ()
+        """How many replicas of each role the job has now, without those that leave: between `min` and `max` of each,
+        or none at all."""
+        held = self.placement.staying if self.placement is not None else ()
         return {role: sum(allocation.role == role for allocation in held) for role in self.spec.roles}
 
     @property
+    def wanted(self) -> dict[str, int]:
+        """How many replicas of each role the job should have."""
+        return {name: self.size.get(name, role.replicas.want) for name, role in self.spec.roles.items()}
+
+    @property
+    def held(self) -> tuple[Allocation, ...]:
+        """All that the job holds: the place of its ranks, and what is held beside it for its next epoch."""
+        if self.placement is None:
+            return ()
+        if self.next_placement is None:
+            return self.placement.allocations
+        return (*self.placement.allocations, *beside(self.placement, self.next_placement))
+
+    @property
     def gpus_held(self) -> int:
-        held = self.placement.allocations if self.placement is not None else ()
-        return sum(len(allocation.gpus) for allocation in held)
+        return sum(len(allocation.gpus) for allocation in self.held)
 
     def may_have_run_on(self, node_id: str) -> bool:
         """Was the job ever placed on this node, as far as is known?"""
@@ -212,8 +268,39 @@ class Job(Struct, frozen=True, kw_only=True):
 
     @property
     def held_since(self) -> float:
-        """Since when it holds its GPUs. One that an earlier version placed does not say so itself."""
+        """Since when it holds GPUs. One that an earlier version placed does not say so itself."""
         return self.placed_at or self.started_at or self.since
+
+    def gpu_seconds(self, at: float) -> float:
+        """GPU-seconds that it has had until `at`, those that it holds now among them."""
+        if not self.state.holding:
+            return self.attained_gpu_seconds
+        since = self.held_since if self.sized_at is None else self.sized_at
+        return self.attained_gpu_seconds + round(max(0.0, at - since), 6) * self.gpus_held
+
+
+def beside(placement: Placement, following: Placement) -> tuple[Allocation, ...]:
+    """What `following` needs beside `placement`: its ranks with those of their GPUs that `placement` does not have.
+
+    CPUs and memory count in full: the ranks of both epochs may have different limits. A rank without GPUs that stays
+    where a rank of the same role is now needs nothing more.
+    """
+    has = {(allocation.node_id, gpu) for allocation in placement.allocations for gpu in allocation.gpus}
+    spare: dict[tuple[str, str], int] = {}
+    for allocation in placement.allocations:
+        if not allocation.gpus:
+            spare[allocation.node_id, allocation.role] = spare.get((allocation.node_id, allocation.role), 0) + 1
+    more: list[Allocation] = []
+    for allocation in following.allocations:
+        if allocation.gpus:
+            gpus = tuple(gpu for gpu in allocation.gpus if (allocation.node_id, gpu) not in has)
+            if gpus:
+                more.append(structs.replace(allocation, gpus=gpus))
+        elif spare.get((allocation.node_id, allocation.role), 0) > 0:
+            spare[allocation.node_id, allocation.role] -= 1
+        else:
+            more.append(allocation)
+    return tuple(more)
 
 
 class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -232,7 +319,10 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int | None = None
     attempts: int | None = None
     not_before: float | None = None
-    placement: Placement | None = None  # given with `placed` and `tuned`
+    placement: Placement | None = None  # given with `placed`, `tuned`, `resized` and `restarted`
+    next_placement: Placement | None = None  # given with `stopping`, of a job that restarts with another size
+    size: dict[str, int] | None = None
+    worked: dict[str, int] | None = None
     exit_code: int | None = None
     progress: dict[str, float] | None = None
     ask: int = 0  # the ask that this step does
@@ -256,17 +346,26 @@ def after(job: Job, step: Step) -> Job:
     """The job after the step: the law of steps, which every store writes as it is. Asserts that the step is legal."""
     assert step.version == job.version, f"{job.id}: step for version {step.version} of {job.version}"
     assert STEPS.get((job.state, step.event)) is step.to, f"{job.id}: {step.event} from {job.state} to {step.to}"
-    requeued = step.event is JobEvent.REQUEUED
-    assert step.epoch == job.epoch + requeued, f"{job.id}: epoch {step.epoch} after {job.epoch} by {step.event}"
+    anew = step.event in NEW_EPOCH
+    assert step.epoch == job.epoch + anew, f"{job.id}: epoch {step.epoch} after {job.epoch} by {step.event}"
     placement = None if step.to is JobState.QUEUED else step.placement or job.placement
     assert placement is not None or not step.to.holding, f"{job.id}: {step.to} without a placement"
     exit_code = job.exit_code if step.exit_code is None else step.exit_code
     waiting_for = step.cause if step.event is JobEvent.WAITING else None
     stopping_for = step.cause if step.event is JobEvent.STOPPING else job.stopping_for
     at = round(step.at, 6)  # times are kept to the microsecond
-    held = max(0.0, at - job.held_since) if job.state.holding and not step.to.holding else 0.0
+    placed = step.event in (JobEvent.PLACED, JobEvent.RESTARTED)
+    over = job.state.holding and (anew or not step.to.holding)
+    held = max(0.0, at - job.held_since) if over else 0.0
+    next_placement = step.next_placement if step.event is JobEvent.STOPPING else job.next_placement
+    next_placement = next_placement if step.to is JobState.STOPPING else None
+    other_gpus = step.event is JobEvent.RESIZED or next_placement is not job.next_placement
+    recounted = over or (job.state.holding and other_gpus)
     attained = job.attained_seconds if step.attained_seconds is None else step.attained_seconds
-    attained_gpus = job.attained_gpu_seconds if step.attained_gpu_seconds is None else step.attained_gpu_seconds
+    attained_gpus = job.gpu_seconds(at) if recounted else job.attained_gpu_seconds
+    if step.attained_gpu_seconds is not None:
+        attained_gpus = step.attained_gpu_seconds
+    keeps_its_reason = step.event in (JobEvent.REPRIORITISED, JobEvent.SCALED)
     return structs.replace(
         job,
         state=step.to,
@@ -278,19 +377,35 @@ def after(job: Job, step: Step) -> Job:
         not_before=job.not_before if step.not_before is None else round(step.not_before, 6),
         placement=placement,
         stopping_for=stopping_for if step.to is JobState.STOPPING else None,
-        waiting_for=job.waiting_for if step.event is JobEvent.REPRIORITISED else waiting_for,
-        started_at=at if step.event is JobEvent.STARTED else None if requeued else job.started_at,
+        waiting_for=job.waiting_for if keeps_its_reason else waiting_for,
+        started_at=at if step.event is JobEvent.STARTED else None if anew else job.started_at,
         ended_at=at if step.to.final else None,
-        exit_code=None if step.event is JobEvent.PLACED else exit_code,
+        exit_code=None if placed else exit_code,
         progress=job.progress if step.progress is None else step.progress,
-        placed_at=(at if step.event is JobEvent.PLACED else job.placed_at) if step.to.holding else None,
+        placed_at=(at if placed else job.placed_at) if step.to.holding else None,
         attained_seconds=round(attained + held, 6),
-        attained_gpu_seconds=attained_gpus + (round(held, 6) * job.gpus_held if held else 0.0),
+        attained_gpu_seconds=attained_gpus,
         nodes=_nodes(job, step),
+        size=job.size if step.size is None else step.size,
+        worked=_worked(job, step),
+        sized_at=_sized_at(job, step, at, recounted=recounted, placed=placed),
+        next_placement=next_placement,
     )
 
 
+def _worked(job: Job, step: Step) -> dict[str, int]:
+    if step.worked is not None:
+        return step.worked
+    return {} if step.event is JobEvent.REQUEUED else job.worked
+
+
+def _sized_at(job: Job, step: Step, at: float, *, recounted: bool, placed: bool) -> float | None:
+    if placed or not step.to.holding:
+        return None
+    return at if recounted else job.sized_at
+
+
 def _nodes(job: Job, step: Step) -> tuple[str, ...] | None:
-    if job.nodes is None or step.event is not JobEvent.PLACED or step.placement is None:
+    if job.nodes is None or step.event not in PLACES or step.placement is None:
         return job.nodes
     return tuple(sorted({*job.nodes, *(allocation.node_id for allocation in step.placement.allocations)}))

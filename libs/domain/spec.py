@@ -19,6 +19,7 @@ SPEC_BYTES_MAX = 1 << 20
 DURATION_SECONDS_MAX = 366 * 86400
 GPUS_PER_REPLICA_MAX = 64
 REPLICAS_MAX = 4096
+ROLES_MAX = 16
 MEMORY_BYTES_MAX = 64 << 40
 MEMORY_BYTES_MIN = 16 << 20  # that tuning leaves a rank: hardly any process lives with less
 EGRESS_BYTES_MIN = 8192
@@ -81,6 +82,10 @@ class Replicas(_Strict, frozen=True, kw_only=True):
     @property
     def least(self) -> int:
         return self.want if self.min is None else self.min
+
+    @property
+    def most(self) -> int:
+        return self.want if self.max is None else self.max
 
 
 class GpuShare(_Strict, frozen=True, kw_only=True):
@@ -200,6 +205,39 @@ class Pin(_Strict, frozen=True, kw_only=True):
     gpu: Annotated[int, Meta(ge=0, le=1023)] | None = None
 
 
+class Checkpointing(_Strict, frozen=True, kw_only=True):
+    """When the job writes a checkpoint: every so often, or each time that it is stopped."""
+
+    every: Duration | None = None
+    on_stop: bool = False
+
+    def __post_init__(self) -> None:
+        if self.every is None and not self.on_stop:
+            raise ValueError("say every or on_stop: neither is set")
+
+
+class ResizeHow(StrEnum):
+    LIVE = "live"  # ranks join and leave while the others run
+    RESTART = "restart"  # it checkpoints, stops, and starts with another size
+    NEVER = "never"
+
+
+class ResizeSignal(StrEnum):
+    HUP = "SIGHUP"
+    USR1 = "SIGUSR1"
+    USR2 = "SIGUSR2"
+
+
+class ResizeRules(_Strict, frozen=True, kw_only=True):
+    """How the job takes another size. Not said: by `restart` if it writes checkpoints, else never.
+
+    `signal`: sent to the main process of each rank that stays, once `WEFT_MEMBERS` has changed.
+    """
+
+    how: ResizeHow | None = None
+    signal: ResizeSignal | None = None
+
+
 class Objective(_Strict, frozen=True, kw_only=True):
     """What an inference job promises its users."""
 
@@ -217,7 +255,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     command: Command | None = None
     workdir: Path | None = None
     env: Env = {}
-    roles: Annotated[dict[Token, Role], Meta(min_length=1, max_length=16)] = msgspec.field(
+    roles: Annotated[dict[Token, Role], Meta(min_length=1, max_length=ROLES_MAX)] = msgspec.field(
         default_factory=lambda: {"worker": Role()}
     )
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
@@ -232,6 +270,8 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     pool: Token = "default"
     gpu_model: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
     tuning: Tuning = Tuning()
+    checkpoints: Checkpointing | None = None
+    resize: ResizeRules = ResizeRules()
     pin: Pin | None = None
     read_only: Annotated[bool, Meta(description="Mount the container's own file system read-only.")] = False
 
@@ -272,6 +312,10 @@ def _check(spec: JobSpec) -> None:
         raise SpecError("objective", f"is for kind inference, this is {spec.kind}")
     if sum(role.replicas.want for role in spec.roles.values()) > REPLICAS_MAX:
         raise SpecError("roles", f"ask for more than {REPLICAS_MAX} replicas together")
+    if sum(role.replicas.most for role in spec.roles.values()) > REPLICAS_MAX:
+        raise SpecError("roles", f"may grow beyond {REPLICAS_MAX} replicas together")
+    if spec.resize.signal is not None and spec.resize.how is not ResizeHow.LIVE:
+        raise SpecError("resize.signal", "is for jobs that resize live: set resize.how to live")
     for name, role in spec.roles.items():
         if not (spec.image or role.image or spec.command or role.command):
             raise SpecError("command", f"role {name} has neither an image nor a command")
@@ -290,6 +334,8 @@ def _durations(spec: JobSpec) -> Iterable[tuple[str, str]]:
     yield "grace", spec.grace
     yield "retries.backoff", spec.retries.backoff
     yield "retries.backoff_max", spec.retries.backoff_max
+    if spec.checkpoints is not None and spec.checkpoints.every is not None:
+        yield "checkpoints.every", spec.checkpoints.every
     if spec.time_limit is not None:
         yield "time_limit", spec.time_limit
     if spec.objective is not None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """A message is published on `subject`, a pattern whose `{names}` are filled from the message's own fields."""
+    """A message between services. Each `{name}` in `subject` is replaced by the message's field of that name."""
 
     subject: ClassVar[str]
 

@@ -17,6 +17,7 @@ class AskKind(StrEnum):
     DRAIN = "drain"
     RESUME = "resume"
     TUNE = "tune"
+    SCALE = "scale"
 
 
 class RankTuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,10 +38,21 @@ class Tune(Struct, frozen=True, kw_only=True):
     cause: Cause
 
 
+class Scale(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The size that a job should have from now on: replicas by role, a role that is not named as it is.
+
+    `epoch`: only in that epoch; None: in any. `cause`: why, if not its user asks.
+    """
+
+    size: dict[str, int]
+    epoch: int | None = None
+    cause: Cause | None = None
+
+
 class Ask(Struct, frozen=True, kw_only=True):
     """One ask, stored until the scheduler has done it. `subject_id` is a job's or a node's id.
 
-    `tune` comes with the kind of that name, which is the reallocator's; all other kinds are users'.
+    `tune` and `scale` come with the kinds of those names. Only the reallocator tunes; the reallocator and users scale.
     """
 
     id: int
@@ -50,6 +62,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     at: float
     priority: int = 0
     tune: Tune | None = None
+    scale: Scale | None = None
 
 
 class AskStored(Message, frozen=True, kw_only=True):

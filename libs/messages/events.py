@@ -62,6 +62,9 @@ class JobEventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
     progress: dict[str, float] | None = None
     attempts: int | None = None
     not_before: float | None = None
+    size: dict[str, int] | None = None
+    worked: dict[str, int] | None = None
+    next_placement: Placement | None = None
 
 
 def submission_data(job_id: str, tenant: str, spec: JobSpec) -> JobEventData:
@@ -97,6 +100,9 @@ def step_data(change: JobChange) -> JobEventData:
         progress=step.progress,
         attempts=step.attempts,
         not_before=None if step.not_before is None else round(step.not_before, 6),
+        size=step.size,
+        worked=step.worked,
+        next_placement=step.next_placement,
     )
 
 

@@ -9,7 +9,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from libs.domain.cluster import Capacity
 from libs.domain.job import Cause, JobState, Placement
-from libs.domain.spec import JobSpec, Kind, Token
+from libs.domain.sizes import RoleSize
+from libs.domain.spec import REPLICAS_MAX, ROLES_MAX, JobSpec, Kind, ResizeHow, Token
 from libs.messages.asks import AskKind
 from libs.messages.history import Record
 from libs.messages.nodes import Pace
@@ -48,6 +49,12 @@ class Accepted(Struct, frozen=True, kw_only=True):
 
 class PriorityWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     priority: Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
+
+
+class SizeWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The size that a job should have from now on: replicas by role. A role that is not named stays as it is."""
+
+    size: Annotated[dict[Token, Annotated[int, Meta(ge=1, le=REPLICAS_MAX)]], Meta(min_length=1, max_length=ROLES_MAX)]
 
 
 class TokenWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -155,7 +162,8 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One rank of a job now. `progress`, `pace` and `use` are its newest, if there are any.
 
     `cpus`, `memory` and `egress` (bytes per second) are its present limits; `asked` are those that it asked for, if it
-    was tuned since. `disbelieved`: how many values of its progress made no sense.
+    was tuned since. `disbelieved`: how many values of its progress made no sense. `extra`: it may come and
+    go while the others run. `leaving`: it was told to stop, and the job goes on without it.
     """
 
     rank: int
@@ -170,6 +178,8 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     asked: LimitsView | None = None
     pace: Pace | None = None
     disbelieved: int = 0
+    extra: bool = False
+    leaving: bool = False
 
 
 class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -177,11 +187,10 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `gpus` and `replicas` are those that it holds, or held last; while it waits, those that it wants. `progress` is that
     of the lowest rank that reported any. `ended_for`: why it failed or was cancelled; of a failure, its number `rank`
-    is
-    the rank that failed first, and `exit_code` the status of that rank. `held_seconds`: how long it held its GPUs in
-    its
-    earlier epochs. `verdicts`: what holds it back, by the last verdicts on the whole job (rank -1) and on each rank.
-    `curve`: its measured speed, by its replicas and CPUs.
+    is the rank that failed first, and `exit_code` the status of that rank. `held_seconds`: how long it held its GPUs
+    in its earlier epochs. `verdicts`: what holds it back, by the last verdicts on the whole job (rank -1) and on each
+    rank. `curve`: its measured speed, by its replicas and CPUs. `size`: by role, and `resize`: how it takes another
+    size while it runs; in lists both are left out of jobs that have one size only.
     """
 
     id: str
@@ -215,6 +224,8 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     curve: tuple[CurvePoint, ...] = ()
     ended_for: Cause | None = None
     held_seconds: float = 0.0
+    size: dict[str, RoleSize] = {}
+    resize: ResizeHow | None = None
 
 
 class JobsView(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -244,6 +255,9 @@ class EventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
     progress: dict[str, float] = {}
     attempts: int | None = None
     not_before: Seconds | None = None
+    size: dict[str, int] | None = None
+    worked: dict[str, int] | None = None
+    next_placement: Placement | None = None
     node_id: str = ""
     address: str = ""
     ready: bool | None = None

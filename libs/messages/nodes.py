@@ -108,6 +108,30 @@ class NodeReported(Message, frozen=True, kw_only=True):
         return NodeDesired(seq=-1, refused=f"the report is not understood: {why}")
 
 
+class Member(Struct, frozen=True, array_like=True, kw_only=True):
+    """One rank of a job that resizes live: where the others reach it."""
+
+    role: str
+    rank: int
+    address: str
+    port: int
+
+
+class Members(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The ranks that a job which resizes live has now, without those that leave. Each rank finds them in the file
+    `WEFT_MEMBERS`, which its node replaces.
+
+    `changes`: how often ranks joined or left in this epoch. `least`, `most`: between how many ranks the job may have.
+    `signal`: the name of the signal that the main process of each rank gets after the file was replaced; empty: none.
+    """
+
+    changes: int
+    ranks: tuple[Member, ...]
+    least: int
+    most: int
+    signal: str = ""
+
+
 class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The order to run one rank, with all that a node needs for it. Sizes in bytes, times in seconds.
 
@@ -138,6 +162,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     master_address: str  # of rank 0's node
     master_port: int
     peers: dict[str, tuple[str, ...]] = {}  # role → address of each of its ranks' nodes, in order
+    members: Members | None = None  # of a job that resizes live; may change while the run runs
 
 
 JOBS = "jobs"
@@ -191,6 +216,7 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     master_address: str
     master_port: int
     addresses: tuple[str, ...] = ()  # of the nodes of all ranks, each once
+    members: Members | None = None
     roles: tuple[RoleOrder, ...]
     ranks: tuple[RankOrder, ...]
 

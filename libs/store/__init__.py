@@ -23,7 +23,7 @@ from libs.domain.job import Job, JobChange, JobState
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
-from libs.messages.asks import Ask, AskKind, Tune
+from libs.messages.asks import Ask, AskKind, Scale, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
@@ -156,7 +156,15 @@ class GatewayStore(Protocol):
         """What `key` submitted before, if anything. Raises KeyReusedError if that was another specification."""
 
     async def ask(
-        self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0
+        self,
+        kind: AskKind,
+        *,
+        subject_id: str,
+        pool: str,
+        tenant: str,
+        at: float,
+        priority: int = 0,
+        scale: Scale | None = None,
     ) -> None:
         """Store one ask for the scheduler of `pool`."""
 
@@ -405,6 +413,10 @@ class ReviewStore(Protocol):
 
     async def holding_jobs(self, *, pool: str) -> list[Job]: ...
 
+    async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]: ...
+
+    async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]: ...
+
     async def envelopes(self, *, pool: str) -> list[Envelope]:
         """The envelopes of jobs that are not final."""
 
@@ -414,6 +426,14 @@ class ReviewStore(Protocol):
     async def ask_tune(self, envelope: Envelope, tune: Tune, *, at: float) -> bool:
         """Store the envelope and ask for other limits, in one statement. False, and nothing is written: the job does
         not run in that epoch, or the last ask of its kind is not done yet."""
+
+    async def ask_scale(self, envelope: Envelope, scale: Scale, *, at: float) -> bool:
+        """Store the envelope and ask for another size, in one statement. False, and nothing is written: the job does
+        not run in that epoch, or the last ask for its size by this is not done yet."""
+
+    async def ask_sizes(self, sizes: Mapping[str, Scale], *, pool: str, at: float) -> list[str]:
+        """Ask for the sizes of several jobs; returns the jobs asked for. A job that is over, or whose last ask by this
+        is not done yet, is left out."""
 
     async def drop_envelopes(self, *, pool: str) -> int:
         """Delete the envelopes of final jobs; returns how many."""

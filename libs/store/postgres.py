@@ -17,7 +17,7 @@ from libs.domain.job import FINAL, Job, JobChange, JobState
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
-from libs.messages.asks import Ask, AskKind, Tune
+from libs.messages.asks import Ask, AskKind, Scale, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
@@ -104,9 +104,17 @@ class PostgresStore:
         return await self._submitting.before(spec, tenant=tenant, key=key)
 
     async def ask(
-        self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0
+        self,
+        kind: AskKind,
+        *,
+        subject_id: str,
+        pool: str,
+        tenant: str,
+        at: float,
+        priority: int = 0,
+        scale: Scale | None = None,
     ) -> None:
-        await self._row("ask", kind, pool, subject_id, tenant, priority, at)
+        await self._row("ask", kind, pool, subject_id, tenant, priority, at, None if scale is None else as_json(scale))
 
     async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
         most = allowance.jobs_open_max, allowance.spec_bytes_max
@@ -425,6 +433,17 @@ class PostgresStore:
             "ask_tune", envelope.job_id, envelope.pool, envelope.epoch, what, envelope.state.decode(), at
         )
         return row is not None and bool(row["asked"])
+
+    async def ask_scale(self, envelope: Envelope, scale: Scale, *, at: float) -> bool:
+        what = msgspec.json.encode(scale).decode()
+        row = await self._row(
+            "ask_scale", envelope.job_id, envelope.pool, envelope.epoch, what, envelope.state.decode(), at
+        )
+        return row is not None and bool(row["asked"])
+
+    async def ask_sizes(self, sizes: Mapping[str, Scale], *, pool: str, at: float) -> list[str]:
+        asked = [{"job": job_id, "scale": scale} for job_id, scale in sizes.items()]
+        return [row["job_id"] for row in await self._rows("ask_sizes", pool, as_json(asked), at)]
 
     async def drop_envelopes(self, *, pool: str) -> int:
         return await self._count("drop_envelopes", pool)

@@ -14,7 +14,7 @@ from libs.domain.job import Cause, Job, JobChange, JobState, Placement
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, AllowanceChosen, Use
-from libs.messages.asks import Ask, AskKind, Tune
+from libs.messages.asks import Ask, AskKind, Scale, Tune
 from libs.messages.events import Event, step_data
 from libs.messages.history import Record
 from libs.messages.signals import Curve, CurvePoint
@@ -108,6 +108,10 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("attained_seconds", "attained", _interval),
     ("attained_gpu_seconds", "attained_gpu_seconds", _as_is),
     ("nodes", "nodes", _as_is),
+    ("size", "size", _as_is),
+    ("worked", "worked", _as_is),
+    ("sized_at", "sized_at", _time),
+    ("next_placement", "next_placement", _as_is),
 )
 """The fields of a job that a step may change: each with its column in `jobs`, and how it is written there."""
 _fields = attrgetter(*(name for name, _, _ in COLUMNS))
@@ -131,7 +135,8 @@ def lease_of(row: Row | None) -> Lease | None:
 
 
 def ask_of(row: Row) -> Ask:
-    return Ask(**{**row, "kind": AskKind(row["kind"]), "tune": row["tune"] and _TUNE.decode(row["tune"])})
+    tune, scale = row["tune"] and _TUNE.decode(row["tune"]), row["scale"] and _SCALE.decode(row["scale"])
+    return Ask(**{**row, "kind": AskKind(row["kind"]), "tune": tune, "scale": scale})
 
 
 def spec_of(row: Row) -> JobSpec:
@@ -175,6 +180,10 @@ def job_of(row: Row) -> Job:
         attained_seconds=row["attained_seconds"],
         attained_gpu_seconds=row["attained_gpu_seconds"],
         nodes=None if row["nodes"] is None else tuple(row["nodes"]),
+        size=_SIZE.decode(row["size"]) if row["size"] else {},
+        worked=_SIZE.decode(row["worked"]) if row["worked"] else {},
+        sized_at=row["sized_at"],
+        next_placement=row["next_placement"] and _PLACEMENT.decode(row["next_placement"]),
     )
 
 
@@ -211,4 +220,6 @@ _CAUSE = msgspec.json.Decoder(Cause)
 _TUNE = msgspec.json.Decoder(Tune)
 _POINTS = msgspec.json.Decoder(tuple[CurvePoint, ...])
 _PLACEMENT = msgspec.json.Decoder(Placement)
+_SIZE = msgspec.json.Decoder(dict[str, int])
+_SCALE = msgspec.json.Decoder(Scale)
 _PROGRESS = msgspec.json.Decoder(dict[str, float])

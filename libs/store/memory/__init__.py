@@ -16,7 +16,7 @@ from libs.domain.job import HOLDING, Job, JobChange, JobEvent, JobState, after
 from libs.domain.lease import Lease
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, Use, full
-from libs.messages.asks import Ask, AskKind, Tune
+from libs.messages.asks import Ask, AskKind, Scale, Tune
 from libs.messages.events import Event, JobEventData, step_data, submission_data
 from libs.messages.history import Record
 from libs.messages.signals import GpuScore
@@ -100,9 +100,19 @@ class MemoryStore(Tokens, History, LearntTables):
         return _the_same(before, hash_of(spec))
 
     async def ask(
-        self, kind: AskKind, *, subject_id: str, pool: str, tenant: str, at: float, priority: int = 0
+        self,
+        kind: AskKind,
+        *,
+        subject_id: str,
+        pool: str,
+        tenant: str,
+        at: float,
+        priority: int = 0,
+        scale: Scale | None = None,
     ) -> None:
-        self._add_ask(kind, subject_id=subject_id, pool=pool, tenant=tenant, at=micro(at), priority=priority)
+        self._add_ask(
+            kind, subject_id=subject_id, pool=pool, tenant=tenant, at=micro(at), priority=priority, scale=scale
+        )
 
     async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
         reason = full(self._use(tenant, asked=True), allowance, spec_bytes=_bytes_of(self._submitted[job_id].spec))
@@ -375,15 +385,31 @@ class MemoryStore(Tokens, History, LearntTables):
         self._envelopes[envelope.job_id] = envelope
 
     async def ask_tune(self, envelope: Envelope, tune: Tune, *, at: float) -> bool:
-        job = self._jobs.get(envelope.job_id)
-        asked = any(ask.kind is AskKind.TUNE and ask.subject_id == envelope.job_id for _, ask in self._asks.values())
-        if asked or job is None or (job.pool, job.epoch) != (envelope.pool, envelope.epoch):
+        if not self._may_ask(AskKind.TUNE, envelope):
             return False
-        if job.state is not JobState.RUNNING:
-            return False
-        self._add_ask(AskKind.TUNE, subject_id=job.id, pool=job.pool, tenant="weft", at=micro(at), tune=tune)
-        self._envelopes[job.id] = envelope
+        self._add_ask(
+            AskKind.TUNE, subject_id=envelope.job_id, pool=envelope.pool, tenant="weft", at=micro(at), tune=tune
+        )
+        self._envelopes[envelope.job_id] = envelope
         return True
+
+    async def ask_scale(self, envelope: Envelope, scale: Scale, *, at: float) -> bool:
+        if not self._may_ask(AskKind.SCALE, envelope):
+            return False
+        self._add_ask(
+            AskKind.SCALE, subject_id=envelope.job_id, pool=envelope.pool, tenant="weft", at=micro(at), scale=scale
+        )
+        self._envelopes[envelope.job_id] = envelope
+        return True
+
+    async def ask_sizes(self, sizes: Mapping[str, Scale], *, pool: str, at: float) -> list[str]:
+        asked = {ask.subject_id for _, ask in self._asks.values() if ask.kind is AskKind.SCALE and ask.tenant == "weft"}
+        free = [job for job in map(self._jobs.get, sorted(sizes)) if job is not None and job.id not in asked]
+        found = [job.id for job in free if job.pool == pool and not job.state.final]
+        for job_id in found:
+            scale = sizes[job_id]
+            self._add_ask(AskKind.SCALE, subject_id=job_id, pool=pool, tenant="weft", at=micro(at), scale=scale)
+        return found
 
     async def drop_envelopes(self, *, pool: str) -> int:
         gone = [
@@ -397,6 +423,14 @@ class MemoryStore(Tokens, History, LearntTables):
 
     # internal
 
+    def _may_ask(self, kind: AskKind, envelope: Envelope) -> bool:
+        """Whether the job runs in that epoch, and the reallocator's last ask of the kind is done."""
+        job = self._jobs.get(envelope.job_id)
+        open_asks = (ask for _, ask in self._asks.values() if (ask.kind, ask.tenant) == (kind, "weft"))
+        if job is None or any(ask.subject_id == job.id for ask in open_asks):
+            return False
+        return job.state is JobState.RUNNING and (job.pool, job.epoch) == (envelope.pool, envelope.epoch)
+
     def _add_ask(
         self,
         kind: AskKind,
@@ -407,9 +441,19 @@ class MemoryStore(Tokens, History, LearntTables):
         at: float,
         priority: int = 0,
         tune: Tune | None = None,
+        scale: Scale | None = None,
     ) -> None:
         self._ask_id += 1
-        ask = Ask(id=self._ask_id, kind=kind, subject_id=subject_id, tenant=tenant, at=at, priority=priority, tune=tune)
+        ask = Ask(
+            id=self._ask_id,
+            kind=kind,
+            subject_id=subject_id,
+            tenant=tenant,
+            at=at,
+            priority=priority,
+            tune=tune,
+            scale=scale,
+        )
         self._asks[ask.id] = (pool, ask)
 
     def _use(self, tenant: str, *, asked: bool = False) -> Use:
@@ -505,9 +549,9 @@ def _lawful(change: JobChange) -> Job:
 
 def _gpus(job: Job) -> list[_Gpu]:
     """The GPUs that a job holds."""
-    if job.placement is None or not job.state.holding:
+    if not job.state.holding:
         return []
-    return [(allocation.node_id, index) for allocation in job.placement.allocations for index in allocation.gpus]
+    return [(allocation.node_id, index) for allocation in job.held for index in allocation.gpus]
 
 
 def _the_same(before: tuple[str, bytes], spec_hash: bytes) -> StoredSubmission:

@@ -4,7 +4,7 @@ id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at,
        stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
        extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
        extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds,
-       attained_gpu_seconds, nodes;
+       attained_gpu_seconds, nodes, size, worked, extract(epoch FROM sized_at)::float8 AS sized_at, next_placement;
 
 -- columns: event
 id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data;
@@ -53,7 +53,8 @@ SELECT stored.id IS NOT NULL AS stored, COALESCE(jobs, 0) AS jobs, COALESCE(byte
 SELECT id, spec_hash FROM submissions WHERE tenant = $1 AND key = $2;
 
 -- name: ask
-INSERT INTO asks (kind, pool, subject_id, tenant, priority, at) VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8));
+INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale)
+VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8), $7::text::jsonb);
 
 -- name: ask_requeue
 -- Requeues an ended job: it counts as open for its tenant again, and so do the jobs asked for before it.
@@ -336,7 +337,7 @@ WITH sized AS (
 SELECT id, spec FROM sized WHERE before < $2 ORDER BY id COLLATE "C";
 
 -- name: asks
-SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune
+SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune, scale::text AS scale
   FROM asks WHERE pool = $1 AND kind <> 'submit' ORDER BY id LIMIT $2;
 
 -- name: drop_asks
@@ -550,6 +551,12 @@ INSERT INTO envelopes (job_id, pool, epoch, state, at)
 VALUES ($1, $2, $3, $4::text::jsonb, to_timestamp($5::float8))
 ON CONFLICT (job_id) DO UPDATE
    SET pool = excluded.pool, epoch = excluded.epoch, state = excluded.state, at = excluded.at;
+
+-- name: ask_sizes
+SELECT job_id FROM ask_sizes($1, $2::text::jsonb, to_timestamp($3::float8)) AS asked (job_id) ORDER BY job_id;
+
+-- name: ask_scale
+SELECT ask_scale($1, $2, $3, $4::text::jsonb, $5::text::jsonb, to_timestamp($6::float8)) AS asked;
 
 -- name: ask_tune
 SELECT ask_tune($1, $2, $3, $4::text::jsonb, $5::text::jsonb, to_timestamp($6::float8)) AS asked;

@@ -5,7 +5,7 @@ BEGIN
     IF NEW.version <> OLD.version + 1 THEN
         RAISE EXCEPTION 'job %: version % after %', OLD.id, NEW.version, OLD.version USING ERRCODE = 'check_violation';
     END IF;
-    IF NEW.epoch <> OLD.epoch + (NEW.last_event = 'requeued')::int THEN
+    IF NEW.epoch <> OLD.epoch + (NEW.last_event IN ('requeued', 'restarted'))::int THEN
         RAISE EXCEPTION 'job %: epoch % after % by %', OLD.id, NEW.epoch, OLD.epoch, NEW.last_event
             USING ERRCODE = 'check_violation';
     END IF;

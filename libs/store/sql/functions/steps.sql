@@ -1,5 +1,6 @@
 -- Writes the steps of jobs that `after` and `step_data` computed. Whatever a scheduler believes, this function and the
--- triggers check the lease, the version of each job, the legal steps, one owner for each GPU.
+-- triggers check the lease, the version of each job, the legal steps, one owner for each GPU. A job that stops to restart
+-- with another size holds the GPUs of both placements.
 --
 -- `rounds` has the changed columns of the jobs' rows: first those of every job's first step, then those of the second, and
 -- so on. `told` has all events in order. Returns which steps were taken (1…); a step of another version is left out.
@@ -11,8 +12,8 @@ CREATE OR REPLACE FUNCTION store_steps(
     SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     round jsonb;
-    now_taken bigint[]; now_moved text[]; now_freed text[]; now_placed text[];
-    taken bigint[] := '{}'; freed text[] := '{}'; placed text[] := '{}';
+    now_taken bigint[]; now_moved text[]; now_freed text[]; now_placed text[]; now_resized text[];
+    taken bigint[] := '{}'; freed text[] := '{}'; placed text[] := '{}'; resized text[] := '{}';
 BEGIN
     PERFORM must_hold(lease_name, lease_holder, lease_epoch);
     FOR round IN SELECT value FROM jsonb_array_elements(rounds) LOOP
@@ -20,10 +21,10 @@ BEGIN
             UPDATE jobs SET
                    (state, last_event, version, epoch, since, priority, attempts, not_before, placement, stopping_for,
                     waiting_for, started_at, ended_at, exit_code, progress, placed_at, attained, attained_gpu_seconds,
-                    nodes)
+                    nodes, size, worked, sized_at, next_placement)
                  = (SELECT state, last_event, version, epoch, since, priority, attempts, not_before, placement,
                            stopping_for, waiting_for, started_at, ended_at, exit_code, progress, placed_at, attained,
-                           attained_gpu_seconds, nodes
+                           attained_gpu_seconds, nodes, size, worked, sized_at, next_placement
                       FROM jsonb_populate_record(jobs, step.row))
               FROM jsonb_to_recordset(round) AS step (ordinal bigint, id text, version integer, "row" jsonb)
              WHERE jobs.id = step.id AND jobs.version = step.version
@@ -32,20 +33,30 @@ BEGIN
                    jobs.state IN ('placed', 'starting', 'running', 'stopping') AS holds
         )
         SELECT array_agg(ordinal), COALESCE(array_agg(id), '{}'), array_agg(id) FILTER (WHERE NOT holds),
-               array_agg(id) FILTER (WHERE last_event = 'placed')
-          INTO now_taken, now_moved, now_freed, now_placed FROM moved;
+               array_agg(id) FILTER (WHERE last_event = 'placed'),
+               array_agg(id) FILTER (WHERE last_event IN ('resized', 'stopping', 'restarted'))
+          INTO now_taken, now_moved, now_freed, now_placed, now_resized FROM moved;
         taken := taken || now_taken; freed := freed || now_freed; placed := placed || now_placed;
+        resized := resized || now_resized;
     END LOOP;
-    IF freed <> '{}' THEN
-        DELETE FROM gpu_slots WHERE job_id = ANY (freed);
+    IF freed <> '{}' OR resized <> '{}' THEN
+        DELETE FROM gpu_slots WHERE job_id = ANY (freed || resized);
     END IF;
-    IF placed <> '{}' THEN
+    IF placed <> '{}' OR resized <> '{}' THEN
         INSERT INTO gpu_slots (node_id, gpu_index, job_id, epoch, rank)
         SELECT allocation ->> 'node_id', gpu::int, jobs.id, jobs.epoch, (allocation ->> 'rank')::int
           FROM jobs,
                jsonb_array_elements(placement -> 'allocations') AS allocation,
                jsonb_array_elements_text(COALESCE(allocation -> 'gpus', '[]')) AS gpu
-         WHERE jobs.id = ANY (placed) AND state IN ('placed', 'starting', 'running', 'stopping');
+         WHERE jobs.id = ANY (placed || resized) AND state IN ('placed', 'starting', 'running', 'stopping');
+        INSERT INTO gpu_slots (node_id, gpu_index, job_id, epoch, rank)
+        SELECT allocation ->> 'node_id', gpu::int, jobs.id, jobs.epoch, (allocation ->> 'rank')::int
+          FROM jobs,
+               jsonb_array_elements(next_placement -> 'allocations') AS allocation,
+               jsonb_array_elements(COALESCE(allocation -> 'gpus', '[]')) AS gpu
+         WHERE jobs.id = ANY (resized) AND state = 'stopping'
+           AND NOT EXISTS (SELECT FROM jsonb_array_elements(placement -> 'allocations') AS held
+                            WHERE held ->> 'node_id' = allocation ->> 'node_id' AND held -> 'gpus' @> gpu);
     END IF;
     WITH event AS (
         SELECT * FROM jsonb_to_recordset(told) AS event (ordinal bigint, event text, at float8, ask bigint, data jsonb)

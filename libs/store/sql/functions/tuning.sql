@@ -14,3 +14,33 @@ BEGIN
        SET pool = excluded.pool, epoch = excluded.epoch, state = excluded.state, at = excluded.at;
     RETURN true;
 END $$;
+
+-- Stores the tuner's state and asks for the size that follows, in one statement. False: nothing was written.
+CREATE OR REPLACE FUNCTION ask_scale(of_job text, of_pool text, of_epoch integer, what jsonb, known jsonb, asked_at timestamptz)
+    RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+    INSERT INTO asks (kind, pool, subject_id, tenant, at, scale)
+    SELECT 'scale', of_pool, of_job, 'weft', asked_at, what FROM jobs
+     WHERE id = of_job AND pool = of_pool AND epoch = of_epoch AND state = 'running'
+    ON CONFLICT (subject_id) WHERE kind = 'scale' AND tenant = 'weft' DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    INSERT INTO envelopes (job_id, pool, epoch, state, at) VALUES (of_job, of_pool, of_epoch, known, asked_at)
+    ON CONFLICT (job_id) DO UPDATE
+       SET pool = excluded.pool, epoch = excluded.epoch, state = excluded.state, at = excluded.at;
+    RETURN true;
+END $$;
+
+-- Asks for the sizes of several jobs, as `{"job": …, "scale": …}`; returns the jobs asked for. A job that is over, or whose
+-- last ask of the planner or of its tuner is not done yet, is left out.
+CREATE OR REPLACE FUNCTION ask_sizes(of_pool text, sizes jsonb, asked_at timestamptz)
+    RETURNS SETOF text LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+    INSERT INTO asks (kind, pool, subject_id, tenant, at, scale)
+    SELECT 'scale', of_pool, jobs.id, 'weft', asked_at, asked -> 'scale'
+      FROM jsonb_array_elements(sizes) AS asked JOIN jobs ON jobs.id = asked ->> 'job'
+     WHERE jobs.pool = of_pool AND jobs.state NOT IN ('succeeded', 'failed', 'cancelled')
+     ORDER BY jobs.id
+    ON CONFLICT (subject_id) WHERE kind = 'scale' AND tenant = 'weft' DO NOTHING
+    RETURNING subject_id
+$$;
