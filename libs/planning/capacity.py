@@ -231,23 +231,25 @@ class Room:
         self.give_back_all((allocation,))
 
     def take_all(self, allocations: Iterable[Allocation]) -> None:
-        for node_id, there in groupby(allocations, key=_node_id):
-            node = self.nodes.get(node_id)
-            if node is not None:
-                self._changes(node)
-                free = len(node.gpus.whole)
-                node.take(there)
-                self._refile(node, free)
+        self._each_node(allocations, NodeRoom.take)
 
     def give_back_all(self, allocations: Iterable[Allocation]) -> None:
+        self.grown += self._each_node(allocations, NodeRoom.give_back)
+
+    def _each_node(
+        self, allocations: Iterable[Allocation], change: Callable[[NodeRoom, Iterable[Allocation]], None]
+    ) -> int:
+        """Change what each node has left by its allocations; returns how many nodes of the pool these are on."""
+        count = 0
         for node_id, there in groupby(allocations, key=_node_id):
             node = self.nodes.get(node_id)
             if node is not None:
                 self._changes(node)
                 free = len(node.gpus.whole)
-                node.give_back(there)
+                change(node, there)
                 self._refile(node, free)
-                self.grown += 1
+                count += 1
+        return count
 
     def resize(self, before: Allocation, after: Allocation) -> None:
         """A rank has other CPUs and memory than before, on the same GPUs."""

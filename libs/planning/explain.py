@@ -11,6 +11,8 @@ from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, class_of, unknown_clas
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
+from libs.domain.sizes import RoleSize, how_resized, is_elastic, sizes_of, why_never
+from libs.domain.spec import ResizeHow
 from libs.planning.capacity import Room, room_of
 from libs.planning.closed import closed_with_room, silent_seconds
 from libs.planning.finding import find
@@ -20,7 +22,7 @@ from libs.planning.pins import in_the_way, with_holders
 from libs.planning.policy import ORDERS, Policy
 from libs.planning.queue import Place, place_of
 from libs.planning.refusals import never_fits, why_not
-from libs.planning.shape import Shape, is_pinned, shape_of
+from libs.planning.shape import Shape, is_pinned, shape_of_job
 from libs.planning.shares import Shares
 from libs.planning.slow import SlowGpus
 
@@ -70,7 +72,10 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `policy`: the order, the placement and the backfill in force; `held_back_for`: the job that room is kept for.
     `closed`: nodes that have room and take no work; `silent`: nodes of a placed job that do not report;
-    `stopped_for`: why the epoch before this one ended, of a job that is back in the queue.
+    `stopped_for`: why the epoch before this one ended, of a job that is back in the queue. Of a job that may have
+    several sizes, `size`: by role; `resize`: how it takes another while it runs, or why it does not (`keeps_size_for`);
+    `sized_for`: why it should have the size that it should have, None: as it was submitted; `resized_for`: why its size
+    changed last.
     """
 
     job_id: str
@@ -87,6 +92,11 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     closed: tuple[ClosedSeen, ...] = ()
     silent: tuple[SilentSeen, ...] = ()
     stopped_for: Cause | None = None
+    size: dict[str, RoleSize] = {}
+    resize: ResizeHow | None = None
+    keeps_size_for: str = ""
+    sized_for: Cause | None = None
+    resized_for: Cause | None = None
 
 
 def explain(
@@ -108,9 +118,9 @@ def explain(
     if job.state.final:
         return _of_ended(job, ended_for)
     if job.state is not JobState.QUEUED:
-        return _with_class(_with_silent(_of_placed(job, slow), job, nodes, now), job)
+        return _with_size(_with_class(_with_silent(_of_placed(job, slow), job, nodes, now), job), job)
     found = _of_waiting(job, nodes=nodes, holding=holding, queued=queued, now=now, order=_order_of(policy))
-    return _with_class(structs.replace(found, policy=policy), job)
+    return _with_size(_with_class(structs.replace(found, policy=policy), job), job)
 
 
 def _of_waiting(
@@ -133,7 +143,7 @@ def _of_waiting(
     if too_big is not None:
         return _waiting(job, too_big.code, too_big.sentence, too_big.numbers, ahead=ahead)
     room = room_of(nodes, holding)
-    shape = shape_of(job.spec)
+    shape = shape_of_job(job)
     refusal = why_not(room, shape)
     if refusal is None:
         if cause is not None and "gpus_occupied" in cause.numbers:
@@ -193,6 +203,13 @@ def _with_class(found: Explanation, job: Job) -> Explanation:
     counts = f"its label {CLASS_LABEL} says {said}, which is none of {known}: it counts as {class_of(job.spec)}"
     sentence = f"{found.sentence} ({counts})"
     return structs.replace(found, sentence=sentence)
+
+
+def _with_size(found: Explanation, job: Job) -> Explanation:
+    """Adds the size of a job that may have several, and how it takes another."""
+    if not is_elastic(job.spec):
+        return found
+    return structs.replace(found, size=sizes_of(job), resize=how_resized(job.spec), keeps_size_for=why_never(job.spec))
 
 
 def _of_ended(job: Job, cause: Cause | None) -> Explanation:

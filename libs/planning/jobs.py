@@ -25,7 +25,7 @@ def standing_of(job: Job, now: float, order: Order) -> Standing:
         priority=job.priority,
         tenant=job.tenant,
         attained_s=job.attained_seconds + held_s,
-        attained_gpu_s=job.attained_gpu_seconds + held_s * job.gpus_held,
+        attained_gpu_s=job.gpu_seconds(now),
         waited_s=0.0 if holds else max(0.0, now - job.since),
         left_s=None if limit is None else max(0.0, limit - held_s),
     )

@@ -12,11 +12,15 @@ from libs.planning.shape import NOBODY, PlacementRequest, Shape
 
 
 class Holder(Struct, frozen=True, kw_only=True):
-    """A running job that may be asked to give way. `worth` sorts: the job that is worth least leaves first."""
+    """A running job that may be asked to give way, or one rank of it that it can do without (`extra`).
+
+    `worth` sorts: the holder that is worth least leaves first.
+    """
 
     job_id: str
     worth: Key
     allocations: tuple[Allocation, ...]
+    extra: bool = False
 
 
 class Clearing(Struct, frozen=True):

@@ -1,8 +1,11 @@
 """A job's needs of a pool: its roles, how many replicas of each, what one replica needs; and its placement request."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct, structs
 
 from libs.domain.cluster import Request
+from libs.domain.job import Job
 from libs.domain.spec import JobSpec, Role
 
 
@@ -37,6 +40,16 @@ def shape_of(spec: JobSpec) -> Shape:
         wants.append(Want(name, role.replicas.least, role.replicas.want, _request(role, spec.gpu_model, node, gpu)))
         gpu = None if gpu is None else gpu + role.gpus * role.replicas.want
     return tuple(wants)
+
+
+def shape_of_job(job: Job) -> Shape:
+    """The job's shape, with as many replicas as it should have now."""
+    return sized(shape_of(job.spec), job.size) if job.size else shape_of(job.spec)
+
+
+def sized(shape: Shape, size: Mapping[str, int]) -> Shape:
+    """The shape with the replicas of `size`; a role that `size` does not name has as many as before."""
+    return tuple(structs.replace(want, count=max(want.least, size.get(want.role, want.count))) for want in shape)
 
 
 def gpus_of(shape: Shape) -> int:

@@ -36,9 +36,8 @@ class Shares:
         return max(part / whole if whole else 0.0 for part, whole in zip(held, self._there, strict=True))
 
     def _count(self, job: Job, sign: int) -> None:
-        assert job.placement is not None, f"{job.id} holds nothing"
         gpus, cpus, memory = self._held.get(job.tenant, NOTHING)
-        for allocation in job.placement.allocations:
+        for allocation in job.held:
             gpus += sign * len(allocation.gpus)
             cpus += sign * allocation.cpus
             memory += sign * allocation.memory

@@ -4,7 +4,7 @@ from typing import NamedTuple, Protocol
 
 
 class Ending(NamedTuple):
-    """GPUs that a running job gives back at `at_s`. A job whose end is unknown has none."""
+    """A running job ends at `at_s` and frees `gpus` GPUs. A job with an unknown end has no `Ending`."""
 
     at_s: float
     gpus: int

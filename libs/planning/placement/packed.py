@@ -28,10 +28,10 @@ def tightest_node(room: Room, want: Want, count: int) -> NodeRoom | None:
 
 
 def emptiest_nodes(room: Room, want: Want, count: int) -> Picks | None:
-    """The nodes with most free first, each filled up."""
+    """The nodes with most free first, each filled up. Replicas without GPUs leave nodes with free GPUs for the last."""
     picks: Picks = []
     left = count
-    for free in sorted(room.buckets, reverse=True):
+    for free in sorted(room.buckets, reverse=want.request.gpus > 0):
         if free < want.request.gpus:
             break
         for node_id in room.buckets[free]:

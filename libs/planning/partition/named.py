@@ -1,0 +1,9 @@
+"""The partition planners by name."""
+
+from collections.abc import Mapping
+
+from libs.planning.partition import Partitioner
+from libs.planning.partition.dorm import dorm
+from libs.planning.partition.weft import weft
+
+PARTITIONERS: Mapping[str, Partitioner] = {"dorm": dorm, "weft": weft}
