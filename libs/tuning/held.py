@@ -1,6 +1,6 @@
 """What the ranks of a job have, compared with what was asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from libs.domain.job import Allocation, Job
 from libs.messages.asks import RankTuning
@@ -26,6 +26,13 @@ def has_between(job: Job, least: Sequence[RankTuning], most: Sequence[RankTuning
             if now is None or not at_least - ALIKE <= now <= at_most + ALIKE:
                 return False
     return True
+
+
+def has_size(job: Job, size: Mapping[str, int]) -> bool:
+    """Whether the job has so many replicas of these roles, and none of them is about to leave."""
+    assert job.placement is not None
+    leaving = {allocation.role for allocation in job.placement.allocations if allocation.leaving}
+    return all(job.granted.get(role) == count and role not in leaving for role, count in size.items())
 
 
 def _sizes(one: Allocation | RankTuning) -> tuple[float | None, ...]:

@@ -12,7 +12,7 @@ from libs.tuning.window import JobWindow, Window
 
 GAIN_MIN = 0.05  # predicted: a little more than must be measured for a change to be kept
 WORTH_MIN = 0.4  # predicted gain over cost: also a little more than must be measured
-TRIES = {"split": 2, "up": 3, "less": 1}
+TRIES = {"split": 2, "up": 3, "less": 1, "one-more": 1}
 """How often a direction is tried without success, each time half as far, until it counts as exhausted."""
 
 
@@ -33,6 +33,20 @@ class Failed(Struct, frozen=True, kw_only=True):
     cpus: float
 
 
+class Headroom(Struct, frozen=True, kw_only=True):
+    """What a further replica of a job depends on, where one may be asked for.
+
+    `roles`: those of which one more fits and is left to the tuner; `cost_s`: seconds without progress until the job
+    has another size; `left_s`: seconds that the job still runs, as far as is known; `exponents`: how its speed grew
+    with the replicas of a role, as measured.
+    """
+
+    roles: frozenset[str]
+    cost_s: float = 0.0
+    left_s: float = 0.0
+    exponents: Mapping[str, float] = {}
+
+
 class Case(Struct, frozen=True, kw_only=True):
     """One job that may be changed: its verdict, its windows (newest last), what is free by node, and its bounds."""
 
@@ -43,6 +57,7 @@ class Case(Struct, frozen=True, kw_only=True):
     bounds: Bounds
     tried: Mapping[str, int] = {}  # by direction: tries without success
     speed_known: bool = True  # and steady: otherwise no change can be verified
+    room: Headroom | None = None  # for a further replica; None: none may be asked for now
 
     @property
     def allocations(self) -> tuple[Allocation, ...]:
@@ -65,14 +80,23 @@ class Case(Struct, frozen=True, kw_only=True):
 class Proposal(Struct, frozen=True, kw_only=True):
     """`gain`: by which part the job is predicted to be faster; `cost`: by which part its resources would grow.
 
-    `before` and `after` name the same ranks and the same kinds of limits.
+    `before` and `after` name the same ranks and the same kinds of limits. A proposal of another size has the replicas
+    of one role in `size_before` and `size_after`; its ranks first have the limits `after`, so that the replica that
+    joins has its cores, and once it is there those in `sharing`, where it has the rank -1.
     """
 
-    direction: str  # `<resource>:<split, up or less>:<role>`
+    direction: str  # `<resource>:<split, up or less>:<role>`, or `replicas:one-more:<role>`
     code: CauseCode
-    before: tuple[RankTuning, ...]
-    after: tuple[RankTuning, ...]
+    before: tuple[RankTuning, ...] = ()
+    after: tuple[RankTuning, ...] = ()
     gain: float
     cost: float
     sentence: str
     numbers: dict[str, float] = {}
+    size_before: dict[str, int] = {}
+    size_after: dict[str, int] = {}
+    sharing: tuple[RankTuning, ...] = ()
+
+    @property
+    def resizes(self) -> bool:
+        return bool(self.size_after)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from libs.domain.spec import Kind
-from libs.messages.signals import Finding
 from libs.samples.thresholds import THROTTLED
 from libs.tuning import cpus, limits
 from libs.tuning.proposal import Case, Proposal
@@ -37,21 +36,3 @@ def _ways(case: Case) -> list[_Way]:
         less_cpu: list[_Way] = [("cpus:less", cpus.less)] if code is Verdict.OVER_PROVISIONED else []
         return [*less_cpu, ("memory:less", limits.less_memory), ("egress:less", limits.less_egress)]
     return []  # a notebook and a service keep their slack for load to come
-
-
-def outscale(case: Case) -> Finding | None:
-    """Suggests one more replica of a role that more resources do not help, or that can get none; its user decides."""
-    role, code = case.stood.role, case.stood.reading.code
-    if code not in (Verdict.CPU_QUOTA_BOUND, Verdict.NETWORK_BOUND, Verdict.LAUNCH_BOUND) or not role:
-        return None
-    have = sum(allocation.role == role for allocation in case.allocations)
-    most = case.job.spec.roles[role].replicas.max
-    if most is not None and have >= most:
-        return None
-    return Finding(
-        code="outscale",
-        job_id=case.job.id,
-        sentence=f"one more {role} of {case.job.name} might help, more for those it has does not pay or is not there: "
-        + case.stood.reading.sentence,
-        numbers={**case.stood.reading.numbers, "have": float(have)},
-    )

@@ -118,6 +118,13 @@ class JobWindow(Struct, frozen=True, kw_only=True):
         return fmean(self.speeds) if self.speeds else None
 
     @property
+    def total(self) -> float | None:
+        """The speed of all ranks together: samples add up over ranks, steps are made by all of them together."""
+        if any(rank.of_samples for rank in self.ranks):
+            return sum(self.speeds)
+        return self.speed
+
+    @property
     def cpus_used(self) -> float | None:
         told = [rank.cpus_used for rank in self.ranks if rank.cpus_used is not None]
         return sum(told) if told else None
