@@ -16,6 +16,7 @@ class What(IntEnum):
     IS_MEASURED = 5
     FAILS = 6
     IS_REPAIRED = 7
+    PARTITIONS = 8
 
 
 class Agenda:

@@ -13,6 +13,7 @@ from libs.planning.walk import Starts, Walk, Wants
 from libs.simulator.job import SimulatedJob
 from libs.simulator.lives import Lives
 from libs.simulator.model import Cluster, World
+from libs.simulator.sizing import SizesOverTime
 
 
 class Deciding:
@@ -27,6 +28,7 @@ class Deciding:
         policy: Policy,
         world: World,
         sees_truth: bool,
+        sizing: SizesOverTime | None = None,
     ) -> None:
         self.decisions = self.placements = 0
         self._lives, self._room, self._queue, self._running = lives, lives.room, lives.queue, lives.running
@@ -37,10 +39,13 @@ class Deciding:
         self._placing = policy.placing
         self._world = world
         self._sees_truth = sees_truth
+        self._sizing = sizing
         self._reviewed_at = -inf
 
     def decide(self, now: float) -> None:
         self.decisions += 1
+        if self._sizing is not None and self._sizing.due(now):
+            self._sizing.plan(now)
         if len(self._queue):
             self._start_waiting(now)
         if self._placing.moves == ALWAYS:
@@ -55,7 +60,8 @@ class Deciding:
             backfill=policy.backfill,
             wants=self._wants,
             find=lambda job_id, _: self._place_for(self._jobs[job_id], now),
-            fits_empty=lambda _: True,  # what the cluster cannot hold is not simulated
+            # What the cluster cannot hold is not simulated; what a planner has given room holds back no other.
+            fits_empty=lambda _: self._sizing is None,
             filling=lambda: policy.filling(now=now, free=running.free, endings=lambda: running.endings),
         )
         for decision in walk:
@@ -65,22 +71,26 @@ class Deciding:
                 self.placements += 1
                 self._lives.settle(self._jobs[decision.job_id], now, decision.place)
 
-    def _wants(self, job_id: str) -> Wants:
+    def _wants(self, job_id: str) -> Wants | None:
         job, lasts = self._jobs[job_id], self._lasts(self._jobs[job_id])
-        may_fit = job.trace.gpus <= self._running.free or self._order.tier is not None
+        if self._sizing is not None:
+            return Wants(job.shape, 0, None) if self._sizing.sizes.get(job_id) else None
+        may_fit = job.gpus_needed <= self._running.free or self._order.tier is not None
         shorter_behind = lasts is not None and not self._order.by_left  # where it goes by that, those come first
-        return Wants(job.shape, job.trace.gpus, lasts, may_fit=may_fit, shorter_behind=shorter_behind)
+        return Wants(job.shape, job.gpus_needed, lasts, may_fit=may_fit, shorter_behind=shorter_behind)
 
     def _place_for(self, job: SimulatedJob, now: float) -> Place | None:
-        """Where it goes; others give way for it at once, where the order says so."""
-        if job.trace.gpus <= self._running.free:
+        """Where it goes; others give way for it at once, where the order says so and no planner decides it."""
+        if self._sizing is not None:
+            return self._sizing.place_for(job)
+        if job.gpus_needed <= self._running.free:
             found = find(self._room, job.shape, job.asked)
             if found is not None:
                 return found
         if self._order.tier is None:
             return None
         tier = self._order.tier(job.standing(now, known=self._world.durations_known))
-        holders = self._running.last_in_order(tier, enough=job.trace.gpus - self._running.free)
+        holders = self._running.last_in_order(tier, enough=job.gpus_needed - self._running.free)
         if holders is None:
             return None
         clearing = clearing_for(job.shape, room=self._room, holders=holders, asked=job.asked)
@@ -96,8 +106,10 @@ class Deciding:
         estimate = job.trace.work_s if self._world.durations_known else job.trace.estimate_s
         if estimate is None:
             return None
-        nodes = 1 if job.trace.gpus <= self._cluster.gpus_per_node else 2
-        return max(0.0, estimate - job.done_s) * self._room.locality.factor(job.trace.job_class, nodes=nodes)
+        nodes = 1 if job.gpus_needed <= self._cluster.gpus_per_node else 2
+        return (
+            max(0.0, estimate - job.done_s) / job.speed * self._room.locality.factor(job.trace.job_class, nodes=nodes)
+        )
 
     def _place_all_anew(self, now: float) -> None:
         """As the PAL artifact does in every round: all give back what they have, and are placed one after the other."""
@@ -130,12 +142,13 @@ class Deciding:
                 shape=job.shape,
                 asked=job.asked,
                 allocations=job.allocations,
-                gpus=job.trace.gpus,
-                left_s=job.left_s(now, known=known),
-                cost_s=0.0 if job.settled_at == now else self._world.move_s,
+                gpus=job.gpus_needed,
+                left_s=job.left_s(now, known=known) / job.speed,
+                cost_s=0.0 if job.settled_at == now else job.stop_s(self._world),
                 slowdown=job.slowdown if self._sees_truth else None,
             )
             for job in jobs
+            if job.gpus_needed
         ]
         moves = moves_for(self._room, movable)
         for move in moves:

@@ -18,6 +18,7 @@ from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Outcome
 from libs.simulator.pool import room_of
 from libs.simulator.running import Running
+from libs.simulator.sizing import Partitioning, SizesOverTime
 from libs.simulator.troubles import Troubles
 from libs.simulator.truth import Truth
 from libs.simulator.workload import Workload
@@ -37,6 +38,7 @@ class Simulation:
         scores: str = "oracle",
         progress: Callable[[int, int], None] | None = None,
         keep_spells: bool = True,
+        partitioning: Partitioning | None = None,
     ) -> None:
         self._workload = workload
         self._cluster = cluster
@@ -59,13 +61,29 @@ class Simulation:
             keep_spells=keep_spells,
         )
         self._troubles = Troubles(self._lives, truth, self._agenda, cluster=cluster, world=world, dice=dice)
+        by_id = {job.trace.id: job for job in self._jobs}
+        self._partitioning = partitioning
+        self._sizing = (
+            None
+            if partitioning is None
+            else SizesOverTime(
+                self._lives,
+                by_id,
+                partitioning=partitioning,
+                cluster=cluster,
+                policy=policy,
+                world=world,
+                agenda=self._agenda,
+            )
+        )
         self._deciding = Deciding(
             self._lives,
-            {job.trace.id: job for job in self._jobs},
+            by_id,
             cluster=cluster,
             policy=policy,
             world=world,
             sees_truth=scores == "oracle",
+            sizing=self._sizing,
         )
 
     def run(self) -> Outcome:
@@ -94,16 +112,22 @@ class Simulation:
 
     def _happens(self, now: float, what: What, number: int, version: int) -> bool:
         """Take the next events in; whether a new decision is needed."""
+        if what is What.PARTITIONS:
+            return self._sizing is not None and self._sizing.due(now)
         if what >= What.DRIFTS:
+            if what in (What.FAILS, What.IS_REPAIRED):
+                self._partition_is_old(now)
             return self._troubles.happens(now, what, number)
         job = self._jobs[number]
         if what is What.ARRIVES:
             self._lives.wait(job, now)
+            self._partition_is_old(now)
             return True
         if version != job.version:
             return False
         if what is What.ENDS:
             self._lives.end(job, now)
+            self._partition_is_old(now)
             if self._progress is not None:
                 self._progress(len(self._lives.ended), len(self._jobs))
         elif what is What.CHANGES:
@@ -112,11 +136,15 @@ class Simulation:
             self._lives.promote(job, now)
         return True
 
+    def _partition_is_old(self, now: float) -> None:
+        if self._sizing is not None:
+            self._sizing.needed(now)
+
     def _outcome(self) -> Outcome:
         world = self._world
         return Outcome(
             workload=self._workload.name,
-            policy=str(self._policy),
+            policy=str(self._policy) if self._partitioning is None else f"{self._policy}+{self._partitioning.name}",
             nodes=self._cluster.nodes,
             gpus_per_node=self._cluster.gpus_per_node,
             jobs=tuple(self._lives.ended[number] for number in range(len(self._jobs))),
@@ -125,4 +153,7 @@ class Simulation:
             notes=self._workload.notes,
             decisions=self._deciding.decisions,
             placements=self._deciding.placements,
+            gpu_nodes=self._cluster.gpu_nodes,
+            amounts=self._cluster.amounts,
+            partitions=() if self._sizing is None else tuple(self._sizing.planned),
         )

@@ -51,7 +51,8 @@ class Lives:
 
     def promote(self, job: SimulatedJob, now: float) -> None:
         """The job waited so long that its attained time is forgotten."""
-        job.attained_s, job.waits_since = 0.0, now
+        job.forget_attained()
+        job.waits_since = now
         self.wait(job, now)
 
     def settle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
@@ -62,10 +63,11 @@ class Lives:
             self._close_spell(job, now)
             job.moves += 1
         else:
+            job.take_size(len(allocations))
             self.running.add(job)
         if fresh:
             job.begun = now
-        pause = self._world.start_s if fresh else self._world.move_s
+        pause = self._world.start_s if fresh else job.stop_s(self._world)
         job.paused_until = now + pause
         job.settled_at = job.spell_begin = now
         job.spell_pause = pause
@@ -77,6 +79,18 @@ class Lives:
             self._hold(job, allocations)
         else:
             self.settle(job, now, allocations)
+
+    def resize(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...], *, cost_s: float) -> None:
+        """The running job has these replicas from now on, and makes no progress for `cost_s`; the room has that
+        already. A job that had not begun with those before loses nothing more."""
+        job.advance(now)
+        self._close_spell(job, now)
+        self.running.resize(job, len(allocations))
+        job.resizes += 1
+        job.resized_at = job.spell_begin = now
+        job.paused_until = max(job.paused_until, now + cost_s)
+        job.spell_pause = job.paused_until - now
+        self._hold(job, allocations)
 
     def _hold(self, job: SimulatedJob, allocations: tuple[Allocation, ...]) -> None:
         job.allocations = allocations
@@ -102,7 +116,7 @@ class Lives:
         """Drop the job's work since its last checkpoint."""
         job.advance(now)
         kept = job.done_s - job.done_s % self._world.checkpoint_s
-        job.lost_s += (job.done_s - kept) * job.slowdown
+        job.lost_s += (job.done_s - kept) * job.stretch
         job.done_s = kept
 
     def end(self, job: SimulatedJob, now: float) -> None:
@@ -131,6 +145,8 @@ class Lives:
         job.allocations = ()
         job.version += 1
         self.running.remove(job)
+        if job.trace.elastic is not None:
+            job.take_size(job.trace.elastic.asked)
 
     def _slowdown(self, job: SimulatedJob) -> float:
         """The true slowdown, whatever the scheduler believes."""
@@ -141,4 +157,4 @@ class Lives:
         if self._keep_spells and now > job.spell_begin:
             paused = min(job.spell_pause, now - job.spell_begin)
             held = gpus_in(job.allocations)
-            self.spells.append(Spell(job.number, job.spell_begin, now, held, job.slowdown, paused))
+            self.spells.append(Spell(job.number, job.spell_begin, now, held, job.stretch, paused, job.size))

@@ -123,7 +123,7 @@ def finish_time_fairness(outcome: Outcome) -> list[float]:
         jct = job.jct_s
         if job.work_s <= 0 or jct <= 0:
             continue
-        contention = wanted.between(job.arrival_s, job.completed_s) / (jct * outcome.nodes * outcome.gpus_per_node)
+        contention = wanted.between(job.arrival_s, job.completed_s) / (jct * (outcome.gpus or 1))
         rhos.append(jct / (job.work_s * max(1.0, contention)))
     return rhos
 
@@ -154,7 +154,7 @@ def utilisation_over_time(outcome: Outcome) -> Steps:
     changes: list[tuple[float, int]] = []
     for spell in outcome.spells:
         changes += [(spell.begin_s, len(spell.gpus)), (spell.end_s, -len(spell.gpus))]
-    gpus = outcome.nodes * outcome.gpus_per_node
+    gpus = outcome.gpus or 1
     return [(at, held / gpus) for at, held in _steps(changes)]
 
 
@@ -205,7 +205,7 @@ def _steps(changes: Iterable[tuple[float, int]]) -> Steps:
 
 
 def _part_of_cluster(gpu_seconds: Iterable[float], outcome: Outcome) -> float:
-    all_s = makespan_s(outcome) * outcome.nodes * outcome.gpus_per_node
+    all_s = makespan_s(outcome) * outcome.gpus
     return math.fsum(gpu_seconds) / all_s if all_s else 0.0
 
 

@@ -4,15 +4,18 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from libs.planning.shares import Amounts
+
 LOCALITY_PENALTY = 1.7  # the PAL artifact's
+CPUS, MEMORY = 1e9, 1 << 60  # of a node, where nothing is said of them: never short
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
-    """`nodes` nodes of `gpus_per_node` GPUs each, numbered node by node.
+    """`nodes` nodes of `gpus_per_node` GPUs each, numbered node by node. `gpu_nodes`: only the first ones have GPUs.
 
     `scores`: by class, the time that each GPU takes for the work of a typical one (1.0; 1.2 is a fifth slower); a class
     without scores counts as the first one, the most sensitive. `runs`: by class, all measured runs of each GPU, for
-    scores that change.
+    scores that change. `cpus_per_node`: cores; `memory_per_node`: bytes.
     """
 
     nodes: int
@@ -20,10 +23,20 @@ class Cluster(Struct, frozen=True, kw_only=True):
     scores: Mapping[str, tuple[float, ...]] = {}
     runs: Mapping[str, tuple[tuple[float, ...], ...]] = {}
     nodes_per_rack: int = 0  # 0: all nodes are in one rack
+    cpus_per_node: float = CPUS
+    memory_per_node: int = MEMORY
+    gpu_nodes: int | None = None
 
     @property
     def gpus(self) -> int:
-        return self.nodes * self.gpus_per_node
+        return self.gpus_per_node * (self.nodes if self.gpu_nodes is None else min(self.gpu_nodes, self.nodes))
+
+    @property
+    def amounts(self) -> Amounts:
+        """GPUs, CPU cores, memory in bytes of the whole cluster; 0 of what is never short."""
+        cpus = self.nodes * self.cpus_per_node if self.cpus_per_node < CPUS else 0.0
+        memory = self.nodes * float(self.memory_per_node) if self.memory_per_node < MEMORY else 0.0
+        return float(self.gpus), cpus, memory
 
 
 class World(Struct, frozen=True, kw_only=True):

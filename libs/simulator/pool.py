@@ -9,8 +9,10 @@ from libs.planning.locality import Locality
 from libs.planning.scores import GpuKey, Scores
 from libs.planning.shape import Shape, Want
 from libs.simulator.model import Cluster, World
+from libs.simulator.workload import Elastic
 
-CPUS, MEMORY = 1e9, 1 << 60  # never short: a trace says nothing of them
+ROLE = "worker"
+SOME_CPU = 1e-6  # cores of a replica that needs none worth counting
 PER_REPLICA = Request(gpus=1, cpus=1.0, memory=1)
 
 
@@ -31,12 +33,11 @@ def _node(number: int, cluster: Cluster) -> Node:
     name = node_id(number)
     gpus = tuple(
         Gpu(index=index, uuid=f"{name}/{index}", model="simulated", memory=1, emulated=True)
-        for index in range(cluster.gpus_per_node)
+        for index in range(cluster.gpus_per_node if cluster.gpu_nodes is None or number < cluster.gpu_nodes else 0)
     )
     rack = f"rack-{number // cluster.nodes_per_rack}" if cluster.nodes_per_rack else ""
-    return Node(
-        id=name, pool="simulated", address=name, rack=rack, capacity=Capacity(cpus=CPUS, memory=MEMORY, gpus=gpus)
-    )
+    capacity = Capacity(cpus=cluster.cpus_per_node, memory=cluster.memory_per_node, gpus=gpus)
+    return Node(id=name, pool="simulated", address=name, rack=rack, capacity=capacity)
 
 
 def room_of(
@@ -67,7 +68,14 @@ def by_gpu(scores: tuple[float, ...], gpus_per_node: int) -> dict[GpuKey, float]
 
 def shape_of(gpus: int) -> Shape:
     """A gang of so many ranks with one GPU each, wherever they are."""
-    return (Want("worker", gpus, gpus, PER_REPLICA),)
+    return (Want(ROLE, gpus, gpus, PER_REPLICA),)
+
+
+def elastic_shape(elastic: Elastic, size: int) -> Shape:
+    """So many replicas of an elastic job."""
+    gpus, cpus, memory = elastic.each
+    request = Request(gpus=int(gpus), cpus=max(cpus, SOME_CPU), memory=max(int(memory), 1))
+    return (Want(ROLE, size, size, request),)
 
 
 def gpus_in(allocations: Iterable[Allocation]) -> tuple[tuple[int, int], ...]:

@@ -4,10 +4,15 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from libs.planning.policy import Policy
+from libs.planning.capacity import Room
+from libs.planning.finding import find
+from libs.planning.placement.packed import packed
+from libs.planning.policy import ALWAYS, Policy
 from libs.simulator.engine import Simulation
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Outcome
+from libs.simulator.pool import elastic_shape, room_of
+from libs.simulator.sizing import Partitioning
 from libs.simulator.workload import Workload
 
 
@@ -31,16 +36,39 @@ def simulate(
     scores: str = "oracle",
     progress: Callable[[int, int], None] | None = None,
     keep_spells: bool = True,
+    partitioning: Partitioning | None = None,
 ) -> Outcome:
     """Simulate: the same arguments give the same outcome. `scores`: the scheduler's knowledge of the GPUs' speed, one
-    of
-    `truth.BELIEFS`. `progress(done, all)` is called as jobs end.
+    of `truth.BELIEFS`. `progress(done, all)` is called as jobs end. `partitioning` decides the sizes of elastic jobs;
+    without it each has the size that it asks for.
 
-    Raises ValueError if a job asks for more GPUs than the cluster has, or a setting makes no sense.
+    Raises ValueError if a job asks for more than the cluster has, or a setting makes no sense.
     """
-    for job in workload.jobs:
-        if job.gpus > cluster.gpus:
-            raise ValueError(f"job {job.id} asks for {job.gpus} GPUs; the cluster has {cluster.gpus}")
+    if partitioning is not None and policy.placing.moves == ALWAYS:
+        raise ValueError(f"placement: {policy.placement} places running jobs anew, which a partition does not allow")
+    _check_fits(workload, cluster, elastic_at_least=partitioning is not None)
     return Simulation(
-        workload, cluster, policy, world, seed=seed, scores=scores, progress=progress, keep_spells=keep_spells
+        workload,
+        cluster,
+        policy,
+        world,
+        seed=seed,
+        scores=scores,
+        progress=progress,
+        keep_spells=keep_spells,
+        partitioning=partitioning,
     ).run()
+
+
+def _check_fits(workload: Workload, cluster: Cluster, *, elastic_at_least: bool) -> None:
+    """Whether each job fits in the empty cluster: with its least size if it may have that, else with what it asks."""
+    empty: Room | None = None
+    for job in workload.jobs:
+        if job.elastic is None:
+            if job.gpus > cluster.gpus:
+                raise ValueError(f"job {job.id} asks for {job.gpus} GPUs; the cluster has {cluster.gpus}")
+            continue
+        size = job.elastic.least if elastic_at_least else job.elastic.asked
+        empty = empty or room_of(cluster, World(), placer=packed)
+        if find(empty, elastic_shape(job.elastic, size)) is None:
+            raise ValueError(f"job {job.id} does not fit in the cluster with {size} replicas")

@@ -24,20 +24,28 @@ class Running:
 
     def add(self, job: SimulatedJob) -> None:
         self.jobs[job.trace.id] = job
-        self.free -= job.trace.gpus
-        self._held[job.trace.tenant] = self._held.get(job.trace.tenant, 0) + job.trace.gpus
+        self.free -= job.gpus_needed
+        self._held[job.trace.tenant] = self._held.get(job.trace.tenant, 0) + job.gpus_needed
 
     def remove(self, job: SimulatedJob) -> None:
         self._unrank(job)
         if job.ending is not None:
             self.foresee(job)
         del self.jobs[job.trace.id]
-        self.free += job.trace.gpus
-        self._held[job.trace.tenant] -= job.trace.gpus
+        self.free += job.gpus_needed
+        self._held[job.trace.tenant] -= job.gpus_needed
+
+    def resize(self, job: SimulatedJob, size: int) -> None:
+        """The running job has another size; its work is counted until now. It is to be foreseen and ranked anew."""
+        self._unrank(job)
+        before = job.gpus_needed
+        job.take_size(size)
+        self.free -= job.gpus_needed - before
+        self._held[job.trace.tenant] += job.gpus_needed - before
 
     def share(self, tenant: str) -> float:
         """The tenant's part of all GPUs."""
-        return self._held.get(tenant, 0) / self._gpus
+        return self._held.get(tenant, 0) / self._gpus if self._gpus else 0.0
 
     def foresee(self, job: SimulatedJob) -> None:
         """File the expected time at which the job gives its GPUs back."""
@@ -46,8 +54,8 @@ class Running:
             job.ending = None
         left = job.standing(job.since, known=self._known).left_s
         if job.allocations and left is not None:
-            at = max(job.since, job.paused_until) + left * job.slowdown
-            job.ending = Ending(at, job.trace.gpus, job.trace.id)
+            at = max(job.since, job.paused_until) + left * job.stretch
+            job.ending = Ending(at, job.gpus_needed, job.trace.id)
             insort(self.endings, job.ending)
 
     def rank(self, job: SimulatedJob, now: float) -> float | None:
@@ -58,12 +66,12 @@ class Running:
         standing = job.standing(now, known=self._known)
         job.tier = self._order.tier(standing)
         self._by_tier.setdefault(job.tier, {})[job.trace.id] = job
-        self._held_by_tier[job.tier] = self._held_by_tier.get(job.tier, 0) + job.trace.gpus
+        self._held_by_tier[job.tier] = self._held_by_tier.get(job.tier, 0) + job.gpus_needed
         after = self._order.changes_after_s(standing)
         if after is None:
             return None
         if self._order.by_left:  # the work that is left shrinks only while it works
-            return max(now, job.paused_until) + max(after, 0.0) * job.slowdown
+            return max(now, job.paused_until) + max(after, 0.0) * job.stretch
         return now + max(after, 0.0)
 
     def last_in_order(self, tier: int, *, enough: int) -> list[Holder] | None:
@@ -75,7 +83,7 @@ class Running:
         for one in higher:
             for job in sorted(self._by_tier[one].values(), key=lambda job: -job.number):
                 holders.append(Holder(job_id=job.trace.id, worth=(-one, -job.number), allocations=job.allocations))
-                enough -= job.trace.gpus
+                enough -= job.gpus_needed
                 if enough <= 0:
                     return holders
         return holders
@@ -83,5 +91,5 @@ class Running:
     def _unrank(self, job: SimulatedJob) -> None:
         if job.tier is not None:
             del self._by_tier[job.tier][job.trace.id]
-            self._held_by_tier[job.tier] -= job.trace.gpus
+            self._held_by_tier[job.tier] -= job.gpus_needed
             job.tier = None

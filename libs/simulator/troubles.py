@@ -46,7 +46,7 @@ class Troubles:
             self._fail(now, node)
         else:
             self._lives.room.reopen([node_id(node)])
-            self._lives.running.free += self._cluster.gpus_per_node
+            self._lives.running.free += self._gpus_of(node)
             self._expect_failure(now, node)
         return True
 
@@ -61,8 +61,11 @@ class Troubles:
             self._lives.lose_work(job, now)
             self._lives.evict(job, now)
         self._lives.room.close([name])
-        running.free -= self._cluster.gpus_per_node
+        running.free -= self._gpus_of(node)
         self._agenda.add(now + self._world.repair_s, What.IS_REPAIRED, node)
+
+    def _gpus_of(self, node: int) -> int:
+        return len(self._lives.room.nodes[node_id(node)].gpus.models)
 
     def _drift(self, now: float) -> None:
         self._truth.drift()

@@ -2,14 +2,55 @@
 
 from msgspec import Struct
 
+from libs.planning.shares import Amounts
+
 MOST_SENSITIVE = "A"  # the class of a job without a known class: it risks nothing
+
+
+class Elastic(Struct, frozen=True, kw_only=True):
+    """How far the size of a job may change, and what that does to it.
+
+    It runs with `least` to `most` replicas and asks for `asked`; each needs `each`: GPUs, CPU cores, memory in bytes.
+    `exponent`: n replicas are (n ÷ `asked`) ** `exponent` times as fast as `asked`, unless `speeds` has measured
+    speeds, one for each size from `least` on, in any unit. `resize_s`: how long the job makes no progress when its size
+    changes; `live`: its other replicas stay where they are meanwhile, else it restarts. `weight`: of its fair share.
+    """
+
+    asked: int
+    least: int
+    most: int
+    each: Amounts
+    exponent: float = 1.0
+    speeds: tuple[float, ...] = ()
+    live: bool = False
+    resize_s: float = 30.0
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.asked <= self.most:
+            raise ValueError(f"asked must be between least and most: {self.least} to {self.most}, not {self.asked}")
+        if self.speeds and len(self.speeds) != self.most - self.least + 1:
+            raise ValueError(f"speeds must have a value for each size, {self.least} to {self.most}")
+        if min(self.speeds, default=1.0) <= 0:
+            raise ValueError("speeds must be above 0")
+        if not 0 <= self.exponent <= 1:
+            raise ValueError(f"exponent must be 0 to 1: {self.exponent:g}")
+        if self.resize_s < 0 or self.weight <= 0 or min(self.each) < 0:
+            raise ValueError("resize_s and each must not be below 0, and weight must be above it")
+
+    def speed(self, size: int) -> float:
+        """How many times as fast as with `asked` replicas it is with `size`, wherever these are."""
+        if self.speeds:
+            return self.speeds[size - self.least] / self.speeds[self.asked - self.least]
+        return float((size / self.asked) ** self.exponent)
 
 
 class TraceJob(Struct, frozen=True, kw_only=True):
     """One job of a trace. All times in seconds, `arrival_s` since the trace's own beginning.
 
-    `work_s`: how long it runs on GPUs of score 1.0 that are all in one node. `estimate_s`: its user's estimate of that.
-    `share`: the part of one GPU that it asked for, if less than a whole one (it gets a whole one).
+    `work_s`: how long it runs with the size it asks for, on GPUs of score 1.0 that are all in one node. `estimate_s`:
+    its user's estimate of that. `share`: the part of one GPU that it asked for, if less than a whole one (it gets a
+    whole one). `gpus`: how many GPUs it asks for, one a replica unless `elastic` has other replicas.
     """
 
     id: str
@@ -22,6 +63,7 @@ class TraceJob(Struct, frozen=True, kw_only=True):
     model: str = ""
     estimate_s: float | None = None
     share: float | None = None
+    elastic: Elastic | None = None
 
 
 class Workload(Struct, frozen=True, kw_only=True):

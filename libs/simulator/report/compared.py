@@ -173,7 +173,9 @@ def change(before_s: float, after_s: float) -> str:
 
 def subject(outcome: Outcome) -> str:
     """The subject of the report: the workload, the cluster, and that it is a simulation."""
-    where = f"{outcome.nodes} × {outcome.gpus_per_node} = {count(outcome.nodes * outcome.gpus_per_node, 'GPU')}"
+    where = f"{outcome.nodes} × {outcome.gpus_per_node} = {count(outcome.gpus, 'GPU')}"
+    if outcome.gpu_nodes is not None:
+        where = f"{count(outcome.nodes, 'node')} with {count(outcome.gpus, 'GPU')}"
     kind = "simulated cluster, no hardware" if outcome.emulated else "cluster"
     return f"{outcome.workload}: {count(len(outcome.jobs), 'job')} on {where} ({kind})"
 

@@ -152,9 +152,9 @@ def changes(outcome: Outcome) -> tuple[list[Mark], list[Mark]]:
     for spell in outcome.spells:
         before = last.get(spell.job)
         if before is not None and spell.begin_s > before.end_s:
-            evicted.append(Mark(before.end_s, min(before.gpus)))
-        elif before is not None and spell.gpus != before.gpus:
-            moved.append(Mark(spell.begin_s, min(spell.gpus)))
+            evicted += [Mark(before.end_s, gpu) for gpu in sorted(before.gpus)[:1]]
+        elif before is not None and spell.gpus != before.gpus and spell.replicas == before.replicas:
+            moved += [Mark(spell.begin_s, gpu) for gpu in sorted(spell.gpus)[:1]]
         last[spell.job] = spell
     return moved, evicted
 

@@ -31,6 +31,8 @@ from libs.simulator.report.compared import (
 )
 from libs.simulator.report.gantt import gantt, inches, longest
 from libs.simulator.report.look import CONTENDERS, STYLE, Shown, shown
+from libs.simulator.report.sizes import HEADER, MEANING, is_elastic, size_rows
+from libs.simulator.report.stacked import HEIGHT, stacked
 
 CURVES_MAX, GANTTS_MAX = 7, 4
 SVG_BYTES_MAX = 1_000_000  # a chart that would be larger becomes a PNG
@@ -61,6 +63,14 @@ def page_bytes(
                 wide=True,
             )
             for run in gantts
+            if run.outcome.gpus
+        ]
+        wides += [
+            _chart(
+                f"sizes-{run.place}", (WIDE, HEIGHT + 1.25), _stacked(run, longest(gantts)), svg_bytes_max, wide=True
+            )
+            for run in gantts
+            if is_elastic(run.outcome)
         ]
     parts = [
         "<!doctype html>",
@@ -73,6 +83,7 @@ def page_bytes(
         f'<p class="note">{_words(runs, hidden)}</p>',
         f'<section class="halves">{"".join(halves)}</section>',
         *wides,
+        _sizes(runs),
         _notes(runs),
         _MEANINGS,
         "</main></body></html>\n",
@@ -89,6 +100,10 @@ def _curve(draw: Callable[[Axes, Sequence[Shown]], None], curves: Sequence[Shown
 
 def _gantt(run: Shown, scores: Mapping[str, tuple[float, ...]], span_s: float) -> Draw:
     return lambda axes: gantt(axes, run, scores, span_s=span_s)
+
+
+def _stacked(run: Shown, span_s: float) -> Draw:
+    return lambda axes: stacked(axes, run, span_s=span_s)
 
 
 def _chart(name: str, size: tuple[float, float], draw: Draw, svg_bytes_max: int, *, wide: bool = False) -> str:
@@ -155,6 +170,18 @@ def _cell(column: Column, unit: Unit, run: Contender, first: Contender) -> str:
     against = None if run is first else ratio(column, run, first)
     small = "" if against is None else f'<small class="{verdict(column.better, against)}">{ratio_text(against)}</small>'
     return f"<td>{cell(column, run, unit)}{small}</td>"
+
+
+def _sizes(runs: Sequence[Contender]) -> str:
+    rows = size_rows(runs)
+    if not rows:
+        return ""
+    heads = "".join(f"<th>{escape(title)}</th>" for title in HEADER)
+    body = "".join(
+        f"<tr><th>{escape(row[0])}</th>{''.join(f'<td>{escape(text)}</td>' for text in row[1:])}</tr>" for row in rows
+    )
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<h2>Elastic jobs</h2>{table}<p class="note">{escape(MEANING)}</p>'
 
 
 def _notes(runs: Sequence[Contender]) -> str:

@@ -28,6 +28,8 @@ from libs.simulator.report.compared import (
 )
 from libs.simulator.report.gantt import gantt, inches, longest
 from libs.simulator.report.look import ALARM, CONTENDERS, FAINT, INK, LINES, STYLE, Shown, shown
+from libs.simulator.report.sizes import is_elastic
+from libs.simulator.report.stacked import HEIGHT, stacked
 
 WIDTH = 15.0  # inches, as everything here
 DPI = 110
@@ -45,7 +47,9 @@ def picture_bytes(outcomes: Sequence[Outcome], scores: Mapping[str, tuple[float,
     listed = worth_showing(runs, TABLE_MAX)
     with style.context(STYLE, after_reset=True):
         heights = [inches(run.outcome) for run in gantts]
-        height = 1.25 + ROW * (len(listed) + 2) + 2 * (CHART + GAP) + sum(each + GAP for each in heights) + 0.25
+        elastic = [run for run in gantts if is_elastic(run.outcome)]
+        wides = [*heights, *(HEIGHT for _ in elastic)]
+        height = 1.25 + ROW * (len(listed) + 2) + 2 * (CHART + GAP) + sum(each + GAP for each in wides) + 0.25
         sheet = _Sheet(height)
         _head(sheet, runs, hidden=len(runs) - len(curves))
         _table(sheet, listed, curves)
@@ -55,6 +59,8 @@ def picture_bytes(outcomes: Sequence[Outcome], scores: Mapping[str, tuple[float,
             row[1](right, curves)
         for run, wanted in zip(gantts, heights, strict=True):
             gantt(sheet.wide(wanted), run, scores, span_s=longest(gantts))
+        for run in elastic:
+            stacked(sheet.wide(HEIGHT), run, span_s=longest(gantts))
         drawn = io.BytesIO()
         sheet.figure.savefig(drawn, format="png", dpi=DPI, metadata={"Software": None})
     return drawn.getvalue()
