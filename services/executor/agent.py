@@ -52,6 +52,7 @@ class Agent:
             done=self.touch,
             failed=reconciler.undo,
             not_applied=reconciler.not_applied,
+            shown=reconciler.shown,
         )
         self.woken = asyncio.Event()  # there is a reason to sync
         self.touched = asyncio.Event()  # there is a reason to decide

@@ -1,6 +1,7 @@
 """The contract with the job's own code: the environment variables of a run.
 
-The contract's names win over the user's, except those that only tune (`_TUNING`), which the user may set.
+The contract's names win over the user's, except those that only tune (`_TUNING`), and those by which `torchrun` resizes
+(`_elastic`), which the user may set.
 A TensorFlow task listens on the master's port plus its position in the cluster, because tasks may share a node; where
 each has an address of its own (containers of one network) `task_ports_differ` is False and all use the master's port.
 """
@@ -12,9 +13,12 @@ from msgspec import Struct
 
 from libs.domain.cluster import Gpu
 from libs.gpus.emulated import FOLDER_VARIABLE
-from libs.messages.nodes import StartRun
+from libs.messages.nodes import Members, StartRun
 
 _TUNING = {"PYTHONUNBUFFERED": "1"}
+# Seconds: ranks wait as long for rank 0 as without elasticity; once enough ranks have met, they wait for more.
+_RENDEZVOUS = "read_timeout=600,last_call_timeout=5"
+_RESTARTS_MAX = "100"
 
 
 class RunFacts(Struct, frozen=True, kw_only=True):
@@ -24,6 +28,8 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     checkpoints: str
     progress: str
     progress_socket: str = ""
+    members: str = ""  # the file; for runs that have members
+    own_address: str = ""  # at which other ranks reach this one; empty: not known
     slowdowns: str = ""  # of the node's emulated GPUs, see libs/gpus/emulated.py
     python: str = ""  # the node's own, for jobs that are programs of ours
     master_address: str
@@ -34,7 +40,33 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 def environment(order: StartRun, facts: RunFacts) -> dict[str, str]:
     """Everything that Weft and the user put into the environment of one run."""
     processes = str(max(1, len(order.gpus)))
-    return {**_TUNING, "PET_NPROC_PER_NODE": processes, **order.env, **_contract(order, facts)}
+    names = {**_TUNING, "PET_NPROC_PER_NODE": processes}
+    if order.members is not None:
+        names |= _elastic(order, order.members, facts)
+    return {**names, **order.env, **_contract(order, facts)}
+
+
+def _elastic(order: StartRun, members: Members, facts: RunFacts) -> dict[str, str]:
+    """What `torchrun` needs to take in ranks that join later, and to go on without ranks that leave.
+
+    Rank 0 holds the rendezvous: `torchrun` alone could let any rank of the same host hold it, and it would go with that
+    rank. Where `torchrun` shares rank 0's store with its workers (since PyTorch 2.5), a rank that joins later waits for
+    an address in it for ever: the workers make a store of their own. The departure of a rank counts as a restart of the
+    others' workers.
+    """
+    names = {
+        "PET_NNODES": f"{members.least}:{members.most}",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ID": f"{order.job_id}-{order.epoch}",
+        "PET_RDZV_CONF": f"is_host={int(order.rank == 0)},{_RENDEZVOUS}",
+        "PET_MAX_RESTARTS": _RESTARTS_MAX,
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    if order.master_port:
+        names["PET_RDZV_ENDPOINT"] = f"{facts.master_address}:{order.master_port}"
+    if facts.own_address:
+        names["PET_LOCAL_ADDR"] = facts.own_address
+    return names
 
 
 def _contract(order: StartRun, facts: RunFacts) -> dict[str, str]:
@@ -54,11 +86,13 @@ def _contract(order: StartRun, facts: RunFacts) -> dict[str, str]:
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
         "MASTER_ADDR": facts.master_address,
-        "PET_NNODES": world,
-        "PET_NODE_RANK": rank,
         "PET_MASTER_ADDR": facts.master_address,
         **_gpus(facts.gpus, facts.slowdowns),
     }
+    if order.members is None:
+        names |= {"PET_NNODES": world, "PET_NODE_RANK": rank}
+    else:
+        names["WEFT_MEMBERS"] = facts.members
     if facts.python:
         names["WEFT_PYTHON"] = facts.python
     if facts.progress_socket:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from services.executor.runs import RunKey, Runtime, RuntimeUnavailableError
 from services.executor.thinking.core import Action, Kill, Remove, Resize, Start, Terminate
+from services.executor.thinking.members import ShowMembers
 from services.executor.thinking.rounding import shown
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class Hands:
         done: Callable[[], None],
         failed: Callable[[Action], None],
         not_applied: Callable[[Resize, str], None],
+        shown: Callable[[ShowMembers, str], None],
     ) -> None:
         self._runtime = runtime
         self._tasks = tasks
@@ -38,6 +40,7 @@ class Hands:
         self._done = done
         self._failed = failed
         self._not_applied = not_applied
+        self._shown = shown
         self._in_hand: dict[RunKey, asyncio.Task[None]] = {}
         self._beginning: set[RunKey] = set()
         self._failures: dict[RunKey, int] = {}  # in a row
@@ -111,3 +114,7 @@ class Hands:
                     self._not_applied(action, why)
                 else:
                     logger.info("resized %s: %s", key, shown(limits))
+            case ShowMembers(order, signal_due):
+                if why := await self._runtime.show_members(order, signal_due=signal_due):
+                    logger.warning("not shown to %s: %s", action.key, why)
+                self._shown(action, why)

@@ -10,6 +10,8 @@ runs/<job>-<epoch>-<rank>/   one folder per run until it is removed (process run
     run.json          what telemetry reads: job_id, epoch, rank, pid, cgroups
     progress          the file that WEFT_PROGRESS names
     progress.sock     the datagram socket that WEFT_PROGRESS_SOCKET names
+    members.json      the file that WEFT_MEMBERS names (members.py)
+members.new           a members.json that is being written
 discarded/            files that runs left in their folders, to be removed (discards.py)
 emulated/<gpu>        the slowdown of that emulated GPU, if a person wrote one (libs/gpus/emulated.py)
 images/               which images were fetched, and when each was used last (runtime/docker/images.py)
@@ -28,6 +30,7 @@ from pathlib import Path
 from services.executor.regular import READ
 from services.executor.runs import LogChunk, RunKey
 
+MEMBERS = "members.json"
 SOCKET_PATH_MAX = 107  # the kernel's limit for the address of a Unix socket
 LOG_READ_MAX = 1 << 20
 NO_LOG = frozenset({errno.ENOENT, errno.ELOOP, errno.ENXIO})  # or if its place has no regular file
@@ -56,6 +59,9 @@ class Home:
 
     def progress(self, key: RunKey) -> str:
         return f"{self.runs}/{key}/progress"
+
+    def members(self, key: RunKey) -> str:
+        return f"{self.runs}/{key}/{MEMBERS}"
 
     def progress_socket(self, key: RunKey) -> str:
         """The path of the run's socket; empty if it is too long for a socket's address."""

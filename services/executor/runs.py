@@ -115,6 +115,14 @@ class Runtime(Protocol):
         Memory is not set below the run's present need. `runs` shows the new limits at once.
         """
 
+    async def show_members(self, order: StartRun, *, signal_due: bool) -> str:
+        """Replace the file WEFT_MEMBERS of a running run, unless it already has the order's members; then send the
+        order's signal, if there is one, to the run's main process. Empty, or why one of the two was not done.
+
+        The signal is sent if the file had another number of `changes`, or if it is still due from an earlier try. It is
+        never sent to a process that does not handle it, because the signal would end that process.
+        """
+
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         """Bytes the run wrote (stdout and stderr together), as far as the node still has them."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from libs.messages.nodes import EndReason, RunState, StartRun
+from libs.messages.nodes import EndReason, Members, RunState, StartRun
 from services.executor.runs import NO_LIMIT, Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.limits.groups import too_tight
 from services.executor.thinking.rounding import fault
@@ -51,6 +51,9 @@ class FakeHost:
         self.starts: list[RunKey] = []  # in order; a key that appears twice is a run that ran twice
         self.resizes: list[tuple[RunKey, Limits]] = []  # in order, also refused ones
         self.refuse: Callable[[RunKey, Limits], str] = lambda _key, _limits: ""  # why a resize is refused
+        self.members: dict[RunKey, Members] = {}  # what each run's file has
+        self.signals: list[tuple[RunKey, str]] = []  # after a change of members, in order
+        self.hide: Callable[[StartRun], str] = lambda _order: ""  # why members are not shown
         self.available = True
 
     def runs(self) -> list[Run]:
@@ -73,6 +76,8 @@ class FakeHost:
             self.end(key, reason=EndReason.START_FAILED, detail=program.refused)
             return
         self.starts.append(key)
+        if order.members is not None:
+            self.members[key] = order.members
         egress = NO_LIMIT if order.egress is None else order.egress
         held.run = replace(run, limits=Limits(cpus=order.cpus, memory=order.memory, egress=egress))
         self.write(key, program.output)
@@ -127,6 +132,19 @@ class FakeHost:
         )
         self._tell()
         return why
+
+    def show_members(self, order: StartRun, *, signal_due: bool) -> str:
+        key, members = RunKey.of(order), order.members
+        held = self._held.get(key)
+        if members is None or held is None or not held.run.live:
+            return "it does not run"
+        if why := self.hide(order):
+            return why
+        before = self.members.get(key)
+        self.members[key] = members
+        if members.signal and (signal_due or before is None or before.changes != members.changes):
+            self.signals.append((key, members.signal))
+        return ""
 
     def signal(self, key: RunKey, *, kill: bool) -> None:
         held = self._held.get(key)
@@ -183,6 +201,10 @@ class FakeRuntime:
     async def resize(self, key: RunKey, limits: Limits) -> str:
         self._check()
         return self.host.resize(key, limits)
+
+    async def show_members(self, order: StartRun, *, signal_due: bool) -> str:
+        self._check()
+        return self.host.show_members(order, signal_due=signal_due)
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         log = self.host.logs.get(key)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from libs.messages.nodes import NEVER_RAN, EndReason, Leader, NodeDesired, RunSeen, RunState, StartRun
 from services.executor.runs import NO_LIMIT, Limits, Run, RunKey
 from services.executor.thinking.lawful import lawful
+from services.executor.thinking.members import Changing, Showing, ShowMembers
 from services.executor.thinking.orders import runs_of
 from services.executor.thinking.rounding import fault, lacking
 
@@ -45,7 +46,7 @@ class Resize(Struct, frozen=True):
     limits: Limits
 
 
-Action = Start | Terminate | Kill | Remove | Resize
+Action = Start | Terminate | Kill | Remove | Resize | ShowMembers
 
 
 class ReconcilerTimings(Struct, frozen=True, kw_only=True):
@@ -54,7 +55,8 @@ class ReconcilerTimings(Struct, frozen=True, kw_only=True):
     fence_seconds: float = 90.0
     fence_grace_max: float = 30.0
     kill_again_seconds: float = 5.0
-    resize_again_seconds: float = 1.0  # after a failed try; doubled each time
+    # After a failed try to change limits, or to show members; doubled each time.
+    resize_again_seconds: float = 1.0
     resize_again_max: float = 60.0
 
 
@@ -93,6 +95,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     stops: tuple[Stop, ...] = ()
     holding: tuple[Holding, ...] = ()
     leader: Leader | None = None
+    changing: tuple[Changing, ...] = ()
 
     def after_boot(self) -> "Memory":
         """The part that is still valid on the next boot, which has another clock: the runs that were asked to stop.
@@ -119,6 +122,11 @@ class Reconciler:
         self._told: set[RunKey] = set()  # runs whose end was in a report that was answered
         self._over: dict[RunKey, None] = {}  # runs that ended and were removed here, the latest last
         self._trying: dict[RunKey, Trying] = {}  # runs that do not have the limits that were ordered for them
+        self._showing = Showing(
+            again_seconds=policy.resize_again_seconds,
+            again_max=policy.resize_again_max,
+            changing=memory.changing,
+        )
 
     @property
     def memory(self) -> Memory:
@@ -127,6 +135,7 @@ class Reconciler:
             stops=tuple(self._stops[key] for key in sorted(self._stops)),
             holding=tuple(Holding(key, tuple(sorted(self._gpus[key]))) for key in sorted(self._gpus)),
             leader=self.leader,
+            changing=self._showing.changing,
         )
 
     def fenced(self, now: float) -> bool:
@@ -188,7 +197,7 @@ class Reconciler:
         for key in sorted(found.keys() - busy):
             run = found[key]
             if run.live:
-                actions += self._ends(run, now) or self._resizes(run, now)
+                actions += self._ends(run, now) or self._shows(run, now) or self._resizes(run, now)
             elif self._removable(key):
                 actions.append(self._remove(key))
         return actions + self._starts(found, busy, now)
@@ -204,6 +213,8 @@ class Reconciler:
         match action:
             case Terminate(key):
                 self._stops.pop(key, None)
+            case ShowMembers():
+                self.shown(action, "its runtime does not work now")
             case Kill(key) if key in self._stops:
                 stop = self._stops[key]
                 self._stops[key] = Stop(key=key, kill_at=stop.kill_at, fenced=stop.fenced)
@@ -215,6 +226,10 @@ class Reconciler:
         trying = self._trying.get(action.key)
         if trying is not None:
             self._trying[action.key] = replace(trying, why=why)
+
+    def shown(self, action: ShowMembers, why: str) -> None:
+        """The outcome of an action: empty, or why it failed. Then it is tried again, and reported until then."""
+        self._showing.done(action, why)
 
     def report(
         self, runs: Iterable[Run], progress: Mapping[RunKey, dict[str, float]], *, beginning: Iterable[RunKey] = ()
@@ -255,6 +270,7 @@ class Reconciler:
         self._told &= kept
         self._stops = {key: stop for key, stop in self._stops.items() if key in kept}
         self._trying = {key: trying for key, trying in self._trying.items() if key in kept}
+        self._showing.keep(kept)
         kept |= (self._desired or {}).keys()
         self._graces = {key: grace for key, grace in self._graces.items() if key in kept}
         self._gpus = {key: gpus for key, gpus in self._gpus.items() if key in kept}
@@ -317,6 +333,12 @@ class Reconciler:
         self._trying[key] = replace(before, tries=before.tries + 1, again_at=now + wait)
         return [Resize(key, limits)]
 
+    def _shows(self, run: Run, now: float) -> list[ShowMembers]:
+        order = (self._desired or {}).get(run.key)
+        if order is None or run.key in self._stops or run.state is not RunState.RUNNING:
+            return []
+        return self._showing.decide(order, now)
+
     def _starts(self, found: Mapping[RunKey, Run], busy: frozenset[RunKey], now: float) -> list[Action]:
         """Start desired runs that never were here, once older epochs and the present holders of their GPUs ended."""
         if self._desired is None or not self._starting(now):
@@ -352,8 +374,12 @@ class Reconciler:
             detail=run.detail,
             progress=progress,
             gpus=self._held_by(run.key) if run.live else None,
-            not_applied=self._trying[run.key].why if run.live and run.key in self._trying else "",
+            not_applied=self._not_applied(run.key) if run.live else "",
         )
+
+    def _not_applied(self, key: RunKey) -> str:
+        limits = self._trying[key].why if key in self._trying else ""
+        return "; ".join(why for why in (limits, self._showing.why(key)) if why)
 
 
 def _led_by(leader: Leader) -> tuple[str, int, str]:

@@ -43,6 +43,7 @@ def _runs_of(order: JobOrder) -> Iterator[StartRun]:
             master_address=order.master_address,
             master_port=order.master_port,
             peers=peers,
+            members=order.members,
         )
 
 

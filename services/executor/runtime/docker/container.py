@@ -1,16 +1,16 @@
 """Turns an order into the engine's arguments for a container: name, labels, limits, mounts, devices and network."""
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
 from docker import APIClient
 from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from libs.domain.cluster import Gpu
-from libs.messages.nodes import StartRun
+from libs.messages.nodes import Members, StartRun
 from services.executor.environment import RunFacts, environment
+from services.executor.home import MEMBERS
 from services.executor.node import NodeFacts, Refusal, gpus_of, volume_source
 from services.executor.runs import RunKey
 from services.executor.runtime.docker.labels import labels
@@ -35,7 +35,8 @@ class Joined(Struct, frozen=True, kw_only=True):
     """The network of a run, and the way its ranks reach each other."""
 
     network: str
-    named: bool  # ranks are reached by the name of their container
+    named: bool  # ranks of this network are reached by the name of their container
+    published: bool = False  # rank 0 is reached at its host's port, too: ranks may be on several hosts
 
 
 def container_name(key: RunKey) -> str:
@@ -79,7 +80,7 @@ def container_arguments(
     memory = max(order.memory, MEMORY_BYTES_MIN)
     on_host = joined.network == HOST_NETWORK
     published: dict[int | str, Any] | None = (
-        {order.master_port: order.master_port} if _published(order, joined) else None
+        {order.master_port: order.master_port} if joined.published and order.rank == 0 and order.master_port else None
     )
     host_config = client.create_host_config(
         cpu_period=CPU_STEPS,  # never `nano_cpus`: a limit can be changed only in the style that it was created with
@@ -108,8 +109,8 @@ def container_arguments(
         "hostname": None if on_host else container_name(key)[:63],
         "user": settings.job_user or None,
         "working_dir": order.workdir,
-        "environment": _environment(order, gpus, joined, injection),
-        "labels": labels(key, node_id=node.node_id, cluster=settings.cluster, grace=order.grace),
+        "environment": _environment(order, gpus, joined, injection, node=node, settings=settings),
+        "labels": labels(key, node_id=node.node_id, cluster=settings.cluster, grace=order.grace, named=joined.named),
         "ports": list(published) if published else None,
         "host_config": host_config,
     }
@@ -133,19 +134,62 @@ def injection_for(info: Mapping[str, Any]) -> str:
     return "nvidia" if "nvidia" in info.get("Runtimes", {}) else "devices"
 
 
-def _environment(order: StartRun, gpus: tuple[Gpu, ...], joined: Joined, injection: str) -> dict[str, str]:
-    peers = dict(order.peers)
-    master = order.master_address
+def members_inside(order: StartRun, node: NodeFacts, settings: ContainerSettings, *, named: bool) -> Members:
+    """The order's members, as the run reaches them from inside its container. Needs an order with members."""
+    members = order.members
+    assert members is not None
+    if not named:
+        return members
+    everywhere = bool(settings.job_network)  # a network of the owner's, across hosts; a gang's own is of one host
+    ranks = tuple(
+        structs.replace(
+            member, address=container_name(RunKey(order.job_id, order.epoch, member.rank)), port=order.master_port
+        )
+        if everywhere or member.address == node.address
+        else member
+        for member in members.ranks
+    )
+    return structs.replace(members, ranks=ranks)
+
+
+def _peers_by_name(order: StartRun, node: NodeFacts, settings: ContainerSettings) -> Mapping[str, tuple[str, ...]]:
+    peers: dict[str, tuple[str, ...]] = {}
+    if order.members is not None:
+        for member in members_inside(order, node, settings, named=True).ranks:
+            peers[member.role] = (*peers.get(member.role, ()), member.address)
+        return peers
+    rank = 0  # ranks are numbered role by role, in the order of `peers`
+    for role, addresses in order.peers.items():
+        keys = [RunKey(order.job_id, order.epoch, rank + place) for place in range(len(addresses))]
+        peers[role] = tuple(container_name(key) for key in keys)
+        rank += len(addresses)
+    return peers
+
+
+def _environment(
+    order: StartRun,
+    gpus: tuple[Gpu, ...],
+    joined: Joined,
+    injection: str,
+    *,
+    node: NodeFacts,
+    settings: ContainerSettings,
+) -> dict[str, str]:
+    peers: Mapping[str, tuple[str, ...]] = order.peers
+    master, own = order.master_address, ""
     if joined.named:
-        ranks = itertools.count()  # ranks are numbered role by role, in the order of `peers`
-        names = {rank: container_name(RunKey(order.job_id, order.epoch, rank)) for rank in range(order.world_size)}
-        peers = {role: tuple(names.get(next(ranks), "") for _ in addresses) for role, addresses in peers.items()}
-        master = names[0]
+        peers = _peers_by_name(order, node, settings)
+        master = container_name(RunKey(order.job_id, order.epoch, 0))
+        own = container_name(RunKey.of(order))
+    elif joined.network == HOST_NETWORK:
+        own = node.address
     facts = RunFacts(
         gpus=gpus,
         checkpoints=CHECKPOINTS_INSIDE,
         progress=f"{RUN_INSIDE}/progress",
         progress_socket=f"{RUN_INSIDE}/progress.sock",
+        members=f"{RUN_INSIDE}/{MEMBERS}",
+        own_address=own,
         slowdowns=SLOWDOWNS_INSIDE,
         master_address=master,
         peers=peers,
@@ -156,11 +200,6 @@ def _environment(order: StartRun, gpus: tuple[Gpu, ...], joined: Joined, injecti
     real = [gpu.uuid for gpu in gpus if not gpu.emulated]
     env["NVIDIA_VISIBLE_DEVICES"] = ",".join(real) if real and injection == "nvidia" else "void"
     return env
-
-
-def _published(order: StartRun, joined: Joined) -> bool:
-    """Whether the run's port is published: rank 0 of a gang on several hosts is reached at its host's port."""
-    return not joined.named and joined.network != HOST_NETWORK and order.rank == 0 and order.world_size > 1
 
 
 def _gpu_arguments(gpus: tuple[Gpu, ...], injection: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from services.executor.runs import RunKey
 
 
-def labels(key: RunKey, *, node_id: str, cluster: str, grace: float) -> dict[str, str]:
+def labels(key: RunKey, *, node_id: str, cluster: str, grace: float, named: bool) -> dict[str, str]:
     return {
         "weft.job": key.job_id,
         "weft.epoch": str(key.epoch),
@@ -14,6 +14,7 @@ def labels(key: RunKey, *, node_id: str, cluster: str, grace: float) -> dict[str
         "weft.node": node_id,
         "weft.cluster": cluster,
         "weft.grace": str(grace),
+        "weft.named": str(int(named)),
     }
 
 
@@ -36,3 +37,8 @@ def grace_of(found: Mapping[str, str]) -> float:
     except ValueError:
         return 0.0
     return grace if 0.0 <= grace < math.inf else 0.0
+
+
+def named_of(found: Mapping[str, str]) -> bool:
+    """Whether the other ranks reach this one by the name of its container."""
+    return found.get("weft.named") == "1"

@@ -28,13 +28,17 @@ class Networks:
         chosen = self._settings.job_network
         if chosen:
             return Joined(network=chosen, named=chosen != HOST_NETWORK)
+        live = order.members is not None
+        if live and order.master_address == self._node.address:  # Ranks may join later: here, and on other hosts.
+            return Joined(network=await self._of_gang(order, key), named=True, published=True)
         here = {address for addresses in order.peers.values() for address in addresses} <= {self._node.address}
-        if order.world_size > 1 and here:
+        if order.world_size > 1 and here and not live:
             return Joined(network=await self._of_gang(order, key), named=True)
         # One network for all runs without peers: they can reach the outside, but not each other.
         alone = f"{self._settings.cluster}-alone"
         made = await self._make(alone, {}, {"com.docker.network.bridge.enable_icc": "false"})
-        return Joined(network=made, named=order.world_size == 1)
+        alone_for_good = order.world_size == 1 and not live
+        return Joined(network=made, named=alone_for_good, published=not alone_for_good)
 
     async def remove(self, key: RunKey) -> None:
         """Remove the gang's network, once no node of this engine has a container of the gang."""

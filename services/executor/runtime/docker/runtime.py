@@ -20,17 +20,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState, StartRun
+from services.executor import members
 from services.executor.discards import Discards
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal
 from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from services.executor.runtime import signalling
 from services.executor.runtime.docker import kept
-from services.executor.runtime.docker.container import HOST_NETWORK, injection_for
+from services.executor.runtime.docker.container import HOST_NETWORK, injection_for, members_inside
 from services.executor.runtime.docker.egress import find_egress
 from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError, MissingError
 from services.executor.runtime.docker.enginelog import FileCopy, engine_file, engine_folder
 from services.executor.runtime.docker.images import Images
-from services.executor.runtime.docker.labels import grace_of, key_of, of_node
+from services.executor.runtime.docker.labels import grace_of, key_of, named_of, of_node
 from services.executor.runtime.docker.logcopy import LogCopy, position_path, read_position
 from services.executor.runtime.docker.networks import Networks
 from services.executor.runtime.docker.rates import EgressRates
@@ -53,6 +55,7 @@ class _Container(Struct, frozen=True, kw_only=True):
     id: str
     state: str  # created, running, paused, exited, …
     grace: float
+    named: bool = False
 
 
 class DockerRuntime:
@@ -204,6 +207,29 @@ class DockerRuntime:
         await self._read_limits(key, held)
         self._changed.set()
         return why
+
+    async def show_members(self, order: StartRun, *, signal_due: bool) -> str:
+        key = RunKey.of(order)
+        container, held = self._found.get(key), self._held.get(key)
+        if container is None or container.state != "running" or held is None or order.members is None:
+            return "it does not run"
+        inside = members_inside(order, self._node, self._settings, named=container.named)
+        try:
+            due = members.show(self._home, key, inside) or signal_due
+            told = members.signal_of(inside)
+        except OSError as error:
+            return members.why_not(error)
+        except ValueError as error:
+            return f"members: {error}"
+        if told is None or not due:
+            return ""
+        if (pid := signalling.only_child(held.pid, container.id)) and not signalling.handles(pid, told):
+            return signalling.not_handled(told)
+        try:
+            await self._engine.call(self._engine.client.kill, container.id, str(told))
+        except EngineRefusedError as error:
+            return f"{told}: {error}"
+        return ""
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         container = self._found.get(key)
@@ -411,7 +437,9 @@ def _read_list(listed: list[dict[str, Any]]) -> dict[RunKey, _Container]:
         labels = one["Labels"] or {}
         key = key_of(labels)
         if key is not None:
-            found[key] = _Container(id=str(one["Id"]), state=str(one["State"]), grace=grace_of(labels))
+            found[key] = _Container(
+                id=str(one["Id"]), state=str(one["State"]), grace=grace_of(labels), named=named_of(labels)
+            )
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from libs.messages.nodes import StartRun
+from services.executor import members
 from services.executor.checkpoints import OF_ANY_USER, make_folder
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal, port_taken
@@ -16,6 +17,7 @@ from services.executor.runtime.docker.container import (
     LOG_BY_FILE,
     container_arguments,
     container_name,
+    members_inside,
 )
 from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError, MissingError
 from services.executor.runtime.docker.images import Images
@@ -71,6 +73,7 @@ class Starter:
         self._images.used(arguments["image"])
         try:
             keep(self._home, key, made, order.grace)
+            self._show_members(order, key, named=joined.named)
             if not await self._engine.call(lambda: self._begin(made, permitted)):
                 await self._engine.remove(made)
                 kept.forget(self._home, key)
@@ -79,6 +82,14 @@ class Starter:
                 raise RuntimeUnavailableError(f"{key}: {error}") from error
             await self._engine.remove(made)
             raise _refused(str(error), order) from error
+
+    def _show_members(self, order: StartRun, key: RunKey, *, named: bool) -> None:
+        """Write the run's members for its command to find. Raises RuntimeUnavailableError."""
+        if order.members is not None:
+            try:
+                members.show(self._home, key, members_inside(order, self._node, self._settings, named=named))
+            except OSError as error:
+                raise RuntimeUnavailableError(f"{key}: {members.why_not(error)}") from error
 
     def _begin(self, container: str, permitted: Callable[[], bool]) -> bool:
         """Start it if permitted, asked in this very thread: the wait for a thread, or a suspension, may take long."""

@@ -24,12 +24,14 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from libs.messages.nodes import EndReason, RunState, StartRun
+from services.executor import members
 from services.executor.checkpoints import OWN, make_folder
 from services.executor.discards import Discards
 from services.executor.environment import RunFacts, environment
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal, gpus_of, port_taken, volume_source
 from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
+from services.executor.runtime import signalling
 from services.executor.runtime.limits import cgroup
 from services.executor.runtime.process import records
 from services.executor.runtime.process.shim import CGROUP_REFUSED_STATUS, TOO_LATE_STATUS, find_command, spawn
@@ -162,6 +164,24 @@ class ProcessRuntime:
         self._changed.set()
         return "; ".join(why for why in reasons if why)
 
+    async def show_members(self, order: StartRun, *, signal_due: bool) -> str:
+        key = RunKey.of(order)
+        live = self._live.get(key)
+        if live is None or order.members is None:
+            return "it does not run"
+        try:
+            due = members.show(self._home, key, order.members) or signal_due
+            told = members.signal_of(order.members)
+        except OSError as error:
+            return members.why_not(error)
+        except ValueError as error:
+            return f"members: {error}"
+        if told is None or not due:
+            return ""
+        if live.pidfd is None:
+            return f"{told}: this host lets no process be held while it is signalled"
+        return signalling.signal_child(live.record.pid, live.pidfd, told)
+
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         known = key in self._live or key in self._ended
         return self._home.read_log(key, offset=offset, limit=limit, known=known, over=key not in self._live)
@@ -199,6 +219,8 @@ class ProcessRuntime:
             checkpoints=checkpoints,
             progress=self._home.progress(key),
             progress_socket=self._home.progress_socket(key),
+            members=self._home.members(key),
+            own_address=self._node.address,
             slowdowns=str(self._home.emulated),
             python=sys.executable,
             master_address=order.master_address,
@@ -239,6 +261,8 @@ class ProcessRuntime:
             raise RuntimeUnavailableError(f"{key} runs already, under an executor that is not this one")
         try:
             records.reserve(folder, lock_fd)
+            if order.members is not None:
+                members.show(self._home, key, order.members)
             pid = spawn(
                 command,
                 env=env,
