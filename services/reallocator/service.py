@@ -1,8 +1,7 @@
 """The reallocator's shell: samples, progress and the store's jobs go in; findings, verdicts and asks come out.
 
-Two reallocators in one pool do no harm, and no good. An ask is stored together with the tuner's state, one ask at a
-time
-for each job; a reallocator that finds a state which it did not store goes on from that state.
+Two reallocators in one pool do no harm, and no good. An ask is stored together with the tuner's state, one ask of a
+kind at a time for each job; a reallocator that finds a state which it did not store goes on from that state.
 """
 
 import asyncio
@@ -11,13 +10,17 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from libs.bus import Bus
+from libs.domain.spec import TuningMode
 from libs.messages.asks import AskStored
 from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import NodeSampled, PoolReviewed
+from libs.planning.partition.named import PARTITIONERS
 from libs.service.run import Every, Listen, serve
 from libs.store import Envelope, ReviewStore, StoreUnavailableError
 from services.reallocator.settings import ReallocatorSettings
-from services.reallocator.thinking.core import Known, Reallocator, TuningDecision
+from services.reallocator.sizes import Sizes
+from services.reallocator.thinking.core import FINDINGS_MAX, Known, Reallocator, TuningDecision
+from services.reallocator.thinking.partitioning import SizePlanner
 
 BEAT_SECONDS = 1.0
 CLEAN_SECONDS = 600.0  # between two looks for the tuners' state of jobs that have ended
@@ -32,13 +35,19 @@ async def run(
     clock: Callable[[], float],
 ) -> None:
     """Review a pool every `review_seconds`, and sooner while an ask is open, until `stop`."""
+    partitioning = SizePlanner(settings.plans, PARTITIONERS[settings.partition_planner])
     reallocator = Reallocator(
         pool=settings.pool,
         tuning=settings.tuning,
         growth=settings.growth,
         window_seconds=settings.window_seconds,
+        plans_sizes=settings.partition is TuningMode.ON,
+        restart_cost=partitioning.restart_cost,
+        cool_down_seconds=settings.plans.cool_down_seconds,
     )
-    review = Review(reallocator, bus, store, clock, settings.review_seconds)
+    registry = CollectorRegistry(auto_describe=True)
+    sizes = Sizes(partitioning, pool=settings.pool, mode=settings.partition, bus=bus, store=store, registry=registry)
+    review = Review(reallocator, bus, store, clock, settings.review_seconds, registry=registry, sizes=sizes)
 
     async def hear_sampled(sampled: NodeSampled) -> None:
         reallocator.observe(sampled, now=clock())
@@ -56,7 +65,7 @@ async def run(
             Every(beat, review.beat, retry_on=(StoreUnavailableError,), name="review"),
             Every(CLEAN_SECONDS, review.clean, retry_on=(StoreUnavailableError,), name="clean"),
         ],
-        registry=review.registry,
+        registry=registry,
         admin_port=settings.admin_port,
         admin_host=settings.admin_host,
     )
@@ -66,27 +75,31 @@ class Review:
     """One beat: read, decide, store state and asks, publish."""
 
     def __init__(
-        self, core: Reallocator, bus: Bus, store: ReviewStore, clock: Callable[[], float], review_seconds: float
+        self,
+        core: Reallocator,
+        bus: Bus,
+        store: ReviewStore,
+        clock: Callable[[], float],
+        review_seconds: float,
+        *,
+        registry: CollectorRegistry,
+        sizes: Sizes | None = None,
     ) -> None:
         self._core, self._bus, self._store, self._clock = core, bus, store, clock
         self._review_seconds = review_seconds
         self._recalled = False
         self._looked_at = -review_seconds
-        self.registry = CollectorRegistry(auto_describe=True)
-        self._found = Gauge(
-            "weft_reallocator_findings", "What would have to be done now.", ["code"], registry=self.registry
-        )
-        self._verdicts = Gauge(
-            "weft_reallocator_jobs", "Jobs by what holds them back.", ["verdict"], registry=self.registry
-        )
+        self._sizes = sizes
+        self._found = Gauge("weft_reallocator_findings", "What would have to be done now.", ["code"], registry=registry)
+        self._verdicts = Gauge("weft_reallocator_jobs", "Jobs by what holds them back.", ["verdict"], registry=registry)
         self._asked = Counter(
-            "weft_reallocator_asked", "Changes asked for, by their cause.", ["cause"], registry=self.registry
+            "weft_reallocator_asked", "Changes asked for, by their cause.", ["cause"], registry=registry
         )
         refused = Gauge(
-            "weft_reallocator_samples_refused", "Samples that were late, doubled or impossible.", registry=self.registry
+            "weft_reallocator_samples_refused", "Samples that were late, doubled or impossible.", registry=registry
         )
         not_done = Gauge(
-            "weft_reallocator_not_done", "Changes that the scheduler did not make in time.", registry=self.registry
+            "weft_reallocator_not_done", "Changes that the scheduler did not make in time.", registry=registry
         )
         not_done.set_function(lambda: core.not_done)
         refused.set_function(lambda: core.arrivals.refused + core.gathering.disbelieved)
@@ -112,6 +125,8 @@ class Review:
         jobs, nodes = await self._store.holding_jobs(pool=pool), await self._store.nodes(pool=pool)
         self._core.learn(jobs=jobs, nodes=nodes, now=now)
         self._recalled, self._looked_at = True, now
+        if self._sizes is not None:
+            await self._sizes.review(jobs, nodes, now, under_trial=self._core.under_trial)
 
     async def _remember(self, decided: TuningDecision, now: float) -> None:
         if not decided.known:
@@ -126,28 +141,37 @@ class Review:
             there = news.get(known.job_id)
             if there is not None:
                 self._core.recall(there.job_id, epoch=there.epoch, state=there.state, now=now)
-            elif known.tune is None:
-                await self._store.save_envelope(self._envelope(known), at=now)
-                self._core.remembered(known)
-            elif await self._store.ask_tune(self._envelope(known), known.tune, at=now):
-                asked = True
-                self._core.remembered(known)
-                self._asked.labels(known.tune.cause.code.value).inc()
-            else:
+            elif not await self._store_one(known, now):
                 self._core.not_asked(known.job_id)
+            else:
+                self._core.remembered(known)
+                if known.cause is not None:
+                    asked = True
+                    self._asked.labels(known.cause.code.value).inc()
         if asked:
             await self._bus.publish(AskStored(pool=self._core.pool))
+
+    async def _store_one(self, known: Known, now: float) -> bool:
+        """Store a state, and what is asked for with it. False: the store refused the ask, and has neither."""
+        envelope = self._envelope(known)
+        if known.tune is not None:
+            return await self._store.ask_tune(envelope, known.tune, at=now)
+        if known.scale is not None:
+            return await self._store.ask_scale(envelope, known.scale, at=now)
+        await self._store.save_envelope(envelope, at=now)
+        return True
 
     def _envelope(self, known: Known) -> Envelope:
         return Envelope(job_id=known.job_id, pool=self._core.pool, epoch=known.epoch, state=known.state)
 
     async def _tell(self, decided: TuningDecision, now: float) -> None:
         self._found.clear()
-        for finding in decided.findings:
+        findings = (*decided.findings, *(self._sizes.findings if self._sizes is not None else ()))[:FINDINGS_MAX]
+        for finding in findings:
             self._found.labels(finding.code).inc()
         self._verdicts.clear()
         for verdict in decided.verdicts:
             if verdict.rank < 0:
                 self._verdicts.labels(verdict.code).inc()
-        told = PoolReviewed(pool=self._core.pool, at=now, findings=decided.findings, verdicts=decided.verdicts)
+        told = PoolReviewed(pool=self._core.pool, at=now, findings=findings, verdicts=decided.verdicts)
         await self._bus.publish(told)

@@ -1,15 +1,25 @@
-"""Findings that no limit mends: replicas that are missing and would fit, GPUs that jobs leave idle."""
+"""What is told of jobs: verdicts, changes that are only proposed, and findings that no limit mends."""
 
 from collections.abc import Sequence
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job
-from libs.messages.signals import Finding
+from libs.messages.signals import Finding, RankVerdict
 from libs.planning.capacity import room_of
 from libs.planning.shape import shape_of
+from libs.tuning.cause import Stood
+from libs.tuning.proposal import Proposal
 from libs.tuning.window import JobWindow
 
 IDLE_BELOW = 0.05  # utilisation of the least used GPU that a rank holds
+_CODES = {
+    "cpus:up": "more-cpu",
+    "memory:up": "more-memory",
+    "egress:up": "more-network",
+    "cpus:less": "less-cpu",
+    "memory:less": "less-memory",
+    "egress:less": "less-network",
+}
 
 
 def short_of_replicas(running: Sequence[Job], holding: Sequence[Job], nodes: Sequence[Node]) -> list[Finding]:
@@ -50,8 +60,30 @@ def _missing(job: Job) -> dict[str, int]:
     """How many wanted replicas of each role are missing."""
     assert job.placement is not None
     missing: dict[str, int] = {}
-    for name, role in job.spec.roles.items():
+    for name, wanted in job.wanted.items():
         have = sum(allocation.role == name for allocation in job.placement.allocations)
-        if have < role.replicas.want:
-            missing[name] = role.replicas.want - have
+        if have < wanted:
+            missing[name] = wanted - have
     return missing
+
+
+def as_finding(job: Job, proposal: Proposal, stood: Stood) -> Finding:
+    resource, way, *_ = proposal.direction.split(":")
+    return Finding(
+        code=_CODES.get(f"{resource}:{way}", "rebalance"),
+        job_id=job.id,
+        sentence=f"{job.name}: {proposal.sentence}: {stood.reading.sentence}",
+        numbers={**proposal.numbers, "gain_predicted": round(proposal.gain, 6)},
+    )
+
+
+def as_verdict(job: Job, subject: int, stood: Stood) -> RankVerdict:
+    return RankVerdict(
+        job_id=job.id,
+        epoch=job.epoch,
+        rank=subject,
+        code=stood.reading.code,
+        sentence=stood.reading.sentence,
+        numbers=stood.reading.numbers,
+        since=stood.since,
+    )

@@ -2,56 +2,59 @@
 
 Every running job gets verdicts. A job whose effective mode is `on` and that reports its speed has a tuner of its own
 (`libs.tuning.tuner`); of the others the changes are findings only. If several jobs want the same free room, the one
-that
-gains most for what it takes is served first.
+that gains most for what it takes is served first. Where no other limit helps, one more replica is tried: of one job in
+each review, and of no role that the partition planner sizes.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from math import inf
 
 from msgspec import Struct, structs
 
 from libs.domain.classes import is_benchmark
 from libs.domain.cluster import Node
-from libs.domain.job import Allocation, CauseCode, Job, JobState
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from libs.domain.spec import TuningMode
-from libs.messages.asks import Tune
+from libs.messages.asks import Scale, Tune
 from libs.messages.nodes import ProgressSeen
 from libs.messages.signals import Finding, NodeSampled, RankVerdict
+from libs.planning.capacity import room_of
 from libs.samples.arrivals import Arrivals
-from libs.tuning import tuner
-from libs.tuning.cause import StandingVerdicts, Stood, judge
+from libs.tuning import outscale, tuner
+from libs.tuning.cause import StandingVerdicts, judge
 from libs.tuning.cpus import RECLAIM_WINDOWS
 from libs.tuning.envelope import GROWTH, bounds_of, mode_of
 from libs.tuning.limits import squeezed
 from libs.tuning.proposal import Case, Free, Proposal
-from libs.tuning.propose import outscale, propose
-from libs.tuning.tuner import Phase, TunerState
+from libs.tuning.propose import propose
+from libs.tuning.state import Moved, Phase, TunerState, begin, decode, encode, parse, same_trials
 from libs.tuning.verdict import Verdict
 from libs.tuning.window import WINDOW_SECONDS, Gathering, JobWindow
-from services.reallocator.thinking.advice import idle_gpus, short_of_replicas
+from services.reallocator.thinking.advice import as_finding, as_verdict, idle_gpus, short_of_replicas
+from services.reallocator.thinking.freed import free_of, less
+from services.reallocator.thinking.growing import room_for_one_more
 
 VERDICTS_MAX = 1000  # in one review: with the findings it must fit into one message
 FINDINGS_MAX = 500
+PARTED_MAX = 1000
 RELIEF_SECONDS = 5.0  # an ask for urgent memory is not repeated before
-_CODES = {
-    "cpus:up": "more-cpu",
-    "memory:up": "more-memory",
-    "egress:up": "more-network",
-    "cpus:less": "less-cpu",
-    "memory:less": "less-memory",
-    "egress:less": "less-network",
-}
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """The state of a job's tuner, to be stored; with a `tune`, which is asked for in the same statement."""
+    """The state of a job's tuner, to be stored; with a `tune` or a `scale`, asked for in the same statement."""
 
     job_id: str
     epoch: int
     state: bytes
     tune: Tune | None = None
+    scale: Scale | None = None
+
+    @property
+    def cause(self) -> Cause | None:
+        """Why something is asked for; None: nothing is."""
+        asks = self.tune or self.scale
+        return None if asks is None else asks.cause
 
 
 class TuningDecision(Struct, frozen=True, kw_only=True):
@@ -97,7 +100,12 @@ class Reallocator:
         tuning: TuningMode = TuningMode.ADVISE,
         growth: float = GROWTH,
         window_seconds: float = WINDOW_SECONDS,
+        plans_sizes: bool = False,
+        restart_cost: Callable[[Job], float] = lambda _: 0.0,
+        cool_down_seconds: float = 120.0,
     ) -> None:
+        """`plans_sizes`: the partition planner gives jobs their sizes; `restart_cost`: of a job that takes another size
+        by restarting, seconds; `cool_down_seconds`: how long a job is left alone whose size others changed."""
         self.pool = pool
         self.tuning = tuning
         self.growth = growth
@@ -106,6 +114,8 @@ class Reallocator:
         self.gathering = Gathering(window_seconds=window_seconds)
         self._followed: dict[str, _Followed] = {}
         self._recalled: dict[str, tuple[int, bytes]] = {}
+        self._parted: dict[str, tuple[int, bytes]] = {}  # of jobs that do not run while another size is under trial
+        self._plans_sizes, self._restart_cost, self._cool_down = plans_sizes, restart_cost, cool_down_seconds
         self._holding: Sequence[Job] = ()
         self._nodes: Sequence[Node] = ()
         self._loose: frozenset[str] = frozenset()
@@ -125,8 +135,8 @@ class Reallocator:
         if followed is None:
             self._recalled[job_id] = (epoch, state)
         elif epoch == followed.job.epoch:
-            followed.state = followed.before = tuner.decode(state, epoch=epoch, now=now)
-            followed.stored = tuner.parse(state)
+            followed.state = followed.before = decode(state, epoch=epoch, now=now)
+            followed.stored = parse(state)
 
     def learn(self, *, jobs: Iterable[Job], nodes: Iterable[Node], now: float) -> None:
         """The jobs of the pool that hold resources, and its nodes; others are ignored."""
@@ -136,7 +146,11 @@ class Reallocator:
         running = {job.id: job for job in self._holding if job.state is JobState.RUNNING and not is_benchmark(job.spec)}
         for job in running.values():
             self._follow(job, now)
+        self._part_from({job_id: one for job_id, one in self._followed.items() if job_id not in running})
         self._followed = {job_id: one for job_id, one in self._followed.items() if job_id in running}
+        for job_id, (epoch, state) in self._recalled.items():
+            if job_id not in running and (known := parse(state)) is not None and known.resizes:
+                self._parted[job_id] = (epoch, state)
         self._recalled.clear()
         self.gathering.keep_only(running)
         self._short = tuple(short_of_replicas(list(running.values()), self._holding, self._nodes))
@@ -171,21 +185,27 @@ class Reallocator:
 
     def is_news(self, job_id: str, *, epoch: int, state: bytes) -> bool:
         """Whether the stored state is not our last one: then another reallocator tunes that job, too."""
-        followed, stored = self._followed.get(job_id), tuner.parse(state)
+        followed, stored = self._followed.get(job_id), parse(state)
         if followed is None or stored is None or epoch != followed.job.epoch:
             return False
-        return followed.stored is None or not tuner.same_trials(stored, followed.stored)
+        return followed.stored is None or not same_trials(stored, followed.stored)
 
     def remembered(self, known: Known) -> None:
         """The store has this state."""
         if (followed := self._followed.get(known.job_id)) is not None:
-            followed.stored = tuner.parse(known.state)
+            followed.stored = parse(known.state)
 
     @property
     def awaits(self) -> bool:
         """Whether an ask is open: stored, and not seen to be done."""
         waiting = (Phase.ACTING, Phase.ROLLING_BACK)
         return any(one.relieving or one.state.phase in waiting for one in self._followed.values())
+
+    @property
+    def under_trial(self) -> Set[str]:
+        """The jobs of which a change is under trial: nothing else of them should change meanwhile."""
+        trying = {job_id for job_id, one in self._followed.items() if one.state.trial is not None}
+        return trying | frozenset(self._parted)
 
     def state_of(self, job_id: str) -> TunerState | None:
         followed = self._followed.get(job_id)
@@ -197,11 +217,21 @@ class Reallocator:
         if known is not None and known.job.epoch == job.epoch:
             known.job = job
             return
-        epoch, stored = self._recalled.get(job.id, (job.epoch, b""))
-        fresh = tuner.begin(job.epoch, now)
-        known_state = tuner.decode(stored, epoch=job.epoch, now=now) if stored and epoch == job.epoch else fresh
+        if known is not None:
+            self._part_from({job.id: known})
+        parted = self._parted.pop(job.id, None)
+        epoch, stored = self._recalled.get(job.id) or parted or (job.epoch, b"")
+        known_state = decode(stored, epoch=job.epoch, now=now) if stored else begin(job.epoch, now)
         followed = self._followed[job.id] = _Followed(job, known_state)
-        followed.stored = tuner.parse(stored) if epoch == job.epoch else None
+        followed.stored = parse(stored) if epoch == job.epoch else None
+
+    def _part_from(self, gone: Mapping[str, _Followed]) -> None:
+        """Remember the trials of another size of jobs that stop for it, or otherwise: they go on in the next epoch."""
+        for job_id, one in gone.items():
+            if one.state.resizes:
+                self._parted[job_id] = (one.job.epoch, encode(one.state))
+        while len(self._parted) > PARTED_MAX:
+            del self._parted[next(iter(self._parted))]
 
     def _see_limits(self, followed: _Followed, now: float) -> None:
         limits = _limits(followed.job)
@@ -213,7 +243,7 @@ class Reallocator:
 
     def _advance(self, followed: _Followed, window: JobWindow | None, now: float, known: list[Known]) -> None:
         state, job = followed.state, followed.job
-        free = self._free() if state.phase is Phase.ROLLING_BACK else {}
+        free = free_of(self._nodes, self._holding) if state.phase is Phase.ROLLING_BACK else {}
         if self._mode(job) is TuningMode.ON:
             moved = tuner.advance(state, job, window, now=now, free=free, changed=followed.changed)
             self._moved(followed, moved, known)
@@ -235,7 +265,7 @@ class Reallocator:
 
     def _fitting(self, job: Job, ranks: Sequence[Allocation]) -> list[Allocation]:
         """The ranks whose nodes have the memory that they asked for, as far as we know."""
-        left = {name: free.memory for name, free in self._free().items()}
+        left = {name: free.memory for name, free in free_of(self._nodes, self._holding).items()}
         found: list[Allocation] = []
         for rank in ranks:
             more = job.spec.roles[rank.role].memory_bytes - rank.memory
@@ -255,25 +285,28 @@ class Reallocator:
                 silent = followed.state.phase is Phase.SETTLING and window.speed is None
                 return silent or followed.state.phase is Phase.STABLE
 
-    def _moved(self, followed: _Followed, moved: tuner.Moved, known: list[Known]) -> None:
+    def _moved(self, followed: _Followed, moved: Moved, known: list[Known]) -> None:
         followed.before, followed.state = followed.state, moved.state
         self.not_done += moved.state.late is not None and followed.before.late is None
-        if moved.save or moved.tune is not None:
-            job = followed.job
-            known.append(Known(job_id=job.id, epoch=job.epoch, state=tuner.encode(moved.state), tune=moved.tune))
+        if moved.save or moved.tune is not None or moved.scale is not None:
+            job, state = followed.job, encode(moved.state)
+            known.append(Known(job_id=job.id, epoch=job.epoch, state=state, tune=moved.tune, scale=moved.scale))
 
     def _serve(self, ready: Sequence[_Followed], now: float, known: list[Known]) -> None:
         """Serve the job first that gains most for what it takes; each is asked again with the room that is left."""
-        free = self._free() if ready else {}
+        free = free_of(self._nodes, self._holding) if ready else {}
         wishes: list[_Wish] = []
+        at_a_loss: list[tuple[_Followed, Case]] = []
         for followed in ready:
             case = self._case(followed, free)
             if case is None:
                 continue
             if (proposal := propose(case)) is not None:
                 wishes.append(_Wish(followed, case, proposal))
-            elif (finding := outscale(case)) is not None:
+            elif (finding := outscale.suggested(case)) is not None:
                 followed.advice = (*followed.advice, finding)
+                at_a_loss.append((followed, case))
+        self._grow(at_a_loss, now, known)
         left = free
         for wish in sorted(wishes, key=_worth):
             followed, case = wish.followed, structs.replace(wish.case, free=left)
@@ -281,12 +314,39 @@ class Reallocator:
             if proposal is None:
                 continue
             if self._mode(followed.job) is TuningMode.ON and case.speed_known:
-                why, allowed = case.stood.reading.sentence, case.bounds.cpus
-                acted = tuner.act(followed.state, followed.job, proposal, why=why, now=now, cpus_allowed=allowed)
-                self._moved(followed, acted, known)
-                left = _taken(left, followed.job, proposal)
+                self._act(followed, case, proposal, now, known)
+                left = less(left, followed.job, proposal)
             else:
-                followed.advice = (*followed.advice, _advice(followed.job, proposal, case.stood))
+                followed.advice = (*followed.advice, as_finding(followed.job, proposal, case.stood))
+
+    def _act(
+        self, followed: _Followed, case: Case, proposal: Proposal, now: float, known: list[Known], *, told: int = 0
+    ) -> None:
+        why, allowed = case.stood.reading.sentence, case.bounds.cpus
+        acted = tuner.act(followed.state, followed.job, proposal, why=why, now=now, cpus_allowed=allowed, told=told)
+        self._moved(followed, acted, known)
+
+    def _grow(self, at_a_loss: Sequence[tuple[_Followed, Case]], now: float, known: list[Known]) -> None:
+        """Ask for one more replica of the job that gains most by it for what it takes."""
+        mine = [(one, case) for one, case in at_a_loss if self._mode(one.job) is TuningMode.ON and case.speed_known]
+        room = room_of(self._nodes, self._holding) if mine else None
+        wishes: list[_Wish] = []
+        for followed, case in mine:
+            assert room is not None
+            headroom = room_for_one_more(
+                case,
+                followed.state,
+                room=room,
+                restart_s=self._restart_cost(followed.job),
+                plans_sizes=self._plans_sizes,
+                cool_down_seconds=self._cool_down,
+                now=now,
+            )
+            roomy = structs.replace(case, room=headroom)
+            if (proposal := outscale.one_more(roomy)) is not None:
+                wishes.append(_Wish(followed, roomy, proposal))
+        for wish in sorted(wishes, key=_worth)[:1]:
+            self._act(wish.followed, wish.case, wish.proposal, now, known, told=outscale.told(wish.case))
 
     def _case(self, followed: _Followed, free: Mapping[str, Free]) -> Case | None:
         stood = followed.standing.job
@@ -310,15 +370,6 @@ class Reallocator:
         assert job.placement is not None
         return any(allocation.node_id in self._loose for allocation in job.placement.allocations)
 
-    def _free(self) -> dict[str, Free]:
-        left = {node.id: [node.capacity.cpus, node.capacity.memory] for node in self._nodes if node.ready}
-        for job in self._holding:
-            for allocation in job.placement.allocations if job.placement else ():
-                if (of_node := left.get(allocation.node_id)) is not None:
-                    of_node[0] -= allocation.cpus
-                    of_node[1] -= allocation.memory
-        return {name: Free(cpus=max(0.0, cpus), memory=max(0, int(memory))) for name, (cpus, memory) in left.items()}
-
     def _mode(self, job: Job) -> TuningMode:
         return mode_of(job, self.tuning)
 
@@ -330,7 +381,7 @@ class Reallocator:
         for followed in self._followed.values():
             for subject, stood in followed.standing.stands.items():
                 if subject < 0 or stood.reading.code not in dull:
-                    (whole if subject < 0 else ranks).append(_told(followed.job, subject, stood))
+                    (whole if subject < 0 else ranks).append(as_verdict(followed.job, subject, stood))
         return whole + ranks
 
 
@@ -348,45 +399,5 @@ def _lean(job: Job) -> tuple[Allocation, ...]:
 def _worth(wish: _Wish) -> tuple[float, str]:
     """The key for the best first: predicted gain for the room it takes; changes that take none come first."""
     cost = max(wish.proposal.cost, 1e-6)
-    return -wish.proposal.gain / cost if wish.proposal.code is CauseCode.UPSCALED else -1e9, wish.case.job.id
-
-
-def _taken(free: Mapping[str, Free], job: Job, proposal: Proposal) -> dict[str, Free]:
-    """The free room less what the change takes; room that it gives is free only once it was given."""
-    assert job.placement is not None
-    nodes = {allocation.rank: allocation.node_id for allocation in job.placement.allocations}
-    cpus: dict[str, float] = {}
-    memory: dict[str, int] = {}
-    for before, after in zip(proposal.before, proposal.after, strict=True):
-        node = nodes[after.rank]
-        cpus[node] = cpus.get(node, 0.0) + (after.cpus or 0.0) - (before.cpus or 0.0)
-        memory[node] = memory.get(node, 0) + (after.memory or 0) - (before.memory or 0)
-    return {
-        name: Free(
-            cpus=max(0.0, left.cpus - max(0.0, cpus.get(name, 0.0))),
-            memory=max(0, left.memory - max(0, memory.get(name, 0))),
-        )
-        for name, left in free.items()
-    }
-
-
-def _advice(job: Job, proposal: Proposal, stood: Stood) -> Finding:
-    resource, way, *_ = proposal.direction.split(":")
-    return Finding(
-        code=_CODES.get(f"{resource}:{way}", "rebalance"),
-        job_id=job.id,
-        sentence=f"{job.name}: {proposal.sentence}: {stood.reading.sentence}",
-        numbers={**proposal.numbers, "gain_predicted": round(proposal.gain, 6)},
-    )
-
-
-def _told(job: Job, subject: int, stood: Stood) -> RankVerdict:
-    return RankVerdict(
-        job_id=job.id,
-        epoch=job.epoch,
-        rank=subject,
-        code=stood.reading.code,
-        sentence=stood.reading.sentence,
-        numbers=stood.reading.numbers,
-        since=stood.since,
-    )
+    grows = wish.proposal.code in (CauseCode.UPSCALED, CauseCode.OUTSCALED)
+    return -wish.proposal.gain / cost if grows else -1e9, wish.case.job.id

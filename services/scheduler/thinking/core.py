@@ -17,8 +17,8 @@ from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
 from libs.planning.refusals import never_fits
-from libs.planning.shape import Shape, shape_of
-from services.scheduler.thinking import lives, tuning
+from libs.planning.shape import Shape, shape_of_job
+from services.scheduler.thinking import lives, sizing, tuning
 from services.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried
 from services.scheduler.thinking.moving import MoveRules, Moving
 from services.scheduler.thinking.picture import POLICY, Picture
@@ -65,6 +65,7 @@ class Scheduler:
         locality = Locality(across_nodes=self.settings.locality_penalty, across_racks=self.settings.rack_penalty)
         self.picture = Picture(self.settings.policy, locality, scores=scores, classes=classes)
         self._moving = Moving(self.picture, self.settings.moves)
+        self._sizing = sizing.Sizing(self.picture)
         self._waiting = Waiting(
             self.picture,
             self._moving,
@@ -190,6 +191,8 @@ class Scheduler:
                 sentence = f"priority {job.priority} → {ask.priority} by {ask.tenant}"
                 cause = Cause(code=_C.PRIORITY_ASKED, sentence=sentence, by=ask.tenant)
                 return self.picture.go(job, _E.REPRIORITISED, cause, now, ask=ask.id, priority=ask.priority)
+            case AskKind.SCALE:
+                return sizing.scale(self.picture, ask, now)
             case AskKind.TUNE:
                 return tuning.tune(self.picture, ask, now, closed=self._waiting.reserved)
             case _:
@@ -232,7 +235,11 @@ class Scheduler:
             self.picture.desired.hint(self._withheld)
             self._withheld.clear()
         steps += self._waiting.decide(now, why_not_yet=self._not_yet)
-        return steps + (self._moving.decide(now, closed=self._waiting.reserved) if self._not_yet is None else [])
+        if self._not_yet is None:
+            closed = self._waiting.reserved
+            steps += self._sizing.decide(now, closed=closed, ahead=self._waiting.ahead)
+            steps += self._moving.decide(now, closed=closed)
+        return steps
 
     def _lose_nodes(self, now: float) -> list[Step]:
         heard = self.picture.pool.heard
@@ -253,7 +260,9 @@ class Scheduler:
         cause = Cause(code=_C.NODE_LOST, sentence=f"node {node.id} {sentence}", by=node.id)
         steps: list[Step] = []
         for job in [self.picture.jobs[job_id] for job_id in sorted(self.picture.pool.runs.jobs_on(node.id))]:
-            if job.state is not _S.STOPPING:
+            if job.state is _S.RUNNING and _has_only_extras_on(job, node.id):
+                steps += lives.release(self.picture, job, now)
+            elif job.state is not _S.STOPPING:
                 steps += lives.stop(self.picture, job, cause, now)
             elif self.picture.pool.all_gone(job):
                 steps += lives.stopped(self.picture, job, now)
@@ -277,7 +286,7 @@ class Scheduler:
         causes: dict[Shape, Cause | None] = {}
         steps: list[Step] = []
         for job in [job for job in self.picture.jobs.values() if job.state is _S.QUEUED]:
-            shape = shape_of(job.spec)
+            shape = shape_of_job(job)
             if shape not in causes:
                 causes[shape] = never_fits(job.spec, nodes) if nodes else None
             cause = causes[shape]
@@ -298,6 +307,15 @@ class Scheduler:
             elif job.state is _S.RUNNING and limit is not None and now - (job.started_at or now) > limit:
                 sentence = f"ran longer than its time limit of {job.spec.time_limit}"
                 steps += lives.stop(self.picture, job, Cause(code=_C.TIME_LIMIT, sentence=sentence), now)
+            elif job.state is _S.RUNNING:
+                steps += lives.overdue(
+                    self.picture,
+                    job,
+                    now,
+                    since=since,
+                    start_seconds=self.settings.start_seconds,
+                    stop_seconds=self.settings.stop_seconds,
+                )
             elif job.state is _S.STOPPING and now - since > job.spec.grace_seconds + self.settings.stop_seconds:
                 steps += lives.give_up(self.picture, job, now)
         return steps
@@ -371,6 +389,11 @@ class Scheduler:
 
     def take_node_changes(self) -> list[NodeChange]:
         return self.picture.pool.take_changes()
+
+
+def _has_only_extras_on(job: Job, node_id: str) -> bool:
+    here = [allocation for allocation in job.held if allocation.node_id == node_id]
+    return all(allocation.extra for allocation in here)
 
 
 def _orders_full(node_id: str, *, never: bool) -> Cause:

@@ -37,11 +37,16 @@ class Desired:
             for node_id, of_node in state["_runs"].items()
         }
 
-    def want(self, job: Job) -> None:
-        """The nodes of a placed job should run it, with the limits of its placement."""
+    def want(self, job: Job, *, before: Job | None = None) -> None:
+        """The nodes of a placed job should run it, with the limits of its placement; without the ranks that leave.
+        `before`: the job with its orders so far."""
         self.orders[job.id] = job_order(job, self._nodes)
         self.order_bytes[job.id] = order_bytes(job, self.orders[job.id])
-        for node_id, orders in run_orders(job, self._nodes).items():
+        by_node = run_orders(job, self._nodes)
+        if before is not None and before.placement is not None:
+            for node_id in {allocation.node_id for allocation in before.placement.allocations} - by_node.keys():
+                self._withdraw(node_id, job.id)
+        for node_id, orders in by_node.items():
             of_node = self._runs.setdefault(node_id, {})
             if of_node.get(job.id) != orders:
                 of_node[job.id] = orders
@@ -51,8 +56,11 @@ class Desired:
         """The nodes of the job should stop it."""
         assert job.placement is not None
         for allocation in job.placement.allocations:
-            if self._runs.get(allocation.node_id, {}).pop(job.id, None) is not None:
-                self._hinted.add(allocation.node_id)
+            self._withdraw(allocation.node_id, job.id)
+
+    def _withdraw(self, node_id: str, job_id: str) -> None:
+        if self._runs.get(node_id, {}).pop(job_id, None) is not None:
+            self._hinted.add(node_id)
 
     def drop(self, job: Job) -> None:
         """Forget the orders of a job that holds nothing any more."""

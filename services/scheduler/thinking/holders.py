@@ -1,11 +1,12 @@
 """The jobs that may be preempted, in the order of preemption, kept sorted as jobs come, run on and go."""
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from libs.domain.job import Job, JobState
+from libs.domain.job import Allocation, Job, JobState
+from libs.planning.giving_way import loss
 from libs.planning.jobs import standing_of
 from libs.planning.order.standing import Key, Order, Standing
 from libs.planning.preemption import Holder
@@ -29,7 +30,7 @@ class Holders:
             worth: Key = LEAVES_FIRST
         elif job.spec.preemptible and self._order.tier is not None:
             standing = standing_of(job, now, self._order)
-            worth = (-float(self._order.tier(standing)), -job.held_since)  # within a tier, least loss first
+            worth = (-float(self._order.tier(standing)), -job.held_since)
             after = self._order.changes_after_s(standing)
             if after is not None:
                 self._push(now + after, job.id)
@@ -52,8 +53,15 @@ class Holders:
         if worth is not None:
             del self._sorted[bisect_left(self._sorted, (worth, job_id))]
 
-    def who_may_leave(self, waiting: Standing, jobs: Mapping[str, Job], now: float) -> list[Holder]:
-        """The stopping jobs first, then the jobs that `waiting` may preempt: those of the higher tiers."""
+    def who_may_leave(
+        self,
+        waiting: Standing,
+        jobs: Mapping[str, Job],
+        now: float,
+        progress_of: Callable[[Job], Mapping[str, float]],
+    ) -> list[Holder]:
+        """What is about to be free first, then what `waiting` may preempt: of the jobs of the higher tiers, the last in
+        the order first, and of those of one tier what loses least by it."""
         while self._changes and self._changes[0][0] <= now:
             at, job_id = heappop(self._changes)
             if self._changes_at.get(job_id) == at:
@@ -61,9 +69,40 @@ class Holders:
         first_to_stay = -inf if self._order.tier is None else -float(self._order.tier(waiting))
         found: list[Holder] = []
         for worth, job_id in self._sorted:
-            if worth != LEAVES_FIRST and worth[0] >= first_to_stay:
+            if worth == LEAVES_FIRST:
+                found.append(Holder(job_id=job_id, worth=worth, allocations=_freed(jobs[job_id])))
+            elif worth[0] >= first_to_stay:
                 break
-            placement = jobs[job_id].placement
-            assert placement is not None, f"{job_id} holds nothing"
-            found.append(Holder(job_id=job_id, worth=worth, allocations=placement.allocations))
+            else:
+                found += _parts(jobs[job_id], worth[:1], now, progress_of(jobs[job_id]))
         return found
+
+
+def _freed(job: Job) -> tuple[Allocation, ...]:
+    """What a stopping job gives back: not what it keeps for its restart."""
+    assert job.placement is not None
+    kept = () if job.next_placement is None else job.next_placement.allocations
+    gpus = {(allocation.node_id, gpu) for allocation in kept for gpu in allocation.gpus}
+    return tuple(
+        allocation
+        for allocation in job.placement.allocations
+        if not kept or (allocation.gpus and gpus.isdisjoint((allocation.node_id, gpu) for gpu in allocation.gpus))
+    )
+
+
+def _parts(job: Job, tier: Key, now: float, progress: Mapping[str, float]) -> list[Holder]:
+    """The job's ranks that leave already, those that it can do without, the newest first, and the rest of it."""
+    assert job.placement is not None
+    found: list[Holder] = []
+    core: list[Allocation] = []
+    for allocation in job.placement.allocations:
+        if allocation.leaving:
+            found.append(Holder(job_id=job.id, worth=LEAVES_FIRST, allocations=(allocation,), extra=True))
+        elif allocation.extra and job.state is JobState.RUNNING:
+            worth = (*tier, *loss(job, now, progress, extra=True), -float(allocation.rank))
+            found.append(Holder(job_id=job.id, worth=worth, allocations=(allocation,), extra=True))
+        else:
+            core.append(allocation)
+    worth = (*tier, *loss(job, now, progress, extra=False))
+    found.append(Holder(job_id=job.id, worth=worth, allocations=tuple(core)))
+    return found

@@ -37,7 +37,7 @@ class Holdings:
             insort(self._endings, ending)
 
     def resize(self, before: Job, job: Job) -> None:
-        """Count anew a job whose CPUs or memory changed since `before`."""
+        """Count anew a job that holds more or less than `before`."""
         self.shares.let_go(before)
         self.shares.hold(job)
 

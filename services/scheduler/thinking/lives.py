@@ -1,14 +1,18 @@
 """The steps of a placed job: from the reports of its nodes, when it is stopped, and when its epoch ends."""
 
+from collections.abc import Collection
+
 from msgspec import structs
 
-from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step
 from libs.domain.quantity import duration_text
 from services.scheduler.thinking.picture import Picture
+from services.scheduler.thinking.placing import port_for
 from services.scheduler.thinking.runs import Ranks
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
+COOL_DOWN_SECONDS = 120.0  # a job that ends so soon after it took another size goes back to the size before
 LOST_SECONDS_MAX = 30.0  # the longest wait before the next try of a run that vanished
 
 _NOT_ITS_FAULT = frozenset(
@@ -21,6 +25,9 @@ _NOT_ITS_FAULT = frozenset(
         _C.RUN_LOST,
         _C.PORT_TAKEN,
         _C.ORDERS_FULL,
+        _C.GREW,
+        _C.SHRANK,
+        _C.SIZE_FAILED,
     }
 )
 _FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG, _C.NOT_STORED})  # another try would end the same way
@@ -41,8 +48,14 @@ def follow(picture: Picture, job: Job, now: float) -> list[Step]:
     if job.state is _S.STOPPING:
         return steps + (stopped(picture, job, now) if picture.pool.all_gone(job) else [])
     if job.state is _S.RUNNING and ranks.all_succeeded:
+        if not picture.pool.all_gone(job):
+            cause = Cause(code=_C.CORE_DONE, sentence="its core ended with status 0: the ranks beyond it stop")
+            return steps + stop(picture, job, cause, now, exit_code=0, progress=ranks.progress)
         cause = Cause(code=_C.EXITED, sentence="every rank ended with status 0")
         return steps + picture.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
+    if job.state is _S.RUNNING:
+        steps += release(picture, job, now)
+        job = picture.jobs[job.id]
     ended = ranks.first_ended_badly or picture.pool.runs.first_lost(job)
     if ended is not None:
         steps += _ended_badly(picture, job, ended, now, exit_code=_status(ended, ranks), progress=ranks.progress)
@@ -63,15 +76,27 @@ def stop(
     ask: int = 0,
     exit_code: int | None = None,
     progress: dict[str, float] | None = None,
+    next_placement: Placement | None = None,
 ) -> list[Step]:
-    """Stop a job. If it is stopping already, nothing changes, unless this is a cancel and the first cause was not."""
+    """Stop a job; with `next_placement` it restarts there once it has stopped. If it is stopping already, nothing
+    changes, unless this is a cancel and the first cause was not."""
     if not job.state.holding:
         return []
     if job.state is _S.STOPPING:
         assert job.stopping_for is not None
         if cause.code is not _C.CANCEL_ASKED or job.stopping_for.code is _C.CANCEL_ASKED:
             return []
-    steps = picture.go(job, _E.STOPPING, cause, now, ask=ask, exit_code=exit_code, progress=progress)
+    steps = picture.go(
+        job,
+        _E.STOPPING,
+        cause,
+        now,
+        ask=ask,
+        exit_code=exit_code,
+        progress=progress,
+        next_placement=next_placement,
+        worked=job.granted if next_placement is not None else None,
+    )
     job = picture.jobs[job.id]
     return steps + (stopped(picture, job, now) if picture.pool.all_gone(job) else [])
 
@@ -87,10 +112,121 @@ def stopped(picture: Picture, job: Job, now: float) -> list[Step]:
     cause = job.stopping_for
     if cause.code is _C.CANCEL_ASKED:
         return picture.go(job, _E.CANCELLED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
+    if cause.code is _C.CORE_DONE:  # its nodes may know that end no more
+        return picture.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
     if ranks.all_succeeded:
         done = Cause(code=_C.EXITED, sentence="its work was done when it was stopped: every rank ended with status 0")
         return picture.go(job, _E.SUCCEEDED, done, now, exit_code=0, progress=ranks.progress)
+    if job.next_placement is not None and (again := _restarted(picture, job, now, progress=ranks.progress)):
+        return again
     return _over(picture, job, cause, now, exit_code=_status(cause, ranks), progress=ranks.progress)
+
+
+def _restarted(picture: Picture, job: Job, now: float, *, progress: dict[str, float] | None) -> list[Step]:
+    """The job begins anew with another size, where that was held for it; nothing if a node of it is gone since."""
+    assert job.stopping_for is not None
+    following = job.next_placement
+    assert following is not None
+    nodes = picture.pool.nodes
+    if not all(each.node_id in nodes and nodes[each.node_id].ready for each in following.allocations):
+        return []
+    port = port_for(picture, structs.replace(job, epoch=job.epoch + 1), following.allocations)
+    placement = structs.replace(following, master_port=port)
+    return picture.go(job, _E.RESTARTED, job.stopping_for, now, placement=placement, progress=progress)
+
+
+def release(picture: Picture, job: Job, now: float) -> list[Step]:
+    """Ranks beyond the core that left, ended badly or were lost give their GPUs back, and the job runs on.
+
+    A role of which a rank failed by its own fault has no more ranks from now on than it has left, until another size is
+    asked for.
+    """
+    assert job.placement is not None
+    gone: list[Allocation] = []
+    why: Cause | None = None
+    size: dict[str, int] | None = None
+    for allocation in job.placement.allocations:
+        if not allocation.extra or not picture.pool.gone(job, allocation):
+            continue
+        lost = None if allocation.leaving else _why_lost(picture, job, allocation)
+        if allocation.leaving or lost is not None:
+            gone.append(allocation)
+        if lost is not None:
+            why = why or structs.replace(lost, code=_C.RANK_LOST, sentence=f"{lost.sentence}: it runs on without it")
+            if lost.code not in _NOT_ITS_FAULT:
+                size = size or job.granted
+                size[allocation.role] -= 1
+    if not gone:
+        return []
+    names = ", ".join(str(allocation.rank) for allocation in gone)
+    has = ", ".join(f"{role} {count}" for role, count in job.granted.items())
+    cause = why or Cause(code=_C.RANKS_LEFT, sentence=f"rank{'s' * (len(gone) > 1)} {names} left: it has {has} now")
+    # A size that worked for longer than the cool-down is not taken back for what happens after this change.
+    worked: dict[str, int] | None = None if _is_new(job, now) else {}
+    return picture.go(job, _E.RESIZED, cause, now, placement=_without(job.placement, gone), size=size, worked=worked)
+
+
+def _why_lost(picture: Picture, job: Job, allocation: Allocation) -> Cause | None:
+    node = picture.pool.nodes.get(allocation.node_id)
+    if node is None or not node.ready:
+        sentence = f"node {allocation.node_id} with its rank {allocation.rank} is lost"
+        return Cause(code=_C.NODE_LOST, sentence=sentence, by=allocation.node_id)
+    runs = picture.pool.runs
+    return runs.ended_badly(job, allocation) or runs.lost(job, allocation)
+
+
+def give_up_ranks(picture: Picture, job: Job, ranks: Collection[Allocation], cause: Cause, now: float) -> list[Step]:
+    """These ranks beyond the core leave, and the job runs on without them."""
+    asked = [allocation for allocation in ranks if not allocation.leaving]
+    if job.placement is None or not asked:
+        return []
+    numbers = {"ranks": float(len(asked))}
+    why = structs.replace(cause, sentence=f"{cause.sentence}; {len(asked)} of its ranks leave", numbers=numbers)
+    return picture.go(job, _E.RESIZED, why, now, placement=leaving(job.placement, asked))
+
+
+def overdue(
+    picture: Picture, job: Job, now: float, *, since: float, start_seconds: float, stop_seconds: float
+) -> list[Step]:
+    """Ranks that were to join and did not begin in time leave; ranks that were to leave and are reported to run in
+    spite of that are given up: such a rank keeps its GPUs as a stray. `since`: from when on the time counts."""
+    assert job.placement is not None
+    waited = now - (since if job.sized_at is None else max(since, job.sized_at))
+    stuck = [each for each in job.placement.allocations if each.leaving and picture.pool.runs.alive(job, each)]
+    if stuck and waited > job.spec.grace_seconds + stop_seconds:
+        names = ", ".join(str(allocation.rank) for allocation in stuck)
+        cause = Cause(code=_C.STOP_TIMEOUT, sentence=f"ranks {names} did not leave in time, and are given up")
+        return picture.go(job, _E.RESIZED, cause, now, placement=_without(job.placement, stuck))
+    late = [
+        each
+        for each in job.placement.staying
+        if each.extra and waited > start_seconds and not picture.pool.runs.began(job, each)
+    ]
+    if not late:
+        return []
+    names = ", ".join(str(allocation.rank) for allocation in late)
+    cause = Cause(code=_C.START_TIMEOUT, sentence=f"ranks {names} did not begin in time, and leave")
+    size = job.granted
+    for allocation in late:
+        size[allocation.role] -= 1
+    return picture.go(job, _E.RESIZED, cause, now, placement=leaving(job.placement, late), size=size)
+
+
+def leaving(placement: Placement, ranks: Collection[Allocation]) -> Placement:
+    """The placement with these ranks told to leave."""
+    told = tuple(
+        structs.replace(allocation, leaving=True) if allocation in ranks else allocation
+        for allocation in placement.allocations
+    )
+    return structs.replace(placement, allocations=told, ranks_used=placement.fresh_rank, changes=placement.changes + 1)
+
+
+def _without(placement: Placement, gone: Collection[Allocation]) -> Placement:
+    left = tuple(allocation for allocation in placement.allocations if allocation not in gone)
+    told = any(not allocation.leaving for allocation in gone)  # of the others the job knows already
+    return structs.replace(
+        placement, allocations=left, ranks_used=placement.fresh_rank, changes=placement.changes + told
+    )
 
 
 def give_up(picture: Picture, job: Job, now: float) -> list[Step]:
@@ -112,6 +248,9 @@ def give_up(picture: Picture, job: Job, now: float) -> list[Step]:
     if job.stopping_for.code is _C.CANCEL_ASKED:
         cause = structs.replace(job.stopping_for, sentence=f"{job.stopping_for.sentence}; {sentence}")
         return picture.go(job, _E.CANCELLED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
+    if job.stopping_for.code is _C.CORE_DONE:
+        cause = structs.replace(job.stopping_for, sentence=f"{job.stopping_for.sentence}; {sentence}")
+        return picture.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
     cause = Cause(
         code=_C.STOP_TIMEOUT,
         sentence=f"{sentence}; it was stopped because: {job.stopping_for.sentence}",
@@ -133,6 +272,13 @@ def _over(
     picture: Picture, job: Job, cause: Cause, now: float, *, exit_code: int | None, progress: dict[str, float] | None
 ) -> list[Step]:
     """This epoch ended without success: requeue the job, or let it fail."""
+    if _fails_at_its_size(job, cause, now):
+        sizes = ", ".join(f"{role} {count}" for role, count in job.worked.items())
+        sentence = f"{cause.sentence}, soon after it took another size: it goes back to {sizes}"
+        back = structs.replace(cause, code=_C.SIZE_FAILED, sentence=sentence)
+        return picture.go(
+            job, _E.REQUEUED, back, now, exit_code=exit_code, progress=progress, not_before=now, size=job.worked
+        )
     retries = job.spec.retries
     if cause.code in _NOT_ITS_FAULT:
         # A job that vanishes again and again must not spin, nor wait long for a fault that is not its own.
@@ -154,6 +300,17 @@ def _over(
         attempts=job.attempts + 1,
         not_before=now + wait,
     )
+
+
+def _fails_at_its_size(job: Job, cause: Cause, now: float) -> bool:
+    """Did the job end by its own fault within the cool-down after it took another size?"""
+    own_fault = cause.code not in _NOT_ITS_FAULT | _FOR_GOOD
+    return bool(job.worked) and job.worked != job.granted and own_fault and _is_new(job, now)
+
+
+def _is_new(job: Job, now: float) -> bool:
+    """Did the job take its size within the cool-down?"""
+    return now - (job.held_since if job.sized_at is None else job.sized_at) < COOL_DOWN_SECONDS
 
 
 def _reported(node_id: str, sentence: str = "") -> Cause:

@@ -203,6 +203,7 @@ class Moving:
             and job.spec.pin is None
             and job.spec.kind in MOVING_KINDS
             and lost_seconds(job.spec) is not None
+            and not any(allocation.leaving for allocation in job.held)
         )
         return _Chance(
             version=job.version,
@@ -254,8 +255,7 @@ class Moving:
         wanted = _gpus(target.allocations)
         for node_id in {allocation.node_id for allocation in target.allocations}:
             for job_id in self._picture.pool.runs.jobs_on(node_id):
-                placement = self._picture.jobs[job_id].placement
-                if placement is not None and not wanted.isdisjoint(_gpus(placement.allocations)):
+                if not wanted.isdisjoint(_gpus(self._picture.jobs[job_id].held)):
                     return False
         return True
 

@@ -1,15 +1,16 @@
 """From a placed job to the orders for each of its nodes."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct, structs
 
 from libs.domain.cluster import Node
-from libs.domain.job import Job
+from libs.domain.job import Allocation, Job
 from libs.domain.quantity import size_bytes
-from libs.domain.spec import Role
-from libs.messages.nodes import JobOrder, RankOrder, RoleOrder, StartRun
+from libs.domain.sizes import how_resized
+from libs.domain.spec import ResizeHow, Role
+from libs.messages.nodes import JobOrder, Member, Members, RankOrder, RoleOrder, StartRun
 
 RANK_BYTES, GPU_BYTES = 96, 5  # the size of one rank's own part of an order, and of each of its GPUs
 ORDER_BYTES, PEER_BYTES = 2048, 64  # of one rank's separate order, besides the shared part; of each peer in it
@@ -34,7 +35,56 @@ def ports_of(job: Job) -> range:
     """The ports that a placed job may use at its master's address."""
     assert job.placement is not None
     first = job.placement.master_port
-    return range(first, first + len(job.placement.allocations))
+    return range(first, first + ports_needed(job, job.placement.allocations))
+
+
+def ports_needed(job: Job, allocations: Sequence[Allocation]) -> int:
+    """How many ports the job needs: one for each rank that it may ever have at once, those that leave among them."""
+    return most_ranks(job) if how_resized(job.spec) is ResizeHow.LIVE else len(allocations)
+
+
+def most_ranks(job: Job) -> int:
+    return sum(role.replicas.most for role in job.spec.roles.values())
+
+
+def fresh_ranks(job: Job, count: int, *, above: int = -1) -> list[int]:
+    """Rank numbers greater than `above` for `count` ranks that join: none that this epoch has given, and each with a
+    port of its own, of which there must be enough."""
+    assert job.placement is not None
+    ports = ports_needed(job, job.placement.allocations)
+    taken = {allocation.rank % ports for allocation in job.placement.allocations}
+    assert len(taken) + count <= ports, f"{job.id} has {ports} ports, and {count} ranks more than {len(taken)}"
+    ranks: list[int] = []
+    rank = max(job.placement.fresh_rank, above + 1)
+    while len(ranks) < count:
+        if rank % ports not in taken:
+            taken.add(rank % ports)
+            ranks.append(rank)
+        rank += 1
+    return ranks
+
+
+def members_of(job: Job, nodes: Mapping[str, Node]) -> Members | None:
+    """The ranks that stay, for a job that resizes live."""
+    placement = job.placement
+    if placement is None or how_resized(job.spec) is not ResizeHow.LIVE:
+        return None
+    ports = ports_needed(job, placement.allocations)
+    return Members(
+        changes=placement.changes,
+        ranks=tuple(
+            Member(
+                role=allocation.role,
+                rank=allocation.rank,
+                address=_address(nodes, allocation.node_id),
+                port=placement.master_port + allocation.rank % ports,
+            )
+            for allocation in placement.staying
+        ),
+        least=sum(role.replicas.least for role in job.spec.roles.values()),
+        most=most_ranks(job),
+        signal=job.spec.resize.signal or "",
+    )
 
 
 class OrderBytes(Struct, frozen=True, kw_only=True):
@@ -62,7 +112,7 @@ def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
     assert placement is not None
     places: dict[str, int] = {}
     rows: dict[str, list[tuple[int, int]]] = {}
-    for allocation in placement.allocations:
+    for allocation in placement.staying:
         place = places.setdefault(_address(nodes, allocation.node_id), len(places))
         row = rows.setdefault(allocation.role, [])
         if row and row[-1][0] == place:
@@ -74,7 +124,7 @@ def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
         name=spec.name,
         tenant=job.tenant,
         epoch=job.epoch,
-        world_size=len(placement.allocations),
+        world_size=len(placement.staying),
         command=spec.command or (),
         image=spec.image,
         workdir=spec.workdir,
@@ -86,6 +136,7 @@ def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
         master_address=placement.master_address,
         master_port=placement.master_port,
         addresses=tuple(places),
+        members=members_of(job, nodes),
         roles=tuple(_role_order(name, spec.roles[name], row) for name, row in rows.items()),
         ranks=(),
     )
@@ -127,13 +178,15 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
     placement = job.placement
     assert placement is not None
     peers: dict[str, list[str]] = {}
-    for allocation in placement.allocations:
+    for allocation in placement.staying:
         peers.setdefault(allocation.role, []).append(_address(nodes, allocation.node_id))
     by_role = {role: tuple(addresses) for role, addresses in peers.items()}
     orders: dict[str, list[StartRun]] = {}
-    role_ranks = dict.fromkeys(peers, 0)
+    # The lowest rank of a role is of the core, which never leaves: so the number of a rank in its role never changes.
+    first = {role: min(each.rank for each in placement.staying if each.role == role) for role in peers}
     spec = job.spec
-    for allocation in placement.allocations:
+    members = members_of(job, nodes)
+    for allocation in placement.staying:
         role = spec.roles[allocation.role]
         orders.setdefault(allocation.node_id, []).append(
             StartRun(
@@ -143,8 +196,8 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
                 epoch=job.epoch,
                 rank=allocation.rank,
                 role=allocation.role,
-                role_rank=role_ranks[allocation.role],
-                world_size=len(placement.allocations),
+                role_rank=allocation.rank - first[allocation.role],
+                world_size=len(placement.staying),
                 command=role.command or spec.command or (),
                 image=role.image or spec.image,
                 workdir=spec.workdir,
@@ -161,9 +214,9 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
                 master_address=placement.master_address,
                 master_port=placement.master_port,
                 peers=by_role,
+                members=members,
             )
         )
-        role_ranks[allocation.role] += 1
     return orders
 
 

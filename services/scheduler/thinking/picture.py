@@ -9,7 +9,7 @@ from msgspec import structs
 
 from libs.domain.classes import class_of
 from libs.domain.cluster import Node
-from libs.domain.job import STEPS, Cause, Job, JobChange, JobEvent, JobState, Placement, Step, changed
+from libs.domain.job import NEW_EPOCH, STEPS, Cause, Job, JobChange, JobEvent, JobState, Placement, Step, changed
 from libs.messages.nodes import JOBS, NodeReported
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.capacity import Room
@@ -19,6 +19,7 @@ from libs.planning.scores import Scores
 from services.scheduler.thinking.beliefs import Beliefs
 from services.scheduler.thinking.desired import Desired
 from services.scheduler.thinking.holdings import Holdings
+from services.scheduler.thinking.misfits import Misfits
 from services.scheduler.thinking.openjobs import OpenJobs
 from services.scheduler.thinking.pool import Pool
 from services.scheduler.thinking.waitlist import Waitlist
@@ -47,6 +48,7 @@ class Picture:
         self.holdings = Holdings(policy.ordering)
         self.waitlist = Waitlist(policy, self.beliefs)
         self.desired = Desired(self.jobs, self.pool.nodes)
+        self.misfits = Misfits()
         self._decided: dict[tuple[str, int], JobChange] = {}  # in this turn, by job and version before the step
 
     def __getstate__(self) -> dict[str, object]:
@@ -81,6 +83,7 @@ class Picture:
             self.waitlist.admit(job)
         elif job.state.holding:
             self._hold(job, job.since, loaded=True)
+        self.misfits.note(job)
 
     def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
         """Take in an accepted report of a known node; `sure`: it was sent under this leader."""
@@ -114,6 +117,9 @@ class Picture:
         progress: dict[str, float] | None = None,
         attained_seconds: float | None = None,
         attained_gpu_seconds: float | None = None,
+        next_placement: Placement | None = None,
+        size: dict[str, int] | None = None,
+        worked: dict[str, int] | None = None,
     ) -> list[Step]:
         step = Step(
             job_id=job.id,
@@ -122,7 +128,7 @@ class Picture:
             to=STEPS[job.state, event],
             at=now,
             cause=cause,
-            epoch=job.epoch + (event is _E.REQUEUED),
+            epoch=job.epoch + (event in NEW_EPOCH),
             ask=ask,
             priority=priority,
             attempts=attempts,
@@ -132,6 +138,9 @@ class Picture:
             progress=progress,
             attained_seconds=attained_seconds,
             attained_gpu_seconds=attained_gpu_seconds,
+            next_placement=next_placement,
+            size=size,
+            worked=worked,
         )
         change = self._decided[job.id, job.version] = changed(job, step)
         self._apply(job, change.after, now)
@@ -173,21 +182,26 @@ class Picture:
         return [step]
 
     def _apply(self, before: Job, job: Job, now: float) -> None:
-        if before.state.holding and not job.state.holding:
+        anew = job.epoch != before.epoch  # no run of the epoch before is left
+        if before.state.holding and (anew or not job.state.holding):
             self._release(before)
         elif job.state is _S.STOPPING and before.state is not _S.STOPPING:
             self.desired.stop(before)
+        if not job.state.final:
+            self.jobs[job.id] = job
         if before.state.holding and job.state.holding:
-            if job.placement != before.placement:
+            if anew:
+                self._hold(job, now, loaded=False)
+            elif job.placement != before.placement or job.next_placement != before.next_placement:
                 self._resize(before, job)
             self.holdings.change(job, now)
+        self.misfits.note(job)
         if job.state.final:
             self.jobs.pop(job.id, None)
             self.waitlist.leave(job.id)
             return
-        self.jobs[job.id] = job
         if job.state is _S.QUEUED:
-            news = before.state is not _S.QUEUED or job.priority != before.priority
+            news = before.state is not _S.QUEUED or job.priority != before.priority or job.size != before.size
             self.waitlist.wait(job, now, news=news)
         elif before.state is _S.QUEUED:
             self.waitlist.leave(job.id)
@@ -201,11 +215,11 @@ class Picture:
             self.desired.want(job)
 
     def _resize(self, before: Job, job: Job) -> None:
-        """A running job has other limits on the same GPUs."""
+        """A job has other limits, or other ranks in the same epoch."""
         self.pool.resize(before, job)
         self.holdings.resize(before, job)
         if job.state is not _S.STOPPING:
-            self.desired.want(job)
+            self.desired.want(job, before=before)
 
     def _release(self, job: Job) -> None:
         self.desired.drop(job)

@@ -107,24 +107,31 @@ class Pool:
 
     def hold(self, job: Job, *, loaded: bool) -> None:
         """A job begins to hold its placement."""
-        assert job.placement is not None
         self.runs.hold(job, loaded=loaded)
-        self.room.take_all(job.placement.allocations)
+        self.room.take_all(job.held)
 
     def resize(self, before: Job, job: Job) -> None:
-        """A job has other limits on the same GPUs."""
-        assert before.placement is not None
-        assert job.placement is not None
-        for had, has in zip(before.placement.allocations, job.placement.allocations, strict=True):
-            assert (had.rank, had.node_id, had.gpus) == (has.rank, has.node_id, has.gpus), f"{job.id} would move"
-            if had != has:
-                self.room.resize(had, has)
+        """A job has other limits, or holds more or less in the same epoch; a rank that it no longer has and that is
+        still alive becomes a stray."""
+        had, has = _by_place(before), _by_place(job)
+        for place in had.keys() & has.keys():
+            if _amounts(had[place]) != _amounts(has[place]):
+                self.room.resize(had[place], has[place])
+        if had.keys() == has.keys():
+            return
+        gone = [had[place] for place in sorted(had.keys() - has.keys())]
+        self.runs.change(before, job)
+        self.room.give_back_all(gone)
+        self.room.take_all([has[place] for place in sorted(has.keys() - had.keys())])
+        for allocation in gone:
+            if self.runs.alive(job, allocation):
+                self._look_for_strays(allocation.node_id)
 
     def let_go(self, job: Job) -> None:
         """A job gives its placement back; a run of it that is still alive becomes a stray."""
         assert job.placement is not None
         self.runs.let_go(job)
-        self.room.give_back_all(job.placement.allocations)
+        self.room.give_back_all(job.held)
         for allocation in job.placement.allocations:
             if self.runs.alive(job, allocation):
                 self._look_for_strays(allocation.node_id)
@@ -132,12 +139,12 @@ class Pool:
     def not_stopped(self, job: Job) -> list[Allocation]:
         """The ranks that their nodes report as alive; empty as long as any rank is neither gone nor reported."""
         assert job.placement is not None
-        left = [allocation for allocation in job.placement.allocations if not self._gone(job, allocation)]
+        left = [allocation for allocation in job.placement.allocations if not self.gone(job, allocation)]
         return left if all(self.runs.alive(job, allocation) for allocation in left) else []
 
     def all_gone(self, job: Job) -> bool:
         assert job.placement is not None
-        return all(self._gone(job, allocation) for allocation in job.placement.allocations)
+        return all(self.gone(job, allocation) for allocation in job.placement.allocations)
 
     def keep_place(self, job_id: str, allocations: tuple[Allocation, ...]) -> None:
         """Keep these GPUs for this job: no other job gets them, whichever holds them now."""
@@ -151,7 +158,8 @@ class Pool:
         for node_id in sorted({allocation.node_id for allocation in allocations} & self.nodes.keys()):
             self._put_in_room(self.nodes[node_id])
 
-    def _gone(self, job: Job, allocation: Allocation) -> bool:
+    def gone(self, job: Job, allocation: Allocation) -> bool:
+        """Is it certain that this rank does not run?"""
         node = self.nodes.get(allocation.node_id)
         return node is None or not node.ready or self.runs.gone(job, allocation)
 
@@ -176,7 +184,7 @@ class Pool:
         return [
             allocation
             for job in (self._jobs[job_id] for job_id in sorted(self.runs.jobs_on(node_id)))
-            for allocation in (job.placement.allocations if job.placement else ())
+            for allocation in job.held
             if allocation.node_id == node_id
         ]
 
@@ -198,3 +206,17 @@ class Pool:
             assert abs(room.cpus - cpus) < CPU_DUST, f"{node_id}: {room.cpus} CPUs free, which are {cpus}"
             memory = room.node.capacity.memory - sum(allocation.memory for allocation in here)
             assert room.memory == memory, f"{node_id}: {room.memory} bytes free, which are {memory}"
+
+
+def _by_place(job: Job) -> dict[tuple[bool, str, int, tuple[int, ...]], Allocation]:
+    """All that a job holds: its ranks, and what is held for its next epoch, by where it is."""
+    assert job.placement is not None
+    ranks = len(job.placement.allocations)
+    return {
+        (place >= ranks, allocation.node_id, allocation.rank, allocation.gpus): allocation
+        for place, allocation in enumerate(job.held)
+    }
+
+
+def _amounts(allocation: Allocation) -> tuple[float, int, int | None]:
+    return (allocation.cpus, allocation.memory, allocation.egress)

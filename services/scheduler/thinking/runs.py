@@ -17,9 +17,13 @@ _Key = tuple[str, int, int]
 
 
 class Ranks(Struct, frozen=True):
-    """The ranks of one job in its present epoch, as reported by their nodes; None: not reported."""
+    """The ranks of one job in its present epoch, as reported by their nodes; None: not reported.
+
+    `seen`: those of its core, which live and die together; `others`: those that may come and go alone.
+    """
 
     seen: tuple[RunSeen | None, ...]
+    others: tuple[RunSeen | None, ...]
     first_node: str
 
     @property
@@ -39,7 +43,7 @@ class Ranks(Struct, frozen=True):
     @property
     def _said_finished(self) -> bool:
         """Does the progress of any rank report the work as done? Usually only rank 0 reports progress."""
-        return any(run is not None and is_finished(run.progress) for run in self.seen)
+        return any(run is not None and is_finished(run.progress) for run in (*self.seen, *self.others))
 
     @property
     def first_ended_badly(self) -> Cause | None:
@@ -57,7 +61,7 @@ class Ranks(Struct, frozen=True):
     @property
     def progress(self) -> dict[str, float] | None:
         """The progress of the first rank that reports any, usually rank 0."""
-        return next((run.progress for run in self.seen if run is not None and run.progress), None)
+        return next((run.progress for run in (*self.seen, *self.others) if run is not None and run.progress), None)
 
 
 class Runs:
@@ -83,10 +87,10 @@ class Runs:
         a report that is surely younger proves it gone."""
         assert job.placement is not None
         self.holding.add(job.id)
+        self._be_on(job)
         for allocation in job.placement.allocations:
             key = (job.id, job.epoch, allocation.rank)
             self._held[key] = allocation.node_id
-            self._jobs_on.setdefault(allocation.node_id, set()).add(job.id)
             if loaded:
                 self._offered[key] = (-1, 0)
                 self._loaded.add(key)
@@ -96,13 +100,35 @@ class Runs:
     def let_go(self, job: Job) -> None:
         assert job.placement is not None
         self.holding.discard(job.id)
+        self._leave(job)
         for allocation in job.placement.allocations:
-            key = (job.id, job.epoch, allocation.rank)
-            self._held.pop(key, None)
+            self._let_go((job.id, job.epoch, allocation.rank))
+
+    def change(self, before: Job, job: Job) -> None:
+        """A job holds other ranks in the same epoch; those that it held before stay as they are known."""
+        assert before.placement is not None
+        assert job.placement is not None
+        self._leave(before)
+        self._be_on(job)
+        has = {allocation.rank: allocation.node_id for allocation in job.placement.allocations}
+        for allocation in before.placement.allocations:
+            if allocation.rank not in has:
+                self._let_go((job.id, job.epoch, allocation.rank))
+        self._held.update({(job.id, job.epoch, rank): node_id for rank, node_id in has.items()})
+
+    def _be_on(self, job: Job) -> None:
+        for allocation in job.held:
+            self._jobs_on.setdefault(allocation.node_id, set()).add(job.id)
+
+    def _leave(self, job: Job) -> None:
+        for allocation in job.held:
             self._jobs_on.get(allocation.node_id, set()).discard(job.id)
-            self._offered.pop(key, None)
-            self._loaded.discard(key)
-            self._ever_seen.discard(key)
+
+    def _let_go(self, key: _Key) -> None:
+        self._held.pop(key, None)
+        self._offered.pop(key, None)
+        self._loaded.discard(key)
+        self._ever_seen.discard(key)
 
     def refuses(self, report: NodeReported) -> str:
         """Why a report is refused: a newer one of the same node came already. Empty if it is accepted."""
@@ -150,15 +176,17 @@ class Runs:
 
     def of(self, job: Job) -> Ranks:
         assert job.placement is not None
+        allocations = job.placement.allocations
         return Ranks(
-            tuple(self._run(job, allocation) for allocation in job.placement.allocations),
-            job.placement.allocations[0].node_id,
+            tuple(self.run(job, allocation) for allocation in allocations if not allocation.extra),
+            tuple(self.run(job, allocation) for allocation in allocations if allocation.extra),
+            allocations[0].node_id,
         )
 
     def gone(self, job: Job, allocation: Allocation) -> bool:
         """Is it certain that this rank does not run, and never will in this epoch once it is no longer desired?"""
         key = (job.id, job.epoch, allocation.rank)
-        run = self._run(job, allocation)
+        run = self.run(job, allocation)
         if run is not None:
             return run.state is RunState.EXITED
         offered = self._offered.get(key)
@@ -171,7 +199,7 @@ class Runs:
 
     def alive(self, job: Job, allocation: Allocation) -> bool:
         """Does the node's newest report have this rank, not ended?"""
-        run = self._run(job, allocation)
+        run = self.run(job, allocation)
         return run is not None and run.state is not RunState.EXITED
 
     def knows(self, node_id: str, run: StartRun) -> bool:
@@ -188,21 +216,38 @@ class Runs:
         )
 
     def first_lost(self, job: Job) -> Cause | None:
-        """A rank that its node reported before and no longer reports, although no stop was ordered."""
+        """A rank of its core that its node reported before and no longer reports, although no stop was ordered."""
         assert job.placement is not None
-        for allocation in job.placement.allocations:
-            key = (job.id, job.epoch, allocation.rank)
-            missing = allocation.node_id in self._seen and self._run(job, allocation) is None
-            if missing and key in self._ever_seen and self._can_tell(allocation.node_id, key):
-                sentence = f"node {allocation.node_id} no longer has rank {allocation.rank}"
-                return Cause(code=CauseCode.RUN_LOST, sentence=sentence, by=allocation.node_id)
-        return None
+        core = (allocation for allocation in job.placement.allocations if not allocation.extra)
+        return next((cause for allocation in core if (cause := self.lost(job, allocation)) is not None), None)
+
+    def lost(self, job: Job, allocation: Allocation) -> Cause | None:
+        """Why this rank counts as lost: its node reported it before and no longer does. None if it is not lost."""
+        key = (job.id, job.epoch, allocation.rank)
+        missing = allocation.node_id in self._seen and self.run(job, allocation) is None
+        if not (missing and key in self._ever_seen and self._can_tell(allocation.node_id, key)):
+            return None
+        sentence = f"node {allocation.node_id} no longer has rank {allocation.rank}"
+        return Cause(code=CauseCode.RUN_LOST, sentence=sentence, by=allocation.node_id)
+
+    def ended_badly(self, job: Job, allocation: Allocation) -> Cause | None:
+        """Why this rank failed; None if it did not."""
+        run = self.run(job, allocation)
+        if run is None or run.state is not RunState.EXITED or _succeeded(run):
+            return None
+        return _cause(run, of=2)
 
     def _can_tell(self, node_id: str, key: _Key) -> bool:
         """Does a missing run in the node's newest report prove that it does not run?"""
         return key not in self._loaded or node_id in self._sure
 
-    def _run(self, job: Job, allocation: Allocation) -> RunSeen | None:
+    def began(self, job: Job, allocation: Allocation) -> bool:
+        """Does the node's newest report show that this rank began?"""
+        run = self.run(job, allocation)
+        return run is not None and _began(run)
+
+    def run(self, job: Job, allocation: Allocation) -> RunSeen | None:
+        """The rank as its node's newest report has it."""
         return self._seen.get(allocation.node_id, {}).get((job.id, job.epoch, allocation.rank))
 
 

@@ -51,6 +51,11 @@ class Strays:
             for run in runs
         )
 
+    def highest_rank(self, job_id: str, epoch: int) -> int:
+        """The highest rank of a stray of this job in this epoch; -1 if there is none."""
+        strays = (run for runs in self._found.values() for run in runs)
+        return max((run.rank for run in strays if (run.job_id, run.epoch) == (job_id, epoch)), default=-1)
+
     def by_job(self) -> dict[str, tuple[str, RunSeen]]:
         """For each job with strays, one of them and its node: a living stray rather than an ended one."""
         found: dict[str, tuple[str, RunSeen]] = {}

@@ -3,11 +3,11 @@
 The order, the backfill, the preemption and the place of a gang are decided by `libs.planning`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from math import inf
 
-from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.messages.nodes import RunSeen, RunState
 from libs.planning.capacity import Room, empty_room
@@ -48,6 +48,7 @@ class Waiting:
         self._moving = moving
         self.unfinished = False  # more waiting jobs need a reason
         self.reserved: Nodes = ()  # nodes kept for one waiting job, in the last walk
+        self.ahead = ""  # the job that held others back in the last walk, because there was no room for it
         self._reserved_for = ""  # the job that has the reserved nodes
         self._patience_seconds = patience_seconds
         self._steps_max = steps_max
@@ -126,6 +127,7 @@ class Waiting:
                     steps += self._wait(decision, causes, closed, now)
                 if len(steps) >= self._steps_max:
                     walk.stop()
+        self.ahead = walk.ahead
         if walk.over:
             causes.of_others = _behind(walk.ahead, backfill)
         return steps, causes
@@ -178,7 +180,7 @@ class Waiting:
         self._looked_at[job.id] = now
         picture, room = self._picture, self._picture.pool.room
         waiting = standing_of(job, now, picture.waitlist.queue.order)
-        willing = picture.holdings.holders.who_may_leave(waiting, picture.jobs, now)
+        willing = picture.holdings.holders.who_may_leave(waiting, picture.jobs, now, self._progress_of)
         if not _enough(shape, willing, free=room.gpus_free):
             return []
         clearing = clearing_for(
@@ -189,21 +191,25 @@ class Waiting:
         self._making_room[job.id] = clearing
         steps: list[Step] = []
         names: list[str] = []
-        for held in [picture.jobs[victim.job_id] for victim in clearing.victims]:
-            names.append(held.id)
+        for held, ranks in _by_job(clearing, picture.jobs):
+            names.append(f"{len(ranks)} of the ranks of {held.id}" if ranks else held.id)
             why = _why_preempted(picture.policy.order, waiting, standing_of(held, now, picture.waitlist.queue.order))
             cause = Cause(code=_C.PREEMPTED, sentence=f"pre-empted by {job.id}: {why}", by=job.id)
-            steps += lives.stop(picture, held, cause, now)
+            steps += lives.give_up_ranks(picture, held, ranks, cause, now) if ranks else []
+            steps += [] if ranks else lives.stop(picture, held, cause, now)
         sentence = f"room is being made: {', '.join(names)} must stop first"
         cause = Cause(code=_C.MAKING_ROOM, sentence=sentence, numbers={"stopping": float(len(clearing.victims))})
         picture.waitlist.explained(job.id)
         return steps + picture.go(job, _E.WAITING, cause, now)
 
     def _leaving_for(self, job: Job) -> list[Job]:
-        """The victims of `job` that are still stopping."""
+        """The victims of `job` that still stop, or of which ranks still leave."""
         clearing = self._making_room.get(job.id)
-        asked = [self._picture.jobs.get(victim.job_id) for victim in clearing.victims] if clearing else []
-        return [held for held in asked if held is not None and held.state is _S.STOPPING]
+        asked = [(self._picture.jobs.get(victim.job_id), victim) for victim in clearing.victims] if clearing else []
+        return [held for held, victim in asked if held is not None and _still_leaves(held, victim)]
+
+    def _progress_of(self, job: Job) -> Mapping[str, float]:
+        return self._picture.pool.runs.of(job).progress or {}
 
     def _claim(self, job: Job, shape: Shape, now: float) -> Nodes:
         """The nodes reserved for `job`: those being cleared for it or, once it waited long, the emptiest."""
@@ -280,6 +286,28 @@ class _Causes:
         self.wanted = wanted
         self.of_group: dict[JobGroup, Cause] = {}
         self.of_others: Cause | None = None
+
+
+def _by_job(clearing: Clearing, jobs: Mapping[str, Job]) -> list[tuple[Job, tuple[Allocation, ...]]]:
+    """The victims by job: with the ranks that leave, or without any where the whole job stops."""
+    of_job: dict[str, list[Holder]] = {}
+    for victim in clearing.victims:
+        of_job.setdefault(victim.job_id, []).append(victim)
+    return [
+        (jobs[job_id], tuple(each for holder in holders for each in holder.allocations) if _all_extra(holders) else ())
+        for job_id, holders in of_job.items()
+    ]
+
+
+def _all_extra(holders: Sequence[Holder]) -> bool:
+    return all(holder.extra for holder in holders)
+
+
+def _still_leaves(job: Job, victim: Holder) -> bool:
+    if job.state is _S.STOPPING:
+        return True
+    ranks = {allocation.rank for allocation in victim.allocations}
+    return victim.extra and any(each.leaving and each.rank in ranks for each in job.held)
 
 
 def _enough(shape: Shape, willing: Sequence[Holder], *, free: int) -> bool:

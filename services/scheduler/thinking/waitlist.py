@@ -9,7 +9,7 @@ from libs.domain.job import Cause, Job
 from libs.planning.jobs import standing_of
 from libs.planning.policy import Policy
 from libs.planning.queue import Queue
-from libs.planning.shape import Shape, shape_of
+from libs.planning.shape import Shape, shape_of_job
 from services.scheduler.thinking.beliefs import Beliefs
 
 
@@ -64,7 +64,7 @@ class Waitlist:
         """Put the job into the queue, at its present place in the order."""
         self._move(job.id, None)
         lasts = job.spec.time_limit_seconds if self._backfills else None
-        group = JobGroup(shape_of(job.spec), class_of(job.spec, self._beliefs.learnt), lasts)
+        group = JobGroup(shape_of_job(job), class_of(job.spec, self._beliefs.learnt), lasts)
         self.queue.add(standing_of(job, now, self.queue.order), group)
 
     def end_backoffs(self, jobs: Mapping[str, Job], now: float) -> None:

@@ -1,0 +1,75 @@
+"""The shell of the partition planner: reads the queue and the curves, plans off the event loop, and stores the asks."""
+
+import asyncio
+import logging
+from collections.abc import Container, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from libs.bus import Bus
+from libs.domain.classes import workload_of
+from libs.domain.cluster import Node
+from libs.domain.job import Job
+from libs.domain.sizes import is_elastic
+from libs.domain.spec import TuningMode
+from libs.messages.asks import AskStored
+from libs.messages.signals import Finding
+from libs.store import ReviewStore
+from services.reallocator.thinking.partitioning import JOBS_MAX, SizePlanner
+
+logger = logging.getLogger(__name__)
+
+
+class Sizes:
+    def __init__(
+        self,
+        partitioning: SizePlanner,
+        *,
+        pool: str,
+        mode: TuningMode,
+        bus: Bus,
+        store: ReviewStore,
+        registry: CollectorRegistry,
+    ) -> None:
+        self._partitioning, self._pool, self._mode = partitioning, pool, mode
+        self._bus, self._store = bus, store
+        self._queued: dict[str, Job] = {}
+        self.findings: tuple[Finding, ...] = ()  # of the last plan
+        self._asked = Counter("weft_reallocator_sizes_asked", "Sizes asked for by the planner.", registry=registry)
+        self._seconds = Histogram("weft_reallocator_plan_seconds", "How long a plan took.", registry=registry)
+
+    async def review(
+        self, holding: Sequence[Job], nodes: Sequence[Node], now: float, *, under_trial: Container[str] = ()
+    ) -> None:
+        """Plan the sizes of all jobs if that is due, and ask for those that should change. Jobs `under_trial` keep
+        theirs."""
+        self._partitioning.watch(holding)
+        if not self._partitioning.may_plan(now):
+            return
+        self._queued = {job.id: job for job in await self._store.queued_jobs(pool=self._pool, known=self._queued)}
+        queued = list(self._queued.values())[:JOBS_MAX]
+        if not self._partitioning.due(holding, queued, now):
+            return
+        elastic = [job for job in (*holding, *queued) if is_elastic(job.spec)]
+        subjects = {f"job:{job.id}" for job in elastic} | {f"workload:{workload_of(job.spec)}" for job in elastic}
+        curves = {each.subject: each for each in await self._store.curves(pool=self._pool, subjects=sorted(subjects))}
+        try:
+            with self._seconds.time():
+                planned = await asyncio.to_thread(
+                    self._partitioning.plan,
+                    holding=holding,
+                    queued=queued,
+                    nodes=nodes,
+                    curves=curves,
+                    now=now,
+                    under_trial=under_trial,
+                )
+        except ValueError as error:  # one job that the planner refuses must not end the review of all others
+            logger.warning("no plan of sizes: %s", error)
+            return
+        self.findings = planned.findings
+        if self._mode is TuningMode.ON and planned.sizes:
+            asked = await self._store.ask_sizes(planned.sizes, pool=self._pool, at=now)
+            self._asked.inc(len(asked))
+            if asked:
+                await self._bus.publish(AskStored(pool=self._pool))

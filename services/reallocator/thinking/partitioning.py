@@ -1,0 +1,270 @@
+"""The sizes of a pool's elastic jobs, planned anew when jobs come, begin or end: `libs.planning.partition` decides.
+
+A job counts as elastic in one role, that with the widest range; its other roles stay as they are. A size is an ask like
+a user's: the scheduler does it when there is room.
+"""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from math import inf
+
+from msgspec import Struct
+
+from libs.domain.checkpoints import lost_seconds
+from libs.domain.classes import is_benchmark, workload_of
+from libs.domain.cluster import Node
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
+from libs.domain.quantity import duration_text
+from libs.domain.sizes import how_resized
+from libs.domain.spec import ResizeHow, Role, TuningMode
+from libs.messages.asks import Scale
+from libs.messages.signals import Curve, Finding
+from libs.planning.partition import Change, ElasticJob, Partition, Partitioner, Rules, Server
+from libs.planning.shares import NOTHING, Amounts
+from libs.variability.curves import EXPONENT_USUAL, speed_at
+
+JOBS_MAX = 1000  # in one plan: those that hold something, then those that have waited longest
+RESTARTS_IN_COOL_DOWN = 10.0
+RESTART_SECONDS = 30.0  # of a workload that never restarted, besides its grace and its lost work
+RESTARTS_KEPT = 1000
+EXPONENT_LEAST = 0.5  # the speed that more replicas surely bring, where nothing was measured
+
+
+class Plans(Struct, frozen=True, kw_only=True):
+    """How the partition planner works. `seconds_min`: between two plans; `seconds_max`: until it plans anew though no
+    job came or went. `cool_down_seconds`: how long a job that took another size is left alone; and ten times what its
+    restart costs."""
+
+    mode: TuningMode = TuningMode.OFF
+    rules: Rules = Rules()
+    seconds_min: float = 60.0
+    seconds_max: float = 300.0
+    cool_down_seconds: float = 120.0
+
+
+class PlannedSizes(Struct, frozen=True, kw_only=True):
+    """The sizes to ask for, by job, and each of them as a finding."""
+
+    sizes: Mapping[str, Scale] = {}
+    findings: tuple[Finding, ...] = ()
+
+
+class SizePlanner:
+    def __init__(self, plans: Plans, planner: Partitioner) -> None:
+        self._plans = plans
+        self._planner = planner
+        self._planned_at = -inf
+        self._known: frozenset[tuple[str, bool]] = frozenset()  # the jobs of the last plan, and whether each held GPUs
+        self._restarting: dict[str, float] = {}  # by job that restarts with another size: when it stopped
+        self._restart_s: dict[str, float] = {}  # by workload: what its last restart cost
+
+    @property
+    def restart_seconds(self) -> Mapping[str, float]:
+        """By workload, how long its last restart took from the stop to the first moment after."""
+        return self._restart_s
+
+    def restart_cost(self, job: Job) -> float:
+        """Seconds that another size costs the job: its restart, and the work since its last checkpoint; 0 if it
+        resizes live."""
+        if how_resized(job.spec) is not ResizeHow.RESTART:
+            return 0.0
+        known = self._restart_s.get(workload_of(job.spec))
+        cost = RESTART_SECONDS + job.spec.grace_seconds if known is None else known
+        return cost + (lost_seconds(job.spec) or 0.0)
+
+    def watch(self, holding: Iterable[Job]) -> None:
+        """Measure how long jobs take to restart with another size."""
+        for job in holding:
+            if job.next_placement is not None:
+                self._restarting.setdefault(job.id, job.since)
+            elif job.id in self._restarting and job.state is JobState.RUNNING and job.started_at is not None:
+                took = job.started_at - self._restarting.pop(job.id)
+                self._restart_s.pop(workload := workload_of(job.spec), None)
+                self._restart_s[workload] = max(0.0, took)
+        while len(self._restart_s) > RESTARTS_KEPT:
+            del self._restart_s[next(iter(self._restart_s))]
+        if len(self._restarting) > RESTARTS_KEPT:
+            self._restarting.clear()
+
+    def may_plan(self, now: float) -> bool:
+        """Was the last plan long enough ago?"""
+        return self._plans.mode is not TuningMode.OFF and now >= self._planned_at + self._plans.seconds_min
+
+    def due(self, holding: Sequence[Job], queued: Sequence[Job], now: float) -> bool:
+        """Is it time for a plan: did a job come or go, or was the last plan very long ago?"""
+        if not self.may_plan(now):
+            return False
+        return now >= self._planned_at + self._plans.seconds_max or _fingerprint(holding, queued) != self._known
+
+    def plan(
+        self,
+        *,
+        holding: Sequence[Job],
+        queued: Sequence[Job],
+        nodes: Sequence[Node],
+        curves: Mapping[str, Curve],
+        now: float,
+        under_trial: Container[str] = (),
+    ) -> PlannedSizes:
+        """The sizes of all jobs, for the present jobs and nodes. `curves`: by subject, of jobs and of workloads;
+        `under_trial`: jobs that the tuner tries a change of, which keep their size."""
+        self._planned_at, self._known = now, _fingerprint(holding, queued)
+        open_jobs = [*holding, *sorted(queued, key=lambda job: job.seq)]
+        jobs: dict[str, Job] = {}
+        elastic: list[ElasticJob] = []
+        takes_jobs = {node.id for node in nodes if node.ready and not node.drained}
+        for job in open_jobs:
+            there = all(allocation.node_id in takes_jobs for allocation in job.held)
+            if not there or _is_rigid_and_runs(job) or is_benchmark(job.spec) or len(elastic) >= JOBS_MAX:
+                continue
+            jobs[job.id] = job
+            elastic.append(self._elastic(job, curves, now, under_trial))
+        servers = _servers(nodes, [job for job in holding if job.id not in jobs])
+        partition = self._planner(elastic, servers, self._plans.rules)
+        return _planned(partition, jobs)
+
+    def _elastic(self, job: Job, curves: Mapping[str, Curve], now: float, under_trial: Container[str]) -> ElasticJob:
+        name, role = elastic_role(job)
+        ranks = [allocation for allocation in job.held if allocation.role == name and not allocation.leaving]
+        beside = [allocation for allocation in job.held if allocation.role != name]
+        restart_s = self.restart_cost(job)
+        if not job.state.holding:
+            others = {other: each for other, each in job.spec.roles.items() if other != name}
+            amounts = _sum(_times(_asked(each), job.wanted[other]) for other, each in others.items())
+        else:
+            amounts = _sum(map(_held, beside))
+        return ElasticJob(
+            job_id=job.id,
+            each=_asked(role),
+            least=role.replicas.least,
+            most=role.replicas.most,
+            speeds=speeds_of(job, name, curves),
+            now=len(ranks),
+            on=_by_node(ranks),
+            beside=amounts,
+            restart_s=restart_s,
+            fixed=job.state.holding and (job.id in under_trial or not self._may_change(job, restart_s, now)),
+            waited_s=0.0 if job.state.holding else max(0.0, now - job.since),
+        )
+
+    def _may_change(self, job: Job, restart_s: float, now: float) -> bool:
+        since = job.held_since if job.sized_at is None else job.sized_at
+        settled = job.state is JobState.RUNNING and not any(allocation.leaving for allocation in job.held)
+        cool = now - since >= max(self._plans.cool_down_seconds, RESTARTS_IN_COOL_DOWN * restart_s)
+        return settled and cool and how_resized(job.spec) is not ResizeHow.NEVER
+
+
+def elastic_role(job: Job) -> tuple[str, Role]:
+    """The role of which the planner chooses the number: that with the widest range, and the most GPUs."""
+    return max(
+        job.spec.roles.items(),
+        key=lambda each: (each[1].replicas.most - each[1].replicas.least, each[1].gpus, each[1].cpus),
+    )
+
+
+def speeds_of(job: Job, role: str, curves: Mapping[str, Curve]) -> tuple[float, ...]:
+    """The expected speed with `min` … `max` replicas of the role, in any unit, at the lower confidence bound.
+
+    Beyond the measured sizes only so much of the expected growth counts as is sure; where nothing was measured, the
+    speed grows with the root of the replicas.
+    """
+    spec = job.spec.roles[role]
+    own, others = curves.get(f"job:{job.id}"), curves.get(f"workload:{workload_of(job.spec)}")
+    now = max(1, job.granted[role] if job.state.holding else spec.replicas.want)
+    at_now, _ = speed_at(own, now, now * spec.cpus, prior=others)
+    found: list[float] = []
+    for count in range(spec.replicas.least, spec.replicas.most + 1):
+        speed, sure = speed_at(own, count, count * spec.cpus, prior=others)
+        if at_now <= 0 or speed <= 0:
+            ratio, sure = (count / now) ** EXPONENT_USUAL, 0.0
+        else:
+            ratio = speed / at_now
+        if ratio > 1.0:
+            ratio **= (EXPONENT_LEAST + (EXPONENT_USUAL - EXPONENT_LEAST) * sure) / EXPONENT_USUAL
+        found.append(max(ratio, 1e-6))
+    return tuple(found)
+
+
+def _planned(partition: Partition, jobs: Mapping[str, Job]) -> PlannedSizes:
+    sizes: dict[str, Scale] = {}
+    findings: list[Finding] = []
+    changes = {change.job_id: change for change in partition.changes}
+    for job_id, count in partition.sizes.items():
+        job = jobs[job_id]
+        name, _ = elastic_role(job)
+        if count == 0 or count == job.wanted[name]:
+            continue
+        cause = _why(job, name, count, changes.get(job_id))
+        sizes[job_id] = Scale(size={name: count}, epoch=job.epoch, cause=cause)
+        findings.append(
+            Finding(code="partition", job_id=job_id, sentence=f"{job.name}: {cause.sentence}", numbers=cause.numbers)
+        )
+    return PlannedSizes(sizes=sizes, findings=tuple(findings))
+
+
+def _why(job: Job, role: str, count: int, change: Change | None) -> Cause:
+    sentence = f"{role} {job.wanted[role]} → {count}, by the partition planner"
+    numbers = {"was": float(job.wanted[role]), "becomes": float(count)}
+    if change is not None:
+        numbers |= {"gain": round(change.gain, 4), "cost_seconds": change.cost_s}
+        sentence += f": {change.gain:+.0%} of its speed at its fair share"
+        if change.cost_s:
+            sentence += f", for {duration_text(change.cost_s)} without progress"
+        if change.gain < 0:
+            sentence += "; others gain more by what it gives back"
+    return Cause(code=CauseCode.PARTITIONED, sentence=sentence, numbers=numbers)
+
+
+def _fingerprint(holding: Iterable[Job], queued: Iterable[Job]) -> frozenset[tuple[str, bool]]:
+    return frozenset([(job.id, True) for job in holding] + [(job.id, False) for job in queued])
+
+
+def _is_rigid_and_runs(job: Job) -> bool:
+    replicas = elastic_role(job)[1].replicas
+    return job.state.holding and replicas.least == replicas.most
+
+
+def _servers(nodes: Iterable[Node], others: Iterable[Job]) -> list[Server]:
+    """The nodes that take jobs, without what `others` hold there."""
+    taken: dict[str, list[Amounts]] = {}
+    for job in others:
+        for allocation in job.held:
+            taken.setdefault(allocation.node_id, []).append(_held(allocation))
+    return [
+        Server(id=node.id, amounts=_less(_all_of(node), _sum(taken.get(node.id, ()))))
+        for node in nodes
+        if node.ready and not node.drained
+    ]
+
+
+def _all_of(node: Node) -> Amounts:
+    return (float(len(node.capacity.gpus)), node.capacity.cpus, float(node.capacity.memory))
+
+
+def _asked(role: Role) -> Amounts:
+    return (float(role.gpus), role.cpus, float(role.memory_bytes))
+
+
+def _held(allocation: Allocation) -> Amounts:
+    return (float(len(allocation.gpus)), allocation.cpus, float(allocation.memory))
+
+
+def _times(amounts: Amounts, count: int) -> Amounts:
+    return (amounts[0] * count, amounts[1] * count, amounts[2] * count)
+
+
+def _sum(many: Iterable[Amounts]) -> Amounts:
+    total = NOTHING
+    for amounts in many:
+        total = (total[0] + amounts[0], total[1] + amounts[1], total[2] + amounts[2])
+    return total
+
+
+def _less(amounts: Amounts, taken: Amounts) -> Amounts:
+    return (max(0.0, amounts[0] - taken[0]), max(0.0, amounts[1] - taken[1]), max(0.0, amounts[2] - taken[2]))
+
+
+def _by_node(ranks: Iterable[Allocation]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for allocation in ranks:
+        counts[allocation.node_id] = counts.get(allocation.node_id, 0) + 1
+    return counts

@@ -1,0 +1,33 @@
+"""The running jobs that have another size than they should have, and can take it."""
+
+from libs.domain.job import Job, JobState
+from libs.domain.sizes import how_resized, is_elastic
+from libs.domain.spec import ResizeHow
+
+
+class Misfits:
+    """`shrinking`: jobs of which replicas should leave, and none join before; `growing`: all others that should have
+    another size. `news` counts the jobs that came into either."""
+
+    def __init__(self) -> None:
+        self.shrinking: set[str] = set()
+        self.growing: set[str] = set()
+        self.news = 0
+
+    def note(self, job: Job) -> None:
+        """The job is as given now. One that restarts to take another size does so only if that was asked for."""
+        self.shrinking.discard(job.id)
+        self.growing.discard(job.id)
+        if job.state is not JobState.RUNNING or not (job.size or is_elastic(job.spec)):
+            return
+        how = how_resized(job.spec)
+        if how is ResizeHow.NEVER or (how is ResizeHow.RESTART and not job.size):
+            return
+        granted, wanted = job.granted, job.wanted
+        more = any(wanted[role] > count for role, count in granted.items())
+        fewer = any(wanted[role] < count for role, count in granted.items())
+        if fewer and (how is ResizeHow.LIVE or not more):
+            self.shrinking.add(job.id)
+        elif more:
+            self.growing.add(job.id)
+        self.news += more or fewer

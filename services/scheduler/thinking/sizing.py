@@ -1,0 +1,200 @@
+"""Jobs that should have another size than they have: ranks join and leave, or the job restarts with the other size.
+
+`libs.planning.resizing` decides where more ranks go and which of them leave. docs/elastic.md describes how it works.
+"""
+
+from collections.abc import Sequence
+from heapq import nsmallest
+from math import inf
+
+from msgspec import structs
+
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Placement, Step
+from libs.domain.sizes import how_resized, wrong_size
+from libs.domain.spec import ResizeHow
+from libs.messages.asks import Ask
+from libs.planning.jobs import asked_by
+from libs.planning.resizing import grow, shrink
+from libs.planning.shape import shape_of
+from services.scheduler.thinking import lives
+from services.scheduler.thinking.orders import fresh_ranks
+from services.scheduler.thinking.picture import Picture
+
+LOOK_SECONDS = 0.5  # between two looks at the jobs that should grow
+LOOKED_AT_MAX = 32  # of them at once
+
+
+def scale(picture: Picture, ask: Ask, now: float) -> list[Step]:
+    """The step that gives a job another size to reach; none if the ask is outdated, unlawful or changes nothing."""
+    job, asked = picture.jobs.get(ask.subject_id), ask.scale
+    if job is None or asked is None or wrong_size(job.spec, asked.size) is not None:
+        return []
+    if asked.epoch is not None and asked.epoch != job.epoch:
+        return []
+    size = {**job.wanted, **asked.size}
+    if size == job.wanted or (job.state.holding and how_resized(job.spec) is ResizeHow.NEVER):
+        return []
+    sentence = f"{_changes(job.wanted, size)}, asked by {ask.tenant}"
+    cause = asked.cause or Cause(code=CauseCode.SCALE_ASKED, sentence=sentence, by=ask.tenant)
+    return picture.go(job, JobEvent.SCALED, cause, now, ask=ask.id, size=size)
+
+
+class Sizing:
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+        # By job that could not grow: the growth count of the room, the closed nodes, its version.
+        self._tried: dict[str, tuple[int, tuple[str, ...], int]] = {}
+        self._looked_at = -inf
+        self._news = 0  # of the misfits, at the last look
+        self._last_seq = 0  # of the job that was looked at last
+
+    def decide(self, now: float, *, closed: Sequence[str], ahead: str) -> list[Step]:
+        """Steps of running jobs towards their size. `closed` nodes are kept for a waiting job; while `ahead`, a job
+        that waits for room, is not empty, none grows. Jobs that should grow are looked at every `LOOK_SECONDS`, and at
+        once if there is a new one: in turn, so many at a time, since their number has no bound."""
+        steps: list[Step] = []
+        misfits, jobs = self._picture.misfits, self._picture.jobs
+        for job in sorted((jobs[job_id] for job_id in misfits.shrinking), key=lambda job: job.seq):
+            if how_resized(job.spec) is ResizeHow.LIVE:
+                steps += self._leave(job, now)
+            else:
+                steps += self._restart(job, now, closed)
+        if ahead or not misfits.growing or (self._news == misfits.news and now < self._looked_at + LOOK_SECONDS):
+            return steps
+        self._news, self._looked_at = misfits.news, now
+        for job in self._next_to_grow(closed):
+            if how_resized(job.spec) is ResizeHow.LIVE:
+                steps += self._join(job, now, closed)
+            else:
+                steps += self._restart(job, now, closed)
+        return steps
+
+    def _next_to_grow(self, closed: Sequence[str]) -> list[Job]:
+        """In the order of submission, those behind the job that was looked at last first; without those for which there
+        was no room, as long as there is no more."""
+        misfits, jobs = self._picture.misfits, self._picture.jobs
+        self._tried = {job_id: tried for job_id, tried in self._tried.items() if job_id in misfits.growing}
+        grown = self._picture.pool.room.grown
+        waiting = (
+            job
+            for job in map(jobs.__getitem__, misfits.growing)
+            if self._tried.get(job.id) != (grown, tuple(closed), job.version)
+        )
+        found = nsmallest(LOOKED_AT_MAX, waiting, key=lambda job: (job.seq <= self._last_seq, job.seq))
+        if found:
+            self._last_seq = found[-1].seq
+        return found
+
+    def _leave(self, job: Job, now: float) -> list[Step]:
+        """Ranks beyond the size are told to leave, the newest first."""
+        assert job.placement is not None
+        gone: list[Allocation] = []
+        for role, count in job.wanted.items():
+            fewer = job.granted[role] - count
+            if fewer > 0:
+                least = job.spec.roles[role].replicas.least
+                gone += shrink(job.placement.staying, role, fewer, least=least)[1]
+        if not gone:
+            return []
+        after = {role: min(count, job.wanted[role]) for role, count in job.granted.items()}
+        cause = Cause(code=CauseCode.SHRANK, sentence=_changes(job.granted, after), numbers=_numbers(after))
+        placement = lives.leaving(job.placement, gone)
+        return self._picture.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=job.granted)
+
+    def _join(self, job: Job, now: float, closed: Sequence[str]) -> list[Step]:
+        """As many ranks join as fit and are wanted; none while others still leave."""
+        assert job.placement is not None
+        if any(allocation.leaving for allocation in job.placement.allocations):
+            return []
+        joining = self._found(job, job.placement.allocations, closed, whole=False)
+        if not joining:
+            return []
+        # A rank of a time that the store has forgotten may still have its number.
+        above = self._picture.pool.strays.highest_rank(job.id, job.epoch)
+        ranks = fresh_ranks(job, len(joining), above=above)
+        new = tuple(
+            structs.replace(allocation, rank=rank, extra=True) for allocation, rank in zip(joining, ranks, strict=True)
+        )
+        placement = structs.replace(
+            job.placement,
+            allocations=(*job.placement.allocations, *new),
+            ranks_used=ranks[-1] + 1,
+            changes=job.placement.changes + 1,
+        )
+        after = structs.replace(job, placement=placement).granted
+        cause = Cause(code=CauseCode.GREW, sentence=_changes(job.granted, after), numbers=_numbers(after))
+        return self._picture.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=job.granted)
+
+    def _restart(self, job: Job, now: float, closed: Sequence[str]) -> list[Step]:
+        """The job stops, and what it will have is held for it until it has stopped. It grows whole or not at all."""
+        assert job.placement is not None
+        stay = job.placement.allocations
+        for role, count in job.wanted.items():
+            fewer = job.granted[role] - count
+            if fewer > 0:
+                stay = shrink(stay, role, fewer, least=job.spec.roles[role].replicas.least, lonely_first=True)[0]
+        grows = any(count > job.granted[role] for role, count in job.wanted.items())
+        more = self._found(job, stay, closed, whole=True) if grows else ()
+        if grows and not more:
+            return []
+        code = CauseCode.GREW if grows else CauseCode.SHRANK
+        cause = Cause(
+            code=code,
+            sentence=f"{_changes(job.granted, job.wanted)}: it stops, and starts with that size",
+            numbers=_numbers(job.wanted),
+        )
+        following = self._following(job, (*stay, *more))
+        return lives.stop(self._picture, job, cause, now, next_placement=following)
+
+    def _following(self, job: Job, allocations: Sequence[Allocation]) -> Placement:
+        """The placement of the next epoch: ranks numbered anew, role by role."""
+        roles = list(job.spec.roles)
+        ordered = sorted(allocations, key=lambda allocation: (roles.index(allocation.role), allocation.rank))
+        ranks = tuple(structs.replace(allocation, rank=rank) for rank, allocation in enumerate(ordered))
+        return Placement(
+            allocations=ranks,
+            master_address=self._picture.pool.nodes[ranks[0].node_id].address,
+            why="where it was, with another size",
+        )
+
+    def _found(
+        self, job: Job, held: Sequence[Allocation], closed: Sequence[str], *, whole: bool
+    ) -> tuple[Allocation, ...]:
+        """Places for the replicas that are missing: for all of them with `whole`, else for as many as fit. Not looked
+        for again before the room has grown, or other nodes are closed."""
+        room = self._picture.pool.room
+        tried = (room.grown, tuple(closed), job.version)
+        if self._tried.get(job.id) == tried:
+            return ()
+        found: list[Allocation] = []
+        missing = 0
+        asked = asked_by(job, self._picture.beliefs.learnt)
+        with room.supposing(closed=closed):
+            for want in shape_of(job.spec):
+                has = sum(each.role == want.role and not each.leaving for each in held)
+                more = job.wanted[want.role] - has
+                if more > 0:
+                    missing += more
+                    places = grow(
+                        room,
+                        [*held, *found],
+                        want,
+                        more,
+                        first_rank=job.placement.fresh_rank + len(found) if job.placement else 0,
+                        least=more if whole else 1,
+                        asked=asked,
+                    )
+                    room.take_all(places or ())
+                    found += places or ()
+        if len(found) < missing:
+            self._tried[job.id] = tried
+        return () if whole and len(found) < missing else tuple(found)
+
+
+def _changes(before: dict[str, int], after: dict[str, int]) -> str:
+    """`worker 2 → 4, ps 1 → 2`."""
+    return ", ".join(f"{role} {before[role]} → {count}" for role, count in after.items() if count != before[role])
+
+
+def _numbers(size: dict[str, int]) -> dict[str, float]:
+    return {role: float(count) for role, count in size.items()}
