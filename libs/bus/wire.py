@@ -46,7 +46,7 @@ def matches(pattern: str, subject: str) -> bool:
 
 
 def check_event(event: StreamEvent) -> None:
-    """Refuse an event that would not reach the stream, or whose repeat would not be recognised."""
+    """Raise ValueError if JetStream would not store the event, or could not recognise a second copy by its id."""
     if not event.subject.startswith(EVENTS) or not all(map(TOKEN.fullmatch, event.subject.split("."))):
         raise ValueError(f"not a subject of an event: {event.subject!r}")
     if not event.id or not event.id.isprintable():

@@ -123,6 +123,11 @@ class Client:
         body = msgspec.json.encode({"priority": priority})
         return await self._wire.ask("POST", _job(job, "/priority"), Accepted, body=body, headers=_JSON)
 
+    async def scale(self, job: str, size: Mapping[str, int]) -> Accepted:
+        """Give the job another size: replicas by role; a role that is not named stays as it is."""
+        body = msgspec.json.encode({"size": dict(size)})
+        return await self._wire.ask("POST", _job(job, "/scale"), Accepted, body=body, headers=_JSON)
+
     async def explain(self, job: str) -> Explanation:
         return await self._wire.ask("GET", _job(job, "/explain"), Explanation)
 
@@ -280,7 +285,7 @@ class Client:
                 await retrying.pause(worth_another(error))
 
     async def _lost_epoch(self, job: str, epoch: int | None) -> int:
-        """The epoch whose log is on a lost node: the newest that was placed, unless the caller knows it."""
+        """Return `epoch`, the one being followed; if None, the newest epoch of the job that was placed on nodes."""
         if epoch is not None:
             return epoch
         now = await self.job(job)

@@ -1,4 +1,4 @@
-"""Replays a recording in a loop, as a source whose samples have the provider `replayed`."""
+"""A `Source` that plays recorded GPU samples in a loop; each sample names `replayed` as its provider."""
 
 import time
 from bisect import bisect_right

@@ -122,9 +122,10 @@ class XidListener:
             raise
 
     def _registered(self, events: Any) -> dict[int, list[tuple[str, int | None]]]:
-        """The GPUs whose events arrive, each with its MIG instance, by the key of the device that reports them.
+        """Register every GPU for XID events.
 
-        A lost GPU is left out until the next registration; the other GPUs are registered.
+        Returns a list of (GPU's uuid, its MIG instance or None) for each device, by the device's `key_of`. A lost GPU
+        is left out until the next registration.
         """
         sources: dict[int, list[tuple[str, int | None]]] = {}
         for gpu in self._gpus:

@@ -150,12 +150,12 @@ def silhouette_1d(values: Sequence[float], labels: Sequence[int]) -> float:
         members[label].append(value)
     if len(members) < 2:
         return 0.0
-    clusters = {label: Members(values_there) for label, values_there in members.items()}
+    clusters = {label: ClusterMembers(values_there) for label, values_there in members.items()}
     alike = Counter(zip(values, labels, strict=True))
     return sum(count * _silhouette(value, label, clusters) for (value, label), count in alike.items()) / len(values)
 
 
-def _silhouette(value: float, label: int, clusters: dict[int, "Members"]) -> float:
+def _silhouette(value: float, label: int, clusters: dict[int, "ClusterMembers"]) -> float:
     own = clusters[label]
     if own.count == 1:
         return 0.0
@@ -165,7 +165,7 @@ def _silhouette(value: float, label: int, clusters: dict[int, "Members"]) -> flo
     return (outside - inside) / farther if farther > 0 else 0.0
 
 
-class Members:
+class ClusterMembers:
     """The numbers of one cluster."""
 
     def __init__(self, values: list[float]) -> None:

@@ -1,8 +1,8 @@
-"""What a person may ask of jobs and nodes that are there: cancel, requeue, priority, drain, resume."""
+"""What a person may ask of jobs and nodes that are there: cancel, requeue, priority, scale, drain, resume."""
 
 import argparse
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from libs.client import Client, RefusedError
 from libs.messages.http import Accepted
@@ -10,6 +10,11 @@ from services.cli import connection, page
 from services.cli.complaint import Complaint
 
 _ID_PREFIX = "j-"
+_DIGITS_MAX = 9
+_SCALE = (
+    "change a job's size, within the min and max of its roles: one that waits starts with it, one that runs takes it"
+    " live or by a restart from its checkpoint, as it is specified; it grows as soon as there is room"
+)
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -22,6 +27,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("priority", type=int, metavar="N", help="-1000 to 1000; higher goes first")
     connection.options(parser)
     parser.set_defaults(func=priority)
+    parser = commands.add_parser("scale", help="change a job's size", description=_SCALE)
+    parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
+    parser.add_argument("size", nargs="+", metavar="ROLE=N", help="replicas of a role; N alone if the job has one role")
+    connection.options(parser)
+    parser.set_defaults(func=scale)
 
 
 Act = Callable[[argparse.Namespace], Awaitable[int]]
@@ -69,6 +79,46 @@ async def priority(args: argparse.Namespace) -> int:
         accepted = await client.prioritise(await the_job(client, args.job), args.priority)
     page.answered(args, accepted, f"{accepted.id} has priority {args.priority} (it is {accepted.state})")
     return 0
+
+
+async def scale(args: argparse.Namespace) -> int:
+    async with connection.connected(args) as client:
+        job = await the_job(client, args.job)
+        size = _size(args.size) if "=" in args.size[0] else await _size_of_one_role(client, job, args.size)
+        accepted = await client.scale(job, size)
+    wanted = ", ".join(f"{role} {count}" for role, count in size.items())
+    page.answered(args, accepted, f"{accepted.id} should have {wanted} (it is {accepted.state})")
+    return 0
+
+
+def _size(words: Sequence[str]) -> dict[str, int]:
+    """`worker=4 ps=2` as replicas by role."""
+    size: dict[str, int] = {}
+    for word in words:
+        role, given, count = word.partition("=")
+        if not (role and given):
+            raise Complaint(f"expected ROLE=N, such as worker=4, not {word[:100]!r}", status=2)
+        if role in size:
+            raise Complaint(f"role {role[:100]} is given twice", status=2)
+        size[role] = _count(count)
+    return size
+
+
+async def _size_of_one_role(client: Client, job: str, words: Sequence[str]) -> dict[str, int]:
+    """`4` as replicas of the job's one role."""
+    if len(words) > 1:
+        raise Complaint(f"expected ROLE=N, such as worker=4, not {words[0][:100]!r}", status=2)
+    count = _count(words[0])
+    roles = list((await client.job(job)).size)
+    if len(roles) != 1:
+        raise Complaint(f"it has several roles: say which, such as {' '.join(f'{role}={count}' for role in roles)}")
+    return {roles[0]: count}
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX):
+        raise Complaint(f"expected a number of replicas, not {text[:100]!r}", status=2)
+    return int(text)
 
 
 async def the_job(client: Client, wanted: str) -> str:

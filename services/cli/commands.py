@@ -32,6 +32,7 @@ _ACT = _commands(
     cancel="end jobs",
     requeue="send jobs back to the queue, to start again",
     priority="change a job's priority",
+    scale="change a job's size: JOB worker=4",
     drain="give a node no new jobs",
     resume="let a drained node take jobs again",
 )

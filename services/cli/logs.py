@@ -71,19 +71,18 @@ async def _ranks(client: Client, job: JobView, args: argparse.Namespace) -> Sequ
 
 
 async def _every_rank(client: Client, job: JobView, args: argparse.Namespace) -> Sequence[int]:
-    """All ranks of the epoch; with a role, counted within it."""
+    """All ranks that the epoch ever had; with a role, counted within it."""
     epoch, placement = job.epoch, job.placement
-    if args.epoch not in (None, epoch) or placement is None:
-        placed = {event.data.epoch: event.data.placement for event in await client.story(job.id)}
-        known = {number: where for number, where in placed.items() if where is not None}
-        epoch = max(known, default=0) if args.epoch is None else args.epoch
-        placement = known.get(epoch)
-    if placement is None:
+    ranks = {each.rank: each.role for each in placement.allocations} if placement is not None else {}
+    if args.epoch not in (None, epoch) or placement is None or placement.changes:
+        epochs: dict[int, dict[int, str]] = {}
+        for event in await client.story(job.id):
+            if (where := event.data.placement) is not None:
+                epochs.setdefault(event.data.epoch, {}).update({each.rank: each.role for each in where.allocations})
+        ranks = epochs.get(max(epochs, default=0) if args.epoch is None else args.epoch, {})
+    if not ranks:
         return range(job.replicas)  # none is placed yet
-    roles = [each.role for each in sorted(placement.allocations, key=lambda each: each.rank)]
-    if args.role is None:
-        return sorted(each.rank for each in placement.allocations)
-    return range(roles.count(args.role) or 1)
+    return sorted(ranks) if args.role is None else range(list(ranks.values()).count(args.role) or 1)
 
 
 async def _one(reading: Coroutine[None, None, bool], rank: int, args: argparse.Namespace) -> bool:

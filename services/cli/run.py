@@ -8,7 +8,7 @@ import argparse
 import os
 
 from libs.client import RefusedError
-from libs.domain.spec import Kind
+from libs.domain.spec import Kind, ResizeHow
 from services.cli import connection, page
 from services.cli.complaint import Complaint
 from services.cli.following import follow
@@ -56,6 +56,8 @@ def _needs(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--gpus", type=int, metavar="N", help="whole GPUs (default: 0)")
     group.add_argument("--gpu-model", metavar="M", help="only of this model")
     group.add_argument("--replicas", type=int, metavar="N", help="how many; they start together (default: 1)")
+    group.add_argument("--replicas-min", type=int, metavar="N", help="start with fewer if there is no more room")
+    group.add_argument("--replicas-max", type=int, metavar="N", help="it may grow to so many: see --resize")
     group.add_argument("--cpus", type=float, metavar="N", help="CPU cores (default: 1)")
     group.add_argument("--memory", metavar="SIZE", help="such as 16GiB (default: 1GiB)")
     group.add_argument("--shm", metavar="SIZE", help="of /dev/shm (default: 64MiB)")
@@ -68,6 +70,8 @@ def _how(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--grace", metavar="TIME", help="between SIGTERM and SIGKILL (default: 30s)")
     group.add_argument("--time-limit", metavar="TIME", help="stop it after this long, such as 1h30m")
     group.add_argument("--retries", type=int, metavar="N", help="how often to try again when it fails (default: 0)")
+    group.add_argument("--resize", choices=[how.value for how in ResizeHow], help="how it takes another size")
+    group.add_argument("--checkpoints", metavar="TIME", help="it writes one so often, such as 10m; stop: when stopped")
     group.add_argument("--pool", metavar="P", help="default: default")
 
 

@@ -58,6 +58,12 @@ def told_settings(args: argparse.Namespace) -> dict[str, str]:
         "drift": None if args.drift is None else f"every {args.drift:g} h",
         "scores": args.scores,
         "noise": args.noise,
+        "elastic": None if args.elastic is None else f"1 to {args.elastic:g} x",
+        "exponent": args.exponent,
+        "resize": args.resize,
+        "resize_s": args.resize_cost,
+        "theta1": args.theta1,
+        "theta2": args.theta2,
         "durations": "known" if args.durations_known else None,
         "seed": None if args.seed == SEED else args.seed,
     }

@@ -27,6 +27,10 @@ _OPTIONS = {  # the field of the specification → the option that the user wrot
     "labels": "--label",
     "pool": "--pool",
     "gpu_model": "--gpu-model",
+    "checkpoints": "--checkpoints",
+    "resize": "--resize",
+    "roles.worker.replicas.min": "--replicas-min",
+    "roles.worker.replicas.max": "--replicas-max",
     "roles.worker.replicas": "--replicas",
     "roles.worker.gpus": "--gpus",
     "roles.worker.cpus": "--cpus",
@@ -78,6 +82,8 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str]) -
         "retries": None if args.retries is None else {"max": args.retries},
         "volumes": [_volume(text, cwd) for text in args.volume],
         "labels": dict(_label(text) for text in args.label),
+        "checkpoints": _checkpoints(args.checkpoints),
+        "resize": None if args.resize is None else {"how": args.resize},
         "pool": args.pool,
         "gpu_model": args.gpu_model,
     }
@@ -85,8 +91,14 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str]) -
 
 
 def _worker(args: argparse.Namespace) -> dict[str, Any]:
-    replicas = None if args.replicas is None else {"want": args.replicas}
+    replicas = _said({"want": args.replicas, "min": args.replicas_min, "max": args.replicas_max}) or None
     return _said({"replicas": replicas, "gpus": args.gpus, "cpus": args.cpus, "memory": args.memory, "shm": args.shm})
+
+
+def _checkpoints(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    return {"on_stop": True} if text == "stop" else {"every": text}
 
 
 def _said(asked: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from libs.domain.spec import TuningMode
 from libs.gpus import inventory_in_time
 from services.cli.complaint import Complaint
 from services.cli.connection import weft_home
@@ -30,6 +31,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--emulated-gpus", type=int, metavar="N", help=f"per node, implies --gpus emulated (default: {EMULATED_GPUS})"
     )
     parser.add_argument("--cpus", type=float, metavar="N", help="per node (default: two per emulated GPU)")
+    parser.add_argument(
+        "--partition",
+        choices=[mode.value for mode in TuningMode],
+        default=TuningMode.OFF.value,
+        help="plan the sizes of elastic jobs together: off (default), advise or on",
+    )
     parser.set_defaults(func=up)
 
 
@@ -56,6 +63,7 @@ async def options(args: argparse.Namespace) -> Options:
         cpus=args.cpus,
         port=args.port,
         benchmarks=True,
+        partition=TuningMode(args.partition),
         nats_url=os.environ.get("WEFT_NATS_URL"),
         pg_dsn=os.environ.get("WEFT_PG_DSN"),
     )

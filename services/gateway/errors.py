@@ -9,6 +9,7 @@ from libs.domain.spec import TOKEN_PATTERN
 from libs.messages.http import ErrorDetail, ErrorView, FieldError
 
 RETRY_AFTER_SECONDS = 1
+TOKEN_WORDS = "expected lower-case letters, digits and '-', at most 63, no dots"
 
 
 class RejectedError(Exception):
@@ -74,5 +75,5 @@ def from_decoder(error: msgspec.DecodeError) -> tuple[str, str]:
         if marker in reason:
             return f"{field}.{reason.split(marker)[1].rstrip('`')}".removeprefix("."), words
     if repr(TOKEN_PATTERN) in reason:
-        return field, "expected lower-case letters, digits and '-', at most 63, no dots"
+        return field, TOKEN_WORDS
     return field, reason.replace("`", "")

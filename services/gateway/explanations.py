@@ -1,6 +1,7 @@
 """Why a job waits, or is where it is, as its tenant may see it: of another tenant's job only the id."""
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 
@@ -40,6 +41,8 @@ async def explanation(store: GatewayStore, snapshots: Snapshots, job: Job, who: 
         holders=tuple(_seen_by(who, holder) for holder in full.holders),
         closed=await _with_drains(store, full.closed, who),
         stopped_for=await _stopped_for(store, job),
+        sized_for=await _last_cause(store, job, [JobEvent.SCALED]) if full.size else None,
+        resized_for=await _last_cause(store, job, [JobEvent.RESIZED, JobEvent.RESTARTED]) if full.size else None,
     )
 
 
@@ -59,12 +62,17 @@ def _drained_by(event: Event) -> str:
     return msgspec.json.decode(event.data, type=_NodeTold).sentence.partition("drained by ")[2]
 
 
+async def _last_cause(store: GatewayStore, job: Job, events: Sequence[JobEvent]) -> Cause | None:
+    """The cause of the job's newest event of these kinds."""
+    told = await store.last_told("jobs", [job.id], events=events)
+    return msgspec.json.decode(told[0].data, type=EventCause).cause if told else None
+
+
 async def _stopped_for(store: GatewayStore, job: Job) -> Cause | None:
     """Why a requeued job was stopped; the job that preempted it is named if it is the same tenant's."""
     if job.state is not JobState.QUEUED or not job.epoch:
         return None
-    told = await store.last_told("jobs", [job.id], events=[JobEvent.REQUEUED])
-    cause = msgspec.json.decode(told[0].data, type=EventCause).cause if told else None
+    cause = await _last_cause(store, job, [JobEvent.REQUEUED])
     if cause is None or not cause.by.startswith(JOB_ID_PREFIX):
         return cause
     by = await store.job(cause.by)

@@ -8,8 +8,8 @@ from msgspec import Meta, Struct
 
 from libs.domain.job import FINAL, Job, JobState
 from libs.domain.spec import TOKEN_PATTERN
-from libs.messages.asks import AskKind
-from libs.messages.http import Accepted, JobsView, PriorityWanted
+from libs.messages.asks import AskKind, Scale
+from libs.messages.http import Accepted, JobsView, PriorityWanted, SizeWanted
 from libs.store import TenantFullError
 from services.gateway.allowances import check, too_much
 from services.gateway.endings import TOLD, EventCause, endings
@@ -17,6 +17,8 @@ from services.gateway.errors import RejectedError
 from services.gateway.explanations import explanation
 from services.gateway.past import PastQuery, job_then, moment_of, told_by
 from services.gateway.route import Call, NoQuery, answer, body_of, json_of
+from services.gateway.thinking.sizing import check_size
+from services.gateway.tokens import OWN_TENANT
 from services.gateway.views import job_view
 
 LIMIT_MAX = 1000
@@ -121,10 +123,21 @@ async def prioritise(call: Call[NoQuery]) -> web.StreamResponse:
     return await _ask(call, AskKind.PRIORITISE, found, priority=wanted.priority)
 
 
-async def _ask(call: Call[NoQuery], kind: AskKind, job: Job, *, priority: int = 0) -> web.StreamResponse:
+async def scale(call: Call[NoQuery]) -> web.StreamResponse:
+    wanted = await json_of(call.request, SizeWanted)
+    found = await call.gateway.job(call.who, call.path("job"))
+    if call.who.tenant == OWN_TENANT:  # the store has one ask for a size from it at a time: the partition planner's
+        raise RejectedError(403, "job", f"the sizes that tenant {OWN_TENANT} asks for are the partition planner's")
+    check_size(found, wanted.size)
+    return await _ask(call, AskKind.SCALE, found, scale=Scale(size=wanted.size))
+
+
+async def _ask(
+    call: Call[NoQuery], kind: AskKind, job: Job, *, priority: int = 0, scale: Scale | None = None
+) -> web.StreamResponse:
     gateway = call.gateway
     await gateway.store.ask(
-        kind, subject_id=job.id, pool=job.pool, tenant=call.who.tenant, at=gateway.now(), priority=priority
+        kind, subject_id=job.id, pool=job.pool, tenant=call.who.tenant, at=gateway.now(), priority=priority, scale=scale
     )
     return _asked(call, kind, job)
 

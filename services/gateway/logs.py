@@ -64,8 +64,8 @@ async def logs(call: Call[LogQuery]) -> web.StreamResponse:
 
 
 async def _run(gateway: Gateway, job: Job, query: LogQuery) -> RankRun:
-    """The run in question; the newest epoch of a placed job needs no look at its story."""
-    needs_story = job.placement is None or query.epoch not in (None, job.epoch)
+    """The run in question; the newest epoch of a placed job whose ranks are all there needs no look at its story."""
+    needs_story = job.placement is None or query.epoch not in (None, job.epoch) or job.placement.changes > 0
     story = await gateway.store.story(job.id) if needs_story else []
     known = runs.placements(job, story)
     return runs.find_run(job, known, epoch=query.epoch, role=query.role, rank=query.rank)

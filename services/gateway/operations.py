@@ -14,6 +14,7 @@ from libs.messages.http import (
     JobView,
     NodesView,
     PriorityWanted,
+    SizeWanted,
     SpecificationsView,
     Submitted,
     TenantsView,
@@ -165,6 +166,20 @@ OPERATIONS: tuple[Route[Any], ...] = (
         body=PriorityWanted,
         answers=ACCEPTED,
         example="""-d '{"priority": 10}'""",
+    ),
+    Route(
+        method="POST",
+        path="/v1/jobs/{job}/scale",
+        group="jobs",
+        summary="Change a job's size",
+        description="Replicas by role, each between `min` and `max` of that role; a role that is not named stays as it"
+        " is. A job that waits starts with that size. One that runs takes it live, or by a restart from its checkpoint;"
+        " one that can do neither gets a 409. It grows as soon as there is room.",
+        handler=jobs.scale,
+        query=NoQuery,
+        body=SizeWanted,
+        answers=ACCEPTED,
+        example="""-d '{"size": {"worker": 4}}'""",
     ),
     Route(
         method="GET",

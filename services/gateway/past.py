@@ -123,6 +123,9 @@ def _step(event: Event) -> Step:
         placement=data.placement,
         exit_code=data.exit_code,
         progress=data.progress or None,
+        size=data.size,
+        worked=data.worked,
+        next_placement=data.next_placement,
     )
 
 

@@ -8,7 +8,7 @@ from libs.domain.job import Cause, CauseCode, Job, JobState
 from libs.planning.capacity import Room, room_of
 from libs.planning.pins import in_the_way, with_holders
 from libs.planning.refusals import why_not
-from libs.planning.shape import Shape, is_pinned, shape_of
+from libs.planning.shape import Shape, is_pinned, shape_of_job
 from services.gateway.snapshots import Nodes, Snapshots
 
 SHAPES_MAX = 16  # shapes that are tried in one picture of a pool; jobs of others show the stored reason
@@ -26,7 +26,7 @@ class _Picture:
         self._causes: dict[Shape, Cause | None] = {}
 
     def why_not(self, job: Job) -> Cause | None:
-        shape = shape_of(job.spec)
+        shape = shape_of_job(job)
         if shape not in self._causes:
             if len(self._causes) >= SHAPES_MAX:
                 return None

@@ -9,9 +9,10 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from libs.domain.spec import SPEC_BYTES_MAX
+from libs.domain.mistakes import mistakes_of
+from libs.domain.spec import SPEC_BYTES_MAX, TOKEN_PATTERN
 from libs.store import Access
-from services.gateway.errors import RejectedError, from_decoder
+from services.gateway.errors import TOKEN_WORDS, RejectedError, from_decoder
 from services.gateway.turns import Turn
 
 if TYPE_CHECKING:
@@ -124,11 +125,24 @@ def check_length(request: web.Request) -> None:
 
 
 async def json_of(request: web.Request, kind: type[B]) -> B:
+    body = await body_of(request)
     try:
-        return msgspec.json.decode(await body_of(request), type=kind)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         field, reason = from_decoder(error) if isinstance(error, msgspec.DecodeError) else ("", "not UTF-8")
+        if field.endswith(("[...]", "]`")) or "` in `" in field:
+            field, reason = _within_mapping(body, kind, field, reason)
         raise RejectedError(400, field, reason) from None
+
+
+def _within_mapping(body: bytes, kind: Any, field: str, reason: str) -> tuple[str, str]:
+    """The mistake in an item of a mapping, with the name of the item, which the decoder leaves out."""
+    try:
+        found = mistakes_of(msgspec.json.decode(body), kind, _WORDS)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # worse, further on than the decoder had read
+        found = []
+    outer = field.rpartition("$.")[2].removesuffix("[...]")
+    return (found[0].field, found[0].reason.replace("`", "")) if found else (outer, reason)
 
 
 async def _read(request: web.Request) -> bytes:
@@ -137,6 +151,9 @@ async def _read(request: web.Request) -> bytes:
             return await request.read()
     except TimeoutError:
         raise RejectedError(408, "", f"the body did not arrive within {BODY_SECONDS_MAX:g} s") from None
+
+
+_WORDS = {TOKEN_PATTERN: TOKEN_WORDS}
 
 
 def _too_large() -> RejectedError:

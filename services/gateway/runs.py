@@ -1,10 +1,12 @@
 """The run that a request means, the node on which it is or was, and the bytes of its log from that node."""
 
+from collections.abc import Iterable
+
 import msgspec
 from msgspec import Struct
 
 from libs.bus import Bus
-from libs.domain.job import Cause, CauseCode, Job, JobState, Placement
+from libs.domain.job import PLACES, Cause, CauseCode, Job, JobState, Placement
 from libs.messages.events import Event
 from libs.messages.nodes import LogRead, ReadLog
 from libs.store import GatewayStore
@@ -12,6 +14,7 @@ from services.gateway.errors import RejectedError
 
 CHUNK_BYTES = 256 << 10
 ANSWER_SECONDS_MAX = 5.0
+SPANS_MAX = 20
 
 
 class RankRun(Struct, frozen=True, kw_only=True):
@@ -35,18 +38,21 @@ class _Ended(Struct, frozen=True):
 
 
 class _Placed(Struct, frozen=True):
-    """The placement in a `placed` event."""
+    """The placement in an event of `PLACES`."""
 
     epoch: int
     placement: Placement
 
 
 def placements(job: Job, story: list[Event]) -> dict[int, Placement]:
-    """Where each epoch of a job was placed, oldest first."""
-    decoded = (msgspec.json.decode(event.data, type=_Placed) for event in story if event.event == "placed")
-    known = {placed.epoch: placed.placement for placed in decoded}
-    if job.placement is not None:
-        known[job.epoch] = job.placement
+    """Where each epoch of a job was placed, oldest first, with every rank that it ever had: also those that left."""
+    known: dict[int, Placement] = {}
+    decoded = (msgspec.json.decode(event.data, type=_Placed) for event in story if event.event in PLACES)
+    for placed in (*decoded, *((_Placed(job.epoch, job.placement),) if job.placement is not None else ())):
+        before = known[placed.epoch].allocations if placed.epoch in known else ()
+        ranks = {each.rank: each for each in (*before, *placed.placement.allocations)}
+        every = tuple(ranks[rank] for rank in sorted(ranks))
+        known[placed.epoch] = msgspec.structs.replace(placed.placement, allocations=every)
     return known
 
 
@@ -59,7 +65,8 @@ async def never_started(store: GatewayStore, job: Job, run: RankRun) -> Cause | 
 
 
 def find_run(job: Job, known: dict[int, Placement], *, epoch: int | None, role: str | None, rank: int) -> RankRun:
-    """The run by epoch (else the newest that was placed) and rank; with a `role`, `rank` counts within it.
+    """The run by epoch (else the newest that was placed) and rank; with a `role`, `rank` counts within it, and ranks
+    that left count too.
 
     Raises RejectedError.
     """
@@ -76,23 +83,35 @@ def find_run(job: Job, known: dict[int, Placement], *, epoch: int | None, role: 
     if not ranks:
         roles = ", ".join(dict.fromkeys(each.role for each in placement.allocations))
         raise RejectedError(404, "role", f"epoch {epoch} of {job.id} has no role {role}; there is {roles}")
-    in_order = sorted(ranks)
-    if rank >= len(in_order):
+    numbered = ranks if role is None else dict(enumerate(ranks[number] for number in sorted(ranks)))
+    found = numbered.get(rank)
+    if found is None:
         of_role = f" of role {role}" if role is not None else ""
-        raise RejectedError(404, "rank", f"epoch {epoch} of {job.id} has the ranks 0 to {len(ranks) - 1}{of_role}")
-    found = ranks[in_order[rank]]
+        raise RejectedError(404, "rank", f"epoch {epoch} of {job.id} has the ranks {_spans(numbered)}{of_role}")
     return RankRun(job_id=job.id, epoch=epoch, rank=found.rank, node_id=found.node_id)
+
+
+def _spans(numbers: Iterable[int]) -> str:
+    """`0 to 3, 5`."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    shown = [f"{first}" if first == last else f"{first} to {last}" for first, last in spans]
+    return ", ".join(shown[:SPANS_MAX]) + (" and more" if len(shown) > SPANS_MAX else "")
 
 
 def _rank_to_be(job: Job, role: str | None, rank: int) -> int:
     """The number of a rank in a job that is not placed: ranks are numbered role by role."""
     first = 0
-    for name, asked in job.spec.roles.items():
+    for name, count in job.wanted.items():
         if role is None or role == name:
-            if role is not None and rank >= asked.replicas.want:
-                raise RejectedError(404, "rank", f"role {role} of {job.id} wants {asked.replicas.want} replicas")
+            if role is not None and rank >= count:
+                raise RejectedError(404, "rank", f"role {role} of {job.id} wants {count} replicas")
             return first + rank
-        first += asked.replicas.want
+        first += count
     raise RejectedError(404, "role", f"{job.id} has no role {role}; there is {', '.join(job.spec.roles)}")
 
 

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Callable
 
 from libs.bus import RawRequest
-from libs.domain.spec import JobSpec, Kind, SpecError, decode_spec
+from libs.domain.checkpoints import lost_seconds
+from libs.domain.sizes import how_resized, why_never
+from libs.domain.spec import JobSpec, Kind, ResizeHow, SpecError, decode_spec
 from libs.messages import http
 from libs.messages.asks import SubmitAnswered
 from libs.store import Access, GatewayStore, KeyReusedError, StoreUnavailableError, TenantFullError
@@ -97,12 +99,17 @@ class Submissions:
 
 def notes_on(spec: JobSpec) -> tuple[str, ...]:
     """Sentences for the user about effects that may be unexpected."""
+    notes: list[str] = []
     if spec.preemptible and spec.kind in (Kind.NOTEBOOK, Kind.INFERENCE):
-        return (
+        notes.append(
             f"this {spec.kind} can be stopped to make room for more important jobs, and what it has in memory is lost"
-            " then; it starts again as soon as there is room. A higher priority makes that less likely",
+            " then; it starts again as soon as there is room. A higher priority makes that less likely"
         )
-    return ()
+    if any(role.replicas.most > role.replicas.want for role in spec.roles.values()) and (why := why_never(spec)):
+        notes.append(f"it may have more replicas than it wants, but takes no other size while it runs: {why}")
+    if how_resized(spec) is ResizeHow.RESTART and lost_seconds(spec) is None:
+        notes.append("it restarts to take another size, but writes no checkpoints: then it begins its work anew")
+    return tuple(notes)
 
 
 async def answer_submit(

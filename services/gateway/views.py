@@ -7,6 +7,7 @@ from msgspec import structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import FINAL, Allocation, Cause, Job
+from libs.domain.sizes import how_resized, is_elastic, sizes_of
 from libs.messages.http import (
     ClusterView,
     GpuHeldBy,
@@ -45,7 +46,7 @@ def job_view(
     """A job's view; `whole`: with its specification, its placement, its runs and its verdicts."""
     allocations = job.placement.allocations if job.placement is not None else ()
     spec, heard = job.spec, {} if job.state in FINAL else cluster.progress(job)
-    replicas = job.granted if allocations else {role: asked.replicas.want for role, asked in spec.roles.items()}
+    sized = whole or is_elastic(spec)
     return JobView(
         id=job.id,
         name=spec.name,
@@ -57,8 +58,8 @@ def job_view(
         version=job.version,
         priority=job.priority,
         preemptible=spec.preemptible,
-        gpus=sum(spec.roles[role].gpus * count for role, count in replicas.items()),
-        replicas=sum(replicas.values()),
+        gpus=job.gpus_held if allocations else sum(spec.roles[role].gpus * n for role, n in job.wanted.items()),
+        replicas=len(allocations) or sum(job.wanted.values()),
         seq=job.seq,
         submitted_at=job.submitted_at,
         since=job.since,
@@ -78,6 +79,8 @@ def job_view(
         curve=curve,
         ended_for=ended_for,
         held_seconds=job.attained_seconds,
+        size=sizes_of(job) if sized else {},
+        resize=how_resized(spec) if sized else None,
     )
 
 
@@ -96,6 +99,8 @@ def _run_view(job: Job, allocation: Allocation, heard: Mapping[int, RunProgresse
         asked=_asked(job, allocation),
         pace=told.pace if told else None,
         disbelieved=told.disbelieved if told else 0,
+        extra=allocation.extra,
+        leaving=allocation.leaving,
     )
 
 
@@ -119,9 +124,8 @@ def node_views(
     """The nodes' views. `slowest`: by node, its slowest GPU's score. `now`: for silent nodes; None: in the past."""
     held: dict[str, list[Held]] = {}
     for job in holding:
-        if job.placement is not None:
-            for allocation in job.placement.allocations:
-                held.setdefault(allocation.node_id, []).append((job, allocation))
+        for allocation in job.held:
+            held.setdefault(allocation.node_id, []).append((job, allocation))
     return tuple(
         structs.replace(
             _node_view(node, held.get(node.id, []), cluster, who, slowest.get(node.id)),

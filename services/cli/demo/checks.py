@@ -43,6 +43,8 @@ def judge(name: str, evidence: Evidence) -> CheckResult:
             return _retried(evidence)
         case "patient":
             return _explained(evidence)
+        case "elastic":
+            return _grew_and_gave_back(evidence)
         case "doomed":
             return CheckResult(True, "cancelled, as asked")
         case _:
@@ -84,6 +86,20 @@ def _explained(evidence: Evidence) -> CheckResult:
     if explained is None or not explained.sentence or explained.code not in WAITS_FOR_ROOM:
         return CheckResult(False, "nobody could say why it waited")
     return CheckResult(True, f"waited: {explained.sentence}")
+
+
+def _grew_and_gave_back(evidence: Evidence) -> CheckResult:
+    changes = of_kind(evidence.story, JobEvent.RESIZED)
+    grew = [event.data for event in changes if _for(event, CauseCode.GREW)]
+    gave = [event.data for event in changes if _for(event, CauseCode.PREEMPTED)]
+    if not grew or not gave:
+        return CheckResult(False, f"grew {len(grew)} times and gave ranks back {len(gave)} times")
+    if evidence.job.epoch:
+        return CheckResult(False, f"was started {evidence.job.epoch + 1} times: its size should change while it runs")
+    seen = [int(count) for count in re.findall(r"members: ([0-9]+)", evidence.logs[0])]
+    if not seen or max(seen) <= seen[0] or min(seen[seen.index(max(seen)) :]) == max(seen):
+        return CheckResult(False, f"its rank 0 saw {seen} members: they never grew and shrank")
+    return CheckResult(True, f"{seen[0]} to {max(seen)} ranks as GPUs came free; then {_sentence(gave[0].cause)}")
 
 
 def _preempted_another(evidence: Evidence) -> CheckResult:

@@ -1,16 +1,20 @@
 """The jobs of the demo. Pure.
 
 Two nodes of four GPUs: the first four jobs fill them (2 + 2×2 + 1 + 1), so that `patient` must wait, and only `trainer`
-may be preempted, so that it gives way to `urgent`.
+may be preempted, so that it gives way to `urgent`. `elastic` grows into all GPUs but two as the others end, so that
+`guest`, which needs a whole node, can have it only if `elastic` gives some back.
 """
 
 import sys
 from importlib.resources import files
 
-from libs.domain.spec import JobSpec, Kind, Replicas, Retries, Role
+from msgspec import structs
+
+from libs.domain.spec import JobSpec, Kind, Replicas, ResizeHow, ResizeRules, Retries, Role
 
 NODES = 2
 GPUS_PER_NODE = 4
+ELASTIC_RANKS = 6
 MEMORY = "256MiB"
 
 
@@ -42,6 +46,23 @@ def patient() -> JobSpec:
 
 def urgent() -> JobSpec:
     return spec("urgent", program("primes", "--below", "1000000"), gpus=2, kind=Kind.BATCH, priority=100)
+
+
+def elastic() -> JobSpec:
+    """Ranks join it and leave it while it runs, until it has grown and has given ranks back.
+
+    Its pieces of work take time but no processor, which the other jobs need.
+    """
+    made = spec("elastic", program("elastic", "--until-it-gave-back", "--idle"), gpus=1, preemptible=True)
+    replicas = Replicas(min=1, want=ELASTIC_RANKS, max=ELASTIC_RANKS)
+    roles = {"worker": structs.replace(made.roles["worker"], replicas=replicas)}
+    return structs.replace(made, roles=roles, resize=ResizeRules(how=ResizeHow.LIVE))
+
+
+def guest() -> JobSpec:
+    """Needs all GPUs of a node, and comes before `elastic`."""
+    command = program("primes", "--below", "400000")
+    return spec("guest", command, gpus=GPUS_PER_NODE, kind=Kind.BATCH, priority=50)
 
 
 def spec(

@@ -42,6 +42,11 @@ async def _play(client: Client, board: Board) -> None:
     await board.until("urgent", lambda job: job.state is JobState.RUNNING or job.state.final)
     await client.cancel("doomed")
     board.tell("doomed", "asked to cancel")
+    await board.until("patient", lambda job: job.state is JobState.RUNNING or job.state.final)
+    await _submit(client, parts.elastic())
+    await board.until("elastic", lambda job: job.replicas == parts.ELASTIC_RANKS and job.state is JobState.RUNNING)
+    board.tell("elastic", f"has grown to {parts.ELASTIC_RANKS} ranks")
+    await _submit(client, parts.guest())
     for name in list(board.jobs):
         await board.until_state(name, *FINAL)
 
@@ -66,7 +71,8 @@ async def _explain(client: Client, board: Board, name: str) -> None:
 
 
 async def _evidence(client: Client, board: Board, job: JobView) -> Evidence:
-    logs = [await client.read_log(job.id, rank=rank) for rank in range(job.replicas)] if job.started_at else []
+    ranks = range(1 if job.name == "elastic" else job.replicas)  # the others of an elastic job have any numbers
+    logs = [await client.read_log(job.id, rank=rank) for rank in ranks] if job.started_at else []
     return Evidence(
         job=job,
         story=await client.story(job.id),

@@ -6,10 +6,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from libs.domain.job import CauseCode, JobState
+from libs.domain.job import Cause, CauseCode, JobState
 from libs.planning.explain import Explanation, HolderSeen
 from services.cli.drawing.jobs import last_words_text
 from services.cli.drawing.look import Look, plain, state_text, table
+from services.cli.drawing.sizes import size_sentence
 from services.cli.failure import LastWords
 from services.cli.words import clean, count, number, span
 
@@ -27,6 +28,7 @@ def explanation(
     head = Text.assemble(plain(told.name, "bold"), "  ", plain(told.job_id, "dim"), "  ", state_text(told.state))
     parts: list[RenderableType] = [head, Text.assemble((told.code, "yellow"), ": ", plain(told.sentence))]
     parts += [Text(line, "yellow") for line in (_stopped(told), *_drains(told, look)) if line]
+    parts += [Text(line) for line in _size(told)]
     parts += [Text(line, "dim") for line in (_numbers(told), _queue(told, look), _policy(told)) if line]
     if words is not None:
         parts += [Text(), last_words_text(words)]
@@ -44,6 +46,23 @@ def _stopped(told: Explanation) -> str:
     return f"it ran before, and was sent back to the queue: {cause.code}{by}{': ' * bool(cause.sentence)}" + clean(
         cause.sentence
     )
+
+
+def _size(told: Explanation) -> list[str]:
+    """The size of a job that may have several, why it should have that size, and why it changed last."""
+    if not told.size:
+        return []
+    lines = [f"size: {size_sentence(told.size, told.resize, holding=told.state.holding)}"]
+    if told.keeps_size_for:
+        lines[0] += f": {clean(told.keeps_size_for)}"
+    lines.append(f"  it should have that: {_cause(told.sized_for) if told.sized_for else 'as it was submitted'}")
+    if told.resized_for is not None:
+        lines.append(f"  it changed last: {_cause(told.resized_for)}")
+    return lines
+
+
+def _cause(cause: Cause) -> str:
+    return clean(f"{cause.code}{': ' * bool(cause.sentence)}{cause.sentence}")
 
 
 def _drains(told: Explanation, look: Look) -> list[str]:

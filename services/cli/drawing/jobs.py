@@ -23,6 +23,7 @@ from services.cli.drawing.look import (
     state_text,
     table,
 )
+from services.cli.drawing.sizes import is_sized, size_sentence, size_short
 from services.cli.drawing.story import NO_NAMES, story_table
 from services.cli.drawing.tuned import curve_table, tuning_lines
 from services.cli.failure import LastWords
@@ -68,13 +69,14 @@ def jobs_table(
         "STATE": lambda job: state_text(job.state),
         "FOR": lambda job: how_long(job, look),
         "GPUS": lambda job: gpus_wanted(job, emulated.get(job.id, 0)),
+        "SIZE": lambda job: plain(size_short(job.size, holding=job.state.holding, narrow=look.narrow)),
         "PRIO": lambda job: number(job.priority),
         "WHAT NOW": lambda job: what_now(job, look, silent=silent),
     }
     for title in _left_out(jobs, look, tenants=tenants, screen=screen):
         del columns[title]
     cells = {title: [cell(job) for job in jobs] for title, cell in columns.items()}
-    shown = fitting(cells, look, drop=("PRIO", "TENANT", "ID", "FOR"), flexible="WHAT NOW")
+    shown = fitting(cells, look, drop=("PRIO", "TENANT", "SIZE", "ID", "FOR"), flexible="WHAT NOW")
     made = table(*shown, look=look, right=("PRIO",), flexible="WHAT NOW", one_line=screen or look.tiny)
     for row in zip(*(cells[title] for title in shown), strict=True):
         made.add_row(*row)
@@ -84,6 +86,8 @@ def jobs_table(
 def _left_out(jobs: Sequence[JobView], look: Look, *, tenants: bool, screen: bool) -> set[str]:
     """The columns that a narrow terminal leaves out, even if there is room."""
     left_out = set() if tenants else {"TENANT"}
+    if not any(is_sized(job.size) for job in jobs):
+        left_out.add("SIZE")
     if look.narrow and not any(job.priority for job in jobs):
         left_out.add("PRIO")
     if look.tiny or (look.narrow and screen):
@@ -249,6 +253,8 @@ def _fact_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
     ]
     if job.state is JobState.QUEUED:
         lines.append(("waits for", waiting_text(job, look)))
+    if is_sized(job.size):
+        lines.append(("size", plain(size_sentence(job.size, job.resize, holding=job.state.holding))))
     if job.stopping_for:
         lines.append(("stops for", _cause_text(job.stopping_for)))
     if job.started_at:
@@ -293,6 +299,10 @@ def _spec_lines(spec: JobSpec) -> list[tuple[str, Text]]:
     if spec.pin:
         gpus = "" if spec.pin.gpu is None else f", from GPU {spec.pin.gpu} on"
         lines.append(("only on", plain(f"{spec.pin.node}{gpus}")))
+    if spec.checkpoints:
+        every = [f"every {spec.checkpoints.every}"] if spec.checkpoints.every else []
+        stopped = ["when it is stopped"] if spec.checkpoints.on_stop else []
+        lines.append(("checkpoints", plain(", and ".join(every + stopped))))
     if tuning := _envelope(spec.tuning):
         lines.append(("tuning", plain(tuning)))
     limit = f"; may run for {spec.time_limit}" if spec.time_limit else ""
@@ -327,7 +337,7 @@ def _runs_table(runs: Sequence[RunView], look: Look, emulated: Emulated) -> Tabl
     for run in runs:
         made.add_row(
             number(run.rank),
-            plain(run.role),
+            plain(f"{run.role}, leaves" if run.leaving else run.role),
             plain(run.node_id),
             held_gpus(run, emulated),
             _used(run.cpus, run.use.cpus_used if run.use else None, number),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from libs.domain.quantity import size_text
+from libs.domain.spec import TuningMode
 from services.cli.words import cpus_text
 
 
@@ -14,7 +15,8 @@ class Options(Struct, frozen=True, kw_only=True):
     `port` is the gateway's; 0 is any that is free, None the usual one unless it is taken.
 
     A URL or DSN that is given is used, and that server is neither started nor stopped. `settings` go to every service.
-    `benchmarks`: whether GPUs that are idle are measured, by jobs.
+    `benchmarks`: whether GPUs that are idle are measured, by jobs; `partition`: whether the sizes of elastic jobs are
+    planned together.
     """
 
     nodes: int = 2
@@ -26,6 +28,7 @@ class Options(Struct, frozen=True, kw_only=True):
     nats_url: str | None = None
     pg_dsn: str | None = None
     benchmarks: bool = False
+    partition: TuningMode = TuningMode.OFF
     settings: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:

@@ -46,7 +46,7 @@ def services(options: Options, home: ClusterHome, credentials: Credentials, addr
         _control("gateway", options, home, credentials, addresses, _gateway(options, credentials, addresses)),
         _control("scheduler", options, home, credentials, addresses, {"SCHEDULER_POOL": options.pool}),
         _control("scorer", options, home, credentials, addresses, _scorer(options, credentials)),
-        _control("reallocator", options, home, credentials, addresses, {"REALLOCATOR_POOL": options.pool}),
+        _control("reallocator", options, home, credentials, addresses, _reallocator(options)),
     ]
     for node_id in options.node_ids:
         made.append(_node("executor", node_id, options, home, credentials, addresses))
@@ -93,6 +93,10 @@ def _scorer(options: Options, credentials: Credentials) -> dict[str, str]:
     if not options.benchmarks:
         return {"SCORER_BENCHMARKS": "off"}
     return {"SCORER_TOKEN_FILE": str(credentials.scorer_token_file)}
+
+
+def _reallocator(options: Options) -> dict[str, str]:
+    return {"REALLOCATOR_POOL": options.pool, "REALLOCATOR_PARTITION": options.partition.value}
 
 
 def _node(

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 FORMATS = ("auto", "sia-philly", "philly", "openb", "plain")
-GENERATORS = ("poisson", "synergy")
+GENERATORS = ("poisson", "synergy", "dorm")
+PLANNERS = ("none", "dorm", "weft")
+RESIZES = ("restart", "live")
 DURATIONS = ("log-uniform", "philly", "synergy")
 SCORES = ("oracle", "offline", "online")
 STDOUT = Path("-")
@@ -33,6 +35,12 @@ def _workload(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--jobs", type=at_least_one, metavar="N", help="to generate (default: 1000)")
     group.add_argument("--rate", type=above_nothing, metavar="JOBS_PER_HOUR", help="to generate")
     group.add_argument("--durations", choices=DURATIONS, help="to generate")
+    group.add_argument(
+        "--elastic", type=one_or_more, metavar="X", help="jobs may have 1 GPU to X times as many as they ask for"
+    )
+    group.add_argument("--exponent", type=nothing_or_more, metavar="A", help="n replicas are n ** A as fast (0.85)")
+    group.add_argument("--resize", choices=RESIZES, help="how the size of a job changes (default: restart)")
+    group.add_argument("--resize-cost", type=nothing_or_more, metavar="S", help="seconds per change of size (30)")
 
 
 def _cluster(group: "argparse._ArgumentGroup") -> None:
@@ -47,6 +55,9 @@ def _policy(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--order", type=names, metavar="NAME", help="who is served first (default: fifo)")
     group.add_argument("--placement", type=names, metavar="NAME", help="who goes where (default: packed)")
     group.add_argument("--backfill", type=names, metavar="NAME", help="who may overtake (default: none)")
+    group.add_argument("--partition", type=names, metavar="NAME", help="who sizes elastic jobs (default: none)")
+    group.add_argument("--theta1", type=nothing_or_more, metavar="X", help="how unfair partitions may be (0.1)")
+    group.add_argument("--theta2", type=nothing_or_more, metavar="X", help="part of the jobs resized at once (0.2)")
     group.add_argument("--durations-known", action="store_true", help="it is known how long each job runs")
     group.add_argument("--scores", choices=SCORES, help="how it is known how fast GPUs are (default: oracle)")
 

@@ -6,10 +6,11 @@ from itertools import product
 
 from msgspec import Struct
 
-from libs.planning.policy import Policy
+from libs.planning.policy import ALWAYS, Policy
 from libs.simulator.model import World
 from libs.simulator.rounds import PLACERS, ROUND_S
 from libs.simulator.run import PRESETS
+from libs.simulator.sizing import Partitioning
 from services.cli.complaint import Complaint
 from services.cli.simulation.options import SEED
 
@@ -29,6 +30,8 @@ ARTIFACT_RULES = {
     "noise": 0.0,
     "scores": "oracle",
     "durations_known": False,
+    "partition": ["none"],
+    "elastic": None,
 }
 
 
@@ -40,6 +43,11 @@ class Planned(Struct, frozen=True, kw_only=True):
     in_rounds: bool = False
     scores: str = "oracle"
     seed: int = SEED
+    partitioning: Partitioning | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.policy) if self.partitioning is None else f"{self.policy}+{self.partitioning.name}"
 
 
 def plans_of(args: argparse.Namespace) -> list[Planned]:
@@ -61,12 +69,30 @@ def _plans(args: argparse.Namespace, preset: str | None) -> Iterator[Planned]:
     start = Policy() if preset is None else PRESETS[preset].policy
     names = (args.order or [start.order], args.placement or [start.placement], args.backfill or [start.backfill])
     world, scores, seed = world_of(args), args.scores or "oracle", SEED if args.seed is None else args.seed
-    for order, placement, backfill in product(*names):
+    partitionings = [partitioning_of(args, name) for name in args.partition or ["none"]]
+    for order, placement, backfill, partitioning in product(*names, partitionings):
         try:
             policy = Policy(order, placement, backfill)
         except ValueError as error:
             raise Complaint(str(error), status=2) from error
-        yield Planned(policy=policy, world=world, scores=scores, seed=seed)
+        if partitioning is not None and policy.placing.moves == ALWAYS:
+            sentence = f"--placement {placement} places running jobs anew, which a partition does not allow"
+            raise Complaint(sentence, status=2)
+        yield Planned(policy=policy, world=world, scores=scores, seed=seed, partitioning=partitioning)
+
+
+def partitioning_of(args: argparse.Namespace, name: str) -> Partitioning | None:
+    """The planner of that name, with its rules from the options. It is imported only if it is used."""
+    from libs.planning.partition import Rules
+    from libs.simulator import partitionings
+
+    if name == "none":
+        return None
+    said = {rule: value for rule in ("theta1", "theta2") if (value := getattr(args, rule)) is not None}
+    try:
+        return partitionings.partitioning_of(name, Rules(**said))
+    except ValueError as error:
+        raise Complaint(f"--{error}, none", status=2) from error
 
 
 def _in_rounds(args: argparse.Namespace) -> Iterator[Planned]:
@@ -97,8 +123,9 @@ def _rule(name: str) -> str:
 
 def world_of(args: argparse.Namespace) -> World:
     """The world from the options, with its own defaults for the rest."""
+    penalty = 1.0 if args.generate == "dorm" and args.penalty is None else args.penalty  # containers without GPUs
     said = {
-        "penalty": args.penalty,
+        "penalty": penalty,
         "rack_penalty": args.rack_penalty,
         "move_s": args.move_cost,
         "start_s": args.start_cost,

@@ -25,6 +25,8 @@ from libs.simulator.report.compared import (
     time_unit,
     unit_of,
 )
+from libs.simulator.report.sizes import HEADER, is_elastic, size_rows
+from libs.simulator.sized import SizeMetrics, size_metrics
 from services.cli.drawing.look import Look, plain, table
 
 # The columns for a terminal of 80 characters, with their names there.
@@ -59,6 +61,7 @@ class RunTold(Struct, frozen=True, kw_only=True):
     settings: Mapping[str, str]
     notes: tuple[str, ...]
     metrics: Metrics
+    sizes: SizeMetrics | msgspec.UnsetType = msgspec.UNSET  # where jobs are elastic
     decisions: int
     placements: int
     jobs: Mapping[str, JobResult]
@@ -84,6 +87,7 @@ def run_told(outcome: Outcome) -> RunTold:
         settings=dict(sorted(outcome.settings.items())),
         notes=outcome.notes,
         metrics=metrics(outcome),
+        sizes=size_metrics(outcome) if is_elastic(outcome) else msgspec.UNSET,
         decisions=outcome.decisions,
         placements=outcome.placements,
         jobs={job.id: _job_told(job) for job in outcome.jobs},
@@ -115,6 +119,9 @@ def drawing(outcomes: Sequence[Outcome], look: Look) -> RenderableType:
     if told:
         parts.append(plain(told, "dim"))
     parts += [Text(), _one(runs[0]) if len(runs) == 1 else _several(runs, look)]
+    rows = size_rows(runs)
+    if rows:
+        parts += [Text(), _sizes(rows, look)]
     notes = list(dict.fromkeys(note for outcome in outcomes for note in outcome.notes))
     if notes:
         parts += [Text(), *(plain(f"note: {note}", "dim") for note in notes)]
@@ -155,6 +162,14 @@ def _times(times: Mapping[str, float]) -> str:
 
 def _percent(part: float | None) -> str:
     return "not known" if part is None else f"{significant(part * 100)} %"
+
+
+def _sizes(rows: Sequence[Sequence[str]], look: Look) -> RenderableType:
+    heads = [title.upper() for title in HEADER]
+    made = table(*heads, look=look, right=tuple(heads[1:]), flexible=heads[0])
+    for row in rows:
+        made.add_row(*(plain(text) for text in row))
+    return made
 
 
 def _several(runs: Sequence[Contender], look: Look) -> RenderableType:

@@ -28,7 +28,7 @@ def outcomes_of(
     found: list[Outcome] = []
     with interruptible(), _bar(shown=bar) as tell_of:
         for place, plan in enumerate(plans, 1):
-            which = f"{plan.policy}" if len(plans) == 1 else f"{place}/{len(plans)} {plan.policy}"
+            which = plan.name if len(plans) == 1 else f"{place}/{len(plans)} {plan.name}"
             outcome = outcome_of(plan, workload, cluster, tell_of(which, len(workload.jobs)))
             found.append(replace(outcome, settings={**settings, **outcome.settings}))
     return found
@@ -37,7 +37,16 @@ def outcomes_of(
 def outcome_of(plan: Planned, workload: Workload, cluster: Cluster, tell: Tell) -> Outcome:
     if plan.in_rounds:
         return simulate_rounds(workload, cluster, plan.policy.placement, penalty=plan.world.penalty, progress=tell)
-    return simulate(workload, cluster, plan.policy, plan.world, seed=plan.seed, scores=plan.scores, progress=tell)
+    return simulate(
+        workload,
+        cluster,
+        plan.policy,
+        plan.world,
+        seed=plan.seed,
+        scores=plan.scores,
+        progress=tell,
+        partitioning=plan.partitioning,
+    )
 
 
 @contextmanager

@@ -45,9 +45,6 @@ class Admission:
                 raise RejectedError(
                     422, f"roles.{name}.share", "sharing a GPU is not available yet; ask for whole gpus"
                 )
-            if role.replicas.max is not None and role.replicas.max > role.replicas.want:
-                reason = f"a job gets no more replicas than it wants yet; leave it out, or say {role.replicas.want}"
-                raise RejectedError(422, f"roles.{name}.replicas.max", reason)
 
     def _check_volumes(self, spec: JobSpec) -> None:
         for number, volume in enumerate(spec.volumes):
