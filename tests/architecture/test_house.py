@@ -5,6 +5,7 @@ import io
 import re
 import subprocess
 import tokenize
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,6 +156,9 @@ def catches_all(path: Path) -> Iterator[str]:
             goes_on = not (isinstance(node.body[-1], ast.Raise) and node.body[-1].exc is None)
             if goes_on and any(kind is None or ast.unparse(kind) in ("Exception", "BaseException") for kind in kinds):
                 yield where(path, node)
+
+
+LOCKS = ("requirements.lock", "deploy/requirements.lock")
 
 
 def test_only_the_loop_of_a_service_catches_everything() -> None:
@@ -338,3 +342,12 @@ def test_no_file_names_a_package_registry() -> None:
             if REGISTRIES.search(line)
         ]
     assert found == []
+
+
+def test_the_image_is_locked_to_what_the_services_need() -> None:
+    """The image has its own lock, without tools; every dependency is in it, in the version that is tested."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {re.split(r"[<>=]", wanted)[0].lower() for wanted in project["dependencies"]}
+    locks = [set(re.findall(r"^([\w.-]+==\S+)", (ROOT / path).read_text(), re.MULTILINE)) for path in LOCKS]
+    assert locks[1] <= locks[0]
+    assert needed <= {entry.partition("==")[0].lower() for entry in locks[1]}

@@ -1,6 +1,7 @@
 """`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
+`python -m tests.bench elastic` and `partition` too: see `tests.bench.elastic` and `tests.bench.partition`.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -11,8 +12,10 @@ from pathlib import Path
 
 from tests.bench import deciding, drifting, network, overhead, running, scoring, simulating, telemetry, telling
 from tests.bench.against import main as against
+from tests.bench.elastic import main as elastic
 from tests.bench.fairness.measure import main as fairness
 from tests.bench.figures import Figures
+from tests.bench.partition.measure import main as partition
 
 PARTS = {
     "simulating": simulating.measure,
@@ -36,8 +39,8 @@ async def bench(names: list[str]) -> None:
     figures.show()
 
 
-if sys.argv[1:2] == ["fairness"]:
-    sys.exit(fairness(sys.argv[2:]))
+if sys.argv[1:2] and (own := {"fairness": fairness, "elastic": elastic, "partition": partition}.get(sys.argv[1])):
+    sys.exit(own(sys.argv[2:]))
 if "--against" in sys.argv[1:]:
     sys.exit(against(sys.argv[1:]))
 if unknown := set(sys.argv[1:]) - PARTS.keys():

@@ -5,13 +5,17 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import pairwise
 
+import msgspec
 from msgspec import Struct
 
 from libs.domain.job import JobState
+from libs.messages.http import JobView
 from tests.chaos.evidence import Evidence, Said
 from tests.chaos.program import LINE_BYTES
 from tests.chaos.traces import Run, by_epoch, by_rank
+from tests.chaos.wishes import Wish
 from tests.chaos.world import DRIFT, FENCE, GRACE, LEASE
+from tests.support.sizes import Sizes
 
 FAULTY = (
     "lost",  # acknowledged, and the API does not know it
@@ -25,6 +29,8 @@ FAULTY = (
     "orphans",  # processes of what is over
     "two_jobs",  # for one key
     "interrupted",  # said to have succeeded, and a rank had only done what it was told: to stop
+    "unlawful_size",  # a core that is not whole, a size out of range, a rank number given again, a wrong rank blamed
+    "work_lost",  # steps that a checkpoint had, done again or not counted; or an end before all steps were done
     "crashed",  # a service that ended by itself while no server was away, or was not ready again at the end
     "unanswered",  # a submission that waited for too long while nothing that it needs was troubled
 )
@@ -58,6 +64,8 @@ def audit(evidence: Evidence) -> list[Finding]:
         *_logs(evidence),
         *_orphans(evidence),
         *_interrupted(evidence),
+        *_unlawful_sizes(evidence),
+        *_work_lost(evidence),
         *_crashed(evidence),
         *_unanswered(evidence),
     ]
@@ -105,10 +113,18 @@ def _untrue(evidence: Evidence) -> Iterator[Finding]:
         job = evidence.jobs.get(one.id) if one.ids else None
         if job is None or job.state is not JobState.SUCCEEDED:
             continue
-        missing = [rank for rank in range(one.wish.ranks) if (job.id, job.epoch, rank) not in ended]
+        missing = [rank for rank in range(_gang(evidence, one.wish, job)) if (job.id, job.epoch, rank) not in ended]
         if missing:
             sentence = f"{job.name} succeeded in epoch {job.epoch}, but its ranks {missing} never ended with 0"
             yield Finding(kind="untrue", job_id=job.id, sentence=sentence)
+
+
+def _gang(evidence: Evidence, wish: Wish, job: JobView) -> int:
+    """How many ranks, the first ones, were the gang of the job in its last epoch."""
+    if not wish.steps:
+        return wish.ranks
+    last = [run.world for run in evidence.runs if (run.job_id, run.epoch) == (job.id, job.epoch)]
+    return wish.core or max(last, default=wish.ranks)
 
 
 def _twice(evidence: Evidence) -> Iterator[Finding]:
@@ -148,15 +164,22 @@ def _over_packed(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _half_placed(evidence: Evidence) -> Iterator[Finding]:
+    cores = _cores(evidence)
     for (job_id, epoch), runs in by_epoch(evidence.runs).items():
         if max(run.world for run in runs) < 2:
             continue
-        yield from _never_came(evidence, job_id, epoch, runs)
-        yield from _left_alone(evidence, job_id, epoch, runs)
+        core = cores.get(job_id) or max(run.world for run in runs)
+        yield from _never_came(evidence, job_id, epoch, runs, core)
+        yield from _left_alone(evidence, job_id, epoch, runs, core)
 
 
-def _never_came(evidence: Evidence, job_id: str, epoch: int, runs: list[Run]) -> Iterator[Finding]:
-    missing = set(range(max(run.world for run in runs))) - {run.rank for run in runs}
+def _cores(evidence: Evidence) -> dict[str, int]:
+    """Of the jobs that resize live, how many ranks, the first ones, they never run without."""
+    return {job_id: one.wish.core for one in evidence.submissions for job_id in one.ids if one.wish.core is not None}
+
+
+def _never_came(evidence: Evidence, job_id: str, epoch: int, runs: list[Run], core: int) -> Iterator[Finding]:
+    missing = set(range(core)) - {run.rank for run in runs}
     started = [
         datetime.fromisoformat(event.time).timestamp() - evidence.boot_to_unix
         for event in evidence.stories.get(job_id, ())
@@ -168,9 +191,9 @@ def _never_came(evidence: Evidence, job_id: str, epoch: int, runs: list[Run]) ->
         yield Finding(kind="half_placed", job_id=job_id, sentence=sentence, at=runs[0].began)
 
 
-def _left_alone(evidence: Evidence, job_id: str, epoch: int, runs: list[Run]) -> Iterator[Finding]:
+def _left_alone(evidence: Evidence, job_id: str, epoch: int, runs: list[Run], core: int) -> Iterator[Finding]:
     """Time in which the control plane, or a node of the gang, was troubled does not count."""
-    gone = min((run.last for run in runs if run.status != 0), default=None)
+    gone = min((run.last for run in runs if run.status != 0 and run.rank < core), default=None)
     if gone is None:
         return
     for run in runs:
@@ -234,11 +257,49 @@ def _interrupted(evidence: Evidence) -> Iterator[Finding]:
     last: dict[tuple[str, int, int], Run] = {}
     for run in sorted([*evidence.runs, *evidence.hostile_runs], key=lambda run: run.began):
         last[run.job_id, run.epoch, run.rank] = run
+    cores = _cores(evidence)
     for run in last.values():
         job = evidence.jobs.get(run.job_id)
+        if run.rank >= cores.get(run.job_id, run.rank + 1):
+            continue  # such a rank may leave at any time
         if run.interrupted and job is not None and job.state is JobState.SUCCEEDED and job.epoch == run.epoch:
             sentence = f"{job.name} succeeded, but {_words(run)} ended because it was told to, its work not done"
             yield Finding(kind="interrupted", job_id=run.job_id, sentence=sentence, at=run.last)
+
+
+def _unlawful_sizes(evidence: Evidence) -> Iterator[Finding]:
+    """By the story of each job alone: that no GPU has two owners is seen in its runs."""
+    for one in evidence.submissions:
+        for job_id in one.ids:
+            wrong: list[str] = []
+            sizes = Sizes(wrong.append)
+            sizes.specs = {one.wish.spec.name: msgspec.to_builtins(one.wish.spec)}
+            for event in evidence.stories.get(job_id, ()):
+                sizes.told(event.data, event.type.removeprefix("weft.jobs."))
+            for sentence in wrong:
+                yield Finding(kind="unlawful_size", job_id=job_id, sentence=sentence)
+
+
+def _work_lost(evidence: Evidence) -> Iterator[Finding]:
+    """What rank 0 wrote into a checkpoint is where its next run begins, and a job that succeeded did all its steps."""
+    leads: dict[str, list[Run]] = defaultdict(list)
+    for run in evidence.runs:
+        if run.rank == 0:
+            leads[run.job_id].append(run)
+    for one in evidence.submissions:
+        for job_id in one.ids if one.wish.steps else ():
+            runs = leads[job_id]
+            written = sorted(pair for run in runs for pair in run.checkpoints)
+            for run in runs:
+                before = max((step for at, step in written if at < run.began), default=0)
+                if run.steps_from is not None and run.steps_from < before:
+                    sentence = f"{_words(run)} began at step {run.steps_from}, and {before} were in a checkpoint"
+                    yield Finding(kind="work_lost", job_id=job_id, sentence=sentence, at=run.began)
+            job = evidence.jobs.get(job_id)
+            done = max((run.steps_done or 0 for run in runs), default=0)
+            if job is not None and job.state is JobState.SUCCEEDED and done < one.wish.steps:
+                sentence = f"{job.name} succeeded after {done} of {one.wish.steps} steps"
+                yield Finding(kind="work_lost", job_id=job_id, sentence=sentence)
 
 
 def _crashed(evidence: Evidence) -> Iterator[Finding]:

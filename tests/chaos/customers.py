@@ -88,8 +88,18 @@ class Customers:
                     submission.acked_at = boot_clock()
                 if answer.id not in submission.ids:
                     submission.ids = [*submission.ids, answer.id]
+                    for after, ranks in wish.sizes:
+                        self._go(self._scale(answer.id, after, ranks))
                 return
             await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _scale(self, job_id: str, after: float, ranks: int) -> None:
+        """Once, too."""
+        await asyncio.sleep(after)
+        with suppress(ClientError, TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                await self._client.scale(job_id, {"worker": ranks})
+                self.asked["scale"] += 1
 
     async def _ask(self, asking: Asking) -> None:
         """Once: whether it is answered or not, nothing may go wrong by it."""
@@ -102,12 +112,18 @@ class Customers:
 
     async def _ask_of_job(self, asking: Asking, known: list[Submission]) -> None:
         """Mostly of a young one, which is not over yet."""
+        if asking.what == "scale":
+            known = [one for one in known if one.wish.steps] or known
         chosen = known[max(0, len(known) - 1 - int(asking.luck**2 * 20))]
         match asking.what:
             case "cancel":
                 await self._client.cancel(chosen.id)
             case "requeue":
                 await self._client.requeue(chosen.id)
+            case "scale":
+                replicas = chosen.wish.spec.roles["worker"].replicas
+                sizes = range(replicas.least, replicas.most + 2)  # the last is one too many
+                await self._client.scale(chosen.id, {"worker": sizes[int(asking.luck * 1000) % len(sizes)]})
             case "prioritise":
                 await self._client.prioritise(chosen.id, int(asking.luck * 100))
             case _:

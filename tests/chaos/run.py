@@ -213,6 +213,8 @@ def _figures(
         "outcomes": dict(Counter(str(job.state) for job in jobs)),
         "failed_by": dict(_causes(evidence, "failed")),
         "moved_by": dict(_causes(evidence, "requeued")),
+        "resized_by": dict(_causes(evidence, "resized")),
+        "restarted_by": dict(_causes(evidence, "restarted")),
         "containers": sum(run.node == "engine" for run in evidence.runs),
         "runs": len(evidence.runs),
         "moves": sum(job.epoch for job in jobs),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.job import JobState
+from libs.domain.job import Allocation, JobState, Placement
 from libs.domain.spec import Kind
 from libs.messages.http import EventData, EventView, JobView
 from tests.chaos.audit import FAULTY, audit, counts
@@ -85,6 +85,43 @@ MOVED = [run(0, status=None), run(1, status=None), run(0, epoch=1, began=19.0, l
 AGAIN = [run(0, last=12.0), run(0, began=15.0), run(1)]
 
 
+def sized(runs: list[Run], *, steps: int = 10, story: tuple[EventView, ...] = (), **resize: str) -> Evidence:
+    """A job of one to three ranks that works by steps, and resizes live unless told otherwise."""
+    role = {"replicas": {"min": 1, "want": 2, "max": 3}}
+    how: dict[str, Any] = {"checkpoints": {"on_stop": True}} if resize else {"resize": {"how": "live"}}
+    wish = Wish(key="k", at=0.0, kind="live", ranks=2, steps=steps, spec=spec("k", role=role, **how))
+    made = evidence(runs, stories={"j": story})
+    return replace(made, submissions=[replace(made.submissions[0], wish=wish)])
+
+
+def event(version: int, what: str, state: str, *ranks: int, leaving: tuple[int, ...] = (), epoch: int = 0) -> EventView:
+    allocations = tuple(
+        Allocation(
+            rank=rank,
+            role="worker",
+            node_id="n",
+            cpus=1.0,
+            memory=1,
+            extra=rank > 0,
+            gpus=(rank,),
+            leaving=rank in leaving,
+        )
+        for rank in ranks
+    )
+    data = EventData(
+        version=version,
+        pool="default",
+        job_id="j",
+        name="k",
+        epoch=epoch,
+        state=state,
+        placement=Placement(allocations=allocations) if ranks else None,
+    )
+    return replace(started(0, "1970-01-01T00:00:10Z")["j"][0], type=f"weft.jobs.{what}", data=data)
+
+
+PLACED = event(1, "placed", "placed", 0, 1)
+DONE = run(0, steps_from=0, steps_done=12, checkpoints=((15.0, 8), (20.0, 12)))
 CRASH = Exit(name="scheduler-1", at=50.0, status=1, crashed=True, words="scheduler crashed")
 
 
@@ -111,6 +148,14 @@ CRASH = Exit(name="scheduler-1", at=50.0, status=1, crashed=True, words="schedul
         ("two_jobs", evidence(ids_of_key={"k": {"j", "i"}})),
         ("interrupted", evidence([run(0), run(1, interrupted=True)])),
         ("interrupted", evidence(hostile_runs=[run(0, interrupted=True)])),
+        ("unlawful_size", sized([DONE], story=(PLACED, event(2, "resized", "running", 0, 1, 2, 3)))),
+        ("unlawful_size", sized([DONE], story=(PLACED, event(2, "resized", "running", 1)))),
+        (
+            "unlawful_size",
+            sized([DONE], story=(PLACED, event(2, "resized", "running", 0), event(3, "resized", "running", 0, 1))),
+        ),
+        ("work_lost", sized([replace(DONE, steps_done=9)])),
+        ("work_lost", sized([DONE, run(0, epoch=1, began=21.0, steps_from=8)])),
         ("crashed", evidence(exits=[CRASH])),
         ("crashed", evidence(exits=[replace(CRASH, crashed=False)])),
         ("crashed", evidence(unready=["executor-node-1"])),
@@ -120,6 +165,29 @@ CRASH = Exit(name="scheduler-1", at=50.0, status=1, crashed=True, words="schedul
 def test_what_is_wrong_is_found(kind: str, found: Evidence) -> None:
     assert kind in FAULTY
     assert set(kinds(found)) == {kind}
+
+
+def test_a_live_job_whose_ranks_come_and_go_is_no_fault() -> None:
+    leaves = run(1, began=11.0, last=14.0, status=143, interrupted=True)
+    story = (
+        PLACED,
+        event(2, "resized", "running", 0, 1, leaving=(1,)),
+        event(3, "resized", "running", 0),
+        event(4, "resized", "running", 0, 2),
+    )
+    assert kinds(sized([DONE, leaves, run(2, began=15.0, status=0)], story=story)) == {}
+    assert kinds(sized([replace(DONE, status=1, last=11.0), run(2, last=40.0)])) == {"untrue": 1, "half_placed": 1}
+
+
+def test_a_job_that_went_on_from_its_checkpoint_with_another_size_is_no_fault() -> None:
+    first = [run(rank, status=0, interrupted=True, last=12.0) for rank in range(2)]
+    first[0] = replace(first[0], steps_from=0, checkpoints=((12.0, 6),))
+    then = [run(rank, epoch=1, began=13.0, world=3) for rank in range(3)]
+    then[0] = replace(then[0], steps_from=6, steps_done=11)
+    story = (PLACED, event(2, "restarted", "placed", 0, 1, 2, epoch=1))
+    made = replace(sized([*first, *then], story=story, how="restart"), jobs={"j": view(epoch=1)})
+    assert kinds(made) == {}
+    assert kinds(replace(made, runs=[*first, *then[:2]])) == {"untrue": 1}
 
 
 def test_a_line_that_the_job_had_no_time_to_note_is_no_fault() -> None:

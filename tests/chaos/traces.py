@@ -21,6 +21,9 @@ class Run(Struct, kw_only=True):
     world: int = 0
     status: int | None = None  # it ended by itself, with this
     interrupted: bool = False  # it ended because it was told to, before its work was done
+    steps_from: int | None = None  # the step from which it went on
+    checkpoints: tuple[tuple[float, int], ...] = ()  # when it wrote one, and of which step
+    steps_done: int | None = None  # it ended as that many were done
     refused: int = 0  # lines of its log that stdout did not take
     lines: list[str] = []
 
@@ -81,6 +84,12 @@ def _of_key(path: Path) -> list[Run]:
                 run.world = int(more[2])
             case "interrupted":
                 run.interrupted = True
+            case "from":
+                run.steps_from = int(more[0])
+            case "checkpoint":
+                run.checkpoints = (*run.checkpoints, (float(at), int(more[0])))
+            case "done":
+                run.steps_done = int(more[0])
             case "refused":
                 run.refused += 1
             case "end":

@@ -8,16 +8,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from libs.domain.spec import JobSpec
+from libs.domain.spec import JobSpec, ResizeHow
 from tests.chaos.engine import IMAGE
 from tests.support.builders import spec
 
 PROGRAM = Path(__file__).with_name("program.py")
 PYTHON = str(Path(sys.executable).resolve())
 SECONDS_BETWEEN = 1.2
-ASKS_BETWEEN = 2.5
+ASKS_BETWEEN = 1.5
 LASTING_BETWEEN = 1.2  # so few that there is room for those that move
-ASKS = ("cancel", "cancel", "requeue", "requeue", "prioritise", "drain", "submit again", "submit again")
+OFTEN = ("scale", "cancel", "requeue", "submit again")
+ASKS = (*OFTEN, *OFTEN, "scale", "scale", "prioritise", "drain")
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -28,6 +29,14 @@ class Wish(Struct, frozen=True, kw_only=True):
     kind: str
     ranks: int
     spec: JobSpec
+    steps: int = 0  # that it is to do; 0: it does not work by steps
+    sizes: tuple[tuple[float, int], ...] = ()  # how many ranks it is asked to have, so long after it was acknowledged
+
+    @property
+    def core(self) -> int | None:
+        """How many ranks, the first ones, it never runs without; None: all that it has."""
+        live = self.spec.resize.how is ResizeHow.LIVE
+        return self.spec.roles["worker"].replicas.least if live else None
 
 
 class Asking(Struct, frozen=True):
@@ -80,19 +89,20 @@ def _wish(
         inside = {"source": str(folder), "target": str(folder)}
         wanted |= {"pool": engine_pool, "volumes": [inside], "command": ["sh", f"{folder}/contained.sh"]}
     env = {"CHAOS_FOLDER": str(folder), "CHAOS_KEY": key, "CHAOS_RUN": run}
-    env |= {f"CHAOS_{name.upper()}": str(value) for name, value in wanted.pop("does").items()}
-    ranks = wanted.pop("ranks", 1)
+    does = wanted.pop("does")
+    env |= {f"CHAOS_{name.upper()}": str(value) for name, value in does.items()}
+    ranks, sizes = wanted.pop("ranks", 1), wanted.pop("sizes", ())
     made = spec(
         key,
         gpus=wanted.pop("gpus", 1),
         replicas=ranks,
         command=wanted.pop("command", [PYTHON, "-I", "-S", str(PROGRAM)]),
         env=env,
-        role={"cpus": 0.5, "memory": "128MiB"},
+        role={"cpus": 0.5, "memory": "128MiB", **wanted.pop("role", {})},
         priority=drawn.choice((0, 0, 0, 5, 10)),
         **{"grace": "1s", **wanted},
     )
-    return Wish(key=key, at=at, kind=kind, ranks=ranks, spec=made)
+    return Wish(key=key, at=at, kind=kind, ranks=ranks, spec=made, steps=does.get("steps", 0), sizes=sizes)
 
 
 def _short(drawn: random.Random) -> dict[str, Any]:
@@ -141,6 +151,29 @@ def _chatty(drawn: random.Random) -> dict[str, Any]:
     return {"gpus": 0, "does": {"seconds": drawn.uniform(2, 8), "lines": 100}}
 
 
+def _live(drawn: random.Random) -> dict[str, Any]:
+    """Ranks join it and leave it while it works."""
+    return {**_sized(drawn), "resize": {"how": "live", "signal": drawn.choice((None, "SIGUSR1"))}}
+
+
+def _restarting(drawn: random.Random) -> dict[str, Any]:
+    """It writes a checkpoint when it is told to stop, and goes on from there with another size."""
+    return {**_sized(drawn), "checkpoints": {"on_stop": True}}
+
+
+def _sized(drawn: random.Random) -> dict[str, Any]:
+    least = drawn.randint(1, 2)
+    want = least + drawn.randint(0, 1)
+    most = want + drawn.randint(1, 2)
+    return {
+        "ranks": want,
+        "role": {"replicas": {"min": least, "want": want, "max": most}},
+        "gpus": drawn.choice((0, 1, 1)),
+        "sizes": tuple((drawn.uniform(1, 15), drawn.randint(least, most)) for _ in range(drawn.randint(1, 5))),
+        "does": {"steps": drawn.randint(200, 900)},
+    }
+
+
 def _contained(drawn: random.Random) -> dict[str, Any]:
     return {"image": IMAGE, "grace": "2s", "does": {"beats": drawn.randint(5, 80)}}
 
@@ -156,4 +189,6 @@ KINDS: list[tuple[int, Callable[[random.Random], dict[str, Any]]]] = [
     (2, _flaky),
     (1, _doomed),
     (2, _chatty),
+    (6, _live),
+    (4, _restarting),
 ]

@@ -87,7 +87,7 @@ class World:
 
     async def start(self) -> None:
         for traced in (self.folder, self.hostile_folder):
-            for folder in (traced, traced / "traces", traced / "said"):
+            for folder in (traced, traced / "traces", traced / "said", traced / "steps"):
                 folder.mkdir(mode=0o700)
         self.home.make()
         shutil.copy(CONTAINED, self.folder)

@@ -1,14 +1,16 @@
 """The reallocator's review on the store in memory and on a real one: trials and rollbacks outlive whoever asked."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from msgspec import Struct
+from msgspec import Struct, structs
+from prometheus_client import CollectorRegistry
 
 from libs.bus.memory import MemoryBus
-from libs.domain.job import STEPS, CauseCode, Job, JobEvent, Placement, Step, changed
+from libs.domain.job import STEPS, Allocation, Cause, CauseCode, Job, JobEvent, Placement, Step, changed
 from libs.domain.lease import Lease
 from libs.domain.spec import TuningMode
 from libs.messages.asks import AskKind, AskStored
@@ -31,6 +33,13 @@ class Stubborn(Model, frozen=True, kw_only=True):
 
     def step_seconds(self, held: object) -> float:
         return 0.21
+
+
+class Crowded(Model, frozen=True, kw_only=True):
+    """Another worker makes each slower by as much: together they are as fast as before."""
+
+    def step_seconds(self, held: Sequence[Allocation]) -> float:
+        return 0.3 * len(held)
 
 
 class World(Struct, frozen=True, kw_only=True):
@@ -84,9 +93,9 @@ class Pool:
     async def _review(self, reviewed: PoolReviewed) -> None:
         self.reviewed.append(reviewed)
 
-    def reviewer(self) -> tuple[Reallocator, Review]:
-        core = Reallocator(tuning=TuningMode.ON, growth=4.0)
-        return core, Review(core, self.bus, self.world.reallocator, lambda: self.now, 5.0)
+    def reviewer(self, *, growth: float = 4.0) -> tuple[Reallocator, Review]:
+        core = Reallocator(tuning=TuningMode.ON, growth=growth)
+        return core, Review(core, self.bus, self.world.reallocator, lambda: self.now, 5.0, registry=CollectorRegistry())
 
     async def run(self, seconds: int, *reviewers: tuple[Reallocator, Review]) -> None:
         for _ in range(seconds):
@@ -100,6 +109,15 @@ class Pool:
 
     async def _schedule(self) -> None:
         for ask in await self.world.scheduler.asks(pool="default", limit=10):
+            if ask.scale is not None and ask.scale.cause is not None:
+                self.asked.append(ask.scale.cause.code)
+                size = {**self.job.wanted, **ask.scale.size}
+                await self._step(JobEvent.SCALED, ask.scale.cause, size=size, ask=ask.id)
+                self.trained.resize(self.now)
+                assert self.trained.job.placement is not None
+                placement = structs.replace(self.trained.job.placement, master_port=20000)
+                await self._step(JobEvent.RESIZED, Cause(code=CauseCode.GREW), placement=placement)
+                continue
             assert ask.kind is AskKind.TUNE
             assert ask.tune is not None
             self.asked.append(ask.tune.cause.code)
@@ -119,6 +137,34 @@ class Pool:
             found = await self.world.scheduler.job(self.job.id)
             assert found is not None
             self.job = self.trained.job = found
+
+    async def _step(self, event: JobEvent, cause: Cause, **fields: Any) -> None:
+        self.job = await go(self.world.scheduler, self.lease, self.job, event, at=self.now, cause=cause, **fields)
+        self.trained.job = self.job
+
+
+@pytest.mark.parametrize("pays", [True, False])
+async def test_one_more_replica_is_asked_for_and_kept_or_taken_back_by_whichever_process_is_there(
+    world: World, pays: bool
+) -> None:
+    roles = {"worker": Kindred(count=2, seconds=0.3, cpus=0.5, most=3)}
+    model = Model(roles=roles) if pays else Crowded(roles=roles)
+    pool = await Pool.of(world, Trained(model, resize={"how": "live"}, noise=0.003))
+    dying = pool.reviewer(growth=1.0)
+    for _ in range(120):
+        if CauseCode.OUTSCALED not in pool.asked:
+            await pool.run(1, dying)
+    assert pool.job.granted == {"worker": 3}
+    another = pool.reviewer(growth=1.0)
+    await pool.run(100, another)
+    asked = [code for code in pool.asked if code in (CauseCode.OUTSCALED, CauseCode.ROLLED_BACK)]
+    assert asked[-1] is (CauseCode.OUTSCALED if pays else CauseCode.ROLLED_BACK)
+    assert pool.job.granted == {"worker": 3 if pays else 2}
+    told = [event.event for event in await world.gateway.story(pool.job.id)]
+    assert told.count("scaled") == told.count("resized") == (1 if pays else 2)
+    state = another[0].state_of(pool.job.id)
+    assert state is not None
+    assert (state.trial, state.kept > 0) == (None, pays)
 
 
 async def test_a_change_is_asked_for_done_verified_and_told(world: World) -> None:

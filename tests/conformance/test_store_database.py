@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from libs.domain.job import STEPS, Cause, CauseCode, Job, JobEvent, JobState, Step, changed
+from libs.domain.job import NEW_EPOCH, STEPS, Cause, CauseCode, Job, JobEvent, JobState, Step, changed
 from libs.domain.lease import Lease
 from libs.messages.events import Event, step_data
 from libs.store import DoubleAllocationError, StoreUnavailableError, UnlawfulError
@@ -216,13 +216,22 @@ def attempt(job: Job, drawn: tuple[JobEvent, dict[str, Any], int, str]) -> Step:
     legal = sorted(known for state, known in STEPS if state is job.state)
     if way != "to" and event not in legal:
         event = legal[number % len(legal)]
-    where: dict[str, Any] = {"placement": placement(("n", number))} if event is _E.PLACED else {}
+    where: dict[str, Any] = {}
+    match event:
+        case _E.PLACED:
+            where = {"placement": placement(("n", number))}
+        case _E.RESIZED | _E.RESTARTED:
+            where = {"placement": placement(("n", number), ("n", number + 4)), "worked": {"worker": number}}
+        case _E.STOPPING if number:
+            where = {"next_placement": placement(("n", number), ("n", number + 4))}
+        case _E.SCALED:
+            where = {"size": {"worker": number}}
     return Step(
         job_id=job.id,
         version=job.version - (way == "stale"),
         event=event,
         to=list(_S)[number] if way == "to" else STEPS[job.state, event],
-        epoch=job.epoch + (event is _E.REQUEUED) + (way == "epoch"),
+        epoch=job.epoch + (event in NEW_EPOCH) + (way == "epoch"),
         **with_fields,
         **where,
     )

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState
 from libs.domain.lease import Lease
-from libs.messages.asks import AskKind, RankTuning, Tune
+from libs.messages.asks import AskKind, RankTuning, Scale, Tune
 from libs.messages.signals import Curve, CurvePoint, GpuScore, WorkloadClass
 from libs.store import DoubleAllocationError, Envelope
 from tests.support.builders import node
@@ -183,6 +183,41 @@ async def test_a_tuning_is_asked_once_until_it_is_done_and_what_the_tuner_knows_
     assert [json.loads(one.state) for one in await world.reallocator.envelopes(pool="default")] == [{"tried": []}] * 2
     await world.scheduler.drop_asks(lease, [first.id])
     assert await world.reallocator.ask_tune(envelope("j-1"), TUNE, at=AT + 13)
+
+
+SCALE = Scale(
+    size={"worker": 3}, epoch=0, cause=Cause(code=CauseCode.OUTSCALED, sentence="one more worker", numbers={"had": 2.0})
+)
+
+
+async def test_a_size_is_asked_with_what_the_tuner_knows_and_once_until_it_is_done_whoever_asks(world: World) -> None:
+    lease = await world.lead()
+    await running_job(world, lease, "j-1")
+    await running_job(world, lease, "j-2", gpu=2)
+    assert await world.reallocator.ask_scale(envelope("j-1"), SCALE, at=AT + 10)
+    assert not await world.reallocator.ask_scale(envelope("j-1", state=b'{"tried": [1]}'), SCALE, at=AT + 11)
+    assert await world.reallocator.ask_sizes({"j-1": SCALE, "j-2": SCALE}, pool="default", at=AT + 12) == ["j-2"]
+    assert not await world.reallocator.ask_scale(envelope("j-2"), SCALE, at=AT + 13)
+    assert await world.reallocator.ask_tune(envelope("j-2", state=b'{"tried": [2]}'), TUNE, at=AT + 14)
+    first, second, third = await world.scheduler.asks(pool="default", limit=10)
+    assert (first.kind, first.subject_id, first.tenant, first.scale) == (AskKind.SCALE, "j-1", "weft", SCALE)
+    assert (second.subject_id, third.kind) == ("j-2", AskKind.TUNE)
+    stored = {each.job_id: json.loads(each.state) for each in await world.reallocator.envelopes(pool="default")}
+    assert stored == {"j-1": {"tried": []}, "j-2": {"tried": [2]}}
+    await world.scheduler.drop_asks(lease, [first.id])
+    assert await world.reallocator.ask_scale(envelope("j-1"), SCALE, at=AT + 15)
+
+
+async def test_a_tuner_asks_for_a_size_only_of_a_job_that_runs_in_that_epoch_and_pool(world: World) -> None:
+    lease = await world.lead()
+    (waiting,) = await world.admitted(lease, "j-0")
+    job = await running_job(world, lease, "j-1")
+    for refused in (envelope(waiting.id), envelope("j-9"), envelope("j-1", epoch=1), envelope("j-1", pool="other")):
+        assert not await world.reallocator.ask_scale(refused, SCALE, at=AT)
+    await go(world.scheduler, lease, job, _E.STOPPING, at=AT + 4)
+    assert not await world.reallocator.ask_scale(envelope("j-1"), SCALE, at=AT)
+    assert await world.scheduler.asks(pool="default", limit=10) == []
+    assert await world.reallocator.envelopes(pool="default") == []
 
 
 async def test_a_tuning_that_is_done_is_stored_with_its_step_and_told(world: World) -> None:

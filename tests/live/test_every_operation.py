@@ -41,7 +41,11 @@ PROMISES = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-BODIES = {"JobSpec": {"name": "a", "command": ["true"]}, "PriorityWanted": {"priority": 1}}
+BODIES = {
+    "JobSpec": {"name": "a", "command": ["true"]},
+    "PriorityWanted": {"priority": 1},
+    "SizeWanted": {"size": {"worker": 1}},
+}
 
 
 class World(msgspec.Struct):

@@ -1,11 +1,12 @@
 """The executor as a process, with a real NATS server: what is only true of the whole."""
 
 import asyncio
+import re
 import signal
 import time
 from pathlib import Path
 
-from libs.messages.nodes import EndReason, LogRead, ReadLog
+from libs.messages.nodes import EndReason, LogRead, Member, Members, ReadLog, StartRun
 from services.executor.runs import RunKey
 from tests.support.control_plane import ControlPlane
 from tests.support.executors import executor
@@ -94,3 +95,53 @@ async def test_a_second_executor_in_one_home_is_turned_away(
 async def test_settings_that_would_let_a_job_run_twice_are_refused(server: NatsServer, tmp_path: Path) -> None:
     async with executor(server, tmp_path / "home", EXECUTOR_FENCE_SECONDS="140") as process:
         assert await process.wait() == 2
+
+
+LISTENING = """
+trap 'echo "heard $(cat "$WEFT_MEMBERS")"' USR1
+echo up
+while :; do sleep 0.05; done
+"""
+
+
+async def test_a_rank_hears_once_of_each_change_of_members_though_its_executor_is_killed(
+    server: NatsServer, control: ControlPlane, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    log = home / "logs" / "job-1-1-0.log"
+
+    def asked(changes: int) -> StartRun:
+        ranks = tuple(Member(role="worker", rank=rank, address="127.0.0.1", port=2345) for rank in range(changes + 1))
+        members = Members(changes=changes, ranks=ranks, least=1, most=8, signal="SIGUSR1")
+        return order(command=("sh", "-c", LISTENING), members=members)
+
+    def heard() -> list[int]:
+        return [int(number) for number in re.findall(r'heard {"changes":(\d+)', log.read_text())]
+
+    async def settled() -> None:
+        """Wait until the executor has kept that it sent the signal: it reports after each action."""
+        reports = len(control.reports)
+        await until(lambda: len(control.reports) > reports + 1)
+
+    async with executor(server, home, keeping=True, EXECUTOR_SYNC_SECONDS="0.5") as process:
+        await control.want(asked(0))
+        await control.hears(KEY, "running")
+        await until(lambda: log.exists() and "up" in log.read_text())
+        await control.want(asked(1))
+        await until(lambda: heard() == [1])
+        await settled()
+        process.kill()
+        await process.wait()
+    await control.want(asked(1))
+    async with executor(server, home, keeping=True, EXECUTOR_SYNC_SECONDS="0.5") as process:
+        await settled()
+        await control.want(asked(2))
+        await until(lambda: 2 in heard())
+        await settled()
+        process.kill()
+        await process.wait()
+    await control.want(asked(3))  # It changed while no executor was there.
+    async with executor(server, home):
+        await until(lambda: 3 in heard())
+        assert heard() == [1, 2, 3]
+        assert control.seen[KEY].not_applied == ""

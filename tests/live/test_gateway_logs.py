@@ -2,8 +2,10 @@
 
 import asyncio
 
+from msgspec import structs
+
 from libs.client import Gap
-from libs.domain.job import Cause, CauseCode, JobEvent
+from libs.domain.job import Cause, CauseCode, JobEvent, Placement
 from tests.support.builders import node
 from tests.support.gateway import (
     until,
@@ -46,6 +48,30 @@ async def test_an_empty_log_is_empty_and_has_no_part(world: World) -> None:
     assert await world.alice.read_log(job.id, tail=10) == b""
     found, _, headers = await world.ask("GET", f"/v1/jobs/{job.id}/logs", headers={"Range": "bytes=0-"})
     assert (found, headers["Content-Range"]) == (416, "bytes */0")
+
+
+async def test_the_log_of_a_rank_that_left_is_read_by_its_number(world: World) -> None:
+    job = await world.running(
+        role={"replicas": {"want": 1, "max": 4}}, resize={"how": "live"}, placement=placement(("node-1", 0))
+    )
+    first, second = placement(("node-1", 0), ("node-2", 0)).allocations
+    for number, rank in enumerate((1, 2), 1):
+        joined = structs.replace(second, rank=rank, extra=True)
+        grown = Placement(allocations=(first, joined), ranks_used=rank + 1, changes=2 * number - 1)
+        shrunk = Placement(allocations=(first,), ranks_used=rank + 1, changes=2 * number)
+        job = await world.go(job, JobEvent.RESIZED, placement=grown)
+        await world.nodes["node-2"].write(job.id, b"of rank %d" % rank, rank=rank, end=True)
+        if rank == 1:
+            job = await world.go(job, JobEvent.RESIZED, placement=shrunk)
+    assert await world.alice.read_log(job.id, rank=1) == b"of rank 1"
+    assert await world.alice.read_log(job.id, rank=2) == b"of rank 2"
+    assert await world.alice.read_log(job.id, rank=2, role="worker") == b"of rank 2"
+    job = await world.go(job, JobEvent.RESIZED, placement=Placement(allocations=(first,), ranks_used=3, changes=4))
+    assert await world.alice.read_log(job.id, rank=2) == b"of rank 2"
+    found, answer, _ = await world.ask("GET", f"/v1/jobs/{job.id}/logs?rank=3")
+    assert (found, error_of(answer)) == (404, ("rank", f"epoch 0 of {job.id} has the ranks 0 to 2"))
+    job = await world.go(job, JobEvent.SUCCEEDED, exit_code=0)
+    assert await world.alice.read_log(job.id, rank=1) == b"of rank 1"
 
 
 async def test_each_rank_and_role_has_its_log_on_its_own_node(world: World) -> None:

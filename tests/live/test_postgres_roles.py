@@ -15,7 +15,7 @@ from msgspec import Struct
 from libs.credentials import Credentials, provision
 from libs.domain.job import Cause, CauseCode
 from libs.domain.lease import Lease
-from libs.messages.asks import RankTuning, Tune
+from libs.messages.asks import RankTuning, Scale, Tune
 from libs.servers import erase, up
 from libs.store import Envelope, StoreUnavailableError
 from libs.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, CONNECT_SECONDS_MAX
@@ -248,6 +248,9 @@ async def test_a_store_of_one_role_cannot_write_for_another(server: Server) -> N
             stores.scheduler.save_curves([]),
             stores.scheduler.save_envelope(Envelope(job_id="j-1", pool="default", epoch=0, state=b"{}"), at=AT),
             stores.gateway.ask_tune(Envelope(job_id="j-1", pool="default", epoch=0, state=b"{}"), TUNE, at=AT),
+            stores.gateway.ask_scale(
+                Envelope(job_id="j-1", pool="default", epoch=0, state=b"{}"), Scale(size={"worker": 1}), at=AT
+            ),
         ):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await forbidden

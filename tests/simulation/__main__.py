@@ -52,6 +52,9 @@ def summary(results: list[Result], *, wall_seconds: float) -> str:
         "moves",
         "pre-emptions",
         "tunings",
+        "scalings",
+        "resizes",
+        "restarts",
         "events",
         "messages",
     )

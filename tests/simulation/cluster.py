@@ -4,7 +4,8 @@ import asyncio
 import contextvars
 import hashlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from msgspec import Struct
 from libs.bus import BusError
 from libs.domain.classes import JOB_CLASSES
 from libs.domain.cluster import Capacity, Gpu
+from libs.domain.job import JobChange
+from libs.domain.lease import Lease
 from libs.gpus import GpuWatch
 from libs.messages.nodes import NodeReported, ProgressSeen, RunState
 from libs.messages.signals import HostSample, NodeSampled, PoolReviewed, RunSample
@@ -91,6 +94,12 @@ class WatchedStore(MemoryStore):
     def _tell(self, *arguments: Any, **named: Any) -> None:
         super()._tell(*arguments, **named)
         self._witness.told(self._events[-1])
+
+    async def take(self, lease: Lease, changes: Sequence[JobChange], **named: Any) -> list[bool]:
+        taken = await super().take(lease, changes, **named)
+        for change in compress(changes, taken):
+            self._witness.sizes.counted(change)
+        return taken
 
 
 class Service:

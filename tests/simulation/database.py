@@ -20,6 +20,8 @@ from tests.simulation.place import Place
 COMMAND_SECONDS_MAX = 5.0
 QUIET = frozenset({"access", "asks", "lease", "nodes", "unsent", "story", "events", "scores", "open_jobs", "job"})
 
+APART = ("_witness",)  # of the simulation, not of the store
+
 
 class Quality(Struct):
     seconds: tuple[float, float] = (0.0005, 0.004)
@@ -51,6 +53,14 @@ class Database:
 
     def come_up(self) -> None:
         self.down = False
+
+    def back_up(self) -> dict[str, Any]:
+        """A copy of all that is stored."""
+        return {name: _copy(part) for name, part in vars(self.store).items() if name not in APART}
+
+    def restore(self, backup: dict[str, Any]) -> None:
+        """The store is as it was when it was backed up."""
+        vars(self.store).update({name: _copy(part) for name, part in backup.items()})
 
     def seconds(self) -> float:
         quality = self.quality
@@ -183,6 +193,13 @@ class _Statement:
                 self._answer.set_result(result)
 
         self._store._place.call(settled)
+
+
+def _copy(part: Any) -> Any:
+    """The containers anew, with what is in them: the store changes those, and never what they hold."""
+    if isinstance(part, dict):
+        return {key: _copy(value) for key, value in part.items()}
+    return type(part)(map(_copy, part)) if isinstance(part, list | set) else part
 
 
 def _at_once(method: Coroutine[Any, Any, Any]) -> Any:

@@ -27,12 +27,18 @@ DO = "WEFT_SIMULATED"
 
 
 class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the ranks of one job do, by epoch (the last is for all later ones); it travels in the job's environment."""
+    """What the ranks of one job do, by epoch (the last is for all later ones); it travels in the job's environment.
+
+    `ranks`: what single ranks do instead, by their number, in every epoch but the last.
+    """
 
     tries: tuple[dict[str, Any], ...]
+    ranks: dict[str, dict[str, Any]] = {}
 
-    def program(self, epoch: int) -> Program:
-        return msgspec.convert(self.tries[min(epoch, len(self.tries) - 1)], Program)
+    def program(self, epoch: int, rank: int) -> Program:
+        last = len(self.tries) - 1
+        ranks = self.ranks if epoch < last else {}
+        return msgspec.convert(ranks.get(str(rank), self.tries[min(epoch, last)]), Program)
 
 
 class Clock:
@@ -77,6 +83,11 @@ class Host(FakeHost):
         super().start(order, program)
         if len(self.starts) > begun:
             self._witness.began(self._node_id, order)
+            self._witness.shown(order)
+
+    def show_members(self, order: StartRun, *, signal_due: bool) -> str:
+        self._witness.shown(order)
+        return super().show_members(order, signal_due=signal_due)
 
     def signal(self, key: RunKey, *, kill: bool) -> None:
         if any(run.key == key and run.live for run in self.runs()):
@@ -93,7 +104,7 @@ class Host(FakeHost):
 
 
 def _program(order: StartRun) -> Program:
-    return msgspec.json.decode(order.env[DO], type=Plan).program(order.epoch)
+    return msgspec.json.decode(order.env[DO], type=Plan).program(order.epoch, order.rank)
 
 
 class Engine:
@@ -203,6 +214,11 @@ class SimRuntime:
 
     async def resize(self, key: RunKey, limits: Limits) -> str:
         return await self._fake.resize(key, limits)
+
+    async def show_members(self, order: StartRun, *, signal_due: bool) -> str:
+        await self._place.point(f"show members {RunKey.of(order)}")
+        why: str = await self._engine.ask(self._place, lambda: self._host.show_members(order, signal_due=signal_due))
+        return why
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         return await self._fake.read_log(key, offset=offset, limit=limit)

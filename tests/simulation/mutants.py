@@ -1,14 +1,16 @@
 """Clusters with one mistake each, which the witness must find: the check that the check works."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from msgspec import structs
 
 from libs.bus import Bus, NoAnswerError, StreamEvent
-from libs.domain.job import Allocation, Job, JobChange
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobChange, JobEvent, Placement, Step
 from libs.domain.lease import Lease
 from libs.messages.connection import Connection
 from libs.messages.nodes import EndReason, NodeDesired, NodeReported, RunSeen
@@ -18,8 +20,10 @@ from services.executor.runs import Run, RunKey
 from services.executor.thinking.core import Action, Reconciler, Remove
 from services.scheduler import leadership
 from services.scheduler.relay import Relay
+from services.scheduler.thinking import lives
 from services.scheduler.thinking import runs as scheduler_runs
 from services.scheduler.thinking.peers import Bond, Peers
+from services.scheduler.thinking.picture import Picture
 from tests.simulation.cluster import WatchedStore
 from tests.simulation.outage import through_an_outage
 from tests.simulation.simulate import Variation
@@ -86,6 +90,46 @@ class CredulousRuns(scheduler_runs.Runs):
 
     def refuses(self, report: NodeReported) -> str:
         return ""
+
+
+class AnxiousRuns(scheduler_runs.Runs):
+    """Every rank is of the core: the death of one is the death of its job."""
+
+    def of(self, job: Job) -> scheduler_runs.Ranks:
+        ranks = super().of(job)
+        return scheduler_runs.Ranks((*ranks.seen, *ranks.others), (), ranks.first_node)
+
+
+def lowest_ranks(job: Job, count: int, *, above: int = -1) -> list[int]:
+    """The lowest numbers that no rank has now, whoever had them before."""
+    assert job.placement is not None
+    has = {allocation.rank for allocation in job.placement.allocations}
+    return list(islice((rank for rank in itertools.count() if rank not in has), count))
+
+
+def released_when_told(picture: Picture, job: Job, now: float) -> list[Step]:
+    """A rank that was told to leave is given up at once."""
+    assert job.placement is not None
+    left = [allocation for allocation in job.placement.allocations if allocation.leaving]
+    if not left:
+        return []
+    cause = Cause(code=CauseCode.RANKS_LEFT)
+    return picture.go(job, JobEvent.RESIZED, cause, now, placement=lives._without(job.placement, left))
+
+
+def never_released(picture: Picture, job: Job, now: float) -> list[Step]:
+    """A rank that was told to leave holds its GPUs for ever."""
+    return []
+
+
+def held_of_the_present(placement: Placement, following: Placement) -> tuple[Allocation, ...]:
+    """What a job needs for its restart is not held for it."""
+    return ()
+
+
+def counted_from_the_start(job: Job, *_: Any, **__: Any) -> float | None:
+    """GPU-seconds are counted as if the job had always had as many GPUs as now."""
+    return None
 
 
 class HastyRelay(Relay):

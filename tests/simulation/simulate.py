@@ -25,10 +25,12 @@ from services.scheduler.thinking.replay import Replay
 from tests.simulation.cluster import Cluster, Life, Shape, WatchedScheduler, WatchedStore
 from tests.simulation.history import Failure, History, Listener, dice
 from tests.simulation.machine import WALL
+from tests.simulation.quiet import Quiet
+from tests.simulation.scaler import Scaler
 from tests.simulation.trouble import Trouble
 from tests.simulation.tuner import Tuner
 from tests.simulation.witness import Witness
-from tests.simulation.workload import Client, job
+from tests.simulation.workload import ELASTIC, Client, job
 from tests.support.virtual_time import Process, VirtualTimeLoop
 
 CALM_SECONDS = 6.0
@@ -137,6 +139,15 @@ class World:
             self.cluster.database.store, dice(seed, "tuner"), history=history, clock=lambda: WALL + loop.time()
         )
         self.specs: dict[str, dict[str, Any]] = {}
+        self.cluster.witness.sizes.specs = self.specs
+        self.scaler = Scaler(
+            self.cluster.database.store,
+            dice(seed, "scaler"),
+            specs=self.specs,
+            history=history,
+            clock=lambda: WALL + loop.time(),
+        )
+        self.quiet = Quiet(self.cluster.database.store, self.cluster.hosts, self.cluster.witness, history)
         self.clients: set[asyncio.Task[Any]] = set()
 
     async def live(self) -> None:
@@ -149,9 +160,11 @@ class World:
         seconds = self.dice.uniform(60.0, 180.0)
         users = asyncio.ensure_future(self._users(seconds))
         tuned = asyncio.ensure_future(self.tuner.tune(seconds))
+        scaled = asyncio.ensure_future(self.scaler.scale(self.client, seconds))
         await self.trouble.make(seconds)
         self.trouble.heal()
         await users
+        await scaled
         await tuned
         await self.end()
 
@@ -162,6 +175,8 @@ class World:
             stream = self.cluster.network.stream
             self.cluster.witness.check_end({event.id for event in stream.stored})
             waiting = await self.cluster.database.store.unsent(limit=1)
+            for _, ask in self.cluster.database.store._asks.values():
+                self.history.fail(f"never done: {ask.kind} of {ask.subject_id}")
             if waiting:
                 self.history.fail(f"still in the outbox: {waiting[0].message_id}")
         await self._replay()
@@ -194,12 +209,14 @@ class World:
         """Jobs over the whole time, each by a client that insists; now and then somebody asks for something."""
         shape, client = self.cluster.shape, self.client
         pace = seconds / self.dice.randint(5, 25)
+        elastic = self.dice.choice(ELASTIC)
+        ranks_max = max(2, shape.nodes * shape.gpus - shape.gpus)
         until = self.loop.time() + seconds
         number = 0
         nodes = [machine.node_id for machine in self.cluster.machines]
         while self.loop.time() < until:
             number += 1
-            spec = job(self.dice, number, ranks_max=max(2, shape.nodes * shape.gpus - shape.gpus), gpus_max=shape.gpus)
+            spec = job(self.dice, number, ranks_max=ranks_max, gpus_max=shape.gpus, elastic=elastic)
             self.specs[spec["name"]] = spec
             self.begin(client.submit(spec, keyed=self.dice.random() < 0.85))
             if self.dice.random() < 0.2:  # sent twice at once
@@ -220,6 +237,7 @@ class World:
         cancelled: set[str] = set()
         while self.clients or self.cluster.witness.unfinished() or self._unacknowledged():
             await asyncio.sleep(1.0)
+            self.quiet.look(self.loop.time())
             if self.loop.time() > cancel_at:
                 for job_id in [job_id for job_id in self._endless() if job_id not in cancelled]:
                     cancelled.add(job_id)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from libs.domain import job
+from libs.domain.job import CauseCode
 from services.scheduler import service as scheduler_service
-from services.scheduler.thinking import pool, tuning
+from services.scheduler.thinking import lives, pool, sizing, tuning
 from tests.simulation import mutants
 from tests.simulation.simulate import Result, Variation, simulate
 from tests.support.virtual_time import DeadlockError, Process, StuckError, VirtualTimeLoop, run_virtually
@@ -74,6 +76,34 @@ MUTANTS = {
     "a scheduler that gives what is not free": (
         mutants.scheduler_has(tuning, "_fits", lambda *_: True),
         "over-given: ",
+    ),
+    "a scheduler that gives rank numbers again": (
+        mutants.scheduler_has(sizing, "fresh_ranks", mutants.lowest_ranks),
+        "rank reused: ",
+    ),
+    "a scheduler for which a rank that must leave is gone": (
+        mutants.scheduler_has(lives, "release", mutants.released_when_told),
+        "left behind: ",
+    ),
+    "a scheduler that keeps the ranks that left": (
+        mutants.scheduler_has(lives, "release", mutants.never_released),
+        "leaves and does not go",
+    ),
+    "a scheduler for which every rank is of the core": (
+        mutants.scheduler_has(pool, "Runs", mutants.AnxiousRuns),
+        "a rank too many: ",
+    ),
+    "a scheduler that blames a rank for what its node did": (
+        mutants.scheduler_has(lives, "_NOT_ITS_FAULT", frozenset[CauseCode]()),
+        "size cut: ",
+    ),
+    "a job that does not hold what it restarts with": (
+        mutants.scheduler_has(job, "beside", mutants.held_of_the_present),
+        "two owners: ",
+    ),
+    "GPU-seconds counted at the size of the end": (
+        mutants.scheduler_has(job, "_sized_at", mutants.counted_from_the_start),
+        "GPU-seconds wrong: ",
     ),
     "a relay that does not wait for the stream": (
         mutants.scheduler_has(scheduler_service, "Relay", mutants.HastyRelay),

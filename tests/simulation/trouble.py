@@ -22,6 +22,7 @@ KINDS = {
     "postgres-down": 2,
     "postgres-away": 2,
     "postgres-hangs": 1,
+    "postgres-goes-back": 1,
     "nats-split": 2,
     "overtaken": 2,
     "bad-network": 3,
@@ -44,6 +45,7 @@ class Trouble:
         self._dice = dice
         self._pace = dice.uniform(1.5, 8.0)
         self._overtaken_until = 0.0
+        self._healed = False
         chosen = [kind for kind in KINDS if dice.random() < 0.6] or list(CALM)
         self._weights = {kind: KINDS[kind] for kind in kinds or chosen}
         if dice.random() < 0.3:
@@ -71,6 +73,7 @@ class Trouble:
     def heal(self) -> None:
         cluster = self._cluster
         cluster.history.note("trouble", "all is healed")
+        self._healed = True
         cluster.network.quality = NetworkQuality()
         cluster.database.quality = StoreQuality()
         cluster.network.come_up()
@@ -189,6 +192,25 @@ class Trouble:
             self._cluster.database.hangs = False
 
         self._cluster.later(self._some(1.0, 90.0), go_on)
+
+    def _postgres_goes_back(self) -> None:
+        """It is backed up now; a while later it fails, and comes back as it was."""
+        cluster = self._cluster
+        backup, memory = cluster.database.back_up(), cluster.witness.remember()
+        cluster.history.note("postgres", "is backed up")
+        away = self._some(0.2, 40.0)
+
+        def fail() -> None:
+            if not self._healed:
+                cluster.history.note("postgres", "fails, and will come back as it was")
+                cluster.history.counts["restores"] += 1
+                forgotten = cluster.database.store._submitted.keys() - backup["_submitted"].keys()
+                cluster.database.go_down()
+                cluster.database.restore(backup)
+                cluster.witness.went_back(memory, forgotten=forgotten)
+                cluster.later(away, cluster.database.come_up)
+
+        cluster.later(self._some(1.0, 60.0), fail)
 
     def _nats_split(self) -> None:
         """Its servers do not reach each other; who reconnects may come to the other one."""

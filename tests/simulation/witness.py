@@ -1,14 +1,18 @@
 """Sees from the outside whether Weft keeps its promises: by what runs on the hosts, and by what clients were told."""
 
+import copy
+from collections.abc import Iterable
+
 import msgspec
 from msgspec import Struct
 
 from libs.domain.cluster import Capacity
-from libs.domain.job import Allocation, Cause, CauseCode, JobState, Placement
-from libs.messages.events import Event
+from libs.domain.job import Allocation, CauseCode
+from libs.messages.events import Event, JobEventData
 from libs.messages.nodes import EndReason, StartRun
 from services.executor.runs import RunKey
 from tests.simulation.history import History
+from tests.support.sizes import Recorded, Sizes
 
 CPU_DUST = 1e-6
 OVER = ("succeeded", "failed", "cancelled")
@@ -25,18 +29,17 @@ class Told(Struct):
     version: int = 0
     epoch: int = 0
     state: str = ""
-    ranks: int = 0
-    allocations: tuple[Allocation, ...] = ()  # while it holds something
 
 
-class _Data(Struct):
-    epoch: int = 0
-    state: str = ""
-    placement: Placement | None = None
-    cause: Cause | None = None
+class Memory(Struct, frozen=True):
+    """What was recorded at one time, and which runs had begun."""
+
+    told_of: dict[tuple[str, str], Told]
+    sizes: Recorded
+    begun: frozenset[RunKey]
 
 
-_data = msgspec.json.Decoder(_Data)
+_data = msgspec.json.Decoder(JobEventData)
 
 
 class Witness:
@@ -50,6 +53,11 @@ class Witness:
         self.keys: dict[str, str] = {}
         self.acknowledged: dict[str, str] = {}  # job id → the name under which it was submitted
         self.capacities: dict[str, Capacity] = {}  # by node
+        self.sizes = Sizes(history.fail)
+        self._undone: set[str] = set()  # jobs that a restored store does not know
+        self._of_lost_time: set[RunKey] = set()  # begun in a time that the store has forgotten
+        self._failed: set[RunKey] = set()  # runs that ended badly by themselves
+        self._ports: dict[RunKey, int] = {}
         self._reports: dict[tuple[str, str], tuple[int, int]] = {}
 
     # what runs
@@ -58,8 +66,12 @@ class Witness:
         key = RunKey.of(order)
         self.history.note(node_id, f"run {key} begins on GPUs {order.gpus}")
         self.history.counts["runs"] += 1
-        if key in self.begun:
+        if key in self.alive or (key in self.begun and key not in self._of_lost_time):
             self.history.fail(f"started twice: {key}, now on {node_id}")
+        if key in self._of_lost_time:  # the store gave the number again, as it had forgotten that
+            self._of_lost_time.discard(key)
+            self._ports.pop(key, None)
+            self.told_to_stop.discard(key)
         for other, alive in self.alive.items():
             if other.job_id == key.job_id and other.epoch != key.epoch:
                 self.history.fail(f"overlap: {key} begins on {node_id} while {other} runs on {alive.node_id}")
@@ -69,43 +81,63 @@ class Witness:
         self.begun.add(key)
         self.alive[key] = Alive(node_id, order.gpus)
 
+    def shown(self, order: StartRun) -> None:
+        """A run is told who else there is: each by a port of its own, as long as it lives."""
+        if order.members is None:
+            return
+        ranks = order.members.ranks
+        if len({(each.address, each.port) for each in ranks}) < len(ranks):
+            self.history.fail(f"port shared: {RunKey.of(order)} is told of two members with one port")
+        for each in ranks:
+            key = RunKey(order.job_id, order.epoch, each.rank)
+            port = self._ports.setdefault(key, each.port)
+            if port != each.port and key not in self._of_lost_time:
+                self.history.fail(f"port changed: {key} had {port}, and now {each.port}")
+
     def ended(self, node_id: str, key: RunKey, exit_code: int | None, reason: EndReason) -> None:
         self.history.note(node_id, f"run {key} ends with {exit_code}, {reason}")
         self.alive.pop(key, None)
         self.ends[key] = exit_code
+        by_itself = reason in (EndReason.EXIT, EndReason.OOM, EndReason.START_FAILED) and exit_code != 0
+        if by_itself and key not in self.told_to_stop:
+            self._failed.add(key)
 
     # what is recorded
 
     def told(self, event: Event) -> None:
-        said = _data.decode(event.data)
         told = self.told_of.setdefault((event.topic, event.subject_id), Told())
         if event.version != told.version + 1:
             self.history.fail(f"{event.message_id} follows version {told.version}")
         told.version = event.version
         if event.topic == "jobs":
-            self._told_of_job(event, said, told)
+            self._told_of_job(event, _data.decode(event.data), told)
         self.history.counts["events"] += 1
 
-    def _told_of_job(self, event: Event, said: _Data, told: Told) -> None:
+    def _told_of_job(self, event: Event, said: JobEventData, told: Told) -> None:
         job_id = event.subject_id
         if said.epoch < told.epoch:
             self.history.fail(f"{job_id} goes back from epoch {told.epoch} to {said.epoch}")
         told.epoch, told.state = said.epoch, said.state
         self.history.note("store", f"{job_id} {event.event} epoch {said.epoch}")
-        if event.event in ("stopping", "requeued", "failed") and said.cause is not None:
+        if event.event in ("stopping", "requeued", "failed"):
             codes = (CauseCode.NODE_STOPPED, CauseCode.NODE_LOST)
             self.history.counts["cut off"] += said.cause.code in codes
-        if event.event == "stopping" and said.cause is not None:
+        if event.event == "stopping":
             self.history.counts["moves"] += said.cause.code is CauseCode.MOVED
             self.history.counts["pre-emptions"] += said.cause.code is CauseCode.PREEMPTED
-        if said.placement is not None:
-            told.ranks = len(said.placement.allocations)
-            told.allocations = said.placement.allocations
-            self._check_nodes(event.message_id, said.placement.allocations)
-        if not JobState(said.state).holding:
-            told.allocations = ()
+        before = self.sizes.told(said, event.event)
+        job = self.sizes.jobs[job_id]
+        if said.placement is not None or said.next_placement is not None:
+            self._check_nodes(event.message_id, job.allocations)
         self.history.counts["tunings"] += event.event == "tuned"
-        ranks = [RunKey(job_id, said.epoch, rank) for rank in range(told.ranks)]
+        self.history.counts["scalings"] += event.event == "scaled"
+        self.history.counts["resizes"] += event.event == "resized"
+        self.history.counts["restarts"] += event.event == "restarted"
+        if event.event == "resized" and before.placement is not None and job.placement is not None:
+            has = {one.rank for one in job.placement.allocations}
+            left = {one.rank for one in before.placement.allocations} - has
+            self._check_left(said, {RunKey(job_id, said.epoch, rank) for rank in left})
+        ranks = [RunKey(job_id, said.epoch, rank) for rank in sorted(job.core)]
         if event.event == "started" and not self.begun.issuperset(ranks):
             self.history.fail(f"half placed: {job_id} is said to run, and {_missing(ranks, self.begun)} never began")
         if event.event == "succeeded" and any(self.ends.get(rank, 1) != 0 for rank in ranks):
@@ -113,26 +145,66 @@ class Witness:
         if event.event == "succeeded" and not self.told_to_stop.isdisjoint(ranks):
             self.history.fail(f"{job_id} is said to have succeeded, and was interrupted")
         over = said.state in OVER
-        for key in self.alive:
+        for key in self.alive.keys() - self._of_lost_time:
             if key.job_id == job_id and (over or key.epoch < said.epoch):
                 self.history.fail(f"{job_id} is {said.state} in epoch {said.epoch} while {key} runs")
 
+    def _check_left(self, said: JobEventData, ranks: set[RunKey]) -> None:
+        """Ranks that their job has no longer."""
+        if said.cause.code is CauseCode.STOP_TIMEOUT:
+            return  # given up: they keep their GPUs as strays
+        for key in sorted(ranks - self._of_lost_time):
+            if key in self.alive:
+                self.history.fail(f"left behind: {key} runs on {self.alive[key].node_id}, and its job no longer has it")
+        if said.size is not None and ranks.isdisjoint(self._failed):
+            self.history.fail(
+                f"size cut: {said.job_id} should have {said.size}, and none of its ranks failed by itself"
+            )
+
     def _check_nodes(self, what: str, allocations: tuple[Allocation, ...]) -> None:
         """What all jobs hold of a node together is never more than it has."""
-        held = [one for told in self.told_of.values() for one in told.allocations]
         for node_id in sorted({allocation.node_id for allocation in allocations}):
-            here = [one for one in held if one.node_id == node_id]
             capacity = self.capacities[node_id]
-            cpus, memory = sum(one.cpus for one in here), sum(one.memory for one in here)
+            cpus, memory = 0.0, 0
+            for job in self.sizes.jobs.values():
+                here = [[one for one in held if one.node_id == node_id] for held in job.placements]
+                # A job that restarts stops first, so it needs the greater of both, not the sum.
+                cpus += max((sum(one.cpus for one in ranks) for ranks in here), default=0.0)
+                memory += max((sum(one.memory for one in ranks) for ranks in here), default=0)
+                if any(one.cpus <= 0 or one.memory <= 0 for ranks in here for one in ranks):
+                    self.history.fail(f"starved: with {what} a rank on {node_id} has nothing")
             if cpus > capacity.cpus + CPU_DUST or memory > capacity.memory:
                 self.history.fail(f"over-given: with {what} jobs hold {cpus:g} CPUs and {memory} bytes of {node_id}")
-            if min(one.cpus for one in here) <= 0 or min(one.memory for one in here) <= 0:
-                self.history.fail(f"starved: with {what} a rank on {node_id} has nothing")
 
     def report_taken(self, scheduler: str, node_id: str, number: tuple[int, int]) -> None:
         if number <= self._reports.get((scheduler, node_id), (0, 0)):
             self.history.fail(f"{scheduler} took report {number} of {node_id} after a newer one")
         self._reports[scheduler, node_id] = number
+
+    # when the store goes back in time
+
+    def remember(self) -> Memory:
+        """What is recorded now, for `went_back`."""
+        return copy.deepcopy(Memory(self.told_of, self.sizes.recorded, frozenset(self.begun)))
+
+    def went_back(self, memory: Memory, *, forgotten: Iterable[str]) -> None:
+        """The store is as it was, and knows nothing of the `forgotten` jobs. What began since runs all the same, and an
+        acknowledgement of such a job may still be on its way."""
+        memory = copy.deepcopy(memory)
+        self.told_of = memory.told_of
+        self.sizes.recorded = memory.sizes
+        self._of_lost_time |= {key for key in self.begun if key not in memory.begun or self._begins(key)}
+        self._undone.update(forgotten)
+        self._forget_undone()
+
+    def _begins(self, key: RunKey) -> bool:
+        """Does the store, as it is now, have a job begin with this run?"""
+        told = self.told_of.get(("jobs", key.job_id))
+        return told is not None and told.epoch == key.epoch and told.state in ("placed", "starting")
+
+    def _forget_undone(self) -> None:
+        self.acknowledged = {one: name for one, name in self.acknowledged.items() if one not in self._undone}
+        self.keys = {key: one for key, one in self.keys.items() if one not in self._undone}
 
     # what clients are told
 
@@ -140,6 +212,7 @@ class Witness:
         if key is not None and self.keys.setdefault(key, job_id) != job_id:
             self.history.fail(f"key {key} gave {self.keys[key]}, and now {job_id}")
         self.acknowledged[job_id] = name
+        self._forget_undone()
 
     # at the end
 

@@ -5,10 +5,11 @@ import random
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from libs.bus import BusError
 from libs.domain.checkpoints import CHECKPOINTS_LABEL
-from libs.messages.asks import AskKind, AskStored, SubmitAnswered
+from libs.messages.asks import AskKind, AskStored, Scale, SubmitAnswered
 from libs.store import StoreError
 from tests.simulation.history import History
 from tests.simulation.machine import DO, Plan
@@ -18,10 +19,13 @@ from tests.simulation.witness import Witness
 SUBMIT = "weft.submit"
 TOKEN = "weft_" + "s" * 40
 AGAIN_SECONDS = 1.0
+ELASTIC = (0.2, 0.5, 0.5, 1.0)  # the part of the jobs of one life that may take another size
 
 
-def job(dice: random.Random, number: int, *, ranks_max: int, gpus_max: int) -> dict[str, Any]:
-    """A specification, as a user would send it."""
+def job(dice: random.Random, number: int, *, ranks_max: int, gpus_max: int, elastic: float) -> dict[str, Any]:
+    """A specification, as a user would send it; `elastic`: the part of the jobs that may take another size."""
+    if dice.random() < elastic:
+        return _elastic(dice, number, ranks_max=ranks_max, gpus_max=gpus_max)
     ranks = dice.choice([1, 1, 1, dice.randint(2, max(2, ranks_max))])
     gpus = dice.choice([0, 1, 1, 1, 2]) if ranks == 1 else dice.choice([0, 1, 1])
     retries = dice.choice([0, 0, 1, 3])
@@ -45,17 +49,79 @@ def job(dice: random.Random, number: int, *, ranks_max: int, gpus_max: int) -> d
     return spec
 
 
-def _plan(dice: random.Random, retries: int) -> Plan:
-    return Plan(tries=tuple(_try(dice, last=number == retries + 2) for number in range(retries + 3)))
+def _elastic(dice: random.Random, number: int, *, ranks_max: int, gpus_max: int) -> dict[str, Any]:
+    """A job that may take another size, live or by a restart."""
+    live = dice.random() < 0.65
+    retries = dice.choice([0, 1, 3, 5])
+    gpus = min(dice.choice([0, 1, 1, 1, 2]), gpus_max)
+    places = ranks_max if not gpus else gpus_max // gpus * max(1, ranks_max // gpus_max)
+    roles = {"worker": _role(dice, ranks_max=places, gpus=gpus)}
+    if dice.random() < 0.35:
+        roles["ps"] = _role(dice, ranks_max=3, gpus=0)
+    ranks = {str(rank): _odd(dice) for rank in range(1, 24) if live and dice.random() < 0.2}
+    plan = structs.replace(_plan(dice, retries + 4, long=0.7), ranks=ranks)
+    spec: dict[str, Any] = {
+        "name": f"job-{number}",
+        "command": ["true"],
+        "env": {DO: msgspec.json.encode(plan).decode()},
+        "roles": roles,
+        "priority": dice.choice([0, 0, 0, 10, 50]),
+        "preemptible": dice.random() < 0.8,
+        "grace": f"{dice.choice([1, 3, 10])}s",
+        "retries": {"max": retries, "backoff": "1s", "backoff_max": "10s"},
+    }
+    if live:
+        spec["resize"] = {"how": "live"}
+    if not live or dice.random() < 0.3:
+        spec["checkpoints"] = {"on_stop": True}
+    return spec
 
 
-def _try(dice: random.Random, *, last: bool) -> dict[str, Any]:
+def _role(dice: random.Random, *, ranks_max: int, gpus: int) -> dict[str, Any]:
+    most = dice.randint(min(2, ranks_max), ranks_max)
+    want = dice.randint(1, most)
+    replicas = {"min": dice.randint(1, want), "want": want, "max": most}
+    return {"replicas": replicas, "gpus": gpus, "cpus": dice.choice([0.5, 1.0]), "memory": "1GiB"}
+
+
+def _odd(dice: random.Random) -> dict[str, Any]:
+    """What a rank does that is not as its gang: it fails, ends early, cannot start, begins late, or does not stop."""
+    soon = round(dice.uniform(0.2, 8.0), 3)
+    return dice.choice(
+        [
+            {"seconds": soon, "exit_code": 1},
+            {"seconds": soon, "exit_code": 0},
+            {"refused": "no such command"},
+            {"start_seconds": round(dice.uniform(2.0, 90.0), 3), "seconds": None},
+            {"on_term": None, "seconds": None},
+        ]
+    )
+
+
+def size_of(dice: random.Random, spec: dict[str, Any]) -> dict[str, int]:
+    """Another size of a job, or now and then one that makes no sense."""
+    if dice.random() < 0.1:
+        return dice.choice([{"nobody": 1}, {"worker": 0}, {"worker": -1}, {"worker": 1000}, {}])
+    size: dict[str, int] = {}
+    for name, role in spec["roles"].items():
+        replicas = role["replicas"]
+        if name == "worker" or dice.random() < 0.5:
+            size[name] = dice.randint(replicas.get("min", replicas["want"]), replicas.get("max", replicas["want"]))
+    return size
+
+
+def _plan(dice: random.Random, retries: int, *, long: float = 0.25) -> Plan:
+    """`long`: the part of the tries that last long."""
+    return Plan(tries=tuple(_try(dice, last=number == retries + 2, long=long) for number in range(retries + 3)))
+
+
+def _try(dice: random.Random, *, last: bool, long: float) -> dict[str, Any]:
     kind = dice.choices(
         ["succeed", "fail", "stubborn", "long", "oom", "refused"],
         [60, 12, 8, 8, 4, 4] if not last else [1, 0, 0, 0, 0, 0],
     )[0]
-    long = dice.random() < 0.25
-    done: dict[str, Any] = {"seconds": round(dice.uniform(25.0, 100.0) if long else dice.uniform(0.2, 25.0), 3)}
+    seconds = dice.uniform(25.0, 100.0) if dice.random() < long else dice.uniform(0.2, 25.0)
+    done: dict[str, Any] = {"seconds": round(seconds, 3)}
     if dice.random() < 0.2:
         done["start_seconds"] = round(dice.choice([dice.uniform(0.1, 2.0), dice.uniform(2.0, 25.0)]), 3)
     match kind:
@@ -130,14 +196,20 @@ class Client:
         self._witness.acknowledge(name, answered.job_id, key=key)
         return answered.job_id
 
-    async def ask(self, kind: AskKind, subject_id: str, *, priority: int = 0) -> None:
+    async def ask(self, kind: AskKind, subject_id: str, *, priority: int = 0, scale: Scale | None = None) -> None:
         """As the gateway stores it, until it is stored; it may be stored more than once."""
         self.waiting += 1
         try:
             while True:
                 try:
                     await self._store.ask(
-                        kind, subject_id=subject_id, pool="default", tenant="admin", at=self._clock(), priority=priority
+                        kind,
+                        subject_id=subject_id,
+                        pool="default",
+                        tenant="admin",
+                        at=self._clock(),
+                        priority=priority,
+                        scale=scale,
                     )
                     break
                 except StoreError:

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step, after
-from libs.messages.asks import Ask, AskKind, RankTuning, Tune
+from libs.messages.asks import Ask, AskKind, RankTuning, Scale, Tune
 from libs.messages.nodes import Leader
 from services.scheduler.thinking.core import Scheduler, Settings
 from tests.support.builders import capacity, job
@@ -41,6 +41,12 @@ class World:
         of = self.stored[job_id].epoch if epoch is None else epoch
         asked = Tune(epoch=of, ranks=ranks, cause=Cause(code=CauseCode.UPSCALED, sentence="it is held back"))
         ask = Ask(id=1, kind=AskKind.TUNE, subject_id=job_id, tenant="weft", at=self.now, tune=asked)
+        return self.keep(self.core.ask(ask, self.now))
+
+    def scale(self, job_id: str, *, tenant: str = "alice", epoch: int | None = None, **size: int) -> list[Step]:
+        """As a user asks it, or the partition planner; nothing comes of what is refused."""
+        asked = Scale(size=size, epoch=epoch)
+        ask = Ask(id=1, kind=AskKind.SCALE, subject_id=job_id, tenant=tenant, at=self.now, scale=asked)
         return self.keep(self.core.ask(ask, self.now))
 
     def keep(self, steps: list[Step]) -> list[Step]:

@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import structs
 
 from libs.domain.job import (
+    NEW_EPOCH,
     STEPS,
     Allocation,
     Cause,
@@ -28,6 +29,9 @@ CAUSES = {
     JobEvent.STARTING: CauseCode.NODE_REPORTED,
     JobEvent.STARTED: CauseCode.NODE_REPORTED,
     JobEvent.TUNED: CauseCode.UPSCALED,
+    JobEvent.SCALED: CauseCode.SCALE_ASKED,
+    JobEvent.RESIZED: CauseCode.GREW,
+    JobEvent.RESTARTED: CauseCode.PARTITIONED,
     JobEvent.STOPPING: CauseCode.PREEMPTED,
     JobEvent.REQUEUED: CauseCode.PREEMPTED,
     JobEvent.SUCCEEDED: CauseCode.EXITED,
@@ -54,7 +58,7 @@ def step(job: Job, event: JobEvent, *, at: float, **fields: Any) -> Step:
         "to": STEPS[job.state, event],
         "at": at,
         "cause": Cause(code=CAUSES[event], sentence=f"because of {event}"),
-        "epoch": job.epoch + (event is JobEvent.REQUEUED),
+        "epoch": job.epoch + (event in NEW_EPOCH),
     }
     return Step(**{**made, **fields})
 

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from libs.domain.cluster import Capacity, Gpu, Node
 from libs.domain.job import Cause, CauseCode, JobEvent
-from libs.messages.asks import AskKind
+from libs.messages.asks import AskKind, Scale
 from libs.messages.events import Event, cloud_event
 from libs.store import GatewayStore, SchedulerStore
 from tests.support.builders import spec
@@ -26,15 +26,20 @@ async def tell_everything(gateway: GatewayStore, scheduler: SchedulerStore) -> l
     await _a_job_that_is_preempted(gateway, scheduler)
     await _a_job_that_fails(gateway, scheduler)
     await _a_job_that_is_cancelled(gateway, scheduler)
+    await _a_job_that_grows(gateway, scheduler)
+    await _a_job_that_restarts(gateway, scheduler)
     await _a_node_with_a_past(scheduler)
     return await gateway.events(limit=1000)
 
 
 def documents(events: list[Event]) -> dict[str, Any]:
-    """The first of each kind by its subject, as it is published."""
+    """The event of each kind with the most fields, by its subject, as it is published; the first where several have as
+    many."""
     found: dict[str, Any] = {}
     for event in events:
-        found.setdefault(event.subject, json.loads(msgspec.json.encode(cloud_event(event))))
+        told = json.loads(msgspec.json.encode(cloud_event(event)))
+        if len(told["data"]) > len(found.get(event.subject, {"data": ()})["data"]):
+            found[event.subject] = told
     return found
 
 
@@ -104,6 +109,66 @@ async def _a_job_that_is_cancelled(gateway: GatewayStore, scheduler: SchedulerSt
     (job,) = await scheduler.admit(lease, pool="default", limit=10)
     cause = Cause(code=_C.CANCEL_ASKED, sentence="cancelled by speech", by="speech")
     await go(scheduler, lease, job, _E.CANCELLED, at=BEGAN + 3810, cause=cause)
+
+
+async def _a_job_that_grows(gateway: GatewayStore, scheduler: SchedulerStore) -> None:
+    role = {"replicas": {"want": 1, "max": 4}}
+    wanted = spec("elastic", role=role, command=["torchrun", "train.py"], resize={"how": "live"})
+    await gateway.submit(wanted, job_id="j-2e6n", tenant="vision", key=None, at=BEGAN + 3820)
+    lease = await scheduler.lease("default")
+    assert lease is not None
+    (job,) = await scheduler.admit(lease, pool="default", limit=10)
+    where = placement(("node-1", 0))
+    job = await go(scheduler, lease, job, _E.PLACED, at=BEGAN + 3820.1, placement=where)
+    job = await go(scheduler, lease, job, _E.STARTING, at=BEGAN + 3820.3)
+    job = await go(scheduler, lease, job, _E.STARTED, at=BEGAN + 3822)
+
+    scale = Scale(size={"worker": 2})
+    await gateway.ask(AskKind.SCALE, subject_id=job.id, pool="default", tenant="vision", at=BEGAN + 3830, scale=scale)
+    (ask,) = await scheduler.asks(pool="default", limit=10)
+    cause = Cause(code=_C.SCALE_ASKED, sentence="worker 1 → 2 by vision", by="vision")
+    job = await go(scheduler, lease, job, _E.SCALED, at=BEGAN + 3830.1, cause=cause, size=scale.size, ask=ask.id)
+    first, second = placement(("node-1", 0), ("node-1", 1)).allocations
+    grown = structs.replace(where, allocations=(first, structs.replace(second, extra=True)), ranks_used=2, changes=1)
+    cause = Cause(code=_C.GREW, sentence="worker 1 → 2: rank 1 joins on node-1")
+    job = await go(
+        scheduler, lease, job, _E.RESIZED, at=BEGAN + 3830.2, cause=cause, placement=grown, worked={"worker": 1}
+    )
+    cause = Cause(code=_C.EXITED, sentence="every rank ended with status 0")
+    await go(scheduler, lease, job, _E.SUCCEEDED, at=BEGAN + 3850, cause=cause, exit_code=0)
+
+
+async def _a_job_that_restarts(gateway: GatewayStore, scheduler: SchedulerStore) -> None:
+    role = {"replicas": {"want": 1, "max": 2}}
+    wanted = spec("saved", role=role, command=["python", "train.py"], checkpoints={"on_stop": True})
+    await gateway.submit(wanted, job_id="j-8h1r", tenant="vision", key=None, at=BEGAN + 3860)
+    lease = await scheduler.lease("default")
+    assert lease is not None
+    (job,) = await scheduler.admit(lease, pool="default", limit=10)
+    job = await go(scheduler, lease, job, _E.PLACED, at=BEGAN + 3860.1, placement=placement(("node-1", 0)))
+    job = await go(scheduler, lease, job, _E.STARTING, at=BEGAN + 3860.3)
+    job = await go(scheduler, lease, job, _E.STARTED, at=BEGAN + 3862)
+    job = await go(scheduler, lease, job, _E.SCALED, at=BEGAN + 3870, size={"worker": 2})
+
+    larger = placement(("node-1", 0), ("node-1", 1))
+    cause = Cause(code=_C.SCALE_ASKED, sentence="restarts with worker 1 → 2, as vision asked", by="vision")
+    job = await go(
+        scheduler,
+        lease,
+        job,
+        _E.STOPPING,
+        at=BEGAN + 3870.1,
+        cause=cause,
+        next_placement=larger,
+        worked={"worker": 1},
+    )
+    cause = Cause(code=_C.SCALE_ASKED, sentence="every rank stopped; begins again with worker 2", by="vision")
+    ended = {"exit_code": 0, "progress": {"step": 900.0, "checkpoint": 900.0}}
+    job = await go(scheduler, lease, job, _E.RESTARTED, at=BEGAN + 3874, cause=cause, placement=larger, **ended)
+    job = await go(scheduler, lease, job, _E.STARTING, at=BEGAN + 3874.2)
+    job = await go(scheduler, lease, job, _E.STARTED, at=BEGAN + 3876)
+    cause = Cause(code=_C.EXITED, sentence="every rank ended with status 0")
+    await go(scheduler, lease, job, _E.SUCCEEDED, at=BEGAN + 3900, cause=cause, exit_code=0)
 
 
 async def _a_node_with_a_past(scheduler: SchedulerStore) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, structs
 
 from libs.domain.job import Allocation, CauseCode, Job, JobState, Placement
-from libs.domain.spec import TuningMode
-from libs.messages.asks import Tune
+from libs.domain.sizes import how_resized
+from libs.domain.spec import ResizeHow, TuningMode
+from libs.messages.asks import Scale, Tune
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import HostSample, NodeSampled, RunSample
 from services.reallocator.thinking.core import Reallocator, TuningDecision
@@ -25,6 +26,7 @@ class Kindred(Struct, frozen=True, kw_only=True):
 
     count: int
     seconds: float
+    most: int | None = None  # replicas that the job may have
     threads: float = 1.0
     cpus: float = 1.0
     memory: int = GIB
@@ -106,7 +108,7 @@ class Trained:
         self.dice = random.Random(seed)
         roles = {
             name: {
-                "replicas": {"want": role.count},
+                "replicas": {"want": role.count, **({"min": 1, "max": role.most} if role.most else {})},
                 "cpus": role.cpus,
                 "memory": f"{role.memory}B",
                 **({"egress": f"{role.egress}B"} if role.egress else {}),
@@ -132,6 +134,7 @@ class Trained:
 
     def take(self, tune: Tune, now: float) -> None:
         """What a scheduler does with an ask."""
+        assert self.job.placement is not None
         assert tune.epoch == self.job.epoch
         by_rank = {limit.rank: limit for limit in tune.ranks}
         held = tuple(
@@ -145,8 +148,50 @@ class Trained:
             )
             for one in self.held
         )
-        self.job = structs.replace(self.job, placement=Placement(allocations=held), version=self.job.version + 1)
+        placement = structs.replace(self.job.placement, allocations=held)
+        self.job = structs.replace(self.job, placement=placement, version=self.job.version + 1)
         self.changed_at = now
+
+    def scale(self, size: Mapping[str, int]) -> None:
+        """It should have another size; `resize` gives it that."""
+        self.job = structs.replace(self.job, size={**self.job.wanted, **size}, version=self.job.version + 1)
+
+    def resize(self, now: float) -> None:
+        """What a scheduler does for a job that resizes live: the newest leave, others join with fresh ranks."""
+        assert self.job.placement is not None
+        held, fresh = list(self.held), self.job.placement.fresh_rank
+        for role, count in self.job.wanted.items():
+            of_role = [one for one in held if one.role == role]
+            for one in of_role[count:]:
+                held.remove(one)
+            asked = self.job.spec.roles[role]
+            for _ in range(count - len(of_role)):
+                new = structs.replace(
+                    of_role[0],
+                    rank=fresh,
+                    cpus=asked.cpus,
+                    memory=asked.memory_bytes,
+                    egress=asked.egress_bytes,
+                    extra=True,
+                )
+                held.append(new)
+                fresh += 1
+        placement = Placement(allocations=tuple(held), ranks_used=fresh)
+        self.job = structs.replace(self.job, placement=placement, sized_at=now, version=self.job.version + 1)
+
+    def restarted(self, now: float) -> None:
+        """The same of a job that restarts: it runs with its size, in the next epoch."""
+        self.resize(now)
+        held = tuple(structs.replace(one, rank=rank, extra=False) for rank, one in enumerate(self.held))
+        self.job = structs.replace(
+            self.job,
+            state=JobState.RUNNING,
+            epoch=self.job.epoch + 1,
+            placement=Placement(allocations=held),
+            sized_at=None,
+            placed_at=now,
+            started_at=now,
+        )
 
     def sampled(self, now: float) -> NodeSampled:
         self.seq += 1
@@ -230,15 +275,23 @@ class Pool:
     """One node, its jobs, a reallocator, and a scheduler that does at once what it is asked, or what `refuses` not."""
 
     def __init__(
-        self, *jobs: Trained, cpus: float = 64.0, growth: float = 1.0, tuning: TuningMode = TuningMode.ON
+        self,
+        *jobs: Trained,
+        cpus: float = 64.0,
+        growth: float = 1.0,
+        tuning: TuningMode = TuningMode.ON,
+        **settings: object,
     ) -> None:
         self.jobs = {one.job.id: one for one in jobs}
         self.node = node_of(cpus)
-        self.settings = {"tuning": tuning, "growth": growth}
-        self.core = Reallocator(tuning=tuning, growth=growth)
+        self.settings = {"tuning": tuning, "growth": growth, **settings}
+        self.core = Reallocator(**self.settings)  # type: ignore[arg-type]
         self.now = START
         self.tunes: list[tuple[float, Tune]] = []
-        self.refuses = False
+        self.scales: list[tuple[float, Scale]] = []
+        self.refuses = False  # to do what it is asked
+        self.full = False  # no replica joins
+        self.store_refuses = False
         self.stored: dict[str, tuple[int, bytes]] = {}
         self.decided = TuningDecision()
 
@@ -250,23 +303,45 @@ class Pool:
     def second(self) -> None:
         self.now += 1.0
         for one in self.jobs.values():
+            if one.job.state is not JobState.RUNNING:
+                continue
             self.core.observe(one.sampled(self.now), now=self.now)
             self.core.observe(one.progressed(self.now), now=self.now)
         self.core.learn(jobs=[one.job for one in self.jobs.values()], nodes=[self.node], now=self.now)
         self.decided = self.core.decide(self.now)
         for known in self.decided.known:
+            if self.store_refuses and known.cause is not None:
+                self.core.not_asked(known.job_id)
+                continue
             self.stored[known.job_id] = (known.epoch, known.state)
             self.core.remembered(known)
             if known.tune is not None:
                 self.tunes.append((self.now - START, known.tune))
                 if not self.refuses:
                     self.jobs[known.job_id].take(known.tune, self.now)
+            if known.scale is not None:
+                self.scales.append((self.now - START, known.scale))
+                self._scale(self.jobs[known.job_id], known.scale)
+
+    def _scale(self, one: Trained, scale: Scale) -> None:
+        assert scale.epoch == one.job.epoch
+        if self.refuses:
+            return
+        one.scale(scale.size)
+        if how_resized(one.job.spec) is ResizeHow.RESTART and one.job.granted != one.job.wanted:
+            one.job = structs.replace(one.job, state=JobState.STOPPING, worked=one.job.granted, since=self.now)
+        elif not self.full or any(count < one.job.granted[role] for role, count in one.job.wanted.items()):
+            one.resize(self.now)
 
     def restart(self) -> None:
         """The process dies; another begins with what is stored."""
         self.core = Reallocator(**self.settings)  # type: ignore[arg-type]
         for job_id, (epoch, state) in self.stored.items():
             self.core.recall(job_id, epoch=epoch, state=state, now=self.now)
+
+    @property
+    def sizes(self) -> list[tuple[dict[str, int], CauseCode]]:
+        return [(scale.size, scale.cause.code) for _, scale in self.scales if scale.cause is not None]
 
     @property
     def codes(self) -> list[CauseCode]:

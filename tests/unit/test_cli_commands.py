@@ -18,6 +18,7 @@ import pytest
 from aiohttp import web
 
 from libs.domain.job import Cause, CauseCode, JobState
+from libs.domain.sizes import RoleSize
 from libs.messages.asks import AskKind
 from libs.messages.http import (
     Accepted,
@@ -186,6 +187,20 @@ async def test_logs_of_all_ranks_of_an_earlier_epoch_are_those_that_it_had(gatew
         "GET /v1/jobs/train": job_view(state=JobState.QUEUED, epoch=1, replicas=1),
         "GET /v1/jobs/j-aaaaaaaaaa/events": [
             event_view("placed", epoch=0, placement=placement(("node-1", 0), ("node-1", 1)))
+        ],
+        "GET /v1/jobs/j-aaaaaaaaaa/logs": b"one\n",
+    }
+    assert await weft(gateway, "logs", "train", "--rank", "all") == 0
+    assert capsys.readouterr().out == "[0] one\n[1] one\n"
+
+
+async def test_logs_of_all_ranks_are_also_those_of_ranks_that_left(gateway: ToldGateway, capsys: Said) -> None:
+    one = placement(("node-1", 0))
+    grown = placement(("node-1", 0), ("node-1", 1))
+    gateway.answers |= {
+        "GET /v1/jobs/train": job_view(placement=msgspec.structs.replace(one, changes=2, ranks_used=2)),
+        "GET /v1/jobs/j-aaaaaaaaaa/events": [
+            event_view(name, placement=where) for name, where in (("placed", one), ("resized", grown), ("resized", one))
         ],
         "GET /v1/jobs/j-aaaaaaaaaa/logs": b"one\n",
     }
@@ -378,6 +393,50 @@ async def test_a_name_acts_on_the_one_open_job_that_has_it(gateway: ToldGateway)
     gateway.answers["POST /v1/jobs/j-open/priority"] = Accepted(id="j-open", ask=AskKind.PRIORITISE, state="queued")
     assert await weft(gateway, "priority", "train", "5") == 0
     assert (gateway.asked[1], gateway.bodies[1]) == ("POST /v1/jobs/j-open/priority", b'{"priority":5}')
+
+
+SCALED = Accepted(id="j-1", ask=AskKind.SCALE, state="running")
+
+
+async def test_a_job_is_scaled_by_its_roles_without_a_look_at_it(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["POST /v1/jobs/j-1/scale"] = SCALED
+    assert await weft(gateway, "scale", "j-1", "worker=4", "ps=2") == 0
+    assert (gateway.asked, gateway.bodies) == (["POST /v1/jobs/j-1/scale"], [b'{"size":{"worker":4,"ps":2}}'])
+    assert capsys.readouterr().out == "j-1 should have worker 4, ps 2 (it is running)\n"
+
+
+async def test_a_number_alone_is_the_size_of_the_one_role(gateway: ToldGateway, capsys: Said) -> None:
+    role = RoleSize(granted=2, wanted=2, least=1, most=4)
+    gateway.answers |= {"GET /v1/jobs/j-1": job_view("j-1", size={"trainer": role}), "POST /v1/jobs/j-1/scale": SCALED}
+    assert await weft(gateway, "scale", "j-1", "4") == 0
+    assert gateway.bodies[-1] == b'{"size":{"trainer":4}}'
+    gateway.answers["GET /v1/jobs/j-1"] = job_view("j-1", size={"worker": role, "ps": role})
+    assert await weft(gateway, "scale", "j-1", "4") == 1
+    assert "say which, such as worker=4 ps=4" in capsys.readouterr().err
+    assert len(gateway.asked) == 3
+
+
+NO_SIZES = [
+    *(["worker=x"], ["worker="], ["=4"], ["worker=-1"], ["worker=1", "worker=2"], ["worker=1", "2"], ["1", "2"]),
+    *(["worker=1.5"], ["worker=1e3"], ["worker=٤"], ["worker=" + "9" * 5000], ["x" * 5000], ["worker=4", "y" * 5000]),
+]
+
+
+@pytest.mark.parametrize("typed", NO_SIZES)
+async def test_what_is_no_size_is_refused_before_anything_is_asked(
+    gateway: ToldGateway, capsys: Said, typed: list[str]
+) -> None:
+    assert await weft(gateway, "scale", "j-1", *typed) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("weft: ")
+    assert len(said) < 300
+    assert gateway.asked == []
+
+
+async def test_a_size_that_is_refused_is_told_as_the_gateway_says(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.refuse("POST /v1/jobs/j-1/scale", 400, "size.worker", "9 is outside 1 to 4, the range of role worker")
+    assert await weft(gateway, "scale", "j-1", "worker=9") == 1
+    assert "9 is outside 1 to 4, the range of role worker" in capsys.readouterr().err
 
 
 async def test_a_name_that_several_open_jobs_have_hits_none_of_them(gateway: ToldGateway, capsys: Said) -> None:

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from libs.domain.job import Allocation, Cause, CauseCode, JobState, Placement
-from libs.domain.spec import decode_spec
+from libs.domain.sizes import RoleSize
+from libs.domain.spec import ResizeHow, decode_spec
 from libs.messages.http import GpuScoreView, RunView
 from libs.messages.signals import Finding, GpuSample, HostSample, RunSample
 from libs.planning.explain import ClosedSeen, Explanation, HolderSeen
@@ -52,6 +53,83 @@ def test_a_running_job_shows_how_far_it_is_and_where() -> None:
     assert "running" in line
     assert "3m12s" in line
     assert "━━━━━───────────  30% 120/400 loss 0.3123 · node-1" in line
+
+
+SIZE = {"worker": RoleSize(granted=3, wanted=4, least=1, most=8)}
+
+
+def test_the_size_of_jobs_that_may_have_several_is_told_and_of_others_nothing() -> None:
+    grows = job_view(name="grows", size=SIZE, resize=ResizeHow.LIVE)
+    waits = job_view(name="waits", state=JobState.QUEUED, size=SIZE, resize=ResizeHow.LIVE)
+    lines = seen(jobs_table([grows, waits, job_view(name="fixed")], PIPE, emulated={}), PIPE)
+    assert cells(lines[0])[5] == "SIZE"
+    assert [cells(line)[5] for line in lines[1:]] == ["3/4 (1-8)", "4 (1-8)", "-"]
+    assert "SIZE" not in seen(jobs_table([job_view()], PIPE, emulated={}), PIPE)[0]
+    small = msgspec.structs.replace(TERMINAL, width=90)
+    assert cells(line_with("grows", seen(jobs_table([grows], small, emulated={}), small)))[5:] == ["3/4"]
+    both = {**SIZE, "ps": RoleSize(granted=1, wanted=1, least=1, most=1)}
+    line = line_with("grows", seen(jobs_table([job_view(name="grows", size=both)], PIPE, emulated={}), PIPE))
+    assert cells(line)[5] == "worker 3/4 (1-8) ps 1/1 (1-1)"
+
+
+@pytest.mark.parametrize(
+    ("size", "how", "text"),
+    [
+        (SIZE["worker"], ResizeHow.LIVE, "worker 3 of 4 (1 … 8), grows and shrinks live"),
+        (
+            RoleSize(granted=4, wanted=4, least=1, most=8, leaving=1),
+            ResizeHow.LIVE,
+            "worker 4 (1 … 8) while 1 rank leaves, grows and shrinks live",
+        ),
+        (
+            RoleSize(granted=2, wanted=4, least=1, most=8, next=4),
+            ResizeHow.RESTART,
+            "worker 2 of 4 (1 … 8), takes another size by a restart, restarts now with worker 4",
+        ),
+        (
+            RoleSize(granted=2, wanted=2, least=1, most=2),
+            ResizeHow.NEVER,
+            "worker 2 (1 … 2), keeps its size while it runs",
+        ),
+    ],
+)
+def test_a_job_is_described_with_its_size(size: RoleSize, how: ResizeHow, text: str) -> None:
+    job = job_view(size={"worker": size}, resize=how)
+    assert line_with("size", seen(description(job, [], TERMINAL, emulated={}))).endswith(f"  {text}")
+
+
+def test_a_rank_that_leaves_is_marked() -> None:
+    runs = tuple(RunView(rank=rank, role="worker", node_id="node-1", leaving=rank == 1) for rank in range(2))
+    lines = seen(description(job_view(runs=runs), [], TERMINAL, emulated={}))
+    assert [line.split()[1:3] for line in lines[-2:]] == [["worker", "node-1"], ["worker,", "leaves"]]
+
+
+def test_an_explanation_has_the_size_and_why_it_is_what_it_is() -> None:
+    told = Explanation(
+        job_id="j-1",
+        name="train",
+        state=JobState.RUNNING,
+        code="fits",
+        sentence="it is on node-1",
+        size=SIZE,
+        resize=ResizeHow.LIVE,
+    )
+    lines = seen(explanation(told, TERMINAL, emulated={}))
+    assert lines[2:] == [
+        "size: worker 3 of 4 (1 … 8), grows and shrinks live",
+        "  it should have that: as it was submitted",
+    ]
+    asked = Cause(code=CauseCode.SCALE_ASKED, sentence="worker 3 → 4, asked by alice", by="alice")
+    grew = Cause(code=CauseCode.GREW, sentence="worker 2 → 3")
+    lines = seen(explanation(msgspec.structs.replace(told, sized_for=asked, resized_for=grew), TERMINAL, emulated={}))
+    assert lines[3:] == [
+        "  it should have that: scale-asked: worker 3 → 4, asked by alice",
+        "  it changed last: grew: worker 2 → 3",
+    ]
+    kept = msgspec.structs.replace(told, resize=ResizeHow.NEVER, keeps_size_for="it is pinned to node-1")
+    assert seen(explanation(kept, TERMINAL, emulated={}))[2].endswith(
+        "keeps its size while it runs: it is pinned to node-1"
+    )
 
 
 def test_a_waiting_job_shows_its_reason() -> None:

@@ -121,6 +121,8 @@ def test_several_presets_are_compared() -> None:
         (("--drift", "2"), "--drift: "),
         (("--scores", "online"), "oracle is the only one there"),
         (("--durations-known",), "--durations-known: "),
+        (("--partition", "weft"), "--partition: "),
+        (("--elastic", "2"), "--elastic: "),
         (("--placement", "pal,weft-best"), "knows pal, pm-first, packed-sticky, packed, not 'weft-best'"),
     ],
 )
@@ -137,6 +139,8 @@ def test_what_contradicts_the_artifacts_rules_is_refused(options: tuple[str, ...
         (("--order", "lifo"), "order: no such order as 'lifo'; there are fifo, "),
         (("--placement", "nowhere"), "placement: no such placement as 'nowhere'"),
         (("--backfill", "magic"), "backfill: no such backfill as 'magic'; there are none, easy, conservative"),
+        (("--partition", "best"), "--partition: no such planner as 'best'; there are dorm, weft, none"),
+        (("--partition", "weft"), "--placement packed places running jobs anew, which a partition does not allow"),
         (("--preset", "best"), "--preset: no such preset as 'best'; there are "),
         (("--preset", f"{ARTIFACT},weft-best", "--order", "las"), "--order and several presets do not go together"),
     ],
@@ -251,6 +255,28 @@ def test_a_report_is_drawn(trace: str, profile: str, tmp_path: Path) -> None:
     assert "fifo+packed+none" in out.read_text()
 
 
+def test_elastic_jobs_are_planned_and_their_numbers_told(trace: str, tmp_path: Path, capsys: Said) -> None:
+    out = tmp_path / "out.json"
+    options = ("--preset", "weft-best", "--elastic", "2", "--resize-cost", "10", "--partition", "none,weft")
+    assert main(["simulate", "--trace", trace, *SMALL, *options, "--json", str(out)]) == 0
+    rigid, elastic = json.loads(out.read_bytes())["runs"]
+    assert (rigid["policy"], elastic["policy"]) == ("las+weft-best+easy", "las+weft-best+easy+weft")
+    assert rigid["sizes"]["plans"] == 0
+    assert elastic["sizes"]["plans"] > 0
+    assert elastic["metrics"]["jct_mean_s"] < rigid["metrics"]["jct_mean_s"]
+    said = capsys.readouterr().out
+    assert "SPEED-UP" in said
+    assert "1 to 2 × the GPUs that each job asks for, by restarts of 10 s" in said
+
+
+def test_dorms_workload_runs_on_its_own_cluster(capsys: Said) -> None:
+    command = ["simulate", "--generate", "dorm", "--jobs", "5", "--order", "fifo", "--placement", "packed-sticky"]
+    assert main(command) == 0
+    assert capsys.readouterr().out.startswith("dorm: 5 jobs on 20 nodes with 5 GPUs (simulated cluster, no hardware)\n")
+    assert main([*command, "--durations", "philly"]) == 2
+    assert capsys.readouterr().err == "weft: --durations goes with --generate poisson and synergy only\n"
+
+
 def complaint(capsys: Said, *command: str) -> tuple[int, str]:
     status = main(["simulate", *command])
     said = capsys.readouterr()
@@ -291,6 +317,8 @@ def test_a_bad_profile_is_told_with_file_and_line(trace: str, tmp_path: Path, ca
     ("options", "status", "reason"),
     [
         (("--jobs", "5"), 2, "--jobs goes with --generate only"),
+        (("--resize-cost", "5"), 2, "--resize-cost goes with --elastic and --generate dorm only"),
+        (("--elastic", "2", "--exponent", "1.5"), 2, "exponent must be 0 to 1: 1.5"),
         (("--report", "out.pdf"), 1, "a report is a file that ends in .html or .png"),
         (("--json", "no/such/folder/out.json"), 1, "there is no folder no/such/folder"),
     ],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from libs.domain.spec import JobSpec, Kind, Volume
+from libs.domain.spec import Checkpointing, JobSpec, Kind, Volume
 from services.cli.__main__ import parse
 from services.cli.complaint import Complaint
 from services.cli.spec import job_name, option_of, spec_of
@@ -17,6 +17,22 @@ def test_what_stands_after_the_dashes_is_the_command_as_it_is() -> None:
     made = spec("--gpus", "1", "--", "python", "train.py", "--gpus", "7", "--json")
     assert made.command == ("python", "train.py", "--gpus", "7", "--json")
     assert made.roles["worker"].gpus == 1
+
+
+def test_the_range_of_a_job_and_how_it_takes_another_size_reach_the_specification() -> None:
+    made = spec(*("--replicas", "2", "--replicas-min", "1", "--replicas-max", "4", "--resize", "live", "--", "go"))
+    replicas = made.roles["worker"].replicas
+    assert (replicas.least, replicas.want, replicas.most, made.resize.how) == (1, 2, 4, "live")
+    assert spec("--checkpoints", "10m", "--", "go").checkpoints == Checkpointing(every="10m")
+    assert spec("--checkpoints", "stop", "--", "go").checkpoints == Checkpointing(on_stop=True)
+    for typed, option in (
+        (("--checkpoints", "often"), "--checkpoints"),
+        (("--replicas-max", "5000"), "--replicas-max"),
+        (("--replicas", "2", "--replicas-min", "3"), "--replicas"),
+    ):
+        with pytest.raises(Complaint) as refused:
+            spec(*typed, "--", "go")
+        assert refused.value.field == option
 
 
 def test_without_dashes_the_command_begins_at_the_first_word() -> None:

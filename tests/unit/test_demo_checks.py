@@ -31,6 +31,9 @@ def event(kind: JobEvent, code: CauseCode, *, state: JobState = JobState.QUEUED,
 
 
 PREEMPTED = event(JobEvent.REQUEUED, CauseCode.PREEMPTED)
+GREW = event(JobEvent.RESIZED, CauseCode.GREW)
+GAVE = event(JobEvent.RESIZED, CauseCode.PREEMPTED)
+SEEN = "members: 1 (piece 0)\nmembers: 6 (piece 9)\nmembers: 4 (piece 99)"
 FAILED_ONCE = event(JobEvent.REQUEUED, CauseCode.EXITED)
 EXPLAINED = Explanation(job_id="j", name="n", state=JobState.QUEUED, code="no-room", sentence="wants 2 GPUs")
 
@@ -44,6 +47,8 @@ EXPLAINED = Explanation(job_id="j", name="n", state=JobState.QUEUED, code="no-ro
         ("patient", Evidence(job=job(), story=(), explained=EXPLAINED)),
         ("doomed", Evidence(job=job(state=JobState.CANCELLED), story=())),
         ("urgent", Evidence(job=job(), story=())),
+        ("elastic", Evidence(job=job(), story=(GREW, GAVE), logs=(SEEN,))),
+        ("guest", Evidence(job=job(), story=())),
     ],
 )
 def test_a_job_that_showed_what_it_should_is_good(name: str, evidence: Evidence) -> None:
@@ -53,6 +58,10 @@ def test_a_job_that_showed_what_it_should_is_good(name: str, evidence: Evidence)
 @pytest.mark.parametrize(
     ("name", "evidence", "why"),
     [
+        ("elastic", Evidence(job=job(), story=(GREW,), logs=(SEEN,)), "gave ranks back 0 times"),
+        ("elastic", Evidence(job=job(epoch=1), story=(GREW, GAVE), logs=(SEEN,)), "started 2 times"),
+        ("elastic", Evidence(job=job(), story=(GREW, GAVE), logs=("members: 1 (piece 0)",)), "never grew"),
+        ("elastic", Evidence(job=job(), story=(GREW, GAVE), logs=(SEEN[:43],)), "never grew"),
         ("trainer", Evidence(job=job(), story=(), logs=(f"resumed at step 70\n{FELL}",)), "never pre-empted"),
         ("trainer", Evidence(job=job(), story=(PREEMPTED,), logs=(f"starting from nothing\n{FELL}",)), "not resume"),
         ("trainer", Evidence(job=job(), story=(PREEMPTED,), logs=("resumed at step 70",)), "loss fell"),

@@ -97,3 +97,57 @@ def test_a_first_try_that_should_fail_does_and_the_second_does_not(tmp_path: Pat
     folder = {"WEFT_CHECKPOINT_DIR": str(tmp_path)}
     statuses = [end(start("primes", "--below", "100000", "--break-first", **folder))[0] for _ in range(2)]
     assert statuses == [3, 0]
+
+
+def free_port() -> str:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return str(bound.getsockname()[1])
+
+
+def test_work_is_shared_by_ranks_that_come_late_and_what_a_rank_took_away_is_done_by_others(tmp_path: Path) -> None:
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WEFT_PROGRESS": str(tmp_path / "progress")}
+    work = ("--pieces", "40", "--seconds", "0.02")
+    lead = start("elastic", *work, WEFT_RANK="0", **meeting)
+    late = start("elastic", *work, WEFT_RANK="1", **meeting)
+    gone = start("elastic", *work, WEFT_RANK="2", **meeting)
+    time.sleep(0.5)
+    gone.send_signal(signal.SIGTERM)
+    status, output = end(lead)
+    assert (status, "all 40 pieces are done" in output) == (0, True), output
+    assert end(gone)[0] == 0
+    assert re.search(r"did [0-9]+ pieces", end(late)[1])
+    assert (tmp_path / "progress").read_text().splitlines()[-1] == "step=40 steps=40 checkpoint=0"
+
+
+def test_an_elastic_job_goes_on_until_it_has_grown_and_given_ranks_back(tmp_path: Path) -> None:
+    members = tmp_path / "members.json"
+
+    def show(changes: int, count: int) -> None:
+        ranks = ", ".join(f'{{"rank": {rank}}}' for rank in range(count))
+        members.with_suffix(".new").write_text(f'{{"changes": {changes}, "ranks": [{ranks}]}}')
+        members.with_suffix(".new").replace(members)
+
+    show(0, 1)
+    work = ("--pieces", "1", "--seconds", "0.01", "--until-it-gave-back")
+    lead = start("elastic", *work, WEFT_RANK="0", WEFT_MEMBERS=str(members), MASTER_PORT=free_port())
+    for changes, count in ((1, 3), (2, 2)):
+        time.sleep(1.0)
+        assert lead.poll() is None
+        show(changes, count)
+    status, output = end(lead)
+    assert status == 0
+    assert [int(seen) for seen in re.findall(r"members: ([0-9]+)", output)] == [1, 3, 2]
+
+
+def test_elastic_work_that_was_stopped_goes_on_where_it_was_saved(tmp_path: Path) -> None:
+    work = ("--pieces", "60", "--seconds", "0.05", "--idle")
+    meeting = {"WEFT_CHECKPOINT_DIR": str(tmp_path), "WEFT_RANK": "0"}
+    first = start("elastic", *work, MASTER_PORT=free_port(), **meeting)
+    time.sleep(1.5)
+    first.send_signal(signal.SIGTERM)
+    assert end(first)[0] == 0
+    status, output = end(start("elastic", *work, MASTER_PORT=free_port(), **meeting))
+    assert (status, "all 60 pieces are done" in output) == (0, True)
+    saved, resumed = (tmp_path / "pieces").read_text().splitlines()
+    assert saved.split()[1] == resumed.split()[1] != "0"

@@ -77,6 +77,7 @@ async def carry_out(runtime: DockerRuntime, action: Action) -> None:
             done=done.set,
             failed=lambda _: done.set(),
             not_applied=lambda _, __: done.set(),
+            shown=lambda _, __: None,
         )
         hands.take([action])
         await done.wait()

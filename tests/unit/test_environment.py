@@ -3,6 +3,7 @@
 import json
 
 from libs.domain.cluster import Gpu
+from libs.messages.nodes import Members
 from services.executor.environment import RunFacts, environment
 from tests.support.runs import order
 
@@ -47,6 +48,37 @@ def test_torchrun_needs_no_arguments() -> None:
     assert (env["PET_NNODES"], env["PET_NODE_RANK"], env["PET_NPROC_PER_NODE"]) == ("2", "1", "3")
     assert (env["PET_MASTER_ADDR"], env["PET_MASTER_PORT"]) == ("10.0.0.1", "29500")
     assert environment(order(), facts())["PET_NPROC_PER_NODE"] == "1"
+
+
+MEMBERS = Members(changes=0, ranks=(), least=1, most=8)
+
+
+def test_torchrun_resizes_without_arguments() -> None:
+    asked = order(rank=5, world_size=2, master_port=29500, gpus=(0, 1), epoch=2, members=MEMBERS)
+    env = environment(asked, facts(members="/run/members.json", own_address="10.0.0.2"))
+    assert env["WEFT_MEMBERS"] == "/run/members.json"
+    assert (env["PET_NNODES"], env["PET_NPROC_PER_NODE"]) == ("1:8", "2")
+    assert (env["PET_RDZV_BACKEND"], env["PET_RDZV_ENDPOINT"]) == ("c10d", "10.0.0.1:29500")
+    assert (env["PET_RDZV_ID"], env["PET_LOCAL_ADDR"]) == ("job-1-2", "10.0.0.2")
+    assert "PET_NODE_RANK" not in env
+    assert int(env["PET_MAX_RESTARTS"]) > 0
+    assert env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+
+
+def test_rank_0_alone_holds_the_rendezvous() -> None:
+    held = [environment(order(rank=rank, members=MEMBERS), facts())["PET_RDZV_CONF"] for rank in (0, 1, 9)]
+    assert [conf.partition(",")[0] for conf in held] == ["is_host=1", "is_host=0", "is_host=0"]
+
+
+def test_how_torchrun_resizes_is_the_users_to_set() -> None:
+    mine = {"PET_NNODES": "2:4", "PET_RDZV_BACKEND": "etcd", "PET_MAX_RESTARTS": "0", "WEFT_MEMBERS": "mine"}
+    env = environment(order(env=mine, members=MEMBERS), facts(members="/run/members.json"))
+    assert {name: env[name] for name in mine} == {**mine, "WEFT_MEMBERS": "/run/members.json"}
+
+
+def test_a_job_of_one_size_finds_nothing_of_members() -> None:
+    env = environment(order(master_port=29500), facts(members="/run/members.json", own_address="10.0.0.2"))
+    assert not [name for name in env if "RDZV" in name or name in ("WEFT_MEMBERS", "PET_LOCAL_ADDR")]
 
 
 def test_tensorflow_finds_every_task_at_a_port_of_its_own() -> None:

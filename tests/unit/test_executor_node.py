@@ -8,6 +8,7 @@ import pytest
 
 from libs.domain.cluster import Gpu
 from libs.domain.spec import Volume
+from libs.messages.nodes import Member, Members
 from services.executor.capacity import capacity, host_cpus, host_memory
 from services.executor.home import Home
 from services.executor.keeper import FileKeeper, HomeTakenError
@@ -18,6 +19,7 @@ from services.executor.runtime.docker.container import (
     Joined,
     container_arguments,
     injection_for,
+    members_inside,
 )
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.runtime.limits.cgroup import CgroupsV1, CgroupsV2, NoCgroups, find_cgroups
@@ -203,7 +205,12 @@ NODE = NodeFacts(
 
 
 def container(
-    *, network: str = "weft-job-1-1", named: bool = True, injection: str = "cdi", **fields: Any
+    *,
+    network: str = "weft-job-1-1",
+    named: bool = True,
+    published: bool = False,
+    injection: str = "cdi",
+    **fields: Any,
 ) -> dict[str, Any]:
     client = docker.APIClient(base_url="tcp://127.0.0.1:1", version="1.41")  # never called
     try:
@@ -212,7 +219,7 @@ def container(
             order(**{"image": "img", **fields}),
             node=NODE,
             settings=ContainerSettings(),
-            joined=Joined(network=network, named=named),
+            joined=Joined(network=network, named=named, published=published),
             run_folder="/home/runs/job-1-1-0",
             slowdowns="/home/emulated",
             injection=injection,
@@ -276,11 +283,51 @@ def test_ranks_of_one_network_meet_by_name_and_others_at_the_hosts_port() -> Non
     assert named["environment"]["MASTER_ADDR"] == "weft-job-1-1-0"
     assert '"worker":["weft-job-1-1-1:2345"]' in named["environment"]["TF_CONFIG"]
     assert named["ports"] is None
-    apart = container(network="weft-alone", named=False, master_address="10.0.0.1", **gang)
+    apart = container(network="weft-alone", named=False, published=True, master_address="10.0.0.1", **gang)
     assert apart["environment"]["MASTER_ADDR"] == "10.0.0.1"
     assert apart["host_config"]["PortBindings"] == {"2345/tcp": [{"HostIp": "", "HostPort": "2345"}]}
+    other = container(network="weft-alone", named=False, published=True, rank=1, **gang)
+    assert "PortBindings" not in other["host_config"]
     on_host = container(network="host", named=False, **gang)
     assert "PortBindings" not in on_host["host_config"]
+
+
+LIVE = Members(
+    changes=3,
+    ranks=tuple(
+        Member(role="worker", rank=rank, address=address, port=2345 + rank)
+        for rank, address in ((0, NODE.address), (4, NODE.address), (7, "10.0.0.2"))
+    ),
+    least=1,
+    most=8,
+)
+
+
+def test_ranks_that_joined_later_are_named_by_their_own_numbers_and_those_elsewhere_by_their_host() -> None:
+    asked = order(image="img", rank=4, role_rank=1, world_size=3, master_port=2345, members=LIVE)
+    inside = members_inside(asked, NODE, ContainerSettings(), named=True)
+    assert [(member.rank, member.address, member.port) for member in inside.ranks] == [
+        (0, "weft-job-1-1-0", 2345),
+        (4, "weft-job-1-1-4", 2345),
+        (7, "10.0.0.2", 2352),
+    ]
+    everywhere = members_inside(asked, NODE, ContainerSettings(job_network="overlay"), named=True)
+    assert everywhere.ranks[2].address == "weft-job-1-1-7"
+    assert members_inside(asked, NODE, ContainerSettings(), named=False) == LIVE
+
+
+def test_a_live_job_in_containers_meets_at_rank_0_which_other_hosts_reach_too() -> None:
+    live = {"world_size": 3, "master_port": 2345, "members": LIVE}
+    first = container(published=True, **live)
+    assert first["environment"]["PET_RDZV_ENDPOINT"] == "weft-job-1-1-0:2345"
+    assert first["environment"]["PET_LOCAL_ADDR"] == "weft-job-1-1-0"
+    assert first["environment"]["WEFT_MEMBERS"] == "/weft/run/members.json"
+    assert "PortBindings" in first["host_config"]
+    assert first["labels"]["weft.named"] == "1"
+    away = container(network="weft-alone", named=False, rank=7, master_address="10.0.0.1", **live)
+    assert away["environment"]["PET_RDZV_ENDPOINT"] == "10.0.0.1:2345"
+    assert "PET_LOCAL_ADDR" not in away["environment"]
+    assert away["labels"]["weft.named"] == "0"
 
 
 def test_a_job_without_an_image_is_refused_by_a_node_of_containers() -> None:

@@ -7,9 +7,11 @@ import pytest
 from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.store import Moment
+from libs.store.memory import MemoryStore
 from services.gateway.errors import RejectedError
 from services.gateway.past import Past, job_then, moment_of, past_of, told_by
 from tests.support.lives import Life
+from tests.support.story import tell_everything
 
 NOW = 1_800_000_000.0
 
@@ -59,6 +61,33 @@ async def test_what_was_at_a_moment_is_what_was_stored_then(seed: int) -> None:
         assert [facts(node) for node in past.nodes] == [facts(node) for node in nodes]
         for job in jobs:
             assert job_then(job, told_by(await life.store.story(job.id), moment)) == job
+
+
+async def test_a_job_that_changed_its_size_is_then_what_it_was_after_each_event() -> None:
+    store = MemoryStore()
+    events = await tell_everything(store, store)
+    seen: dict[str, list[tuple[str, int, dict[str, int], bool, int]]] = {}
+    for job_id in ("j-2e6n", "j-8h1r"):
+        job = await store.job(job_id)
+        assert job is not None
+        story = await store.story(job_id)
+        assert job_then(job, story) == job
+        for event in story:
+            then = job_then(job, told_by(story, Moment(cursor=event.cursor)))
+            known = then.state, sum(then.granted.values()), then.size, then.next_placement is not None, then.gpus_held
+            seen.setdefault(job_id, []).append(known)
+    assert seen["j-2e6n"][3:] == [
+        ("running", 1, {}, False, 1),
+        ("running", 1, {"worker": 2}, False, 1),
+        ("running", 2, {"worker": 2}, False, 2),
+        ("succeeded", 2, {"worker": 2}, False, 2),
+    ]
+    assert seen["j-8h1r"][4:7] == [
+        ("running", 1, {"worker": 2}, False, 1),
+        ("stopping", 1, {"worker": 2}, True, 2),
+        ("placed", 2, {"worker": 2}, False, 2),
+    ]
+    assert events
 
 
 async def test_before_anything_was_told_there_was_nothing() -> None:

@@ -44,6 +44,7 @@ async def tried(runtime: SpoiltRuntime) -> list[Action]:
             done=woken.set,
             failed=failed.append,
             not_applied=lambda _, __: None,
+            shown=lambda _, __: None,
         )
         while len(there := {run.key for run in await runtime.runs()}) < 2:
             hands.take([Start(asked) for asked in (ODD, EVEN) if RunKey.of(asked) not in there])

@@ -6,12 +6,16 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from libs.domain.quantity import size_bytes
+from libs.domain.sizes import how_resized, is_elastic
+from libs.domain.spec import ResizeHow
 from services.executor.progress import pairs
 from tests.bench.nearchus import jobs
 from tests.bench.nearchus.jobs.ringed import Ring
@@ -93,6 +97,86 @@ def test_training_around_a_ring_learns(tmp_path: Path) -> None:
         assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
 
 
+class Live:
+    """Ranks as processes of this host that are shown who the others are, as a node does."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._folder, self._arguments = folder, arguments
+        self._file = folder / "members.json"
+        self._ranks: dict[int, tuple[str, int, subprocess.Popen[bytes]]] = {}
+        self._changes = 0
+        self._gone: set[int] = set()
+
+    def change(self, *, join: Sequence[str] = (), leave: Sequence[int] = ()) -> None:
+        ports, first = free_ports(len(join)), max(self._ranks, default=-1) + 1
+        self._gone |= set(leave)
+        roles = {rank: (role, port) for rank, (role, port, _) in self._ranks.items() if rank not in self._gone}
+        roles |= {first + number: (role, ports[number]) for number, role in enumerate(join)}
+        told = [{"role": role, "rank": n, "address": "127.0.0.1", "port": port} for n, (role, port) in roles.items()]
+        self._changes += 1
+        new = self._folder / "members.new"
+        new.write_text(json.dumps({"changes": self._changes, "ranks": told, "least": 2, "most": 9}))
+        new.rename(self._file)
+        for rank in leave:
+            self._ranks[rank][2].terminate()
+        for rank in range(first, first + len(join)):
+            self._ranks[rank] = (*roles[rank], self._start(rank, roles[rank][0]))
+
+    def _start(self, rank: int, role: str) -> subprocess.Popen[bytes]:
+        env = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(Path(jobs.__file__).parents[1]),
+            "OPENBLAS_NUM_THREADS": "1",
+            "WEFT_PROGRESS": str(self._folder / f"told-{rank}"),
+            "WEFT_MEMBERS": str(self._file),
+            "WEFT_RANK": str(rank),
+            "WEFT_ROLE": role,
+            "WEFT_ROLE_RANK": "0",
+        }
+        command = [sys.executable, "-P", "-m", "jobs.served", "--width", "32", "--batch", "16", *self._arguments]
+        return subprocess.Popen(command, env=env)
+
+    def told(self, rank: int) -> list[dict[str, float]]:
+        path = self._folder / f"told-{rank}"
+        return [pairs(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def until_steps(self, *ranks: int, more: int = 20) -> None:
+        """Until each of them told so many more steps."""
+        wanted = {rank: len(self.told(rank)) + more for rank in ranks}
+        until = time.monotonic() + 60.0
+        while any(len(self.told(rank)) < count for rank, count in wanted.items()):
+            assert time.monotonic() < until, {rank: len(self.told(rank)) for rank in self._ranks}
+            assert all(self._ranks[rank][2].poll() is None for rank in ranks)
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        for _, _, process in self._ranks.values():
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize("arguments", [("--layers", "2"), ("--layers", "1"), ("--layers", "3", "--server-work", "3")])
+def test_workers_and_servers_come_and_go_and_it_learns_on(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    live = Live(tmp_path, *arguments)
+    try:
+        live.change(join=["ps", "worker", "worker"])
+        live.until_steps(0, 1, 2)
+        live.change(join=["worker"])
+        live.until_steps(0, 1, 2, 3)
+        live.change(join=["ps"])
+        live.until_steps(0, 1, 2, 3, 4)
+        live.change(leave=[3])
+        live.until_steps(0, 1, 2, 4)
+        live.change(leave=[4], join=["worker"])
+        live.until_steps(0, 1, 2, 5)
+        told = live.told(1)
+        losses = [line["loss"] for line in told]
+        assert sum(losses[-5:]) < sum(losses[:5])
+        assert told[-1]["step"] == len(told), "the core goes on counting"
+    finally:
+        live.end()
+
+
 def test_a_ring_leaves_every_rank_with_the_sum_of_all() -> None:
     ports = free_ports(3)
     addresses = [("127.0.0.1", port) for port in ports]
@@ -140,6 +224,18 @@ def test_ours_begins_with_the_equal_split_and_may_have_no_more_than_the_oracle(n
         assert size_bytes(scenario.tuning.memory) == max(size_bytes(share.memory) for share in scenario.grid)
 
 
+@pytest.mark.parametrize("name", ["S1", "S2", "S3", "S3-slack"])
+def test_who_may_outscale_begins_alike_and_may_have_no_more_cores(name: str) -> None:
+    scenario = SCENARIOS[name]
+    spec = scenario.spec("image", scenario.equal, tuned=True, outscales=True)
+    fixed = scenario.spec("image", scenario.equal, tuned=True)
+    assert spec.tuning == fixed.tuning
+    assert {role: part.replicas.want for role, part in spec.roles.items()} == dict(scenario.replicas)
+    assert {role: part.replicas.most for role, part in spec.roles.items()} == dict(scenario.most)
+    assert how_resized(spec) is ResizeHow.LIVE
+    assert not is_elastic(fixed)
+
+
 def test_recipes_beside_each_other_leave_the_machine_room() -> None:
     made = batches(None)
     assert sum(len(batch) for batch in made) == len(RECIPES)
@@ -185,6 +281,14 @@ def test_an_aim_that_is_not_reached_is_said_to_be_not_reached() -> None:
     assert "| +71.4 % | S1 +50.0 % | **no** |" in told
     assert "| within 10% | S1 \N{MINUS SIGN}14.3 % | **no** |" in told
     assert "not run" in told
+
+
+def test_more_replicas_are_compared_with_ours() -> None:
+    assert "more replicas" not in aims(every(S1=RUNS), {})
+    told = aims(every(S1=[*RUNS, run("outscaled", 168.0)], S2=[*RUNS, run("outscaled", 180.0)]), {})
+    assert "| no less | S1 \N{MINUS SIGN}4.0 %, S2 +2.9 % | **no** |" in told
+    assert "| S2 with them: speed to the best baseline | +71.4 % | +80.0 % | yes |" in told
+    assert "| outscaled | begins with 1 ps × 0.4" in compared(S1, [*RUNS, run("outscaled", 168.0)])
 
 
 def test_quiet_time_that_is_too_short_reaches_no_aim() -> None:

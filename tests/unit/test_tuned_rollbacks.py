@@ -7,6 +7,7 @@ from libs.domain.job import CauseCode, Placement
 from libs.messages.asks import RankTuning
 from libs.tuning import tuner
 from libs.tuning.proposal import Free, Proposal
+from libs.tuning.state import Phase, Trial, begin
 from tests.support.trained import Kindred, Model, Pool, Trained
 
 
@@ -133,8 +134,8 @@ def test_a_split_comes_back_whole_or_not_at_all() -> None:
         cost=0.0,
         sentence="shared anew",
     )
-    trial = tuner.Trial(proposal=split, speed=1.0, asked_at=0.0, cpus=6.0, rollbacks=1, why="slower")
-    state = structs.replace(tuner.begin(1, 0.0), phase=tuner.Phase.ROLLING_BACK, trial=trial)
+    trial = Trial(proposal=split, speed=1.0, asked_at=0.0, cpus=6.0, rollbacks=1, why="slower")
+    state = structs.replace(begin(1, 0.0), phase=Phase.ROLLING_BACK, trial=trial)
     free = {"node-0": Free(cpus=0.0, memory=0), "node-1": Free(cpus=0.0, memory=0)}
     asked = []
     for at in range(30, 150, 30):
@@ -143,4 +144,4 @@ def test_a_split_comes_back_whole_or_not_at_all() -> None:
         asked.append(moved.tune and moved.tune.ranks)
     assert asked == [before] * 4
     state = tuner.advance(state, job, None, now=150.0, free=free).state
-    assert (state.phase, state.failed) == (tuner.Phase.SETTLING, {}), "given up, and open as before"
+    assert (state.phase, state.failed) == (Phase.SETTLING, {}), "given up, and open as before"

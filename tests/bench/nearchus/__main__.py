@@ -43,7 +43,15 @@ async def _run(asked: argparse.Namespace) -> None:
                 tell(f"S6: {len(result.actions)} changes in {asked.minutes:g} minutes; {dict(result.verdicts)}")
             else:
                 scenario = SCENARIOS[name]
-                await compare(made, scenario, reps=asked.reps, lengths=lengths, folder=asked.out, tell=tell)
+                await compare(
+                    made,
+                    scenario,
+                    reps=asked.reps,
+                    lengths=lengths,
+                    folder=asked.out,
+                    tell=tell,
+                    outscales=asked.outscale,
+                )
 
 
 async def _in_order(work: Coroutine[None, None, None]) -> None:
@@ -68,6 +76,7 @@ def _asked() -> argparse.Namespace:
     run.add_argument("--grid", type=float, default=Lengths().grid, help="seconds at each point of the oracle's grid")
     run.add_argument("--steps", type=int, default=STEPS, help="of each job of S4")
     run.add_argument("--cores", type=float, default=CPUS, help="that each job of S4 asks for")
+    run.add_argument("--outscale", action="store_true", help="one side more: ours, which may try more replicas")
     run.add_argument("--minutes", type=float, default=30.0, help="of S6")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the services")
     run.add_argument("--out", type=Path, default=RESULTS)

@@ -11,6 +11,8 @@ from tests.bench.nearchus.scenarios import Scenario, Share
 from tests.bench.nearchus.sides import run_side
 
 EQUAL, ASKED, OURS, ORACLE, GRID = "equal", "proportional", "ours", "oracle", "grid"
+OUTSCALED = "outscaled"
+"""Ours, which may try more replicas besides, of the same cores."""
 
 
 class Lengths(Struct, frozen=True, kw_only=True):
@@ -22,13 +24,22 @@ class Lengths(Struct, frozen=True, kw_only=True):
 
 
 async def compare(
-    lab: Lab, scenario: Scenario, *, reps: int, lengths: Lengths, folder: Path, tell: Callable[[str], None]
+    lab: Lab,
+    scenario: Scenario,
+    *,
+    reps: int,
+    lengths: Lengths,
+    folder: Path,
+    tell: Callable[[str], None],
+    outscales: bool = False,
 ) -> None:
-    """The grid first, which finds the oracle's split; then all sides, `reps` times."""
+    """The grid first, which finds the oracle's split; then all sides, `reps` times. With `outscales` one side more."""
 
     async def one(side: str, share: Share, rep: int) -> Measured:
-        seconds = lengths.ours if side == OURS else lengths.grid if side == GRID else lengths.fixed
-        result = await run_side(lab, scenario, side, share, seconds=seconds, rep=rep, tuned=side == OURS)
+        tuned = side in (OURS, OUTSCALED)
+        seconds = lengths.ours if tuned else lengths.grid if side == GRID else lengths.fixed
+        more = side == OUTSCALED
+        result = await run_side(lab, scenario, side, share, seconds=seconds, rep=rep, tuned=tuned, outscales=more)
         append(folder / f"{scenario.name}.jsonl", result)
         tell(f"{scenario.name} {side} {dict(share.cpus)}: {result.speed:.0f}/s, elsewhere {result.elsewhere:.2f} cores")
         return result
@@ -41,6 +52,8 @@ async def compare(
     turn = [(EQUAL, scenario.equal), (OURS, scenario.equal), (ORACLE, best)]
     if scenario.asked != scenario.equal:
         turn.insert(1, (ASKED, scenario.asked))
+    if outscales and scenario.most:
+        turn.insert(-1, (OUTSCALED, scenario.equal))
     for rep in range(reps):
         for side, share in turn if rep % 2 == 0 else turn[::-1]:
             await one(side, share, rep)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 
-from tests.bench.nearchus.comparing import ASKED, EQUAL, GRID, ORACLE, OURS
+from tests.bench.nearchus.comparing import ASKED, EQUAL, GRID, ORACLE, OURS, OUTSCALED
 from tests.bench.nearchus.measured import BUSY_ELSEWHERE, Action, Measured, Traced, measured, traced
 from tests.bench.nearchus.queueing import SIDES, TRACES
 from tests.bench.nearchus.quiet import S6
@@ -54,7 +54,9 @@ def compared(scenario: Scenario, runs: Sequence[Measured]) -> str:
     if best is None:
         return f"{_sentence(scenario.what)} {NOT_RUN}"
     rows = [
-        _row(scenario, side, of_side(runs, side), best) for side in (EQUAL, ASKED, OURS, ORACLE) if of_side(runs, side)
+        _row(scenario, side, of_side(runs, side), best)
+        for side in (EQUAL, ASKED, OURS, OUTSCALED, ORACLE)
+        if of_side(runs, side)
     ]
     header = ("side", "share", "samples/s, median (least–most)", "to the best baseline", "its last quarter", "runs")
     parts = [
@@ -64,6 +66,7 @@ def compared(scenario: Scenario, runs: Sequence[Measured]) -> str:
         _disturbed(runs),
         _grid(scenario, runs),
         *(_changes(run.actions) for run in of_side(runs, OURS)[:1]),
+        *(_changes(run.actions, OUTSCALED) for run in of_side(runs, OUTSCALED)[:1]),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -75,7 +78,7 @@ def _row(scenario: Scenario, side: str, runs: Sequence[Measured], best: float) -
     share = _share(scenario, Share(cpus=last.cpus, memory=last.memory, egress=last.egress))
     return (
         side,
-        f"begins with {share}" if side == OURS else share,
+        f"begins with {share}" if side in (OURS, OUTSCALED) else share,
         f"{median(speeds):,.0f} ({speeds[0]:,.0f}–{speeds[-1]:,.0f})",
         change(median(speeds) / best),
         f"{settled:,.0f} ({change(settled / best)})",
@@ -116,11 +119,12 @@ def _point(of: Measured | Share) -> str:
     return f"ps {of.cpus['ps']:g}" if "ps" in of.cpus else of.memory
 
 
-def _changes(actions: Sequence[Action]) -> str:
+def _changes(actions: Sequence[Action], side: str = "") -> str:
+    of_side = f" of the side {side}" if side else ""
     if not actions:
-        return "It changed nothing."
+        return f"It changed nothing{of_side and ' in the first run' + of_side}."
     lines = [f"- {action.at:.0f} s, {action.code}: {action.sentence}" for action in actions]
-    return "\n".join(["What it did in its first run:", "", *lines])
+    return "\n".join([f"What it did in its first run{of_side}:", "", *lines])
 
 
 def queues(what: str, traces: Sequence[Traced]) -> str:
@@ -188,6 +192,7 @@ def aims(found: dict[str, list[Measured]], traces: Mapping[str, Sequence[Traced]
     rows.append(
         ("once settled, to the oracle, everywhere", f"within {1 - NEAR:.0%}", told, _yes(all_near) if nears else "–")
     )
+    rows += _outscaling_aims(found)
     for name, of in traces.items():
         rows += _queueing_aims(name, of)
     runs = found[S6.name]
@@ -196,6 +201,30 @@ def aims(found: dict[str, list[Measured]], traces: Mapping[str, Sequence[Traced]
     reached = _yes(count == 0) if minutes >= 30 else "–"
     rows.append(("S6: changes", "0 in 30 minutes", f"{count} in {minutes:.0f} minutes" if runs else "not run", reached))
     return table(("what", "aim", "measured", "reached"), rows)
+
+
+def _outscaling_aims(found: Mapping[str, Sequence[Measured]]) -> list[tuple[str, ...]]:
+    """None until the side that may try more replicas was run."""
+    to_ours: dict[str, float] = {}
+    for name in SCENARIOS:
+        ours, more = speed_of(found[name], OURS), speed_of(found[name], OUTSCALED)
+        if ours and more:
+            to_ours[name] = more / ours
+    if not to_ours:
+        return []
+    told = ", ".join(f"{name} {change(ratio)}" for name, ratio in to_ours.items())
+    rows = [("more replicas allowed besides: speed to ours", "no less", told, _yes(min(to_ours.values()) >= 1.0))]
+    best, more = best_baseline(found["S2"]), speed_of(found["S2"], OUTSCALED)
+    if best and more:
+        rows.append(
+            (
+                "S2 with them: speed to the best baseline",
+                change(FASTER),
+                change(more / best),
+                _yes(more / best >= FASTER),
+            )
+        )
+    return rows
 
 
 def _queueing_aims(name: str, traces: Sequence[Traced]) -> list[tuple[str, ...]]:

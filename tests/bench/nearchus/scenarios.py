@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from libs.domain.spec import JobSpec, Replicas, Role, Tuning, TuningMode
+from libs.domain.spec import JobSpec, Replicas, ResizeHow, ResizeRules, Role, Tuning, TuningMode
 
 BUDGET = 1.6  # cores of the two; the rest is for the cluster's own services
 MEMORY = "384MiB"
@@ -24,7 +24,8 @@ class Share(Struct, frozen=True, kw_only=True):
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """`asked` is what its user would guess: the proportional baseline. `grid`: all splits that the oracle looks at."""
+    """`asked` is what its user would guess: the proportional baseline. `grid`: all splits that the oracle looks at.
+    `most`: replicas by role, where more than `replicas` may be tried."""
 
     name: str
     what: str
@@ -36,12 +37,15 @@ class Scenario(Struct, frozen=True, kw_only=True):
     grid: tuple[Share, ...]
     tuning: Tuning
     extra: str = ""
+    most: Mapping[str, int] = {}
 
-    def spec(self, image: str, share: Share, *, tuned: bool, tag: str = "") -> JobSpec:
-        """The job with this share; whoever is tuned begins with it, and may be given no more in all."""
+    def spec(self, image: str, share: Share, *, tuned: bool, tag: str = "", outscales: bool = False) -> JobSpec:
+        """The job with this share; whoever is tuned begins with it, and may be given no more in all. Who `outscales`
+        may have up to `most` replicas besides, of the same cores."""
+        most = self.most if outscales else {}
         roles = {
             role: Role(
-                replicas=Replicas(want=count),
+                replicas=Replicas(want=count, max=most.get(role, count)),
                 cpus=round(share.cpus[role], 3),
                 memory=share.memory,
                 egress=f"{share.egress[role]}KB" if role in share.egress else None,
@@ -54,6 +58,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             command=("python3", "-m", self.program, *self.arguments),
             roles=roles,
             grace="2s",
+            resize=ResizeRules(how=ResizeHow.LIVE) if most else ResizeRules(),
             tuning=self.tuning if tuned else Tuning(mode=TuningMode.OFF),
         )
 
@@ -81,6 +86,7 @@ GUESS = {"ps": 1.0, "worker": 2.0}
 """What users of such jobs write down: a worker computes, a server only stores. The same in every scenario."""
 
 ALIKE = {"ps": 1.0, "worker": 1.0}
+MORE_WORKERS = 2
 PARTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.8)
 
 
@@ -95,6 +101,7 @@ def _served(name: str, what: str, replicas: Mapping[str, int], *arguments: str) 
         asked=Share(cpus=split_by(GUESS, replicas)),
         grid=tuple(Share(cpus=servers_part(part, replicas)) for part in PARTS),
         tuning=Tuning(mode=TuningMode.ON, cpus=BUDGET),
+        most={**replicas, "worker": replicas["worker"] + MORE_WORKERS},
     )
 
 
@@ -152,6 +159,7 @@ S3 = Scenario(
     grid=tuple(_sends({"ps": part, "worker": (1.0 - part) / _NETWORK["worker"]}) for part in PARTS),
     tuning=Tuning(mode=TuningMode.ON, cpus=BUDGET, egress_total=f"{CAPPED_TOTAL}KB"),
     extra="All sides may send 80 Mbit/s in all.",
+    most={"ps": 2, "worker": _NETWORK["worker"] + MORE_WORKERS},
 )
 
 _SLACK = {"ps": 0.3, "worker": 0.65}
@@ -166,6 +174,7 @@ S3_SLACK = Scenario(
     grid=tuple(Share(cpus=_SLACK, egress={"ps": CAPPED * times}) for times in (1, 2, 3, 4)),
     tuning=Tuning(mode=TuningMode.ON, cpus=BUDGET, egress=f"{4 * CAPPED}KB"),
     extra="Only the cap differs: the link's slack is ours to use and the oracle's, not the baselines'.",
+    most={"ps": 2, "worker": 2 + MORE_WORKERS},
 )
 
 _ONE = {"worker": 1}

@@ -19,10 +19,19 @@ SETTLED_PART = 0.25  # of a run, its last
 
 
 async def run_side(
-    lab: Lab, scenario: Scenario, side: str, share: Share, *, seconds: float, rep: int, tuned: bool = False
+    lab: Lab,
+    scenario: Scenario,
+    side: str,
+    share: Share,
+    *,
+    seconds: float,
+    rep: int,
+    tuned: bool = False,
+    outscales: bool = False,
 ) -> Measured:
     """One job, from the moment all its ranks run."""
-    async with lab.job(scenario.spec(lab.image, share, tuned=tuned, tag=f"-{side}")) as job:
+    spec = scenario.spec(lab.image, share, tuned=tuned, tag=f"-{side}", outscales=outscales)
+    async with lab.job(spec) as job:
         began, wall = time.monotonic(), time.time()
         await asyncio.sleep(seconds + REPORTED_WITHIN)
         ended = began + seconds
@@ -66,9 +75,9 @@ def actions(story: tuple[EventView, ...], began: float) -> tuple[Action, ...]:
     """Every change while it ran, from its story."""
     made = []
     for event in story:
-        if not event.type.endswith(".tuned") or event.data.cause is None or event.data.placement is None:
+        if not event.type.endswith((".tuned", ".scaled", ".resized")) or event.data.cause is None:
             continue
-        held = event.data.placement.allocations
+        held = event.data.placement.allocations if event.data.placement is not None else ()
         made.append(
             Action(
                 at=round(datetime.fromisoformat(event.time).timestamp() - began, 1),

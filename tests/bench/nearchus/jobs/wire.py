@@ -19,7 +19,7 @@ def meet(address: tuple[str, int]) -> socket.socket:
     until = time.monotonic() + CONNECT_SECONDS_MAX
     while True:
         try:
-            return _prompt(socket.create_connection(address, timeout=5.0))
+            return prompt(socket.create_connection(address, timeout=5.0))
         except OSError as error:
             if time.monotonic() > until:
                 raise TimeoutError(f"nobody listens at {address}") from error
@@ -32,10 +32,10 @@ def listen(port: int) -> socket.socket:
 
 def take(listening: socket.socket, count: int) -> list[socket.socket]:
     """As many as are to come."""
-    return [_prompt(listening.accept()[0]) for _ in range(count)]
+    return [prompt(listening.accept()[0]) for _ in range(count)]
 
 
-def _prompt(met: socket.socket) -> socket.socket:
+def prompt(met: socket.socket) -> socket.socket:
     met.settimeout(None)
     met.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return met

@@ -1,0 +1,304 @@
+"""Ten elastic jobs on two nodes, as real processes: fixed sizes, Dorm's partitions, and ours.
+
+    python -m tests.bench elastic [--quick] [--seed N]
+
+The jobs are data-parallel, or a parameter server with workers; most resize live, the others by a restart from their
+checkpoint. A piece of their work takes time but no processor (emulated work: the machine has fewer cores than the jobs
+have ranks), and the GPUs are emulated. Speed-up and utilisation are those of the sizes that the jobs were given;
+the times of changes and restarts are real.
+"""
+
+import argparse
+import asyncio
+import re
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from random import Random
+from statistics import mean, median
+
+from msgspec import Struct
+
+from libs.domain.job import FINAL, CauseCode, JobEvent, JobState
+from libs.domain.spec import JobSpec
+from libs.messages.http import EventView, JobView
+from services.cli.demo.parts import program
+from tests.bench.figures import Aim, Figures, line_of
+from tests.support.builders import spec
+from tests.support.cluster import Cluster, embedded_cluster
+
+NODES, GPUS = 2, 8
+JOBS = 10
+STATIC, LEAST, MOST = 2, 1, 8
+PIECE_SECONDS = 0.1
+APART_SECONDS = 4.0  # between two submissions, in the mean
+CHANGES, CHANGES_QUICK = 10, 4
+JOINS = re.compile(rb"joins at ([0-9.]+)")
+SECONDS_MAX = 600.0
+PLANNER = {
+    "REALLOCATOR_PARTITION": "on",
+    "REALLOCATOR_PARTITION_SECONDS_MIN": "2",
+    "REALLOCATOR_PARTITION_SECONDS_MAX": "5",
+    "REALLOCATOR_PARTITION_COOL_DOWN_SECONDS": "4",
+    "REALLOCATOR_REVIEW_SECONDS": "1",
+}
+POLICIES: Mapping[str, Mapping[str, str]] = {
+    "static": {},
+    "dorm": {**PLANNER, "REALLOCATOR_PARTITION_PLANNER": "dorm"},
+    "ours": {**PLANNER, "REALLOCATOR_PARTITION_PLANNER": "weft"},
+}
+
+
+class Application(Struct, frozen=True, kw_only=True):
+    """`pieces` of work; `alone_s`: how long they take with `STATIC` workers, if nothing else happens."""
+
+    name: str
+    pieces: int
+    after_s: float
+    server: bool
+    restarts: bool
+
+    @property
+    def alone_s(self) -> float:
+        workers = STATIC + self.server  # the parameter server does pieces as well
+        return self.pieces * PIECE_SECONDS / workers
+
+    def spec(self, *, elastic: bool) -> JobSpec:
+        command = list(program("elastic", "--idle", "--seconds", str(PIECE_SECONDS), "--pieces", str(self.pieces)))
+        sizes = {"min": LEAST, "want": STATIC, "max": MOST} if elastic else {"want": STATIC}
+        worker = {"gpus": 1, "cpus": 0.5, "memory": "128MiB", "replicas": sizes}
+        ps = {"cpus": 0.5, "memory": "128MiB"}
+        how = {"checkpoints": {"on_stop": True}} if self.restarts else {"resize": {"how": "live"}}
+        return spec(
+            self.name,
+            command=command,
+            roles={"ps": ps, "worker": worker} if self.server else {"worker": worker},
+            grace="5s",
+            **(how if elastic else {}),
+        )
+
+
+class Ran(Struct, frozen=True, kw_only=True):
+    """One application under one policy: seconds from submission to end, and in which it ran; GPU-seconds held."""
+
+    jct_s: float
+    runs_s: float
+    gpu_s: float
+    sizes: tuple[int, ...]
+    live: int
+    restart_s: tuple[float, ...]
+    epochs: int
+    lost: int
+
+
+def applications(seed: int, *, quick: bool) -> list[Application]:
+    dice = Random(seed)
+    scale = 0.4 if quick else 1.0
+    found: list[Application] = []
+    after = 0.0
+    for number in range(JOBS):
+        found.append(
+            Application(
+                name=f"app-{number}",
+                pieces=int(dice.uniform(300, 900) * scale),
+                after_s=after,
+                server=number % 3 == 1,
+                restarts=number % 4 == 3,
+            )
+        )
+        after += dice.expovariate(1 / (APART_SECONDS * scale))
+    return found
+
+
+async def run(policy: str, apps: Sequence[Application], home: Path) -> dict[str, Ran]:
+    async with embedded_cluster(home, nodes=NODES, gpus=GPUS, settings=POLICIES[policy]) as cluster:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        ids: dict[str, str] = {}
+        for app in apps:
+            await asyncio.sleep(max(0.0, began + app.after_s - loop.time()))
+            ids[app.name] = (await cluster.client.submit(app.spec(elastic=policy != "static"))).id
+        found: dict[str, Ran] = {}
+        for app in apps:
+            view = await cluster.ended(ids[app.name], seconds_max=SECONDS_MAX)
+            assert view.state is JobState.SUCCEEDED, f"{app.name} under {policy}: {view.state}"
+            found[app.name] = _ran(await cluster.client.story(view.id), _lost(cluster, view.id), view.epoch)
+        return found
+
+
+def _ran(story: Sequence[EventView], lost: int, epochs: int) -> Ran:
+    held, since, gpus, runs, begun = 0.0, 0.0, 0, 0.0, None
+    sizes: list[int] = []
+    live = 0
+    restarts: list[float] = []
+    stopping = None
+    for event in story:
+        at, what = _at(event), event.type.rpartition(".")[2]
+        placement = event.data.placement
+        held += gpus * (at - since)
+        since = at
+        if placement is not None:
+            gpus = sum(len(each.gpus) for each in placement.allocations)
+            sizes.append(sum(bool(each.gpus) for each in placement.staying))
+        if event.data.state in (JobState.QUEUED, *FINAL):
+            gpus = 0
+        cause = event.data.cause
+        if what == JobEvent.RESIZED and cause is not None and cause.code in (CauseCode.GREW, CauseCode.SHRANK):
+            live += 1
+        elif what == JobEvent.STOPPING:
+            stopping = at
+        elif what == JobEvent.STARTED:
+            begun = at if begun is None else begun
+            if stopping is not None:
+                restarts.append(at - stopping)
+                stopping = None
+    runs = _at(story[-1]) - (begun or _at(story[-1]))
+    return Ran(
+        jct_s=_at(story[-1]) - _at(story[0]),
+        runs_s=runs,
+        gpu_s=held,
+        sizes=tuple(sizes),
+        live=live,
+        restart_s=tuple(restarts),
+        epochs=epochs + 1,
+        lost=lost,
+    )
+
+
+def _lost(cluster: Cluster, job_id: str) -> int:
+    """Pieces that were saved and done again: none, if every epoch began where the last one was saved."""
+    lost = 0
+    for book in cluster.local.home.checkpoints.glob(f"**/{job_id}*/pieces"):
+        saved = 0
+        for line in book.read_text().splitlines():
+            what, done = line.split()
+            if what == "resumed":
+                lost += saved - int(done)
+            saved = int(done)
+    return lost
+
+
+def _at(event: EventView) -> float:
+    return datetime.fromisoformat(event.time).timestamp()
+
+
+async def changes(home: Path, *, quick: bool) -> tuple[list[float], list[float], int]:
+    """Seconds from the ask to the first work of the rank that joined, of a live job; from the stop to running again, of
+    one that restarts; and the saved pieces that were done again."""
+    live: list[float] = []
+    restarts: list[float] = []
+    async with embedded_cluster(home, nodes=NODES, gpus=GPUS) as cluster:
+        apps = [
+            Application(name=name, pieces=100_000, after_s=0.0, server=False, restarts=restarts)
+            for name, restarts in (("live", False), ("restarting", True))
+        ]
+        ids = {app.name: (await cluster.client.submit(app.spec(elastic=True))).id for app in apps}
+        for job_id in ids.values():
+            await cluster.state(job_id, JobState.RUNNING)
+        for turn in range(CHANGES_QUICK if quick else CHANGES):
+            size = STATIC + 1 + turn % 2 * 2
+            asked = time.time()
+            await cluster.client.scale(ids["live"], {"worker": size})
+            view = await cluster.until(ids["live"], partial(_has, size=size))
+            assert view.placement is not None
+            newest = max(each.rank for each in view.placement.staying)
+            live.append(await _joined(cluster, view.id, newest) - asked)
+            await cluster.client.scale(ids["live"], {"worker": LEAST})
+            epoch = (await cluster.client.job(ids["restarting"])).epoch
+            await cluster.client.scale(ids["restarting"], {"worker": size})
+            await cluster.until(ids["restarting"], partial(_runs_anew, after=epoch))
+            await cluster.until(ids["live"], lambda job: job.gpus == LEAST)
+        ran = _ran(await cluster.client.story(ids["restarting"]), _lost(cluster, ids["restarting"]), 0)
+        restarts += ran.restart_s
+        for job_id in ids.values():
+            await cluster.client.cancel(job_id)
+            await cluster.ended(job_id)
+    return live, restarts, ran.lost
+
+
+def _has(job: JobView, *, size: int) -> bool:
+    return job.replicas == size
+
+
+def _runs_anew(job: JobView, *, after: int) -> bool:
+    return job.epoch > after and job.state is JobState.RUNNING
+
+
+async def _joined(cluster: Cluster, job_id: str, rank: int) -> float:
+    """When this rank began to work, by its own clock, which is this machine's."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while not (found := JOINS.search(await cluster.client.read_log(job_id, rank=rank))):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    return float(found[1])
+
+
+def aims(apps: Sequence[Application], ran: Mapping[str, Mapping[str, Ran]], figures: Figures) -> dict[str, Aim]:
+    names = [app.name for app in apps]
+    found: dict[str, Aim] = {}
+    spans = {policy: _span(apps, of_policy) for policy, of_policy in ran.items()}
+    used = {
+        policy: sum(each.gpu_s for each in of_policy.values()) / (spans[policy] * NODES * GPUS)
+        for policy, of_policy in ran.items()
+    }
+    for policy, of_policy in ran.items():
+        faster = [ran["static"][name].jct_s / of_policy[name].jct_s for name in names]
+        live = sum(each.live for each in of_policy.values())
+        restarts = [seconds for each in of_policy.values() for seconds in each.restart_s]
+        figures.add(f"{policy}: mean JCT", f"{mean(each.jct_s for each in of_policy.values()):.1f} s")
+        figures.add(f"{policy}: speed-up of applications against static, mean", f"{mean(faster):.2f}")
+        figures.add(f"{policy}: part of the GPUs held until the last job ended", f"{used[policy]:.2f}")
+        figures.add(f"{policy}: all jobs ended after", f"{spans[policy]:.0f} s")
+        figures.add(f"{policy}: live changes, restarts", f"{live}, {len(restarts)}")
+        figures.add(f"{policy}: saved work done again", f"{sum(each.lost for each in of_policy.values())} pieces")
+    ours = ran["ours"]
+    overhead = [ran["static"][app.name].runs_s / app.alone_s - 1 for app in apps]
+    resized = sum(each.live + len(each.restart_s) for each in ours.values())
+    figures.add("static: time against running alone, mean", f"{mean(overhead):+.1%}")
+    speed_up = mean(ran["static"][name].jct_s / ours[name].jct_s for name in names)
+    found["speed_up"] = Aim(value=round(speed_up, 3), aim=1.0, at_least=True)
+    found["utilisation_against_static"] = Aim(value=round(used["ours"] / used["static"], 3), aim=1.0, at_least=True)
+    found["utilisation_against_dorm"] = Aim(value=round(used["ours"] / used["dorm"], 3), aim=0.98, at_least=True)
+    found["overhead_against_alone"] = Aim(value=round(mean(overhead), 4), aim=0.05)
+    found["saved_work_lost"] = Aim(value=sum(each.lost for each in ours.values()), aim=0)
+    found["resized"] = Aim(value=resized, aim=1, at_least=True)
+    return found
+
+
+def _seconds(values: Sequence[float]) -> str:
+    return f"median {median(values):.2f} s, most {max(values):.2f} s"
+
+
+def _span(apps: Sequence[Application], ran: Mapping[str, Ran]) -> float:
+    return max(app.after_s + ran[app.name].jct_s for app in apps)
+
+
+async def measure(*, seed: int, quick: bool) -> int:
+    figures = Figures()
+    apps = applications(seed, quick=quick)
+    ran: dict[str, dict[str, Ran]] = {}
+    for policy in POLICIES:
+        with tempfile.TemporaryDirectory(prefix="weft-bench-") as home:
+            ran[policy] = await run(policy, apps, Path(home))
+    found = aims(apps, ran, figures)
+    with tempfile.TemporaryDirectory(prefix="weft-bench-") as home:
+        live, restarts, lost = await changes(Path(home), quick=quick)
+    figures.add(f"a live change, from the ask to the new rank's first work ({len(live)})", _seconds(live))
+    figures.add(f"a restart with another size, from the stop to running ({len(restarts)})", _seconds(restarts))
+    figures.add("saved work that restarts lost", f"{lost} pieces")
+    found["live_change_s"] = Aim(value=round(median(live), 2), aim=5.0)
+    found["restart_s"] = Aim(value=round(median(restarts), 2), aim=10.0)
+    found["saved_work_lost"] = Aim(value=found["saved_work_lost"].value + lost, aim=0)
+    figures.show()
+    print(line_of(found, seed=seed))
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench elastic", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="less than half of the work")
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args(arguments)
+    return asyncio.run(measure(seed=asked.seed, quick=asked.quick))

@@ -1,0 +1,1 @@
+"""`python -m tests.bench partition`: elastic jobs under partition planners, against static sizes and each other."""

@@ -1,0 +1,123 @@
+"""What must come to rest once nothing is wrong any more: sizes are reached, ranks that leave are gone, nothing is left.
+
+Looked at from the outside: at the jobs and nodes as they are stored, and at what runs on the hosts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from libs.domain.job import Job, JobState
+from libs.domain.sizes import how_resized
+from libs.domain.spec import ResizeHow
+from libs.store.memory import MemoryStore
+from tests.simulation.history import History
+from tests.simulation.machine import Host
+from tests.simulation.witness import Witness
+
+REST_SECONDS = 40.0  # longer than any grace, and than it takes to elect a leader and to hear of all nodes
+
+
+class Free:
+    """What is free on one node."""
+
+    def __init__(self, gpus: set[int], cpus: float, memory: int) -> None:
+        self.gpus, self.cpus, self.memory = gpus, cpus, memory
+
+    def holds(self, gpus: int, cpus: float, memory: int) -> int:
+        """How many replicas that need so much fit."""
+        fits = [int((self.cpus + 1e-6) / cpus), self.memory // memory]
+        return min([*fits, len(self.gpus) // gpus] if gpus else fits)
+
+
+class Quiet:
+    """Call `look` every second from when all is healed."""
+
+    def __init__(self, store: MemoryStore, hosts: Sequence[Host], witness: Witness, history: History) -> None:
+        self._store = store
+        self._hosts = hosts
+        self._witness = witness
+        self._history = history
+        self._since: dict[str, float] = {}  # what is not at rest, and since when
+        self._failed: set[str] = set()
+
+    def look(self, now: float) -> None:
+        found = set(self._restless())
+        self._since = {what: self._since.get(what, now) for what in sorted(found)}
+        for what, since in self._since.items():
+            if now - since > REST_SECONDS and what not in self._failed:
+                self._failed.add(what)
+                self._history.fail(f"no rest: {what}, for {REST_SECONDS:g} s after all was healed")
+
+    def _restless(self) -> Iterator[str]:
+        jobs = [job for job in self._store._jobs.values() if job.state.holding]
+        for job in jobs:
+            assert job.placement is not None
+            if job.state is JobState.RUNNING:
+                for one in job.placement.allocations:
+                    if one.leaving:
+                        yield f"rank {one.rank} of {job.id} leaves and does not go"
+            if job.next_placement is not None:
+                yield f"{job.id} stops in version {job.version} and does not restart"
+        has = {(job.id, job.epoch, one.rank) for job in jobs if job.placement for one in job.placement.allocations}
+        for key in self._witness.alive:
+            if (key.job_id, key.epoch, key.rank) not in has:
+                yield f"{key} runs, and no job has it"
+        yield from self._misinformed({job.id: job for job in jobs if job.state is JobState.RUNNING})
+        yield from self._missized()
+
+    def _misinformed(self, running: Mapping[str, Job]) -> Iterator[str]:
+        """Runs that are told of other members than their job has."""
+        for host in self._hosts:
+            for run in host.runs():
+                job, members = running.get(run.key.job_id), host.members.get(run.key)
+                if run.live and members is not None and job is not None and job.placement is not None:
+                    has = [one.rank for one in job.placement.staying]
+                    if run.key.epoch == job.epoch and [one.rank for one in members.ranks] != has:
+                        yield f"{run.key} is told of other ranks than {has}"
+
+    def _missized(self) -> Iterator[str]:
+        """Running jobs that have another size than they should have although there is room for it, in a pool in which
+        no job waits or stops."""
+        jobs = list(self._store._jobs.values())
+        if any(job.state in (JobState.QUEUED, JobState.STOPPING) for job in jobs):
+            return
+        free = self._free(jobs)
+        for job in jobs:
+            if job.state is not JobState.RUNNING or job.placement is None or job.granted == job.wanted:
+                continue
+            if any(one.leaving for one in job.placement.allocations):
+                continue
+            how = how_resized(job.spec)
+            if how is ResizeHow.NEVER or (how is ResizeHow.RESTART and not job.size):
+                continue
+            if _has_room(job, free, whole=how is ResizeHow.RESTART):
+                yield f"{job.id} in version {job.version} has {job.granted} and should have {job.wanted}"
+
+    def _free(self, jobs: list[Job]) -> list[Free]:
+        found: dict[str, Free] = {}
+        for node, _ in self._store._nodes.values():
+            if node.ready and not node.drained:
+                capacity = node.capacity
+                found[node.id] = Free({gpu.index for gpu in capacity.gpus}, capacity.cpus, capacity.memory)
+        for job in jobs:
+            for one in job.held if job.state.holding else ():
+                if one.node_id in found:
+                    found[one.node_id].gpus -= set(one.gpus)
+                    found[one.node_id].cpus -= one.cpus
+                    found[one.node_id].memory -= one.memory
+        for alive in self._witness.alive.values():
+            if alive.node_id in found:
+                found[alive.node_id].gpus -= set(alive.gpus)
+        return list(found.values())
+
+
+def _has_room(job: Job, free: list[Free], *, whole: bool) -> bool:
+    missing = {name: count - job.granted[name] for name, count in job.wanted.items()}
+    more = {name: count for name, count in missing.items() if count > 0}
+    if not more:
+        return True
+    if len(more) > 1:
+        return False  # whether all fit together is more than is told here
+    (name, count), *_ = more.items()
+    role = job.spec.roles[name]
+    fit = sum(node.holds(role.gpus, role.cpus, role.memory_bytes) for node in free)
+    return fit >= (count if whole else 1)

@@ -1,0 +1,168 @@
+"""The partition planner in the reallocator: when it plans, of what, and which sizes it asks for."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from libs.domain.job import Allocation, CauseCode, Job, JobState, Placement
+from libs.domain.spec import TuningMode
+from libs.messages.signals import Curve, CurvePoint
+from libs.planning.partition import Change, ElasticJob, Partition, Rules, Server
+from libs.planning.partition.weft import weft
+from services.reallocator.settings import ReallocatorSettings
+from services.reallocator.thinking.partitioning import Plans, SizePlanner, speeds_of
+from tests.support.builders import GIB, job, node
+
+NOW = 10_000.0
+ON = Plans(mode=TuningMode.ON)
+
+
+def elastic(job_id: str, *, has: int = 0, least: int = 1, want: int = 2, most: int = 4, **fields: Any) -> Job:
+    spec = {"role": {"replicas": {"min": least, "want": want, "max": most}}, "resize": {"how": "live"}}
+    spec |= fields.pop("spec", {})
+    held = tuple(
+        Allocation(rank=rank, role="worker", node_id="node-1", gpus=(rank,), cpus=1.0, memory=GIB, extra=rank >= least)
+        for rank in range(has)
+    )
+    if has:
+        fields = {
+            "state": JobState.RUNNING,
+            "placement": Placement(allocations=held),
+            "placed_at": 0.0,
+            "started_at": 0.0,
+            "size": {"worker": has},
+            **fields,
+        }
+    return job(job_id, spec=spec, **fields)
+
+
+def plan(holding: list[Job], queued: list[Job], *, gpus: int = 8, plans: Plans = ON) -> dict[str, dict[str, int]]:
+    planned = SizePlanner(plans, weft).plan(holding=holding, queued=queued, nodes=[node(gpus=gpus)], curves={}, now=NOW)
+    return {job_id: scale.size for job_id, scale in planned.sizes.items()}
+
+
+def test_a_job_alone_grows_into_free_gpus_and_says_what_it_gains() -> None:
+    planned = SizePlanner(ON, weft).plan(
+        holding=[elastic("j-1", has=2)], queued=[], nodes=[node(gpus=8)], curves={}, now=NOW
+    )
+    scale = planned.sizes["j-1"]
+    assert (scale.size, scale.epoch) == ({"worker": 4}, 0)
+    assert scale.cause is not None
+    assert scale.cause.code is CauseCode.PARTITIONED
+    assert scale.cause.sentence.startswith("worker 2 → 4, by the partition planner: +")
+    assert [finding.code for finding in planned.findings] == ["partition"]
+
+
+def test_a_job_gives_gpus_back_to_one_that_waits() -> None:
+    sizes = plan([elastic("j-1", has=4)], [elastic("j-2", least=2, want=4, spec={}, since=0.0)], gpus=4)
+    assert sizes["j-1"] == {"worker": 2}
+    assert sizes["j-2"] == {"worker": 2}
+
+
+def test_what_rigid_jobs_hold_is_not_given_away() -> None:
+    rigid = job(
+        "j-0",
+        gpus=1,
+        state=JobState.RUNNING,
+        placement=Placement(
+            allocations=tuple(
+                Allocation(rank=rank, role="worker", node_id="node-1", gpus=(7 - rank,), cpus=1.0, memory=GIB)
+                for rank in range(5)
+            )
+        ),
+    )
+    assert plan([rigid, elastic("j-1", has=2)], [], gpus=8) == {"j-1": {"worker": 3}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sized_at": NOW - 60.0},
+        {"spec": {"resize": {"how": "never"}}},
+        {"state": JobState.STARTING},
+    ],
+)
+def test_a_job_in_its_cool_down_or_that_cannot_resize_keeps_its_size(fields: dict[str, Any]) -> None:
+    assert plan([elastic("j-1", has=2, **fields)], []) == {}
+
+
+def test_jobs_on_a_drained_node_are_left_as_they_are() -> None:
+    drained = node(gpus=8, drained=True)
+    planned = SizePlanner(ON, weft).plan(
+        holding=[elastic("j-1", has=2)], queued=[], nodes=[drained, node("node-2")], curves={}, now=NOW
+    )
+    assert planned.sizes == {}
+
+
+def test_it_plans_when_a_job_comes_or_goes_but_not_too_often_and_sometimes_in_any_case() -> None:
+    partitioning = SizePlanner(ON, weft)
+    one, two = elastic("j-1", has=2), elastic("j-2")
+    assert partitioning.due([one], [], NOW)
+    partitioning.plan(holding=[one], queued=[], nodes=[node()], curves={}, now=NOW)
+    assert not partitioning.due([one], [two], NOW + 59)
+    assert partitioning.due([one], [two], NOW + 60)
+    assert not partitioning.due([one], [], NOW + 299)
+    assert partitioning.due([one], [], NOW + 300)
+    assert not SizePlanner(Plans(mode=TuningMode.OFF), weft).due([one], [two], NOW)
+
+
+def test_growth_counts_as_far_as_it_is_sure() -> None:
+    running = elastic("j-1", has=2)
+    unknown = speeds_of(running, "worker", {})
+    assert unknown[1] == 1.0
+    assert unknown[3] == pytest.approx(2**0.5)
+    points = tuple(
+        CurvePoint(replicas=count, cpus=float(count), speed=10.0 * count, spread=0.01, windows=50, at=NOW)
+        for count in (1, 2, 4)
+    )
+    curve = Curve(subject="job:j-1", pool="default", points=points, at=NOW)
+    assert 1.8 < speeds_of(running, "worker", {"job:j-1": curve})[3] <= 2.0
+    flat = replace(curve, points=tuple(replace(point, speed=10.0) for point in points))
+    assert speeds_of(running, "worker", {"job:j-1": flat})[3] == pytest.approx(1.0)
+
+
+def test_the_cost_of_a_restart_is_measured_and_used() -> None:
+    seen: list[ElasticJob] = []
+
+    def keep(jobs: list[ElasticJob], servers: list[Server], rules: Rules) -> Partition:
+        seen.extend(jobs)
+        return Partition(sizes={each.job_id: each.now for each in jobs})
+
+    spec = {"resize": {}, "checkpoints": {"on_stop": True}}
+    partitioning = SizePlanner(ON, keep)  # type: ignore[arg-type]
+    running = elastic("j-1", has=2, spec=spec)
+    partitioning.plan(holding=[running], queued=[], nodes=[node()], curves={}, now=NOW)
+    assert seen[-1].restart_s == 60.0  # half a minute and its grace
+    assert running.placement is not None
+    stopping = elastic("j-1", has=2, spec=spec, state=JobState.STOPPING, next_placement=running.placement, since=NOW)
+    partitioning.watch([stopping])
+    partitioning.watch([elastic("j-1", has=2, spec=spec, started_at=NOW + 12.5)])
+    partitioning.plan(holding=[running], queued=[], nodes=[node()], curves={}, now=NOW)
+    assert seen[-1].restart_s == 12.5
+
+
+def test_what_a_change_costs_stands_in_its_sentence() -> None:
+    def grow(jobs: list[ElasticJob], servers: list[Server], rules: Rules) -> Partition:
+        change = Change(job_id="j-1", was=2, becomes=4, gain=0.38, cost_s=90.0)
+        return Partition(sizes={"j-1": 4}, changes=(change,))
+
+    spec = {"resize": {}, "checkpoints": {"on_stop": True}}
+    planned = SizePlanner(ON, grow).plan(  # type: ignore[arg-type]
+        holding=[elastic("j-1", has=2, spec=spec)], queued=[], nodes=[node()], curves={}, now=NOW
+    )
+    cause = planned.sizes["j-1"].cause
+    assert cause is not None
+    assert cause.sentence == (
+        "worker 2 → 4, by the partition planner: +38% of its speed at its fair share, for 1m30s without progress"
+    )
+    assert cause.numbers == {"was": 2.0, "becomes": 4.0, "gain": 0.38, "cost_seconds": 90.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [({"partition_planner": "magic"}, "partition_planner"), ({"partition_seconds_max": 5.0}, "partition_seconds_max")],
+)
+def test_a_setting_that_does_not_exist_or_fit_is_refused(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        ReallocatorSettings(**fields)
