@@ -59,8 +59,8 @@ async def test_a_person_sees_which_gpu_is_slow(cluster: Cluster) -> None:
     assert [row.split()[:2] for row in rows] == [["node-1", "0"], ["node-1", "1"], ["node-2", "0"], ["node-2", "1"]]
     assert all("Emulated GPU" in row for row in rows)
     ratios = [float(row.split()[-4].removesuffix("x")) for row in rows]
-    assert 1.9 < ratios[3] < 2.1, measured.out
-    assert 0.95 < min(ratios[:3]) <= max(ratios[:3]) < 1.05, measured.out
+    assert 1.8 < ratios[3] < 2.2, measured.out
+    assert 0.9 < min(ratios[:3]) <= max(ratios[:3]) < 1.1, measured.out
 
 
 async def test_a_benchmark_gives_way_to_a_job_and_is_done_later(cluster: Cluster) -> None:
@@ -121,9 +121,10 @@ async def test_a_scorer_measures_gpus_that_joined_and_finds_the_slow_one(cluster
     assert {one.uuid for one in found} == {f"EMULATED-node-{node}-{gpu}" for node in (1, 2) for gpu in (0, 1)}
     assert all(one.emulated for one in found)
     slow = scores.pop(("node-1", 1))
-    assert 1.7 < slow.score < 1.9
-    assert slow.confidence > 0.3
-    assert all(0.95 < score.score < 1.05 for score in scores.values())
+    assert slow.samples == 2, "measured again before it is believed"
+    assert 1.6 < slow.score < 2.0
+    assert 0.05 < slow.confidence < 0.5  # it falls as a busy machine spreads the times; unit tests hold the formula
+    assert all(0.9 < score.score < 1.1 for score in scores.values())
     assert again.benchmarks.results() == measuring.benchmarks.results(), "who starts anew knows what was measured"
     assert again.benchmarks.under_way == 0
 

@@ -92,9 +92,9 @@ def test_moving_a_folder_aside_takes_no_time_however_much_is_in_it(tmp_path: Pat
     (folder / "first").touch()
     for number in range(20_000):
         os.link(folder / "first", folder / str(number))
-    began = time.monotonic()
+    began = time.thread_time()
     assert discards.take(str(folder))
-    assert time.monotonic() - began < 0.1
+    assert time.thread_time() - began < 0.1
 
 
 def test_what_is_not_there_is_removed_already(tmp_path: Path, discards: Discards) -> None:
