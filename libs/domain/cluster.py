@@ -4,6 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from libs.domain.shares import Share
+
 MEMORY_BYTES_MAX = 1 << 50
 CPUS_MAX = 65_536
 GPUS_MAX = 1024
@@ -50,7 +52,10 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one replica needs of a node. `memory` in bytes; `model` None takes any GPU."""
+    """What one replica needs of a node. `memory` in bytes; `model` None takes any GPU.
+
+    With a `share` it needs a part of one GPU, and `gpus` is 0.
+    """
 
     gpus: int
     cpus: float
@@ -59,3 +64,4 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     egress: int | None = None  # bytes per second that it may send; None: no limit
     node: str | None = None  # only on this node
     gpu: int | None = None  # only GPUs from this index on
+    share: Share | None = None

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct, structs
 
+from libs.domain.shares import Share
 from libs.domain.spec import JobSpec
 
 
@@ -163,7 +164,10 @@ class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Allocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one rank holds: GPUs by index on one node, CPU cores, memory in bytes."""
+    """What one rank holds: GPUs by index on one node, CPU cores, memory in bytes.
+
+    With a `share` it holds that part of its one GPU, else all of each.
+    """
 
     rank: int
     role: str
@@ -174,6 +178,7 @@ class Allocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     egress: int | None = None  # bytes per second that it may send; None: no limit
     extra: bool = False  # beyond the core of a job that resizes live: it may come and go alone
     leaving: bool = False  # told to stop; it holds its GPUs until its node says that it is gone
+    share: Share | None = None
 
 
 class Placement(Struct, frozen=True, kw_only=True, omit_defaults=True):
