@@ -1,0 +1,31 @@
+"""What a rank holds of one GPU: all of it, or a share of its time and of its memory.
+
+Shares are counted in thousandths, so that shares which add up to a GPU do so exactly.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+WHOLE = 1000  # thousandths of a GPU's time
+
+
+class Share(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of one GPU. `request` and `limit` in thousandths of its time, `memory` in bytes.
+
+    `request` is promised; up to `limit` may be used while others idle; `memory` is a hard bound.
+    """
+
+    request: int
+    limit: int = WHOLE
+    memory: int
+
+
+def thousandths(part: float) -> int:
+    """0.25 → 250."""
+    return round(part * WHOLE)
+
+
+def gpus_held(gpus: Sequence[int], share: Share | None) -> float:
+    """How many GPUs that comes to, as LAS, DRF and accounts count them: a share of 0.25 is a quarter of a GPU."""
+    return len(gpus) if share is None else share.request / WHOLE
