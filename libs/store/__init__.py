@@ -417,6 +417,8 @@ class ReviewStore(Protocol):
 
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]: ...
 
+    async def scores(self, *, pool: str, since: float = 0.0, nodes: Sequence[str] = ()) -> list[GpuScore]: ...
+
     async def envelopes(self, *, pool: str) -> list[Envelope]:
         """The envelopes of jobs that are not final."""
 

@@ -53,6 +53,7 @@ class Sizes:
         elastic = [job for job in (*holding, *queued) if is_elastic(job.spec)]
         subjects = {f"job:{job.id}" for job in elastic} | {f"workload:{workload_of(job.spec)}" for job in elastic}
         curves = {each.subject: each for each in await self._store.curves(pool=self._pool, subjects=sorted(subjects))}
+        scores = await self._store.scores(pool=self._pool)
         try:
             with self._seconds.time():
                 planned = await asyncio.to_thread(
@@ -63,6 +64,7 @@ class Sizes:
                     curves=curves,
                     now=now,
                     under_trial=under_trial,
+                    scores=scores,
                 )
         except ValueError as error:  # one job that the planner refuses must not end the review of all others
             logger.warning("no plan of sizes: %s", error)

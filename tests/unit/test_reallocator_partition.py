@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from libs.domain.job import Allocation, CauseCode, Job, JobState, Placement
 from libs.domain.spec import TuningMode
-from libs.messages.signals import Curve, CurvePoint
+from libs.messages.signals import Curve, CurvePoint, GpuScore
 from libs.planning.partition import Change, ElasticJob, Partition, Rules, Server
 from libs.planning.partition.weft import weft
 from services.reallocator.settings import ReallocatorSettings
@@ -73,6 +73,21 @@ def test_what_rigid_jobs_hold_is_not_given_away() -> None:
         ),
     )
     assert plan([rigid, elastic("j-1", has=2)], [], gpus=8) == {"j-1": {"worker": 3}}
+
+
+def test_a_job_does_not_grow_onto_gpus_so_slow_that_all_of_it_would_wait_for_them() -> None:
+    def planned(slow: float) -> dict[str, dict[str, int]]:
+        scores = [
+            GpuScore(node_id="node-1", gpu_index=gpu, job_class="compute", score=1.0 if gpu < 2 else slow)
+            for gpu in range(4)
+        ]
+        found = SizePlanner(ON, weft).plan(
+            holding=[elastic("j-1", has=2)], queued=[], nodes=[node(gpus=4)], curves={}, now=NOW, scores=scores
+        )
+        return {job_id: scale.size for job_id, scale in found.sizes.items()}
+
+    assert planned(1.01) == {"j-1": {"worker": 4}}
+    assert planned(3.0) == {}
 
 
 @pytest.mark.parametrize(

@@ -4,21 +4,23 @@ A job counts as elastic in one role, that with the widest range; its other roles
 a user's: the scheduler does it when there is room.
 """
 
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from math import inf
 
 from msgspec import Struct
 
 from libs.domain.checkpoints import lost_seconds
-from libs.domain.classes import is_benchmark, workload_of
+from libs.domain.classes import JOB_CLASSES, is_benchmark, workload_of
 from libs.domain.cluster import Node
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
 from libs.domain.sizes import how_resized
 from libs.domain.spec import ResizeHow, Role, TuningMode
 from libs.messages.asks import Scale
-from libs.messages.signals import Curve, Finding
+from libs.messages.signals import Curve, Finding, GpuScore
 from libs.planning.partition import Change, ElasticJob, Partition, Partitioner, Rules, Server
+from libs.planning.scores import GpuKey, Scores
 from libs.planning.shares import NOTHING, Amounts
 from libs.variability.curves import EXPONENT_USUAL, speed_at
 
@@ -104,11 +106,14 @@ class SizePlanner:
         curves: Mapping[str, Curve],
         now: float,
         under_trial: Container[str] = (),
+        scores: Sequence[GpuScore] = (),
     ) -> PlannedSizes:
         """The sizes of all jobs, for the present jobs and nodes. `curves`: by subject, of jobs and of workloads;
-        `under_trial`: jobs that the tuner tries a change of, which keep their size."""
+        `under_trial`: jobs that the tuner tries a change of, which keep their size. `scores`: of the GPUs; those for
+        the most sensitive class count, as that class loses most on a slow GPU."""
         self._planned_at, self._known = now, _fingerprint(holding, queued)
         open_jobs = [*holding, *sorted(queued, key=lambda job: job.seq)]
+        binned = _binned(nodes, scores)
         jobs: dict[str, Job] = {}
         elastic: list[ElasticJob] = []
         takes_jobs = {node.id for node in nodes if node.ready and not node.drained}
@@ -117,12 +122,19 @@ class SizePlanner:
             if not there or _is_rigid_and_runs(job) or is_benchmark(job.spec) or len(elastic) >= JOBS_MAX:
                 continue
             jobs[job.id] = job
-            elastic.append(self._elastic(job, curves, now, under_trial))
-        servers = _servers(nodes, [job for job in holding if job.id not in jobs])
+            elastic.append(self._elastic(job, curves, now, under_trial, binned))
+        servers = _servers(nodes, [job for job in holding if job.id not in jobs], binned)
         partition = self._planner(elastic, servers, self._plans.rules)
         return _planned(partition, jobs)
 
-    def _elastic(self, job: Job, curves: Mapping[str, Curve], now: float, under_trial: Container[str]) -> ElasticJob:
+    def _elastic(
+        self,
+        job: Job,
+        curves: Mapping[str, Curve],
+        now: float,
+        under_trial: Container[str],
+        binned: Mapping[GpuKey, float],
+    ) -> ElasticJob:
         name, role = elastic_role(job)
         ranks = [allocation for allocation in job.held if allocation.role == name and not allocation.leaving]
         beside = [allocation for allocation in job.held if allocation.role != name]
@@ -144,6 +156,7 @@ class SizePlanner:
             restart_s=restart_s,
             fixed=job.state.holding and (job.id in under_trial or not self._may_change(job, restart_s, now)),
             waited_s=0.0 if job.state.holding else max(0.0, now - job.since),
+            score=max((binned.get((one.node_id, gpu), 0.0) for one in ranks for gpu in one.gpus), default=0.0),
         )
 
     def _may_change(self, job: Job, restart_s: float, now: float) -> bool:
@@ -223,17 +236,38 @@ def _is_rigid_and_runs(job: Job) -> bool:
     return job.state.holding and replicas.least == replicas.most
 
 
-def _servers(nodes: Iterable[Node], others: Iterable[Job]) -> list[Server]:
+def _servers(nodes: Iterable[Node], others: Iterable[Job], binned: Mapping[GpuKey, float]) -> list[Server]:
     """The nodes that take jobs, without what `others` hold there."""
     taken: dict[str, list[Amounts]] = {}
+    gpus: set[GpuKey] = set()
     for job in others:
         for allocation in job.held:
             taken.setdefault(allocation.node_id, []).append(_held(allocation))
+            gpus.update((allocation.node_id, gpu) for gpu in allocation.gpus)
     return [
-        Server(id=node.id, amounts=_less(_all_of(node), _sum(taken.get(node.id, ()))))
+        Server(
+            id=node.id, amounts=_less(_all_of(node), _sum(taken.get(node.id, ()))), bins=_bins(node, gpus, binned)
+        )
         for node in nodes
         if node.ready and not node.drained
     ]
+
+
+def _binned(nodes: Iterable[Node], scores: Iterable[GpuScore]) -> Mapping[GpuKey, float]:
+    """The bin of every GPU for the most sensitive class; empty if nothing is known of any."""
+    believed = {(one.node_id, one.gpu_index): one.believed for one in scores if one.job_class == JOB_CLASSES[0]}
+    if not believed:
+        return {}
+    gpus = [(node.id, gpu.index) for node in nodes for gpu in node.capacity.gpus]
+    return Scores({JOB_CLASSES[0]: believed}).binned(JOB_CLASSES[0], gpus)
+
+
+def _bins(node: Node, taken: Container[GpuKey], binned: Mapping[GpuKey, float]) -> tuple[tuple[float, int], ...]:
+    """The node's GPUs that are not `taken`, by how fast they are; none if all are typical."""
+    if not binned:
+        return ()
+    left = [(node.id, gpu.index) for gpu in node.capacity.gpus if (node.id, gpu.index) not in taken]
+    return tuple(sorted(Counter(binned[gpu] for gpu in left).items()))
 
 
 def _all_of(node: Node) -> Amounts:
