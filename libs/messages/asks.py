@@ -41,11 +41,13 @@ class Tune(Struct, frozen=True, kw_only=True):
 class Scale(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The size that a job should have from now on: replicas by role, a role that is not named as it is.
 
-    `epoch`: only in that epoch; None: in any. `cause`: why, if not its user asks.
+    `epoch`: only in that epoch; None: in any. `instead_of`: only if the job should still have these replicas, so that
+    no plan undoes what a user asked for meanwhile. `cause`: why, if not its user asks.
     """
 
     size: dict[str, int]
     epoch: int | None = None
+    instead_of: dict[str, int] = {}
     cause: Cause | None = None
 
 

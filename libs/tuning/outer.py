@@ -5,6 +5,7 @@ once the first ask is done: neither is lost, and none is done late. A job that r
 its next epoch. Another size that others gave the job ends the trial without a verdict.
 """
 
+from collections.abc import Mapping
 from math import log
 
 from msgspec import structs
@@ -73,7 +74,7 @@ def scale_up(state: TunerState, trial: Trial, job: Job, now: float) -> Moved:
     proposal, asked = trial.proposal, structs.replace(trial, asked_at=now, scaled=True, why="")
     numbers = {**proposal.numbers, "speed": round(trial.total, 6), "gain_predicted": round(proposal.gain, 6)}
     cause = Cause(code=proposal.code, sentence=trial.why, numbers=numbers)
-    scale = Scale(size=proposal.size_after, epoch=job.epoch, cause=cause)
+    scale = _asked_for(proposal.size_after, job, cause)
     return Moved(state=structs.replace(state, trial=asked), scale=scale, save=True)
 
 
@@ -196,4 +197,10 @@ def _exponent(trial: Trial, gain: float) -> float:
 
 
 def _back(trial: Trial, job: Job, more: str) -> Scale:
-    return Scale(size=trial.proposal.size_before, epoch=job.epoch, cause=rolled_back(trial, "as before", more))
+    return _asked_for(trial.proposal.size_before, job, rolled_back(trial, "as before", more))
+
+
+def _asked_for(size: Mapping[str, int], job: Job, cause: Cause) -> Scale:
+    """The ask for that size; it is dropped if the job should have other replicas by then than it should now."""
+    now = {role: job.wanted[role] for role in size}
+    return Scale(size=dict(size), epoch=job.epoch, instead_of=now, cause=cause)

@@ -43,9 +43,17 @@ class World:
         ask = Ask(id=1, kind=AskKind.TUNE, subject_id=job_id, tenant="weft", at=self.now, tune=asked)
         return self.keep(self.core.ask(ask, self.now))
 
-    def scale(self, job_id: str, *, tenant: str = "alice", epoch: int | None = None, **size: int) -> list[Step]:
-        """As a user asks it, or the partition planner; nothing comes of what is refused."""
-        asked = Scale(size=size, epoch=epoch)
+    def scale(
+        self,
+        job_id: str,
+        *,
+        tenant: str = "alice",
+        epoch: int | None = None,
+        instead_of: int | None = None,
+        **size: int,
+    ) -> list[Step]:
+        """As a user asks it, or the partition planner instead of so many workers; nothing comes of what is refused."""
+        asked = Scale(size=size, epoch=epoch, instead_of={} if instead_of is None else {"worker": instead_of})
         ask = Ask(id=1, kind=AskKind.SCALE, subject_id=job_id, tenant=tenant, at=self.now, scale=asked)
         return self.keep(self.core.ask(ask, self.now))
 

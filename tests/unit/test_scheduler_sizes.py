@@ -307,6 +307,15 @@ def test_a_size_outside_the_range_an_unknown_role_and_another_epoch_change_nothi
     assert w.scale("j-1", worker=2) == []
 
 
+def test_a_plan_does_not_undo_what_its_user_asked_for_meanwhile() -> None:
+    w = world(gpus=4)
+    running(w, live(1, 2, 4))
+    w.scale("j-1", worker=1)
+    assert w.scale("j-1", tenant="weft", worker=4, instead_of=2) == []
+    assert of(w).wanted == {"worker": 1}
+    assert w.scale("j-1", tenant="weft", worker=3, instead_of=1) != []
+
+
 def test_a_waiting_job_that_is_scaled_starts_with_that_size() -> None:
     w = world(gpus=4)
     running(w, {}, "j-0", gpus=4)

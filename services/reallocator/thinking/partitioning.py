@@ -207,7 +207,7 @@ def _planned(partition: Partition, jobs: Mapping[str, Job]) -> PlannedSizes:
         if count == 0 or count == job.wanted[name]:
             continue
         cause = _why(job, name, count, changes.get(job_id))
-        sizes[job_id] = Scale(size={name: count}, epoch=job.epoch, cause=cause)
+        sizes[job_id] = Scale(size={name: count}, epoch=job.epoch, instead_of={name: job.wanted[name]}, cause=cause)
         findings.append(
             Finding(code="partition", job_id=job_id, sentence=f"{job.name}: {cause.sentence}", numbers=cause.numbers)
         )
@@ -245,9 +245,7 @@ def _servers(nodes: Iterable[Node], others: Iterable[Job], binned: Mapping[GpuKe
             taken.setdefault(allocation.node_id, []).append(_held(allocation))
             gpus.update((allocation.node_id, gpu) for gpu in allocation.gpus)
     return [
-        Server(
-            id=node.id, amounts=_less(_all_of(node), _sum(taken.get(node.id, ()))), bins=_bins(node, gpus, binned)
-        )
+        Server(id=node.id, amounts=_less(_all_of(node), _sum(taken.get(node.id, ()))), bins=_bins(node, gpus, binned))
         for node in nodes
         if node.ready and not node.drained
     ]

@@ -31,6 +31,8 @@ def scale(picture: Picture, ask: Ask, now: float) -> list[Step]:
         return []
     if asked.epoch is not None and asked.epoch != job.epoch:
         return []
+    if any(job.wanted.get(role) != count for role, count in asked.instead_of.items()):
+        return []
     size = {**job.wanted, **asked.size}
     if size == job.wanted or (job.state.holding and how_resized(job.spec) is ResizeHow.NEVER):
         return []
