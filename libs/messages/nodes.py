@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct
 
 from libs.domain.cluster import GPUS_MAX, Capacity
+from libs.domain.shares import Share
 from libs.domain.spec import Volume
 from libs.messages import Message
 from libs.messages.bounds import (
@@ -151,6 +152,8 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workdir: str | None = None
     env: dict[str, str] = {}
     gpus: tuple[int, ...] = ()
+    share: Share | None = None  # of its one GPU; may change while the run runs
+    latency: bool = False  # on a shared GPU its launches come ahead of those of other runs
     cpus: float  # may change while the run runs, as may `memory` and `egress`: the node then resizes it
     memory: int
     egress: int | None = None  # bytes per second that it may send; None: no limit

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from libs.domain.shares import Share
 from libs.messages.nodes import EndReason, RunState, StartRun
 
 
@@ -46,7 +47,8 @@ NO_LIMIT = -1  # of egress, said explicitly
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The limits that may change while a run runs: CPU in cores, memory in bytes, egress in bytes per second.
+    """The limits that may change while a run runs: CPU in cores, memory in bytes, egress in bytes per second, and its
+    share of a GPU.
 
     To be set: None leaves a limit as it is. As found: None is not enforced here, so it cannot be changed either.
     """
@@ -54,6 +56,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     cpus: float | None = None
     memory: int | None = None
     egress: int | None = None
+    share: Share | None = None
 
 
 class Run(Struct, frozen=True, kw_only=True):

@@ -4,11 +4,13 @@ The executor's `Memory` must survive its restart: when the last good sync was se
 All times here are seconds on one clock that never jumps.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from libs.domain.shares import WHOLE
 from libs.messages.nodes import NEVER_RAN, EndReason, Leader, NodeDesired, RunSeen, RunState, StartRun
 from services.executor.runs import NO_LIMIT, Limits, Run, RunKey
 from services.executor.thinking.lawful import lawful
@@ -70,10 +72,11 @@ class Stop(Struct, frozen=True, kw_only=True):
 
 
 class Holding(Struct, frozen=True):
-    """The GPUs that a run was given."""
+    """The GPUs that a run was given: all of each, or `part` thousandths."""
 
     key: RunKey
     gpus: tuple[int, ...]
+    part: int = WHOLE
 
 
 class Trying(Struct, frozen=True, kw_only=True):
@@ -114,7 +117,7 @@ class Reconciler:
         self._stops = {stop.key: stop for stop in memory.stops}
         self._desired: dict[RunKey, StartRun] | None = None  # None: no answer since this executor started
         self._graces: dict[RunKey, float] = {}
-        self._gpus = {holding.key: frozenset(holding.gpus) for holding in memory.holding}
+        self._holding = {holding.key: holding for holding in memory.holding}
         self.leader = memory.leader
         self.holds = ""  # the digest of the answer with the desired runs; an earlier executor's is not kept
         self._closing = False
@@ -133,7 +136,7 @@ class Reconciler:
         return Memory(
             synced_at=self._synced_at,
             stops=tuple(self._stops[key] for key in sorted(self._stops)),
-            holding=tuple(Holding(key, tuple(sorted(self._gpus[key]))) for key in sorted(self._gpus)),
+            holding=tuple(self._holding[key] for key in sorted(self._holding)),
             leader=self.leader,
             changing=self._showing.changing,
         )
@@ -177,7 +180,7 @@ class Reconciler:
                 newest[rank] = order
         self._desired = {RunKey.of(order): order for order in newest.values()}
         self._graces.update({key: order.grace for key, order in self._desired.items()})
-        self._gpus.update({key: frozenset(order.gpus) for key, order in self._desired.items()})
+        self._holding.update({key: _holding(order) for key, order in self._desired.items()})
         self.holds = answer.digest
 
     def _hold(self, answer: NodeDesired, sent_at: float) -> None:
@@ -251,7 +254,7 @@ class Reconciler:
 
     def _held_by(self, key: RunKey) -> tuple[int, ...] | None:
         """The GPUs that a run was given; None if unknown by now."""
-        return tuple(sorted(self._gpus[key])) if key in self._gpus else None
+        return self._holding[key].gpus if key in self._holding else None
 
     def _follow(self, leader: Leader | None) -> None:
         """Remember the latest leader; an earlier one comes from a store that was restored from a backup."""
@@ -273,7 +276,7 @@ class Reconciler:
         self._showing.keep(kept)
         kept |= (self._desired or {}).keys()
         self._graces = {key: grace for key, grace in self._graces.items() if key in kept}
-        self._gpus = {key: gpus for key, gpus in self._gpus.items() if key in kept}
+        self._holding = {key: holding for key, holding in self._holding.items() if key in kept}
 
     def _removable(self, key: RunKey) -> bool:
         """Whether the control plane knows the run's end and no longer desires it, so that no exit status is lost."""
@@ -345,14 +348,16 @@ class Reconciler:
             return []
         here = busy | {key for key, run in found.items() if run.live}
         ranks = {(key.job_id, key.rank) for key in here}
-        held = frozenset[int]().union(*(self._gpus.get(key, frozenset()) for key in here))
+        held = Counter[int]()
+        for key in here & self._holding.keys():
+            held.update(dict.fromkeys(self._holding[key].gpus, self._holding[key].part))
         return [
             Start(order)
             for key, order in sorted(self._desired.items())
             if key not in found
             and key not in self._over
             and (key.job_id, key.rank) not in ranks
-            and held.isdisjoint(order.gpus)
+            and all(held[gpu] + _holding(order).part <= WHOLE for gpu in order.gpus)
         ]
 
     def _seen(self, run: Run, progress: dict[str, float]) -> RunSeen:
@@ -388,7 +393,12 @@ def _led_by(leader: Leader) -> tuple[str, int, str]:
 
 def _limits_of(order: StartRun) -> Limits:
     egress = NO_LIMIT if order.egress is None else order.egress
-    return Limits(cpus=order.cpus, memory=order.memory, egress=egress)
+    return Limits(cpus=order.cpus, memory=order.memory, egress=egress, share=order.share)
+
+
+def _holding(order: StartRun) -> Holding:
+    part = WHOLE if order.share is None else order.share.request
+    return Holding(RunKey.of(order), tuple(sorted(set(order.gpus))), part)
 
 
 def _was_here(key: RunKey) -> RunSeen:

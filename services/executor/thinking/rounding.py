@@ -2,6 +2,7 @@
 
 import math
 
+from libs.domain.shares import WHOLE
 from libs.domain.spec import EGRESS_BYTES_MIN, MEMORY_BYTES_MAX
 from services.executor.runs import NO_LIMIT, Limits
 
@@ -21,6 +22,11 @@ def fault(limits: Limits) -> str:
         return f"memory {limits.memory} is not between 1 and {MEMORY_BYTES_MAX}"
     if limits.egress is not None and limits.egress != NO_LIMIT and limits.egress < EGRESS_BYTES_MIN:
         return f"egress {limits.egress} is less than {EGRESS_BYTES_MIN} bytes per second"
+    if (share := limits.share) is not None:
+        if not 0 < share.request <= share.limit <= WHOLE:
+            return f"share: not 0 < request {share.request} <= limit {share.limit} <= {WHOLE} thousandths"
+        if not 0 < share.memory <= MEMORY_BYTES_MAX:
+            return f"share: memory {share.memory} is not between 1 and {MEMORY_BYTES_MAX}"
     return ""
 
 
@@ -36,6 +42,7 @@ def settled(limits: Limits) -> Limits:
         cpus=cpus if cpus is None or math.isinf(cpus) else quota(cpus) / CPU_STEPS,
         memory=None if memory is None else max(MEMORY_BYTES_MIN, memory // MEMORY_STEP * MEMORY_STEP),
         egress=None if egress is None else min(egress, EGRESS_BYTES_MAX),
+        share=limits.share,
     )
 
 
@@ -46,6 +53,7 @@ def lacking(found: Limits, wanted: Limits) -> Limits | None:
         cpus=wanted.cpus if has.cpus is not None and wants.cpus != has.cpus else None,
         memory=wanted.memory if has.memory is not None and wants.memory != has.memory else None,
         egress=wanted.egress if has.egress is not None and wants.egress != has.egress else None,
+        share=wanted.share if has.share is not None and wants.share != has.share else None,
     )
     return None if missing == Limits() else missing
 

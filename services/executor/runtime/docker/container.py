@@ -15,6 +15,7 @@ from services.executor.node import NodeFacts, Refusal, gpus_of, volume_source
 from services.executor.runs import RunKey
 from services.executor.runtime.docker.labels import labels
 from services.executor.runtime.docker.settings import ContainerSettings
+from services.executor.shares.backend import NOTHING, Attached
 from services.executor.thinking.rounding import CPU_STEPS, MEMORY_BYTES_MIN, quota
 
 # Never rotate, whatever the engine's default: rotation would lose output that is not yet copied.
@@ -58,6 +59,7 @@ def container_arguments(
     slowdowns: str,
     injection: str,
     log: LogConfig,
+    attached: Attached = NOTHING,
 ) -> dict[str, Any]:
     """The arguments of `create_container`. Raises Refusal."""
     key = RunKey.of(order)
@@ -76,6 +78,7 @@ def container_arguments(
             Mount(volume.target, volume_source(volume, node.volumes_allowed), type="bind", read_only=volume.read_only)
             for volume in order.volumes
         ),
+        *(Mount(each.target, each.source, type="bind", read_only=each.read_only) for each in attached.mounts),
     ]
     memory = max(order.memory, MEMORY_BYTES_MIN)
     on_host = joined.network == HOST_NETWORK
@@ -109,7 +112,7 @@ def container_arguments(
         "hostname": None if on_host else container_name(key)[:63],
         "user": settings.job_user or None,
         "working_dir": order.workdir,
-        "environment": _environment(order, gpus, joined, injection, node=node, settings=settings),
+        "environment": attached.added_to(_environment(order, gpus, joined, injection, node=node, settings=settings)),
         "labels": labels(key, node_id=node.node_id, cluster=settings.cluster, grace=order.grace, named=joined.named),
         "ports": list(published) if published else None,
         "host_config": host_config,

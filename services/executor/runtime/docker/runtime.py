@@ -40,6 +40,8 @@ from services.executor.runtime.docker.resizing import Held, Resizing, held_of, s
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.runtime.docker.starter import Starter, keep
 from services.executor.runtime.process.records import STATUS_MAX
+from services.executor.shares.backend import ShareBackend, TimeSlicing
+from services.executor.thinking.rounding import fault
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +64,16 @@ class DockerRuntime:
     name = "docker"
 
     def __init__(
-        self, engine: DockerEngine, home: Home, node: NodeFacts, settings: ContainerSettings, info: Mapping[str, Any]
+        self,
+        engine: DockerEngine,
+        home: Home,
+        node: NodeFacts,
+        settings: ContainerSettings,
+        info: Mapping[str, Any],
+        shares: ShareBackend,
     ) -> None:
         """`info`: the engine's description of itself."""
+        self._shares = shares
         self._engine = engine
         self._home = home
         self._node = node
@@ -92,6 +101,7 @@ class DockerRuntime:
             settings,
             self._networks,
             self._images,
+            shares,
             injection=self._injection,
             log_by_file=self.reaches_engine_files,
         )
@@ -103,18 +113,27 @@ class DockerRuntime:
         self.not_enforced: tuple[str, ...] = tuple(
             limit for limit, field in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota")) if not info.get(field, True)
         )
+        self.not_enforced += shares.not_enforced
 
     @classmethod
-    async def open(cls, home: Home, node: NodeFacts, settings: ContainerSettings | None = None) -> "DockerRuntime":
+    async def open(
+        cls,
+        home: Home,
+        node: NodeFacts,
+        settings: ContainerSettings | None = None,
+        *,
+        shares: ShareBackend | None = None,
+    ) -> "DockerRuntime":
         """Open the runtime and adopt what runs already. Raises RuntimeUnavailableError if there is no engine."""
         engine = await asyncio.to_thread(DockerEngine)
         info: dict[str, Any] = await engine.call(lambda: dict(engine.client.info()))
-        runtime = cls(engine, home, node, settings or ContainerSettings(), info)
+        runtime = cls(engine, home, node, settings or ContainerSettings(), info, shares or TimeSlicing())
         if not runtime.reaches_engine_files:
             logger.info("the engine's own files are out of reach: what containers write stays in them till they end")
         await runtime._prepare_resizing()
         await runtime._remove_half_made()
         await runtime._look()
+        await runtime._shares.keep(runtime._found)
         for name in os.listdir(home.runs):
             if RunKey.parse(name) not in runtime._found:
                 runtime._discards.take(f"{home.runs}/{name}")
@@ -197,16 +216,19 @@ class DockerRuntime:
         self._discards.take(self._home.run(key))
         kept.forget(self._home, key)
         self._rates.forget(key)
+        await self._shares.detach(key)
         await self._networks.remove(key)
 
     async def resize(self, key: RunKey, limits: Limits) -> str:
         container, held = self._found.get(key), self._held.get(key)
         if container is None or container.state != "running" or held is None:
             return "it does not run"
-        why = await self._resizing.resize(key, held, limits)
+        reasons = [await self._resizing.resize(key, held, limits)]
+        if limits.share is not None and not fault(limits):
+            reasons.append(await self._shares.resize(key, limits.share))
         await self._read_limits(key, held)
         self._changed.set()
-        return why
+        return "; ".join(why for why in reasons if why)
 
     async def show_members(self, order: StartRun, *, signal_due: bool) -> str:
         key = RunKey.of(order)
@@ -395,7 +417,7 @@ class DockerRuntime:
             run = self._inspected[key] = self._explained(run)
             return run
         if run.live:
-            return replace(run, limits=self._limits.get(key, Limits()))
+            return replace(run, limits=replace(self._limits.get(key, Limits()), share=self._shares.held(key)))
         return Run(key=key, state=RunState.RUNNING, grace=run.grace, started_at=run.started_at)
 
     def _explained(self, run: Run) -> Run:

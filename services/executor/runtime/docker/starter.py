@@ -9,7 +9,7 @@ from libs.messages.nodes import StartRun
 from services.executor import members
 from services.executor.checkpoints import OF_ANY_USER, make_folder
 from services.executor.home import Home
-from services.executor.node import NodeFacts, Refusal, port_taken
+from services.executor.node import NodeFacts, Refusal, gpus_of, port_taken
 from services.executor.runs import RunKey, RuntimeUnavailableError
 from services.executor.runtime.docker import kept
 from services.executor.runtime.docker.container import (
@@ -24,6 +24,7 @@ from services.executor.runtime.docker.images import Images
 from services.executor.runtime.docker.labels import key_of
 from services.executor.runtime.docker.networks import Networks
 from services.executor.runtime.docker.settings import ContainerSettings
+from services.executor.shares.backend import NOTHING, Attached, ShareBackend
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class Starter:
         settings: ContainerSettings,
         networks: Networks,
         images: Images,
+        shares: ShareBackend,
         *,
         injection: str,
         log_by_file: bool,
@@ -49,6 +51,7 @@ class Starter:
         self._settings = settings
         self._networks = networks
         self._images = images
+        self._shares = shares
         self._injection = injection
         self._log = LOG_BY_FILE if log_by_file else LOG_BY_ASKING
 
@@ -56,6 +59,7 @@ class Starter:
         """Start the run. Raises Refusal, RuntimeUnavailableError."""
         self._make_folders(key)
         joined = await self._networks.join(order, key)
+        attached = await self._attach(order)
         arguments = container_arguments(
             self._engine.client,
             order,
@@ -66,6 +70,7 @@ class Starter:
             slowdowns=str(self._home.emulated),
             injection=self._injection,
             log=self._log,
+            attached=attached,
         )
         made = await self._create(arguments, key, permitted)
         if made is None:
@@ -82,6 +87,12 @@ class Starter:
                 raise RuntimeUnavailableError(f"{key}: {error}") from error
             await self._engine.remove(made)
             raise _refused(str(error), order) from error
+
+    async def _attach(self, order: StartRun) -> Attached:
+        if order.share is None:
+            return NOTHING
+        [gpu] = gpus_of(order, self._node)
+        return await self._shares.attach(order, gpu, contained=True)
 
     def _show_members(self, order: StartRun, key: RunKey, *, named: bool) -> None:
         """Write the run's members for its command to find. Raises RuntimeUnavailableError."""

@@ -37,6 +37,7 @@ from services.executor.runtime.process import records
 from services.executor.runtime.process.shim import CGROUP_REFUSED_STATUS, TOO_LATE_STATUS, find_command, spawn
 from services.executor.runtime.process.stragglers import kill_stragglers
 from services.executor.runtime.process.sweeping import Sweeper
+from services.executor.shares.backend import NOTHING, Attached, ShareBackend, TimeSlicing
 from services.executor.thinking.rounding import fault
 
 logger = logging.getLogger(__name__)
@@ -68,8 +69,10 @@ class ProcessRuntime:
         cgroups: cgroup.Cgroups | None = None,
         ignore_images: bool = False,
         before: Callable[[], float | None] = lambda: None,
+        shares: ShareBackend | None = None,
     ) -> None:
         self._home = home
+        self._shares: ShareBackend = shares or TimeSlicing()
         self._node = node
         self._cgroups: cgroup.Cgroups = cgroups or cgroup.NoCgroups()
         self._base = {name: inherited[name] for name in INHERITED if name in inherited}
@@ -82,7 +85,14 @@ class ProcessRuntime:
         self._polling: asyncio.Task[None] | None = None
         self._sweeper = Sweeper(self._cgroups, str(home.runs))
         self._discards = Discards(str(home.discarded))
-        self.not_enforced = (*self._cgroups.not_enforced, "shm", "read_only", "egress", "gpus")
+        self.not_enforced = (
+            *self._cgroups.not_enforced,
+            "shm",
+            "read_only",
+            "egress",
+            "gpus",
+            *self._shares.not_enforced,
+        )
         if ignore_images:
             self.not_enforced += ("image",)
 
@@ -96,14 +106,26 @@ class ProcessRuntime:
         cgroups: cgroup.Cgroups | None = None,
         ignore_images: bool = False,
         before: Callable[[], float | None] = lambda: None,
+        shares: ShareBackend | None = None,
     ) -> "ProcessRuntime":
         """Open the runtime and adopt all runs of an earlier executor.
 
         `before` returns until when, on the clock that counts from boot, a run that is started now may begin; the run's
         own shell enforces it.
         """
-        runtime = cls(home, node, inherited=inherited, cgroups=cgroups, ignore_images=ignore_images, before=before)
+        runtime = cls(
+            home,
+            node,
+            inherited=inherited,
+            cgroups=cgroups,
+            ignore_images=ignore_images,
+            before=before,
+            shares=shares,
+        )
         await runtime._adopt()
+        await runtime._shares.keep((*runtime._live, *runtime._ended))
+        for live in runtime._live.values():
+            runtime._read_limits(live)
         return runtime
 
     async def start(self, order: StartRun, *, permitted: Callable[[], bool] = always) -> None:
@@ -114,6 +136,10 @@ class ProcessRuntime:
             command, env, workdir = self._prepare(order, key)
         except Refusal as refusal:
             self._fail(key, str(refusal), refusal.reason)
+            return
+        env = (await self._attach(order)).added_to(env)
+        if not permitted():
+            await self._shares.detach(key)
             return
         folder = self._home.run(key)
         try:
@@ -144,6 +170,7 @@ class ProcessRuntime:
         if self._ended.pop(key, None) is not None:
             self._home.close_log(key)
             self._discards.take(self._home.run(key))
+            await self._shares.detach(key)
 
     async def resize(self, key: RunKey, limits: Limits) -> str:
         live = self._live.get(key)
@@ -156,6 +183,8 @@ class ProcessRuntime:
             reasons.append(await asyncio.to_thread(self._cgroups.limit, live.record.cgroups, limits))
         if limits.egress is not None:
             reasons.append("egress: the processes of this node share their host's network")
+        if limits.share is not None:
+            reasons.append(await self._shares.resize(key, limits.share))
         before = live.record
         self._read_limits(live)
         if live.record is not before:
@@ -281,6 +310,12 @@ class ProcessRuntime:
         with suppress(OSError):  # On a full disk the run goes on, and is found without this record.
             records.write(folder, record)
 
+    async def _attach(self, order: StartRun) -> Attached:
+        if order.share is None:
+            return NOTHING
+        [gpu] = gpus_of(order, self._node)
+        return await self._shares.attach(order, gpu, contained=False)
+
     def _fail(self, key: RunKey, detail: str, reason: EndReason = EndReason.START_FAILED) -> None:
         """Note a failed start, in memory only: after a restart the order is tried again."""
         now = time.time()
@@ -289,7 +324,7 @@ class ProcessRuntime:
     def _read_limits(self, live: _Live) -> None:
         """Read the run's limits from its groups."""
         limits = self._cgroups.limits(live.record.cgroups)
-        live.run = replace(live.run, limits=limits)
+        live.run = replace(live.run, limits=replace(limits, share=self._shares.held(live.run.key)))
         if limits.memory is not None and limits.memory != live.record.memory:
             live.record = replace(live.record, memory=limits.memory)
 

@@ -1,0 +1,160 @@
+"""Shares by our own hook: a library preloaded into the job, and the arbiter of the node that gives it turns.
+
+Each run with a share has a slot folder (`libs.sharing.slots`), named by a digest of the run. The executor writes what
+the run holds; the arbiter serves the folder. A job that drops the preload is not held: `docs/sharing.md`.
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from msgspec import structs
+
+from libs.domain.cluster import Gpu
+from libs.domain.shares import Share
+from libs.messages.nodes import StartRun
+from libs.sharing.slots import (
+    LIMITS,
+    SOCKET,
+    USE,
+    SlotShare,
+    make_slot,
+    read_share,
+    remove_slot,
+    slot_names,
+    write_share,
+)
+from services.executor.runs import RunKey, RuntimeUnavailableError
+from services.executor.shares.backend import Attached, Mount
+
+logger = logging.getLogger(__name__)
+
+SERVED_SECONDS_MAX = 5.0  # until the arbiter serves a new slot
+LOOK_SECONDS = 0.01
+SHARE_INSIDE = "/weft/share"
+HOOK_INSIDE = "/weft/libweft-share.so"
+DRIVER_INSIDE = "/weft/driver"
+DEVICE_INSIDE = "/weft/device"
+CONTEXT_MIB = 512  # that the context of a process takes of a real GPU, until it was measured
+ANY_USER = 0o777  # of a container
+
+
+class HookBackend:
+    """`root`: of the slot folders. `hook`: the library to preload. `driver`: the folder with the emulated driver, which
+    runs on emulated GPUs load. `devices`: a folder for the state of each emulated GPU."""
+
+    name: str = "hook"
+    not_enforced: tuple[str, ...] = ()
+
+    def __init__(self, root: Path, *, hook: Path, driver: Path, devices: Path) -> None:
+        self._root, self._hook, self._driver, self._devices = root, hook, driver, devices
+        self._held: dict[RunKey, Share] = {}
+        root.mkdir(mode=0o700, exist_ok=True)
+        devices.mkdir(mode=0o700, exist_ok=True)
+
+    async def attach(self, order: StartRun, gpu: Gpu, *, contained: bool) -> Attached:
+        key, share = RunKey.of(order), order.share
+        assert share is not None, "only a run with a share is attached"
+        slot = SlotShare(
+            gpu=gpu.uuid,
+            job=key.job_id[:256],
+            epoch=key.epoch,
+            rank=key.rank,
+            request=share.request,
+            limit=share.limit,
+            memory=share.memory,
+            latency=order.latency,
+            emulated=gpu.emulated,
+            device_memory=gpu.memory,
+            context_mib=0 if gpu.emulated else CONTEXT_MIB,
+        )
+        try:
+            job = make_slot(self._root, _slot_of(key), slot)
+            device = self._device(gpu)
+        except (OSError, ValueError) as error:
+            raise RuntimeUnavailableError(f"no share for {key}: {error}") from error
+        await _served(job, key)
+        self._held[key] = share
+        return self._attached(job, gpu, device, contained=contained)
+
+    def held(self, key: RunKey) -> Share | None:
+        return self._held.get(key)
+
+    async def resize(self, key: RunKey, share: Share) -> str:
+        folder = self._root / _slot_of(key)
+        try:
+            known = read_share(folder)
+            slot = structs.replace(known, request=share.request, limit=share.limit, memory=share.memory)
+            await asyncio.to_thread(write_share, folder, slot)
+        except (OSError, ValueError) as error:
+            return f"share: {error}"
+        self._held[key] = share
+        return ""
+
+    async def detach(self, key: RunKey) -> None:
+        if self._held.pop(key, None) is not None:
+            await self._remove(_slot_of(key))
+
+    async def keep(self, keys: Iterable[RunKey]) -> None:
+        known = {_slot_of(key): key for key in keys}
+        for name in slot_names(self._root):
+            key = known.get(name)
+            if key is None:
+                await self._remove(name)
+                continue
+            try:
+                slot = read_share(self._root / name)
+            except (OSError, ValueError) as error:
+                logger.warning("the share of %s is not known any more: %s", key, error)
+                continue
+            self._held[key] = Share(request=slot.request, limit=slot.limit, memory=slot.memory)
+
+    async def _remove(self, name: str) -> None:
+        try:
+            await asyncio.to_thread(remove_slot, self._root, name)
+        except OSError as error:
+            logger.warning("the slot %s stays: %s", name, error)
+
+    def _device(self, gpu: Gpu) -> Path | None:
+        """The folder with the state of an emulated GPU, which all of its processes write."""
+        if not gpu.emulated:
+            return None
+        folder = self._devices / hashlib.sha256(gpu.uuid.encode()).hexdigest()[:16]
+        folder.mkdir(exist_ok=True)
+        folder.chmod(ANY_USER)
+        return folder
+
+    def _attached(self, job: Path, gpu: Gpu, device: Path | None, *, contained: bool) -> Attached:
+        env = {"WEFT_SHARE": SHARE_INSIDE if contained else str(job)}
+        lists = {"LD_PRELOAD": (HOOK_INSIDE if contained else str(self._hook),)}
+        mounts = [
+            Mount(str(job), SHARE_INSIDE),
+            Mount(str(job / LIMITS), f"{SHARE_INSIDE}/{LIMITS}", read_only=True),
+            Mount(str(self._hook), HOOK_INSIDE, read_only=True),
+        ]
+        if device is not None:
+            env |= _emulated(gpu, DEVICE_INSIDE if contained else str(device))
+            lists["LD_LIBRARY_PATH"] = (DRIVER_INSIDE if contained else str(self._driver),)
+            mounts += [Mount(str(self._driver), DRIVER_INSIDE, read_only=True), Mount(str(device), DEVICE_INSIDE)]
+        return Attached(env=env, lists=lists, mounts=tuple(mounts) if contained else ())
+
+
+def _emulated(gpu: Gpu, device: str) -> Mapping[str, str]:
+    return {"WEFT_EMULATED_DEVICE": device, "WEFT_EMULATED_MEMORY": str(gpu.memory)}
+
+
+def _slot_of(key: RunKey) -> str:
+    return hashlib.sha256(str(key).encode()).hexdigest()[:32]
+
+
+async def _served(job: Path, key: RunKey) -> None:
+    """Return when the arbiter serves the slot. Raises RuntimeUnavailableError if it does not in time."""
+    deadline = time.monotonic() + SERVED_SECONDS_MAX
+    while not all(os.path.lexists(job / name) for name in (LIMITS, USE, SOCKET)):
+        if time.monotonic() > deadline:
+            raise RuntimeUnavailableError(f"no share for {key}: the arbiter of this node does not answer")
+        await asyncio.sleep(LOOK_SECONDS)
