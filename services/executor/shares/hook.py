@@ -154,7 +154,11 @@ def _slot_of(key: RunKey) -> str:
 async def _served(job: Path, key: RunKey) -> None:
     """Return when the arbiter serves the slot. Raises RuntimeUnavailableError if it does not in time."""
     deadline = time.monotonic() + SERVED_SECONDS_MAX
-    while not all(os.path.lexists(job / name) for name in (LIMITS, USE, SOCKET)):
+    while not _is_served(job):
         if time.monotonic() > deadline:
             raise RuntimeUnavailableError(f"no share for {key}: the arbiter of this node does not answer")
         await asyncio.sleep(LOOK_SECONDS)
+
+
+def _is_served(job: Path) -> bool:
+    return all(os.path.lexists(job / name) for name in (LIMITS, USE, SOCKET))
