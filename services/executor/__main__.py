@@ -31,6 +31,8 @@ from services.executor.node import NodeFacts
 from services.executor.progress import ProgressReader
 from services.executor.runs import Runtime, RuntimeUnavailableError
 from services.executor.settings import ExecutorSettings
+from services.executor.shares.backend import ShareBackend
+from services.executor.shares.opening import SharesUnavailableError, opened
 from services.executor.silence import Silence, SilentBus
 
 logger = logging.getLogger(__name__)
@@ -58,8 +60,11 @@ async def run(stop: asyncio.Event) -> None:
                 emulated=settings.emulated_gpus, node_id=settings.node_id, stop=stop, late=node.offer
             )
         )
-        async with guarded(home, _orders(settings, keeper), clock=boot_clock):
-            runtime = await _open_runtime(settings, home, node, keeper)
+        async with (
+            guarded(home, _orders(settings, keeper), clock=boot_clock),
+            opened(settings.shares, home) as shares,
+        ):
+            runtime = await _open_runtime(settings, home, node, keeper, shares)
             try:
                 await _serve(settings, home, keeper, runtime, node, stop)
             finally:
@@ -145,11 +150,13 @@ def _orders(settings: ExecutorSettings, keeper: FileKeeper) -> GuardOrders:
     )
 
 
-async def _open_runtime(settings: ExecutorSettings, home: Home, node: NodeFacts, keeper: FileKeeper) -> Runtime:
+async def _open_runtime(
+    settings: ExecutorSettings, home: Home, node: NodeFacts, keeper: FileKeeper, shares: ShareBackend
+) -> Runtime:
     if settings.runtime == "docker":
         from services.executor.runtime.docker.runtime import DockerRuntime  # only here: it loads the Docker SDK
 
-        return await DockerRuntime.open(home, node, settings.containers)
+        return await DockerRuntime.open(home, node, settings.containers, shares=shares)
     from services.executor.runtime.limits.cgroup import NoCgroups, find_cgroups
     from services.executor.runtime.process.runtime import ProcessRuntime
 
@@ -166,6 +173,7 @@ async def _open_runtime(settings: ExecutorSettings, home: Home, node: NodeFacts,
         cgroups=find_cgroups(owner, pids_max=settings.containers.pids_max) if settings.cgroups else NoCgroups(),
         ignore_images=settings.ignore_images,
         before=before,
+        shares=shares,
     )
 
 
@@ -178,4 +186,10 @@ def _raise_open_files() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main("executor", run, environment_errors=(BusError, OSError, RuntimeUnavailableError, HomeTakenError)))
+    sys.exit(
+        main(
+            "executor",
+            run,
+            environment_errors=(BusError, OSError, RuntimeUnavailableError, HomeTakenError, SharesUnavailableError),
+        )
+    )

@@ -7,6 +7,7 @@ import msgspec
 from libs.service import Connections
 from services.executor.logs.retention import GRAIN, RetentionLimits
 from services.executor.runtime.docker.settings import ContainerSettings
+from services.executor.shares.backend import CHOICES
 
 DRIFT_SECONDS_MIN = 1.0
 LOG_BYTES_LEAST = 2 * GRAIN
@@ -39,6 +40,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     admin_port: int | None = None
     cgroups: bool = True  # for the process runtime
     ignore_images: bool = False  # by the process runtime
+    shares: str = "auto"  # how jobs are held to their shares of a GPU: hook, time-slice (not at all), or auto
     containers: ContainerSettings = ContainerSettings()
 
     def __post_init__(self) -> None:
@@ -61,5 +63,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("logs_kept_days, log_bytes_max and logs_bytes_max are not negative")
         if self.containers.images_kept_days < 0 or self.checkpoints_kept_days < 0:
             raise ValueError("images_kept_days and checkpoints_kept_days are not negative")
+        if self.shares not in CHOICES:
+            raise ValueError(f"shares is auto, hook or time-slice, not {self.shares}")
         if self.runtime not in ("process", "docker"):
             raise ValueError(f"runtime is process or docker, not {self.runtime}")

@@ -13,6 +13,10 @@ from libs.domain.shares import Share
 from libs.messages.nodes import StartRun
 from services.executor.runs import RunKey
 
+AUTO, HOOK, TIME_SLICE = "auto", "hook", "time-slice"
+CHOICES = (AUTO, HOOK, TIME_SLICE)
+"""What a node's owner may choose."""
+
 SHARES = "shares"
 """In `not_enforced`: this node does not hold jobs to their shares."""
 
@@ -72,7 +76,7 @@ class ShareBackend(Protocol):
 class TimeSlicing:
     """No enforcement: the driver gives every process on the GPU the same time, and all of the memory to each."""
 
-    name: str = "time-slice"
+    name: str = TIME_SLICE
     not_enforced: tuple[str, ...] = (SHARES,)
 
     async def attach(self, order: StartRun, gpu: Gpu, *, contained: bool) -> Attached:

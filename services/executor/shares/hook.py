@@ -9,7 +9,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from msgspec import structs
@@ -20,6 +20,7 @@ from libs.messages.nodes import StartRun
 from libs.sharing.slots import (
     LIMITS,
     SOCKET,
+    SOCKET_PATH_BYTES_MAX,
     USE,
     SlotShare,
     make_slot,
@@ -29,7 +30,7 @@ from libs.sharing.slots import (
     write_share,
 )
 from services.executor.runs import RunKey, RuntimeUnavailableError
-from services.executor.shares.backend import Attached, Mount
+from services.executor.shares.backend import HOOK, Attached, Mount
 
 logger = logging.getLogger(__name__)
 
@@ -41,20 +42,22 @@ DRIVER_INSIDE = "/weft/driver"
 DEVICE_INSIDE = "/weft/device"
 CONTEXT_MIB = 512  # that the context of a process takes of a real GPU, until it was measured
 ANY_USER = 0o777  # of a container
+SLOT_HEX = 16
+ROOT_BYTES_MAX = SOCKET_PATH_BYTES_MAX - SLOT_HEX - len("//job/socket")
 
 
 class HookBackend:
     """`root`: of the slot folders. `hook`: the library to preload. `driver`: the folder with the emulated driver, which
-    runs on emulated GPUs load. `devices`: a folder for the state of each emulated GPU."""
+    runs on emulated GPUs load. `devices`: a folder for the state of each emulated GPU. `needed` is called before there
+    is a slot: from then on an arbiter has to serve them."""
 
-    name: str = "hook"
+    name: str = HOOK
     not_enforced: tuple[str, ...] = ()
 
-    def __init__(self, root: Path, *, hook: Path, driver: Path, devices: Path) -> None:
+    def __init__(self, root: Path, *, hook: Path, driver: Path, devices: Path, needed: Callable[[], None]) -> None:
         self._root, self._hook, self._driver, self._devices = root, hook, driver, devices
+        self._needed = needed
         self._held: dict[RunKey, Share] = {}
-        root.mkdir(mode=0o700, exist_ok=True)
-        devices.mkdir(mode=0o700, exist_ok=True)
 
     async def attach(self, order: StartRun, gpu: Gpu, *, contained: bool) -> Attached:
         key, share = RunKey.of(order), order.share
@@ -72,6 +75,7 @@ class HookBackend:
             device_memory=gpu.memory,
             context_mib=0 if gpu.emulated else CONTEXT_MIB,
         )
+        self._needed()
         try:
             job = make_slot(self._root, _slot_of(key), slot)
             device = self._device(gpu)
@@ -106,6 +110,7 @@ class HookBackend:
             if key is None:
                 await self._remove(name)
                 continue
+            self._needed()
             try:
                 slot = read_share(self._root / name)
             except (OSError, ValueError) as error:
@@ -124,7 +129,7 @@ class HookBackend:
         if not gpu.emulated:
             return None
         folder = self._devices / hashlib.sha256(gpu.uuid.encode()).hexdigest()[:16]
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(ANY_USER)
         return folder
 
@@ -148,7 +153,7 @@ def _emulated(gpu: Gpu, device: str) -> Mapping[str, str]:
 
 
 def _slot_of(key: RunKey) -> str:
-    return hashlib.sha256(str(key).encode()).hexdigest()[:32]
+    return hashlib.sha256(str(key).encode()).hexdigest()[:SLOT_HEX]
 
 
 async def _served(job: Path, key: RunKey) -> None:

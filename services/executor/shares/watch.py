@@ -1,4 +1,4 @@
-"""The executor's side of the arbiter: it is started with the executor, and started again when it died or hangs.
+"""The executor's side of the arbiter: it is started when the first run needs it, and again whenever it ends.
 
 Jobs go on meanwhile, as their share says. The arbiter finds all that it needs in the slot folders.
 """
@@ -8,8 +8,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -26,8 +25,13 @@ class ArbiterWatch:
     def __init__(self, root: Path, *, log: Path) -> None:
         self._root, self._log = root, log
         self._child: subprocess.Popen[bytes] | None = None
+        self._wanted = False
 
     def begin(self) -> None:
+        """Start it, unless it runs."""
+        self._wanted = True
+        if self._child is not None:
+            return
         try:
             self._child = self._spawned()
         except OSError as error:
@@ -38,7 +42,8 @@ class ArbiterWatch:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             if self._child is None:
-                self.begin()
+                if self._wanted:
+                    self.begin()
             elif (status := self._child.poll()) is not None:
                 logger.warning("the arbiter ended with status %d, it is started again", status)
                 self._child = None
@@ -69,16 +74,3 @@ class ArbiterWatch:
                 env={name: os.environ[name] for name in INHERITED if name in os.environ},
                 start_new_session=True,
             )
-
-
-@asynccontextmanager
-async def arbitrated(root: Path, *, log: Path) -> AsyncIterator[None]:
-    """An arbiter beside this executor for as long as the block lasts."""
-    watch = ArbiterWatch(root, log=log)
-    watch.begin()
-    keeping = asyncio.create_task(watch.keep(), name="arbiter")
-    try:
-        yield
-    finally:
-        keeping.cancel()
-        await watch.close()

@@ -1,0 +1,61 @@
+"""Which back-end holds this node's runs to their shares of a GPU: the owner's choice, and what the host can do."""
+
+import asyncio
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from libs.sharing.native import Built, build
+from services.executor.home import Home
+from services.executor.shares.backend import HOOK, TIME_SLICE, ShareBackend, TimeSlicing
+from services.executor.shares.hook import ROOT_BYTES_MAX, HookBackend
+from services.executor.shares.watch import ArbiterWatch
+
+logger = logging.getLogger(__name__)
+
+
+class SharesUnavailableError(Exception):
+    """The back-end that the node's owner chose cannot work here."""
+
+
+@asynccontextmanager
+async def opened(choice: str, home: Home) -> AsyncIterator[ShareBackend]:
+    """The back-end; AUTO takes the hook where it can be had. Raises SharesUnavailableError, and OSError."""
+    built = None if choice == TIME_SLICE else await asyncio.to_thread(build)
+    if not isinstance(built, Built):
+        if choice == HOOK and built is not None:
+            raise SharesUnavailableError(built.reason)
+        if built is not None:
+            logger.warning("jobs are not held to their shares of a GPU here: %s", built.reason)
+        yield TimeSlicing()
+        return
+    root = root_of(home.root)
+    watch = ArbiterWatch(root, log=home.root / "arbiter.log")
+    backend = HookBackend(
+        root, hook=built.hook, driver=built.driver_folder, devices=home.root / "devices", needed=watch.begin
+    )
+    keeping = asyncio.create_task(watch.keep(), name="arbiter")
+    try:
+        yield backend
+    finally:
+        keeping.cancel()
+        await watch.close()
+
+
+def root_of(home: Path) -> Path:
+    """The folder of the slots: in the home, or if that is too long a path for a socket, a folder of our own in the
+    host's folder for temporary files. Raises OSError."""
+    root = home / "shares"
+    if len(os.fsencode(root)) > ROOT_BYTES_MAX:
+        digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
+        root = Path(tempfile.gettempdir()) / f"weft-{os.getuid()}-{digest}"
+    root.mkdir(mode=0o700, exist_ok=True)
+    status = root.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise PermissionError(f"{root} is not a folder of our own")
+    return root
