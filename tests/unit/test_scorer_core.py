@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from libs.domain.job import Placement
+from libs.domain.shares import Share
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import GpuPace, GpuScore, NodeSampled, PacesSeen
 from services.scorer.thinking.core import Scorer
@@ -250,6 +252,14 @@ def of_pace(**told: Any) -> Callable[[Fleet], None]:
     return change
 
 
+def give_a_share(fleet: Fleet) -> None:
+    """The rank on the slow GPU holds a third of it, and another rank another third."""
+    for rank in list(filter(only(SLOW), fleet.ranks)):
+        allocation = replace(rank.allocation, share=Share(request=333, memory=1 << 30))
+        rank.allocation = allocation
+        rank.job = replace(rank.job, placement=Placement(allocations=(allocation,)))
+
+
 @pytest.mark.parametrize(
     ("outcome", "change"),
     [
@@ -267,6 +277,7 @@ def of_pace(**told: Any) -> Callable[[Fleet], None]:
         ("disbelieved", of_pace(steps_rate=inf)),
         ("disbelieved", of_pace(phases={"t_data": -5.0})),
         ("shared", lambda fleet: fleet.foreign.add(SLOW)),
+        ("shared", give_a_share),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -85,7 +85,7 @@ class Whereabouts:
             if on is None and not leads:
                 continue
             run = known.get((*key, allocation.rank))
-            if run is None or (run.node_id, run.gpus) != (allocation.node_id, allocation.gpus):
+            if run is None or run.place != (allocation.node_id, allocation.gpus, allocation.share is not None):
                 workload = self.workload_of[key]
                 run = ScoredRun(
                     job, allocation, workload=workload, ranks=ranks, first=allocation.rank == first, now=now
@@ -98,7 +98,8 @@ class Whereabouts:
                 self.leads.setdefault(key, []).append(run)
             if on is not None:
                 on.by_key[*key, allocation.rank] = run
-                on.by_gpu.update(dict.fromkeys(allocation.gpus, run))
+                if not run.has_share:
+                    on.by_gpu.update(dict.fromkeys(allocation.gpus, run))
 
     def _displace(self, key: JobKey) -> dict[RunKey, ScoredRun]:
         """Drop a job that has ended or has changed. Returns its runs."""

@@ -95,6 +95,7 @@ class ScoredRun:
         self.pool = job.pool
         self.node_id, self.gpus = allocation.node_id, allocation.gpus
         self.role, self.cpus = allocation.role, allocation.cpus
+        self.has_share = allocation.share is not None  # of its GPU: its pace says more of its share than of the GPU
         self.workload = workload
         self.settings = settings_of(job.spec, allocation.role)
         self.ranks, self.first = ranks, first  # ranks of its job with GPUs, and whether it is the first of them
@@ -103,6 +104,10 @@ class ScoredRun:
         self._told_at = -inf
         self.uses: dict[int, GpuUse] = {}
         self.begin(now)
+
+    @property
+    def place(self) -> tuple[str, tuple[int, ...], bool]:
+        return self.node_id, self.gpus, self.has_share
 
     @property
     def job(self) -> tuple[str, int]:
@@ -126,7 +131,7 @@ class ScoredRun:
         """Begin a new window."""
         self.begun_at = now
         self.samples = self.seen = 0
-        self.shared = False
+        self.shared = self.has_share
         self.throttled = self.failures = self.blocked = 0.0
         self.memory_pressure = self.disk_pressure = 0.0
         self.uses = {gpu: GpuUse() for gpu in self.gpus}
