@@ -153,7 +153,6 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     env: dict[str, str] = {}
     gpus: tuple[int, ...] = ()
     share: Share | None = None  # of its one GPU; may change while the run runs
-    latency: bool = False  # on a shared GPU its launches come ahead of those of other runs
     cpus: float  # may change while the run runs, as may `memory` and `egress`: the node then resizes it
     memory: int
     egress: int | None = None  # bytes per second that it may send; None: no limit

@@ -15,7 +15,8 @@ from pathlib import Path
 from msgspec import structs
 
 from libs.domain.cluster import Gpu
-from libs.domain.shares import Share
+from libs.domain.shares import Share, context_bytes
+from libs.domain.spec import Kind
 from libs.messages.nodes import StartRun
 from libs.sharing.slots import (
     LIMITS,
@@ -40,7 +41,7 @@ SHARE_INSIDE = "/weft/share"
 HOOK_INSIDE = "/weft/libweft-share.so"
 DRIVER_INSIDE = "/weft/driver"
 DEVICE_INSIDE = "/weft/device"
-CONTEXT_MIB = 512  # that the context of a process takes of a real GPU, until it was measured
+LATENCY_KINDS = frozenset({Kind.INFERENCE, Kind.NOTEBOOK})  # their launches come ahead of those of other runs
 ANY_USER = 0o777  # of a container
 SLOT_HEX = 16
 ROOT_BYTES_MAX = SOCKET_PATH_BYTES_MAX - SLOT_HEX - len("//job/socket")
@@ -69,11 +70,11 @@ class HookBackend:
             rank=key.rank,
             request=share.request,
             limit=share.limit,
-            memory=share.memory,
-            latency=order.latency,
+            memory=share.memory + context_bytes(emulated=gpu.emulated),
+            latency=share.kind in LATENCY_KINDS,
             emulated=gpu.emulated,
             device_memory=gpu.memory,
-            context_mib=0 if gpu.emulated else CONTEXT_MIB,
+            context_mib=context_bytes(emulated=gpu.emulated) >> 20,
         )
         self._needed()
         try:
@@ -92,7 +93,8 @@ class HookBackend:
         folder = self._root / _slot_of(key)
         try:
             known = read_share(folder)
-            slot = structs.replace(known, request=share.request, limit=share.limit, memory=share.memory)
+            memory = share.memory + context_bytes(emulated=known.emulated)
+            slot = structs.replace(known, request=share.request, limit=share.limit, memory=memory)
             await asyncio.to_thread(write_share, folder, slot)
         except (OSError, ValueError) as error:
             return f"share: {error}"
@@ -116,7 +118,8 @@ class HookBackend:
             except (OSError, ValueError) as error:
                 logger.warning("the share of %s is not known any more: %s", key, error)
                 continue
-            self._held[key] = Share(request=slot.request, limit=slot.limit, memory=slot.memory)
+            memory = slot.memory - context_bytes(emulated=slot.emulated)
+            self._held[key] = Share(request=slot.request, limit=slot.limit, memory=memory)
 
     async def _remove(self, name: str) -> None:
         try:

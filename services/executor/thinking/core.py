@@ -351,14 +351,15 @@ class Reconciler:
         held = Counter[int]()
         for key in here & self._holding.keys():
             held.update(dict.fromkeys(self._holding[key].gpus, self._holding[key].part))
-        return [
-            Start(order)
-            for key, order in sorted(self._desired.items())
-            if key not in found
-            and key not in self._over
-            and (key.job_id, key.rank) not in ranks
-            and all(held[gpu] + _holding(order).part <= WHOLE for gpu in order.gpus)
-        ]
+        starts: list[Action] = []
+        for key, order in sorted(self._desired.items()):
+            if key in found or key in self._over or (key.job_id, key.rank) in ranks:
+                continue
+            wanted = _holding(order)
+            if all(held[gpu] + wanted.part <= WHOLE for gpu in wanted.gpus):
+                held.update(dict.fromkeys(wanted.gpus, wanted.part))
+                starts.append(Start(order))
+        return starts
 
     def _seen(self, run: Run, progress: dict[str, float]) -> RunSeen:
         reason, exit_code = run.reason, run.exit_code

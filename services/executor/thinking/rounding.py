@@ -2,6 +2,8 @@
 
 import math
 
+from msgspec.structs import replace
+
 from libs.domain.shares import WHOLE
 from libs.domain.spec import EGRESS_BYTES_MIN, MEMORY_BYTES_MAX
 from services.executor.runs import NO_LIMIT, Limits
@@ -42,7 +44,7 @@ def settled(limits: Limits) -> Limits:
         cpus=cpus if cpus is None or math.isinf(cpus) else quota(cpus) / CPU_STEPS,
         memory=None if memory is None else max(MEMORY_BYTES_MIN, memory // MEMORY_STEP * MEMORY_STEP),
         egress=None if egress is None else min(egress, EGRESS_BYTES_MAX),
-        share=limits.share,
+        share=None if limits.share is None else replace(limits.share, kind=""),  # which kind it is holds it to nothing
     )
 
 

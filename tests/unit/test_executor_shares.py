@@ -1,0 +1,94 @@
+"""Runs that hold a share of a GPU: when they start beside each other, and when they are held to another share."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from libs.domain.shares import Share
+from libs.messages.nodes import NodeDesired, RunState, StartRun
+from services.executor.runs import Limits, Run, RunKey
+from services.executor.shares.backend import Attached, TimeSlicing
+from services.executor.thinking.core import Reconciler, ReconcilerTimings, Resize, Start
+from services.executor.thinking.rounding import fault
+from tests.support.runs import order
+
+GIB = 1 << 30
+
+
+def shared(job_id: str, request: int, **fields: Any) -> StartRun:
+    return replace(order(job_id, gpus=(0,)), share=Share(request=request, memory=GIB, kind="batch"), **fields)
+
+
+def core(*orders: StartRun) -> Reconciler:
+    made = Reconciler(ReconcilerTimings())
+    made.observe(NodeDesired(seq=1, runs=orders), reported=(), sent_at=1.0)
+    return made
+
+
+def running(of: StartRun, **limits: Any) -> Run:
+    has = {"cpus": of.cpus, "memory": of.memory, "share": of.share, **limits}
+    return Run(key=RunKey.of(of), state=RunState.RUNNING, started_at=1.0, limits=Limits(**has))
+
+
+def started(made: Reconciler, *runs: Run) -> list[str]:
+    return [each.key.job_id for each in made.decide(runs, busy=frozenset(), now=1.0) if isinstance(each, Start)]
+
+
+def test_shares_of_one_gpu_start_beside_each_other_and_wait_for_what_is_more_than_the_gpu() -> None:
+    one, two, three = shared("j-1", 700), shared("j-2", 300), shared("j-3", 400)
+    assert started(core(one, two), running(one)) == ["j-2"]
+    assert started(core(one, three), running(one)) == []
+    assert started(core(one, order("j-4", gpus=(0,))), running(one)) == []
+    whole = order("j-5", gpus=(0,))
+    assert started(core(whole, two), replace(running(two), key=RunKey.of(whole))) == []
+
+
+def test_what_a_run_holds_of_its_gpu_survives_a_restart_of_the_executor() -> None:
+    one, two, three = shared("j-1", 700), shared("j-2", 300), shared("j-3", 400)
+    before = core(one)
+    before.decide([running(one)], busy=frozenset(), now=1.0)
+    made = Reconciler(ReconcilerTimings(), before.memory)
+    made.observe(NodeDesired(seq=1, runs=(two, three)), reported=(), sent_at=1.0)
+    assert started(made, running(one)) == ["j-2"]
+    assert started(made) == ["j-2", "j-3"]
+
+
+def test_a_run_is_held_to_another_share_as_soon_as_it_is_ordered_and_not_for_another_kind() -> None:
+    one = shared("j-1", 700)
+    more = replace(one, share=Share(request=500, limit=800, memory=GIB, kind="batch"))
+    actions = core(more).decide([running(one)], busy=frozenset(), now=1.0)
+    assert actions == [Resize(RunKey.of(one), Limits(share=more.share))]
+    found = running(one, share=replace(one.share, kind=""))
+    assert core(one).decide([found], busy=frozenset(), now=1.0) == []
+
+
+def test_a_node_that_does_not_hold_shares_does_not_try_again_and_again() -> None:
+    one = shared("j-1", 700)
+    assert core(one).decide([running(one, share=None)], busy=frozenset(), now=1.0) == []
+    assert TimeSlicing().not_enforced == ("shares",)
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        Share(request=0, memory=GIB),
+        Share(request=1001, limit=1001, memory=GIB),
+        Share(request=500, limit=400, memory=GIB),
+        Share(request=500, memory=0),
+        Share(request=500, memory=1 << 60),
+    ],
+)
+def test_a_share_out_of_range_is_not_applied(share: Share) -> None:
+    assert fault(Limits(share=share)).startswith("share: ")
+
+
+def test_our_paths_come_before_those_of_the_jobs_own_variable() -> None:
+    attached = Attached(env={"WEFT_SHARE": "/s"}, lists={"LD_PRELOAD": ("/hook.so",), "LD_LIBRARY_PATH": ("/driver",)})
+    found = attached.added_to({"LD_PRELOAD": "/own.so", "WEFT_SHARE": "/mine", "A": "b"})
+    assert found == {
+        "LD_PRELOAD": "/hook.so:/own.so",
+        "LD_LIBRARY_PATH": "/driver",
+        "WEFT_SHARE": "/s",
+        "A": "b",
+    }
