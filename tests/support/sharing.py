@@ -1,13 +1,13 @@
 """A GPU, processes under a hook, and the arbiter's core, all in virtual time. All times in µs.
 
-The GPU runs kernels in the order of their arrival, one at a time. A process launches as the hook does: within its turn's
-quota, within the bound of what is in flight, and gives the turn back when it has been idle for a millisecond.
+The GPU runs kernels in the order of their arrival, one at a time. A process launches as the hook does: within the quota
+of its turn, within the bound of what is in flight, and gives the turn back when it has been idle for a millisecond.
 """
 
 import heapq
 import random
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, pairwise
 
 from services.arbiter.thinking.core import Arbiter
 from services.arbiter.thinking.device import Grant, Revoke
@@ -46,7 +46,7 @@ class Node:
         self.processes.append(process)
 
     def kill(self, process: "Process") -> None:
-        """As the kernel ends a process: its connection ends, what it launched and did not begin yet is gone."""
+        """As the kernel ends a process: its connection ends. What it launched runs on."""
         process.dead = True
         self._clients.pop(process.client)
         self.at(self.now + self._some(), lambda: self._tell(lambda: self.core.gone(process.client, self.now)))
@@ -83,7 +83,7 @@ class Node:
 
     def longest_pause(self, slot: str, begin: int, end: int) -> int:
         times = sorted((a, b) for a, b, name in self.ran if name == slot and b > begin and a < end)
-        return max((after[0] - before[1] for before, after in zip(times, times[1:], strict=False)), default=end - begin)
+        return max(after[0] - before[1] for before, after in pairwise([(begin, begin), *times, (end, end)]))
 
     def _tell(self, *messages: Callable[[], None]) -> None:
         for message in messages:

@@ -77,7 +77,7 @@ class SharedGpu:
         turn = self.turn
         if turn is not None and turn.client == client and turn.number == number:
             self._end(turn, us, now)
-        elif self._taken.get(client, (0, 0))[0] == number:
+        elif self._taken.get(client, (None, 0))[0] == number:
             charged = self._taken.pop(client)[1]
             slot.charge(max(0, us - charged), now)
 
@@ -193,7 +193,8 @@ class SharedGpu:
         return now - slot.ended_at < self._pace.linger
 
     def _others_wait(self, turn: GpuTurn) -> bool:
-        return any(client != turn.client for client in turn.slot.waiting) or any(slot is not turn.slot for slot in self._ready())
+        siblings = (client != turn.client for client in turn.slot.waiting)
+        return any(siblings) or any(slot is not turn.slot for slot in self._ready())
 
     def _quantum(self, slot: SharingSlot) -> int:
         """A slot's part of a round, shared by its processes where they are many."""
