@@ -2,19 +2,19 @@
 
 import itertools
 import os
-import signal
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from libs.sharing import pages, slots
 from libs.sharing.pages import ENTRIES_AT, Flag
 from libs.sharing.wire import Op
-from tests.support.arbiters import Peer, arbiter, saturating, shared, start_arbiter, turns_of, within
+from tests.support.arbiters import Peer, arbiter, holding, saturating, shared, start_arbiter, turns_of, within
 
 
 @pytest.fixture
@@ -25,6 +25,20 @@ def root(tmp_path: Path) -> Iterator[Path]:
     (link / "r").mkdir()
     yield link / "r"
     link.unlink()
+
+
+Connect = Callable[..., Peer]
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Connections that are closed at the end."""
+    with ExitStack() as stack:
+
+        def connect_one(job: Path, **more: Any) -> Peer:
+            return stack.enter_context(closing(Peer(job, **more)))
+
+        yield connect_one
 
 
 def parts(turns: dict[str, list[tuple[float, int]]], begin: float, end: float) -> dict[str, float]:
@@ -57,35 +71,22 @@ def test_two_slots_have_their_parts_and_others_at_once_when_the_shares_change(ro
         assert following >= at + us / 1e6 - 0.001, "two turns at once"
 
 
-def test_the_turn_of_a_killed_process_is_free_at_once(root: Path) -> None:
+def test_the_turn_of_a_killed_process_is_free_at_once(root: Path, connect: Connect) -> None:
     with arbiter(root):
         a, b = slots.make_slot(root, "a", shared(500)), slots.make_slot(root, "b", shared(500))
-        other = Peer(b)
+        other = connect(b)
         waits: list[float] = []
-        for _ in range(20):
-            pid = os.fork()
-            if pid == 0:
-                Peer(a).turn()
-                time.sleep(60)
-            within(5, lambda: (slots.read_seen(root / "a") is not None) or True)
-            time.sleep(0.05)
+        for _ in range(10):
+            victim = holding(a)
             other.say(Op.WANT)
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            time.sleep(0.01)
             began = time.monotonic()
-            other.use(granted := _granted(other))
-            assert granted.op == Op.GRANT
+            victim.kill()
+            granted = other.granted()
             waits.append(time.monotonic() - began)
-            other.close()
-            other = Peer(b)
-        assert sorted(waits)[len(waits) // 2] < 0.2
-
-
-def _granted(peer: Peer):  # type: ignore[no-untyped-def]
-    message = peer.hear()
-    while message.op != Op.GRANT:
-        message = peer.hear()
-    return message
+            victim.communicate()
+            other.say(Op.RETURN, turn=granted.turn)
+        assert sorted(waits)[5] < 0.1
 
 
 def test_an_arbiter_that_is_killed_finds_everything_again(root: Path) -> None:
@@ -113,10 +114,10 @@ def test_a_second_arbiter_of_a_root_ends_by_itself(root: Path) -> None:
         assert start_arbiter(root).wait(20) == 3
 
 
-def test_a_hold_and_a_cap_are_in_the_page_and_the_turn_is_revoked(root: Path) -> None:
+def test_a_hold_and_a_cap_are_in_the_page_and_the_turn_is_revoked(root: Path, connect: Connect) -> None:
     with arbiter(root):
         job = slots.make_slot(root, "a", shared(500))
-        peer = Peer(job)
+        peer = connect(job)
         turn = peer.turn().turn
         slots.make_slot(root, "a", shared(500, hold=True, memory=7, closed=True))
         assert (peer.hear().op, turn) == (Op.REVOKE, turn)
@@ -146,10 +147,10 @@ def test_it_beats(root: Path) -> None:
         assert len(beats) >= 6
 
 
-def test_a_removed_slot_is_dropped_and_one_of_its_name_is_another(root: Path) -> None:
+def test_a_removed_slot_is_dropped_and_one_of_its_name_is_another(root: Path, connect: Connect) -> None:
     with arbiter(root):
         for _ in range(3):
-            peer = Peer(slots.make_slot(root, "a", shared(500)))
+            peer = connect(slots.make_slot(root, "a", shared(500)))
             assert peer.turn().op == Op.GRANT
             slots.remove_slot(root, "a")
             with pytest.raises(EOFError):
@@ -167,20 +168,20 @@ def test_it_ends_with_its_root(root: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"gpu": 1}', '{"gpu": "g", "request": 5000}', "[" * 60_000])
-def test_a_share_that_cannot_be_read_changes_nothing(root: Path, text: str) -> None:
+def test_a_share_that_cannot_be_read_changes_nothing(root: Path, connect: Connect, text: str) -> None:
     with arbiter(root):
-        peer = Peer(slots.make_slot(root, "a", shared(500)))
+        peer = connect(slots.make_slot(root, "a", shared(500)))
         (root / "a" / slots.SHARE).write_text(text)
         slots.make_slot(root, "good", shared(500))
-        assert Peer(root / "good/job").turn().op == Op.GRANT
+        assert connect(root / "good/job").turn().op == Op.GRANT
         time.sleep(0.1)
         peer.say(Op.WANT)  # the slot is still served
     assert "stays as it was" in (root.parent / "arbiter.log").read_text()
 
 
-def test_requests_beyond_the_gpu_are_served(root: Path) -> None:
+def test_requests_beyond_the_gpu_are_served(root: Path, connect: Connect) -> None:
     with arbiter(root):
-        peers = [Peer(slots.make_slot(root, f"s{number}", shared(900))) for number in range(4)]
+        peers = [connect(slots.make_slot(root, f"s{number}", shared(900))) for number in range(4)]
         for peer in peers:
             peer.say(Op.WANT)
         for _ in peers:
@@ -213,13 +214,13 @@ def used(job: Path) -> list[tuple[int, int]]:
     return [(entry.place, entry.memory) for entry in use.entries]
 
 
-def test_the_memory_of_a_process_is_free_when_its_connection_ends(root: Path) -> None:
+def test_the_memory_of_a_process_is_free_when_its_connection_ends(root: Path, connect: Connect) -> None:
     with arbiter(root):
         job = slots.make_slot(root, "a", shared(500))
         within(10, (job / slots.SOCKET).exists)
         claim(job, 0, 41, 100)
         claim(job, 5, 42, 200)
-        first, second = Peer(job, entry=0, pid=41), Peer(job, entry=5, pid=42)
+        first, second = connect(job, entry=0, pid=41), connect(job, entry=5, pid=42)
         second.turn()
         first.close()
         within(5, lambda: used(job) == [(5, 200)])
@@ -230,12 +231,12 @@ def test_the_memory_of_a_process_is_free_when_its_connection_ends(root: Path) ->
         within(15, lambda: used(job) == [])  # which never connected
 
 
-def test_what_was_seen_is_told(root: Path) -> None:
+def test_what_was_seen_is_told(root: Path, connect: Connect) -> None:
     with arbiter(root):
         job = slots.make_slot(root, "a", shared(500))
         within(10, (job / slots.SOCKET).exists)
         claim(job, 3, 41, 100)
-        peer = Peer(job, entry=3, pid=1)
+        peer = connect(job, entry=3, pid=1)
         peer.use(peer.turn())
 
         def told() -> bool:
@@ -252,8 +253,8 @@ def test_what_was_seen_is_told(root: Path) -> None:
 # jobs that mean harm
 
 
-def neighbour(root: Path) -> Peer:
-    return Peer(slots.make_slot(root, "neighbour", shared(500)))
+def neighbour(root: Path, connect: Connect) -> Peer:
+    return connect(slots.make_slot(root, "neighbour", shared(500)))
 
 
 def is_served(peer: Peer) -> bool:
@@ -267,11 +268,11 @@ def is_served(peer: Peer) -> bool:
     return sorted(waits)[10] < 0.1
 
 
-def test_garbage_and_half_messages_end_that_connection_only(root: Path) -> None:
+def test_garbage_and_half_messages_end_that_connection_only(root: Path, connect: Connect) -> None:
     with arbiter(root):
-        job, good = slots.make_slot(root, "bad", shared(500)), neighbour(root)
+        job, good = slots.make_slot(root, "bad", shared(500)), neighbour(root, connect)
         for data in (b"x", b"", b"\xff" * 32, b"\0" * 31, b"\0" * 33, b"\x11" + b"\0" * 31, os.urandom(60_000)):
-            bad, sibling = Peer(job), Peer(job)
+            bad, sibling = connect(job), connect(job)
             bad.socket.send(data)
             with pytest.raises(EOFError):
                 bad.hear()
@@ -279,20 +280,20 @@ def test_garbage_and_half_messages_end_that_connection_only(root: Path) -> None:
             sibling.close()
 
 
-def test_a_flood_of_messages_is_dropped_and_the_neighbours_go_on(root: Path) -> None:
+def test_a_flood_of_messages_is_dropped_and_the_neighbours_go_on(root: Path, connect: Connect) -> None:
     with arbiter(root):
-        job, good = slots.make_slot(root, "bad", shared(500)), neighbour(root)
-        bad = Peer(job)
-        with pytest.raises(OSError):  # noqa: PT011 - a broken pipe, or a reset
+        job, good = slots.make_slot(root, "bad", shared(500)), neighbour(root, connect)
+        bad = connect(job)
+        with pytest.raises(OSError):  # noqa: PT011, PT012 - a broken pipe, or a reset
             for _ in range(1_000_000):
                 bad.say(Op.CHARGE, a=2**64 - 1)
         assert is_served(good)
 
 
-def test_turns_of_others_numbers_out_of_bounds_and_entries_that_are_none_do_nothing(root: Path) -> None:
+def test_turns_of_others_and_numbers_out_of_bounds_do_nothing(root: Path, connect: Connect) -> None:
     with arbiter(root):
-        job, good = slots.make_slot(root, "bad", shared(500)), neighbour(root)
-        turn, bad = good.turn().turn, Peer(job)
+        job, good = slots.make_slot(root, "bad", shared(500)), neighbour(root, connect)
+        turn, bad = good.turn().turn, connect(job)
         for number in (turn, 0, 2**64 - 1):
             bad.say(Op.RETURN, turn=number, a=2**64 - 1, b=2**64 - 1)
             bad.say(Op.HELLO, a=number)
@@ -305,9 +306,9 @@ def test_turns_of_others_numbers_out_of_bounds_and_entries_that_are_none_do_noth
         assert bad.hear().op == Op.GRANT
 
 
-def test_ten_thousand_connections_leave_the_neighbours_served(root: Path) -> None:
+def test_ten_thousand_connections_leave_the_neighbours_served(root: Path, connect: Connect) -> None:
     with arbiter(root):
-        job, good = slots.make_slot(root, "bad", shared(500)), neighbour(root)
+        job, good = slots.make_slot(root, "bad", shared(500)), neighbour(root, connect)
         is_served(good)
         opened: list[socket.socket] = []
         for number in range(10_000):
@@ -327,16 +328,16 @@ def test_ten_thousand_connections_leave_the_neighbours_served(root: Path) -> Non
 
         def is_back() -> bool:
             with suppress(EOFError, OSError):
-                return Peer(job, seconds=0.1).turn().op == Op.GRANT
+                return connect(job, seconds=0.1).turn().op == Op.GRANT
             return False
 
         within(10, is_back)
 
 
-def test_a_client_that_never_reads_is_dropped(root: Path) -> None:
+def test_a_client_that_never_reads_is_dropped(root: Path, connect: Connect) -> None:
     with arbiter(root):
-        job, good = slots.make_slot(root, "bad", shared(1000)), neighbour(root)
-        bad = Peer(job)
+        job, good = slots.make_slot(root, "bad", shared(1000)), neighbour(root, connect)
+        bad = connect(job)
         with suppress(OSError):
             for turn in range(1, 3_000):
                 bad.say(Op.WANT)
@@ -346,14 +347,14 @@ def test_a_client_that_never_reads_is_dropped(root: Path) -> None:
         assert is_served(good)
 
 
-def test_whatever_a_job_makes_of_its_folder_the_others_are_served(root: Path) -> None:
+def test_whatever_a_job_makes_of_its_folder_the_others_are_served(root: Path, connect: Connect) -> None:
     with arbiter(root):
-        good = neighbour(root)
+        good = neighbour(root, connect)
         job = slots.make_slot(root, "bad", shared(500))
         within(10, (job / slots.SOCKET).exists)
         os.truncate(job / slots.LIMITS, 0)
         os.truncate(job / slots.USE, 0)
-        bad = Peer(job, entry=3)
+        bad = connect(job, entry=3)
         bad.turn()
         bad.close()
         for name in (slots.LIMITS, slots.USE, slots.SOCKET):
@@ -366,7 +367,7 @@ def test_whatever_a_job_makes_of_its_folder_the_others_are_served(root: Path) ->
         assert is_served(good)
     before = Path("/etc/passwd").read_bytes()
     with arbiter(root):
-        assert Peer(job).turn().op == Op.GRANT  # made anew
+        assert connect(job).turn().op == Op.GRANT  # made anew
         assert Path("/etc/passwd").read_bytes() == before
-        assert is_served(Peer(root / "neighbour/job"))
+        assert is_served(connect(root / "neighbour/job"))
         slots.remove_slot(root, "bad")

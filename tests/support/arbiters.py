@@ -89,9 +89,12 @@ class Peer:
     def turn(self) -> Message:
         """Want a turn, and wait for it."""
         self.say(Op.WANT, a=1000)
-        message = self.hear()
-        while message.op != Op.GRANT:
-            message = self.hear()
+        return self.granted()
+
+    def granted(self) -> Message:
+        """Wait for a turn that was wanted."""
+        while (message := self.hear()).op != Op.GRANT:
+            pass
         return message
 
     def use(self, granted: Message) -> int:
@@ -128,13 +131,24 @@ def saturate(job: Path, seconds: float) -> None:
                     turns.append((began, peer.use(message)))
         except (EOFError, OSError):
             continue
-    print(json.dumps(turns))
+    sys.stdout.write(json.dumps(turns))
 
 
 def saturating(job: Path, seconds: float) -> subprocess.Popen[bytes]:
     """A process that saturates its slot."""
     program = f"from tests.support.arbiters import *; saturate(Path({str(job)!r}), {seconds})"
     return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+
+
+def holding(job: Path) -> subprocess.Popen[bytes]:
+    """A process that has a turn when this returns, and keeps it."""
+    program = (
+        f"from tests.support.arbiters import *; Peer(Path({str(job)!r})).turn(); print(flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
 
 
 def turns_of(process: subprocess.Popen[bytes]) -> list[tuple[float, int]]:
