@@ -19,7 +19,7 @@ MICROSECONDS_MAX = 60_000_000
 
 
 class Op(IntEnum):
-    HELLO = 1  # a: the index of the entry of the use page
+    HELLO = 1  # a: the index of the entry of the use page; b: its generation
     WANT = 2  # a: device time of the launch that waits, in µs, as far as known
     RETURN = 3  # turn; a: device time of the turn in µs; b: still in flight, in µs
     CHARGE = 4  # a: device time to add, in µs, signed

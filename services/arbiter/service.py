@@ -104,13 +104,13 @@ class Service:
                 case Op.CHARGE:
                     self._core.charge(client.number, message.a, now)
                 case _:
-                    self._name_entry(served, client, message.a)
+                    self._name_entry(served, client, message)
         if not goes_on:
             self._end(client)
 
-    def _name_entry(self, served: Served, client: Client, place: int) -> None:
+    def _name_entry(self, served: Served, client: Client, message: Message) -> None:
         try:
-            served.name_entry(client, place)
+            served.name_entry(client, message.a)
         except OSError as error:
             self._complain(client.slot, f"its use page cannot be read: {error}")
 
