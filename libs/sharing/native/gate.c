@@ -15,6 +15,8 @@
 #define TARGET_MIN_NS (100 * US)
 #define TARGET_MAX_NS (2 * MS)
 #define CORRECTION_NS (200 * US)
+#define NAP_MIN_NS (30 * US)
+#define NAP_MAX_NS (1 * MS)
 #define CONTEXTS 16
 
 static struct {
@@ -55,22 +57,25 @@ static int64_t target(void) {
     return wanted < TARGET_MIN_NS ? TARGET_MIN_NS : wanted > TARGET_MAX_NS ? TARGET_MAX_NS : wanted;
 }
 
-static void return_turn(void) {
-    int64_t spent = turn.spent + markers_take_correction();
-    turn.held = false;
-    asked_at = 0;
-    if (spent < 0) {
-        markers_add_correction(spent);
-        spent = 0;
-    }
-    share_send(WEFT_RETURN, turn.id, (spent + US / 2) / US, markers_in_flight() / US);
-}
-
 static void want_turn(int64_t ns, int64_t now) {
     if (asked_at && now - asked_at < ASK_AGAIN_NS)
         return;
     asked_at = now;
     share_send(WEFT_WANT, 0, ns / US, 0);
+}
+
+/* With the estimate of the launch that waits, or -1: WANT goes first, so that the arbiter chooses with both known. */
+static void return_turn(int64_t wanted_ns) {
+    int64_t spent = turn.spent + markers_take_correction();
+    turn.held = false;
+    asked_at = 0;
+    if (wanted_ns >= 0)
+        want_turn(wanted_ns, share_now());
+    if (spent < 0) {
+        markers_add_correction(spent);
+        spent = 0;
+    }
+    share_send(WEFT_RETURN, turn.id, (spent + US / 2) / US, markers_in_flight() / US);
 }
 
 static void give_up(void) {
@@ -94,8 +99,7 @@ static bool alone(int64_t waited) {
 }
 
 /* Wait a little for what is in flight, without the lock; true if that is hopeless. */
-static bool wait_for_markers(int64_t excess, int64_t now, int64_t *stuck_since, uint64_t *progress) {
-    markers_reap();
+static bool wait_for_markers(int64_t now, int64_t *stuck_since, uint64_t *progress) {
     if (markers_settled() != *progress || !*stuck_since) {
         *progress = markers_settled();
         *stuck_since = now;
@@ -105,8 +109,8 @@ static bool wait_for_markers(int64_t excess, int64_t now, int64_t *stuck_since, 
         give_up();
         return true;
     }
-    int64_t nap = excess < 20 * US ? 20 * US : excess > 500 * US ? 500 * US : excess;
-    share_wait(nap);
+    int64_t next = markers_next(now);
+    share_wait(next < NAP_MIN_NS ? NAP_MIN_NS : next > NAP_MAX_NS ? NAP_MAX_NS : next);
     return false;
 }
 
@@ -120,7 +124,7 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
     int64_t now = 0;
     if (UNLIKELY(flags & WEFT_FLAG_HOLD)) {
         if (turn.held)
-            return_turn();
+            return_turn(-1);
         if (!closed && !share_arbiter_beats() && share_connection() != CONNECTED)
             return GO_FREE;
         now = share_now();
@@ -150,8 +154,7 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
         markers_reap();
         if (turn.spent + markers_correction() + launch->ns > turn.quota) {
             marker_close(slot);
-            return_turn();
-            want_turn(launch->ns, share_now());
+            return_turn(launch->ns);
             return AGAIN;
         }
     }
@@ -170,7 +173,7 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
             markers_assume_done();
             return GO;
         }
-        if (wait_for_markers(excess, share_now(), stuck_since, progress))
+        if (wait_for_markers(share_now(), stuck_since, progress))
             return GO;
         return AGAIN;
     }
@@ -233,7 +236,7 @@ void gate_enter(struct launch *launch, const struct kernel *kernel, CUstream str
         }
         driver->exchange_mode(&mode);
     } else if (turn.held)
-        return_turn();
+        return_turn(-1);
     pthread_mutex_unlock(&share_lock);
 }
 
@@ -274,7 +277,7 @@ void gate_granted(uint64_t id, int64_t quota_us, int64_t bound_us) {
 
 void gate_revoked(uint64_t id) {
     if (turn.held && turn.id == id)
-        return_turn();
+        return_turn(waiting ? 0 : -1);
     else
         share_send(WEFT_RETURN, id, 0, markers_in_flight() / US); /* the first one was lost */
 }
@@ -307,7 +310,7 @@ int64_t gate_look(void) {
     int64_t left = markers_in_flight();
     if (now - idle_since >= IDLE_NS && (!markers_pending() && left < now - idle_since)) {
         markers_assume_done(); /* work without a marker: its estimated time is over */
-        return_turn();
+        return_turn(-1);
         return SECOND;
     }
     int64_t next = left > IDLE_NS ? left : IDLE_NS;

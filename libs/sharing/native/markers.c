@@ -46,7 +46,7 @@ static struct slot slots[SLOTS], *recent;
 static struct marker markers[MARKERS], *waiting[MARKERS], *reference;
 static int waiting_count;
 static uint64_t uses, settled;
-static int64_t in_flight, correction;
+static int64_t in_flight, correction, moved_at; /* moved_at: when a marker was last seen complete, or the first set */
 
 static void put(struct marker *marker) {
     while (marker && --marker->references == 0) {
@@ -189,8 +189,12 @@ void markers_reap(void) {
         } else
             waiting[left++] = marker;
     }
+    if (left < waiting_count)
+        moved_at = share_now();
     waiting_count = left;
 }
+
+int64_t markers_next(int64_t now) { return waiting_count ? waiting[0]->ns - (now - moved_at) : 0; }
 
 void marker_close(struct slot *slot) {
     if (!slot->open)
@@ -211,6 +215,8 @@ void marker_close(struct slot *slot) {
     marker->only = slot->only;
     if (marker->only)
         marker->only->pending++;
+    if (!waiting_count)
+        moved_at = share_now();
     waiting[waiting_count++] = marker;
     put(slot->last);
     slot->last = keep(marker);
