@@ -21,6 +21,9 @@ class Share(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory: int
 
 
+ALL = Share(request=WHOLE, memory=1 << 62)  # of a GPU, whatever its memory
+
+
 def thousandths(part: float) -> int:
     """0.25 → 250."""
     return round(part * WHOLE)
