@@ -8,17 +8,20 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 WHOLE = 1000  # thousandths of a GPU's time
+CONTEXT_BYTES = 512 << 20  # of a GPU's memory: what the driver keeps for each job that is on it
 
 
 class Share(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of one GPU. `request` and `limit` in thousandths of its time, `memory` in bytes.
 
-    `request` is promised; up to `limit` may be used while others idle; `memory` is a hard bound.
+    `request` is promised; up to `limit` may be used while others idle; `memory` is a hard bound. `kind`: the kind of
+    the job that holds it, by which placement chooses the shares that it is beside.
     """
 
     request: int
     limit: int = WHOLE
     memory: int
+    kind: str = ""
 
 
 ALL = Share(request=WHOLE, memory=1 << 62)  # of a GPU, whatever its memory
@@ -27,6 +30,11 @@ ALL = Share(request=WHOLE, memory=1 << 62)  # of a GPU, whatever its memory
 def thousandths(part: float) -> int:
     """0.25 → 250."""
     return round(part * WHOLE)
+
+
+def context_bytes(*, emulated: bool) -> int:
+    """What a GPU's memory has less, for each share of it. The emulated driver keeps nothing of its GPUs' memory."""
+    return 0 if emulated else CONTEXT_BYTES
 
 
 def gpus_held(gpus: Sequence[int], share: Share | None) -> float:

@@ -7,8 +7,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from libs.domain.cluster import Gpu, Node, Request
+from libs.domain.cluster import Node, Request
 from libs.domain.job import Allocation, Job
+from libs.domain.shares import WHOLE, Share
+from libs.planning.fits import Entry, Fits
+from libs.planning.gpus_left import GpusLeft, Shared
 from libs.planning.locality import Locality
 from libs.planning.offers import Cost, Offers
 from libs.planning.scores import TYPICAL, GpuKey, Scores
@@ -30,34 +33,6 @@ Placer = Callable[["Room", Want, int, PlacementRequest], Picks | None]
 """Finds a place for so many replicas of one role, for all of them or for none. It must not change the room."""
 
 
-class GpusLeft:
-    """What is left of each GPU of one node: all of it, or nothing.
-
-    `withheld` GPUs are not given to any job, and do not become free when a job gives them back.
-    """
-
-    __slots__ = ("models", "whole", "withheld")
-
-    def __init__(self, gpus: Iterable[Gpu], withheld: frozenset[int]) -> None:
-        self.models = {gpu.index: gpu.model for gpu in gpus}
-        self.withheld = withheld
-        self.whole = sorted(self.models.keys() - withheld)  # free GPUs by index; replaced as a whole, never changed
-
-    def of_model(self, model: str | None) -> list[int]:
-        return self.whole if model is None else [index for index in self.whole if self.models[index] == model]
-
-    def has(self, gpus: Iterable[int]) -> bool:
-        """Whether all of these are free."""
-        return set(gpus).issubset(self.whole)
-
-    def take(self, gpus: Collection[int]) -> None:
-        self.whole = [index for index in self.whole if index not in gpus]
-
-    def give_back(self, gpus: Iterable[int]) -> None:
-        back = [index for index in gpus if index in self.models and index not in self.withheld]
-        self.whole = sorted({*self.whole, *back})
-
-
 class _NodeState(NamedTuple):
     """What a node had left before a supposition changed it."""
 
@@ -65,6 +40,7 @@ class _NodeState(NamedTuple):
     cpus: float
     memory: int
     whole: list[int]
+    shared: Shared
     chunked: dict[tuple[str, int, str | None], Chunks]
     costs: dict[Hashable, list[float]]
 
@@ -98,24 +74,36 @@ class NodeRoom:
         """How many replicas of `request` fit here now, up to `most`."""
         if request.gpus:
             most = min(most, len(self.gpus_for(request)) // request.gpus)
+        if request.share is not None:
+            most = self.gpus.count_shares(request, most)
         by_cpus = int((self.cpus + CPU_GRAIN) / request.cpus)
         return max(0, min(most, by_cpus, self.memory // request.memory))
 
     def take(self, allocations: Iterable[Allocation]) -> None:
-        self._change(allocations, -1, self.gpus.take)
+        gpus = self._change(allocations, -1, self.gpus.take_share)
+        if gpus:
+            self.gpus.take(gpus)
 
     def give_back(self, allocations: Iterable[Allocation]) -> None:
-        self._change(allocations, 1, self.gpus.give_back)
+        gpus = self._change(allocations, 1, self.gpus.give_share_back)
+        if gpus:
+            self.gpus.give_back(gpus)
 
-    def _change(self, allocations: Iterable[Allocation], sign: int, change: Callable[[list[int]], None]) -> None:
+    def _change(self, allocations: Iterable[Allocation], sign: int, change: Callable[[int, Share], None]) -> list[int]:
+        """Change what is left of CPUs, memory and shared GPUs; returns the GPUs that change hands as a whole."""
         gpus: list[int] = []
         for allocation in allocations:
             self.cpus += sign * allocation.cpus
             self.memory += sign * allocation.memory
-            gpus += allocation.gpus
+            if allocation.share is None:
+                gpus += allocation.gpus
+                continue
+            for gpu in allocation.gpus:
+                self.chunked, self.costs = {}, {}
+                change(gpu, allocation.share)
         if gpus:
             self.chunked, self.costs = {}, {}
-            change(gpus)
+        return gpus
 
 
 class Room:
@@ -135,7 +123,8 @@ class Room:
         self.buckets: dict[int, list[str]] = {}  # by how many GPUs are free: the open nodes, by id
         self.changed: list[str] = []  # ids of nodes, in the order in which the nodes changed
         self.offers: dict[Hashable, Offers[NodeRoom]] = {}
-        self._scored = self.scores.changes  # `scores.changes` when `offers` were begun
+        self._fits: dict[str, Fits[NodeRoom]] = {}  # by the name of scores
+        self._scored = self.scores.changes  # `scores.changes` when `offers` and `_fits` were begun
         self._open: dict[str, NodeRoom] = {}
         self._in_order: list[NodeRoom] | None = None  # the open nodes by id, once they were asked for
         self._occupied: set[str] = set()  # ids of nodes with occupied GPUs
@@ -144,7 +133,7 @@ class Room:
 
     def __getstate__(self) -> dict[str, object]:
         """The state without what is derived from the rest when needed."""
-        return {**self.__dict__, "offers": {}, "changed": [], "_in_order": None}
+        return {**self.__dict__, "offers": {}, "changed": [], "_fits": {}, "_in_order": None}
 
     # nodes
 
@@ -212,6 +201,12 @@ class Room:
         return sum(free * len(node_ids) for free, node_ids in self.buckets.items())
 
     @property
+    def gpus_left(self) -> float:
+        """The same with what is left of the time of shared GPUs. It looks at every node."""
+        parts = sum(node.gpus.time_left for node in self._open.values() if node.gpus.shared)
+        return self.gpus_free + parts / WHOLE if parts else self.gpus_free
+
+    @property
     def gpus_occupied(self) -> int:
         return sum(len(self.nodes[node_id].occupied) for node_id in self._occupied)
 
@@ -252,13 +247,17 @@ class Room:
         return count
 
     def resize(self, before: Allocation, after: Allocation) -> None:
-        """A rank has other CPUs and memory than before, on the same GPUs."""
+        """A rank has other CPUs and memory than before, or another share, on the same GPUs."""
         node = self.nodes.get(before.node_id)
         if node is not None:
             self._changes(node)
             node.cpus += before.cpus - after.cpus
             node.memory += before.memory - after.memory
             self.grown += after.cpus < before.cpus or after.memory < before.memory
+            if before.share is not None and after.share is not None and before.share != after.share:
+                for gpu in before.gpus:
+                    node.gpus.replace_share(gpu, before.share, after.share)
+                self.grown += after.share.request < before.share.request or after.share.memory < before.share.memory
 
     # what-if
 
@@ -304,15 +303,22 @@ class Room:
 
     def best_node(self, need: Hashable, cost: Callable[[NodeRoom], Cost | None]) -> tuple[Cost, NodeRoom] | None:
         """The node where `cost` is least, and that cost. `need` identifies the cost: it has all that `cost` reads."""
-        if self._scored != self.scores.changes:
-            self._scored = self.scores.changes
-            self._forget_offers()
+        self._heed_scores()
         offers = self.offers.pop(need, None) or Offers(cost)
         self.offers[need] = offers  # the last one: the need that was asked for longest ago is forgotten first
         if len(self.offers) > OFFERS_MAX:
             del self.offers[next(iter(self.offers))]
         found = offers.best(self._open, self.changed)
         return None if found is None else (found[0], self.nodes[found[1]])
+
+    def fits(self, name: str, entries: Callable[[NodeRoom], Sequence[Entry]]) -> Fits[NodeRoom]:
+        """The GPUs of the open nodes by what is left of each. `name` identifies `entries`, by the scores they go by."""
+        self._heed_scores()
+        if name not in self._fits:
+            self._fits[name] = Fits(entries)
+        fits = self._fits[name]
+        fits.heed(self._open, self.changed)
+        return fits
 
     def slowdown(
         self, allocations: Iterable[Allocation], job_class: str, *, scores: Mapping[GpuKey, float] | None = None
@@ -343,9 +349,16 @@ class Room:
         """Called before every change of a node, with the node as it is."""
         node_id = node.node.id
         if self._supposed and node_id not in self._supposed[-1]:
-            state = _NodeState(node_id in self._open, node.cpus, node.memory, node.gpus.whole, node.chunked, node.costs)
-            self._supposed[-1][node_id] = state
+            gpus, is_open = node.gpus, node_id in self._open
+            self._supposed[-1][node_id] = _NodeState(
+                is_open, node.cpus, node.memory, gpus.whole, gpus.shared, node.chunked, node.costs
+            )
         self._note(node_id)
+
+    def _heed_scores(self) -> None:
+        if self._scored != self.scores.changes:
+            self._scored = self.scores.changes
+            self._forget_offers()
 
     def _note(self, node_id: str) -> None:
         if len(self.changed) >= CHANGES_MAX:
@@ -360,7 +373,8 @@ class Room:
         if node_id in self._open:
             self._unfile(node_id, len(node.gpus.whole))
             del self._open[node_id]
-        node.cpus, node.memory, node.gpus.whole = state.cpus, state.memory, state.whole
+        node.cpus, node.memory = state.cpus, state.memory
+        node.gpus.whole, node.gpus.shared = state.whole, state.shared
         node.chunked, node.costs = state.chunked, state.costs
         if state.is_open:
             self._file(node_id, len(state.whole))
@@ -383,6 +397,7 @@ class Room:
 
     def _forget_offers(self) -> None:
         self.offers.clear()
+        self._fits.clear()
         self.changed.clear()
 
 

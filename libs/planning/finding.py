@@ -1,12 +1,15 @@
 """Finds a place for a whole job: one role after the other, and with fewer replicas where not all of them fit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+
+from msgspec import structs
 
 from libs.domain.job import Allocation
 from libs.planning.capacity import Picks, Placer, Room
 from libs.planning.placement.packed import packed
 from libs.planning.placement.pinned import pinned
+from libs.planning.placement.sharing import sharing
 from libs.planning.shape import NOBODY, PlacementRequest, Shape, Want, between, smallest, with_more
 
 Place = tuple[Allocation, ...]
@@ -27,13 +30,13 @@ def find(room: Room, shape: Shape, asked: PlacementRequest = NOBODY, *, placer: 
 
 def first_unplaced(room: Room, shape: Shape, asked: PlacementRequest) -> Want | None:
     """The first role for which there is no place behind the roles before it, which the room is left holding."""
-    ranks = 0
+    places: list[Allocation] = []
     for want in shape:
-        place = _place_role(room, want, ranks, asked, room.placer or packed)
+        place = _place_role(room, want, len(places), _knowing(asked, places), room.placer or packed)
         if not place:
             return want
         room.take_all(place)
-        ranks += len(place)
+        places += place
     return None
 
 
@@ -79,7 +82,7 @@ def _find(room: Room, shape: Shape, asked: PlacementRequest, placer: Placer) -> 
     places: list[Allocation] = []
     with room.supposing():
         for want in shape:
-            place = _place_role(room, want, len(places), asked, placer)
+            place = _place_role(room, want, len(places), _knowing(asked, places), placer)
             if not place:
                 return None
             room.take_all(place)
@@ -87,11 +90,19 @@ def _find(room: Room, shape: Shape, asked: PlacementRequest, placer: Placer) -> 
     return tuple(places)
 
 
+def _knowing(asked: PlacementRequest, places: Sequence[Allocation]) -> PlacementRequest:
+    """The request with the GPUs of which the job has shares by now."""
+    shared = tuple((one.node_id, gpu) for one in places if one.share is not None for gpu in one.gpus)
+    return structs.replace(asked, beside=(*asked.beside, *shared)) if shared else asked
+
+
 def _place_role(room: Room, want: Want, first_rank: int, asked: PlacementRequest, placer: Placer) -> Place:
     """Empty if there is none."""
     if want.request.gpus > max(room.buckets, default=0):
         return ()  # no node has so many free
-    if want.request.node is not None:
+    if want.request.share is not None:
+        placer = sharing
+    elif want.request.node is not None:
         placer = pinned
     elif not want.request.gpus:
         placer = packed
@@ -112,6 +123,7 @@ def allocations_of(picks: Picks, want: Want, first_rank: int = 0) -> Place:
             cpus=request.cpus,
             memory=request.memory,
             egress=request.egress,
+            share=request.share,
         )
         for rank, (node_id, gpus) in enumerate(replicas, start=first_rank)
     )

@@ -19,7 +19,7 @@ def loss(job: Job, now: float, progress: Mapping[str, float], *, extra: bool) ->
     """Sorts: what loses least first. `progress`: the newest that the job reported; `extra`: a rank beyond the core."""
     rested = job.sized_at if job.epoch == 0 else job.held_since if job.sized_at is None else job.sized_at
     gave_way = rested is not None and now - rested < COOL_DOWN_SECONDS
-    seconds = 0.0 if extra else work_lost_seconds(job, now, progress) * max(1, job.gpus_held)
+    seconds = 0.0 if extra else work_lost_seconds(job, now, progress) * (job.gpus_held or 1)
     return (float(gave_way), float(not extra), seconds, -job.held_since)
 
 

@@ -30,7 +30,7 @@ class Movable(Struct, frozen=True, kw_only=True):
     shape: Shape
     asked: PlacementRequest
     allocations: tuple[Allocation, ...]
-    gpus: int
+    gpus: float
     left_s: float
     cost_s: float
     slowdown: float | None = None

@@ -1,11 +1,12 @@
 """A job's needs of a pool: its roles, how many replicas of each, what one replica needs; and its placement request."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, structs
 
 from libs.domain.cluster import Request
-from libs.domain.job import Job
+from libs.domain.job import Allocation, Job
+from libs.domain.shares import WHOLE
 from libs.domain.spec import JobSpec, Role
 
 
@@ -23,10 +24,12 @@ Shape = tuple[Want, ...]
 
 
 class PlacementRequest(Struct, frozen=True):
-    """What a placement may know of the job it places. `key` seeds the random placement."""
+    """What a placement may know of the job it places. `key` seeds the random placement; `beside`: the GPUs, by node, of
+    which the job has shares already."""
 
     job_class: str = ""
     key: str = ""
+    beside: tuple[tuple[str, int], ...] = ()
 
 
 NOBODY = PlacementRequest()
@@ -37,7 +40,7 @@ def shape_of(spec: JobSpec) -> Shape:
     wants: list[Want] = []
     node, gpu = (None, None) if spec.pin is None else (spec.pin.node, spec.pin.gpu)
     for name, role in spec.roles.items():
-        wants.append(Want(name, role.replicas.least, role.replicas.want, _request(role, spec.gpu_model, node, gpu)))
+        wants.append(Want(name, role.replicas.least, role.replicas.want, _request(role, spec, node, gpu)))
         gpu = None if gpu is None else gpu + role.gpus * role.replicas.want
     return tuple(wants)
 
@@ -52,13 +55,14 @@ def sized(shape: Shape, size: Mapping[str, int]) -> Shape:
     return tuple(structs.replace(want, count=max(want.least, size.get(want.role, want.count))) for want in shape)
 
 
-def gpus_of(shape: Shape) -> int:
-    return sum(want.count * want.request.gpus for want in shape)
+def gpus_of(shape: Shape) -> float:
+    """How many GPUs all replicas ask for, a share as a part of one."""
+    return _gpus([(want.count, want.request) for want in shape])
 
 
-def gpus_least(shape: Shape) -> int:
+def gpus_least(shape: Shape) -> float:
     """How many GPUs start a job of this shape."""
-    return sum(want.least * want.request.gpus for want in shape)
+    return _gpus([(want.least, want.request) for want in shape])
 
 
 def smallest(shape: Shape) -> Shape:
@@ -83,20 +87,50 @@ def is_pinned(shape: Shape) -> bool:
 
 
 def pinned_gpus(want: Want, count: int) -> list[tuple[int, ...]]:
-    """The GPUs of each of `count` replicas, from the first GPU that `want` is pinned to; empty if to none by index."""
+    """The GPUs of each of `count` replicas, from the first GPU that `want` is pinned to; empty if to none by index.
+    Shares are all of that one GPU."""
     first, size = want.request.gpu, want.request.gpus
+    if first is not None and want.request.share is not None:
+        return [(first,)] * count
     if first is None or not size:
         return []
     return [tuple(range(first + at * size, first + (at + 1) * size)) for at in range(count)]
 
 
-def _request(role: Role, model: str | None, node: str | None, gpu: int | None) -> Request:
+def gpus_in(allocations: Iterable[Allocation]) -> float:
+    """How many GPUs that is, a share as a part of one."""
+    whole = parts = 0
+    for allocation in allocations:
+        if allocation.share is None:
+            whole += len(allocation.gpus)
+        else:
+            parts += allocation.share.request
+    return whole + parts / WHOLE if parts else whole
+
+
+def with_gpus(request: Request) -> bool:
+    """Whether a replica needs GPUs, or a share of one."""
+    return request.gpus > 0 or request.share is not None
+
+
+def _gpus(counted: Iterable[tuple[int, Request]]) -> float:
+    """Counted in thousandths where there are shares, so that parts of GPUs add up."""
+    whole = parts = 0
+    for count, request in counted:
+        whole += count * request.gpus
+        parts += 0 if request.share is None else count * request.share.request
+    return whole + parts / WHOLE if parts else whole
+
+
+def _request(role: Role, spec: JobSpec, node: str | None, gpu: int | None) -> Request:
+    on_gpus = role.gpus > 0 or role.share is not None
     return Request(
         gpus=role.gpus,
         cpus=role.cpus,
         memory=role.memory_bytes,
-        model=model if role.gpus else None,
+        model=spec.gpu_model if on_gpus else None,
         egress=role.egress_bytes,
         node=node,
-        gpu=gpu if role.gpus else None,
+        gpu=gpu if on_gpus else None,
+        share=None if role.share is None else structs.replace(role.share.held, kind=str(spec.kind)),
     )

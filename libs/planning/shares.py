@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job
+from libs.planning.shape import gpus_in
 
 Amounts = tuple[float, float, float]
 """GPUs, CPU cores, memory in bytes."""
@@ -37,8 +38,9 @@ class Shares:
 
     def _count(self, job: Job, sign: int) -> None:
         gpus, cpus, memory = self._held.get(job.tenant, NOTHING)
-        for allocation in job.held:
-            gpus += sign * len(allocation.gpus)
+        held = job.held
+        gpus += sign * gpus_in(held)
+        for allocation in held:
             cpus += sign * allocation.cpus
             memory += sign * allocation.memory
         self._held[job.tenant] = (gpus, cpus, memory)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from libs.planning.backfill import Backfill
 from libs.planning.finding import Place
 from libs.planning.queue import Served
-from libs.planning.shape import Shape, gpus_of, smallest
+from libs.planning.shape import Shape, gpus_in, gpus_of, smallest
 
 
 class Wants(Struct, frozen=True):
@@ -23,7 +23,7 @@ class Wants(Struct, frozen=True):
     """
 
     shape: Shape
-    gpus: int
+    gpus: float
     lasts_s: float | None
     may_fit: bool = True
     shorter_behind: bool = False
@@ -96,7 +96,7 @@ class Walk:
                 yield Starts(job_id, place)
                 self._served.taken()
                 if backfill is not None and wants.gpus:
-                    backfill.started(sum(len(allocation.gpus) for allocation in place), wants.lasts_s)
+                    backfill.started(gpus_in(place), wants.lasts_s)
                 continue
             backfill = backfill or self._filling()
             self._leave(wants, its_turn=its_turn)

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from math import inf
 
-from libs.planning.backfill import Ending
+from libs.planning.backfill import GPU_GRAIN, Ending
 
 RESERVATIONS_MAX = 100
 
@@ -18,7 +18,7 @@ class Conservative:
 
     def __init__(self, *, now: float, free: int, endings: Callable[[], Sequence[Ending]]) -> None:
         self._times = [now]  # from each on, `_free` at its index are free
-        self._free = [free]
+        self._free: list[float] = [free]
         for ending in endings():
             if ending.at_s > self._times[-1]:
                 self._times.append(ending.at_s)
@@ -26,13 +26,13 @@ class Conservative:
             self._free[-1] += ending.gpus
         self._reservations = 0
 
-    def may_start(self, gpus: int, lasts_s: float | None) -> bool:
+    def may_start(self, gpus: float, lasts_s: float | None) -> bool:
         return self._start_of(gpus, inf if lasts_s is None else lasts_s) == self._times[0]
 
-    def started(self, gpus: int, lasts_s: float | None) -> None:
+    def started(self, gpus: float, lasts_s: float | None) -> None:
         self._take(self._times[0], gpus, inf if lasts_s is None else lasts_s)
 
-    def blocked(self, gpus: int, lasts_s: float | None) -> bool:
+    def blocked(self, gpus: float, lasts_s: float | None) -> bool:
         lasts = inf if lasts_s is None else lasts_s
         start = self._start_of(gpus, lasts)
         if start is not None:
@@ -40,19 +40,19 @@ class Conservative:
         self._reservations += 1
         return self._reservations < RESERVATIONS_MAX
 
-    def _start_of(self, gpus: int, lasts: float) -> float | None:
+    def _start_of(self, gpus: float, lasts: float) -> float | None:
         """The first time from which `gpus` are free for `lasts` seconds."""
         start: float | None = None
         for at, free in zip(self._times, self._free, strict=True):
             if start is not None and at >= start + lasts:
                 return start
-            if free < gpus:
+            if free + GPU_GRAIN < gpus:
                 start = None
             elif start is None:
                 start = at
         return start
 
-    def _take(self, start: float, gpus: int, lasts: float) -> None:
+    def _take(self, start: float, gpus: float, lasts: float) -> None:
         first, last = self._cut(start), self._cut(start + lasts)
         for at in range(first, last):
             self._free[at] -= gpus

@@ -7,7 +7,7 @@ leaves free, may start now.
 from collections.abc import Callable, Sequence
 from math import inf
 
-from libs.planning.backfill import Ending
+from libs.planning.backfill import GPU_GRAIN, Ending
 
 
 class Easy:
@@ -16,36 +16,37 @@ class Easy:
 
     def __init__(self, *, now: float, free: int, endings: Callable[[], Sequence[Ending]]) -> None:
         self._now = now
-        self._free = free
+        self._free: float = free
         self._endings = endings
         self._reserved_at: float | None = None
-        self._spare = 0
+        self._spare: float = 0
 
-    def may_start(self, gpus: int, lasts_s: float | None) -> bool:
+    def may_start(self, gpus: float, lasts_s: float | None) -> bool:
         if self._reserved_at is None:
             return True
         ends = inf if lasts_s is None else self._now + lasts_s
-        return ends <= self._reserved_at or gpus <= self._spare
+        return ends <= self._reserved_at or gpus <= self._spare + GPU_GRAIN
 
-    def started(self, gpus: int, lasts_s: float | None) -> None:
+    def started(self, gpus: float, lasts_s: float | None) -> None:
         ends = inf if lasts_s is None else self._now + lasts_s
         self._free -= gpus
         if self._reserved_at is not None and ends > self._reserved_at:
             self._spare -= gpus
 
-    def blocked(self, gpus: int, lasts_s: float | None) -> bool:
+    def blocked(self, gpus: float, lasts_s: float | None) -> bool:
         del lasts_s
         if self._reserved_at is None:
             self._reserve(gpus)
         return True
 
-    def _reserve(self, gpus: int) -> None:
-        free, reserved_at = self._free, inf  # a job with no known start holds no other back
+    def _reserve(self, gpus: float) -> None:
+        free: float = self._free
+        reserved_at = inf  # a job with no known start holds no other back
         for ending in self._endings():
             if ending.at_s > reserved_at:
                 break
             free += ending.gpus
-            if free >= gpus:
+            if free + GPU_GRAIN >= gpus:
                 reserved_at = ending.at_s
         self._reserved_at = reserved_at
         self._spare = max(0, free - gpus)

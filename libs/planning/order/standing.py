@@ -19,7 +19,7 @@ class Standing(Struct, frozen=True, kw_only=True):
 
     id: str
     seq: int
-    gpus: int
+    gpus: float
     priority: int = 0
     tenant: str = ""
     attained_s: float = 0.0

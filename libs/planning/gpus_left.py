@@ -1,0 +1,164 @@
+"""What is left of each GPU of one node: all of it, a part of it, or nothing."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from libs.domain.cluster import Gpu, Request
+from libs.domain.shares import WHOLE, Share, context_bytes
+from libs.domain.spec import Kind
+
+
+class Make(NamedTuple):
+    """What GPUs have in common for shares: the model, bytes of memory, and bytes that each holder's context takes."""
+
+    model: str
+    memory: int
+    context: int
+
+
+class Left(NamedTuple):
+    """What is left of one GPU: thousandths of its time, bytes of its memory; and how many shares of it jobs hold."""
+
+    time: int
+    memory: int
+    training: int = 0
+    notebooks: int = 0
+    others: int = 0
+
+    @property
+    def holders(self) -> int:
+        return self.training + self.notebooks + self.others
+
+    def changed(self, share: Share, context: int, sign: int) -> "Left":
+        """With one share more (`sign` 1) or less (-1) that jobs hold."""
+        is_training, is_notebook = share.kind == Kind.TRAINING, share.kind == Kind.NOTEBOOK
+        return Left(
+            self.time - sign * share.request,
+            self.memory - sign * (share.memory + context),
+            self.training + sign * is_training,
+            self.notebooks + sign * is_notebook,
+            self.others + sign * (not is_training and not is_notebook),
+        )
+
+
+Shared = Mapping[int, Left]
+"""What is left of the GPUs of which jobs hold shares, by index."""
+
+
+class GpusLeft:
+    """`withheld` GPUs are not given to any job, and do not become free when a job gives them back.
+
+    `whole`: the GPUs that are free, by index; `shared`: those of which jobs hold shares. Both are replaced as a whole,
+    never changed. A GPU in neither is withheld, or held as a whole.
+    """
+
+    __slots__ = ("makes", "models", "shared", "whole", "withheld")
+
+    def __init__(self, gpus: Iterable[Gpu], withheld: frozenset[int]) -> None:
+        self.makes = {gpu.index: Make(gpu.model, gpu.memory, context_bytes(emulated=gpu.emulated)) for gpu in gpus}
+        self.models = {index: make.model for index, make in self.makes.items()}
+        self.withheld = withheld
+        self.whole = sorted(self.models.keys() - withheld)
+        self.shared: Shared = {}
+
+    def of_model(self, model: str | None) -> list[int]:
+        return self.whole if model is None else [index for index in self.whole if self.models[index] == model]
+
+    def has(self, gpus: Iterable[int]) -> bool:
+        """Whether all of these are free, as a whole."""
+        return set(gpus).issubset(self.whole)
+
+    def take(self, gpus: Collection[int]) -> None:
+        self.whole = [index for index in self.whole if index not in gpus]
+        if self.shared:
+            self._count_whole(gpus, 1)
+
+    def give_back(self, gpus: Collection[int]) -> None:
+        back = [index for index in gpus if index in self.models and index not in self.withheld]
+        if self.shared:
+            self._count_whole(gpus, -1)
+            back = [index for index in back if index not in self.shared]
+        self.whole = sorted({*self.whole, *back})
+
+    # shares
+
+    def take_share(self, index: int, share: Share) -> None:
+        """Also if it is too much: what jobs hold is counted as it is."""
+        make = self.makes.get(index)
+        if make is None:
+            return
+        left = self.shared.get(index)
+        if left is None:
+            is_held = index not in self.whole and index not in self.withheld
+            left = Left(0, 0) if is_held else Left(WHOLE, make.memory)
+        self.shared = {**self.shared, index: left.changed(share, make.context, 1)}
+        self.whole = [free for free in self.whole if free != index]
+
+    def give_share_back(self, index: int, share: Share) -> None:
+        before = self.shared.get(index)
+        if before is None:
+            return
+        left = before.changed(share, self.makes[index].context, -1)
+        self.shared = {gpu: left if gpu == index else other for gpu, other in self.shared.items()}
+        if left.holders <= 0:
+            self.shared = {gpu: other for gpu, other in self.shared.items() if gpu != index}
+            if left.time >= WHOLE and index not in self.withheld:
+                self.whole = sorted([*self.whole, index])
+
+    def replace_share(self, index: int, before: Share, after: Share) -> None:
+        """A job has another share than before of a GPU."""
+        left = self.shared.get(index)
+        if left is not None:
+            context = self.makes[index].context
+            left = left.changed(before, context, -1).changed(after, context, 1)
+            self.shared = {gpu: left if gpu == index else other for gpu, other in self.shared.items()}
+
+    @property
+    def time_left(self) -> int:
+        """Thousandths of shared GPUs that other shares may take."""
+        return sum(max(0, left.time) for index, left in self.shared.items() if index not in self.withheld)
+
+    def left_of(self, index: int) -> Left | None:
+        """What shares may still take of a GPU; None of one that gives none: withheld, or held as a whole."""
+        if index in self.withheld:
+            return None
+        left = self.shared.get(index)
+        return Left(WHOLE, self.makes[index].memory) if left is None and index in self.whole else left
+
+    def giving(self, model: str | None = None) -> list[tuple[int, Make, Left]]:
+        """The GPUs that shares may take a part of, with what is left of each; those that nobody has begun come last."""
+        found = [(index, self.makes[index], left) for index, left in self.shared.items() if index not in self.withheld]
+        found += [(index, self.makes[index], Left(WHOLE, self.makes[index].memory)) for index in self.whole]
+        return found if model is None else [each for each in found if each[1].model == model]
+
+    def count_shares(self, request: Request, most: int) -> int:
+        """How many replicas of a share find room here, up to `most`."""
+        share, count = request.share, 0
+        if share is None:
+            return most
+        for index, make, left in self.giving(request.model):
+            if request.gpu in (None, index):
+                count += how_often(share, make, left)
+            if count >= most:
+                return most
+        return count
+
+    def _count_whole(self, gpus: Iterable[int], sign: int) -> None:
+        """GPUs of which jobs hold shares, and that one job took, or gave back, as a whole: more than there was."""
+        changed = {
+            index: self.shared[index]._replace(
+                time=self.shared[index].time - sign * WHOLE,
+                memory=self.shared[index].memory - sign * self.makes[index].memory,
+            )
+            for index in gpus
+            if index in self.shared
+        }
+        if changed:
+            self.shared = {**self.shared, **changed}
+
+
+def how_often(share: Share, make: Make, left: Left) -> int:
+    """How many such shares what is left of a GPU is enough for."""
+    by_time = left.time // share.request if share.request else WHOLE
+    needs = share.memory + make.context
+    return max(0, min(by_time, left.memory // needs if needs else by_time))

@@ -1,0 +1,347 @@
+"""Shares of GPUs come and go: no GPU is ever given beyond its time or its memory, and nothing is left behind."""
+
+import pickle
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libs.domain.cluster import Capacity, Gpu, Node, Request
+from libs.domain.job import Allocation
+from libs.domain.shares import CONTEXT_BYTES, WHOLE, Share
+from libs.planning.capacity import Room
+from libs.planning.finding import find
+from libs.planning.placement.packed import packed
+from libs.planning.placement.weft_best import weft_best
+from libs.planning.scores import Scores
+from libs.planning.shape import PlacementRequest, Shape, Want, gpus_in, gpus_least, gpus_of, shape_of
+from tests.support.builders import GIB, spec
+
+MODELS = ("A", "B")
+NODES = [f"node-{number}" for number in range(4)]
+MEMORY = {"A": 16 * GIB, "B": 24 * GIB}
+SCORES = {"compute": {(name, gpu): 1.0 + (3 * at + gpu) % 5 / 10 for at, name in enumerate(NODES) for gpu in range(3)}}
+
+
+def node_of(name: str, *, gpus: int = 3, cpus: float = 1000.0, real: bool = True, model: str = "") -> Node:
+    models = [model or MODELS[index % 2] for index in range(gpus)]
+    made = tuple(
+        Gpu(index=index, uuid=f"{name}-{index}", model=model, memory=MEMORY[model], emulated=not real)
+        for index, model in enumerate(models)
+    )
+    return Node(id=name, pool="default", address="", capacity=Capacity(cpus=cpus, memory=1 << 40, gpus=made))
+
+
+def room_of(placer: str = "weft-best", *, nodes: int = 4) -> Room:
+    room = Room(Scores(SCORES), placer=weft_best if placer == "weft-best" else packed)
+    for at, name in enumerate(NODES[:nodes]):
+        room.add(node_of(name, real=at % 2 == 0))
+    return room
+
+
+def shape(
+    part: int = 0, gib: float = 1, *, count: int = 1, gpus: int = 0, kind: str = "batch", **more: object
+) -> Shape:
+    share = Share(request=part, memory=int(gib * GIB), kind=kind) if part else None
+    request = Request(gpus=gpus, cpus=1, memory=1, share=share, **more)  # type: ignore[arg-type]
+    return (Want("worker", count, count, request),)
+
+
+def seen(room: Room) -> object:
+    nodes = {
+        name: (list(there.gpus.whole), dict(there.gpus.shared), round(there.cpus, 6), there.memory)
+        for name, there in room.nodes.items()
+    }
+    return nodes, {free: list(names) for free, names in room.buckets.items()}, room.gpus_free, room.gpus_left
+
+
+def copied(room: Room) -> Room:
+    """The same room, of which nothing was asked yet."""
+    made: Room = pickle.loads(pickle.dumps(room))
+    return made
+
+
+JOBS = st.one_of(
+    st.builds(
+        shape,
+        st.sampled_from([1, 100, 250, 300, 500, 700, 999, 1000]),
+        st.sampled_from([0.001, 1, 4, 7.5, 12, 15.5, 16, 23.5, 24, 30]),
+        count=st.integers(1, 4),
+        kind=st.sampled_from(["training", "inference", "notebook", "batch", ""]),
+        model=st.sampled_from([None, None, *MODELS]),
+    ),
+    st.builds(shape, gpus=st.integers(1, 3), count=st.integers(1, 2), model=st.sampled_from([None, *MODELS])),
+    st.builds(shape, st.just(250), st.just(2), node=st.sampled_from(NODES), gpu=st.sampled_from([None, 0, 1])),
+)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["start", "start", "end", "begin", "restore", "close", "reopen"]), JOBS, st.integers(0, 99)
+    ),
+    max_size=40,
+)
+
+
+def check(room: Room, jobs: list[tuple[Allocation, ...]]) -> None:
+    """By a ledger that knows nothing of rooms."""
+    time: dict[tuple[str, int], int] = defaultdict(int)
+    memory: dict[tuple[str, int], int] = defaultdict(int)
+    for one in (one for place in jobs for one in place):
+        assert one.share is None or len(one.gpus) == 1
+        for gpu in one.gpus:
+            kind = room.nodes[one.node_id].node.capacity.gpus[gpu]
+            context = 0 if kind.emulated else CONTEXT_BYTES
+            time[one.node_id, gpu] += WHOLE if one.share is None else one.share.request
+            memory[one.node_id, gpu] += kind.memory if one.share is None else one.share.memory + context
+    for (name, gpu), held in time.items():
+        assert held <= WHOLE, f"GPU {gpu} of {name} is held {held} thousandths"
+        assert memory[name, gpu] <= room.nodes[name].node.capacity.gpus[gpu].memory
+    for name, there in room.nodes.items():
+        for gpu in there.gpus.models:
+            left = there.gpus.left_of(gpu)
+            assert (left.time if left else 0) == WHOLE - time[name, gpu]
+            assert (gpu in there.gpus.whole) == (not time[name, gpu])
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS, placer=st.sampled_from(["weft-best", "packed"]))
+def test_shares_and_whole_gpus_come_and_go(steps: list[tuple[str, Shape, int]], placer: str) -> None:
+    room = room_of(placer)
+    empty = seen(room)
+    jobs: list[tuple[Allocation, ...]] = []
+
+    def act(at: int) -> int:
+        """Takes the steps from `at` on until a supposition ends; returns where the next one begins."""
+        while at < len(steps):
+            what, wants, number = steps[at]
+            at += 1
+            name = NODES[number % len(NODES)]
+            if what == "start":
+                before = seen(room)
+                place = find(room, wants, PlacementRequest("compute"))
+                assert seen(room) == before
+                assert place == find(copied(room), wants, PlacementRequest("compute")), "what was kept is outdated"
+                if place is not None:
+                    room.take_all(place)
+                    jobs.append(place)
+            elif what == "end" and jobs:
+                room.give_back_all(jobs.pop(number % len(jobs)))
+            elif what == "close":
+                room.close([name])
+            elif what == "reopen":
+                room.reopen([name])
+            elif what == "restore":
+                return at
+            elif what == "begin":
+                before, held = seen(room), list(jobs)
+                with room.supposing(given_back=[one for place in jobs[:1] for one in place], closed=[name]):
+                    del jobs[:1]
+                    at = act(at)
+                jobs[:] = held
+                assert seen(room) == before
+            check(room, jobs)
+        return at
+
+    at = 0
+    while at < len(steps):
+        at = act(at)
+    for place in jobs:
+        room.give_back_all(place)
+    room.reopen(NODES)
+    assert seen(room) == empty
+
+
+def places(room: Room, *wanted: Shape, take: bool = True) -> list[list[tuple[str, int]] | None]:
+    found: list[list[tuple[str, int]] | None] = []
+    for wants in wanted:
+        place = find(room, wants)
+        found.append(None if place is None else [(one.node_id, one.gpus[0]) for one in place])
+        if take and place:
+            room.take_all(place)
+    return found
+
+
+def single(*sizes: int, real: bool = False, cpus: float = 1000.0) -> Room:
+    """Nodes with so many GPUs of 16 GiB."""
+    room = Room()
+    for at, gpus in enumerate(sizes):
+        room.add(node_of(NODES[at], gpus=gpus, model="A", real=real, cpus=cpus))
+    return room
+
+
+def test_two_halves_go_to_one_gpu_and_a_third_to_another() -> None:
+    room = single(2)
+    assert places(room, shape(500), shape(500), shape(500)) == [[("node-0", 0)], [("node-0", 0)], [("node-0", 1)]]
+
+
+def test_no_whole_gpu_is_given_of_which_somebody_holds_a_share() -> None:
+    room = single(1)
+    (place,) = places(room, shape(1))
+    assert place == [("node-0", 0)]
+    assert find(room, shape(gpus=1)) is None
+    assert places(room, shape(999), shape(1), take=True) == [[("node-0", 0)], None]
+
+
+def test_no_share_is_given_of_a_gpu_that_somebody_holds_as_a_whole() -> None:
+    room = single(1)
+    room.take_all(find(room, shape(gpus=1)) or ())
+    assert find(room, shape(1)) is None
+
+
+def test_the_share_goes_where_least_is_left_over_in_the_tighter_dimension() -> None:
+    room = single(3)
+    for part, gib, gpu in ((500, 1, 0), (100, 10, 1), (300, 3, 2)):
+        share = Share(request=part, memory=gib * GIB)
+        room.take(Allocation(rank=0, role="w", node_id="node-0", gpus=(gpu,), cpus=0, memory=0, share=share))
+    assert places(room, shape(450, 1), take=False) == [[("node-0", 0)]], "0.05 of the time is left over"
+    assert places(room, shape(100, 5), take=False) == [[("node-0", 1)]], "a sixteenth of the memory is left over"
+    assert places(room, shape(650, 13), take=False) == [[("node-0", 2)]], "only there is enough of both"
+
+
+def test_on_real_gpus_every_holder_has_a_context() -> None:
+    room = single(1, real=True)
+    assert places(room, shape(500, 16)) == [None]
+    assert places(room, shape(500, 15.5), shape(100, 0.001)) == [[("node-0", 0)], None]
+    assert places(single(1), shape(500, 16), shape(100, 0.001)) == [[("node-0", 0)], None], "emulated: no context"
+
+
+def test_of_equals_the_fastest_gpu_is_taken() -> None:
+    room = Room(Scores({"compute": {("node-0", 1): 0.9}}))
+    room.add(node_of("node-0", gpus=3, model="A"))
+    assert places(room, shape(600), shape(600), take=True) == [[("node-0", 1)], [("node-0", 0)]]
+    assert places(room, shape(400), take=False) == [[("node-0", 1)]]
+
+
+def test_replicas_of_inference_go_to_different_gpus_while_there_are_any() -> None:
+    room = single(1, 1)
+    assert places(room, shape(250, count=3, kind="inference")) == [[("node-0", 0), ("node-1", 0), ("node-0", 0)]]
+    room = single(1, 1)
+    (first,) = places(room, shape(250, kind="inference"))
+    assert first == [("node-0", 0)]
+    grown = find(room, shape(250, kind="inference"), PlacementRequest(beside=(("node-0", 0),)))
+    assert grown is not None
+    assert grown[0].node_id == "node-1"
+
+
+def test_replicas_of_two_roles_of_inference_are_apart_too() -> None:
+    request = shape(250, kind="inference")[0].request
+    place = find(single(1, 1), (Want("front", 1, 1, request), Want("back", 1, 1, request)))
+    assert place is not None
+    assert {one.node_id for one in place} == {"node-0", "node-1"}
+
+
+def test_notebooks_are_packed_together_and_training_is_alone_while_a_gpu_is_free() -> None:
+    room = single(4)
+    kinds = ["training", "notebook", "batch", "notebook", "batch", "training"]
+    found = places(room, *(shape(200, kind=kind) for kind in kinds))
+    gpus = [place[0][1] if place else None for place in found]
+    assert gpus == [0, 0, 0, 0, 0, 1], "the others fill up the GPU that is shared already"
+    room = single(2)
+    assert places(room, shape(200, kind="training"), shape(200, kind="training")) == [[("node-0", 0)], [("node-0", 1)]]
+    room = single(2)
+    assert places(room, shape(700, kind="training"), shape(100, kind="notebook", node="node-0", gpu=1)) == [
+        [("node-0", 0)],
+        [("node-0", 1)],
+    ]
+    assert places(room, shape(200, kind="training")) == [[("node-0", 1)]], (
+        "rather beside a notebook than beside training"
+    )
+    assert places(room, shape(200, kind="training")) == [[("node-0", 0)]], "0.1 is left there, 0.7 on the other"
+
+
+def test_notebooks_go_where_notebooks_are() -> None:
+    room = single(2)
+    for gpu, part, kind in ((0, 300, "batch"), (1, 100, "notebook")):
+        share = Share(request=part, memory=1, kind=kind)
+        room.take(Allocation(rank=0, role="w", node_id="node-0", gpus=(gpu,), cpus=0, memory=0, share=share))
+    assert places(room, shape(200, kind="notebook"), take=False) == [[("node-0", 1)]]
+    assert places(room, shape(200, kind="batch"), take=False) == [[("node-0", 0)]]
+
+
+def test_a_node_without_cpus_gives_no_share() -> None:
+    room = single(1, 1, cpus=1.0)
+    assert places(room, shape(100), shape(100), shape(100)) == [[("node-0", 0)], [("node-1", 0)], None]
+
+
+def test_the_model_and_the_pin_are_respected() -> None:
+    room = room_of(nodes=2)
+    assert places(room, shape(500, model="B"), take=False) == [[("node-0", 1)]]
+    assert places(room, shape(500, 20), take=False) == [[("node-0", 1)]], "only B has so much"
+    assert places(room, shape(500, model="C"), take=False) == [None]
+    assert places(room, shape(400, count=2, node="node-1", gpu=2)) == [[("node-1", 2), ("node-1", 2)]]
+    assert places(room, shape(400, node="node-1", gpu=2)) == [None]
+    assert places(room, shape(400, node="node-1", model="A"), take=False) == [[("node-1", 0)]]
+    assert places(room, shape(400, node="node-9"), take=False) == [None]
+    room.close(["node-1"])
+    assert places(room, shape(400, node="node-1"), take=False) == [None]
+
+
+def test_gpus_that_are_occupied_or_kept_give_no_share() -> None:
+    room = Room()
+    room.add(node_of("node-0", gpus=2, model="A"), occupied=frozenset({0}), kept=frozenset({1}))
+    assert find(room, shape(1)) is None
+
+
+def test_as_few_replicas_as_fit_start() -> None:
+    wants = (Want("worker", 1, 9, shape(400)[0].request),)
+    place = find(single(2), wants)
+    assert place is not None
+    assert len(place) == 4
+
+
+def test_what_is_held_beyond_a_gpu_is_counted_and_given_back() -> None:
+    """By mistake, or in a moment between two reports."""
+    room = single(1)
+    before = seen(room)
+    held = [
+        Allocation(rank=0, role="w", node_id="node-0", gpus=(0,), cpus=0, memory=0, share=share)
+        for share in (Share(request=800, memory=GIB), None, Share(request=800, memory=20 * GIB))
+    ]
+    for order in ((0, 1, 2), (1, 0, 2), (2, 1, 0)):
+        for at in order:
+            room.take(held[at])
+            assert find(room, shape(gpus=1)) is None
+        assert find(room, shape(1, 0.001)) is None
+        for at in order[::-1]:
+            room.give_back(held[at])
+        assert seen(room) == before
+
+
+def test_another_share_of_the_same_gpu_changes_what_is_left() -> None:
+    room = single(1)
+    (place,) = [find(room, shape(300))]
+    assert place is not None
+    room.take_all(place)
+    grown = room.grown
+    after = Allocation(
+        rank=0, role="worker", node_id="node-0", gpus=(0,), cpus=1, memory=1, share=Share(request=700, memory=2 * GIB)
+    )
+    room.resize(place[0], after)
+    assert find(room, shape(400)) is None
+    assert find(room, shape(300)) is not None
+    assert room.grown == grown
+    room.resize(after, place[0])
+    assert room.grown == grown + 1
+    room.give_back_all(place)
+    assert room.gpus_free == 1
+
+
+def test_shares_count_as_parts_of_gpus() -> None:
+    wants = shape_of(spec(gpus=0, replicas=3, role={"share": {"request": 0.1, "memory": "1GiB"}}))
+    assert gpus_of(wants) == 0.3
+    assert gpus_least(wants) == 0.3
+    assert wants[0].request.share == Share(request=100, memory=GIB, kind="training")
+    place = find(single(3), wants)
+    assert place is not None
+    assert gpus_in(place) == 0.3
+    assert isinstance(gpus_of(shape_of(spec(gpus=2, replicas=3))), int)
+
+
+@pytest.mark.parametrize(("kind", "gpus_used"), [("batch", 25), ("notebook", 25), ("training", 100)])
+def test_a_hundred_quarters(kind: str, gpus_used: int) -> None:
+    room = Room()
+    for number in range(25):
+        room.add(node_of(f"node-{number}", gpus=4, model="A"))
+    for _ in range(100):
+        room.take_all(find(room, shape(250, kind=kind)) or ())
+    assert room.gpus_free == 100 - gpus_used
