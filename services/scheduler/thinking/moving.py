@@ -63,7 +63,7 @@ class _Chance(Struct, frozen=True, kw_only=True):
     """
 
     version: int
-    gpus: int
+    gpus: float
     part: float
     needed: float
     not_before: float
