@@ -78,6 +78,9 @@ def _why_no_place(room: Room, want: Want) -> Cause:
     if closed:
         numbers["nodes_closed"] = float(len(closed_with_room(room, request)))
         sentence += f"; {closed}"
+    if request.gpus and (shared := sum(len(node.gpus.shared) for node in open_nodes)):
+        numbers["gpus_shared"] = float(shared)
+        sentence += f"; {count_text(shared, 'GPU')} {'is' if shared == 1 else 'are'} held in shares"
     if with_gpus(request) and (occupied := room.gpus_occupied):
         numbers["gpus_occupied"] = float(occupied)
         sentence += f"; {occupied} more are held by runs that should have ended"
@@ -144,7 +147,7 @@ def _largest_share(shape: Shape, nodes: Sequence[Node]) -> str:
     gpus = [gpu for node in nodes for gpu in node.capacity.gpus if models & {None, gpu.model}]
     most = max((gpu.memory - context_bytes(emulated=gpu.emulated) for gpu in gpus), default=0)
     named = " and ".join(sorted(model for model in models if model))
-    return f"one share can have {size_text(max(0, most))} of {f'a {named}' if named else 'its largest'} GPU"
+    return f"one share can have {size_text(max(0, most))} of {f'a GPU of {named}' if named else 'its largest GPU'}"
 
 
 def _needs(shape: Shape) -> str:

@@ -20,7 +20,7 @@ def gpus_text(request: Request) -> str:
     share = request.share
     if share is None:
         return count_text(request.gpus, "GPU") + (f" of {request.model}" if request.model else "")
-    return part_text(share.request, share.memory, f"{request.model} GPU" if request.model else "GPU")
+    return part_text(share.request, share.memory, f"GPU of {request.model}" if request.model else "GPU")
 
 
 def part_text(part: int, memory: int, what: str = "") -> str:
