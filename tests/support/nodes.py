@@ -89,10 +89,9 @@ class ScriptedNode:
                 )
 
     def _in_the_way(self, order: StartRun) -> bool:
-        """An executor starts nothing beside an older epoch of the same rank, or on a GPU of which too much is in use."""
-        used = {
-            gpu: sum(_part(self.orders[key]) for key in self.live if gpu in self.orders[key].gpus) for gpu in order.gpus
-        }
+        """An executor starts nothing beside an older epoch of the same rank, or on a GPU that has no room for it."""
+        here = [self.orders[key] for key in self.live]
+        used = {gpu: sum(_part(other) for other in here if gpu in other.gpus) for gpu in order.gpus}
         same = any((key[0], key[2]) == (order.job_id, order.rank) for key in self.live)
         return same or any(part + _part(order) > WHOLE for part in used.values())
 

@@ -91,7 +91,7 @@ def test_a_share_of_more_memory_than_any_gpu_has_names_its_memory() -> None:
     assert refusal(share("16GiB")) is None
     status, field, reason = refusal(share("17GiB")) or (0, "", "")
     assert (status, field) == (422, "roles.worker.share.memory")
-    assert "16 GiB" in reason
+    assert "one share can have 16GiB" in reason
 
 
 def test_a_share_of_a_model_that_no_node_has_names_the_model() -> None:
