@@ -36,7 +36,7 @@ class Capacity(Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("two GPUs have one index")
 
 
-SHARES = "shares"
+NOT_HELD_TO_SHARES = "shares"
 """In `Node.not_enforced`: a job is not held to its share of a GPU there."""
 
 NO_SHARES = "shares (none are given)"

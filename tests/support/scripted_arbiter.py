@@ -56,7 +56,9 @@ def grant_always(arbiter: "ScriptedArbiter", said: Said) -> None:
 class ScriptedArbiter:
     """One job folder and its socket. `answer` is called with each message, in the arbiter's thread."""
 
-    def __init__(self, folder: Path, *, flags: int = GATED, memory_limit: int = 0, answer: Answer = grant_always) -> None:
+    def __init__(
+        self, folder: Path, *, flags: int = GATED, memory_limit: int = 0, answer: Answer = grant_always
+    ) -> None:
         self.folder = folder
         self.said: list[Said] = []
         self.beating = True
@@ -76,7 +78,9 @@ class ScriptedArbiter:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
         self._limits.close()
         self._use.close()

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from libs.domain.cluster import NO_SHARES, SHARES
+from libs.domain.cluster import NO_SHARES, NOT_HELD_TO_SHARES
 from libs.domain.job import Allocation, CauseCode, JobEvent, JobState
 from libs.domain.shares import Share
 from libs.messages.asks import AskKind
@@ -145,7 +145,7 @@ def test_a_node_that_went_back_to_the_version_before_keeps_its_runs_and_is_given
 
 def test_a_strict_pool_gives_no_shares_where_jobs_are_not_held_to_them() -> None:
     w = world(gpus=1, settings=Settings(shares_strict=True))
-    w.nodes["node-1"].not_enforced = ("egress", SHARES)
+    w.nodes["node-1"].not_enforced = ("egress", NOT_HELD_TO_SHARES)
     w.round()
     assert w.core.picture.pool.nodes["node-1"].not_enforced == ("egress", NO_SHARES)
     submit(w, "j-1", 0.5)

@@ -72,11 +72,7 @@ class Stop(Struct, frozen=True, kw_only=True):
 
 
 class Holding(Struct, frozen=True):
-<<<<<<< HEAD
     """The GPUs that a run was given: all of each, or `part` thousandths."""
-=======
-    """The GPUs that a run was given, and how many thousandths of each."""
->>>>>>> h-truth
 
     key: RunKey
     gpus: tuple[int, ...]
@@ -121,12 +117,7 @@ class Reconciler:
         self._stops = {stop.key: stop for stop in memory.stops}
         self._desired: dict[RunKey, StartRun] | None = None  # None: no answer since this executor started
         self._graces: dict[RunKey, float] = {}
-<<<<<<< HEAD
         self._holding = {holding.key: holding for holding in memory.holding}
-=======
-        self._gpus = {holding.key: frozenset(holding.gpus) for holding in memory.holding}
-        self._parts = {holding.key: holding.part for holding in memory.holding}  # thousandths of each of its GPUs
->>>>>>> h-truth
         self.leader = memory.leader
         self.holds = ""  # the digest of the answer with the desired runs; an earlier executor's is not kept
         self._closing = False
@@ -145,11 +136,7 @@ class Reconciler:
         return Memory(
             synced_at=self._synced_at,
             stops=tuple(self._stops[key] for key in sorted(self._stops)),
-<<<<<<< HEAD
             holding=tuple(self._holding[key] for key in sorted(self._holding)),
-=======
-            holding=tuple(Holding(key, tuple(sorted(self._gpus[key])), self._parts[key]) for key in sorted(self._gpus)),
->>>>>>> h-truth
             leader=self.leader,
             changing=self._showing.changing,
         )
@@ -193,12 +180,7 @@ class Reconciler:
                 newest[rank] = order
         self._desired = {RunKey.of(order): order for order in newest.values()}
         self._graces.update({key: order.grace for key, order in self._desired.items()})
-<<<<<<< HEAD
         self._holding.update({key: _holding(order) for key, order in self._desired.items()})
-=======
-        self._gpus.update({key: frozenset(order.gpus) for key, order in self._desired.items()})
-        self._parts.update({key: _part_of(order) for key, order in self._desired.items()})
->>>>>>> h-truth
         self.holds = answer.digest
 
     def _hold(self, answer: NodeDesired, sent_at: float) -> None:
@@ -294,12 +276,7 @@ class Reconciler:
         self._showing.keep(kept)
         kept |= (self._desired or {}).keys()
         self._graces = {key: grace for key, grace in self._graces.items() if key in kept}
-<<<<<<< HEAD
         self._holding = {key: holding for key, holding in self._holding.items() if key in kept}
-=======
-        self._gpus = {key: gpus for key, gpus in self._gpus.items() if key in kept}
-        self._parts = {key: part for key, part in self._parts.items() if key in kept}
->>>>>>> h-truth
 
     def _removable(self, key: RunKey) -> bool:
         """Whether the control plane knows the run's end and no longer desires it, so that no exit status is lost."""
@@ -371,7 +348,6 @@ class Reconciler:
             return []
         here = busy | {key for key, run in found.items() if run.live}
         ranks = {(key.job_id, key.rank) for key in here}
-<<<<<<< HEAD
         held = Counter[int]()
         for key in here & self._holding.keys():
             held.update(dict.fromkeys(self._holding[key].gpus, self._holding[key].part))
@@ -384,20 +360,6 @@ class Reconciler:
                 held.update(dict.fromkeys(wanted.gpus, wanted.part))
                 starts.append(Start(order))
         return starts
-=======
-        held: dict[int, int] = {}
-        for key in here:
-            for gpu in self._gpus.get(key, ()):
-                held[gpu] = held.get(gpu, 0) + self._parts[key]
-        return [
-            Start(order)
-            for key, order in sorted(self._desired.items())
-            if key not in found
-            and key not in self._over
-            and (key.job_id, key.rank) not in ranks
-            and all(held.get(gpu, 0) + _part_of(order) <= WHOLE for gpu in order.gpus)
-        ]
->>>>>>> h-truth
 
     def _seen(self, run: Run, progress: dict[str, float]) -> RunSeen:
         reason, exit_code = run.reason, run.exit_code
@@ -424,11 +386,6 @@ class Reconciler:
     def _not_applied(self, key: RunKey) -> str:
         limits = self._trying[key].why if key in self._trying else ""
         return "; ".join(why for why in (limits, self._showing.why(key)) if why)
-
-
-def _part_of(order: StartRun) -> int:
-    """How many thousandths of each of its GPUs the order gives."""
-    return WHOLE if order.share is None else order.share.request
 
 
 def _led_by(leader: Leader) -> tuple[str, int, str]:

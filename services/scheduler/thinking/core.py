@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, structs
 
-from libs.domain.cluster import NO_SHARES, Node
-from libs.domain.cluster import SHARES as NOT_HELD_TO_SHARES
+from libs.domain.cluster import NO_SHARES, NOT_HELD_TO_SHARES, Node
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.messages.asks import Ask, AskKind

@@ -19,7 +19,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from libs.domain.cluster import SHARES
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor import members
 from services.executor.discards import Discards
@@ -111,16 +110,10 @@ class DockerRuntime:
         self._resizing = Resizing(engine, self._rates, egress=None, limits_by=settings.limits_by, safe=True)
         self._poll: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
-<<<<<<< HEAD
         self.not_enforced: tuple[str, ...] = tuple(
             limit for limit, field in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota")) if not info.get(field, True)
         )
         self.not_enforced += shares.not_enforced
-=======
-        limits = (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota"))
-        loose = (limit for limit, field in limits if not info.get(field, True))
-        self.not_enforced: tuple[str, ...] = (*loose, SHARES)
->>>>>>> h-truth
 
     @classmethod
     async def open(

@@ -23,7 +23,6 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from libs.domain.cluster import SHARES
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor import members
 from services.executor.checkpoints import OWN, make_folder
@@ -86,7 +85,6 @@ class ProcessRuntime:
         self._polling: asyncio.Task[None] | None = None
         self._sweeper = Sweeper(self._cgroups, str(home.runs))
         self._discards = Discards(str(home.discarded))
-<<<<<<< HEAD
         self.not_enforced = (
             *self._cgroups.not_enforced,
             "shm",
@@ -95,9 +93,6 @@ class ProcessRuntime:
             "gpus",
             *self._shares.not_enforced,
         )
-=======
-        self.not_enforced = (*self._cgroups.not_enforced, "shm", "read_only", "egress", "gpus", SHARES)
->>>>>>> h-truth
         if ignore_images:
             self.not_enforced += ("image",)
 
