@@ -159,12 +159,12 @@ def test_a_strict_pool_gives_no_shares_where_jobs_are_not_held_to_them() -> None
 
 def test_another_pool_gives_them_and_says_that_it_does_not_hold_jobs_to_them() -> None:
     w = world(gpus=1)
-    w.nodes["node-1"].not_enforced = (SHARES,)
+    w.nodes["node-1"].not_enforced = (NOT_HELD_TO_SHARES,)
     w.round()
     submit(w, "j-1", 0.5)
     w.round()
     assert w.state("j-1") is S.RUNNING
-    assert w.core.picture.pool.nodes["node-1"].not_enforced == (SHARES,)
+    assert w.core.picture.pool.nodes["node-1"].not_enforced == (NOT_HELD_TO_SHARES,)
 
 
 def test_a_stray_with_a_share_keeps_its_gpu_from_new_jobs_and_from_none_that_is_there() -> None:
