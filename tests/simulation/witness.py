@@ -168,7 +168,8 @@ class Witness:
         for key in sorted(ranks - self._of_lost_time):
             if key in self.alive:
                 self.history.fail(f"left behind: {key} runs on {self.alive[key].node_id}, and its job no longer has it")
-        if said.size is not None and ranks.isdisjoint(self._failed):
+        late = said.cause.code is CauseCode.START_TIMEOUT  # ranks beyond the core that never began leave, too
+        if said.size is not None and not late and ranks.isdisjoint(self._failed):
             self.history.fail(
                 f"size cut: {said.job_id} should have {said.size}, and none of its ranks failed by itself"
             )
