@@ -100,7 +100,7 @@ class ArbiterLoop:
                 case Op.WANT:
                     self._core.want(client.number, now)
                 case Op.RETURN:
-                    self._core.returned(client.number, message.turn, message.a, now)
+                    self._core.returned(client.number, message.turn, message.a, message.b, now)
                 case Op.CHARGE:
                     self._core.charge(client.number, message.a, now)
                 case _:

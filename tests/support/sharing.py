@@ -184,7 +184,8 @@ class Process:
         assert self._turn is not None
         node, turn, used, client = self.node, self._turn.turn, self._launched, self.client
         self._turn = None
-        returned = lambda: node.core.returned(client, turn, used, node.now)  # noqa: E731
+        left = self._in_flight()
+        returned = lambda: node.core.returned(client, turn, used, left, node.now)  # noqa: E731
         if self.pending:
             self._want(returned)
         else:

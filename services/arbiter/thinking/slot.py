@@ -105,17 +105,22 @@ class SharingSlot:
         if us > 0:
             self.credit = max(self.credit, -self._pace.window * self.weight / 1000)
 
-    def correct(self, us: int, now: int) -> None:
-        """Charge what was found out later. It takes back at most what was charged beyond the least cost of turns."""
+    def correct(self, us: int, now: int) -> int:
+        """Charge what was found out later, and return how much that was.
+
+        It takes back at most what was charged beyond the least cost of turns.
+        """
         us = max(us, -int(self.spare))
         self.spare += min(us, 0)
         self.charge(us, now)
+        return us
 
-    def paid(self, us: int, least: int, now: int) -> None:
-        """Charge a turn: what its process says, and no less than the turn cost the others."""
+    def paid(self, us: int, least: int, now: int) -> int:
+        """Charge a turn: what its process says, and no less than the turn cost the others; return how much that was."""
         cost = max(us, least)
         self.charge(cost, now)
         self.spare = min(self.spare + cost - least, float(self._pace.window))
+        return cost
 
     def is_urgent(self) -> bool:
         """Whether its launches come ahead of those of others."""
