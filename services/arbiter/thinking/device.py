@@ -105,15 +105,13 @@ class SharedGpu:
     def returned(self, slot: SharingSlot, client: int, number: int, us: int, in_flight: int, now: int) -> None:
         """A process gives its turn back, with so much device time used and so much of it left to run.
 
-        Beside the work of others a process measures too much: it is charged for no more than the time that passed,
-        less what ran of the turn before, plus what is left to run. A turn that was taken away is charged for what was
-        used beyond.
+        No more can have run than time passed. A turn that was taken away is charged for what was used beyond.
         """
         turn = self.turn
         if turn is not None and turn.client == client and turn.number == number:
             in_flight = min(in_flight, us)  # what is left to run is paid for
             self._drained_at = now + in_flight
-            self._end(turn, min(us, max(0, now - turn.granted_at - turn.overlap + in_flight)), now)
+            self._end(turn, min(us, now - turn.granted_at + in_flight), now)
         elif self._taken.get(client, (None, 0))[0] == number:
             charged = self._taken.pop(client)[1]
             self.corrected(slot, max(0, us - charged), now)
@@ -121,7 +119,7 @@ class SharedGpu:
     def corrected(self, slot: SharingSlot, us: int, now: int) -> None:
         """A process found out that it used more, or less, than it reported. All slots use no more than there is."""
         self._refill(now)
-        self._unused -= slot.correct(min(us, int(self._unused)), now)
+        self._unused -= slot.correct(min(us, max(0, int(self._unused))), now)
 
     def gone(self, slot: SharingSlot, client: int, now: int) -> None:
         """A process is gone: its turn is free at once."""
@@ -249,7 +247,7 @@ class SharedGpu:
         return Grant(client, self._number, quota, min(in_flight, max(quota // 2, 500)))
 
     def _refill(self, now: int) -> None:
-        self._unused = min(float(self._pace.window), max(0.0, self._unused) + now - self._refilled_at)
+        self._unused = min(float(self._pace.window), self._unused + now - self._refilled_at)
         self._refilled_at = now
 
     def _next(self, seen: _Seen, now: int) -> SharingSlot:
