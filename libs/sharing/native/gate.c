@@ -122,7 +122,7 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
     uint32_t flags = limits->flags;
     bool closed = flags & WEFT_FLAG_CLOSED;
     int64_t now = 0;
-    if (UNLIKELY(flags & WEFT_FLAG_HOLD)) {
+    if (UNLIKELY((flags & WEFT_FLAG_HOLD) && !several_gpus)) {
         if (turn.held)
             return_turn(-1);
         if (!closed && !share_arbiter_beats() && share_connection() != CONNECTED)
@@ -131,7 +131,7 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
         share_wait(now - began < 100 * MS ? 1 * MS : 5 * MS);
         return AGAIN;
     }
-    if (!(flags & WEFT_FLAG_GATED))
+    if (!(flags & WEFT_FLAG_GATED) || several_gpus)
         return GO_FREE;
     if (UNLIKELY(!turn.held)) {
         now = share_now();
