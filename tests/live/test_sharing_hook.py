@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from libs.sharing.native import Built, NotBuilt, build
+from libs.sharing.native import DRIVER, SOURCES, Built, Compiler, NotBuilt, build, compile_file, find_compiler
 from tests.support.launch_cost import measure
 from tests.support.scripted_arbiter import (
     CAPPED,
@@ -138,9 +138,7 @@ print(ctypes.CDLL(None).strlen(b"four"))
 
 
 @pytest.mark.parametrize("name", LAUNCH_CALLS)
-def test_every_way_to_launch_waits_for_the_turn(
-    built: Built, device: Path, slot: Path, name: str
-) -> None:
+def test_every_way_to_launch_waits_for_the_turn(built: Built, device: Path, slot: Path, name: str) -> None:
     with ScriptedArbiter(slot, answer=never) as arbiter:
         text = f"d = Driver(); print('ready', flush=True); d.launch(1000, name={name!r}); d.synchronize(); print('ran')"
         job = program(text, arbiter.environment(built, device))
@@ -155,9 +153,7 @@ def test_every_way_to_launch_waits_for_the_turn(
 
 
 @pytest.mark.parametrize("name", ["cuGraphLaunch", "cuGraphLaunch_ptsz"])
-def test_graphs_wait_for_the_turn_and_their_capture_does_not(
-    built: Built, device: Path, slot: Path, name: str
-) -> None:
+def test_graphs_wait_for_the_turn_and_their_capture_does_not(built: Built, device: Path, slot: Path, name: str) -> None:
     with ScriptedArbiter(slot, answer=never) as arbiter:
         text = f"""
 d = Driver()
@@ -373,9 +369,7 @@ def test_an_arbiter_that_is_gone_lets_an_open_job_run(built: Built, device: Path
     job.communicate()
 
 
-def test_an_arbiter_that_is_gone_stops_a_closed_job_until_it_is_back(
-    built: Built, device: Path, slot: Path
-) -> None:
+def test_an_arbiter_that_is_gone_stops_a_closed_job_until_it_is_back(built: Built, device: Path, slot: Path) -> None:
     with ScriptedArbiter(slot, flags=GATED | CLOSED) as arbiter:
         job = program("d = Driver()\nwhile True: d.launch(1000)", arbiter.environment(built, device))
         arbiter.wait_for(lambda: arbiter.launches > 50)
@@ -546,7 +540,8 @@ def test_a_launch_found_by_name_waits_for_the_turn(built: Built, device: Path, s
     with ScriptedArbiter(slot, answer=never) as arbiter:
         text = """
 d = Driver()
-launch = ctypes.CFUNCTYPE(c_int, c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p)(d.address("cuLaunchKernel", 7000, 2)[1])
+form = ctypes.CFUNCTYPE(c_int, c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p)
+launch = form(d.address("cuLaunchKernel", 7000, 2)[1])
 number = c_uint(1000); parameters = (c_void_p * 1)(ctypes.addressof(number))
 print(launch(d.spin, 1, 1, 1, 1, 1, 1, 0, None, parameters, None))
 """
@@ -557,6 +552,27 @@ print(launch(d.spin, 1, 1, 1, 1, 1, 1, 0, None, parameters, None))
         assert output(job) == "0\n"
 
 
+def test_a_driver_that_answers_with_the_hook_itself_does_not_call_in_a_circle(
+    built: Built, device: Path, arbiter: ScriptedArbiter, tmp_path: Path
+) -> None:
+    """One that is linked without -Bsymbolic: its own table of calls has the preloaded ones."""
+    compiler = find_compiler()
+    assert isinstance(compiler, Compiler)
+    (tmp_path / "driver").mkdir()
+    flags = ("-shared", f"-Wl,-soname,{DRIVER}")
+    assert compile_file(compiler, tmp_path / "driver" / DRIVER, sorted(SOURCES.glob("emulated*.c")), flags) is None
+    text = """
+d = Driver()
+form = ctypes.CFUNCTYPE(c_int, c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p)
+launch = form(d.address("cuLaunchKernel", 7000)[1])
+number = c_uint(1000); parameters = (c_void_p * 1)(ctypes.addressof(number))
+for _ in range(5): assert launch(d.spin, 1, 1, 1, 1, 1, 1, 0, None, parameters, None) == 0
+d.launch(1000); d.synchronize()
+"""
+    output(program(text, arbiter.environment(built, device, LD_LIBRARY_PATH=str(tmp_path / "driver"))))
+    assert arbiter.launches == 6
+
+
 def test_an_object_that_asks_for_the_next_definition_gets_it(
     built: Built, device: Path, arbiter: ScriptedArbiter, tmp_path: Path
 ) -> None:
@@ -564,15 +580,15 @@ def test_an_object_that_asks_for_the_next_definition_gets_it(
     source, library = tmp_path / "next.c", tmp_path / "libnext.so"
     source.write_text(
         "#define _GNU_SOURCE\n#include <dlfcn.h>\nint puts(const char *s) { (void)s; return 0; }\n"
-        'void *next(void) { return dlsym(RTLD_NEXT, "puts"); }\nvoid *own(void) { return (void *)puts; }\n'
+        'void *next(void) { return dlsym(RTLD_NEXT, "puts"); }\n'
         'void *versioned(void) { return dlvsym(RTLD_NEXT, "puts", "GLIBC_2.2.5"); }\n'
     )
     subprocess.run(["cc", "-shared", "-fPIC", "-fno-builtin", "-o", library, source], check=True, timeout=60)
     text = f"""
 lib = ctypes.CDLL({str(library)!r}, mode=ctypes.RTLD_GLOBAL)
-for name in ("next", "own", "versioned"): getattr(lib, name).restype = c_void_p
+for name in ("next", "versioned"): getattr(lib, name).restype = c_void_p
 libc = ctypes.cast(ctypes.CDLL("libc.so.6").puts, c_void_p).value
-print(lib.next() == libc, lib.next() != lib.own(), lib.versioned() in (libc, None))
+print(lib.next() == libc, lib.next() != ctypes.cast(lib.puts, c_void_p).value, lib.versioned() in (libc, None))
 """
     assert output(program(text, arbiter.environment(built, device))).split() == ["True"] * 3
 
@@ -580,9 +596,7 @@ print(lib.next() == libc, lib.next() != lib.own(), lib.versioned() in (libc, Non
 # processes
 
 
-def test_a_child_of_a_fork_has_neither_turn_nor_entry_of_its_parent(
-    built: Built, device: Path, slot: Path
-) -> None:
+def test_a_child_of_a_fork_has_neither_turn_nor_entry_of_its_parent(built: Built, device: Path, slot: Path) -> None:
     with ScriptedArbiter(slot, flags=GATED | CAPPED, memory_limit=64 * MIB) as arbiter:
         text = """
 d = Driver(); d.allocate(16 << 20); d.launch(1000); d.synchronize()
@@ -659,7 +673,9 @@ def test_a_stopped_process_blocks_no_other(built: Built, device: Path, arbiter: 
     arbiter.wait_for(lambda: arbiter.launches > 20)
     stopped.send_signal(signal.SIGSTOP)
     begun = time.monotonic()
-    output(program("d = Driver()\nfor _ in range(20): d.launch(1000)\nd.synchronize()", arbiter.environment(built, device)))
+    output(
+        program("d = Driver()\nfor _ in range(20): d.launch(1000)\nd.synchronize()", arbiter.environment(built, device))
+    )
     assert time.monotonic() - begun < 10
     stopped.kill()
     stopped.communicate()
