@@ -66,6 +66,7 @@ static void want_turn(int64_t ns, int64_t now) {
 
 /* With the estimate of the launch that waits, or -1: WANT goes first, so that the arbiter chooses with both known. */
 static void return_turn(int64_t wanted_ns) {
+    markers_share();
     int64_t spent = turn.spent + markers_take_correction();
     turn.held = false;
     asked_at = 0;
