@@ -46,7 +46,9 @@ def measure(built: Built, home: Path) -> Costs:
 
 
 def _run(program: Path, environ: dict[str, str]) -> float:
-    done = subprocess.run([program, str(LAUNCHES), str(ROUNDS)], env=environ, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [program, str(LAUNCHES), str(ROUNDS)], env=environ, capture_output=True, timeout=60, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"{program.name} ended with {done.returncode}: {done.stderr.decode(errors='replace')}")
     return float(done.stdout)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -56,7 +57,9 @@ def grant_always(arbiter: "ScriptedArbiter", said: Said) -> None:
 class ScriptedArbiter:
     """One job folder and its socket. `answer` is called with each message, in the arbiter's thread."""
 
-    def __init__(self, folder: Path, *, flags: int = GATED, memory_limit: int = 0, answer: Answer = grant_always) -> None:
+    def __init__(
+        self, folder: Path, *, flags: int = GATED, memory_limit: int = 0, answer: Answer = grant_always
+    ) -> None:
         self.folder = folder
         self.said: list[Said] = []
         self.beating = True
@@ -76,7 +79,9 @@ class ScriptedArbiter:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
         self._limits.close()
         self._use.close()
@@ -203,10 +208,8 @@ class ScriptedArbiter:
         return int(struct.unpack("<Q", os.pread(self._use.fileno(), 8, at))[0])
 
     def _send(self, connection: int, op: int, turn: int, a: int, b: int) -> None:
-        try:
+        with suppress(KeyError, OSError):  # the process may be gone
             self._connections[connection].send(_MESSAGE.pack(op, 0, turn, a, b))
-        except (KeyError, OSError):
-            pass  # the process is gone
 
     def _serve(self) -> None:
         assert self._listening is not None

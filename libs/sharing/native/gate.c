@@ -66,6 +66,7 @@ static void want_turn(int64_t ns, int64_t now) {
 
 /* With the estimate of the launch that waits, or -1: WANT goes first, so that the arbiter chooses with both known. */
 static void return_turn(int64_t wanted_ns) {
+    markers_share();
     int64_t spent = turn.spent + markers_take_correction();
     turn.held = false;
     asked_at = 0;
@@ -122,7 +123,7 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
     uint32_t flags = limits->flags;
     bool closed = flags & WEFT_FLAG_CLOSED;
     int64_t now = 0;
-    if (UNLIKELY(flags & WEFT_FLAG_HOLD)) {
+    if (UNLIKELY((flags & WEFT_FLAG_HOLD) && !several_gpus)) {
         if (turn.held)
             return_turn(-1);
         if (!closed && !share_arbiter_beats() && share_connection() != CONNECTED)
@@ -131,7 +132,7 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
         share_wait(now - began < 100 * MS ? 1 * MS : 5 * MS);
         return AGAIN;
     }
-    if (!(flags & WEFT_FLAG_GATED))
+    if (!(flags & WEFT_FLAG_GATED) || several_gpus)
         return GO_FREE;
     if (UNLIKELY(!turn.held)) {
         now = share_now();

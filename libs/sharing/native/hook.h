@@ -105,6 +105,7 @@ void marker_before(struct slot *slot, const struct launch *launch, bool clean, i
 void marker_after(struct slot *slot, const struct launch *launch, bool launched, int64_t target_ns);
 void marker_close(struct slot *slot);
 void markers_reap(void);
+void markers_share(void);
 bool markers_pending(void);
 int64_t markers_in_flight(void);         /* ns, estimated */
 int64_t markers_take_correction(void);   /* ns measured beyond the estimates since the last call */

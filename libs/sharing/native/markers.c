@@ -254,6 +254,15 @@ void marker_after(struct slot *slot, const struct launch *launch, bool launched,
         marker_close(slot);
 }
 
+/* What is in flight now runs beside the next holder's work: it can be measured too long. */
+void markers_share(void) {
+    markers_reap();
+    for (int at = 0; at < waiting_count; at++)
+        waiting[at]->clean = false;
+    for (int at = 0; at < SLOTS; at++)
+        slots[at].clean = false;
+}
+
 bool markers_pending(void) { return waiting_count > 0; }
 int64_t markers_in_flight(void) { return in_flight > 0 ? in_flight : 0; }
 int64_t markers_correction(void) { return correction; }
