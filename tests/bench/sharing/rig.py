@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from libs.sharing import native, slots
+from libs.sharing import native, pages, slots
+from libs.sharing.pages import Flag
 from libs.sharing.slots import SlotShare
 
 _HEADER = struct.Struct("<QIIQQQQ")
@@ -57,8 +58,25 @@ class Rig:
             assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.01)
 
-    def remove(self, name: str) -> None:
-        slots.remove_slot(self.root, name)
+    def clear(self) -> None:
+        """End all jobs and remove all slots."""
+        self.end_jobs()
+        for name in slots.slot_names(self.root):
+            slots.remove_slot(self.root, name)
+
+    def is_held(self, name: str) -> bool:
+        """Whether the page of limits says so."""
+        limits = pages.read_limits((self.root / name / slots.JOB / slots.LIMITS).read_bytes())
+        return limits is not None and bool(limits.flags & Flag.HOLD)
+
+    def launches(self, name: str, pid: int) -> int:
+        """How often this process launched, as its hook counts."""
+        use = pages.read_use((self.root / name / slots.JOB / slots.USE).read_bytes())
+        return sum(entry.launches for entry in use.entries if entry.pid == pid) if use is not None else 0
+
+    def kernels(self, pid: int) -> int:
+        """How many kernels of this process the device ran."""
+        return sum(kernels for of, _, kernels in self._processes() if of == pid)
 
     def environment(self, slot: str | None) -> dict[str, str]:
         """Of a job in that slot, or of one that is not under the hook."""
@@ -86,16 +104,24 @@ class Rig:
 
     def ledger(self) -> Ledger:
         """Now. Raises FileNotFoundError before the first process opened the device."""
-        data = (self._device / "device-0").read_bytes()
+        data = self._device_file()
         at = time.monotonic()
-        header = _HEADER.unpack_from(data)
         of: dict[int, float] = {}
-        for offset in range(_PROCESSES_AT, len(data), _PROCESS_BYTES):
-            pid, taken, _, busy_ns, _, _ = _PROCESS.unpack_from(data, offset)
-            if not taken:
-                break
+        for pid, busy_ns, _ in self._processes(data):
             of[pid] = of.get(pid, 0.0) + busy_ns / 1e9
-        return Ledger(at, header[5] / 1e9, of)
+        return Ledger(at, _HEADER.unpack_from(data)[5] / 1e9, of)
+
+    def _device_file(self) -> bytes:
+        return (self._device / "device-0").read_bytes()
+
+    def _processes(self, data: bytes | None = None) -> Iterator[tuple[int, int, int]]:
+        """Of each process that was ever on the device: pid, busy ns, kernels."""
+        data = data or self._device_file()
+        for offset in range(_PROCESSES_AT, len(data), _PROCESS_BYTES):
+            pid, taken, _, busy_ns, kernels, _ = _PROCESS.unpack_from(data, offset)
+            if not taken:
+                return
+            yield pid, busy_ns, kernels
 
     def watch(self, seconds: float, *, step: float = 0.1) -> list[Ledger]:
         """The ledger every `step`, for that long."""
@@ -110,6 +136,10 @@ class Rig:
         assert self.arbiter is not None
         fields = Path(f"/proc/{self.arbiter.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def forget(self, job: subprocess.Popen[str]) -> None:
+        """A job that ended."""
+        self._jobs.remove(job)
 
     def end_jobs(self) -> None:
         for job in self._jobs:
