@@ -115,6 +115,17 @@ def test_a_job_folder_with_anything_in_it_stops_no_job(
     assert output(program(text, environ)) == "done\n"
 
 
+def test_a_job_that_starts_before_its_arbiter_waits_for_the_pages(built: Built, device: Path, slot: Path) -> None:
+    slot.mkdir()
+    text = "d = Driver(); print(d.memory()[1]); d.launch(1000); d.synchronize()"
+    environ = {**os.environ, **environment(built, device), "LD_PRELOAD": str(built.hook), "WEFT_SHARE": str(slot)}
+    job = program(text, environ)
+    time.sleep(0.7)
+    with ScriptedArbiter(slot, flags=GATED | CAPPED, memory_limit=64 * MIB) as arbiter:
+        assert output(job) == f"{64 * MIB}\n"
+        assert len(arbiter.ops(WANT)) >= 1
+
+
 def test_launches_are_counted_and_nothing_waits_while_no_flag_is_set(
     built: Built, device: Path, arbiter: ScriptedArbiter
 ) -> None:
