@@ -100,7 +100,7 @@ static bool alone(int64_t waited) {
 }
 
 /* Wait a little for what is in flight, without the lock; true if that is hopeless. */
-static bool wait_for_markers(int64_t now, int64_t *stuck_since, uint64_t *progress) {
+static bool wait_for_markers(int64_t most, int64_t now, int64_t *stuck_since, uint64_t *progress) {
     if (markers_settled() != *progress || !*stuck_since) {
         *progress = markers_settled();
         *stuck_since = now;
@@ -110,7 +110,7 @@ static bool wait_for_markers(int64_t now, int64_t *stuck_since, uint64_t *progre
         give_up();
         return true;
     }
-    int64_t next = markers_next(now);
+    int64_t next = markers_next(now) < most ? markers_next(now) : most;
     share_wait(next < NAP_MIN_NS ? NAP_MIN_NS : next > NAP_MAX_NS ? NAP_MAX_NS : next);
     return false;
 }
@@ -160,7 +160,7 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
         }
         turn.beside = false;
         if (estimate->pending) {
-            if (!markers_pending() || wait_for_markers(now, stuck_since, progress))
+            if (!markers_pending() || wait_for_markers(NAP_MAX_NS, now, stuck_since, progress))
                 estimate->pending = 0;
             markers_reap();
             launch->ns = (int64_t)estimate->ns;
@@ -179,7 +179,8 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
     if (UNLIKELY(excess > 0 && markers_in_flight() > 0)) {
         markers_reap();
         launch->ns = (int64_t)estimate->ns;
-        excess = markers_in_flight() + launch->ns - turn.bound;
+        now = share_now();
+        excess = markers_left(now) + launch->ns - turn.bound;
         if (excess <= 0 || markers_in_flight() == 0)
             return GO;
         marker_close(slot);
@@ -187,7 +188,7 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
             markers_assume_done();
             return GO;
         }
-        return wait_for_markers(share_now(), stuck_since, progress) ? GO : AGAIN;
+        return wait_for_markers(excess, now, stuck_since, progress) ? GO : AGAIN;
     }
     return GO;
 }
