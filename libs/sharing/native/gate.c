@@ -152,6 +152,10 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
         return AGAIN;
     }
     struct estimate *estimate = launch->estimate;
+    if (UNLIKELY(estimate_wanting(estimate)) && estimate->pending) {
+        markers_reap();
+        launch->ns = (int64_t)estimate->ns;
+    }
     if (UNLIKELY(estimate_wanting(estimate))) {
         now = share_now();
         if (turn.beside && now - turn.granted_at < turn.bound) { /* until the former holder's work is over */
@@ -162,8 +166,6 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
         if (estimate->pending) {
             if (!markers_pending() || wait_for_markers(now, stuck_since, progress))
                 estimate->pending = 0;
-            markers_reap();
-            launch->ns = (int64_t)estimate->ns;
             return AGAIN;
         }
     }
