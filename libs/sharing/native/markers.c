@@ -195,7 +195,12 @@ void markers_reap(void) {
     waiting_count = left;
 }
 
-int64_t markers_next(int64_t now) { return waiting_count ? waiting[0]->ns - (now - moved_at) : 0; }
+int64_t markers_left(int64_t now) {
+    int64_t begun = waiting_count ? now - moved_at : 0;
+    if (waiting_count && begun > waiting[0]->ns)
+        begun = waiting[0]->ns;
+    return in_flight > begun ? in_flight - begun : 0;
+}
 
 void marker_close(struct slot *slot) {
     if (!slot->open)
