@@ -1,1 +1,1 @@
-"""Sharing one GPU on a node: what the hook in a job, the arbiter and the executor have in common."""
+"""One GPU for several runs: what the hook in a job, the arbiter of the node and the executor share."""
