@@ -194,4 +194,4 @@ class Process:
     def _want(self, *after: Callable[[], None]) -> None:
         client = self.client
         self._wanted_at = self.node.now
-        self.node.say(self, lambda: self.node.core.want(client, self.node.now), *after)
+        self.node.say(self, lambda: self.node.core.want(client, self.kernel, self.node.now), *after)

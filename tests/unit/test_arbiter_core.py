@@ -58,7 +58,7 @@ class World:
                 self.clients.pop(client, None)
                 self.turns.pop(client, None)
             case ("want", int(client)):
-                self.core.want(client, self.now)
+                self.core.want(client, 1_000, self.now)
             case ("return", int(client), int(turn), int(us)):
                 self.core.returned(client, turn, us, 60_000_000 - us, self.now)
                 if self.turns.get(client) == turn:

@@ -64,10 +64,11 @@ class Arbiter:
             device.gone(slot, client, now)
             self._touched.add(device)
 
-    def want(self, client: int, now: int) -> None:
+    def want(self, client: int, us: int, now: int) -> None:
+        """A process waits with a launch of about so many µs."""
         if (known := self._clients.get(client)) is not None:
             device, slot = known
-            device.want(slot, client, now)
+            device.want(slot, client, us, now)
             self._touched.add(device)
 
     def returned(self, client: int, turn: int, us: int, in_flight: int, now: int) -> None:

@@ -94,13 +94,13 @@ class SharedGpu:
             self._taken.pop(client, None)
         return slot
 
-    def want(self, slot: SharingSlot, client: int, now: int) -> None:
+    def want(self, slot: SharingSlot, client: int, us: int, now: int) -> None:
         if client in slot.waiting:
             return
         is_active = slot.waiting or (self.turn is not None and self.turn.slot is slot)
         if not is_active and not self._lingers(slot, now):
             self._catch_up(slot, self._virtual_at(now))
-        slot.waiting[client] = now
+        slot.waiting[client] = now, us
 
     def returned(self, slot: SharingSlot, client: int, number: int, us: int, in_flight: int, now: int) -> None:
         """A process gives its turn back, with so much device time used and so much of it left to run.
@@ -223,7 +223,7 @@ class SharedGpu:
         self.turn = None
 
     def _grant(self, slot: SharingSlot, seen: _Seen, now: int) -> Grant:
-        client, since = next(iter(slot.waiting.items()))
+        client, (since, us) = next(iter(slot.waiting.items()))
         contended = _others_wait(slot, client, seen)
         quota = self._quantum(slot, seen) if contended else self._pace.alone
         if slot.limit < 1000:
@@ -242,9 +242,11 @@ class SharedGpu:
             overlap=max(0, self._drained_at - now),
             contended_at=now if contended else None,
         )
-        beside_latency = seen.is_beside_latency(slot)
-        in_flight = self._pace.beside_latency_in_flight if beside_latency else self._pace.in_flight
-        return Grant(client, self._number, quota, min(in_flight, max(quota // 2, 500)))
+        if seen.is_beside_latency(slot):
+            in_flight = min(self._pace.in_flight, max(us, self._pace.beside_latency_in_flight) + self._pace.ahead)
+        else:
+            in_flight = min(self._pace.in_flight, max(quota // 2, 500))
+        return Grant(client, self._number, quota, in_flight)
 
     def _refill(self, now: int) -> None:
         self._unused = min(float(self._pace.window), self._unused + now - self._refilled_at)
