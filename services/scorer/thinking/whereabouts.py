@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from libs.domain.classes import workload_of
 from libs.domain.job import Job
-from services.scorer.thinking.windows import ScoredRun
+from services.scorer.thinking.windows import ScoredRun, scored_gpus
 
 JobKey = tuple[str, int]
 """A job, and its epoch."""
@@ -78,14 +78,14 @@ class Whereabouts:
         assert job.placement is not None
         allocations = job.placement.allocations
         leads = bool(allocations) and allocations[0].node_id in self._on
-        ranks = sum(bool(one.gpus) for one in allocations)
-        first = min((one.rank for one in allocations if one.gpus), default=-1)
+        ranks = sum(bool(scored_gpus(one)) for one in allocations)
+        first = min((one.rank for one in allocations if scored_gpus(one)), default=-1)
         for allocation in allocations:
             on = self._on.get(allocation.node_id)
             if on is None and not leads:
                 continue
             run = known.get((*key, allocation.rank))
-            if run is None or (run.node_id, run.gpus) != (allocation.node_id, allocation.gpus):
+            if run is None or (run.node_id, run.gpus) != (allocation.node_id, scored_gpus(allocation)):
                 workload = self.workload_of[key]
                 run = ScoredRun(
                     job, allocation, workload=workload, ranks=ranks, first=allocation.rank == first, now=now
@@ -98,7 +98,7 @@ class Whereabouts:
                 self.leads.setdefault(key, []).append(run)
             if on is not None:
                 on.by_key[*key, allocation.rank] = run
-                on.by_gpu.update(dict.fromkeys(allocation.gpus, run))
+                on.by_gpu.update(dict.fromkeys(run.gpus, run))
 
     def _displace(self, key: JobKey) -> dict[RunKey, ScoredRun]:
         """Drop a job that has ended or has changed. Returns its runs."""

@@ -87,13 +87,18 @@ def busy(gpu: GpuSample) -> tuple[float | None, float]:
     return compute, memory
 
 
+def scored_gpus(allocation: Allocation) -> tuple[int, ...]:
+    """The GPUs that the rank's speed tells of: none of which it has only a share, for others slow it down."""
+    return allocation.gpus if allocation.share is None else ()
+
+
 class ScoredRun:
     """One rank of one epoch: its GPUs, its pace, and its use since its window began."""
 
     def __init__(self, job: Job, allocation: Allocation, *, workload: str, ranks: int, first: bool, now: float) -> None:
         self.job_id, self.epoch, self.rank = job.id, job.epoch, allocation.rank
         self.pool = job.pool
-        self.node_id, self.gpus = allocation.node_id, allocation.gpus
+        self.node_id, self.gpus = allocation.node_id, scored_gpus(allocation)
         self.role, self.cpus = allocation.role, allocation.cpus
         self.workload = workload
         self.settings = settings_of(job.spec, allocation.role)
