@@ -101,7 +101,7 @@ class GpuShare(_Strict, frozen=True, kw_only=True):
         if self.limit < self.request:
             raise ValueError(f"limit {self.limit} is less than request {self.request}")
         for name, part in (("request", self.request), ("limit", self.limit)):
-            if abs(part * WHOLE - round(part * WHOLE)) > THOUSANDTH_GRAIN:
+            if thousandths(part) < 1 or abs(part * WHOLE - thousandths(part)) > THOUSANDTH_GRAIN:
                 raise ValueError(f"{name} {part} is finer than a thousandth of a GPU")
         if not 0 < size_bytes(self.memory) <= MEMORY_BYTES_MAX:
             raise ValueError(f"memory {self.memory} is outside 1B to 64TiB")

@@ -2,16 +2,17 @@
 
 Which GPUs come first depends on the job's kind. Training is alone on its GPU as long as one is free; notebooks go where
 notebooks are; replicas of inference go to different GPUs; none of this keeps a share from the last place there is. Of
-equals the fastest GPU is taken, and of free ones as `weft_best` weighs them. All placements of whole GPUs leave shares
-to this one.
+equals the fastest GPU is taken. Free ones are weighed as `weft_best` weighs them, and by whether their node has the
+CPUs that go with them. All placements of whole GPUs leave shares to this one.
 """
 
 from collections.abc import Collection, Mapping
 from functools import partial
+from math import log2
 
 from libs.domain.cluster import Request
 from libs.domain.job import Allocation
-from libs.domain.shares import Share
+from libs.domain.shares import WHOLE, Share
 from libs.domain.spec import Kind
 from libs.planning.capacity import CPU_GRAIN, NodeRoom, Picks, Room
 from libs.planning.fits import Company, Entry, Fit, Fits, Where, company_of
@@ -19,6 +20,8 @@ from libs.planning.placement.weft_best import SPARING, WHOLE_NODES
 from libs.planning.scores import TYPICAL, Scores
 from libs.planning.shape import PlacementRequest, Want
 
+OCTAVE = 2  # classes of nodes by their CPUs for each GPU, in each doubling
+TOO_MANY_CPUS, TOO_FEW_CPUS = 0.025, 0.05  # what each class of difference costs, as a part of the job's time
 CPUS_LEAST = 0.001  # that a replica may ask for
 
 _C = Company
@@ -53,11 +56,12 @@ def _one(
 ) -> Fit | None:
     fits, among = _fits(room, request, asked), _AMONG.get(share.kind, _PACKED)
     fits_node = partial(_node_fits, room, request)
+    misfit = partial(_misfit, _octave(request.cpus * WHOLE / share.request))
     if apart:
-        found = fits.best(share, request.model, among, Where(fits_node, apart))
+        found = fits.best(share, request.model, among, Where(fits_node, misfit, apart))
         if found is not None:
             return found
-    return fits.best(share, request.model, among, Where(fits_node))
+    return fits.best(share, request.model, among, Where(fits_node, misfit))
 
 
 def _fits(room: Room, request: Request, asked: PlacementRequest) -> Fits[NodeRoom]:
@@ -87,14 +91,29 @@ def _entries(scores: Scores, name: str, node: NodeRoom) -> list[Entry]:
     gpus, node_id = node.gpus, node.node.id
     of_class, worst = scores.of(name), scores.worst.get(node_id, {})
     breaks = WHOLE_NODES * (len(gpus.whole) - 1) / max(1, len(gpus.models))
+    parts = gpus.time_left / WHOLE
+    plenty = _octave(node.cpus / (len(gpus.whole) + parts)) if gpus.whole else 0
     found: list[Entry] = []
     for index, make, left in gpus.giving():
         company, cost = company_of(left), of_class.get((node_id, index), TYPICAL)
         if company is Company.NOBODY:
             cost += SPARING * (1.0 - worst.get(index, TYPICAL)) + breaks
         if left.time > 0:
-            found.append(Entry(company, make, left.time, left.memory, cost, index))
+            found.append(
+                Entry(company, make, left.time, left.memory, cost, index, plenty if company is _C.NOBODY else 0)
+            )
     return found
+
+
+def _octave(cpus_each: float) -> int:
+    """The class of so many CPUs for each GPU."""
+    return round(OCTAVE * log2(max(cpus_each, CPUS_LEAST)))
+
+
+def _misfit(wanted: int, there: int) -> float:
+    """What it costs that a node has more CPUs for each of its GPUs than the job wants for a whole one, or fewer: what
+    is left of its CPUs, or of its GPUs, is then of use to few."""
+    return TOO_MANY_CPUS * (there - wanted) if there >= wanted else TOO_FEW_CPUS * (wanted - there)
 
 
 def _held(want: Want, fit: Fit) -> Allocation:
