@@ -7,6 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from libs.domain.shares import WHOLE, Share
 from libs.planning.gpus_left import Left, Make
+from libs.planning.scores import GpuKey
 
 
 class Company(IntEnum):
@@ -31,11 +32,6 @@ class Entry(NamedTuple):
     plenty: int = 0
 
 
-class Fit(NamedTuple):
-    node_id: str
-    gpu: int
-
-
 Row = list[tuple[int, float, str, int]]
 """GPUs of one make and class with the same time left: memory left, cost, node's id, index."""
 
@@ -58,7 +54,7 @@ class Where:
         self,
         node_fits: Callable[[str], bool],
         misfit: Callable[[int], float],
-        apart: Collection[tuple[str, int]] = (),
+        apart: Collection[GpuKey] = (),
     ) -> None:
         self._node_fits = node_fits
         self.misfit = misfit
@@ -142,7 +138,7 @@ class Fits(Generic[N]):
                 self._replace(node_id, () if node is None else self._entries(node))
         self._at = len(changed)
 
-    def best(self, share: Share, model: str | None, among: Iterable[Company], where: Where) -> Fit | None:
+    def best(self, share: Share, model: str | None, among: Iterable[Company], where: Where) -> GpuKey | None:
         """The GPU with least left over in the tighter of time and memory, then in the other; of free ones the one that
         costs least. It is of the first company of `among` where there is one. `where` tells what nothing here does:
         whether the node has the CPUs, for one."""
@@ -153,7 +149,7 @@ class Fits(Generic[N]):
                     look = _cheapest if company is Company.NOBODY else _tightest
                     found = look(share, make, rows, where, found)
             if found is not None:
-                return Fit(found[3], found[4])
+                return found[3], found[4]
         return None
 
     def _look_at_all(self, open_nodes: Mapping[str, N]) -> None:

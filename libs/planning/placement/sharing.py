@@ -15,9 +15,9 @@ from libs.domain.job import Allocation
 from libs.domain.shares import WHOLE, Share
 from libs.domain.spec import Kind
 from libs.planning.capacity import CPU_GRAIN, NodeRoom, Picks, Room
-from libs.planning.fits import Company, Entry, Fit, Fits, Where, company_of
+from libs.planning.fits import Company, Entry, Fits, Where, company_of
 from libs.planning.placement.weft_best import SPARING, WHOLE_NODES
-from libs.planning.scores import TYPICAL, Scores
+from libs.planning.scores import TYPICAL, GpuKey, Scores
 from libs.planning.shape import PlacementRequest, Want
 
 OCTAVE = 2  # classes of nodes by their CPUs for each GPU, in each doubling
@@ -43,17 +43,18 @@ def sharing(room: Room, want: Want, count: int, asked: PlacementRequest) -> Pick
             found = _one(room, want.request, share, asked, apart)
             if found is None:
                 return None
-            picks.append((room.nodes[found.node_id], [(found.gpu,)]))
+            node_id, gpu = found
+            picks.append((room.nodes[node_id], [(gpu,)]))
             if apart is not None:
                 apart.add(found)
             if placed + 1 < count:
-                room.take(_held(want, found))
+                room.take(_held(want, node_id, gpu))
     return picks
 
 
 def _one(
-    room: Room, request: Request, share: Share, asked: PlacementRequest, apart: Collection[tuple[str, int]] | None
-) -> Fit | None:
+    room: Room, request: Request, share: Share, asked: PlacementRequest, apart: Collection[GpuKey] | None
+) -> GpuKey | None:
     fits, among = _fits(room, request, asked), _AMONG.get(share.kind, _PACKED)
     fits_node = partial(_node_fits, room, request)
     misfit = partial(_misfit, _octave(request.cpus * WHOLE / share.request))
@@ -85,7 +86,7 @@ def _node_fits(room: Room, request: Request, node_id: str) -> bool:
 
 
 def _entries(scores: Scores, name: str, node: NodeRoom) -> list[Entry]:
-    """What the GPUs of a node have left. A node without CPUs or memory has nothing for anybody."""
+    """What the GPUs of a node have left. A node without CPUs or memory has nothing for shares."""
     if node.cpus + CPU_GRAIN < CPUS_LEAST or node.memory <= 0:
         return []
     gpus, node_id = node.gpus, node.node.id
@@ -116,13 +117,13 @@ def _misfit(wanted: int, there: int) -> float:
     return TOO_MANY_CPUS * (there - wanted) if there >= wanted else TOO_FEW_CPUS * (wanted - there)
 
 
-def _held(want: Want, fit: Fit) -> Allocation:
+def _held(want: Want, node_id: str, gpu: int) -> Allocation:
     request = want.request
     return Allocation(
         rank=0,
         role=want.role,
-        node_id=fit.node_id,
-        gpus=(fit.gpu,),
+        node_id=node_id,
+        gpus=(gpu,),
         cpus=request.cpus,
         memory=request.memory,
         share=request.share,
