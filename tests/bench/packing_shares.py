@@ -17,6 +17,7 @@ from random import Random
 from typing import Protocol
 
 import numpy
+import pytest
 from msgspec import Struct
 
 from libs.domain.cluster import Capacity, Gpu, Node, Request
@@ -74,7 +75,7 @@ class Ours:
         self.seconds: list[float] = []
         self._kind = kind
         self._room = Room()
-        self._places: dict[int, tuple[Allocation, ...]] = {}
+        self.places: dict[int, tuple[Allocation, ...]] = {}
         for server in servers:
             self._room.add(_node(server))
 
@@ -87,12 +88,12 @@ class Ours:
         if place is None:
             return False
         self._room.take_all(place)
-        self._places[number] = place
+        self.places[number] = place
         return True
 
     def end(self, number: int, pod: Pod) -> None:
         del pod  # not used
-        self._room.give_back_all(self._places.pop(number))
+        self._room.give_back_all(self.places.pop(number))
 
     def used(self) -> int:
         return sum(len(node.gpus.shared) for node in self._room.nodes.values())
@@ -108,7 +109,7 @@ class ByArrays:
         self._jobs = numpy.zeros(len(self._of_node), dtype=int)
         self._node_cpus = numpy.array([server.cpus for server in servers])
         self._node_memory = numpy.array([server.memory for server in servers])
-        self._places: dict[int, int] = {}
+        self.places: dict[int, int] = {}
 
     def start(self, number: int, pod: Pod) -> bool:
         nodes = (self._node_cpus + 1e-6 >= pod.cpus) & (self._node_memory >= pod.memory)
@@ -116,15 +117,21 @@ class ByArrays:
         gpu = self._chosen(fits)
         if gpu is None:
             return False
-        self._places[number] = gpu
+        self.places[number] = gpu
         self._change(gpu, pod, 1)
         return True
 
     def end(self, number: int, pod: Pod) -> None:
-        self._change(self._places.pop(number), pod, -1)
+        self._change(self.places.pop(number), pod, -1)
 
     def used(self) -> int:
         return int((self._jobs > 0).sum())
+
+    @property
+    def left(self) -> numpy.ndarray:
+        """Of each GPU and node, the least that is left of anything."""
+        of_gpus, of_nodes = numpy.minimum(self._time, self._memory), numpy.minimum(self._node_cpus, self._node_memory)
+        return numpy.concatenate([of_gpus, of_nodes.round(6)])
 
     def _chosen(self, fits: numpy.ndarray) -> int | None:
         raise NotImplementedError
@@ -220,8 +227,12 @@ def pack(placing: Placing, servers: Sequence[Server], seed: int) -> Packed:
 
 
 def packing(seed: int, quick: bool) -> dict[str, Aim]:
-    """The aims of packing shares. Decisions are timed on all GPUs, also when `quick`."""
-    servers = servers_of()
+    """The aims of packing shares; none where the trace is not there. Decisions are timed on all GPUs, also if `quick`."""
+    try:
+        servers = servers_of()
+    except pytest.skip.Exception as reason:
+        print(f"packing: left out, {reason}")
+        return {}
     some = Random(seed).sample(servers, int(len(servers) * QUICK)) if quick else servers
     ours = Ours(some)
     ways: Mapping[str, Placing] = {"first_fit": FirstFit(some), "kubeshare": KubeShareBestFit(some), "ours": ours}
