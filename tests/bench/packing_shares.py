@@ -227,7 +227,7 @@ def pack(placing: Placing, servers: Sequence[Server], seed: int) -> Packed:
 
 
 def packing(seed: int, quick: bool) -> dict[str, Aim]:
-    """The aims of packing shares; none where the trace is not there. Decisions are timed on all GPUs, also if `quick`."""
+    """The aims of packing; none where the trace is not there. Decisions are timed on all GPUs, also if `quick`."""
     try:
         servers = servers_of()
     except pytest.skip.Exception as reason:
