@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct
 
 from libs.domain.cluster import GPUS_MAX, Capacity
+from libs.domain.shares import Share
 from libs.domain.spec import Volume
 from libs.messages import Message
 from libs.messages.bounds import (
@@ -163,6 +164,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     master_port: int
     peers: dict[str, tuple[str, ...]] = {}  # role → address of each of its ranks' nodes, in order
     members: Members | None = None  # of a job that resizes live; may change while the run runs
+    share: Share | None = None  # of its one GPU; None: all of each. It may change while the run runs
 
 
 JOBS = "jobs"
@@ -170,6 +172,9 @@ JOBS = "jobs"
 
 HOLD = "hold"
 """In `NodeReported.reads`: this executor understands `NodeDesired.hold`."""
+
+SHARES = "shares"
+"""In `NodeReported.reads`: this executor understands `StartRun.share` and `RankOrder.share`."""
 
 
 class RoleOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -195,6 +200,7 @@ class RankOrder(Struct, frozen=True, array_like=True, kw_only=True):
     cpus: float
     memory: int
     egress: int | None = None
+    share: Share | None = None
 
 
 class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):

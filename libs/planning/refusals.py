@@ -114,13 +114,16 @@ def _no_room_sentence(want: Want, numbers: Mapping[str, float], room: Room) -> s
 
 def _no_part_sentence(want: Want, numbers: Mapping[str, float], room: Room) -> str:
     """Of a share: what is left of shared GPUs, and what is free."""
-    request, nodes, free = want.request, room.open_nodes, int(numbers["gpus_free"])
+    request, nodes = want.request, [node for node in room.open_nodes if node.gpus.gives_shares]
+    free = sum(len(node.gpus_for(request)) for node in nodes)
     if numbers["replicas_that_fit"]:
         short = short_in_all(nodes, request, want.least)
         lacking = f", for want of {short} ({each_asks(request, short)})" if short else ""
         fits = f"{numbers['replicas_that_fit']:g} would fit now{lacking}"
         return f"wants {want.least} replicas of {gpus_text(request)} at once; {fits}"
     wanted = f"wants {gpus_text(request)}{_times(want)}"
+    if not nodes:
+        return f"{wanted}; no node that takes work gives shares of its GPUs"
     if any(node.gpus.count_shares(request, 1) for node in nodes):
         cpus, memory = max(node.cpus for node in nodes), max(node.memory for node in nodes)
         most = f"{cpus_text(round(max(cpus, 0), 3))}, {size_text(max(memory, 0))}"
@@ -143,8 +146,10 @@ def _no_part_sentence(want: Want, numbers: Mapping[str, float], room: Room) -> s
 
 
 def _largest_share(shape: Shape, nodes: Sequence[Node]) -> str:
+    if not any(node.gives_shares for node in nodes):
+        return "no node gives shares of its GPUs"
     models = {want.request.model for want in shape if want.request.share is not None}
-    gpus = [gpu for node in nodes for gpu in node.capacity.gpus if models & {None, gpu.model}]
+    gpus = [gpu for node in nodes if node.gives_shares for gpu in node.capacity.gpus if models & {None, gpu.model}]
     most = max((gpu.memory - context_bytes(emulated=gpu.emulated) for gpu in gpus), default=0)
     named = " and ".join(sorted(model for model in models if model))
     return f"one share can have {size_text(max(0, most))} of {f'a GPU of {named}' if named else 'its largest GPU'}"

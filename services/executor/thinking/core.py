@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from libs.domain.shares import WHOLE
 from libs.messages.nodes import NEVER_RAN, EndReason, Leader, NodeDesired, RunSeen, RunState, StartRun
 from services.executor.runs import NO_LIMIT, Limits, Run, RunKey
 from services.executor.thinking.lawful import lawful
@@ -70,10 +71,11 @@ class Stop(Struct, frozen=True, kw_only=True):
 
 
 class Holding(Struct, frozen=True):
-    """The GPUs that a run was given."""
+    """The GPUs that a run was given, and how many thousandths of each."""
 
     key: RunKey
     gpus: tuple[int, ...]
+    part: int = WHOLE
 
 
 class Trying(Struct, frozen=True, kw_only=True):
@@ -115,6 +117,7 @@ class Reconciler:
         self._desired: dict[RunKey, StartRun] | None = None  # None: no answer since this executor started
         self._graces: dict[RunKey, float] = {}
         self._gpus = {holding.key: frozenset(holding.gpus) for holding in memory.holding}
+        self._parts = {holding.key: holding.part for holding in memory.holding}  # thousandths of each of its GPUs
         self.leader = memory.leader
         self.holds = ""  # the digest of the answer with the desired runs; an earlier executor's is not kept
         self._closing = False
@@ -133,7 +136,7 @@ class Reconciler:
         return Memory(
             synced_at=self._synced_at,
             stops=tuple(self._stops[key] for key in sorted(self._stops)),
-            holding=tuple(Holding(key, tuple(sorted(self._gpus[key]))) for key in sorted(self._gpus)),
+            holding=tuple(Holding(key, tuple(sorted(self._gpus[key])), self._parts[key]) for key in sorted(self._gpus)),
             leader=self.leader,
             changing=self._showing.changing,
         )
@@ -178,6 +181,7 @@ class Reconciler:
         self._desired = {RunKey.of(order): order for order in newest.values()}
         self._graces.update({key: order.grace for key, order in self._desired.items()})
         self._gpus.update({key: frozenset(order.gpus) for key, order in self._desired.items()})
+        self._parts.update({key: _part_of(order) for key, order in self._desired.items()})
         self.holds = answer.digest
 
     def _hold(self, answer: NodeDesired, sent_at: float) -> None:
@@ -274,6 +278,7 @@ class Reconciler:
         kept |= (self._desired or {}).keys()
         self._graces = {key: grace for key, grace in self._graces.items() if key in kept}
         self._gpus = {key: gpus for key, gpus in self._gpus.items() if key in kept}
+        self._parts = {key: part for key, part in self._parts.items() if key in kept}
 
     def _removable(self, key: RunKey) -> bool:
         """Whether the control plane knows the run's end and no longer desires it, so that no exit status is lost."""
@@ -345,14 +350,17 @@ class Reconciler:
             return []
         here = busy | {key for key, run in found.items() if run.live}
         ranks = {(key.job_id, key.rank) for key in here}
-        held = frozenset[int]().union(*(self._gpus.get(key, frozenset()) for key in here))
+        held: dict[int, int] = {}
+        for key in here:
+            for gpu in self._gpus.get(key, ()):
+                held[gpu] = held.get(gpu, 0) + self._parts[key]
         return [
             Start(order)
             for key, order in sorted(self._desired.items())
             if key not in found
             and key not in self._over
             and (key.job_id, key.rank) not in ranks
-            and held.isdisjoint(order.gpus)
+            and all(held.get(gpu, 0) + _part_of(order) <= WHOLE for gpu in order.gpus)
         ]
 
     def _seen(self, run: Run, progress: dict[str, float]) -> RunSeen:
@@ -380,6 +388,11 @@ class Reconciler:
     def _not_applied(self, key: RunKey) -> str:
         limits = self._trying[key].why if key in self._trying else ""
         return "; ".join(why for why in (limits, self._showing.why(key)) if why)
+
+
+def _part_of(order: StartRun) -> int:
+    """How many thousandths of each of its GPUs the order gives."""
+    return WHOLE if order.share is None else order.share.request
 
 
 def _led_by(leader: Leader) -> tuple[str, int, str]:

@@ -19,6 +19,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from libs.domain.cluster import SHARES
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor import members
 from services.executor.discards import Discards
@@ -100,9 +101,9 @@ class DockerRuntime:
         self._resizing = Resizing(engine, self._rates, egress=None, limits_by=settings.limits_by, safe=True)
         self._poll: asyncio.Task[None] | None = None
         self._sweeping: asyncio.Task[None] | None = None
-        self.not_enforced: tuple[str, ...] = tuple(
-            limit for limit, field in (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota")) if not info.get(field, True)
-        )
+        limits = (("memory", "MemoryLimit"), ("cpus", "CpuCfsQuota"))
+        loose = (limit for limit, field in limits if not info.get(field, True))
+        self.not_enforced: tuple[str, ...] = (*loose, SHARES)
 
     @classmethod
     async def open(cls, home: Home, node: NodeFacts, settings: ContainerSettings | None = None) -> "DockerRuntime":

@@ -23,6 +23,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
+from libs.domain.cluster import SHARES
 from libs.messages.nodes import EndReason, RunState, StartRun
 from services.executor import members
 from services.executor.checkpoints import OWN, make_folder
@@ -82,7 +83,7 @@ class ProcessRuntime:
         self._polling: asyncio.Task[None] | None = None
         self._sweeper = Sweeper(self._cgroups, str(home.runs))
         self._discards = Discards(str(home.discarded))
-        self.not_enforced = (*self._cgroups.not_enforced, "shm", "read_only", "egress", "gpus")
+        self.not_enforced = (*self._cgroups.not_enforced, "shm", "read_only", "egress", "gpus", SHARES)
         if ignore_images:
             self.not_enforced += ("image",)
 
