@@ -34,6 +34,12 @@ _APART = (Kind.TRAINING, Kind.INFERENCE)  # replicas of one job of these kinds g
 
 
 def sharing(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+    picks = as_many(room, want, count, asked)
+    return picks if len(picks) == count else None
+
+
+def as_many(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks:
+    """Places for the first of `count` replicas, as many as have one; each pick is one replica."""
     share = want.request.share
     assert share is not None, "only shares are placed so"
     apart = set(asked.beside) if share.kind in _APART else None
@@ -42,7 +48,7 @@ def sharing(room: Room, want: Want, count: int, asked: PlacementRequest) -> Pick
         for placed in range(count):
             found = _one(room, want.request, share, asked, apart)
             if found is None:
-                return None
+                break
             node_id, gpu = found
             picks.append((room.nodes[node_id], [(gpu,)]))
             if apart is not None:
