@@ -24,7 +24,7 @@ $(VENV)/.done: requirements.lock pyproject.toml
 setup: $(VENV)/.done ## make .venv from the locked, hashed requirements
 
 lock: ## resolve requirements.lock again from pyproject.toml (needs uv)
-	uv pip compile pyproject.toml --extra embedded --extra report --extra dev --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --extra embedded --extra sharing --extra report --extra dev --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header --quiet --output-file requirements.lock
 
 demo: setup ## the main job: real work on an embedded cluster, about two minutes

@@ -133,7 +133,7 @@ def regular(fd: int) -> bool:
 
 
 class LimitsPage:
-    """The limits page behind a descriptor, which it owns. Raises OSError."""
+    """The limits page behind a descriptor of the caller's. Raises OSError."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -153,12 +153,9 @@ class LimitsPage:
     def beat(self, now_ns: int) -> None:
         os.pwrite(self._fd, _BEAT.pack(now_ns), _BEAT_AT)
 
-    def close(self) -> None:
-        os.close(self._fd)
-
 
 class UsePage:
-    """The use page behind a descriptor, which it owns. Raises OSError."""
+    """The use page behind a descriptor of the caller's. Raises OSError."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -180,6 +177,3 @@ class UsePage:
         at = ENTRIES_AT + index * ENTRY_BYTES
         os.pwrite(self._fd, bytes(ENTRY_BYTES - 8), at + 8)
         os.pwrite(self._fd, bytes(4), at)
-
-    def close(self) -> None:
-        os.close(self._fd)

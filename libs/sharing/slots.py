@@ -64,7 +64,8 @@ class SlotSeen(Struct, frozen=True, kw_only=True):
     borrowed_us   of that, beyond the request, second by second; `lent_us`: left to others that went beyond theirs
     wait_p50_us   from a WANT to its GRANT, of the latest waits, in µs; `wait_p99_us` likewise
     overruns      turns that were taken from a process that did not return them
-    connections   processes connected now; `refused`: connections refused or dropped
+    connections   processes connected now; `pids`: theirs, as the node sees them
+    refused       connections that were refused or dropped
     memory        bytes that the processes hold; `denied`: allocations refused; `given_up`: waits given up by the hook
     longest_kernel_us   the longest kernel that a process measured, in µs
     at_ns         CLOCK_MONOTONIC, in ns
@@ -79,6 +80,7 @@ class SlotSeen(Struct, frozen=True, kw_only=True):
     wait_p99_us: int = 0
     overruns: int = 0
     connections: int = 0
+    pids: tuple[int, ...] = ()
     refused: int = 0
     memory: int = 0
     denied: int = 0
@@ -101,9 +103,15 @@ def make_slot(root: Path, name: str, share: SlotShare) -> Path:
     folder = root / name
     if len(os.fsencode(folder / JOB / SOCKET)) > SOCKET_PATH_BYTES_MAX:
         raise ValueError(f"{folder} is too long a path for a socket")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    (folder / JOB).mkdir(exist_ok=True)
-    write_share(folder, share)
+    if folder.is_dir():
+        write_share(folder, share)
+        return folder / JOB
+    made = root / f".{name}.new"  # so that the arbiter sees it whole
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(mode=0o700)
+    (made / JOB).mkdir()
+    write_share(made, share)
+    made.rename(folder)
     return folder / JOB
 
 
@@ -113,12 +121,12 @@ def remove_slot(root: Path, name: str) -> None:
         shutil.rmtree(root / name)
 
 
-def write_share(folder: Path, share: SlotShare) -> None:
+def write_share(folder: int | Path, share: SlotShare) -> None:
     """Replace the share of a slot as a whole. Raises OSError."""
     _replace(folder, SHARE, msgspec.json.encode(share))
 
 
-def write_seen(folder: Path, seen: SlotSeen) -> None:
+def write_seen(folder: int | Path, seen: SlotSeen) -> None:
     """Replace what was seen of a slot as a whole. Raises OSError."""
     _replace(folder, SEEN, msgspec.json.encode(seen))
 
@@ -173,11 +181,18 @@ def _read(folder: int | Path, name: str, kind: type[S]) -> S:
         raise ValueError(f"{name}: {error}") from error
 
 
-def _replace(folder: Path, name: str, data: bytes) -> None:
-    new = folder / f".{name}.new"
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+def _replace(folder: int | Path, name: str, data: bytes) -> None:
+    if isinstance(folder, Path):
+        fd = open_folder(folder)
+        try:
+            _replace(fd, name, data)
+        finally:
+            os.close(fd)
+        return
+    new = f".{name}.new"
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=folder)
     try:
         os.write(fd, data)
     finally:
         os.close(fd)
-    new.replace(folder / name)
+    os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)

@@ -1,5 +1,8 @@
 """The messages between the hook in a job's process and the arbiter: 32 bytes each, little endian, over SOCK_SEQPACKET.
 
+A process that gives its turn back while a launch waits sends WANT and then RETURN, so that the arbiter chooses the next
+turn with both known. The other order is understood, too.
+
 Numbers from a job are bounded here, where they are read; nothing beyond this module sees an unbounded one.
 """
 

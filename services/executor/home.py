@@ -14,6 +14,7 @@ runs/<job>-<epoch>-<rank>/   one folder per run until it is removed (process run
 members.new           a members.json that is being written
 discarded/            files that runs left in their folders, to be removed (discards.py)
 shares/               a slot folder for each run that holds a share of a GPU (libs/sharing/slots.py, shares/opening.py)
+native/               the hook and the emulated driver, as runs load them (shares/opening.py)
 devices/              the state of each emulated GPU that runs share (libs/sharing/native/emulated.h)
 arbiter.log           what the arbiter of this node said (shares/watch.py)
 emulated/<gpu>        the slowdown of that emulated GPU, if a person wrote one (libs/gpus/emulated.py)

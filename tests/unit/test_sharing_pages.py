@@ -1,6 +1,8 @@
 """The pages and messages of a shared GPU: what is written is read, and any bytes of a job are read without harm."""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -80,36 +82,49 @@ def test_any_bytes_of_a_use_page_give_numbers_in_bounds(data: bytes) -> None:
     assert all(0 <= number <= pages.COUNT_MAX for entry in use.entries for number in entry)
 
 
-def _file(path: Path, data: bytes) -> int:
+Opened = Callable[[Path], int]
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    with ExitStack() as stack:
+
+        def open_file(path: Path) -> int:
+            fd = os.open(path, os.O_RDWR)
+            stack.callback(os.close, fd)
+            return fd
+
+        yield open_file
+
+
+def written(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
-    return os.open(path, os.O_RDWR)
+    return path
 
 
-def test_every_change_of_the_limits_is_counted_and_a_beat_is_none(tmp_path: Path) -> None:
-    page = LimitsPage(_file(tmp_path / "limits", bytes(PAGE_BYTES)))
+def test_every_change_of_the_limits_is_counted_and_a_beat_is_none(tmp_path: Path, opened: Opened) -> None:
+    page = LimitsPage(opened(written(tmp_path / "limits", bytes(PAGE_BYTES))))
     found: list[tuple[int, int]] = []
     for limits in (Limits(memory_limit=5, beat_ns=1), Limits(memory_limit=5, beat_ns=2), Limits(beat_ns=3)):
         page.write(limits)
         read = pages.read_limits((tmp_path / "limits").read_bytes())
         assert read is not None
         found.append((read.changes, read.beat_ns))
-    page.close()
     assert found == [(1, 1), (1, 2), (2, 3)]
-    again = LimitsPage(os.open(tmp_path / "limits", os.O_RDWR))
+    again = LimitsPage(opened(tmp_path / "limits"))
     again.write(Limits(memory_limit=6))
-    again.close()
     read = pages.read_limits((tmp_path / "limits").read_bytes())
     assert read is not None
     assert read.changes == 3  # counted on from what the arbiter before wrote
 
 
-def test_an_entry_that_is_cleared_is_free_and_the_others_stay(tmp_path: Path) -> None:
+def test_an_entry_that_is_cleared_is_free_and_the_others_stay(tmp_path: Path, opened: Opened) -> None:
     page = bytearray(pages.empty_use_bytes())
     for index, pid in ((0, 7), (62, 8)):
         at = pages.ENTRIES_AT + index * pages.ENTRY_BYTES
         page[at : at + 4] = pid.to_bytes(4, "little")
         page[at + 8 : at + 16] = (100).to_bytes(8, "little")
-    use = UsePage(_file(tmp_path / "use", bytes(page)))
+    use = UsePage(opened(written(tmp_path / "use", bytes(page))))
     assert use.read().memory == 200
     use.clear(0)
     assert [(entry.place, entry.pid, entry.memory) for entry in use.read().entries] == [(62, 8, 100)]
@@ -118,19 +133,16 @@ def test_an_entry_that_is_cleared_is_free_and_the_others_stay(tmp_path: Path) ->
     (tmp_path / "use").write_bytes(b"")  # the job may do this at any time
     assert use.read() == pages.Use()
     assert use.entry(62) is None
-    use.close()
 
 
-def test_only_an_ordinary_page_with_one_name_is_a_page(tmp_path: Path) -> None:
+def test_only_an_ordinary_page_with_one_name_is_a_page(tmp_path: Path, opened: Opened) -> None:
     page = tmp_path / "page"
-    fd = _file(page, bytes(PAGE_BYTES))
+    fd = opened(written(page, bytes(PAGE_BYTES)))
     assert pages.regular(fd)
     os.link(page, tmp_path / "other")
     assert not pages.regular(fd)
-    os.close(fd)
-    short = _file(tmp_path / "short", b"x")
+    short = opened(written(tmp_path / "short", b"x"))
     assert not pages.regular(short)
-    os.close(short)
 
 
 # the slot folder

@@ -1,14 +1,18 @@
 """Which back-end holds this node's runs to their shares of a GPU: the owner's choice, and what the host can do."""
 
 import asyncio
+import hashlib
 import logging
 import os
+import shutil
 import stat
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from libs.sharing.native import Built, build
+
 from libs.sharing.places import root_of
 from services.executor.home import Home
 from services.executor.shares.backend import HOOK, TIME_SLICE, ShareBackend, TimeSlicing
@@ -34,6 +38,7 @@ async def opened(choice: str, home: Home) -> AsyncIterator[ShareBackend]:
         yield TimeSlicing()
         return
     root = _made(root_of(home.root))
+    built = await asyncio.to_thread(_placed, built, home.root / "native", in_use=any(root.iterdir()))
     watch = ArbiterWatch(root, log=home.root / "arbiter.log")
     backend = HookBackend(
         root, hook=built.hook, driver=built.driver_folder, devices=home.root / "devices", needed=watch.begin
@@ -44,6 +49,29 @@ async def opened(choice: str, home: Home) -> AsyncIterator[ShareBackend]:
     finally:
         keeping.cancel()
         await watch.close()
+
+
+def _placed(built: Built, folder: Path, *, in_use: bool) -> Built:
+    """The compiled files, copied to where containers and later runs find them, whatever becomes of the originals. Those
+    of an earlier version go once no run has a share. Raises OSError."""
+    folder.mkdir(mode=0o755, exist_ok=True)
+    digest = hashlib.sha256(built.hook.read_bytes())
+    for path in sorted(built.driver_folder.iterdir()):
+        digest.update(path.read_bytes())
+    wanted = folder / digest.hexdigest()[:16]
+    placed = Built(hook=wanted / built.hook.name, driver_folder=wanted / built.driver_folder.name)
+    if not wanted.exists():
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as unfinished:
+            made = Path(unfinished, "made")
+            made.mkdir(mode=0o755)
+            shutil.copy(built.hook, made / built.hook.name)
+            shutil.copytree(built.driver_folder, made / built.driver_folder.name)
+            made.rename(wanted)
+    if not in_use:
+        for other in folder.iterdir():
+            if other != wanted:
+                shutil.rmtree(other, ignore_errors=True)
+    return placed
 
 
 def _made(root: Path) -> Path:

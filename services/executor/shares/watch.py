@@ -1,6 +1,7 @@
 """The executor's side of the arbiter: it is started when the first run needs it, and again whenever it ends.
 
-Jobs go on meanwhile, as their share says. The arbiter finds all that it needs in the slot folders.
+It ends with the executor, and the next executor's finds all that it needs in the slot folders. Jobs go on meanwhile, as
+their shares say.
 """
 
 import asyncio
@@ -71,6 +72,7 @@ class ArbiterWatch:
                 stdout=subprocess.DEVNULL,
                 stderr=err,
                 cwd="/",
-                env={name: os.environ[name] for name in INHERITED if name in os.environ},
+                env={name: os.environ[name] for name in INHERITED if name in os.environ}
+                | {"WEFT_EXIT_WITH_PARENT": str(os.getpid())},
                 start_new_session=True,
             )

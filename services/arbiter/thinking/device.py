@@ -1,0 +1,239 @@
+"""One GPU: at most one process has the turn; which is next, and when a turn is revoked or taken away."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from services.arbiter.thinking.slot import SharingSlot, TurnPace
+
+
+class Grant(Struct, frozen=True):
+    """The process may launch device time of `quota` µs, of which `in_flight` µs may be unfinished at a time."""
+
+    client: int
+    turn: int
+    quota: int
+    in_flight: int
+
+
+class Revoke(Struct, frozen=True):
+    """The process is to return its turn at once."""
+
+    client: int
+    turn: int
+
+
+Order = Grant | Revoke
+
+
+class GpuTurn(Struct):
+    """`contended_at`: since when another process waits. All times in µs."""
+
+    number: int
+    client: int
+    slot: SharingSlot
+    granted_at: int
+    revoke_at: int
+    contended_at: int | None = None
+    revoked_at: int | None = None
+
+
+class SharedGpu:
+    """One GPU and the slots on it."""
+
+    def __init__(self, pace: TurnPace, now: int) -> None:
+        self.slots: dict[str, SharingSlot] = {}
+        self.turn: GpuTurn | None = None
+        self._pace = pace
+        self._virtual = 0.0
+        self._number = 0
+        self._taken: dict[int, tuple[int, int]] = {}  # client: the turn taken from it, and what was charged for it
+        self._accounted_at = now
+
+    # what happens
+
+    def add(self, slot: SharingSlot) -> None:
+        slot.virtual = self._virtual
+        self.slots[slot.name] = slot
+
+    def remove(self, name: str, now: int) -> SharingSlot:
+        """Forget a slot and its turn."""
+        slot = self.slots.pop(name)
+        if self.turn is not None and self.turn.slot is slot:
+            self._end(self.turn, 0, now)
+        for client in slot.clients:
+            self._taken.pop(client, None)
+        return slot
+
+    def want(self, slot: SharingSlot, client: int, now: int) -> None:
+        if client in slot.waiting:
+            return
+        if not self._is_active(slot) and not self._lingers(slot, now):
+            self._catch_up(slot, self._virtual_at(now))
+        slot.waiting[client] = now
+
+    def returned(self, slot: SharingSlot, client: int, number: int, us: int, now: int) -> None:
+        """A process gives its turn back. One that was taken from it meanwhile is charged for what it used beyond."""
+        turn = self.turn
+        if turn is not None and turn.client == client and turn.number == number:
+            self._end(turn, us, now)
+        elif self._taken.get(client, (None, 0))[0] == number:
+            charged = self._taken.pop(client)[1]
+            slot.charge(max(0, us - charged), now)
+
+    def gone(self, slot: SharingSlot, client: int, now: int) -> None:
+        """A process is gone: its turn is free at once."""
+        slot.clients.discard(client)
+        slot.waiting.pop(client, None)
+        self._taken.pop(client, None)
+        if self.turn is not None and self.turn.client == client:
+            self._end(self.turn, 0, now)
+
+    # what follows
+
+    def decide(self, now: int) -> Iterator[Order]:
+        scale = min(1.0, 1000 / max(1, sum(slot.weight for slot in self.slots.values())))
+        for slot in self.slots.values():
+            slot.refill(now, scale=scale)
+        self._advance(now)
+        turn = self.turn
+        if turn is not None and turn.revoked_at is not None and now - turn.revoked_at >= self._pace.take_away:
+            self._take_away(turn, now)
+        elif turn is not None:
+            yield from self._look_at(turn, now)
+        if self.turn is None and (following := self._next(now)) is not None:
+            yield self._grant(following, now)
+
+    def next_at(self, now: int) -> int | None:
+        """When `decide` is to be called again though nothing happens; None if never."""
+        times = [slot.room_at(now) for slot in self.slots.values() if self._may_run(slot) and not slot.within()]
+        if (turn := self.turn) is not None:
+            times.append(turn.revoke_at if turn.revoked_at is None else turn.revoked_at + self._pace.take_away)
+        return min(times, default=None)
+
+    def account(self, now: int) -> None:
+        """Note what each slot borrowed and lent since the last call."""
+        passed, self._accounted_at = now - self._accounted_at, now
+        accounts = {name: slot.account(passed) for name, slot in self.slots.items()}
+        left, beyond = (sum(account[part] for account in accounts.values()) for part in (0, 1))
+        for name, slot in self.slots.items():
+            slot.borrowed_us += accounts[name][1]
+            slot.lent_us += accounts[name][0] * min(left, beyond) // max(1, left)
+
+    # parts of it
+
+    def _look_at(self, turn: GpuTurn, now: int) -> Iterator[Revoke]:
+        if turn.revoked_at is not None:
+            return
+        if turn.contended_at is None and self._others_wait(turn):
+            turn.contended_at = now
+            turn.revoke_at = min(turn.revoke_at, max(now, turn.granted_at + self._quantum(turn.slot)))
+        overtaken = not self._is_urgent(turn.slot) and any(self._is_urgent(slot) for slot in self._ready())
+        if now >= turn.revoke_at or turn.slot.terms.hold or overtaken:
+            turn.revoked_at = now
+            yield Revoke(turn.client, turn.number)
+
+    def _take_away(self, turn: GpuTurn, now: int) -> None:
+        turn.slot.overruns += 1
+        cost = now - turn.granted_at
+        self._taken[turn.client] = turn.number, cost
+        self._end(turn, cost, now)
+
+    def _end(self, turn: GpuTurn, us: int, now: int) -> None:
+        """Charge a turn that is over: what is reported, and no less than half the time that others waited for it."""
+        held = 0 if turn.contended_at is None else now - turn.contended_at
+        turn.slot.paid(us, held // 2, now)
+        turn.slot.ended_at = now
+        turn.slot.virtual = min(turn.slot.virtual, self._virtual + self._pace.debt * 1000 / turn.slot.weight)
+        self.turn = None
+
+    def _grant(self, slot: SharingSlot, now: int) -> Grant:
+        client, since = next(iter(slot.waiting.items()))
+        del slot.waiting[client]
+        slot.waits.append(now - since)
+        slot.turns += 1
+        self._number += 1
+        self._taken.pop(client, None)
+        turn = GpuTurn(self._number, client, slot, now, 0)
+        contended = self._others_wait(turn)
+        quota = self._quantum(slot) if contended else self._pace.alone
+        if slot.limit < 1000:
+            quota = min(quota, max(int(slot.level), int(slot.need)))
+        if contended:
+            turn.contended_at = now
+        turn.revoke_at = now + quota + self._pace.grace
+        self.turn = turn
+        beside_latency = any(
+            other.terms.latency and other.clients for other in self.slots.values() if other is not slot
+        )
+        in_flight = self._pace.beside_latency_in_flight if beside_latency else self._pace.in_flight
+        return Grant(client, turn.number, quota, min(in_flight, max(quota // 2, 500)))
+
+    def _next(self, now: int) -> SharingSlot | None:
+        ready = list(self._ready())
+        if urgent := [slot for slot in ready if self._is_urgent(slot)]:
+            return min(urgent, key=_order)
+        if starving := [slot for slot in ready if now - slot.waiting_since() >= self._pace.wait_max]:
+            return min(starving, key=lambda slot: (slot.waiting_since(), slot.name))
+        return min(ready, key=_order, default=None)
+
+    def _ready(self) -> Iterator[SharingSlot]:
+        return (slot for slot in self.slots.values() if self._may_run(slot) and slot.within())
+
+    def _may_run(self, slot: SharingSlot) -> bool:
+        return bool(slot.waiting) and not slot.terms.hold
+
+    def _is_urgent(self, slot: SharingSlot) -> bool:
+        return slot.terms.latency and slot.credit > 0
+
+    def _is_active(self, slot: SharingSlot) -> bool:
+        return bool(slot.waiting) or (self.turn is not None and self.turn.slot is slot)
+
+    def _lingers(self, slot: SharingSlot, now: int) -> bool:
+        return now - slot.ended_at < self._pace.linger
+
+    def _others_wait(self, turn: GpuTurn) -> bool:
+        siblings = (client != turn.client for client in turn.slot.waiting)
+        return any(siblings) or any(slot is not turn.slot for slot in self._ready())
+
+    def _quantum(self, slot: SharingSlot) -> int:
+        """A slot's part of a round, shared by its processes where they are many."""
+        pace = self._pace
+        if slot.terms.latency:
+            return pace.latency_quantum
+        active = sum(other.weight for other in self.slots.values() if self._is_active(other) or other is slot)
+        part = pace.round * slot.weight // active * 8 // max(8, len(slot.waiting))
+        most = pace.beside_latency_quantum if self._is_beside_latency(slot) else pace.quantum_max
+        return max(pace.quantum_min, min(part, most))
+
+    def _is_beside_latency(self, slot: SharingSlot) -> bool:
+        return any(other.terms.latency and other.clients for other in self.slots.values() if other is not slot)
+
+    def _virtual_at(self, now: int) -> float:
+        """The virtual time of the GPU; during a turn it goes on by the requests of all slots that want one."""
+        if self.turn is None:
+            return self._virtual
+        active = sum(slot.weight for slot in self.slots.values() if self._is_active(slot))
+        return self._virtual + (now - self.turn.granted_at) * 1000 / max(1, active)
+
+    def _advance(self, now: int) -> None:
+        """Set the virtual time of the GPU: of the slots that may run, the least. It never goes back.
+
+        A slot that ran just now counts, too: it may be between two launches. A slot that its limit holds back is behind
+        by no more than its credit: what it may not use is not owed to it.
+        """
+        running = [slot.virtual for slot in self._ready()]
+        running += [slot.virtual for slot in self.slots.values() if not slot.waiting and self._lingers(slot, now)]
+        if self.turn is not None:
+            running.append(self.turn.slot.virtual)
+        self._virtual = max(self._virtual, min(running, default=0.0))
+        for slot in self.slots.values():
+            if slot.waiting and not slot.within():
+                self._catch_up(slot, self._virtual)
+
+    def _catch_up(self, slot: SharingSlot, virtual: float) -> None:
+        slot.virtual = max(slot.virtual, virtual - self._pace.credit * 1000 / slot.weight)
+
+
+def _order(slot: SharingSlot) -> tuple[float, str]:
+    return slot.virtual, slot.name
