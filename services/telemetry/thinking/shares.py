@@ -16,7 +16,6 @@ RunKey = tuple[str, int, int]
 
 COUNTED_NS: Final = 1_100_000_000  # the arbiter writes what it counted once in this time, unless nothing changed
 SILENT_NS: Final = 2_000_000_000  # of an arbiter that did not beat for this long, nothing is known
-AHEAD_NS: Final = 60_000_000_000  # no counters are of a later time than this beyond the reading
 
 
 class ShareReading(Struct, frozen=True, kw_only=True):
@@ -68,9 +67,9 @@ class ShareRates:
 def _counted(before: _Known | None, reading: ShareReading) -> _Known | None:
     """The counters with their rates; None if the arbiter does not serve the slot now."""
     seen, now = reading.seen, reading.at_ns
-    if seen is None or reading.beat_ns is None or not -AHEAD_NS < now - reading.beat_ns < SILENT_NS:
+    if seen is None or reading.beat_ns is None or not 0 <= now - reading.beat_ns < SILENT_NS:
         return None
-    if before is None or not before.seen.at_ns <= seen.at_ns <= now + AHEAD_NS:
+    if before is None or not before.seen.at_ns <= seen.at_ns <= now:
         return _Known(seen, now)
     if seen.at_ns == before.seen.at_ns:
         still = now - seen.at_ns > 2 * COUNTED_NS
