@@ -204,8 +204,9 @@ class NodeSampled(Message, frozen=True, kw_only=True):
 class GpuScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A GPU's score for a class of jobs: its time relative to the typical GPU's. 1.0 is typical, 1.1 is 10 % slower.
 
-    `confidence` is from 0 to 1. `source`: `benchmark`, `jobs`, `profile` or `assumed`. `measured_at`: the time of the
-    last sample, if known; `samples`: their number since the score's last change.
+    `confidence` is from 0 to 1. `source`: `benchmark`, `jobs`, `shares` (jobs with a share of it), `profile` or
+    `assumed`. `measured_at`: the time of the last sample, if known; `samples`: their number since the score's last
+    change.
     """
 
     node_id: Token

@@ -36,6 +36,7 @@ SWEEP_SECONDS = 60.0  # between two looks at all scores for those that have aged
 TOGETHER = 0.3  # the weight of a sample of the slowest GPU of a whole job
 COMMON = 0.34  # the factor for a sample on which all ranks of a job agree: the job itself may have changed
 STARTLING = 0.67  # the factor for a sample so slow that it is a transient or a fault
+OF_SHARE = 0.3  # the weight of a sample of a run with a share: its arbiter's measure is another source of error
 UNSEEN_RUN = 0.5  # the factor for a run whose CPU and memory are not measured
 CLOCK = 0.15
 CLOCK_SILENT_SECONDS = 120.0  # for this long after a sample of steps a clock does not count
@@ -159,12 +160,8 @@ class Scorer:
             place = (sampled.node_id, gpu.index)
             self._models[place] = gpu.model
             self._standings.appear(place, gpu.uuid)
-            holder = on.by_gpu.get(gpu.index)
-            if holder is not None:
-                holder.saw_gpu(gpu)
-        told = {(one.job_id, one.epoch, one.rank): one for one in sampled.runs}
-        for key, run in on.by_key.items():
-            run.saw(told.get(key), sampled.host)
+            on.saw_gpu(gpu)
+        on.saw_runs(sampled)
 
     def observe_progress(self, seen: ProgressSeen, now: float) -> None:
         """Take in progress, but for runs that are not here, and for older epochs."""
@@ -286,16 +283,17 @@ class Scorer:
         if use is not None:
             self._workloads.used(run.pool, run.workload, *use, now)
         pace = run.pace if unfit is None else None
+        step_seconds = 0.0 if pace is None else (run.device_seconds or pace.step_seconds)
         of_one = run.alone or self._apart[run.job] >= APART_WINDOWS
         told = GpuPace(
             workload=run.workload,
             job_class=job_class,
             node_id=run.node_id,
             gpu_index=run.gpus[0],
-            step_seconds=pace.step_seconds if pace is not None and (of_one or run.first) else 0.0,
+            step_seconds=step_seconds if of_one or run.first else 0.0,
             windows=1,
             at=now,
-            alike=self._alike(run, of_one=of_one),
+            alike=run.alike(self._models.get((run.node_id, run.gpus[0]), ""), of_one=of_one),
             score=max(self._standings.believed((run.node_id, gpu), job_class, now) for gpu in run.gpus),
             compute=None if use is None else use[0],
             memory=None if use is None else use[1],
@@ -308,13 +306,16 @@ class Scorer:
             self._pending.append(
                 SpeedReading(
                     kind=(told.workload, told.alike),
-                    step_seconds=pace.step_seconds,
+                    step_seconds=step_seconds,
                     places=tuple((run.node_id, gpu) for gpu in run.gpus),
                     job_class=job_class,
-                    weight=(1.0 if of_one else TOGETHER) * (1.0 if run.seen else UNSEEN_RUN),
+                    weight=(1.0 if of_one else TOGETHER)
+                    * (1.0 if run.seen else UNSEEN_RUN)
+                    * (OF_SHARE if run.has_share else 1.0),
                     job=run.job,
                     of_one=of_one,
                     clocks=clocks,
+                    of_share=run.has_share,
                 )
             )
         if settled and not run.shared and job_class == JOB_CLASSES[0]:
@@ -348,12 +349,6 @@ class Scorer:
                 clock_only=True,
             )
         )
-
-    def _alike(self, run: ScoredRun, *, of_one: bool) -> str:
-        """The key of step times that compare."""
-        model = self._models.get((run.node_id, run.gpus[0]), "")
-        told = "compute" if run.pace is not None and "t_compute" in run.pace.phases else "steps"
-        return f"{run.role}/{run.ranks}x{len(run.gpus)}/{model}/{run.settings}/{told if of_one else 'together'}"
 
     def _tell(self, pool: str, pace: GpuPace) -> None:
         if pace.step_seconds or pace.compute is not None:
@@ -391,7 +386,10 @@ class Scorer:
                 ratio,
                 now,
                 weight=weight * share * (STARTLING if startling else 1.0),
-                faint=reading.clock_only or share == ONE_OF_MANY or not (reading.of_one or ratio <= 1.0 + FAR),
+                faint=reading.clock_only
+                or reading.of_share
+                or share == ONE_OF_MANY
+                or not (reading.of_one or ratio <= 1.0 + FAR),
                 witness=reading.witness,
-                source="jobs",
+                source="shares" if reading.of_share else "jobs",
             )

@@ -24,6 +24,7 @@ class SpeedReading(Struct, frozen=True, kw_only=True):
     of_one: bool  # of this rank alone
     clocks: dict[int, float] = {}
     clock_only: bool = False
+    of_share: bool = False  # the GPU's own time, of a run with a share of it
 
     @property
     def witness(self) -> str:
