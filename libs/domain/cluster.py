@@ -36,6 +36,13 @@ class Capacity(Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("two GPUs have one index")
 
 
+NOT_HELD_TO_SHARES = "shares"
+"""In `Node.not_enforced`: a job is not held to its share of a GPU there."""
+
+NO_SHARES = "shares (none are given)"
+"""In `Node.not_enforced`: no job gets a share of a GPU there."""
+
+
 class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node as the store has it."""
 
@@ -49,6 +56,10 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     drained: bool = False  # takes no new work
     seen_at: float = 0.0
     rack: str = ""  # nodes of one rack are nearer to each other than to all others
+
+    @property
+    def gives_shares(self) -> bool:
+        return NO_SHARES not in self.not_enforced
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -4,11 +4,12 @@ The table `STEPS` is written three times on purpose: here, in the database's own
 docs/job-states.md. A test holds the three against each other.
 """
 
+from collections.abc import Iterator
 from enum import StrEnum
 
 from msgspec import Struct, structs
 
-from libs.domain.shares import Share
+from libs.domain.shares import ALL, WHOLE, Share, gpus_held
 from libs.domain.spec import JobSpec
 
 
@@ -264,8 +265,8 @@ class Job(Struct, frozen=True, kw_only=True):
         return (*self.placement.allocations, *beside(self.placement, self.next_placement))
 
     @property
-    def gpus_held(self) -> int:
-        return sum(len(allocation.gpus) for allocation in self.held)
+    def gpus_held(self) -> float:
+        return sum(gpus_held(allocation.gpus, allocation.share) for allocation in self.held)
 
     def may_have_run_on(self, node_id: str) -> bool:
         """Was the job ever placed on this node, as far as is known?"""
@@ -287,25 +288,57 @@ class Job(Struct, frozen=True, kw_only=True):
 def beside(placement: Placement, following: Placement) -> tuple[Allocation, ...]:
     """What `following` needs beside `placement`: its ranks with those of their GPUs that `placement` does not have.
 
-    CPUs and memory count in full: the ranks of both epochs may have different limits. A rank without GPUs that stays
-    where a rank of the same role is now needs nothing more.
+    Of a GPU that both have a part of, what `following` has more of it. CPUs and memory count in full: the ranks of both
+    epochs may have different limits. A rank without GPUs that stays where a rank of the same role is now needs nothing
+    more.
     """
-    has = {(allocation.node_id, gpu) for allocation in placement.allocations for gpu in allocation.gpus}
+    has: dict[tuple[str, int], Share] = {}
     spare: dict[tuple[str, str], int] = {}
     for allocation in placement.allocations:
+        for gpu in allocation.gpus:
+            _add(has, (allocation.node_id, gpu), allocation.share or ALL)
         if not allocation.gpus:
             spare[allocation.node_id, allocation.role] = spare.get((allocation.node_id, allocation.role), 0) + 1
     more: list[Allocation] = []
     for allocation in following.allocations:
         if allocation.gpus:
-            gpus = tuple(gpu for gpu in allocation.gpus if (allocation.node_id, gpu) not in has)
-            if gpus:
-                more.append(structs.replace(allocation, gpus=gpus))
+            more += _beyond(allocation, has)
         elif spare.get((allocation.node_id, allocation.role), 0) > 0:
             spare[allocation.node_id, allocation.role] -= 1
         else:
             more.append(allocation)
     return tuple(more)
+
+
+def _beyond(allocation: Allocation, has: dict[tuple[str, int], Share]) -> Iterator[Allocation]:
+    """What the rank needs beyond what is left of `has`, which has that much less afterwards."""
+    wanted = allocation.share or Share(request=WHOLE, memory=0)
+    gpus = tuple(gpu for gpu in allocation.gpus if (allocation.node_id, gpu) not in has)
+    if gpus:
+        yield structs.replace(allocation, gpus=gpus)
+    for gpu in allocation.gpus:
+        if gpu in gpus:
+            continue
+        there = has[allocation.node_id, gpu]
+        share = structs.replace(
+            wanted,
+            request=max(0, wanted.request - there.request),
+            memory=max(0, wanted.memory - there.memory),
+        )
+        has[allocation.node_id, gpu] = structs.replace(
+            there,
+            request=max(0, there.request - wanted.request),
+            memory=max(0, there.memory - wanted.memory),
+        )
+        if share.request or share.memory:
+            yield structs.replace(allocation, gpus=(gpu,), share=share)
+
+
+def _add(has: dict[tuple[str, int], Share], gpu: tuple[str, int], share: Share) -> None:
+    if gpu in has:
+        there = has[gpu]
+        share = structs.replace(there, request=there.request + share.request, memory=there.memory + share.memory)
+    has[gpu] = share
 
 
 class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -24,6 +24,9 @@ class Share(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str = ""
 
 
+ALL = Share(request=WHOLE, memory=1 << 62)  # of a GPU, whatever its memory
+
+
 def thousandths(part: float) -> int:
     """0.25 → 250."""
     return round(part * WHOLE)

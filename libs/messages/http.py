@@ -203,7 +203,7 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: int
     priority: int
     preemptible: bool
-    gpus: int
+    gpus: int | float  # a share counts as the part of one GPU that it is promised
     replicas: int
     seq: int
     submitted_at: Seconds

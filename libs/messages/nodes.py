@@ -152,7 +152,6 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workdir: str | None = None
     env: dict[str, str] = {}
     gpus: tuple[int, ...] = ()
-    share: Share | None = None  # of its one GPU; may change while the run runs
     cpus: float  # may change while the run runs, as may `memory` and `egress`: the node then resizes it
     memory: int
     egress: int | None = None  # bytes per second that it may send; None: no limit
@@ -165,6 +164,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     master_port: int
     peers: dict[str, tuple[str, ...]] = {}  # role → address of each of its ranks' nodes, in order
     members: Members | None = None  # of a job that resizes live; may change while the run runs
+    share: Share | None = None  # of its one GPU; None: all of each. It may change while the run runs
 
 
 JOBS = "jobs"
@@ -172,6 +172,9 @@ JOBS = "jobs"
 
 HOLD = "hold"
 """In `NodeReported.reads`: this executor understands `NodeDesired.hold`."""
+
+SHARES = "shares"
+"""In `NodeReported.reads`: this executor understands `StartRun.share` and `RankOrder.share`."""
 
 
 class RoleOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -197,6 +200,7 @@ class RankOrder(Struct, frozen=True, array_like=True, kw_only=True):
     cpus: float
     memory: int
     egress: int | None = None
+    share: Share | None = None
 
 
 class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):

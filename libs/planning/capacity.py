@@ -7,6 +7,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
+from msgspec import structs
+
 from libs.domain.cluster import Node, Request
 from libs.domain.job import Allocation, Job
 from libs.domain.shares import WHOLE, Share
@@ -61,7 +63,7 @@ class NodeRoom:
         self.occupied = occupied
         self.cpus = node.capacity.cpus
         self.memory = node.capacity.memory
-        self.gpus = GpusLeft(node.capacity.gpus, occupied | kept)
+        self.gpus = GpusLeft(node.capacity.gpus, occupied | kept, gives_shares=node.gives_shares)
         self.chunked: dict[tuple[str, int, str | None], Chunks] = {}  # of `chunks`, replaced when GPUs change hands
         self.costs: dict[Hashable, list[float]] = {}  # of `weft_best`, replaced when GPUs change hands
         self.ranked: dict[str, Chunks] = {}  # by the name of scores: every GPU by itself, held or free
@@ -415,5 +417,5 @@ def empty_room(nodes: Iterable[Node]) -> Room:
     """The room if all of `nodes` were empty and open."""
     room = Room()
     for node in nodes:
-        room.add(Node(id=node.id, pool=node.pool, address=node.address, capacity=node.capacity))
+        room.add(structs.replace(node, ready=True, drained=False))
     return room

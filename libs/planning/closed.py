@@ -3,6 +3,7 @@
 from libs.domain.cluster import Node, Request
 from libs.domain.quantity import count_text
 from libs.planning.capacity import NodeRoom, Room
+from libs.planning.shortages import gpus_text
 
 NAMED_MAX = 2
 SILENT_SECONDS = 20.0  # the scheduler stores every 10 s which nodes have reported, so an older time means silence
@@ -42,4 +43,6 @@ def silent_seconds(node: Node, now: float) -> float:
 
 
 def _free(each: NodeRoom, request: Request) -> str:
+    if request.share is not None:
+        return f"{gpus_text(request)} free"
     return count_text(len(each.gpus_for(request)), "free GPU") if request.gpus else "the CPUs and memory free"

@@ -22,7 +22,7 @@ from libs.planning.pins import in_the_way, with_holders
 from libs.planning.policy import ORDERS, Policy
 from libs.planning.queue import Place, place_of
 from libs.planning.refusals import never_fits, why_not
-from libs.planning.shape import Shape, is_pinned, shape_of_job
+from libs.planning.shape import Shape, gpus_in, is_pinned, shape_of_job, with_gpus
 from libs.planning.shares import Shares
 from libs.planning.slow import SlowGpus
 
@@ -43,7 +43,7 @@ class HolderSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tenant: str
     state: JobState
     priority: int
-    gpus: int
+    gpus: float
     nodes: tuple[str, ...]
     since: float
     ends_at: float | None = None
@@ -239,7 +239,7 @@ def _of_placed(job: Job, slow: SlowGpus | None) -> Explanation:
     numbers = {
         "nodes": float(len(nodes)),
         "ranks": float(len(job.placement.allocations)),
-        "gpus": float(sum(len(allocation.gpus) for allocation in job.placement.allocations)),
+        "gpus": float(gpus_in(job.placement.allocations)),
         **job.placement.numbers,
     }
     return Explanation(job_id=job.id, name=job.name, state=job.state, code=code, sentence=sentence, numbers=numbers)
@@ -282,7 +282,7 @@ def _waiting(
 
 def _holders(shape: Shape, room: Room, holding: Sequence[Job]) -> tuple[tuple[HolderSeen, ...], float | None]:
     """The jobs that hold most of what the job needs, and when time limits will have freed enough of it."""
-    wants_gpus = any(want.request.gpus for want in shape)
+    wants_gpus = any(with_gpus(want.request) for want in shape)
     relevant = [held for held in holding if not wants_gpus or held.gpus_held]
     largest = sorted(relevant, key=lambda held: (-held.gpus_held, held.seq))[:HOLDERS_MAX]
     estimate_at = None

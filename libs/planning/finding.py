@@ -32,7 +32,7 @@ def first_unplaced(room: Room, shape: Shape, asked: PlacementRequest) -> Want | 
     """The first role for which there is no place behind the roles before it, which the room is left holding."""
     places: list[Allocation] = []
     for want in shape:
-        place = _place_role(room, want, len(places), _knowing(asked, places), room.placer or packed)
+        place = _place_role(room, want, len(places), with_shares_of(asked, places), room.placer or packed)
         if not place:
             return want
         room.take_all(place)
@@ -82,7 +82,7 @@ def _find(room: Room, shape: Shape, asked: PlacementRequest, placer: Placer) -> 
     places: list[Allocation] = []
     with room.supposing():
         for want in shape:
-            place = _place_role(room, want, len(places), _knowing(asked, places), placer)
+            place = _place_role(room, want, len(places), with_shares_of(asked, places), placer)
             if not place:
                 return None
             room.take_all(place)
@@ -90,7 +90,7 @@ def _find(room: Room, shape: Shape, asked: PlacementRequest, placer: Placer) -> 
     return tuple(places)
 
 
-def _knowing(asked: PlacementRequest, places: Sequence[Allocation]) -> PlacementRequest:
+def with_shares_of(asked: PlacementRequest, places: Sequence[Allocation]) -> PlacementRequest:
     """The request with the GPUs of which the job has shares by now."""
     shared = tuple((one.node_id, gpu) for one in places if one.share is not None for gpu in one.gpus)
     return structs.replace(asked, beside=(*asked.beside, *shared)) if shared else asked

@@ -1,7 +1,7 @@
 """The GPUs of which shares may take a part, kept in order: the best fit is found without a look at all nodes."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
@@ -40,6 +40,29 @@ Row = list[tuple[int, float, str, int]]
 N = TypeVar("N")
 
 
+class Where:
+    """Which nodes and GPUs come into question; each node is asked for once."""
+
+    __slots__ = ("_apart", "_known", "_node_fits")
+
+    def __init__(self, node_fits: Callable[[str], bool], apart: Collection[tuple[str, int]] = ()) -> None:
+        self._node_fits = node_fits
+        self._apart = apart
+        self._known: dict[str, bool] = {}
+
+    def first(self, row: Row, at: int) -> int | None:
+        """The first GPU of a row, from `at` on, that comes into question."""
+        known, apart = self._known, self._apart
+        for place in range(at, len(row)):
+            node_id = row[place][2]
+            fits = known.get(node_id)
+            if fits is None:
+                fits = known[node_id] = self._node_fits(node_id)
+            if fits and (not apart or (node_id, row[place][3]) not in apart):
+                return place
+        return None
+
+
 def company_of(left: Left) -> Company:
     if left.training:
         return Company.TRAINING
@@ -69,39 +92,38 @@ class Fits(Generic[N]):
                 self._replace(node_id, () if node is None else self._entries(node))
         self._at = len(changed)
 
-    def best(
-        self, share: Share, model: str | None, among: Iterable[Company], allowed: Callable[[Fit], bool]
-    ) -> Fit | None:
-        """The GPU with least left over in the tighter of time and memory, then in the other; the first kind of company
-        of `among` that has one. `allowed` tells what nothing here does: whether the node has the CPUs, for one."""
+    def best(self, share: Share, model: str | None, among: Iterable[Company], where: Where) -> Fit | None:
+        """The GPU with least left over in the tighter of time and memory, then in the other; of the first company of
+        `among` where there is one. `where` tells what nothing here does: whether the node has the CPUs, for one."""
         for company in among:
-            found = self._best_among(share, model, company, allowed)
+            found = self._best_among(share, model, company, where)
             if found is not None:
                 return found
         return None
 
-    def _best_among(
-        self, share: Share, model: str | None, company: Company, allowed: Callable[[Fit], bool]
-    ) -> Fit | None:
+    def _best_among(self, share: Share, model: str | None, company: Company, where: Where) -> Fit | None:
         best: tuple[float, float, float, str, int] | None = None
         for make, rows in self._rows[company].items():
             needs = share.memory + make.context
             if needs > make.memory or (model is not None and make.model != model):
                 continue
             for time, row in rows.items():
-                if time < share.request:
-                    continue
                 time_over = (time - share.request) / WHOLE
-                for at in range(bisect_left(row, (needs,)), len(row)):
-                    memory, cost, node_id, index = row[at]
-                    memory_over = (memory - needs) / make.memory
-                    tight, loose = sorted((time_over, memory_over))
-                    rank = (tight, loose, cost, node_id, index)
-                    if best is not None and best <= rank:
-                        break  # along a row it only grows
-                    if allowed(Fit(node_id, index)):
-                        best = rank
-                        break
+                first = bisect_left(row, (needs,)) if time_over >= 0.0 else len(row)
+                if first == len(row):
+                    continue
+                memory_over = (row[first][0] - needs) / make.memory
+                if best is not None and best[0] < min(time_over, memory_over):
+                    continue
+                at = where.first(row, first)
+                if at is None:
+                    continue
+                memory, cost, node_id, gpu = row[at]
+                memory_over = (memory - needs) / make.memory
+                tight, loose = (time_over, memory_over) if time_over < memory_over else (memory_over, time_over)
+                rank = (tight, loose, cost, node_id, gpu)
+                if best is None or rank < best:
+                    best = rank
         return None if best is None else Fit(best[3], best[4])
 
     def _look_at_all(self, open_nodes: Mapping[str, N]) -> None:

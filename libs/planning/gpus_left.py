@@ -52,12 +52,13 @@ class GpusLeft:
     never changed. A GPU in neither is withheld, or held as a whole.
     """
 
-    __slots__ = ("makes", "models", "shared", "whole", "withheld")
+    __slots__ = ("gives_shares", "makes", "models", "shared", "whole", "withheld")
 
-    def __init__(self, gpus: Iterable[Gpu], withheld: frozenset[int]) -> None:
+    def __init__(self, gpus: Iterable[Gpu], withheld: frozenset[int], *, gives_shares: bool = True) -> None:
         self.makes = {gpu.index: Make(gpu.model, gpu.memory, context_bytes(emulated=gpu.emulated)) for gpu in gpus}
         self.models = {index: make.model for index, make in self.makes.items()}
         self.withheld = withheld
+        self.gives_shares = gives_shares
         self.whole = sorted(self.models.keys() - withheld)
         self.shared: Shared = {}
 
@@ -116,6 +117,8 @@ class GpusLeft:
     @property
     def time_left(self) -> int:
         """Thousandths of shared GPUs that other shares may take."""
+        if not self.gives_shares:
+            return 0
         return sum(max(0, left.time) for index, left in self.shared.items() if index not in self.withheld)
 
     def left_of(self, index: int) -> Left | None:
@@ -127,6 +130,8 @@ class GpusLeft:
 
     def giving(self, model: str | None = None) -> list[tuple[int, Make, Left]]:
         """The GPUs that shares may take a part of, with what is left of each; those that nobody has begun come last."""
+        if not self.gives_shares:
+            return []
         found = [(index, self.makes[index], left) for index, left in self.shared.items() if index not in self.withheld]
         found += [(index, self.makes[index], Left(WHOLE, self.makes[index].memory)) for index in self.whole]
         return found if model is None else [each for each in found if each[1].model == model]

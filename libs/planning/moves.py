@@ -2,7 +2,8 @@
 
 A move costs what the job's GPUs do not do while it stops and starts. What it gains is the time that better GPUs, or
 GPUs nearer to each other, save for as long as the job still runs, but for no longer than HORIZON_S: by then moves will
-have been decided many times more. If it is not known how long a job still runs, the caller assumes as long again as it
+have been decided many times more. Jobs that hold shares of GPUs stay where they are: who is beside them changes more
+often than a move pays. If it is not known how long a job still runs, the caller assumes as long again as it
 has run: the heavier the tail of durations, the truer (the Lindy effect).
 """
 
@@ -47,6 +48,7 @@ class Move(Struct, frozen=True):
 
 def moves_for(room: Room, movable: Sequence[Movable], *, margin: float = 1.0) -> list[Move]:
     """Moves that are all made at once. `movable` is in the order of service; the room stays as it was."""
+    movable = [job for job in movable if all(one.share is None for one in job.allocations)]
     if len(movable) > JOINT_MOST:
         return _one_by_one(room, movable, margin)
     return _together(room, movable, margin)

@@ -4,12 +4,14 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
+from libs.domain.cluster import Request
 from libs.domain.job import Cause, CauseCode, Job
 from libs.domain.quantity import count_text, size_text
+from libs.domain.shares import WHOLE
 from libs.planning.capacity import NodeRoom, Room
 from libs.planning.closed import why_closed
-from libs.planning.shape import Shape, Want, pinned_gpus
-from libs.planning.shortages import cpus_text
+from libs.planning.shape import Shape, Want, pinned_gpus, with_gpus
+from libs.planning.shortages import cpus_text, gpus_text, part_text, share_numbers
 
 NAMED_MAX = 3
 
@@ -29,6 +31,8 @@ def why_not_there(room: Room, want: Want) -> Cause:
         return Cause(code=CauseCode.TOO_BIG, sentence=f"{where}, {has}")
     if not room.is_open(request.node or ""):
         return Cause(code=CauseCode.NO_NODES, sentence=f"{where}, which {why_closed(node.node)}")
+    if busy and request.share is not None:
+        return _part_taken(node, want, where)
     if busy:
         sentence = f"{where}, of which {_listed(busy)} {'is' if len(busy) == 1 else 'are'} not free"
         return Cause(code=CauseCode.NO_ROOM, sentence=sentence, numbers={"gpus_busy": float(len(busy))})
@@ -39,12 +43,17 @@ def why_not_there(room: Room, want: Want) -> Cause:
         "cpus_free": max(node.cpus, 0.0),
         "memory_free": float(max(node.memory, 0)),
     }
+    if request.share is not None:
+        numbers |= share_numbers(request, [node])
     sentence = (
-        f"{where}; it wants {want.least} × ({count_text(request.gpus, 'GPU')}, {cpus_text(request.cpus)},"
+        f"{where}; it wants {want.least} × ({_gpus_each(request)}, {cpus_text(request.cpus)},"
         f" {size_text(request.memory)}); free there are {count_text(int(numbers['gpus_free']), 'GPU')},"
         f" {cpus_text(numbers['cpus_free'])},"
         f" {size_text(max(node.memory, 0))}"
     )
+    if (left := numbers.get("share_left_max")) is not None:
+        text = part_text(int(left * WHOLE), int(numbers["share_memory_left_max"]))
+        sentence += f", and the most left on a shared GPU is {text}"
     return Cause(code=CauseCode.NO_ROOM, sentence=sentence, numbers=numbers)
 
 
@@ -56,7 +65,7 @@ def in_the_way(shape: Shape, jobs: Iterable[Job]) -> list[Job]:
         for allocation in job.placement.allocations if job.placement else ():
             if any(
                 allocation.node_id == request.node
-                and (not gpus.isdisjoint(allocation.gpus) if gpus else bool(allocation.gpus) or not request.gpus)
+                and (not gpus.isdisjoint(allocation.gpus) if gpus else bool(allocation.gpus) or not with_gpus(request))
                 for request, gpus in wants
             ):
                 found.append(job)
@@ -75,7 +84,7 @@ def with_holders(cause: Cause, holders: Sequence[Job]) -> Cause:
 
 def _wanted(want: Want) -> list[int]:
     """The GPUs that start it, where they are known by index."""
-    return [gpu for gpus in pinned_gpus(want, want.least) for gpu in gpus]
+    return list(dict.fromkeys(gpu for gpus in pinned_gpus(want, want.least) for gpu in gpus))
 
 
 def _missing(node: NodeRoom, want: Want) -> list[int]:
@@ -85,7 +94,26 @@ def _missing(node: NodeRoom, want: Want) -> list[int]:
 
 
 def _busy(node: NodeRoom, want: Want) -> list[int]:
-    return [gpu for gpu in _wanted(want) if not node.gpus.has([gpu])]
+    if want.request.share is not None and node.gpus.count_shares(want.request, want.least) >= want.least:
+        return []
+    return [gpu for gpu in _wanted(want) if not node.gpus.has([gpu]) or want.request.share is not None]
+
+
+def _part_taken(node: NodeRoom, want: Want, where: str) -> Cause:
+    """Of a GPU by index that has too little left for shares."""
+    request, numbers = want.request, share_numbers(want.request, [node])
+    wants = f"it wants {gpus_text(request)}" + (f", {want.least} times" if want.least > 1 else "")
+    gpu = node.gpus.left_of(request.gpu or 0)
+    if gpu is None:
+        left = "none of that is left"
+    else:
+        context = node.gpus.makes[request.gpu or 0].context
+        left = f"{part_text(max(0, gpu.time), max(0, gpu.memory - context))} is left of it"
+    return Cause(code=CauseCode.NO_ROOM, sentence=f"{where}; {wants}, and {left}", numbers=numbers)
+
+
+def _gpus_each(request: Request) -> str:
+    return count_text(request.gpus, "GPU") if request.share is None else gpus_text(request)
 
 
 def _gpus_of(want: Want) -> str:

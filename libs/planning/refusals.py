@@ -7,13 +7,14 @@ from msgspec import structs
 from libs.domain.cluster import Node, Request
 from libs.domain.job import Cause, CauseCode
 from libs.domain.quantity import count_text, size_text
+from libs.domain.shares import WHOLE, context_bytes
 from libs.domain.spec import JobSpec
 from libs.planning.capacity import Room, empty_room
 from libs.planning.closed import closed_text, closed_with_room
 from libs.planning.finding import find, first_unplaced
 from libs.planning.pins import why_not_there
-from libs.planning.shape import NOBODY, PlacementRequest, Shape, Want, gpus_least, shape_of, smallest
-from libs.planning.shortages import cpus_text, each_asks, gpus_text, short_in_all
+from libs.planning.shape import NOBODY, PlacementRequest, Shape, Want, gpus_least, shape_of, smallest, with_gpus
+from libs.planning.shortages import cpus_text, each_asks, gpus_text, part_text, share_numbers, short_in_all
 
 
 def why_not(room: Room, shape: Shape, asked: PlacementRequest = NOBODY) -> Cause | None:
@@ -42,6 +43,8 @@ def never_fits(spec: JobSpec, nodes: Sequence[Node]) -> Cause | None:
         f" {size_text(max((node.capacity.memory for node in nodes), default=0))},"
         f" and all {len(nodes)} together have {count_text(together, 'GPU')}"
     )
+    if any(want.request.share is not None for want in shape):
+        sentence += f"; {_largest_share(shape, nodes)}"
     numbers = {
         "gpus_asked": float(gpus_least(shape)),
         "gpus_on_largest_node": float(largest),
@@ -67,11 +70,18 @@ def _why_no_place(room: Room, want: Want) -> Cause:
         "gpus_free_max": float(max(free)),
         "replicas_that_fit": float(sum(node.count(request, want.least) for node in open_nodes)),
     }
-    sentence = _no_room_sentence(want, numbers, room)
+    if request.share is not None:
+        numbers |= share_numbers(request, open_nodes)
+        sentence = _no_part_sentence(want, numbers, room)
+    else:
+        sentence = _no_room_sentence(want, numbers, room)
     if closed:
         numbers["nodes_closed"] = float(len(closed_with_room(room, request)))
         sentence += f"; {closed}"
-    if request.gpus and (occupied := room.gpus_occupied):
+    if request.gpus and (shared := sum(len(node.gpus.shared) for node in open_nodes)):
+        numbers["gpus_shared"] = float(shared)
+        sentence += f"; {count_text(shared, 'GPU')} {'is' if shared == 1 else 'are'} held in shares"
+    if with_gpus(request) and (occupied := room.gpus_occupied):
         numbers["gpus_occupied"] = float(occupied)
         sentence += f"; {occupied} more are held by runs that should have ended"
     return Cause(code=CauseCode.NO_ROOM, sentence=sentence, numbers=numbers)
@@ -100,6 +110,49 @@ def _no_room_sentence(want: Want, numbers: Mapping[str, float], room: Room) -> s
         f"wants {wanted}{_cpus_and_memory(request)} on one node{_times(want)};"
         f" no node has all of it (most free: {most}{cpus_text(round(max(cpus, 0), 3))}, {size_text(max(memory, 0))})"
     )
+
+
+def _no_part_sentence(want: Want, numbers: Mapping[str, float], room: Room) -> str:
+    """Of a share: what is left of shared GPUs, and what is free."""
+    request, nodes = want.request, [node for node in room.open_nodes if node.gpus.gives_shares]
+    free = sum(len(node.gpus_for(request)) for node in nodes)
+    if numbers["replicas_that_fit"]:
+        short = short_in_all(nodes, request, want.least)
+        lacking = f", for want of {short} ({each_asks(request, short)})" if short else ""
+        fits = f"{numbers['replicas_that_fit']:g} would fit now{lacking}"
+        return f"wants {want.least} replicas of {gpus_text(request)} at once; {fits}"
+    wanted = f"wants {gpus_text(request)}{_times(want)}"
+    if not nodes:
+        return f"{wanted}; no node that takes work gives shares of its GPUs"
+    if any(node.gpus.count_shares(request, 1) for node in nodes):
+        cpus, memory = max(node.cpus for node in nodes), max(node.memory for node in nodes)
+        most = f"{cpus_text(round(max(cpus, 0), 3))}, {size_text(max(memory, 0))}"
+        on_one = f"and {_cpus_and_memory(request)} on that GPU's node"
+        return f"{wanted} {on_one}; no node with such a GPU has them (most free on a node: {most})"
+    left = numbers.get("share_left_max")
+    shared = "no GPU is shared"
+    if left is not None:
+        left_text = part_text(round(left * WHOLE), int(numbers["share_memory_left_max"]))
+        shared = f"the most left on a shared GPU is {left_text}"
+    if not free:
+        return f"{wanted}; {shared}, and no GPU is free" if left is not None else f"{wanted}; no GPU is free"
+    sizes = [
+        make.memory - make.context
+        for node in nodes
+        for _, make, left in node.gpus.giving(request.model)
+        if not left.holders
+    ]
+    return f"{wanted}; {shared}, and the largest GPU that is free has {size_text(max(sizes))} for a share"
+
+
+def _largest_share(shape: Shape, nodes: Sequence[Node]) -> str:
+    if not any(node.gives_shares for node in nodes):
+        return "no node gives shares of its GPUs"
+    models = {want.request.model for want in shape if want.request.share is not None}
+    gpus = [gpu for node in nodes if node.gives_shares for gpu in node.capacity.gpus if models & {None, gpu.model}]
+    most = max((gpu.memory - context_bytes(emulated=gpu.emulated) for gpu in gpus), default=0)
+    named = " and ".join(sorted(model for model in models if model))
+    return f"one share can have {size_text(max(0, most))} of {f'a GPU of {named}' if named else 'its largest GPU'}"
 
 
 def _needs(shape: Shape) -> str:

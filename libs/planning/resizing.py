@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from libs.domain.job import Allocation
+from libs.domain.spec import Kind
 from libs.planning.capacity import Placer, Room
-from libs.planning.finding import Place, find
+from libs.planning.finding import Place, find, with_shares_of
 from libs.planning.shape import NOBODY, PlacementRequest, Want
 
 ROUNDED = 9  # decimals of a slowdown: of equals, the place beside the job is the first
@@ -38,6 +39,7 @@ def grow(
     least = more if least is None else least
     if not 1 <= least <= more:
         raise ValueError(f"a job grows by one replica at least: {least} to {more}")
+    asked = with_shares_of(asked, allocations)
     places = [
         _beside(room, allocations, want, more, least, asked, placer),
         _find(room, _unpinned(allocations, want), more, least, asked, placer),
@@ -87,8 +89,9 @@ def _beside(
     placer: Placer | None,
 ) -> Place | None:
     """As many as fit on the nodes of the job, the others anywhere."""
-    if want.request.node is not None:
-        return None
+    share = want.request.share
+    if want.request.node is not None or (share is not None and share.kind == Kind.INFERENCE):
+        return None  # replicas of inference need not be near each other
     near = _only(room, sorted({held.node_id for held in allocations}))
     there = _find(near, want, more, 1, asked, placer)
     if there is None or len(there) == more:

@@ -8,12 +8,14 @@ from libs.domain.job import Allocation
 from libs.domain.quantity import count_text
 from libs.planning.capacity import Room
 from libs.planning.finding import find
+from libs.planning.gpus_left import Left
 from libs.planning.placement.packed import packed, tightest_node
 from libs.planning.scores import GpuKey
-from libs.planning.shape import PlacementRequest, Shape, is_pinned
-from libs.planning.shortages import each_asks, short_on_each
+from libs.planning.shape import PlacementRequest, Shape, gpus_in, is_pinned
+from libs.planning.shortages import each_asks, part_text, short_on_each
 from libs.planning.slow import SlowGpus
 
+SHARING = "best fit"  # how every policy places shares
 ALIKE = 0.005  # slowdowns that differ by less are reported as equal
 NODES_NAMED = 3
 NONE_SLOW = SlowGpus({}, 0.0)
@@ -36,7 +38,7 @@ def why_there(
     slow: SlowGpus = NONE_SLOW,
 ) -> Why:
     """Of a place that is still free in the room. `placement` is the name of the placement; `slow`: scores of GPUs."""
-    gpus = sum(len(allocation.gpus) for allocation in allocations)
+    gpus, shared = gpus_in(allocations), [one for one in allocations if one.share is not None]
     nodes = list(dict.fromkeys(allocation.node_id for allocation in allocations))
     pinned = is_pinned(shape)
     if not gpus and pinned:
@@ -49,15 +51,20 @@ def why_there(
     slowest = max(room.slowdown([allocation], asked.job_class) for allocation in allocations if allocation.gpus)
     locality = slowdown / slowest
     numbers = {"slowdown": slowdown, "slowest": slowest, "locality": locality}
-    where = f"{nodes[0]}{' together' if gpus > 1 else ''}" if len(nodes) == 1 else _named(nodes)
-    speed = f"slowest {slowest:.2f}" if gpus > 1 else f"score {slowest:.2f}"
+    several = gpus > 1 or len(shared) > 1
+    where = f"{nodes[0]}{' together' if several else ''}" if len(nodes) == 1 else _named(nodes)
+    speed = f"slowest {slowest:.2f}" if several else f"score {slowest:.2f}"
     if locality != 1.0:
         speed += f" × locality {locality:.2f}"
-    sentence = f"{'pinned' if pinned else placement}: {count_text(gpus, 'GPU')} of {where}, {speed}"
+    how = "pinned" if pinned else SHARING if len(shared) == len(allocations) else placement
+    sentence = f"{how}: {_what(allocations)} of {where}, {speed}"
+    if shared:
+        sentence += _left_then(room, shared)
     if not pinned:
         sentence += _forced(room, shape, allocations)
     taken = _gpus_of(allocations)
-    otherwise = None if pinned or placement == "packed" else find(room, shape, asked, placer=packed)
+    alike = pinned or placement == "packed" or how == SHARING  # packed would have put it there too
+    otherwise = None if alike else find(room, shape, asked, placer=packed)
     if otherwise is not None:
         numbers["slowdown_packed"] = room.slowdown(otherwise, asked.job_class)
         sentence += _against(numbers["slowdown_packed"], slowdown)
@@ -67,6 +74,35 @@ def why_there(
     if named := slow.taken(sorted(taken)):
         sentence += f"; taken although {named}"
     return Why(sentence, numbers)
+
+
+def _what(allocations: Sequence[Allocation]) -> str:
+    """`2 GPUs`, `0.5 of GPU 3`, `2 GPUs and 3 shares of GPUs`."""
+    whole = sum(len(one.gpus) for one in allocations if one.share is None)
+    shared = [one for one in allocations if one.share is not None]
+    told = [count_text(whole, "GPU")] if whole or not shared else []
+    if len(shared) == 1:
+        told.append(f"{gpus_in(shared):g} of GPU {shared[0].gpus[0]}")
+    elif shared:
+        together = len({(one.node_id, one.gpus[0]) for one in shared})
+        told.append(f"{len(shared)} shares of {count_text(together, 'GPU')}, {gpus_in(shared):g} in all")
+    return " and ".join(told)
+
+
+def _left_then(room: Room, shared: Sequence[Allocation]) -> str:
+    """What the fullest of the GPUs that the job shares has left once it holds its share."""
+    lefts: list[Left] = []
+    with room.supposing():
+        room.take_all(shared)
+        for one in shared:
+            lefts += [left for gpu in one.gpus if (left := room.nodes[one.node_id].gpus.left_of(gpu))]
+    if not lefts:
+        return ""
+    least = min(lefts)
+    others = least.holders - sum(one.gpus == shared[0].gpus for one in shared) if len(shared) == 1 else 0
+    beside = f"beside {count_text(others, 'other share')}, " if others > 0 else ""
+    whose = "of that GPU" if len(shared) == 1 else "of the fullest of these GPUs"
+    return f"; {beside}{part_text(max(0, least.time), max(0, least.memory))} {whose} is left"
 
 
 def _free_beside(room: Room, shape: Shape, nodes: Sequence[str]) -> set[GpuKey]:
@@ -89,7 +125,7 @@ def _forced(room: Room, shape: Shape, allocations: Sequence[Allocation]) -> str:
     told: list[str] = []
     for want in shape:
         replicas = [allocation for allocation in allocations if allocation.role == want.role]
-        if len({allocation.node_id for allocation in replicas}) < 2:
+        if want.request.share is not None or len({allocation.node_id for allocation in replicas}) < 2:
             continue
         if tightest_node(room, want, len(replicas)) is not None:
             continue

@@ -38,7 +38,7 @@ class Flag(IntFlag):
     CLOSED = 8  # without an arbiter: launch nothing
 
 
-class Limits(NamedTuple):
+class SlotLimits(NamedTuple):
     """What the hook holds its process to. Bytes; `in_flight_us` in µs of device time; `beat_ns` of CLOCK_MONOTONIC."""
 
     flags: Flag = Flag(0)
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
     beat_ns: int
 
 
-class Use(NamedTuple):
+class SlotUse(NamedTuple):
     """What the processes of a job say they did, in total, and each process that has an entry now."""
 
     launches: int = 0
@@ -79,7 +79,7 @@ class Use(NamedTuple):
         return min(sum(entry.memory for entry in self.entries), COUNT_MAX)
 
 
-def limits_bytes(limits: Limits) -> bytes:
+def limits_bytes(limits: SlotLimits) -> bytes:
     fields = _LIMITS.pack(
         LIMITS_MAGIC,
         VERSION,
@@ -95,21 +95,21 @@ def limits_bytes(limits: Limits) -> bytes:
     return fields.ljust(PAGE_BYTES, b"\0")
 
 
-def read_limits(data: bytes) -> Limits | None:
+def read_limits(data: bytes) -> SlotLimits | None:
     """None unless it is a limits page of this version."""
     if len(data) < _LIMITS.size:
         return None
     magic, version, changes, flags, _, memory, device_memory, in_flight, context, beat = _LIMITS.unpack_from(data)
     if magic != LIMITS_MAGIC or version != VERSION:
         return None
-    return Limits(Flag(flags & 15), memory, device_memory, in_flight, context, beat, changes)
+    return SlotLimits(Flag(flags & 15), memory, device_memory, in_flight, context, beat, changes)
 
 
 def empty_use_bytes() -> bytes:
     return _USE.pack(USE_MAGIC, 0, 0, 0, 0, 0, 0).ljust(PAGE_BYTES, b"\0")
 
 
-def read_use(data: bytes) -> Use | None:
+def read_use(data: bytes) -> SlotUse | None:
     """What a use page says, whatever bytes it has: every number from 0 to COUNT_MAX. None without its magic or size."""
     if len(data) != PAGE_BYTES:
         return None
@@ -118,7 +118,7 @@ def read_use(data: bytes) -> Use | None:
         return None
     entries = tuple(entry for index in range(ENTRIES) if (entry := _entry(data, index)).pid)
     launches, blocked, busy, denied, given_up, longest = (min(total, COUNT_MAX) for total in totals)
-    return Use(launches, blocked, busy, denied, given_up, longest, entries)
+    return SlotUse(launches, blocked, busy, denied, given_up, longest, entries)
 
 
 def _entry(data: bytes, index: int) -> Entry:
@@ -137,9 +137,9 @@ class LimitsPage:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._last = read_limits(os.pread(fd, PAGE_BYTES, 0)) or Limits()
+        self._last = read_limits(os.pread(fd, PAGE_BYTES, 0)) or SlotLimits()
 
-    def write(self, limits: Limits) -> None:
+    def write(self, limits: SlotLimits) -> None:
         """Write everything, and then that it changed. Without a difference only the beat is written."""
         if limits._replace(beat_ns=0, changes=0) == self._last._replace(beat_ns=0, changes=0):
             self.beat(limits.beat_ns)
@@ -160,9 +160,9 @@ class UsePage:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
-    def read(self) -> Use:
+    def read(self) -> SlotUse:
         """What it says now; nothing if the job made something else of it."""
-        return read_use(os.pread(self._fd, PAGE_BYTES + 1, 0)[:PAGE_BYTES]) or Use()
+        return read_use(os.pread(self._fd, PAGE_BYTES + 1, 0)[:PAGE_BYTES]) or SlotUse()
 
     def entry(self, index: int) -> Entry | None:
         """One entry; None if no process has it."""

@@ -19,7 +19,7 @@ MICROSECONDS_MAX = 60_000_000
 
 
 class Op(IntEnum):
-    HELLO = 1  # a: the index of the entry of the use page
+    HELLO = 1  # a: the index of the entry of the use page; b: its generation
     WANT = 2  # a: device time of the launch that waits, in µs, as far as known
     RETURN = 3  # turn; a: device time of the turn in µs; b: still in flight, in µs
     CHARGE = 4  # a: device time to add, in µs, signed
@@ -34,7 +34,7 @@ class MalformedError(ValueError):
     """What was received is no message that the hook sends."""
 
 
-class Message(NamedTuple):
+class ShareMessage(NamedTuple):
     op: int
     pid: int = 0
     turn: int = 0
@@ -42,19 +42,19 @@ class Message(NamedTuple):
     b: int = 0
 
 
-def encode(message: Message) -> bytes:
+def encode(message: ShareMessage) -> bytes:
     """The message as it is sent. A negative `a`, as CHARGE may have, is in two's complement."""
     return _FORM.pack(message.op, message.pid, message.turn, message.a & 0xFFFF_FFFF_FFFF_FFFF, message.b)
 
 
-def decode(data: bytes) -> Message:
+def decode(data: bytes) -> ShareMessage:
     """Any message, with the numbers as they came. Raises MalformedError unless there are exactly 32 bytes."""
     if len(data) != BYTES:
         raise MalformedError(f"expected {BYTES} bytes, got {len(data)}")
-    return Message(*_FORM.unpack(data))
+    return ShareMessage(*_FORM.unpack(data))
 
 
-def from_job(data: bytes) -> Message:
+def from_job(data: bytes) -> ShareMessage:
     """A message of a job, with times from 0 to MICROSECONDS_MAX (the `a` of CHARGE from minus that).
 
     Raises MalformedError for another length and for an operation that jobs do not send.
@@ -62,7 +62,7 @@ def from_job(data: bytes) -> Message:
     op, pid, turn, a, b = decode(data)
     if op == Op.CHARGE:
         signed = _SIGNED.unpack_from(data, 16)[0]
-        return Message(op, pid, turn, max(-MICROSECONDS_MAX, min(MICROSECONDS_MAX, signed)))
+        return ShareMessage(op, pid, turn, max(-MICROSECONDS_MAX, min(MICROSECONDS_MAX, signed)))
     if op not in FROM_JOB:
         raise MalformedError(f"jobs send no operation {op}")
-    return Message(op, pid, turn, min(a, MICROSECONDS_MAX), min(b, MICROSECONDS_MAX))
+    return ShareMessage(op, pid, turn, min(a, MICROSECONDS_MAX), min(b, MICROSECONDS_MAX))

@@ -19,7 +19,7 @@ from libs.service import log
 from libs.service.config import SettingsError, load
 from libs.service.start import GARBAGE_EVERY, STATUS_CRASHED, STATUS_SETTINGS, exit_with_parent
 from libs.sharing import slots
-from services.arbiter.service import Service
+from services.arbiter.service import ArbiterLoop
 from services.arbiter.settings import ArbiterSettings
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def _run(settings: ArbiterSettings, root: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: stopped.append(number))
     _prepare()
-    Service(settings, root).run(lambda: bool(stopped), wakes=wakes.fileno())
+    ArbiterLoop(settings, root).run(lambda: bool(stopped), wakes=wakes.fileno())
 
 
 def _take(root: int) -> bool:

@@ -14,8 +14,8 @@ from libs.sharing import slots
 from libs.sharing.pages import (
     PAGE_BYTES,
     Flag,
-    Limits,
     LimitsPage,
+    SlotLimits,
     UsePage,
     empty_use_bytes,
     limits_bytes,
@@ -41,7 +41,9 @@ class SlotFolder:
             self._folder = self._kept(slots.open_folder(name, beside=root))
             self._job = self._kept(slots.open_folder(slots.JOB, beside=self._folder))
             self._inode = os.fstat(self._folder).st_ino
-            self.limits = LimitsPage(self._kept(self._page(slots.LIMITS, limits_bytes(Limits()), _is_limits, 0o644)))
+            self.limits = LimitsPage(
+                self._kept(self._page(slots.LIMITS, limits_bytes(SlotLimits()), _is_limits, 0o644))
+            )
             self.use = UsePage(self._kept(self._page(slots.USE, empty_use_bytes(), _is_use, 0o666)))
             self.listener = self._listen()
         except BaseException:
@@ -71,7 +73,7 @@ class SlotFolder:
         flags |= Flag.CAPPED if share.memory else Flag(0)
         flags |= Flag.CLOSED if share.closed else Flag(0)
         self.limits.write(
-            Limits(flags, share.memory, share.device_memory, in_flight_us, share.context_mib, beat_ns=now_ns)
+            SlotLimits(flags, share.memory, share.device_memory, in_flight_us, share.context_mib, beat_ns=now_ns)
         )
 
     def write_seen(self, seen: SlotSeen) -> None:

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from libs.sharing.pages import Use
+from libs.sharing.pages import SlotUse
 from libs.sharing.slots import SlotSeen, SlotShare
-from services.arbiter.client import Client, Named
+from services.arbiter.connection import HookConnection, Named
 from services.arbiter.folder import SlotFolder
 from services.arbiter.thinking.slot import SharingSlot, Terms
 
@@ -21,10 +21,10 @@ class Sign(NamedTuple):
     since: float
 
 
-class Served:
+class ServedSlot:
     def __init__(self, folder: SlotFolder, share: SlotShare) -> None:
         self.folder, self.share = folder, share
-        self.clients: dict[int, Client] = {}
+        self.clients: dict[int, HookConnection] = {}
         self.refused = self.accepted = 0  # connections
         self.resting = False  # its listener, after too many connections
         self._connected_before = 0
@@ -49,12 +49,12 @@ class Served:
         """Whether more connections were made since the last look than processes of a run would make."""
         return self.refused + self.accepted - self._connected_before > CONNECTIONS_PER_SECOND_MAX
 
-    def name_entry(self, client: Client, place: int) -> None:
+    def name_entry(self, client: HookConnection, place: int) -> None:
         """Note the entry of the use page that a process calls its own. Raises OSError."""
         entry = self.folder.use.entry(place)
         client.named = None if entry is None else Named(entry.place, entry.pid, entry.generation)
 
-    def free_entry(self, client: Client) -> None:
+    def free_entry(self, client: HookConnection) -> None:
         """Free the entry of a process that is gone, unless another process has it by now. Raises OSError."""
         named = client.named
         if named is None or any(other.named == named for other in self.clients.values() if other is not client):
@@ -63,7 +63,7 @@ class Served:
         if entry is not None and (entry.pid, entry.generation) == (named.pid, named.generation):
             self.folder.use.clear(named.place)
 
-    def sweep(self, use: Use, now: float) -> None:
+    def sweep(self, use: SlotUse, now: float) -> None:
         """Free entries of processes that ended while no arbiter was there, or before they connected. Raises OSError."""
         named = {client.named.place for client in self.clients.values() if client.named is not None}
         signs: dict[int, Sign] = {}
@@ -95,7 +95,7 @@ def _at(seen: SlotSeen, now_ns: int) -> SlotSeen:
     return SlotSeen(**{**{name: getattr(seen, name) for name in seen.__struct_fields__}, "at_ns": now_ns})
 
 
-def _seen(served: Served, slot: SharingSlot, use: Use) -> SlotSeen:
+def _seen(served: ServedSlot, slot: SharingSlot, use: SlotUse) -> SlotSeen:
     waits = sorted(slot.waits)
     return SlotSeen(
         at_ns=0,

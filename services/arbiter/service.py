@@ -14,10 +14,10 @@ from collections.abc import Callable
 from itertools import count
 
 from libs.sharing import slots
-from libs.sharing.wire import Message, Op
-from services.arbiter.client import Client
+from libs.sharing.wire import Op, ShareMessage
+from services.arbiter.connection import HookConnection
 from services.arbiter.folder import SlotFolder
-from services.arbiter.served import Served
+from services.arbiter.served import ServedSlot
 from services.arbiter.settings import ArbiterSettings
 from services.arbiter.thinking.core import Arbiter
 from services.arbiter.thinking.device import Grant
@@ -33,18 +33,18 @@ COARSE_SECONDS = 0.01
 """`epoll` waits in whole milliseconds. What is due sooner than this is waited for by `select`, on the epoll itself."""
 
 
-class Service:
+class ArbiterLoop:
     def __init__(self, settings: ArbiterSettings, root: int, *, pace: TurnPace | None = None) -> None:
         """`root` is the descriptor of the folder in the settings."""
         self._settings, self._root = settings, root
         self._pace = pace or TurnPace()
         self._core = Arbiter(self._pace)
         self._epoll = select.epoll()
-        self._slots: dict[str, Served] = {}
+        self._slots: dict[str, ServedSlot] = {}
         self._listeners: dict[int, str] = {}
-        self._clients: dict[int, Client] = {}  # by descriptor
+        self._clients: dict[int, HookConnection] = {}  # by descriptor
         self._numbers = count(1)
-        self._by_number: dict[int, Client] = {}
+        self._by_number: dict[int, HookConnection] = {}
         self._complained_at: dict[str, float] = {}
         self._look_at = self._beat_at = self._seen_at = 0.0
 
@@ -87,7 +87,7 @@ class Service:
             elif fd == wakes:
                 os.read(wakes, 64)
 
-    def _read(self, client: Client) -> None:
+    def _read(self, client: HookConnection) -> None:
         messages, goes_on = client.read()
         served = self._slots[client.slot]
         if not served.may_send(len(messages)):
@@ -104,13 +104,13 @@ class Service:
                 case Op.CHARGE:
                     self._core.charge(client.number, message.a, now)
                 case _:
-                    self._name_entry(served, client, message.a)
+                    self._name_entry(served, client, message)
         if not goes_on:
             self._end(client)
 
-    def _name_entry(self, served: Served, client: Client, place: int) -> None:
+    def _name_entry(self, served: ServedSlot, client: HookConnection, message: ShareMessage) -> None:
         try:
-            served.name_entry(client, place)
+            served.name_entry(client, message.a)
         except OSError as error:
             self._complain(client.slot, f"its use page cannot be read: {error}")
 
@@ -135,17 +135,17 @@ class Service:
                 served.refused += 1
                 continue
             served.accepted += 1
-            client = Client(connection, name, next(self._numbers))
+            client = HookConnection(connection, name, next(self._numbers))
             served.clients[client.number] = self._clients[client.fd] = self._by_number[client.number] = client
             self._epoll.register(client.fd, select.EPOLLIN)
             self._core.connected(client.number, name)
 
-    def _rest(self, served: Served) -> None:
+    def _rest(self, served: ServedSlot) -> None:
         """Accept nothing of this slot until the next look at the folders."""
         self._epoll.unregister(served.folder.listener.fileno())
         served.resting = True
 
-    def _end(self, client: Client) -> None:
+    def _end(self, client: HookConnection) -> None:
         served = self._slots[client.slot]
         self._forget(client)
         del served.clients[client.number]
@@ -155,7 +155,7 @@ class Service:
         except OSError as error:
             self._complain(client.slot, f"its use page cannot be written: {error}")
 
-    def _forget(self, client: Client) -> None:
+    def _forget(self, client: HookConnection) -> None:
         del self._clients[client.fd], self._by_number[client.number]
         self._epoll.unregister(client.fd)
         client.close()
@@ -168,9 +168,9 @@ class Service:
                 if client is None:
                     continue
                 if isinstance(order, Grant):
-                    message = Message(Op.GRANT, 0, order.turn, order.quota, order.in_flight)
+                    message = ShareMessage(Op.GRANT, 0, order.turn, order.quota, order.in_flight)
                 else:
-                    message = Message(Op.REVOKE, 0, order.turn)
+                    message = ShareMessage(Op.REVOKE, 0, order.turn)
                 if not client.send(message):
                     self._slots[client.slot].refused += 1
                     self._end(client)
@@ -229,7 +229,7 @@ class Service:
             self._complain(name, f"the slot cannot be served: {error}")
             folder.close()
             return
-        served = Served(folder, share)
+        served = ServedSlot(folder, share)
         served.refill(self._settings.messages_per_second_max / 4, self._settings.messages_per_second_max / 4)
         self._slots[name] = served
         self._listeners[folder.listener.fileno()] = name
@@ -237,7 +237,7 @@ class Service:
         self._core.serve(name, served.terms, _microseconds())
         logger.info("a slot is served", extra={"slot": name, **_told(share)})
 
-    def _renew(self, name: str, served: Served) -> None:
+    def _renew(self, name: str, served: ServedSlot) -> None:
         """Let a changed share take effect. One that cannot be read changes nothing."""
         try:
             share = served.folder.changed_share()

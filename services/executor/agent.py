@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from libs.bus import Bus, BusClosedError, BusError
 from libs.domain.cluster import Capacity
-from libs.messages.nodes import HOLD, JOBS, NodeDesired, NodeReported
+from libs.messages.nodes import HOLD, JOBS, SHARES, NodeDesired, NodeReported
 from services.executor.hands import Hands
 from services.executor.keeper import Keeper
 from services.executor.metrics import ExecutorGauges
@@ -154,7 +154,7 @@ class Agent:
                     leaving=self._leaving,
                     leader=self._core.leader,
                     rack=self._settings.rack,
-                    reads=(JOBS, HOLD),
+                    reads=(JOBS, HOLD, SHARES),
                     holds=self._core.holds,
                 ),
                 NodeDesired,

@@ -66,7 +66,11 @@ class Gateway:
         self._reads = Rates(settings.reads)
         self._changes = Rates(settings.changes)
         self.snapshots = Snapshots(
-            store, clock=clock, default_pool=settings.default_pool, volumes_allowed=settings.volumes_allowed
+            store,
+            clock=clock,
+            default_pool=settings.default_pool,
+            volumes_allowed=settings.volumes_allowed,
+            shares=settings.shares,
         )
         self.reasons = Reasons(self.snapshots)
         self.cluster = LiveCluster(clock=clock)

@@ -100,11 +100,13 @@ class Snapshots:
         clock: Callable[[], float],
         default_pool: str,
         volumes_allowed: tuple[str, ...],
+        shares: bool,
     ) -> None:
         self._store = store
         self._clock = clock
         self._default_pool = default_pool
         self._volumes_allowed = volumes_allowed
+        self._shares = shares
         self.nodes: Fresh[Nodes] = Fresh(self._read_nodes, clock=clock)
         self._holding: dict[str, Fresh[list[Job]]] = {}
         self._queued: dict[str, Fresh[list[Job]]] = {}
@@ -152,5 +154,7 @@ class Snapshots:
 
     async def _read_nodes(self) -> Nodes:
         nodes = await self._store.nodes()
-        admission = Admission(nodes, default_pool=self._default_pool, volumes_allowed=self._volumes_allowed)
+        admission = Admission(
+            nodes, default_pool=self._default_pool, volumes_allowed=self._volumes_allowed, shares=self._shares
+        )
         return Nodes(nodes, admission)

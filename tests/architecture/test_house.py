@@ -21,7 +21,7 @@ from libs.messages import Message
 from libs.messages.events import JOB_SUBJECT, NODE_SUBJECT
 
 ROOT = Path(__file__).parents[2]
-SERVICES = ("cli", "executor", "gateway", "reallocator", "scheduler", "scorer", "telemetry")
+SERVICES = ("arbiter", "cli", "executor", "gateway", "reallocator", "scheduler", "scorer", "telemetry")
 
 # What thinks lies in these libraries and in folders named `thinking`. What acts lies beside them.
 PURE = (

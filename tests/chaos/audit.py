@@ -9,6 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from libs.domain.job import JobState
+from libs.domain.shares import WHOLE, Share
+from libs.gpus import EMULATED_MEMORY
 from libs.messages.http import JobView
 from tests.chaos.evidence import Evidence, Said
 from tests.chaos.program import LINE_BYTES
@@ -24,7 +26,7 @@ FAULTY = (
     "twice",  # a rank that was started twice in one epoch
     "overlaps",  # two runs of one rank, or two epochs of one job, at one time
     "half_placed",  # ranks that go on without their peers
-    "over_packed",  # two runs on one GPU at one time
+    "over_packed",  # runs on one GPU at one time that have more than all its time or its memory
     "log_bytes_missing",
     "orphans",  # processes of what is over
     "two_jobs",  # for one key
@@ -153,14 +155,30 @@ def _overlaps(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _over_packed(evidence: Evidence) -> Iterator[Finding]:
+    shares = _shares(evidence)
     by_gpu: dict[tuple[str, int], list[Run]] = defaultdict(list)
     for run in evidence.runs:
         for gpu in run.gpus:
             by_gpu[run.node, gpu].append(run)
     for (node, gpu), runs in by_gpu.items():
-        for before, after in _together(runs):
-            sentence = f"GPU {gpu} of {node}: {before.job_id} {_words(before)} and {after.job_id} {_words(after)}"
-            yield Finding(kind="over_packed", job_id=after.job_id, sentence=sentence, at=after.began)
+        there: list[Run] = []
+        for run in sorted(runs, key=lambda run: run.began):
+            there = [*(one for one in there if one.last > run.began), run]
+            held = [shares.get(one.job_id) for one in there]
+            time = sum(WHOLE if share is None else share.request for share in held)
+            memory = sum(0 if share is None else share.memory for share in held)
+            if time > WHOLE or memory > EMULATED_MEMORY:
+                what = f"{time} thousandths and {memory} bytes"
+                sentence = (
+                    f"GPU {gpu} of {node}: {what} for {', '.join(f'{one.job_id} {_words(one)}' for one in there)}"
+                )
+                yield Finding(kind="over_packed", job_id=run.job_id, sentence=sentence, at=run.began)
+
+
+def _shares(evidence: Evidence) -> dict[str, Share]:
+    """The shares of GPUs that jobs asked for, by job."""
+    asked = [(one, one.wish.spec.roles["worker"].share) for one in evidence.submissions]
+    return {job_id: share.held for one, share in asked if share is not None for job_id in one.ids}
 
 
 def _half_placed(evidence: Evidence) -> Iterator[Finding]:

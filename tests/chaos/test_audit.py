@@ -125,9 +125,23 @@ DONE = run(0, steps_from=0, steps_done=12, checkpoints=((15.0, 8), (20.0, 12)))
 CRASH = Exit(name="scheduler-1", at=50.0, status=1, crashed=True, words="scheduler crashed")
 
 
+def sharing(*held: tuple[float, str], **fields: Any) -> Evidence:
+    """A job for each share, all on one GPU at one time."""
+    runs, submissions, jobs = [], [], {}
+    for number, (request, memory) in enumerate(held):
+        job_id, share = f"j-{number}", {"request": request, "memory": memory}
+        wish = Wish(key=job_id, at=0.0, kind="sharing", ranks=1, spec=spec(job_id, gpus=0, role={"share": share}))
+        submissions.append(Submission(wish=wish, asked_at=4.0, acked_at=5.0, ids=[job_id], tries=1))
+        runs.append(run(job_id=job_id, node="n", gpus=(0,), world=1, instance=f"{job_id}", **fields))
+        jobs[job_id] = view(id=job_id)
+    return evidence(runs, submissions=submissions, jobs=jobs)
+
+
 @pytest.mark.parametrize(
     ("kind", "found"),
     [
+        ("over_packed", sharing((0.5, "1GiB"), (0.501, "1GiB"))),
+        ("over_packed", sharing((0.2, "8GiB"), (0.2, "9GiB"))),
         ("lost", evidence(jobs={"j": None})),
         ("stuck", evidence(jobs={"j": view(JobState.RUNNING)})),
         ("stuck", evidence(submissions=[Submission(wish=evidence().submissions[0].wish, asked_at=4.0)])),
@@ -269,3 +283,7 @@ def test_a_long_run_meets_every_kind_of_fault() -> None:
 def test_cut_offs_are_longer_than_the_lease() -> None:
     assert all(fault.seconds > 9 for fault in cut_offs(1, 60, MEANS))
     assert cut_offs(1, 21, MEANS)
+
+
+def test_jobs_that_share_a_gpu_within_its_time_and_memory_are_sound() -> None:
+    assert kinds(sharing((0.5, "8GiB"), (0.3, "4GiB"), (0.2, "4GiB"))) == {}

@@ -174,6 +174,13 @@ def _sized(drawn: random.Random) -> dict[str, Any]:
     }
 
 
+def _sharing(drawn: random.Random) -> dict[str, Any]:
+    """It has a part of a GPU, beside others."""
+    request, memory = drawn.choice((0.1, 0.3, 0.5, 0.7)), drawn.choice(("1GiB", "4GiB", "8GiB"))
+    share = {"request": request, "limit": drawn.choice((request, 1.0)), "memory": memory}
+    return {"gpus": 0, "ranks": drawn.randint(1, 3), "role": {"share": share}, "does": {"seconds": drawn.uniform(1, 8)}}
+
+
 def _contained(drawn: random.Random) -> dict[str, Any]:
     return {"image": IMAGE, "grace": "2s", "does": {"beats": drawn.randint(5, 80)}}
 
@@ -191,4 +198,5 @@ KINDS: list[tuple[int, Callable[[random.Random], dict[str, Any]]]] = [
     (2, _chatty),
     (6, _live),
     (4, _restarting),
+    (6, _sharing),
 ]

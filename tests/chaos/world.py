@@ -62,7 +62,11 @@ class World:
         self.engine: Engine | None = None
         self.why_no_engine = ""
         self._root = root
-        settings = TIMES | ({} if fencing else UNFENCED) | {"GATEWAY_VOLUMES_ALLOWED": str(self.folder)}
+        settings = (
+            TIMES
+            | ({} if fencing else UNFENCED)
+            | {"GATEWAY_VOLUMES_ALLOWED": str(self.folder), "GATEWAY_SHARES": "true"}
+        )
         self.options = Options(nodes=NODES + 1, emulated_gpus=GPUS, cpus=16, port=free_port(), settings=settings)
         self.credentials = Credentials(self.home.credentials)
         self.stores = Stores(self.home.root, self.credentials)

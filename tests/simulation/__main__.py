@@ -55,6 +55,7 @@ def summary(results: list[Result], *, wall_seconds: float) -> str:
         "scalings",
         "resizes",
         "restarts",
+        "shared",
         "events",
         "messages",
     )

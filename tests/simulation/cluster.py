@@ -54,6 +54,7 @@ from tests.simulation.workload import TOKEN
 from tests.support.virtual_time import Process, this_process
 
 GIB = 1 << 30
+GPU_MEMORY = 16 * GIB
 POOL = "default"
 GUARD_TICK_SECONDS = 0.5
 ENVIRONMENT = (BusError, StoreError, RuntimeUnavailableError, OSError)  # of which a service may die and be begun again
@@ -209,7 +210,7 @@ class Cluster:
         self.history = history
         self.context = contextvars.copy_context()
         self.dice = dice(seed, "supervisor")
-        self.witness = Witness(history)
+        self.witness = Witness(history, gpu_memory=GPU_MEMORY)
         self.network = Network(loop, dice(seed, "network"), history)
         self.network.servers = shape.nats_servers
         self.database = Database(store(self.witness), loop, dice(seed, "database"), history)
@@ -277,7 +278,7 @@ class Cluster:
                 cpus=16.0,
                 memory=64 * GIB,
                 gpus=tuple(
-                    Gpu(index=index, uuid=f"{node_id}-{index}", model="Emulated GPU", memory=16 * GIB, emulated=True)
+                    Gpu(index=index, uuid=f"{node_id}-{index}", model="Emulated GPU", memory=GPU_MEMORY, emulated=True)
                     for index in range(self.shape.gpus)
                 ),
             ),
@@ -382,7 +383,7 @@ class Cluster:
                 now=clock,
                 clock=self.loop.time,
                 characters=life.characters,
-                settings=GatewaySettings(tenant_may_be_unpreemptible=True),
+                settings=GatewaySettings(tenant_may_be_unpreemptible=True, shares=True),
             )
 
             async def submit(asked: Any) -> Any:

@@ -6,8 +6,9 @@ Looked at from the outside: at the jobs and nodes as they are stored, and at wha
 from collections.abc import Iterator, Mapping, Sequence
 
 from libs.domain.job import Job, JobState
+from libs.domain.shares import WHOLE, Share
 from libs.domain.sizes import how_resized
-from libs.domain.spec import ResizeHow
+from libs.domain.spec import ResizeHow, Role
 from libs.store.memory import MemoryStore
 from tests.simulation.history import History
 from tests.simulation.machine import Host
@@ -17,15 +18,25 @@ REST_SECONDS = 40.0  # longer than any grace, and than it takes to elect a leade
 
 
 class Free:
-    """What is free on one node."""
+    """What is free on one node; of each GPU, by index: thousandths of its time, and bytes of its memory."""
 
-    def __init__(self, gpus: set[int], cpus: float, memory: int) -> None:
+    def __init__(self, gpus: dict[int, tuple[int, int]], cpus: float, memory: int) -> None:
         self.gpus, self.cpus, self.memory = gpus, cpus, memory
 
-    def holds(self, gpus: int, cpus: float, memory: int) -> int:
-        """How many replicas that need so much fit."""
-        fits = [int((self.cpus + 1e-6) / cpus), self.memory // memory]
-        return min([*fits, len(self.gpus) // gpus] if gpus else fits)
+    def take(self, gpu: int, share: Share | None) -> None:
+        time, memory = self.gpus.get(gpu, (0, 0))
+        part = (time, memory) if share is None else (share.request, share.memory)
+        self.gpus[gpu] = (time - part[0], memory - part[1])
+
+    def holds(self, role: Role) -> int:
+        """How many replicas of the role fit."""
+        fits = [int((self.cpus + 1e-6) / role.cpus), self.memory // role.memory_bytes]
+        if role.gpus:
+            fits.append(sum(time == WHOLE for time, _ in self.gpus.values()) // role.gpus)
+        if role.share is not None:
+            share = role.share.held
+            fits.append(sum(min(time // share.request, memory // share.memory) for time, memory in self.gpus.values()))
+        return min(fits)
 
 
 class Quiet:
@@ -97,16 +108,20 @@ class Quiet:
         for node, _ in self._store._nodes.values():
             if node.ready and not node.drained:
                 capacity = node.capacity
-                found[node.id] = Free({gpu.index for gpu in capacity.gpus}, capacity.cpus, capacity.memory)
+                gpus = {gpu.index: (WHOLE, gpu.memory) for gpu in capacity.gpus}
+                found[node.id] = Free(gpus, capacity.cpus, capacity.memory)
         for job in jobs:
             for one in job.held if job.state.holding else ():
                 if one.node_id in found:
-                    found[one.node_id].gpus -= set(one.gpus)
+                    for gpu in one.gpus:
+                        found[one.node_id].take(gpu, one.share)
                     found[one.node_id].cpus -= one.cpus
                     found[one.node_id].memory -= one.memory
-        for alive in self._witness.alive.values():
-            if alive.node_id in found:
-                found[alive.node_id].gpus -= set(alive.gpus)
+        has = {(job.id, job.epoch) for job in jobs if job.state.holding}
+        for key, alive in self._witness.alive.items():
+            if alive.node_id in found and (key.job_id, key.epoch) not in has:
+                for gpu in alive.gpus:
+                    found[alive.node_id].gpus.pop(gpu, None)
         return list(found.values())
 
 
@@ -119,5 +134,5 @@ def _has_room(job: Job, free: list[Free], *, whole: bool) -> bool:
         return False  # whether all fit together is more than is told here
     (name, count), *_ = more.items()
     role = job.spec.roles[name]
-    fit = sum(node.holds(role.gpus, role.cpus, role.memory_bytes) for node in free)
+    fit = sum(node.holds(role) for node in free)
     return fit >= (count if whole else 1)

@@ -30,7 +30,7 @@ from tests.simulation.scaler import Scaler
 from tests.simulation.trouble import Trouble
 from tests.simulation.tuner import Tuner
 from tests.simulation.witness import Witness
-from tests.simulation.workload import ELASTIC, Client, job
+from tests.simulation.workload import ELASTIC, SHARED, Client, job
 from tests.support.virtual_time import Process, VirtualTimeLoop
 
 CALM_SECONDS = 6.0
@@ -209,14 +209,14 @@ class World:
         """Jobs over the whole time, each by a client that insists; now and then somebody asks for something."""
         shape, client = self.cluster.shape, self.client
         pace = seconds / self.dice.randint(5, 25)
-        elastic = self.dice.choice(ELASTIC)
+        elastic, shared = self.dice.choice(ELASTIC), self.dice.choice(SHARED)
         ranks_max = max(2, shape.nodes * shape.gpus - shape.gpus)
         until = self.loop.time() + seconds
         number = 0
         nodes = [machine.node_id for machine in self.cluster.machines]
         while self.loop.time() < until:
             number += 1
-            spec = job(self.dice, number, ranks_max=ranks_max, gpus_max=shape.gpus, elastic=elastic)
+            spec = job(self.dice, number, ranks_max=ranks_max, gpus_max=shape.gpus, elastic=elastic, shared=shared)
             self.specs[spec["name"]] = spec
             self.begin(client.submit(spec, keyed=self.dice.random() < 0.85))
             if self.dice.random() < 0.2:  # sent twice at once

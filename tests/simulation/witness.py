@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from libs.domain.cluster import Capacity
 from libs.domain.job import Allocation, CauseCode
+from libs.domain.shares import WHOLE, Share
 from libs.messages.events import Event, JobEventData
 from libs.messages.nodes import EndReason, StartRun
 from services.executor.runs import RunKey
@@ -21,6 +22,7 @@ OVER = ("succeeded", "failed", "cancelled")
 class Alive(Struct):
     node_id: str
     gpus: tuple[int, ...]
+    share: Share | None = None
 
 
 class Told(Struct):
@@ -43,8 +45,9 @@ _data = msgspec.json.Decoder(JobEventData)
 
 
 class Witness:
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, *, gpu_memory: int = 1 << 62) -> None:
         self.history = history
+        self.gpu_memory = gpu_memory  # bytes that every GPU has
         self.alive: dict[RunKey, Alive] = {}
         self.begun: set[RunKey] = set()
         self.ends: dict[RunKey, int | None] = {}
@@ -53,7 +56,7 @@ class Witness:
         self.keys: dict[str, str] = {}
         self.acknowledged: dict[str, str] = {}  # job id → the name under which it was submitted
         self.capacities: dict[str, Capacity] = {}  # by node
-        self.sizes = Sizes(history.fail)
+        self.sizes = Sizes(history.fail, gpu_memory=gpu_memory)
         self._undone: set[str] = set()  # jobs that a restored store does not know
         self._of_lost_time: set[RunKey] = set()  # begun in a time that the store has forgotten
         self._failed: set[RunKey] = set()  # runs that ended badly by themselves
@@ -75,11 +78,20 @@ class Witness:
         for other, alive in self.alive.items():
             if other.job_id == key.job_id and other.epoch != key.epoch:
                 self.history.fail(f"overlap: {key} begins on {node_id} while {other} runs on {alive.node_id}")
-            shared = set(alive.gpus) & set(order.gpus)
-            if alive.node_id == node_id and shared:
-                self.history.fail(f"over-packed: GPU {min(shared)} of {node_id} has {other} and now {key}")
         self.begun.add(key)
-        self.alive[key] = Alive(node_id, order.gpus)
+        self.alive[key] = Alive(node_id, order.gpus, order.share)
+        for gpu in order.gpus:
+            self._check_gpu(node_id, gpu, key)
+
+    def _check_gpu(self, node_id: str, gpu: int, newest: RunKey) -> None:
+        """What runs on a GPU has no more than all its time and its memory."""
+        here = {key: one for key, one in self.alive.items() if one.node_id == node_id and gpu in one.gpus}
+        self.history.counts["shared"] += len(here) > 1
+        time = sum(WHOLE if one.share is None else one.share.request for one in here.values())
+        memory = sum(one.share.memory for one in here.values() if one.share is not None)
+        if time > WHOLE or memory > self.gpu_memory:
+            others = ", ".join(str(key) for key in here if key != newest)
+            self.history.fail(f"over-packed: GPU {gpu} of {node_id} has {others} and now {newest}")
 
     def shown(self, order: StartRun) -> None:
         """A run is told who else there is: each by a port of its own, as long as it lives."""
@@ -156,7 +168,8 @@ class Witness:
         for key in sorted(ranks - self._of_lost_time):
             if key in self.alive:
                 self.history.fail(f"left behind: {key} runs on {self.alive[key].node_id}, and its job no longer has it")
-        if said.size is not None and ranks.isdisjoint(self._failed):
+        late = said.cause.code is CauseCode.START_TIMEOUT  # ranks beyond the core that never began leave, too
+        if said.size is not None and not late and ranks.isdisjoint(self._failed):
             self.history.fail(
                 f"size cut: {said.job_id} should have {said.size}, and none of its ranks failed by itself"
             )

@@ -20,10 +20,30 @@ SUBMIT = "weft.submit"
 TOKEN = "weft_" + "s" * 40
 AGAIN_SECONDS = 1.0
 ELASTIC = (0.2, 0.5, 0.5, 1.0)  # the part of the jobs of one life that may take another size
+SHARED = (0.0, 0.3, 0.3, 0.9)  # and of those with one GPU a rank, the part that asks for a share of one
 
 
-def job(dice: random.Random, number: int, *, ranks_max: int, gpus_max: int, elastic: float) -> dict[str, Any]:
-    """A specification, as a user would send it; `elastic`: the part of the jobs that may take another size."""
+def job(
+    dice: random.Random, number: int, *, ranks_max: int, gpus_max: int, elastic: float, shared: float
+) -> dict[str, Any]:
+    """A specification, as a user would send it; `elastic`: the part of the jobs that may take another size; `shared`:
+    of those with one GPU a rank, the part that asks for a share of one."""
+    spec = _job(dice, number, ranks_max=ranks_max, gpus_max=gpus_max, elastic=elastic)
+    for role in spec["roles"].values():
+        if role["gpus"] == 1 and dice.random() < shared:
+            role["gpus"], role["share"] = 0, _share(dice)
+    if any("share" in role for role in spec["roles"].values()):
+        spec["kind"] = dice.choice(["training", "batch", "notebook", "inference"])
+    return spec
+
+
+def _share(dice: random.Random) -> dict[str, Any]:
+    request = dice.choice([0.001, 0.1, 0.25, 0.3, 0.5, 0.7, 1.0])
+    memory = dice.choice(["1MiB", "2GiB", "4GiB", "8GiB", "12GiB", "16GiB"])
+    return {"request": request, "limit": dice.choice([request, 1.0]), "memory": memory}
+
+
+def _job(dice: random.Random, number: int, *, ranks_max: int, gpus_max: int, elastic: float) -> dict[str, Any]:
     if dice.random() < elastic:
         return _elastic(dice, number, ranks_max=ranks_max, gpus_max=gpus_max)
     ranks = dice.choice([1, 1, 1, dice.randint(2, max(2, ranks_max))])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from libs.sharing import slots, wire
 from libs.sharing.slots import SlotShare
-from libs.sharing.wire import Message, Op
+from libs.sharing.wire import Op, ShareMessage
 
 GPU = "GPU-0"
 
@@ -74,9 +74,9 @@ class Peer:
             self.say(Op.HELLO, a=entry)
 
     def say(self, op: int, *, turn: int = 0, a: int = 0, b: int = 0) -> None:
-        self.socket.send(wire.encode(Message(op, self._pid, turn, a, b)))
+        self.socket.send(wire.encode(ShareMessage(op, self._pid, turn, a, b)))
 
-    def hear(self) -> Message:
+    def hear(self) -> ShareMessage:
         """The next message. Raises EOFError when the arbiter ended the connection, and TimeoutError."""
         try:
             data = self.socket.recv(64)
@@ -86,18 +86,18 @@ class Peer:
             raise EOFError
         return wire.decode(data)
 
-    def turn(self) -> Message:
+    def turn(self) -> ShareMessage:
         """Want a turn, and wait for it."""
         self.say(Op.WANT, a=1000)
         return self.granted()
 
-    def granted(self) -> Message:
+    def granted(self) -> ShareMessage:
         """Wait for a turn that was wanted."""
         while (message := self.hear()).op != Op.GRANT:
             pass
         return message
 
-    def use(self, granted: Message) -> int:
+    def use(self, granted: ShareMessage) -> int:
         """Use a turn up until its quota or its revocation, and give it back; the time used in µs."""
         began = time.monotonic()
         self.socket.settimeout(granted.a / 1e6)

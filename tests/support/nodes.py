@@ -3,7 +3,8 @@
 from msgspec import structs
 
 from libs.domain.cluster import Capacity
-from libs.messages.nodes import JOBS, EndReason, Leader, NodeDesired, NodeReported, RunSeen, RunState, StartRun
+from libs.domain.shares import WHOLE
+from libs.messages.nodes import JOBS, SHARES, EndReason, Leader, NodeDesired, NodeReported, RunSeen, RunState, StartRun
 from services.executor.thinking.orders import runs_of
 
 Key = tuple[str, int, int]
@@ -23,7 +24,8 @@ class ScriptedNode:
         self.leaving = False
         self.unkillable: set[Key] = set()  # go on, whatever they are told
         self.tells_gpus = True
-        self.reads: tuple[str, ...] = (JOBS,)  # empty: an executor of the version before
+        self.reads: tuple[str, ...] = (JOBS, SHARES)  # empty: an executor of the version before
+        self.not_enforced: tuple[str, ...] = ()
         self.holds = ""
         self.rack = ""
         self.leader: Leader | None = None  # who answered last
@@ -47,6 +49,7 @@ class ScriptedNode:
             leader=self.leader,
             reads=self.reads,
             holds=self.holds,
+            not_enforced=self.not_enforced,
             rack=self.rack,
         )
 
@@ -86,11 +89,11 @@ class ScriptedNode:
                 )
 
     def _in_the_way(self, order: StartRun) -> bool:
-        """An executor starts nothing beside an older epoch of the same rank, or on a GPU that is in use."""
-        return any(
-            (key[0], key[2]) == (order.job_id, order.rank) or not set(self.orders[key].gpus).isdisjoint(order.gpus)
-            for key in self.live
-        )
+        """An executor starts nothing beside an older epoch of the same rank, or on a GPU that has no room for it."""
+        here = [self.orders[key] for key in self.live]
+        used = {gpu: sum(_part(other) for other in here if gpu in other.gpus) for gpu in order.gpus}
+        same = any((key[0], key[2]) == (order.job_id, order.rank) for key in self.live)
+        return same or any(part + _part(order) > WHOLE for part in used.values())
 
     def end(self, key: Key, exit_code: int, *, reason: EndReason = EndReason.EXIT, detail: str = "") -> None:
         self.runs[key] = RunSeen(
@@ -106,3 +109,7 @@ class ScriptedNode:
     @property
     def live(self) -> list[Key]:
         return [key for key, run in self.runs.items() if run.state is not RunState.EXITED]
+
+
+def _part(order: StartRun) -> int:
+    return WHOLE if order.share is None else order.share.request

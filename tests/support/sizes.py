@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct, field, structs
 
 from libs.domain.job import Allocation, CauseCode, JobChange, JobEvent, Placement
+from libs.domain.shares import WHOLE
 from libs.messages.events import JobEventData
 from libs.messages.http import EventData
 
@@ -16,7 +17,9 @@ ROUNDED_SECONDS = 0.01
 OF_A_RUN = (CauseCode.RANK_ENDED, CauseCode.EXITED, CauseCode.START_FAILED)
 ABANDONED = (CauseCode.STOP_TIMEOUT, CauseCode.NODE_LOST)  # a rank may leave its job before it is known to be gone
 
-Gpus = frozenset[tuple[str, int]]
+Parts = dict[tuple[str, int], tuple[int, int]]
+"""By GPU, as its node and index: thousandths of its time, and bytes of its memory (0 where all of it is held)."""
+
 Said = JobEventData | EventData
 
 
@@ -41,8 +44,8 @@ class Sized(Struct):
         return tuple(one for held in self.placements for one in held)
 
     @property
-    def gpus(self) -> Gpus:
-        return frozenset((one.node_id, gpu) for one in self.allocations for gpu in one.gpus)
+    def parts(self) -> Parts:
+        return parts_of(self.placement, self.next_placement)
 
     def staying(self, role: str) -> int:
         held = () if self.placement is None else self.placement.allocations
@@ -53,7 +56,7 @@ class Counted(Struct):
     """GPU-seconds of one job, counted here."""
 
     since: float | None = None
-    gpus: int = 0
+    gpus: float = 0.0
     total: float = 0.0
 
 
@@ -65,10 +68,11 @@ class Recorded(Struct, frozen=True):
 class Sizes:
     """`specs`: the specifications as they were sent, by name; a job that is not in it is not looked at.
 
-    `fail` is called with what is wrong.
+    `fail` is called with what is wrong. `gpu_memory`: bytes that every GPU has.
     """
 
-    def __init__(self, fail: Callable[[str], None]) -> None:
+    def __init__(self, fail: Callable[[str], None], *, gpu_memory: int = 1 << 62) -> None:
+        self.gpu_memory = gpu_memory
         self.specs: Mapping[str, dict[str, Any]] = {}
         self.jobs: dict[str, Sized] = {}
         self._fail = fail
@@ -142,14 +146,14 @@ class Sizes:
             self._fail(f"core unknown: {what} has rank {wrong[0]} wrongly in its core or beyond it")
 
     def _check_gpus(self, said: Said, job: Sized) -> None:
-        """No GPU has two owners, in one job or in two."""
-        for held in (job.placement, job.next_placement):
-            gpus = [(one.node_id, gpu) for one in (held.allocations if held else ()) for gpu in one.gpus]
-            if len(gpus) > len(set(gpus)):
-                self._fail(f"two owners: {said.job_id} has one GPU for two of its ranks")
-        for other_id, other in self.jobs.items():
-            if other is not job and (shared := other.gpus & job.gpus):
-                self._fail(f"two owners: {said.job_id} and {other_id} hold GPU {min(shared)}")
+        """No GPU is held beyond its time or its memory, by one job or by several."""
+        everybody = [other.parts for other in self.jobs.values()]
+        for gpu in job.parts:
+            held = [parts[gpu] for parts in everybody if gpu in parts]
+            if sum(time for time, _ in held) > WHOLE:
+                self._fail(f"two owners: with {said.job_id} GPU {gpu} is held {len(held)} times, beyond its time")
+            if sum(memory for _, memory in held) > self.gpu_memory:
+                self._fail(f"two owners: with {said.job_id} GPU {gpu} is held {len(held)} times, beyond its memory")
 
     def _check_range(self, said: Said, job: Sized, spec: Mapping[str, Any]) -> None:
         for name, (least, most) in ranges(spec).items():
@@ -183,8 +187,8 @@ class Sizes:
         """Hold the GPU-seconds that are stored against those counted here."""
         before, step, after = change.before, change.step, change.after
         counted = self._counted.setdefault(after.id, Counted())
-        gpus = _gpus(after.placement, after.next_placement)
-        held = _gpus(before.placement, before.next_placement)
+        gpus = parts_of(after.placement, after.next_placement)
+        held = parts_of(before.placement, before.next_placement)
         anew = step.event in (JobEvent.RESIZED, JobEvent.RESTARTED) or gpus != held or not after.state.holding
         at = round(step.at, 6)
         if anew and counted.since is not None:
@@ -195,7 +199,7 @@ class Sizes:
             self._fail(f"GPU-seconds lost: {after.id} had {before.attained_gpu_seconds:g} before {step.event}")
         if anew or counted.since is None:
             counted.since = at if after.state.holding else None
-            counted.gpus = len(gpus)
+            counted.gpus = sum(time for time, _ in gpus.values()) / WHOLE
         if anew and abs(counted.total - after.attained_gpu_seconds) > ROUNDED_SECONDS * (1 + counted.gpus):
             self._fail(
                 f"GPU-seconds wrong: {after.id} has {after.attained_gpu_seconds:g} after {step.event},"
@@ -233,6 +237,17 @@ def _core(placement: Placement, spec: Mapping[str, Any] | None) -> frozenset[int
     return frozenset(found)
 
 
-def _gpus(*placements: Placement | None) -> Gpus:
-    held = [one for placement in placements if placement is not None for one in placement.allocations]
-    return frozenset((one.node_id, gpu) for one in held for gpu in one.gpus)
+def parts_of(*placements: Placement | None) -> Parts:
+    """Of a job that restarts the greater of what it has and what it will have: it stops first."""
+    found: Parts = {}
+    for placement in placements:
+        has: Parts = {}
+        for one in placement.allocations if placement is not None else ():
+            part = (WHOLE, 0) if one.share is None else (one.share.request, one.share.memory)
+            for gpu in one.gpus:
+                time, memory = has.get((one.node_id, gpu), (0, 0))
+                has[one.node_id, gpu] = (time + part[0], memory + part[1])
+        for gpu, (time, memory) in has.items():
+            known = found.get(gpu, (0, 0))
+            found[gpu] = (max(time, known[0]), max(memory, known[1]))
+    return found

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import structs
 
+from libs.domain.shares import Share
 from libs.messages.nodes import EndReason, Leader, NodeDesired, RunState, StartRun
 from services.executor.runs import Run, RunKey
 from services.executor.thinking.core import (
@@ -428,3 +429,19 @@ def test_an_executor_that_restarts_while_its_node_is_held_ends_nothing() -> None
     reconciler = Reconciler(POLICY, led(order()).memory)
     held(reconciler, running(), at=80.0)
     assert decide(reconciler, running(), now=160.0) == []
+
+
+def test_runs_with_shares_of_a_gpu_start_beside_each_other_as_far_as_it_reaches() -> None:
+    def part(job_id: str, request: int) -> StartRun:
+        return order(job_id, gpus=(0,), share=Share(request=request, memory=1))
+
+    first, second, third, whole = part("job-a", 600), part("job-b", 400), part("job-c", 1), order("job-d", gpus=(0,))
+    reconciler = told(first, second)
+    assert decide(reconciler, now=1.0) == [Start(first), Start(second)]
+    both = (running(RunKey.of(first)), running(RunKey.of(second)))
+    told(second, third, whole, reconciler=reconciler, runs=both)
+    again = Reconciler(POLICY, reconciler.memory)  # an executor that was started anew knows it too
+    told(second, third, whole, reconciler=again, runs=both)
+    for one in (reconciler, again):
+        assert decide(one, *both, now=2.0) == [Terminate(RunKey.of(first))]
+        assert decide(one, ended(RunKey.of(first)), both[1], now=3.0) == [Start(third)]

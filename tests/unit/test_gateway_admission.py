@@ -4,15 +4,18 @@ from typing import Any
 
 import pytest
 
-from libs.domain.cluster import Node
+from libs.domain.cluster import NO_SHARES, Node
 from libs.domain.spec import JobSpec
 from services.gateway.errors import RejectedError
 from services.gateway.thinking.admission import Admission
 from tests.support.builders import node, spec
 
 
-def refusal(asked: JobSpec, *nodes: Node, allowed: tuple[str, ...] = ()) -> tuple[int, str, str] | None:
-    admission = Admission(nodes or (node(gpus=4),), default_pool="default", volumes_allowed=allowed)
+def refusal(
+    asked: JobSpec, *nodes: Node, allowed: tuple[str, ...] = (), shares: bool = True
+) -> tuple[int, str, str] | None:
+    there = nodes or (node(gpus=4),)
+    admission = Admission(there, default_pool="default", volumes_allowed=allowed, shares=shares)
     try:
         admission.check(asked)
     except RejectedError as error:
@@ -65,7 +68,7 @@ def test_a_drained_or_silent_node_counts_for_what_is_possible() -> None:
 
 
 def test_the_default_pool_may_be_empty_and_others_must_have_a_node() -> None:
-    empty = Admission((), default_pool="default", volumes_allowed=())
+    empty = Admission((), default_pool="default", volumes_allowed=(), shares=False)
     empty.check(spec(gpus=8))
     with pytest.raises(RejectedError) as caught:
         empty.check(spec(pool="other"))
@@ -73,9 +76,32 @@ def test_the_default_pool_may_be_empty_and_others_must_have_a_node() -> None:
     assert "default" in caught.value.reason
 
 
-def test_a_share_is_refused_until_sharing_exists() -> None:
-    asked = spec(gpus=0, role={"share": {"request": 0.5, "memory": "4GiB"}})
-    assert refusal(asked) == (422, "roles.worker.share", "sharing a GPU is not available yet; ask for whole gpus")
+def share(memory: str, **fields: Any) -> JobSpec:
+    return spec(gpus=0, role={"share": {"request": 0.5, "memory": memory}}, **fields)
+
+
+def test_a_share_is_taken_where_the_cluster_gives_shares() -> None:
+    assert refusal(share("4GiB")) is None
+    status, field, reason = refusal(share("4GiB"), shares=False) or (0, "", "")
+    assert (status, field) == (422, "roles.worker.share")
+    assert "GATEWAY_SHARES" in reason
+
+
+def test_a_share_of_more_memory_than_any_gpu_has_names_its_memory() -> None:
+    assert refusal(share("16GiB")) is None
+    status, field, reason = refusal(share("17GiB")) or (0, "", "")
+    assert (status, field) == (422, "roles.worker.share.memory")
+    assert "one share can have 16GiB" in reason
+
+
+def test_a_share_of_a_model_that_no_node_has_names_the_model() -> None:
+    assert (refusal(share("4GiB", gpu_model="H300")) or (0, "", ""))[:2] == (422, "gpu_model")
+
+
+def test_a_share_where_no_node_gives_any_is_refused() -> None:
+    status, field, reason = refusal(share("4GiB"), node(not_enforced=(NO_SHARES,))) or (0, "", "")
+    assert (status, field) == (422, "roles.worker.share")
+    assert "no node" in reason
 
 
 def test_what_nothing_acts_on_yet_is_refused_and_a_job_that_may_grow_is_not() -> None:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libs.domain.cluster import Capacity, Gpu, Node, Request
 from libs.domain.job import Allocation
 from libs.domain.shares import CONTEXT_BYTES, WHOLE, Share
 from libs.planning.capacity import Room
@@ -17,35 +16,16 @@ from libs.planning.placement.weft_best import weft_best
 from libs.planning.scores import Scores
 from libs.planning.shape import PlacementRequest, Shape, Want, gpus_in, gpus_least, gpus_of, shape_of
 from tests.support.builders import GIB, spec
+from tests.support.shared_gpus import MODELS, NAMES, node_of, shape, single
 
-MODELS = ("A", "B")
-NODES = [f"node-{number}" for number in range(4)]
-MEMORY = {"A": 16 * GIB, "B": 24 * GIB}
-SCORES = {"compute": {(name, gpu): 1.0 + (3 * at + gpu) % 5 / 10 for at, name in enumerate(NODES) for gpu in range(3)}}
-
-
-def node_of(name: str, *, gpus: int = 3, cpus: float = 1000.0, real: bool = True, model: str = "") -> Node:
-    models = [model or MODELS[index % 2] for index in range(gpus)]
-    made = tuple(
-        Gpu(index=index, uuid=f"{name}-{index}", model=model, memory=MEMORY[model], emulated=not real)
-        for index, model in enumerate(models)
-    )
-    return Node(id=name, pool="default", address="", capacity=Capacity(cpus=cpus, memory=1 << 40, gpus=made))
+SCORES = {"compute": {(name, gpu): 1.0 + (3 * at + gpu) % 5 / 10 for at, name in enumerate(NAMES) for gpu in range(3)}}
 
 
 def room_of(placer: str = "weft-best", *, nodes: int = 4) -> Room:
     room = Room(Scores(SCORES), placer=weft_best if placer == "weft-best" else packed)
-    for at, name in enumerate(NODES[:nodes]):
+    for at, name in enumerate(NAMES[:nodes]):
         room.add(node_of(name, real=at % 2 == 0))
     return room
-
-
-def shape(
-    part: int = 0, gib: float = 1, *, count: int = 1, gpus: int = 0, kind: str = "batch", **more: object
-) -> Shape:
-    share = Share(request=part, memory=int(gib * GIB), kind=kind) if part else None
-    request = Request(gpus=gpus, cpus=1, memory=1, share=share, **more)  # type: ignore[arg-type]
-    return (Want("worker", count, count, request),)
 
 
 def seen(room: Room) -> object:
@@ -72,7 +52,7 @@ JOBS = st.one_of(
         model=st.sampled_from([None, None, *MODELS]),
     ),
     st.builds(shape, gpus=st.integers(1, 3), count=st.integers(1, 2), model=st.sampled_from([None, *MODELS])),
-    st.builds(shape, st.just(250), st.just(2), node=st.sampled_from(NODES), gpu=st.sampled_from([None, 0, 1])),
+    st.builds(shape, st.just(250), st.just(2), node=st.sampled_from(NAMES), gpu=st.sampled_from([None, 0, 1])),
 )
 STEPS = st.lists(
     st.tuples(
@@ -115,7 +95,7 @@ def test_shares_and_whole_gpus_come_and_go(steps: list[tuple[str, Shape, int]], 
         while at < len(steps):
             what, wants, number = steps[at]
             at += 1
-            name = NODES[number % len(NODES)]
+            name = NAMES[number % len(NAMES)]
             if what == "start":
                 before = seen(room)
                 place = find(room, wants, PlacementRequest("compute"))
@@ -147,7 +127,7 @@ def test_shares_and_whole_gpus_come_and_go(steps: list[tuple[str, Shape, int]], 
         at = act(at)
     for place in jobs:
         room.give_back_all(place)
-    room.reopen(NODES)
+    room.reopen(NAMES)
     assert seen(room) == empty
 
 
@@ -159,14 +139,6 @@ def places(room: Room, *wanted: Shape, take: bool = True) -> list[list[tuple[str
         if take and place:
             room.take_all(place)
     return found
-
-
-def single(*sizes: int, real: bool = False, cpus: float = 1000.0) -> Room:
-    """Nodes with so many GPUs of 16 GiB."""
-    room = Room()
-    for at, gpus in enumerate(sizes):
-        room.add(node_of(NODES[at], gpus=gpus, model="A", real=real, cpus=cpus))
-    return room
 
 
 def test_two_halves_go_to_one_gpu_and_a_third_to_another() -> None:

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libs.sharing import pages, slots, wire
-from libs.sharing.pages import PAGE_BYTES, Flag, Limits, LimitsPage, UsePage
+from libs.sharing.pages import PAGE_BYTES, Flag, LimitsPage, SlotLimits, UsePage
 from libs.sharing.slots import SlotShare
-from libs.sharing.wire import MICROSECONDS_MAX, MalformedError, Message, Op
+from libs.sharing.wire import MICROSECONDS_MAX, MalformedError, Op, ShareMessage
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 
 
 @given(op=U32, pid=U32, turn=U64, a=U64, b=U64)
 def test_a_message_is_read_as_it_was_sent(op: int, pid: int, turn: int, a: int, b: int) -> None:
-    message = Message(op, pid, turn, a, b)
+    message = ShareMessage(op, pid, turn, a, b)
     assert len(wire.encode(message)) == wire.BYTES
     assert wire.decode(wire.encode(message)) == message
 
@@ -38,13 +38,13 @@ def test_what_a_job_sends_is_bounded_or_refused(data: bytes) -> None:
 
 @given(a=st.integers(-(2**63), 2**63 - 1))
 def test_a_correction_has_a_sign(a: int) -> None:
-    read = wire.from_job(wire.encode(Message(Op.CHARGE, 1, 0, a)))
+    read = wire.from_job(wire.encode(ShareMessage(Op.CHARGE, 1, 0, a)))
     assert read.a == max(-MICROSECONDS_MAX, min(MICROSECONDS_MAX, a))
 
 
 def test_a_job_may_not_speak_as_the_arbiter() -> None:
     with pytest.raises(MalformedError):
-        wire.from_job(wire.encode(Message(Op.GRANT, 1, 1, 1, 1)))
+        wire.from_job(wire.encode(ShareMessage(Op.GRANT, 1, 1, 1, 1)))
 
 
 @given(
@@ -59,13 +59,13 @@ def test_a_job_may_not_speak_as_the_arbiter() -> None:
 def test_limits_are_read_as_they_were_written(
     flags: int, memory: int, device: int, in_flight: int, context: int, beat: int, changes: int
 ) -> None:
-    limits = Limits(Flag(flags), memory, device, in_flight, context, beat, changes)
+    limits = SlotLimits(Flag(flags), memory, device, in_flight, context, beat, changes)
     assert len(pages.limits_bytes(limits)) == PAGE_BYTES
     assert pages.read_limits(pages.limits_bytes(limits)) == limits
 
 
 def test_the_fields_of_the_limits_page_lie_where_the_hook_reads_them() -> None:
-    page = pages.limits_bytes(Limits(Flag.GATED | Flag.CLOSED, 1 << 40, 1 << 41, 2000, 512, 77, 9))
+    page = pages.limits_bytes(SlotLimits(Flag.GATED | Flag.CLOSED, 1 << 40, 1 << 41, 2000, 512, 77, 9))
     assert page[:8] == b"WEFTLIM1"
     places = {8: 1, 12: 9, 16: 10, 40: 2000, 44: 512}
     assert {at: int.from_bytes(page[at : at + 4], "little") for at in places} == places
@@ -105,14 +105,14 @@ def written(path: Path, data: bytes) -> Path:
 def test_every_change_of_the_limits_is_counted_and_a_beat_is_none(tmp_path: Path, opened: Opened) -> None:
     page = LimitsPage(opened(written(tmp_path / "limits", bytes(PAGE_BYTES))))
     found: list[tuple[int, int]] = []
-    for limits in (Limits(memory_limit=5, beat_ns=1), Limits(memory_limit=5, beat_ns=2), Limits(beat_ns=3)):
+    for limits in (SlotLimits(memory_limit=5, beat_ns=1), SlotLimits(memory_limit=5, beat_ns=2), SlotLimits(beat_ns=3)):
         page.write(limits)
         read = pages.read_limits((tmp_path / "limits").read_bytes())
         assert read is not None
         found.append((read.changes, read.beat_ns))
     assert found == [(1, 1), (1, 2), (2, 3)]
     again = LimitsPage(opened(tmp_path / "limits"))
-    again.write(Limits(memory_limit=6))
+    again.write(SlotLimits(memory_limit=6))
     read = pages.read_limits((tmp_path / "limits").read_bytes())
     assert read is not None
     assert read.changes == 3  # counted on from what the arbiter before wrote
@@ -131,7 +131,7 @@ def test_an_entry_that_is_cleared_is_free_and_the_others_stay(tmp_path: Path, op
     assert use.entry(0) is None
     assert use.entry(63) is None
     (tmp_path / "use").write_bytes(b"")  # the job may do this at any time
-    assert use.read() == pages.Use()
+    assert use.read() == pages.SlotUse()
     assert use.entry(62) is None
 
 

@@ -6,7 +6,7 @@ equals the fastest GPU is taken, and of free ones as `weft_best` weighs them. Al
 to this one.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 from libs.domain.cluster import Request
@@ -14,7 +14,7 @@ from libs.domain.job import Allocation
 from libs.domain.shares import Share
 from libs.domain.spec import Kind
 from libs.planning.capacity import CPU_GRAIN, NodeRoom, Picks, Room
-from libs.planning.fits import Company, Entry, Fit, Fits, company_of
+from libs.planning.fits import Company, Entry, Fit, Fits, Where, company_of
 from libs.planning.placement.weft_best import SPARING, WHOLE_NODES
 from libs.planning.scores import TYPICAL, Scores
 from libs.planning.shape import PlacementRequest, Want
@@ -52,12 +52,12 @@ def _one(
     room: Room, request: Request, share: Share, asked: PlacementRequest, apart: Collection[tuple[str, int]] | None
 ) -> Fit | None:
     fits, among = _fits(room, request, asked), _AMONG.get(share.kind, _PACKED)
-    allowed = _allowed(room, request)
+    fits_node = partial(_node_fits, room, request)
     if apart:
-        found = fits.best(share, request.model, among, lambda fit: fit not in apart and allowed(fit))
+        found = fits.best(share, request.model, among, Where(fits_node, apart))
         if found is not None:
             return found
-    return fits.best(share, request.model, among, allowed)
+    return fits.best(share, request.model, among, Where(fits_node))
 
 
 def _fits(room: Room, request: Request, asked: PlacementRequest) -> Fits[NodeRoom]:
@@ -74,19 +74,10 @@ def _fits(room: Room, request: Request, asked: PlacementRequest) -> Fits[NodeRoo
     return fits
 
 
-def _allowed(room: Room, request: Request) -> Callable[[Fit], bool]:
+def _node_fits(room: Room, request: Request, node_id: str) -> bool:
     """Whether the node has the CPUs and the memory."""
-    known: dict[str, bool] = {}
-
-    def allowed(fit: Fit) -> bool:
-        fits = known.get(fit.node_id)
-        if fits is None:
-            node = room.nodes[fit.node_id]
-            fits = node.cpus + CPU_GRAIN >= request.cpus and node.memory >= request.memory
-            known[fit.node_id] = fits
-        return fits
-
-    return allowed
+    node = room.nodes[node_id]
+    return node.cpus + CPU_GRAIN >= request.cpus and node.memory >= request.memory
 
 
 def _entries(scores: Scores, name: str, node: NodeRoom) -> list[Entry]:

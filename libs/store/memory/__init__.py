@@ -21,7 +21,6 @@ from libs.messages.events import Event, JobEventData, step_data, submission_data
 from libs.messages.history import Record
 from libs.messages.signals import GpuScore
 from libs.store import (
-    DoubleAllocationError,
     Envelope,
     JobsKept,
     KeyReusedError,
@@ -33,11 +32,10 @@ from libs.store import (
 )
 from libs.store.memory.history import History
 from libs.store.memory.learnt import LearntTables
+from libs.store.memory.slots import Gpu, Slots, slots_after
 from libs.store.memory.times import micro
 from libs.store.memory.tokens import Tokens
 from libs.store.rows import hash_of
-
-_Gpu = tuple[str, int]
 
 
 class MemoryStore(Tokens, History, LearntTables):
@@ -51,7 +49,7 @@ class MemoryStore(Tokens, History, LearntTables):
         self._asks: dict[int, tuple[str, Ask]] = {}  # with its pool
         self._ask_id = 0
         self._jobs: dict[str, Job] = {}  # admitted
-        self._slots: dict[_Gpu, str] = {}
+        self._slots: Slots = {}
         self._nodes: dict[str, tuple[Node, int]] = {}  # with its version
         self._events: list[Event] = []
         self._event_id = 0
@@ -240,7 +238,8 @@ class MemoryStore(Tokens, History, LearntTables):
             else:
                 assert before == change.before, f"the caller's picture of {change.before.id} is wrong"
                 moved[change.before.id] = _lawful(change)
-        self._slots = self._slots_after(moved)
+        were = [self._jobs[job_id] for job_id in moved]
+        self._slots = slots_after(self._slots, were, moved.values(), self._gpu_memory())
         self._jobs.update(moved)
         if record is not None:
             await self.record(lease, record)
@@ -251,19 +250,6 @@ class MemoryStore(Tokens, History, LearntTables):
             at, data = micro(step.at), step_data(change)
             self._tell("jobs", step.event, job.id, job.version, at, data, tenant=job.tenant, alone=False)
         return taken
-
-    def _slots_after(self, moved: Mapping[str, Job]) -> dict[_Gpu, str]:
-        """The job that holds each GPU once these jobs have moved."""
-        slots = dict(self._slots)
-        for job_id in moved:
-            for gpu in _gpus(self._jobs[job_id]):
-                del slots[gpu]
-        for job in moved.values():
-            for gpu in _gpus(job):
-                if gpu in slots:
-                    raise DoubleAllocationError(f"GPU {gpu[1]} of {gpu[0]} for {job.id} is held by {slots[gpu]}")
-                slots[gpu] = job.id
-        return slots
 
     async def save_node(
         self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
@@ -470,6 +456,10 @@ class MemoryStore(Tokens, History, LearntTables):
         found = [job for job in self._jobs.values() if job.pool == pool and job.state in wanted]
         return sorted(found, key=lambda job: job.seq)
 
+    def _gpu_memory(self) -> dict[Gpu, int]:
+        nodes = (node for node, _ in self._nodes.values())
+        return {(node.id, gpu.index): gpu.memory for node in nodes for gpu in node.capacity.gpus}
+
     def _first_version(self, node_id: str) -> int:
         """The first version of a new node, or the next one of a node that was removed and joins again."""
         told = (event.version for event in self._events if event.topic == "nodes" and event.subject_id == node_id)
@@ -545,13 +535,6 @@ def _lawful(change: JobChange) -> Job:
         raise UnlawfulError(str(error)) from error
     assert job == change.after, f"{job.id} after {change.step.event} is not as the law says"
     return job
-
-
-def _gpus(job: Job) -> list[_Gpu]:
-    """The GPUs that a job holds."""
-    if not job.state.holding:
-        return []
-    return [(allocation.node_id, index) for allocation in job.held for index in allocation.gpus]
 
 
 def _the_same(before: tuple[str, bytes], spec_hash: bytes) -> StoredSubmission:

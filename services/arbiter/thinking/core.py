@@ -25,7 +25,8 @@ class Arbiter:
             device, slot = self._slots[name]
             if slot.terms.gpu == terms.gpu:
                 slot.refill(now)
-                slot.terms = terms
+                slot.hold_to(terms)
+                device.add(slot)
                 self._touched.add(device)
                 return
             clients = slot.clients
@@ -85,7 +86,7 @@ class Arbiter:
         due = [device for device, at in self._due.items() if at is not None and at <= now]
         for device in {**dict.fromkeys(due), **dict.fromkeys(self._in_order(self._touched))}:
             orders += device.decide(now)
-            self._due[device] = device.next_at(now)
+            self._due[device] = device.next_at()
         self._touched.clear()
         return orders
 

@@ -38,6 +38,23 @@ class GpuTurn(Struct):
     revoked_at: int | None = None
 
 
+class _Seen:
+    """The slots of a GPU at one moment: ready for a turn, held back by their limits, with a latency process connected.
+
+    `running`: the virtual times of those that count; `active`: the requests of those that want or have a turn.
+    """
+
+    def __init__(self) -> None:
+        self.ready: list[SharingSlot] = []
+        self.limited: list[SharingSlot] = []
+        self.latency: list[SharingSlot] = []
+        self.running: list[float] = []
+        self.active = 0
+
+    def is_beside_latency(self, slot: SharingSlot) -> bool:
+        return any(other is not slot for other in self.latency)
+
+
 class SharedGpu:
     """One GPU and the slots on it."""
 
@@ -48,17 +65,23 @@ class SharedGpu:
         self._virtual = 0.0
         self._number = 0
         self._taken: dict[int, tuple[int, int]] = {}  # client: the turn taken from it, and what was charged for it
+        self._room_at: int | None = None
+        self._weights = 0
         self._accounted_at = now
 
     # what happens
 
     def add(self, slot: SharingSlot) -> None:
-        slot.virtual = self._virtual
-        self.slots[slot.name] = slot
+        """Serve a slot, or serve it on other terms."""
+        if slot.name not in self.slots:
+            slot.virtual = self._virtual
+            self.slots[slot.name] = slot
+        self._weights = sum(other.weight for other in self.slots.values())
 
     def remove(self, name: str, now: int) -> SharingSlot:
         """Forget a slot and its turn."""
         slot = self.slots.pop(name)
+        self._weights -= slot.weight
         if self.turn is not None and self.turn.slot is slot:
             self._end(self.turn, 0, now)
         for client in slot.clients:
@@ -68,7 +91,8 @@ class SharedGpu:
     def want(self, slot: SharingSlot, client: int, now: int) -> None:
         if client in slot.waiting:
             return
-        if not self._is_active(slot) and not self._lingers(slot, now):
+        is_active = slot.waiting or (self.turn is not None and self.turn.slot is slot)
+        if not is_active and not self._lingers(slot, now):
             self._catch_up(slot, self._virtual_at(now))
         slot.waiting[client] = now
 
@@ -92,24 +116,23 @@ class SharedGpu:
     # what follows
 
     def decide(self, now: int) -> Iterator[Order]:
-        scale = min(1.0, 1000 / max(1, sum(slot.weight for slot in self.slots.values())))
-        for slot in self.slots.values():
-            slot.refill(now, scale=scale)
-        self._advance(now)
+        seen = self._look(now)
+        self._advance(seen, now)
         turn = self.turn
         if turn is not None and turn.revoked_at is not None and now - turn.revoked_at >= self._pace.take_away:
             self._take_away(turn, now)
-        elif turn is not None:
-            yield from self._look_at(turn, now)
-        if self.turn is None and (following := self._next(now)) is not None:
-            yield self._grant(following, now)
+        elif turn is not None and turn.revoked_at is None:
+            yield from self._hold_to_terms(turn, seen, now)
+        if self.turn is None and seen.ready:
+            yield self._grant(self._next(seen, now), seen, now)
+        self._room_at = min((slot.room_at(now) for slot in seen.limited), default=None)
 
-    def next_at(self, now: int) -> int | None:
+    def next_at(self) -> int | None:
         """When `decide` is to be called again though nothing happens; None if never."""
-        times = [slot.room_at(now) for slot in self.slots.values() if self._may_run(slot) and not slot.within()]
-        if (turn := self.turn) is not None:
-            times.append(turn.revoke_at if turn.revoked_at is None else turn.revoked_at + self._pace.take_away)
-        return min(times, default=None)
+        if (turn := self.turn) is None:
+            return self._room_at
+        at = turn.revoke_at if turn.revoked_at is None else turn.revoked_at + self._pace.take_away
+        return at if self._room_at is None else min(at, self._room_at)
 
     def account(self, now: int) -> None:
         """Note what each slot borrowed and lent since the last call."""
@@ -122,13 +145,47 @@ class SharedGpu:
 
     # parts of it
 
-    def _look_at(self, turn: GpuTurn, now: int) -> Iterator[Revoke]:
-        if turn.revoked_at is not None:
-            return
-        if turn.contended_at is None and self._others_wait(turn):
+    def _look(self, now: int) -> _Seen:
+        """Let the accounts of all slots grow, and sort the slots by what they may do."""
+        seen = _Seen()
+        scale = min(1.0, 1000 / max(1, self._weights))
+        held = self.turn.slot if self.turn is not None else None
+        for slot in self.slots.values():
+            if slot.waiting:
+                slot.refill(now, scale=scale)
+                seen.active += slot.weight
+                if slot.terms.hold:
+                    pass
+                elif slot.within():
+                    seen.ready.append(slot)
+                    seen.running.append(slot.virtual)
+                else:
+                    seen.limited.append(slot)
+            elif slot is held:
+                seen.active += slot.weight
+            elif self._lingers(slot, now):
+                seen.running.append(slot.virtual)
+            if slot.terms.latency and slot.clients:
+                seen.latency.append(slot)
+        if held is not None:
+            seen.running.append(held.virtual)
+        return seen
+
+    def _advance(self, seen: _Seen, now: int) -> None:
+        """Set the virtual time of the GPU: of the slots that may run, the least. It never goes back.
+
+        A slot that ran just now counts, too: it may be between two launches. A slot that its limit holds back is behind
+        by no more than its credit: what it may not use is not owed to it.
+        """
+        self._virtual = max(self._virtual, min(seen.running, default=0.0))
+        for slot in seen.limited:
+            self._catch_up(slot, self._virtual)
+
+    def _hold_to_terms(self, turn: GpuTurn, seen: _Seen, now: int) -> Iterator[Revoke]:
+        if turn.contended_at is None and _others_wait(turn.slot, turn.client, seen):
             turn.contended_at = now
-            turn.revoke_at = min(turn.revoke_at, max(now, turn.granted_at + self._quantum(turn.slot)))
-        overtaken = not self._is_urgent(turn.slot) and any(self._is_urgent(slot) for slot in self._ready())
+            turn.revoke_at = min(turn.revoke_at, max(now, turn.granted_at + self._quantum(turn.slot, seen)))
+        overtaken = not turn.slot.is_urgent() and any(slot.is_urgent() for slot in seen.ready)
         if now >= turn.revoke_at or turn.slot.terms.hold or overtaken:
             turn.revoked_at = now
             yield Revoke(turn.client, turn.number)
@@ -143,96 +200,69 @@ class SharedGpu:
         """Charge a turn that is over: what is reported, and no less than half the time that others waited for it."""
         held = 0 if turn.contended_at is None else now - turn.contended_at
         turn.slot.paid(us, held // 2, now)
+        turn.slot.refill(now)  # afterwards: the accounts hold no more than a turn, which must not cut off what it cost
         turn.slot.ended_at = now
         turn.slot.virtual = min(turn.slot.virtual, self._virtual + self._pace.debt * 1000 / turn.slot.weight)
         self.turn = None
 
-    def _grant(self, slot: SharingSlot, now: int) -> Grant:
+    def _grant(self, slot: SharingSlot, seen: _Seen, now: int) -> Grant:
         client, since = next(iter(slot.waiting.items()))
+        contended = _others_wait(slot, client, seen)
+        quota = self._quantum(slot, seen) if contended else self._pace.alone
+        if slot.limit < 1000:
+            quota = min(quota, max(int(slot.level), int(slot.need)))
         del slot.waiting[client]
         slot.waits.append(now - since)
         slot.turns += 1
         self._number += 1
         self._taken.pop(client, None)
-        turn = GpuTurn(self._number, client, slot, now, 0)
-        contended = self._others_wait(turn)
-        quota = self._quantum(slot) if contended else self._pace.alone
-        if slot.limit < 1000:
-            quota = min(quota, max(int(slot.level), int(slot.need)))
-        if contended:
-            turn.contended_at = now
-        turn.revoke_at = now + quota + self._pace.grace
-        self.turn = turn
-        beside_latency = any(
-            other.terms.latency and other.clients for other in self.slots.values() if other is not slot
+        self.turn = GpuTurn(
+            number=self._number,
+            client=client,
+            slot=slot,
+            granted_at=now,
+            revoke_at=now + quota + self._pace.grace,
+            contended_at=now if contended else None,
         )
+        beside_latency = seen.is_beside_latency(slot)
         in_flight = self._pace.beside_latency_in_flight if beside_latency else self._pace.in_flight
-        return Grant(client, turn.number, quota, min(in_flight, max(quota // 2, 500)))
+        return Grant(client, self._number, quota, min(in_flight, max(quota // 2, 500)))
 
-    def _next(self, now: int) -> SharingSlot | None:
-        ready = list(self._ready())
-        if urgent := [slot for slot in ready if self._is_urgent(slot)]:
+    def _next(self, seen: _Seen, now: int) -> SharingSlot:
+        if urgent := [slot for slot in seen.ready if slot.is_urgent()]:
             return min(urgent, key=_order)
-        if starving := [slot for slot in ready if now - slot.waiting_since() >= self._pace.wait_max]:
+        if starving := [slot for slot in seen.ready if now - slot.waiting_since() >= self._pace.wait_max]:
             return min(starving, key=lambda slot: (slot.waiting_since(), slot.name))
-        return min(ready, key=_order, default=None)
-
-    def _ready(self) -> Iterator[SharingSlot]:
-        return (slot for slot in self.slots.values() if self._may_run(slot) and slot.within())
-
-    def _may_run(self, slot: SharingSlot) -> bool:
-        return bool(slot.waiting) and not slot.terms.hold
-
-    def _is_urgent(self, slot: SharingSlot) -> bool:
-        return slot.terms.latency and slot.credit > 0
-
-    def _is_active(self, slot: SharingSlot) -> bool:
-        return bool(slot.waiting) or (self.turn is not None and self.turn.slot is slot)
+        return min(seen.ready, key=_order)
 
     def _lingers(self, slot: SharingSlot, now: int) -> bool:
         return now - slot.ended_at < self._pace.linger
 
-    def _others_wait(self, turn: GpuTurn) -> bool:
-        siblings = (client != turn.client for client in turn.slot.waiting)
-        return any(siblings) or any(slot is not turn.slot for slot in self._ready())
-
-    def _quantum(self, slot: SharingSlot) -> int:
+    def _quantum(self, slot: SharingSlot, seen: _Seen) -> int:
         """A slot's part of a round, shared by its processes where they are many."""
         pace = self._pace
         if slot.terms.latency:
             return pace.latency_quantum
-        active = sum(other.weight for other in self.slots.values() if self._is_active(other) or other is slot)
-        part = pace.round * slot.weight // active * 8 // max(8, len(slot.waiting))
-        most = pace.beside_latency_quantum if self._is_beside_latency(slot) else pace.quantum_max
+        part = pace.round * slot.weight // max(1, seen.active) * 8 // max(8, len(slot.waiting))
+        most = pace.beside_latency_quantum if seen.is_beside_latency(slot) else pace.quantum_max
         return max(pace.quantum_min, min(part, most))
-
-    def _is_beside_latency(self, slot: SharingSlot) -> bool:
-        return any(other.terms.latency and other.clients for other in self.slots.values() if other is not slot)
 
     def _virtual_at(self, now: int) -> float:
         """The virtual time of the GPU; during a turn it goes on by the requests of all slots that want one."""
-        if self.turn is None:
+        if (turn := self.turn) is None:
             return self._virtual
-        active = sum(slot.weight for slot in self.slots.values() if self._is_active(slot))
-        return self._virtual + (now - self.turn.granted_at) * 1000 / max(1, active)
-
-    def _advance(self, now: int) -> None:
-        """Set the virtual time of the GPU: of the slots that may run, the least. It never goes back.
-
-        A slot that ran just now counts, too: it may be between two launches. A slot that its limit holds back is behind
-        by no more than its credit: what it may not use is not owed to it.
-        """
-        running = [slot.virtual for slot in self._ready()]
-        running += [slot.virtual for slot in self.slots.values() if not slot.waiting and self._lingers(slot, now)]
-        if self.turn is not None:
-            running.append(self.turn.slot.virtual)
-        self._virtual = max(self._virtual, min(running, default=0.0))
-        for slot in self.slots.values():
-            if slot.waiting and not slot.within():
-                self._catch_up(slot, self._virtual)
+        active = sum(slot.weight for slot in self.slots.values() if slot.waiting or slot is turn.slot)
+        return self._virtual + (now - turn.granted_at) * 1000 / max(1, active)
 
     def _catch_up(self, slot: SharingSlot, virtual: float) -> None:
         slot.virtual = max(slot.virtual, virtual - self._pace.credit * 1000 / slot.weight)
+
+
+def _others_wait(slot: SharingSlot, client: int, seen: _Seen) -> bool:
+    """Whether a process other than this one of that slot could have a turn."""
+    if any(other is not slot for other in seen.ready):
+        return True
+    return len(slot.waiting) > (client in slot.waiting)
 
 
 def _order(slot: SharingSlot) -> tuple[float, str]:

@@ -60,7 +60,8 @@ class SharingSlot:
     """One slot on its GPU. Its processes are known by the numbers of their connections."""
 
     def __init__(self, name: str, terms: Terms, pace: TurnPace, now: int) -> None:
-        self.name, self.terms, self._pace = name, terms, pace
+        self.name, self._pace = name, pace
+        self.hold_to(terms)
         self.clients: set[int] = set()
         self.waiting: dict[int, int] = {}  # client: since when; in the order of their turns
         self.virtual = 0.0
@@ -73,24 +74,22 @@ class SharingSlot:
         self._began = self._refilled_at = now
         self._accounted_us = 0
 
-    @property
-    def weight(self) -> int:
-        """The request; a slot that has none is treated as one of a thousandth."""
-        return max(1, self.terms.request)
+    def hold_to(self, terms: Terms) -> None:
+        """Set the terms and what follows from them.
 
-    @property
-    def limit(self) -> int:
-        """The limit, which is never below the request."""
-        return max(self.terms.limit, self.weight)
-
-    @property
-    def need(self) -> float:
-        """How much of the limit must be left for a turn: not too short for the limit to be reached in few turns."""
-        return min(8_000.0, max(500.0, self.limit * 20.0))
+        `weight`: the request, or a thousandth of a slot that has none. `limit`: never below that. `need`: how much of
+        the limit must be left for a turn, so that the limit is reached in few turns.
+        """
+        self.terms = terms
+        self.weight = max(1, terms.request)
+        self.limit = max(terms.limit, self.weight)
+        self.need = min(8_000.0, max(500.0, self.limit * 20.0))
 
     def refill(self, now: int, *, scale: float = 1.0) -> None:
         """Let the accounts grow up to now. `scale`: what the requests of a GPU are cut by if they exceed it."""
         passed, self._refilled_at = now - self._refilled_at, now
+        if self.limit >= 1000 and not self.terms.latency:
+            return
         self.level = min(float(self._pace.burst), self.level + passed * self.limit / 1000)
         request = self.weight * scale / 1000
         self.credit = min(self._pace.window * request, self.credit + passed * request)
@@ -117,6 +116,10 @@ class SharingSlot:
         cost = max(us, least)
         self.charge(cost, now)
         self.spare = min(self.spare + cost - least, float(self._pace.window))
+
+    def is_urgent(self) -> bool:
+        """Whether its launches come ahead of those of others."""
+        return self.terms.latency and self.credit > 0
 
     def within(self) -> bool:
         """Whether the limit leaves room for a turn."""

@@ -66,7 +66,7 @@ async def _explain(client: Client, board: Board, name: str) -> None:
                 await asyncio.sleep(LOOK_SECONDS)
                 explained = await client.explain(job.id)
             board.explained[name] = explained
-            held = ", ".join(f"{holder.name} ({holder.gpus})" for holder in explained.holders)
+            held = ", ".join(f"{holder.name} ({holder.gpus:g})" for holder in explained.holders)
             board.tell(name, f"explained: {explained.sentence}{f'; held by {held}' if held else ''}")
 
 

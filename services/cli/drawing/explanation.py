@@ -86,8 +86,8 @@ def _place(numbers: dict[str, float]) -> list[str]:
     """The numbers of a placement in words; they are removed from `numbers`."""
     if not {"nodes", "ranks", "gpus"} <= numbers.keys():
         return []
-    nodes, ranks, gpus = (int(numbers.pop(name)) for name in ("nodes", "ranks", "gpus"))
-    held = f" with {count(gpus, 'GPU')}" if gpus else ""
+    nodes, ranks, gpus = int(numbers.pop("nodes")), int(numbers.pop("ranks")), numbers.pop("gpus")
+    held = f" with {number(gpus)} GPU{'' if gpus == 1 else 's'}" if gpus else ""
     parts = [f"{count(ranks, 'rank')}{held} on {count(nodes, 'node')}"]
     slowdown, slowest = numbers.pop("slowdown", None), numbers.pop("slowest", None)
     locality = numbers.pop("locality", 1.0)
@@ -119,7 +119,7 @@ def _holders(holders: Sequence[HolderSeen], look: Look, emulated: Mapping[str, i
         "NAME": lambda held: plain(held.name),
         "TENANT": lambda held: plain(held.tenant),
         "STATE": lambda held: state_text(held.state),
-        "GPUS": lambda held: f"{held.gpus}{' emulated' if emulated.get(held.job_id, 0) >= held.gpus > 0 else ''}",
+        "GPUS": lambda held: f"{held.gpus:g}{' emulated' if emulated.get(held.job_id, 0) >= held.gpus > 0 else ''}",
         "PRIO": lambda held: number(held.priority),
         "FOR": lambda held: span(look.now - held.since),
         "ENDS": lambda held: "?" if held.ends_at is None else f"in {span(held.ends_at - look.now)}",

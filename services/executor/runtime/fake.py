@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from libs.domain.cluster import NOT_HELD_TO_SHARES
 from libs.messages.nodes import EndReason, Members, RunState, StartRun
 from services.executor.runs import NO_LIMIT, Limits, LogChunk, Run, RunKey, RuntimeUnavailableError, always
 from services.executor.runtime.limits.groups import too_tight
@@ -171,7 +172,7 @@ class FakeHost:
 
 class FakeRuntime:
     name = "fake"
-    not_enforced: tuple[str, ...] = ("cpus", "memory", "egress", "shm", "read_only", "gpus")
+    not_enforced: tuple[str, ...] = ("cpus", "memory", "egress", "shm", "read_only", "gpus", NOT_HELD_TO_SHARES)
 
     def __init__(self, host: FakeHost) -> None:
         self.host = host

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from libs.domain.cluster import Gpu
+from libs.domain.cluster import NOT_HELD_TO_SHARES, Gpu
 from libs.domain.shares import Share
 from libs.messages.nodes import StartRun
 from services.executor.runs import RunKey
@@ -16,9 +16,6 @@ from services.executor.runs import RunKey
 AUTO, HOOK, TIME_SLICE = "auto", "hook", "time-slice"
 CHOICES = (AUTO, HOOK, TIME_SLICE)
 """What a node's owner may choose."""
-
-SHARES = "shares"
-"""In `not_enforced`: this node does not hold jobs to their shares."""
 
 
 class Mount(Struct, frozen=True):
@@ -54,7 +51,7 @@ NOTHING = Attached()
 class ShareBackend(Protocol):
     name: str
     not_enforced: tuple[str, ...]
-    """SHARES, or nothing."""
+    """NOT_HELD_TO_SHARES, or nothing."""
 
     async def attach(self, order: StartRun, gpu: Gpu, *, contained: bool) -> Attached:
         """Hold the run of `order` to its share of `gpu` from now on; a second call changes nothing. `contained`: it
@@ -77,7 +74,7 @@ class TimeSlicing:
     """No enforcement: the driver gives every process on the GPU the same time, and all of the memory to each."""
 
     name: str = TIME_SLICE
-    not_enforced: tuple[str, ...] = (SHARES,)
+    not_enforced: tuple[str, ...] = (NOT_HELD_TO_SHARES,)
 
     async def attach(self, order: StartRun, gpu: Gpu, *, contained: bool) -> Attached:
         return NOTHING

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from libs.sharing.native import Built, build
-
 from libs.sharing.places import root_of
 from services.executor.home import Home
 from services.executor.shares.backend import HOOK, TIME_SLICE, ShareBackend, TimeSlicing

@@ -44,6 +44,7 @@ def _runs_of(order: JobOrder) -> Iterator[StartRun]:
             master_port=order.master_port,
             peers=peers,
             members=order.members,
+            share=rank.share,
         )
 
 

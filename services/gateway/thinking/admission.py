@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from libs.domain.cluster import Node
-from libs.domain.spec import JobSpec
+from libs.domain.spec import GpuShare, JobSpec, Role
 from libs.planning.refusals import never_fits
 from libs.planning.shape import Shape, shape_of
 from services.gateway.errors import RejectedError
@@ -18,11 +18,14 @@ MODELS_SHOWN_MAX = 8
 class Admission:
     """Judges specifications against one picture of the nodes; jobs of one shape are judged once."""
 
-    def __init__(self, nodes: Sequence[Node], *, default_pool: str, volumes_allowed: Sequence[str]) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], *, default_pool: str, volumes_allowed: Sequence[str], shares: bool
+    ) -> None:
         self._nodes: dict[str, list[Node]] = {}
         for node in nodes:
             self._nodes.setdefault(node.pool, []).append(node)
         self._default_pool = default_pool
+        self._shares = shares
         self._allowed = tuple(_plain(path) for path in volumes_allowed)
         self._verdicts: dict[tuple[str, Shape], str | None] = {}
 
@@ -41,10 +44,9 @@ class Admission:
 
     def _check_roles(self, spec: JobSpec) -> None:
         for name, role in spec.roles.items():
-            if role.share is not None:
-                raise RejectedError(
-                    422, f"roles.{name}.share", "sharing a GPU is not available yet; ask for whole gpus"
-                )
+            if role.share is not None and not self._shares:
+                why = "this cluster gives no shares of GPUs (GATEWAY_SHARES is off); ask for whole gpus"
+                raise RejectedError(422, f"roles.{name}.share", why)
 
     def _check_volumes(self, spec: JobSpec) -> None:
         for number, volume in enumerate(spec.volumes):
@@ -97,8 +99,14 @@ def _too_big(spec: JobSpec, nodes: Sequence[Node]) -> str:
             continue
         capacities = [node.capacity for node in nodes]
         models = {gpu.model for capacity in capacities for gpu in capacity.gpus}
-        if role.gpus and spec.gpu_model is not None and spec.gpu_model not in models:
+        if _on_gpus(role) and spec.gpu_model is not None and spec.gpu_model not in models:
             return "gpu_model"
+        if role.share is not None:
+            alone = msgspec.structs.replace(spec, roles={name: _with_little_memory(role, role.share)})
+            if never_fits(alone, nodes) is None:
+                return f"roles.{name}.share.memory"
+            if not any(node.gives_shares and node.capacity.gpus for node in nodes):
+                return f"roles.{name}.share"
         if role.gpus > max(len(capacity.gpus) for capacity in capacities):
             return f"roles.{name}.gpus"
         if role.cpus > max(capacity.cpus for capacity in capacities):
@@ -112,10 +120,18 @@ def _too_big(spec: JobSpec, nodes: Sequence[Node]) -> str:
 def _model_missing(spec: JobSpec, nodes: Sequence[Node]) -> str:
     """The existing models, if the job asks for one that no node has."""
     models = sorted({gpu.model for node in nodes for gpu in node.capacity.gpus})
-    if spec.gpu_model is None or spec.gpu_model in models or not any(role.gpus for role in spec.roles.values()):
+    if spec.gpu_model is None or spec.gpu_model in models or not any(map(_on_gpus, spec.roles.values())):
         return ""
     shown = ", ".join(models[:MODELS_SHOWN_MAX]) + (", …" if len(models) > MODELS_SHOWN_MAX else "")
     return f"no node of pool {spec.pool} has a GPU of model {spec.gpu_model}; there is {shown or 'no GPU at all'}"
+
+
+def _on_gpus(role: Role) -> bool:
+    return role.gpus > 0 or role.share is not None
+
+
+def _with_little_memory(role: Role, share: GpuShare) -> Role:
+    return msgspec.structs.replace(role, share=msgspec.structs.replace(share, memory="1B"))
 
 
 def _too_narrow(spec: JobSpec, nodes: Sequence[Node]) -> str:

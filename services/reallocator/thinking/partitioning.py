@@ -15,6 +15,7 @@ from libs.domain.classes import JOB_CLASSES, is_benchmark, workload_of
 from libs.domain.cluster import Node
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
+from libs.domain.shares import gpus_held
 from libs.domain.sizes import how_resized
 from libs.domain.spec import ResizeHow, Role, TuningMode
 from libs.messages.asks import Scale
@@ -273,11 +274,12 @@ def _all_of(node: Node) -> Amounts:
 
 
 def _asked(role: Role) -> Amounts:
-    return (float(role.gpus), role.cpus, float(role.memory_bytes))
+    gpus = role.gpus if role.share is None else role.share.request
+    return (float(gpus), role.cpus, float(role.memory_bytes))
 
 
 def _held(allocation: Allocation) -> Amounts:
-    return (float(len(allocation.gpus)), allocation.cpus, float(allocation.memory))
+    return (float(gpus_held(allocation.gpus, allocation.share)), allocation.cpus, float(allocation.memory))
 
 
 def _times(amounts: Amounts, count: int) -> Amounts:

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, structs
 
-from libs.domain.cluster import Node
+from libs.domain.cluster import NO_SHARES, NOT_HELD_TO_SHARES, Node
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.messages.asks import Ask, AskKind
-from libs.messages.nodes import NodeReported, RunState, StartRun
+from libs.messages.nodes import SHARES, NodeReported, RunState, StartRun
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
@@ -46,6 +46,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     steps_max: int = 500  # decided in one tick; the rest in the next
     moves: MoveRules = MoveRules()
     nodes_kept_seconds: float | None = None  # a node that is lost for this long is removed; None: never
+    shares_strict: bool = False  # shares of GPUs are given only where jobs are held to them
 
 
 class Scheduler:
@@ -149,7 +150,7 @@ class Scheduler:
             address=report.address,
             capacity=report.capacity,
             runtime=report.runtime,
-            not_enforced=report.not_enforced,
+            not_enforced=self._not_enforced(report),
             drained=known.drained if known else False,
             seen_at=now,
             rack=report.rack,
@@ -164,6 +165,13 @@ class Scheduler:
             self.picture.change_node(
                 node, "changed", "has other capacity, address, rack or runtime than before", at=now
             )
+
+    def _not_enforced(self, report: NodeReported) -> tuple[str, ...]:
+        """What the node does not hold jobs to; where no shares are given, that too."""
+        loose = self.settings.shares_strict and NOT_HELD_TO_SHARES in report.not_enforced
+        if SHARES in report.reads and not loose:
+            return report.not_enforced
+        return (*(word for word in report.not_enforced if word != NOT_HELD_TO_SHARES), NO_SHARES)
 
     def ask(self, ask: Ask, now: float, *, job: Job | None = None) -> list[Step]:
         """The steps that an ask leads to; none if it is done already. `job`: a final one, as the core keeps none."""
@@ -378,9 +386,12 @@ class Scheduler:
         return steps
 
     def _may_run(self, node_id: str, run: StartRun) -> bool:
-        """A node keeps the runs that it has; it starts none while the leader settles or a stray of the job lives."""
+        """A node keeps the runs that it has; it starts none while the leader settles or a stray of the job lives, and
+        none with a share that it does not know."""
         if self.picture.pool.runs.knows(node_id, run):
             return True
+        if run.share is not None and not self.picture.pool.nodes[node_id].gives_shares:
+            return False
         return self._not_yet is None and not self.picture.pool.strays.has_living(run.job_id)
 
     def take_hinted(self) -> set[str]:

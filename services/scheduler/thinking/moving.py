@@ -63,7 +63,7 @@ class _Chance(Struct, frozen=True, kw_only=True):
     """
 
     version: int
-    gpus: int
+    gpus: float
     part: float
     needed: float
     not_before: float
@@ -203,7 +203,7 @@ class Moving:
             and job.spec.pin is None
             and job.spec.kind in MOVING_KINDS
             and lost_seconds(job.spec) is not None
-            and not any(allocation.leaving for allocation in job.held)
+            and not any(allocation.leaving or allocation.share is not None for allocation in job.held)
         )
         return _Chance(
             version=job.version,

@@ -170,6 +170,7 @@ def _rank_order(run: StartRun, order: JobOrder) -> RankOrder:
         cpus=run.cpus,
         memory=run.memory,
         egress=run.egress,
+        share=run.share,
     )
 
 
@@ -215,6 +216,7 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
                 master_port=placement.master_port,
                 peers=by_role,
                 members=members,
+                share=allocation.share,
             )
         )
     return orders

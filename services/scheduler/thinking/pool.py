@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from libs.domain.cluster import Node
 from libs.domain.job import Allocation, Job
+from libs.domain.shares import WHOLE, Share
 from libs.messages.nodes import NodeReported
 from libs.planning.capacity import Room
 from services.scheduler.thinking.openjobs import OpenJobs
@@ -195,9 +196,13 @@ class Pool:
         """Assert that free capacity is neither held by a job, occupied by a stray, nor kept for a move."""
         for node_id, room in self.room.nodes.items():
             here = self._held_on(node_id)
-            held = [gpu for allocation in here for gpu in allocation.gpus]
+            held: dict[int, int] = {}  # thousandths, by GPU
+            for allocation in here:
+                part = WHOLE if allocation.share is None else allocation.share.request
+                held.update({gpu: held.get(gpu, 0) + part for gpu in allocation.gpus})
+            full = sorted(gpu for gpu, part in held.items() if part > WHOLE)
             kept = self._kept_on(node_id)
-            assert len(held) == len(set(held)), f"two jobs have one GPU of {node_id}: {sorted(held)}"
+            assert not full, f"jobs have more than there is of GPUs {full} of {node_id}"
             assert len(kept) == len(set(kept)), f"a GPU of {node_id} is kept for two: {sorted(kept)}"
             taken = {*held, *kept, *self.strays.occupied(node_id)}
             wrong = sorted(taken.intersection(room.gpus.whole))
@@ -218,5 +223,5 @@ def _by_place(job: Job) -> dict[tuple[bool, str, int, tuple[int, ...]], Allocati
     }
 
 
-def _amounts(allocation: Allocation) -> tuple[float, int, int | None]:
-    return (allocation.cpus, allocation.memory, allocation.egress)
+def _amounts(allocation: Allocation) -> tuple[float, int, int | None, Share | None]:
+    return (allocation.cpus, allocation.memory, allocation.egress, allocation.share)

@@ -10,6 +10,7 @@ from math import inf
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.messages.nodes import RunSeen, RunState
+from libs.planning.backfill import GPU_GRAIN
 from libs.planning.capacity import Room, empty_room
 from libs.planning.finding import Place, find
 from libs.planning.jobs import asked_by, standing_of
@@ -18,7 +19,7 @@ from libs.planning.order.standing import Standing
 from libs.planning.pins import in_the_way, with_holders
 from libs.planning.preemption import Clearing, Holder, clearing_for
 from libs.planning.refusals import why_not
-from libs.planning.shape import Shape, gpus_least, is_pinned, smallest
+from libs.planning.shape import Shape, gpus_in, gpus_least, is_pinned, smallest
 from libs.planning.walk import Starts, Waits, Walk, Wants
 from services.scheduler.thinking import lives
 from services.scheduler.thinking.moving import Moving
@@ -181,7 +182,7 @@ class Waiting:
         picture, room = self._picture, self._picture.pool.room
         waiting = standing_of(job, now, picture.waitlist.queue.order)
         willing = picture.holdings.holders.who_may_leave(waiting, picture.jobs, now, self._progress_of)
-        if not _enough(shape, willing, free=room.gpus_free):
+        if not _enough(shape, willing, free=room.gpus_left):
             return []
         clearing = clearing_for(
             smallest(shape), room=room, holders=willing, asked=asked_by(job, picture.beliefs.learnt)
@@ -310,12 +311,12 @@ def _still_leaves(job: Job, victim: Holder) -> bool:
     return victim.extra and any(each.leaving and each.rank in ranks for each in job.held)
 
 
-def _enough(shape: Shape, willing: Sequence[Holder], *, free: int) -> bool:
+def _enough(shape: Shape, willing: Sequence[Holder], *, free: float) -> bool:
     """Do the holders and the free GPUs suffice for the shape? Without holders never: it did not fit the free GPUs."""
     missing = gpus_least(shape) - free
     for holder in willing:
-        missing -= sum(len(allocation.gpus) for allocation in holder.allocations)
-        if missing <= 0:
+        missing -= gpus_in(holder.allocations)
+        if missing <= GPU_GRAIN:
             return True
     return False
 

@@ -1,6 +1,6 @@
 -- Writes the steps of jobs that `after` and `step_data` computed. Whatever a scheduler believes, this function and the
--- triggers check the lease, the version of each job, the legal steps, one owner for each GPU. A job that stops to restart
--- with another size holds the GPUs of both placements.
+-- triggers check the lease, the version of each job, the legal steps, and that no GPU is held beyond what it has. A job that
+-- stops to restart with another size holds what both placements need.
 --
 -- `rounds` has the changed columns of the jobs' rows: first those of every job's first step, then those of the second, and
 -- so on. `told` has all events in order. Returns which steps were taken (1…); a step of another version is left out.
@@ -39,24 +39,20 @@ BEGIN
         taken := taken || now_taken; freed := freed || now_freed; placed := placed || now_placed;
         resized := resized || now_resized;
     END LOOP;
-    IF freed <> '{}' OR resized <> '{}' THEN
-        DELETE FROM gpu_slots WHERE job_id = ANY (freed || resized);
+    IF freed <> '{}' THEN
+        DELETE FROM gpu_slots WHERE job_id = ANY (freed);
+    END IF;
+    IF resized <> '{}' THEN   -- what stays as it is is left alone: it is not checked again
+        DELETE FROM gpu_slots
+         WHERE job_id = ANY (resized)
+           AND (node_id, gpu_index, job_id, epoch, rank, part, COALESCE(memory, -1)) NOT IN (
+               SELECT node_id, gpu_index, job_id, epoch, rank, part, COALESCE(memory, -1) FROM slots_of(resized));
     END IF;
     IF placed <> '{}' OR resized <> '{}' THEN
-        INSERT INTO gpu_slots (node_id, gpu_index, job_id, epoch, rank)
-        SELECT allocation ->> 'node_id', gpu::int, jobs.id, jobs.epoch, (allocation ->> 'rank')::int
-          FROM jobs,
-               jsonb_array_elements(placement -> 'allocations') AS allocation,
-               jsonb_array_elements_text(COALESCE(allocation -> 'gpus', '[]')) AS gpu
-         WHERE jobs.id = ANY (placed || resized) AND state IN ('placed', 'starting', 'running', 'stopping');
-        INSERT INTO gpu_slots (node_id, gpu_index, job_id, epoch, rank)
-        SELECT allocation ->> 'node_id', gpu::int, jobs.id, jobs.epoch, (allocation ->> 'rank')::int
-          FROM jobs,
-               jsonb_array_elements(next_placement -> 'allocations') AS allocation,
-               jsonb_array_elements(COALESCE(allocation -> 'gpus', '[]')) AS gpu
-         WHERE jobs.id = ANY (resized) AND state = 'stopping'
-           AND NOT EXISTS (SELECT FROM jsonb_array_elements(placement -> 'allocations') AS held
-                            WHERE held ->> 'node_id' = allocation ->> 'node_id' AND held -> 'gpus' @> gpu);
+        INSERT INTO gpu_slots (node_id, gpu_index, job_id, epoch, rank, part, memory)
+        SELECT node_id, gpu_index, job_id, epoch, rank, part, memory FROM slots_of(placed || resized)
+         WHERE (node_id, gpu_index, job_id, epoch, rank) NOT IN (
+               SELECT node_id, gpu_index, job_id, epoch, rank FROM gpu_slots WHERE job_id = ANY (resized));
     END IF;
     WITH event AS (
         SELECT * FROM jsonb_to_recordset(told) AS event (ordinal bigint, event text, at float8, ask bigint, data jsonb)
@@ -72,3 +68,41 @@ BEGIN
     INSERT INTO outbox (event_id) SELECT id FROM stored;
     RETURN QUERY SELECT unnest(taken);
 END $$;
+
+-- The slots that these jobs hold by their placements.
+CREATE OR REPLACE FUNCTION slots_of(job_ids text[]) RETURNS TABLE (
+    node_id text, gpu_index integer, job_id text, epoch integer, rank integer, part integer, memory bigint
+) LANGUAGE sql STABLE SET search_path = public, pg_temp
+    SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+    WITH held AS (
+        SELECT false AS next, jobs.id, jobs.epoch, allocation, gpu::int AS gpu
+          FROM jobs,
+               jsonb_array_elements(placement -> 'allocations') AS allocation,
+               jsonb_array_elements_text(COALESCE(allocation -> 'gpus', '[]')) AS gpu
+         WHERE jobs.id = ANY (job_ids) AND state IN ('placed', 'starting', 'running', 'stopping')
+         UNION ALL
+        SELECT true, jobs.id, jobs.epoch + 1, allocation, gpu::int
+          FROM jobs,
+               jsonb_array_elements(next_placement -> 'allocations') AS allocation,
+               jsonb_array_elements_text(COALESCE(allocation -> 'gpus', '[]')) AS gpu
+         WHERE jobs.id = ANY (job_ids) AND state = 'stopping'
+    ), slot AS (
+        SELECT next, id, epoch, allocation ->> 'node_id' AS node_id, gpu, (allocation ->> 'rank')::int AS rank,
+               COALESCE((allocation -> 'share' ->> 'request')::int, 1000) AS part,
+               (allocation -> 'share' ->> 'memory')::bigint AS memory
+          FROM held
+    ), beside AS (   -- what the next epoch needs of each GPU beyond what this one has of it
+        SELECT id, max(epoch) AS epoch, node_id, gpu, min(rank) FILTER (WHERE next) AS rank,
+               greatest(sum(part) FILTER (WHERE next) - COALESCE(sum(part) FILTER (WHERE NOT next), 0), 0)::int AS part,
+               -- all its memory counts as none: what has all of a GPU leaves no time of it to others
+               greatest(COALESCE(sum(memory) FILTER (WHERE next), 0)
+                        - COALESCE(sum(memory) FILTER (WHERE NOT next), 0), 0)::bigint AS memory,
+               bool_or(next AND memory IS NULL) AS whole_next, bool_or(NOT next AND memory IS NULL) AS whole_now,
+               bool_or(NOT next) AS now
+          FROM slot GROUP BY id, node_id, gpu HAVING bool_or(next)
+    )
+    SELECT node_id, gpu, id, epoch, rank, part, memory FROM slot WHERE NOT next
+     UNION ALL
+    SELECT node_id, gpu, id, epoch, rank, part, CASE WHEN whole_next AND NOT now THEN NULL ELSE memory END
+      FROM beside WHERE part > 0 OR (memory > 0 AND NOT whole_now)
+$$;

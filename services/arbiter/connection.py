@@ -5,7 +5,7 @@ import struct
 from typing import NamedTuple
 
 from libs.sharing import wire
-from libs.sharing.wire import MalformedError, Message
+from libs.sharing.wire import MalformedError, ShareMessage
 
 READS_AT_ONCE = 64
 _CREDENTIALS = struct.Struct("iII")
@@ -19,7 +19,7 @@ class Named(NamedTuple):
     generation: int
 
 
-class Client:
+class HookConnection:
     def __init__(self, connection: socket.socket, slot: str, number: int) -> None:
         """`number` tells it from all other connections there ever were."""
         self.slot, self.number = slot, number
@@ -35,9 +35,9 @@ class Client:
         size = _CREDENTIALS.size
         return _CREDENTIALS.unpack(self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[0]  # type: ignore[no-any-return]
 
-    def read(self) -> tuple[list[Message], bool]:
+    def read(self) -> tuple[list[ShareMessage], bool]:
         """The messages that are there, at most READS_AT_ONCE; and whether the connection goes on."""
-        messages: list[Message] = []
+        messages: list[ShareMessage] = []
         try:
             for _ in range(READS_AT_ONCE):
                 data = self._recv(wire.BYTES + 1)
@@ -50,7 +50,7 @@ class Client:
             return messages, False
         return messages, True
 
-    def send(self, message: Message) -> bool:
+    def send(self, message: ShareMessage) -> bool:
         """Whether it was sent. A process that does not read is as good as gone."""
         try:
             self._connection.send(wire.encode(message), socket.MSG_NOSIGNAL)

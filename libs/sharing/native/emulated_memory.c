@@ -1,0 +1,311 @@
+/* The memory of the emulated driver: counted on the device, and backed by the host's pages as far as they are touched,
+ * so that copies and sets are real. */
+#define _GNU_SOURCE
+#include "emulated.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+struct block {
+    CUdeviceptr at; /* an address, an array, or a handle */
+    size_t bytes, mapped;
+    void *context;
+    struct emulated_device *device;
+    int references;
+    struct block *next;
+};
+
+static struct block *blocks;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static size_t whole_pages(size_t bytes) { return (bytes + 4095) & ~(size_t)4095; }
+
+static struct block *find(CUdeviceptr at, struct block ***link) {
+    for (struct block **here = &blocks; *here; here = &(*here)->next)
+        if ((*here)->at == at) {
+            if (link)
+                *link = here;
+            return *here;
+        }
+    return NULL;
+}
+
+static void drop(struct block **link) {
+    struct block *block = *link;
+    *link = block->next;
+    if (block->mapped)
+        munmap((void *)block->at, block->mapped);
+    emulated_give(block->device, block->bytes);
+    free(block);
+}
+
+static CUresult allocate(CUdeviceptr *at, size_t bytes) {
+    CUcontext context = NULL;
+    struct emulated_device *device = emulated_current();
+    CUresult cuCtxGetCurrent(CUcontext *);
+    if (!device)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!bytes || !at)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (emulated_unsafe())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    cuCtxGetCurrent(&context);
+    CUresult status = emulated_take(device, bytes);
+    if (status)
+        return status;
+    void *pages = mmap(NULL, whole_pages(bytes), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    struct block *block = pages == MAP_FAILED ? NULL : malloc(sizeof *block);
+    if (!block) {
+        emulated_give(device, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *block = (struct block){(CUdeviceptr)pages, bytes, whole_pages(bytes), context, device, 1, NULL};
+    pthread_mutex_lock(&lock);
+    block->next = blocks;
+    blocks = block;
+    pthread_mutex_unlock(&lock);
+    *at = block->at;
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(CUdeviceptr at) {
+    struct block **link;
+    pthread_mutex_lock(&lock);
+    struct block *block = find(at, &link);
+    if (block && --block->references == 0)
+        drop(link);
+    pthread_mutex_unlock(&lock);
+    return block || !at ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+void emulated_free_all(struct emulated_device *device, void *context) {
+    pthread_mutex_lock(&lock);
+    for (struct block **link = &blocks; *link;)
+        if ((*link)->device == device && (*link)->context == context)
+            drop(link);
+        else
+            link = &(*link)->next;
+    pthread_mutex_unlock(&lock);
+}
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t bytes) { return allocate(at, bytes); }
+
+EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, size_t height, unsigned element) {
+    (void)element;
+    *pitch = (width + 511) & ~(size_t)511;
+    return allocate(at, *pitch * height);
+}
+
+EXPORT CUresult cuMemAllocManaged(CUdeviceptr *at, size_t bytes, unsigned flags) {
+    (void)flags;
+    return allocate(at, bytes);
+}
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr at) {
+    if (emulated_current())
+        emulated_drain(emulated_current());
+    return release(at);
+}
+
+/* Released at once and not in the stream's order: nothing reads it there. */
+#define IN_STREAM(suffix)                                                                                              \
+    EXPORT CUresult cuMemAllocAsync##suffix(CUdeviceptr *at, size_t bytes, CUstream stream) {                          \
+        (void)stream;                                                                                                  \
+        return allocate(at, bytes);                                                                                    \
+    }                                                                                                                  \
+    EXPORT CUresult cuMemAllocFromPoolAsync##suffix(CUdeviceptr *at, size_t bytes, CUmemoryPool pool, CUstream stream) {\
+        (void)pool, (void)stream;                                                                                      \
+        return allocate(at, bytes);                                                                                    \
+    }                                                                                                                  \
+    EXPORT CUresult cuMemFreeAsync##suffix(CUdeviceptr at, CUstream stream) {                                          \
+        (void)stream;                                                                                                  \
+        return release(at);                                                                                            \
+    }
+
+IN_STREAM()
+IN_STREAM(_ptsz)
+
+EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
+    *pool = emulated_device(device);
+    return *pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *wanted) {
+    return cuDeviceGetDefaultMemPool(pool, wanted->location.id);
+}
+
+EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    (void)pool;
+    return CUDA_SUCCESS;
+}
+
+/* A handle is the address of its pages. Mapping it elsewhere is not emulated beyond the count of references. */
+EXPORT CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUmemAllocationProp *wanted, unsigned long long flags) {
+    (void)flags;
+    if (wanted->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return allocate(handle, bytes);
+}
+
+EXPORT CUresult cuMemRelease(CUhandle handle) { return release(handle); }
+
+EXPORT CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *wanted, int option) {
+    (void)wanted, (void)option;
+    *bytes = 2u << 20;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemAddressReserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr wanted,
+                                    unsigned long long flags) {
+    (void)alignment, (void)wanted, (void)flags;
+    void *pages = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    *at = (CUdeviceptr)pages;
+    return pages == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemAddressFree(CUdeviceptr at, size_t bytes) {
+    return munmap((void *)at, bytes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+struct mapping {
+    CUdeviceptr at;
+    CUhandle handle;
+    struct mapping *next;
+};
+static struct mapping *mappings;
+
+EXPORT CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUhandle handle, unsigned long long flags) {
+    (void)bytes, (void)offset, (void)flags;
+    pthread_mutex_lock(&lock);
+    struct block *block = find(handle, NULL);
+    struct mapping *mapping = block ? malloc(sizeof *mapping) : NULL;
+    if (mapping) {
+        block->references++;
+        *mapping = (struct mapping){at, handle, mappings};
+        mappings = mapping;
+    }
+    pthread_mutex_unlock(&lock);
+    return mapping ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) {
+    CUhandle ended[64];
+    size_t count = 0;
+    pthread_mutex_lock(&lock);
+    for (struct mapping **link = &mappings; *link && count < 64;) {
+        struct mapping *mapping = *link;
+        if (mapping->at >= at && mapping->at < at + bytes) {
+            ended[count++] = mapping->handle;
+            *link = mapping->next;
+            free(mapping);
+        } else
+            link = &mapping->next;
+    }
+    pthread_mutex_unlock(&lock);
+    for (size_t number = 0; number < count; number++)
+        release(ended[number]);
+    return count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const void *access, size_t count) {
+    (void)at, (void)bytes, (void)access, (void)count;
+    return CUDA_SUCCESS;
+}
+
+static size_t array_bytes(size_t width, size_t height, size_t depth, int format, unsigned channels) {
+    size_t each = format == 0x01 || format == 0x08 ? 1 : format == 0x03 || format == 0x0a || format == 0x20 ? 4 : 2;
+    return width * (height ? height : 1) * (depth ? depth : 1) * each * channels;
+}
+
+EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *wanted) {
+    size_t bytes = array_bytes(wanted->Width, wanted->Height, 1, wanted->Format, wanted->NumChannels);
+    return allocate((CUdeviceptr *)array, bytes);
+}
+
+EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted) {
+    size_t bytes = array_bytes(wanted->Width, wanted->Height, wanted->Depth, wanted->Format, wanted->NumChannels);
+    return allocate((CUdeviceptr *)array, bytes);
+}
+
+EXPORT CUresult cuArrayDestroy(CUarray array) { return release((CUdeviceptr)array); }
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *left, size_t *total) {
+    struct emulated_device *device = emulated_current();
+    if (!device)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    uint64_t all = atomic_load(&device->file->memory), used = emulated_memory_used(device);
+    *total = all;
+    *left = used < all ? all - used : 0;
+    return CUDA_SUCCESS;
+}
+
+/* Copies and sets: after everything queued, as the legacy stream would. They take no device time. ------------------- */
+
+static CUresult move(void *to, const void *from, size_t bytes) {
+    if (!emulated_current())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (emulated_unsafe())
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    emulated_drain(emulated_current());
+    memmove(to, from, bytes);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) { return move((void *)to, from, bytes); }
+EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) { return move(to, (void *)from, bytes); }
+EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    return move((void *)to, (void *)from, bytes);
+}
+
+struct copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+};
+
+static void do_copy(void *argument) {
+    struct copy *copy = argument;
+    memmove(copy->to, copy->from, copy->bytes);
+    free(copy);
+}
+
+static CUresult move_in_stream(void *to, const void *from, size_t bytes, CUstream handle, bool per_thread) {
+    struct emulated_stream *stream = emulated_stream(handle, per_thread);
+    if (!stream)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (stream->capturing)
+        return CUDA_SUCCESS; /* a graph's copies are not emulated */
+    struct copy *copy = malloc(sizeof *copy);
+    *copy = (struct copy){to, from, bytes};
+    emulated_call(stream->device, stream, do_copy, copy);
+    return CUDA_SUCCESS;
+}
+
+#define COPIES(suffix, per_thread)                                                                                     \
+    EXPORT CUresult cuMemcpyHtoDAsync_v2##suffix(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {    \
+        return move_in_stream((void *)to, from, bytes, stream, per_thread);                                            \
+    }                                                                                                                  \
+    EXPORT CUresult cuMemcpyDtoHAsync_v2##suffix(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {          \
+        return move_in_stream(to, (void *)from, bytes, stream, per_thread);                                            \
+    }                                                                                                                  \
+    EXPORT CUresult cuMemcpyDtoDAsync_v2##suffix(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {    \
+        return move_in_stream((void *)to, (void *)from, bytes, stream, per_thread);                                    \
+    }
+
+COPIES(, false)
+COPIES(_ptsz, true)
+
+EXPORT CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) {
+    emulated_drain(emulated_current());
+    memset((void *)to, value, count);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) {
+    emulated_drain(emulated_current());
+    for (size_t at = 0; at < count; at++)
+        ((unsigned *)to)[at] = value;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,229 @@
+"""Jobs that share a GPU: from the queue to their node, and never more than the GPU has."""
+
+from typing import Any
+
+import msgspec
+
+from libs.domain.cluster import NO_SHARES, NOT_HELD_TO_SHARES
+from libs.domain.job import Allocation, CauseCode, JobEvent, JobState
+from libs.domain.shares import Share
+from libs.messages.asks import AskKind
+from libs.messages.nodes import JOBS, NodeDesired, StartRun
+from services.executor.thinking.orders import runs_of
+from services.scheduler.thinking.answers import Answers
+from services.scheduler.thinking.core import Settings
+from tests.support.builders import GIB
+from tests.support.scheduler import World, world
+
+S, E = JobState, JobEvent
+
+
+def submit(w: World, job_id: str, request: float, *, memory: str = "1GiB", replicas: int = 1, **fields: Any) -> None:
+    role = {"share": {"request": request, "limit": 1.0, "memory": memory}, "gpus": 0}
+    w.submit(job_id, gpus=0, replicas=replicas, spec={"role": role, **fields.pop("spec", {})}, **fields)
+
+
+def held(w: World, job_id: str) -> list[Allocation]:
+    placement = w.core.picture.jobs[job_id].placement
+    assert placement is not None
+    return list(placement.allocations)
+
+
+def why(w: World, job_id: str) -> tuple[CauseCode, str]:
+    cause = w.core.picture.jobs[job_id].waiting_for
+    assert cause is not None
+    return cause.code, cause.sentence
+
+
+def orders(w: World, node_id: str = "node-1") -> dict[str, StartRun]:
+    return {run.job_id: run for run in w.core.answer(node_id)}
+
+
+def test_two_jobs_run_on_one_gpu_each_with_its_part() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.7, memory="6GiB")
+    submit(w, "j-2", 0.3, memory="10GiB")
+    w.round()
+    assert [w.state(job_id) for job_id in ("j-1", "j-2")] == [S.RUNNING, S.RUNNING]
+    (one,), (two,) = held(w, "j-1"), held(w, "j-2")
+    assert (one.gpus, two.gpus) == ((0,), (0,))
+    assert one.share is not None
+    assert two.share is not None
+    assert (one.share.request, one.share.limit, one.share.memory) == (700, 1000, 6 * GIB)
+    assert (two.share.request, two.share.memory) == (300, 10 * GIB)
+    assert orders(w)["j-1"].share == one.share
+
+
+def test_a_node_is_told_of_the_share_in_either_form_of_the_answer() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.7)
+    w.submit("j-2", gpus=0)
+    w.round()
+    runs, answers = w.core.answer("node-1"), Answers()
+    for reads in ((), (JOBS,)):
+        w.nodes["node-1"].reads = reads
+        w.nodes["node-1"].holds = ""
+        answer = answers.answer(w.nodes["node-1"].report(), runs, w.core.picture.desired.orders)
+        heard = msgspec.json.decode(msgspec.json.encode(answer), type=NodeDesired)
+        assert bool(heard.jobs) == bool(reads)
+        shares = {run.job_id: run.share for run in runs_of(heard)}
+        assert shares == {"j-1": held(w, "j-1")[0].share, "j-2": None}
+
+
+def test_a_third_waits_with_the_reason_until_one_has_ended() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.6)
+    submit(w, "j-2", 0.3)
+    w.round()
+    submit(w, "j-3", 0.2)
+    w.submit("j-4", gpus=1)
+    w.round()
+    assert (w.state("j-3"), w.state("j-4")) == (S.QUEUED, S.QUEUED)
+    code, sentence = why(w, "j-3")
+    assert code is CauseCode.NO_ROOM
+    assert "0.2" in sentence
+    assert "0.1" in sentence
+    w.nodes["node-1"].end(("j-2", 0, 0), 0)
+    w.round()
+    assert (w.state("j-3"), w.state("j-4")) == (S.RUNNING, S.QUEUED)
+    for job_id in ("j-1", "j-3"):
+        w.nodes["node-1"].end((job_id, 0, 0), 0)
+    w.round()
+    assert w.state("j-4") is S.RUNNING
+
+
+def test_memory_alone_keeps_a_job_out() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.1, memory="10GiB")
+    submit(w, "j-2", 0.1, memory="10GiB")
+    w.round()
+    assert (w.state("j-1"), w.state("j-2")) == (S.RUNNING, S.QUEUED)
+
+
+def test_ranks_of_a_gang_get_their_shares_whole_or_not_at_all() -> None:
+    w = world(gpus=2)
+    submit(w, "j-1", 0.6, replicas=3)
+    submit(w, "j-2", 0.5, replicas=3)
+    w.round()
+    assert (w.state("j-1"), w.state("j-2")) == (S.QUEUED, S.RUNNING)
+    assert sum(one.share.request for one in held(w, "j-2") if one.share) == 1500
+
+
+def test_a_node_of_the_version_before_gets_no_shares() -> None:
+    w = world(nodes=2, gpus=1)
+    w.nodes["node-1"].reads = (JOBS,)
+    w.round()
+    assert w.core.picture.pool.nodes["node-1"].not_enforced == (NO_SHARES,)
+    submit(w, "j-1", 0.6)
+    submit(w, "j-2", 0.6)
+    w.submit("j-3", gpus=1)
+    w.round()
+    assert (w.state("j-1"), w.state("j-2"), w.state("j-3")) == (S.RUNNING, S.QUEUED, S.RUNNING)
+    assert (held(w, "j-1")[0].node_id, held(w, "j-3")[0].node_id) == ("node-2", "node-1")
+    w.nodes["node-1"].end(("j-3", 0, 0), 0)
+    w.round()
+    assert w.state("j-2") is S.QUEUED
+    w.nodes["node-1"].reads = (JOBS, "shares")
+    w.round()
+    assert w.state("j-2") is S.RUNNING
+
+
+def test_a_node_that_went_back_to_the_version_before_keeps_its_runs_and_is_given_none() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.5)
+    w.round()
+    submit(w, "j-2", 0.5)
+    w.tick()
+    assert w.state("j-2") is S.PLACED
+    w.nodes["node-1"].reads = (JOBS,)
+    w.sync("node-1")
+    assert orders(w).keys() == {"j-1"}
+    w.nodes["node-1"].reads = (JOBS, "shares")
+    w.round()
+    assert w.state("j-2") is S.RUNNING
+
+
+def test_a_strict_pool_gives_no_shares_where_jobs_are_not_held_to_them() -> None:
+    w = world(gpus=1, settings=Settings(shares_strict=True))
+    w.nodes["node-1"].not_enforced = ("egress", NOT_HELD_TO_SHARES)
+    w.round()
+    assert w.core.picture.pool.nodes["node-1"].not_enforced == ("egress", NO_SHARES)
+    submit(w, "j-1", 0.5)
+    w.round()
+    assert w.state("j-1") is S.QUEUED
+    assert "gives shares" in why(w, "j-1")[1]
+    w.nodes["node-1"].not_enforced = ("egress",)
+    w.round()
+    assert w.state("j-1") is S.RUNNING
+
+
+def test_another_pool_gives_them_and_says_that_it_does_not_hold_jobs_to_them() -> None:
+    w = world(gpus=1)
+    w.nodes["node-1"].not_enforced = (NOT_HELD_TO_SHARES,)
+    w.round()
+    submit(w, "j-1", 0.5)
+    w.round()
+    assert w.state("j-1") is S.RUNNING
+    assert w.core.picture.pool.nodes["node-1"].not_enforced == (NOT_HELD_TO_SHARES,)
+
+
+def test_a_stray_with_a_share_keeps_its_gpu_from_new_jobs_and_from_none_that_is_there() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.3)
+    submit(w, "j-2", 0.3)
+    w.round()
+    node = w.nodes["node-1"]
+    node.unkillable.add(("j-1", 0, 0))
+    w.ask(AskKind.CANCEL, "j-1")
+    w.tick(1000)
+    w.round()
+    assert w.state("j-1") is S.CANCELLED
+    submit(w, "j-3", 0.3)
+    w.round()
+    assert (w.state("j-2"), w.state("j-3")) == (S.RUNNING, S.QUEUED)
+    assert w.core.picture.pool.strays.occupied("node-1") == {0}
+    node.unkillable.clear()
+    w.round()
+    w.round()
+    assert w.state("j-3") is S.RUNNING
+
+
+def test_a_new_leader_finds_the_shares_as_they_are_stored() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.6)
+    w.round()
+    w.lead_anew(w.open_jobs(), w.core.picture.pool.nodes.values())
+    w.round()
+    w.tick(20)
+    submit(w, "j-2", 0.5)
+    submit(w, "j-3", 0.4)
+    w.round()
+    assert (w.state("j-1"), w.state("j-2"), w.state("j-3")) == (S.RUNNING, S.QUEUED, S.RUNNING)
+    left = w.core.picture.pool.room.nodes["node-1"].gpus.left_of(0)
+    assert left is not None
+    assert left.time == 0
+
+
+def test_a_lost_node_frees_the_shares_of_its_jobs() -> None:
+    w = world(nodes=2, gpus=1)
+    submit(w, "j-1", 0.9)
+    submit(w, "j-2", 0.9)
+    w.round()
+    lost = held(w, "j-1")[0].node_id
+    other = next(node_id for node_id in w.nodes if node_id != lost)
+    for _ in range(20):
+        w.tick(10)
+        w.sync(other)
+    assert w.state("j-1") is S.QUEUED
+    w.round()
+    w.round()
+    assert w.state("j-1") is S.RUNNING
+
+
+def test_the_share_of_a_waiting_job_is_what_its_specification_says() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.001, memory="1MiB")
+    w.round()
+    (one,) = held(w, "j-1")
+    assert one.share is not None
+    assert Share(request=1, memory=1 << 20) == Share(request=one.share.request, memory=one.share.memory)

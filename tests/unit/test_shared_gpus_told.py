@@ -1,0 +1,258 @@
+"""What is told of shares: why there is no place for one, why it is where it is, and which jobs would make room."""
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec import structs
+
+from libs.domain.cluster import Node
+from libs.domain.job import Allocation, Job, JobState, Placement
+from libs.domain.spec import JobSpec
+from libs.planning.capacity import Room, room_of
+from libs.planning.explain import explain
+from libs.planning.finding import find
+from libs.planning.giving_way import loss
+from libs.planning.jobs import standing_of
+from libs.planning.moves import Movable, moves_for
+from libs.planning.order.las import LAS
+from libs.planning.placement.weft_best import weft_best
+from libs.planning.preemption import Holder, clearing_for
+from libs.planning.refusals import never_fits, why_not
+from libs.planning.resizing import grow
+from libs.planning.scores import Scores
+from libs.planning.shape import NOBODY, PlacementRequest, Shape, shape_of
+from libs.planning.shares import Shares
+from libs.planning.why import why_there
+from tests.support.builders import GIB, spec
+from tests.support.shared_gpus import node_of, shape, single
+
+HALF = shape(500, 8)
+
+
+def with_jobs(room: Room, *jobs: Shape) -> Room:
+    for wants in jobs:
+        place = find(room, wants)
+        assert place is not None
+        room.take_all(place)
+    return room
+
+
+def refused(room: Room, wants: Shape = HALF) -> str:
+    cause = why_not(room, wants)
+    assert cause is not None
+    return cause.sentence
+
+
+def test_a_share_that_finds_no_gpu_is_told_what_is_left() -> None:
+    cause = why_not(with_jobs(single(1), shape(700, 4)), HALF)
+    assert cause is not None
+    assert cause.sentence == (
+        "wants 0.5 of a GPU with 8GiB; the most left on a shared GPU is 0.3 with 12GiB, and no GPU is free"
+    )
+    assert cause.numbers == {
+        "replicas_wanted": 1.0,
+        "gpus_wanted": 0.0,
+        "gpus_free": 0.0,
+        "gpus_free_max": 0.0,
+        "replicas_that_fit": 0.0,
+        "share_wanted": 0.5,
+        "share_memory_wanted": 8.0 * GIB,
+        "share_left_max": 0.3,
+        "share_memory_left_max": 12.0 * GIB,
+    }
+
+
+def test_of_several_shared_gpus_the_one_that_comes_nearest_is_told() -> None:
+    room = with_jobs(single(2), shape(100, 13, node="node-0", gpu=0), shape(600, 6, node="node-0", gpu=1))
+    assert "the most left on a shared GPU is 0.4 with 10GiB," in refused(room)
+    room = with_jobs(single(1, real=True), shape(100, 4))
+    assert "is 0.9 with 11GiB," in refused(room, shape(500, 12)), "two contexts are taken off"
+
+
+@pytest.mark.parametrize(
+    ("room", "wants", "sentence"),
+    [
+        (with_jobs(single(1), shape(gpus=1)), HALF, "wants 0.5 of a GPU with 8GiB; no GPU is free"),
+        (
+            with_jobs(single(1), shape(300, 10)),
+            shape(500, 8, count=2),
+            "wants 0.5 of a GPU with 8GiB, 2 times; the most left on a shared GPU is 0.7 with 6GiB, and no GPU is free",
+        ),
+        (
+            single(2),
+            shape(500, 8, count=5),
+            "wants 5 replicas of 0.5 of a GPU with 8GiB at once; 4 would fit now, for want of GPUs"
+            " (0.5 of a GPU with 8GiB each)",
+        ),
+        (
+            with_jobs(single(2), shape(500, 1)),
+            shape(500, 20, model="A"),
+            "wants 0.5 of a GPU of A with 20GiB; the most left on a shared GPU is 0.5 with 15GiB,"
+            " and the largest GPU that is free has 16GiB for a share",
+        ),
+        (
+            single(2, cpus=0.5),
+            HALF,
+            "wants 0.5 of a GPU with 8GiB and 1 CPU and 1B on that GPU's node; no node with such a GPU has them"
+            " (most free on a node: 0.5 CPUs, 1TiB)",
+        ),
+        (with_jobs(single(1), HALF), shape(gpus=1), "wants 1 GPU on one node; none is free; 1 GPU is held in shares"),
+        (
+            with_jobs(single(1), shape(700, 4)),
+            shape(500, 8, node="node-0", gpu=0),
+            "is pinned to GPU 0 of node-0; it wants 0.5 of a GPU with 8GiB, and 0.3 with 12GiB is left of it",
+        ),
+        (
+            with_jobs(single(1), shape(gpus=1)),
+            shape(500, 8, node="node-0", gpu=0),
+            "is pinned to GPU 0 of node-0; it wants 0.5 of a GPU with 8GiB, and none of that is left",
+        ),
+        (
+            single(1),
+            shape(500, 8, node="node-0", gpu=0, count=3),
+            "is pinned to GPU 0 of node-0; it wants 0.5 of a GPU with 8GiB, 3 times, and 1 with 16GiB is left of it",
+        ),
+        (
+            with_jobs(single(1), shape(700, 4)),
+            shape(500, 8, node="node-0"),
+            "is pinned to node-0; it wants 1 × (0.5 of a GPU with 8GiB, 1 CPU, 1B); free there are 0 GPUs, 999 CPUs,"
+            " 1024GiB, and the most left on a shared GPU is 0.3 with 12GiB",
+        ),
+        (single(1), shape(500, 8, node="node-0", gpu=7), "is pinned to GPU 7 of node-0, which has GPU 0"),
+    ],
+)
+def test_what_a_refused_job_is_told(room: Room, wants: Shape, sentence: str) -> None:
+    assert refused(room, wants) == sentence
+
+
+def test_a_drained_node_with_room_for_the_share_is_named() -> None:
+    room = Room()
+    room.add(structs.replace(node_of("node-0", model="A"), drained=True))
+    room.add(node_of("node-1", gpus=0))
+    assert refused(room).endswith("node-0 has 0.5 of a GPU with 8GiB free, but is drained (`weft resume node-0`)")
+
+
+def sharing(request: float = 0.5, memory: str = "8GiB", **fields: object) -> JobSpec:
+    return spec(gpus=0, role={"share": {"request": request, "memory": memory}}, **fields)
+
+
+NODES = [node_of("node-0", model="A"), node_of("node-1", model="B")]
+
+
+def test_a_share_that_no_gpu_could_give_never_fits() -> None:
+    assert never_fits(sharing(memory="23.5GiB"), NODES) is None
+    cause = never_fits(sharing(memory="23.6GiB"), NODES)
+    assert cause is not None
+    assert cause.sentence.endswith("and all 2 together have 6 GPUs; one share can have 23.5GiB of its largest GPU")
+    assert cause.numbers["gpus_asked"] == 0.5
+    cause = never_fits(sharing(memory="16GiB", gpu_model="A"), NODES)
+    assert cause is not None
+    assert cause.sentence.startswith("asks for 1 × (0.5 of a GPU of A with 16GiB, 1 CPU, 1GiB);")
+    assert cause.sentence.endswith("one share can have 15.5GiB of a GPU of A")
+
+
+def told(room: Room, wants: Shape) -> str:
+    place = find(room, wants)
+    assert place is not None
+    return why_there(room, wants, NOBODY, place, placement="weft-best").sentence
+
+
+def test_why_a_share_is_where_it_is() -> None:
+    room = single(2)
+    assert told(room, HALF) == "best fit: 0.5 of GPU 0 of node-0, score 1.00; 0.5 with 8GiB of that GPU is left"
+    with_jobs(room, shape(300, 4))
+    assert told(room, HALF) == (
+        "best fit: 0.5 of GPU 0 of node-0, score 1.00; beside 1 other share, 0.2 with 4GiB of that GPU is left"
+    )
+    assert told(room, shape(200, 2, count=3)) == (
+        "best fit: 3 shares of 1 GPU, 0.6 in all of node-0 together, slowest 1.00;"
+        " 0.1 with 6GiB of the fullest of these GPUs is left"
+    )
+    assert told(room, shape(500, 8, node="node-0", gpu=1)).startswith("pinned: 0.5 of GPU 1 of node-0, score 1.00;")
+    both = told(single(2), (*shape(gpus=1), *shape(250, 2)))
+    assert both.startswith("weft-best: 1 GPU and 0.25 of GPU 1 of node-0 together, slowest 1.00; 0.75 with 14GiB")
+
+
+# jobs
+
+
+def holding(job_id: str, made: JobSpec, room: Room, **fields: object) -> Job:
+    place = find(room, shape_of(made), PlacementRequest(key=job_id))
+    assert place is not None
+    room.take_all(place)
+    job = Job(id=job_id, tenant="alice", spec=made, seq=1, submitted_at=0.0, state=JobState.RUNNING, placed_at=0.0)
+    return structs.replace(job, placement=Placement(allocations=place, why="there"), **fields)
+
+
+def emulated(gpus: int = 1) -> list[Node]:
+    return [node_of("node-0", gpus=gpus, model="A", real=False)]
+
+
+def test_explain_names_the_shares_in_the_way() -> None:
+    room = room_of(emulated(), [])
+    one, other = (holding(name, sharing(0.4, time_limit="1h"), room, seq=at) for at, name in enumerate(("j-1", "j-2")))
+    waiting = Job(id="j-3", tenant="bob", spec=sharing(0.5), seq=3, submitted_at=0.0)
+    found = explain(waiting, nodes=emulated(), holding=[one, other], queued=[waiting], now=10.0)
+    assert found.code == "no-room"
+    assert found.sentence.startswith("wants 0.5 of a GPU with 8GiB; the most left on a shared GPU is 0.2 with 0B")
+    assert [(holder.job_id, holder.gpus) for holder in found.holders] == [("j-1", 0.4), ("j-2", 0.4)]
+    assert found.estimate_at is not None
+    assert explain(one, nodes=emulated(), holding=[one], queued=[], now=10.0).numbers["gpus"] == 0.4
+
+
+def test_a_quarter_of_a_gpu_attains_a_quarter_of_its_time() -> None:
+    job = holding("j-1", sharing(0.25), room_of(emulated(), []))
+    standing = standing_of(job, 100.0, LAS)
+    assert (standing.gpus, standing.attained_gpu_s, standing.attained_s) == (0.25, 25.0, 100.0)
+    assert LAS.changes_after_s(standing) == (1800.0 - 25.0) / 0.25
+    shares = Shares()
+    shares.measure(emulated(gpus=2))
+    shares.hold(job)
+    assert shares.of("alice") == 0.125
+    assert loss(job, 100.0, {}, extra=False)[2] == 25.0, "what it would lose, in GPU-seconds"
+
+
+def test_shares_give_way_until_a_whole_gpu_is_free() -> None:
+    room = single(2)
+    quarters = [find_and_take(room, shape(500, 1)) for _ in range(4)]
+    holders = [Holder(job_id=f"j-{at}", worth=(float(at),), allocations=place) for at, place in enumerate(quarters)]
+    clearing = clearing_for(shape(gpus=1), room=room, holders=holders)
+    assert clearing is not None
+    assert [victim.job_id for victim in clearing.victims] == ["j-0", "j-1"], "both that are on one GPU"
+    clearing = clearing_for(HALF, room=room, holders=holders)
+    assert clearing is not None
+    assert [victim.job_id for victim in clearing.victims] == ["j-0"]
+    assert clearing_for(shape(501), room=room, holders=holders[:1]) is None
+
+
+def find_and_take(room: Room, wants: Shape) -> tuple[Allocation, ...]:
+    place = find(room, wants)
+    assert place is not None
+    room.take_all(place)
+    return place
+
+
+def movable(job_id: str, wants: Shape, place: Sequence[Allocation]) -> Movable:
+    return Movable(job_id=job_id, shape=wants, asked=NOBODY, allocations=tuple(place), gpus=1, left_s=9e6, cost_s=1)
+
+
+def test_jobs_that_hold_shares_do_not_move() -> None:
+    room = Room(Scores({"compute": {("node-0", 0): 3.0}}), placer=weft_best)
+    room.add(node_of("node-0", gpus=3, model="A"))
+    pinned = {"node": "node-0", "gpu": 0}
+    shared = find_and_take(room, shape(100, **pinned))
+    assert moves_for(room, [movable("j-1", shape(100), shared)]) == []
+    room.give_back_all(shared)
+    whole = find_and_take(room, shape(gpus=1, **pinned))
+    assert [move.job_id for move in moves_for(room, [movable("j-2", shape(gpus=1), whole)])] == ["j-2"]
+
+
+def test_replicas_of_inference_grow_apart_and_others_near_each_other() -> None:
+    for kind, node_id in (("inference", "node-1"), ("batch", "node-0")):
+        room = single(1, 1)
+        wants = shape(300, kind=kind)
+        place = find_and_take(room, wants)
+        grown = grow(room, place, wants[0], 1, first_rank=1)
+        assert grown is not None
+        assert (grown[0].node_id, grown[0].rank) == (node_id, 1)
+        assert grown[0].share == wants[0].request.share
