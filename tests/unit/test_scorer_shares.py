@@ -1,41 +1,14 @@
 """Runs with shares of GPUs: the GPU's own time for a step says how fast it is, if nobody else used it meanwhile."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
 from libs.domain.job import JobState, Placement
 from libs.domain.shares import Share
-from libs.messages.signals import ShareSample
 from libs.planning.scores import GpuKey
-from tests.support.fleet import Fleet, Rank, Watched, after
+from tests.support.fleet import Fleet, Watched, after, share_all, use
 
 SLOW: GpuKey = ("node-1", 1)
-
-
-def share_all(fleet: Fleet) -> None:
-    """Every rank holds half of its GPU."""
-    jobs = {}
-    for rank in fleet.ranks:
-        rank.allocation = replace(rank.allocation, share=Share(request=500, memory=1 << 30))
-    for rank in fleet.ranks:
-        of_job = tuple(other.allocation for other in fleet.ranks if other.job.id == rank.job.id)
-        jobs[rank.job.id] = replace(rank.job, placement=Placement(allocations=of_job))
-    for rank in fleet.ranks:
-        rank.job = jobs[rank.job.id]
-
-
-def use(fleet: Fleet, of: Mapping[str, float | None], *, usual: float | None = 0.5) -> None:
-    """What each job uses of its GPU's time, by its id."""
-
-    def told(rank: Rank, run: dict[str, Any]) -> dict[str, Any]:
-        used = of.get(rank.job.id, usual)
-        gpu = f"GPU-{rank.allocation.node_id}-{rank.allocation.gpus[0]}"
-        return {**run, "share": ShareSample(gpu_uuid=gpu, request=0.5, limit=1.0, used=used)}
-
-    fleet.shape = told
 
 
 def fleet_of_shares(*, gpus: int = 4) -> Fleet:

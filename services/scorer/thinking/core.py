@@ -14,7 +14,7 @@ from math import floor, inf
 
 from msgspec import Struct
 
-from libs.domain.classes import JOB_CLASSES
+from libs.domain.classes import JOB_CLASSES, workload_of
 from libs.domain.cluster import Node
 from libs.domain.job import Job, JobState
 from libs.messages.nodes import ProgressSeen
@@ -22,11 +22,13 @@ from libs.messages.signals import GpuPace, GpuScore, NodeSampled, PacesSeen, Sco
 from libs.planning.scores import GpuKey
 from libs.samples.arrivals import Arrivals
 from libs.variability.estimate import FAR, SUDDEN
+from services.scorer.thinking.interference import Interference, PairSlowdown
 from services.scorer.thinking.partition import ScorerPeers, owned, owner
-from services.scorer.thinking.readings import SpeedReading, shifted_together
+from services.scorer.thinking.readings import SpeedReading, clock_pace, clock_reading, shifted_together
 from services.scorer.thinking.references import ONE_OF_MANY, TOLD_MOST, Alike, Paces, shares
 from services.scorer.thinking.references import sound as sound_pace
 from services.scorer.thinking.scores import MeasuredGpus, Standings, weight_of
+from services.scorer.thinking.sharing import ALONE_MOST
 from services.scorer.thinking.throughput import Growth, Throughput
 from services.scorer.thinking.whereabouts import JobKey, Whereabouts
 from services.scorer.thinking.windows import SETTLED_SECONDS, WINDOW_SECONDS, ScoredRun, Unfit
@@ -64,6 +66,7 @@ class Scorer:
         self.also_hears: frozenset[str] = frozenset()  # other nodes with ranks of jobs that we lead
         self.outcomes: Counter[str] = Counter()  # of windows and of messages
         self.arrivals = Arrivals()
+        self._interference = Interference()
         self._nodes: dict[str, Node] = {}
         self._divided_among: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())
         self._share: frozenset[str] = frozenset()
@@ -229,6 +232,10 @@ class Scorer:
         """The stored scores of each GPU here, by its uuid."""
         return self._standings.stored_scores()
 
+    def slowdowns_beside(self) -> Iterator[PairSlowdown]:
+        """How much longer a GPU takes for a step of a job beside another, as seen on our nodes, by pairs of classes."""
+        return self._interference.learnt(self._now)
+
     def _told_paces(self) -> dict[str, list[GpuPace]]:
         return {pool: [pace for paces in kinds.values() for pace in paces] for pool, kinds in self._to_tell.items()}
 
@@ -299,6 +306,8 @@ class Scorer:
             memory=None if use is None else use[1],
         )
         self._tell(run.pool, told)
+        if run.has_share:
+            self._interference.window(run, unfit, told, self._classes_beside(run), now)
         clocks = {gpu: clock for gpu, one in run.uses.items() if (clock := one.mean_clock) is not None}
         if pace is not None:
             if told.step_seconds:
@@ -322,33 +331,18 @@ class Scorer:
             for gpu, clock in clocks.items():
                 self._read_clock(run, gpu, clock, now)
 
+    def _classes_beside(self, run: ScoredRun) -> set[str]:
+        """The classes of the jobs that used its GPU in this window; empty of a job that does not run any more."""
+        jobs = [self._where.jobs.get(key[:2]) for key, used in run.use_of_share.others.items() if used > ALONE_MOST]
+        return {self._workloads.class_of(job.spec, workload_of(job.spec)) if job else "" for job in jobs}
+
     def _read_clock(self, run: ScoredRun, gpu: int, clock: float, now: float) -> None:
         place, job_class = (run.node_id, gpu), JOB_CLASSES[0]
-        told = GpuPace(
-            workload="",
-            job_class=job_class,
-            node_id=run.node_id,
-            gpu_index=gpu,
-            step_seconds=1.0 / clock,
-            windows=1,
-            at=now,
-            alike=f"clock/{self._models.get(place, '')}",
-            score=self._standings.believed(place, job_class, now),
-        )
+        score = self._standings.believed(place, job_class, now)
+        told = clock_pace(place, self._models.get(place, ""), clock, score=score, now=now)
         self._tell(run.pool, told)
         self._paces.add(told, now)
-        self._pending.append(
-            SpeedReading(
-                kind=(told.workload, told.alike),
-                step_seconds=told.step_seconds,
-                places=(place,),
-                job_class=job_class,
-                weight=CLOCK,
-                job=run.job,
-                of_one=True,
-                clock_only=True,
-            )
-        )
+        self._pending.append(clock_reading(told, run.job, weight=CLOCK))
 
     def _tell(self, pool: str, pace: GpuPace) -> None:
         if pace.step_seconds or pace.compute is not None:
