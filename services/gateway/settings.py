@@ -28,7 +28,7 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     scorer_token_file: str = ""
     default_pool: str = "default"
     volumes_allowed: tuple[str, ...] = ()
-    shares: bool = False  # jobs may ask for shares of GPUs
+    shares: bool = True  # jobs may ask for shares of GPUs
     pg_connections: int = 8
     connections_max: int = 4096
     connections_per_address_max: Annotated[int, Meta(ge=1)] = 1024
