@@ -98,9 +98,9 @@ class ArbiterLoop:
         for message in messages:
             match message.op:
                 case Op.WANT:
-                    self._core.want(client.number, now)
+                    self._core.want(client.number, message.a, now)
                 case Op.RETURN:
-                    self._core.returned(client.number, message.turn, message.a, now)
+                    self._core.returned(client.number, message.turn, message.a, message.b, now)
                 case Op.CHARGE:
                     self._core.charge(client.number, message.a, now)
                 case _:

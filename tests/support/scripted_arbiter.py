@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -207,10 +208,8 @@ class ScriptedArbiter:
         return int(struct.unpack("<Q", os.pread(self._use.fileno(), 8, at))[0])
 
     def _send(self, connection: int, op: int, turn: int, a: int, b: int) -> None:
-        try:
+        with suppress(KeyError, OSError):  # the process may be gone
             self._connections[connection].send(_MESSAGE.pack(op, 0, turn, a, b))
-        except (KeyError, OSError):
-            pass  # the process is gone
 
     def _serve(self) -> None:
         assert self._listening is not None

@@ -184,7 +184,8 @@ class Process:
         assert self._turn is not None
         node, turn, used, client = self.node, self._turn.turn, self._launched, self.client
         self._turn = None
-        returned = lambda: node.core.returned(client, turn, used, node.now)  # noqa: E731
+        left = self._in_flight()
+        returned = lambda: node.core.returned(client, turn, used, left, node.now)  # noqa: E731
         if self.pending:
             self._want(returned)
         else:
@@ -193,4 +194,4 @@ class Process:
     def _want(self, *after: Callable[[], None]) -> None:
         client = self.client
         self._wanted_at = self.node.now
-        self.node.say(self, lambda: self.node.core.want(client, self.node.now), *after)
+        self.node.say(self, lambda: self.node.core.want(client, self.kernel, self.node.now), *after)

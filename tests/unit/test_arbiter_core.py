@@ -58,14 +58,14 @@ class World:
                 self.clients.pop(client, None)
                 self.turns.pop(client, None)
             case ("want", int(client)):
-                self.core.want(client, self.now)
+                self.core.want(client, 1_000, self.now)
             case ("return", int(client), int(turn), int(us)):
-                self.core.returned(client, turn, us, self.now)
+                self.core.returned(client, turn, us, 60_000_000 - us, self.now)
                 if self.turns.get(client) == turn:
                     del self.turns[client]
             case ("honest return", int(us)) if self.turns:
                 client, turn = self.turns.popitem()
-                self.core.returned(client, turn, us, self.now)
+                self.core.returned(client, turn, us, us // 2, self.now)
             case ("charge", int(client), int(us)):
                 self.core.charge(client, us, self.now)
             case ("wait", int(us)):

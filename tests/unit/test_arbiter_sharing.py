@@ -179,9 +179,9 @@ def test_a_process_that_says_it_used_nothing_has_no_more_than_two_parts_in_three
     liar, _ = Process(node, "liar"), Process(node, "honest")
     returned = node.core.returned
 
-    def lie(client: int, turn: int, us: int, now: int) -> None:
+    def lie(client: int, turn: int, us: int, in_flight: int, now: int) -> None:
         mine = client == liar.client
-        returned(client, turn, 0 if mine else us, now)
+        returned(client, turn, 0 if mine else us, 60_000_000 if mine else in_flight, now)
         if mine:
             node.core.charge(client, -60_000_000, now)
 

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #define SLICE_NS 2000000ull
-#define AHEAD_NS 100000ull /* so far ahead of the clock device time is reserved */
+#define AHEAD_NS 100000ull /* so far ahead of the clock the next long kernel is taken; short ones up to a slice */
 #define SLOWDOWN_NS 50000000ull
 #define MEMORY_BYTES (16ull << 30)
 
@@ -214,13 +214,20 @@ static uint64_t reserve(struct emulated_device *device, uint64_t ready, uint64_t
     return begin + ns;
 }
 
+/* Kernels are taken in time slices, whatever their length: so far ahead of the clock this one may begin. */
+static uint64_t ahead(const struct item *item) {
+    return item->kind == KERNEL && item->ns > SLICE_NS - AHEAD_NS ? AHEAD_NS : SLICE_NS - item->ns;
+}
+
 /* Move on as far as the clock is; under the lock. A HOST item is left to the thread. */
 static void advance(struct emulated_device *device) {
     uint64_t now = emulated_now();
     bool moved = false;
     read_slowdown(device, now);
-    while (device->first < device->end && device->tail_ns <= now + AHEAD_NS) {
+    while (device->first < device->end) {
         struct item *item = &device->queue[device->first % QUEUE];
+        if (device->tail_ns > now + ahead(item))
+            break;
         uint64_t ready = item->queued_ns > device->tail_ns ? item->queued_ns : device->tail_ns;
         if (item->kind == HOST)
             break;
@@ -278,7 +285,7 @@ static void *serve(void *argument) {
             device->first++;
             pthread_cond_broadcast(&device->moved);
         } else {
-            uint64_t until = device->tail_ns - (item->kind == HOST ? 0 : AHEAD_NS / 2);
+            uint64_t until = device->tail_ns - (item->kind == HOST ? 0 : ahead(item) / 2);
             pthread_mutex_unlock(&device->lock);
             emulated_sleep_until(until);
             pthread_mutex_lock(&device->lock);

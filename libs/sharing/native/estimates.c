@@ -7,6 +7,9 @@
 #define PROBES 16
 #define UNKNOWN_NS 100000.0f
 #define WEIGHT 0.25f
+#define RISE 1.01f
+#define SAMPLES_ENOUGH 3
+#define STALE_USES 256
 
 static struct estimate table[PLACES];
 
@@ -33,17 +36,30 @@ struct estimate *estimate_of(const struct kernel *kernel) {
     return oldest;
 }
 
-/* One measurement of one launch. One that may have shared the device with other work can only be too long. */
-void estimate_learn(struct estimate *estimate, double ns, bool clean) {
+/* One measurement of one launch. Beside others, or after a pause, it can only be too long. */
+void estimate_learn(struct estimate *estimate, double ns, enum measured how) {
     float seen = ns < 0 ? 0 : (float)ns;
-    if (!estimate->samples)
+    bool first = !estimate->samples || (estimate->samples < SAMPLES_ENOUGH && seen < estimate->ns);
+    if (how != BESIDE) {
+        estimate->samples += estimate->samples < 1000;
+        estimate->measured_at = estimate->uses;
+    }
+    if (first)
         estimate->ns = seen;
-    else if (clean)
+    else if (estimate->samples <= SAMPLES_ENOUGH && how != CLEAN)
+        return;
+    else if (how == CLEAN)
         estimate->ns += WEIGHT * (seen - estimate->ns);
     else if (seen < estimate->ns)
-        estimate->ns = seen;
-    if (clean || !estimate->samples)
-        estimate->samples += estimate->samples < 1000;
+        estimate->ns += (seen - estimate->ns) / 2;
+    else if (how == AFTER_PAUSE)
+        estimate->ns += seen > RISE * estimate->ns ? (RISE - 1) * estimate->ns : seen - estimate->ns;
+}
+
+/* A new kernel, and one that always runs beside others' work, is measured alone now and then. */
+bool estimate_wanting(const struct estimate *estimate) {
+    return !estimate->hopeless &&
+           (estimate->samples < SAMPLES_ENOUGH || estimate->uses - estimate->measured_at >= STALE_USES);
 }
 
 void estimates_forget(void) { memset(table, 0, sizeof table); }

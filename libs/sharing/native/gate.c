@@ -20,9 +20,9 @@
 #define CONTEXTS 16
 
 static struct {
-    bool held, shared; /* shared: another process had the device just before */
+    bool held, beside; /* beside: another process's work may still be in flight */
     uint64_t id;
-    int64_t quota, bound, spent; /* ns */
+    int64_t quota, bound, spent, granted_at; /* ns */
 } turn;
 
 static int waiting, launching;
@@ -66,6 +66,7 @@ static void want_turn(int64_t ns, int64_t now) {
 
 /* With the estimate of the launch that waits, or -1: WANT goes first, so that the arbiter chooses with both known. */
 static void return_turn(int64_t wanted_ns) {
+    markers_share();
     int64_t spent = turn.spent + markers_take_correction();
     turn.held = false;
     asked_at = 0;
@@ -99,7 +100,7 @@ static bool alone(int64_t waited) {
 }
 
 /* Wait a little for what is in flight, without the lock; true if that is hopeless. */
-static bool wait_for_markers(int64_t now, int64_t *stuck_since, uint64_t *progress) {
+static bool wait_for_markers(int64_t most, int64_t now, int64_t *stuck_since, uint64_t *progress) {
     if (markers_settled() != *progress || !*stuck_since) {
         *progress = markers_settled();
         *stuck_since = now;
@@ -109,7 +110,7 @@ static bool wait_for_markers(int64_t now, int64_t *stuck_since, uint64_t *progre
         give_up();
         return true;
     }
-    int64_t next = markers_next(now);
+    int64_t next = markers_next(now) < most ? markers_next(now) : most;
     share_wait(next < NAP_MIN_NS ? NAP_MIN_NS : next > NAP_MAX_NS ? NAP_MAX_NS : next);
     return false;
 }
@@ -122,7 +123,7 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
     uint32_t flags = limits->flags;
     bool closed = flags & WEFT_FLAG_CLOSED;
     int64_t now = 0;
-    if (UNLIKELY(flags & WEFT_FLAG_HOLD)) {
+    if (UNLIKELY((flags & WEFT_FLAG_HOLD) && !several_gpus)) {
         if (turn.held)
             return_turn(-1);
         if (!closed && !share_arbiter_beats() && share_connection() != CONNECTED)
@@ -131,7 +132,7 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
         share_wait(now - began < 100 * MS ? 1 * MS : 5 * MS);
         return AGAIN;
     }
-    if (!(flags & WEFT_FLAG_GATED))
+    if (!(flags & WEFT_FLAG_GATED) || several_gpus)
         return GO_FREE;
     if (UNLIKELY(!turn.held)) {
         now = share_now();
@@ -150,6 +151,22 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
         share_wait(50 * MS);
         return AGAIN;
     }
+    struct estimate *estimate = launch->estimate;
+    if (UNLIKELY(estimate_wanting(estimate))) {
+        now = share_now();
+        if (turn.beside && now - turn.granted_at < turn.bound) { /* until the former holder's work is over */
+            share_wait(turn.granted_at + turn.bound - now);
+            return AGAIN;
+        }
+        turn.beside = false;
+        if (estimate->pending) {
+            if (!markers_pending() || wait_for_markers(NAP_MAX_NS, now, stuck_since, progress))
+                estimate->pending = 0;
+            markers_reap();
+            launch->ns = (int64_t)estimate->ns;
+            return AGAIN;
+        }
+    }
     if (turn.spent > 0 && turn.spent + markers_correction() + launch->ns > turn.quota) {
         markers_reap();
         if (turn.spent + markers_correction() + launch->ns > turn.quota) {
@@ -158,24 +175,20 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
             return AGAIN;
         }
     }
-    struct estimate *estimate = launch->estimate;
     int64_t excess = markers_in_flight() + launch->ns - turn.bound;
-    bool unmeasured = !estimate->samples && estimate->pending && !estimate->hopeless;
-    if (UNLIKELY((excess > 0 && markers_in_flight() > 0) || unmeasured)) {
+    if (UNLIKELY(excess > 0 && markers_in_flight() > 0)) {
         markers_reap();
-        excess = markers_in_flight() + launch->ns - turn.bound;
-        unmeasured = !estimate->samples && estimate->pending;
         launch->ns = (int64_t)estimate->ns;
-        if (!(excess > 0 && markers_in_flight() > 0) && !unmeasured)
+        now = share_now();
+        excess = markers_left(now) + launch->ns - turn.bound;
+        if (excess <= 0 || markers_in_flight() == 0)
             return GO;
         marker_close(slot);
         if (!markers_pending()) { /* work of streams in which this thread cannot set a marker */
             markers_assume_done();
             return GO;
         }
-        if (wait_for_markers(share_now(), stuck_since, progress))
-            return GO;
-        return AGAIN;
+        return wait_for_markers(excess, now, stuck_since, progress) ? GO : AGAIN;
     }
     return GO;
 }
@@ -226,8 +239,8 @@ void gate_enter(struct launch *launch, const struct kernel *kernel, CUstream str
                 __atomic_fetch_add(&share_use_page->blocked_ns, (uint64_t)(share_now() - began), __ATOMIC_RELAXED);
         }
         if (verdict == GO) {
-            bool clean = !turn.shared || turn.spent > turn.bound; /* the former holder's work is over by then */
-            marker_before(slot, launch, clean, target());
+            turn.beside = turn.beside && turn.spent <= turn.bound; /* beyond it the former holder's work is over */
+            marker_before(slot, launch, turn.beside, target());
             turn.spent += launch->ns > US ? launch->ns : US / 10;
             launch->slot = slot;
             launch->gated = true;
@@ -264,13 +277,13 @@ void gate_stream_ends(CUstream stream) {
 void gate_granted(uint64_t id, int64_t quota_us, int64_t bound_us) {
     const volatile struct weft_limits *limits = share_limits();
     int64_t bound = bound_us ? bound_us : limits ? limits->in_flight_us : 0;
-    turn.shared = id != turn.id + 1; /* the turn before this one was another process's */
+    turn.beside = id != turn.id + 1; /* the turn before this one was another process's */
     turn.held = true;
     turn.id = id;
     turn.quota = quota_us * US;
     turn.bound = bound ? bound * US : BOUND_NS;
     turn.spent = 0;
-    idle_since = share_now();
+    turn.granted_at = idle_since = share_now();
     launches_seen = launches;
     asked_at = 0;
 }

@@ -90,26 +90,31 @@ void gate_forked(void);
 struct estimate {
     uint64_t key;
     float ns;
-    uint32_t samples, uses;
+    uint32_t samples, uses, measured_at; /* measured_at: the use that was measured last, not beside others */
     bool hopeless; /* waited for in vain: not waited for again */
     uint16_t pending;
 };
+/* How a launch was measured: beside another process's work; after a pause; with the stream busy before it. */
+enum measured { BESIDE, AFTER_PAUSE, CLEAN };
 struct estimate *estimate_of(const struct kernel *kernel);
-void estimate_learn(struct estimate *estimate, double ns, bool clean);
+void estimate_learn(struct estimate *estimate, double ns, enum measured how);
+bool estimate_wanting(const struct estimate *estimate); /* to be measured alone now */
 void estimates_forget(void);
 
 /* markers.c: events between launches, by which the hook knows what is in flight and how long it took */
 struct slot;
 struct slot *marker_slot(CUstream stream, CUcontext context);
-void marker_before(struct slot *slot, const struct launch *launch, bool clean, int64_t target_ns);
+void marker_before(struct slot *slot, const struct launch *launch, bool beside, int64_t target_ns);
 void marker_after(struct slot *slot, const struct launch *launch, bool launched, int64_t target_ns);
 void marker_close(struct slot *slot);
 void markers_reap(void);
+void markers_share(void);
 bool markers_pending(void);
 int64_t markers_in_flight(void);         /* ns, estimated */
 int64_t markers_take_correction(void);   /* ns measured beyond the estimates since the last call */
 int64_t markers_correction(void);
 void markers_add_correction(int64_t ns);
+int64_t markers_left(int64_t now);       /* the same, less what the first of it has run since it began */
 int64_t markers_next(int64_t now);       /* ns until the next one is complete, estimated */
 uint64_t markers_settled(void);          /* how many are complete: progress */
 void markers_assume_done(void);          /* what is in flight without a marker, or waited for in vain */

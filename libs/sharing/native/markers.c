@@ -2,7 +2,8 @@
  *
  * The work between two markers of a stream is a segment. When its second marker is complete, the segment is no longer
  * in flight, and the time between the two is the device time it took, if the stream was busy all the time: so a segment
- * begins at the stream's last marker while that is not complete, and at a new one otherwise. Segments of streams that
+ * begins at the stream's last marker while that is not complete, and at a new one otherwise. Segments that may have run
+ * beside another process's work, or after a pause, are not clean: charged no more than their estimate. Segments that
  * run at the same time are charged once: each only for the time after the end of the last one. All under share_lock. */
 #include "hook.h"
 
@@ -14,7 +15,6 @@
 #define MARKERS 512
 #define SEGMENT_LAUNCHES 256
 #define MEASURE_EVERY 64 /* launches of a known kernel between two measurements of it alone */
-#define SAMPLES_ENOUGH 4
 #define TOLERANCE 1.25 /* a segment that took longer than this times its estimate had gaps, or company */
 
 struct marker {
@@ -26,7 +26,7 @@ struct marker {
     struct estimate *only; /* the segment is launches of this kernel alone */
     int64_t ns;            /* estimate of the segment */
     unsigned count;
-    bool clean;
+    enum measured how;
 };
 
 /* A stream as the hook sees it; the per-thread default stream is one for each thread. */
@@ -39,7 +39,8 @@ struct slot {
     struct estimate *only;
     int64_t ns;
     unsigned count;
-    bool open, clean, alone;
+    bool open, alone;
+    enum measured how;
 };
 
 static struct slot slots[SLOTS], *recent;
@@ -153,12 +154,12 @@ static void settle(struct marker *marker) {
             busy = since > 0 ? (double)since * 1e6 : 0;
         bool first = marker->only && !marker->only->samples;
         if (marker->only && marker->count == 1)
-            estimate_learn(marker->only, alone, marker->clean);
-        double most = (marker->clean && marker->count > 1) ? TOLERANCE * (double)marker->ns : (double)marker->ns;
-        if (!first && (!marker->clean || marker->count > 1) && busy > most)
+            estimate_learn(marker->only, alone, marker->how);
+        double most = marker->how == CLEAN && marker->count > 1 ? TOLERANCE * (double)marker->ns : (double)marker->ns;
+        if (!first && (marker->how != CLEAN || marker->count > 1) && busy > most)
             busy = most;
-        if (marker->count == 1 && marker->clean && share_use_page) {
-            uint64_t longest = (uint64_t)(alone / 1000), *told = &share_use_page->longest_kernel_us;
+        if (marker->only && marker->count == 1 && !estimate_wanting(marker->only) && share_use_page) {
+            uint64_t longest = (uint64_t)(marker->only->ns / 1000), *told = &share_use_page->longest_kernel_us;
             if (longest > __atomic_load_n(told, __ATOMIC_RELAXED))
                 __atomic_store_n(told, longest, __ATOMIC_RELAXED);
         }
@@ -211,7 +212,7 @@ void marker_close(struct slot *slot) {
     slot->start = NULL;
     marker->ns = slot->ns;
     marker->count = slot->count;
-    marker->clean = slot->clean;
+    marker->how = slot->how;
     marker->only = slot->only;
     if (marker->only)
         marker->only->pending++;
@@ -223,9 +224,9 @@ void marker_close(struct slot *slot) {
 }
 
 /* Just before the launch: it goes into the stream's open segment, or a new one begins. */
-void marker_before(struct slot *slot, const struct launch *launch, bool clean, int64_t target_ns) {
+void marker_before(struct slot *slot, const struct launch *launch, bool beside, int64_t target_ns) {
     struct estimate *estimate = launch->estimate;
-    bool alone = estimate->samples < SAMPLES_ENOUGH || ++estimate->uses % MEASURE_EVERY == 0 || launch->ns >= target_ns;
+    bool alone = ++estimate->uses % MEASURE_EVERY == 0 || estimate_wanting(estimate) || launch->ns >= target_ns;
     if (slot->open && (alone || slot->alone || slot->count >= SEGMENT_LAUNCHES))
         marker_close(slot);
     if (!slot->open) {
@@ -234,7 +235,7 @@ void marker_before(struct slot *slot, const struct launch *launch, bool clean, i
         slot->only = estimate;
         slot->ns = 0;
         slot->count = 0;
-        slot->clean = clean;
+        slot->how = beside ? BESIDE : busy ? CLEAN : AFTER_PAUSE;
         slot->open = true;
     }
     slot->alone = alone;
@@ -254,8 +255,24 @@ void marker_after(struct slot *slot, const struct launch *launch, bool launched,
         marker_close(slot);
 }
 
+/* What is in flight now runs beside the next holder's work: it can be measured too long. */
+void markers_share(void) {
+    markers_reap();
+    for (int at = 0; at < waiting_count; at++)
+        waiting[at]->how = BESIDE;
+    for (int at = 0; at < SLOTS; at++)
+        slots[at].how = BESIDE;
+}
+
 bool markers_pending(void) { return waiting_count > 0; }
 int64_t markers_in_flight(void) { return in_flight > 0 ? in_flight : 0; }
+
+int64_t markers_left(int64_t now) {
+    int64_t ran = waiting_count && now > moved_at ? now - moved_at : 0;
+    if (waiting_count && ran > waiting[0]->ns)
+        ran = waiting[0]->ns;
+    return in_flight > ran ? in_flight - ran : 0;
+}
 int64_t markers_correction(void) { return correction; }
 void markers_add_correction(int64_t ns) { correction += ns; }
 uint64_t markers_settled(void) { return settled; }

@@ -143,12 +143,21 @@ static void *substitute(enum hooked which, void *found) {
     return ours;
 }
 
+/* What a name stands for in this version: the driver's answer tells, where it is one of its own exported functions;
+ * otherwise the version and the default stream that were asked for. */
 void *resolve_substitute(const char *name, int version, bool per_thread, void *found) {
     int best = -1;
-    for (int at = 0; at < HOOKED_COUNT; at++)
-        if (strcmp(hooks[at].name, name) == 0 && version >= hooks[at].since && (per_thread || !hooks[at].per_thread) &&
+    if (strncmp(name, "cuGetProcAddress", 16) == 0)
+        per_thread = false;
+    for (int at = 0; at < HOOKED_COUNT; at++) {
+        if (strcmp(hooks[at].name, name) != 0)
+            continue;
+        if (found == resolve_driver((enum hooked)at) || found == resolve_ours((enum hooked)at))
+            return resolve_ours((enum hooked)at);
+        if (version >= hooks[at].since && (per_thread || !hooks[at].per_thread) &&
             (best < 0 || hooks[at].per_thread > hooks[best].per_thread || hooks[at].since > hooks[best].since))
             best = at;
+    }
     return best < 0 ? found : substitute((enum hooked)best, found);
 }
 

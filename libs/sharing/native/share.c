@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #define OPEN_AGAIN_NS SECOND
+#define FIRST_WAIT_NS (2 * SECOND) /* for pages that the arbiter has still to make */
 #define BACK_OFF_MIN_MS 10
 #define BACK_OFF_MAX_MS 1000
 #define BEATS_NS (2 * SECOND)
@@ -115,6 +116,34 @@ static void child_of_fork(void) {
     sizes_forget();
 }
 
+/* The job's folder is there, and a page in it is not, or is empty: the arbiter is about to make it. */
+static bool about_to_appear(void) {
+    static const char *const names[] = {"", "limits", "use"};
+    for (int at = 0; at < 3; at++) {
+        char path[PATH_MAX];
+        struct stat seen;
+        if (snprintf(path, sizeof path, "%s/%s", folder(), names[at]) >= (int)sizeof path)
+            return false;
+        bool there = lstat(path, &seen) == 0;
+        if (at == 0 && !there)
+            return false;
+        if (at > 0 && (!there || (S_ISREG(seen.st_mode) && seen.st_size == 0)))
+            return true;
+    }
+    return false;
+}
+
+static bool map_both(void) {
+    if (!share_use_page) {
+        struct weft_use *use = map("use", true, NULL);
+        if (use && use->magic == WEFT_USE_MAGIC)
+            share_use_page = use;
+        else if (use)
+            munmap(use, WEFT_PAGE_BYTES);
+    }
+    return share_use_page && map_limits();
+}
+
 const volatile struct weft_limits *share_open(void) {
     if (!share_wanted() || ending)
         return NULL;
@@ -122,14 +151,14 @@ const volatile struct weft_limits *share_open(void) {
         return NULL;
     pthread_mutex_lock(&opening);
     if (!atomic_load(&share_limits_page)) {
-        if (!share_use_page) {
-            struct weft_use *use = map("use", true, NULL);
-            if (use && use->magic == WEFT_USE_MAGIC)
-                share_use_page = use;
-            else if (use)
-                munmap(use, WEFT_PAGE_BYTES);
+        bool mapped = map_both();
+        for (int64_t until = share_now() + FIRST_WAIT_NS; !mapped && !open_again_at && about_to_appear();) {
+            if (share_now() > until)
+                break;
+            nanosleep(&(struct timespec){0, 5 * MS}, NULL);
+            mapped = map_both();
         }
-        if (!share_use_page || !map_limits())
+        if (!mapped)
             open_again_at = share_now() + OPEN_AGAIN_NS;
         else if (!fork_watched) {
             fork_watched = true;

@@ -64,21 +64,24 @@ class Arbiter:
             device.gone(slot, client, now)
             self._touched.add(device)
 
-    def want(self, client: int, now: int) -> None:
+    def want(self, client: int, us: int, now: int) -> None:
+        """A process waits with a launch of about so many µs."""
         if (known := self._clients.get(client)) is not None:
             device, slot = known
-            device.want(slot, client, now)
+            device.want(slot, client, us, now)
             self._touched.add(device)
 
-    def returned(self, client: int, turn: int, us: int, now: int) -> None:
+    def returned(self, client: int, turn: int, us: int, in_flight: int, now: int) -> None:
+        """A process gives its turn back: `us` of device time to charge, of which `in_flight` are still to run."""
         if (known := self._clients.get(client)) is not None:
             device, slot = known
-            device.returned(slot, client, turn, us, now)
+            device.returned(slot, client, turn, us, in_flight, now)
             self._touched.add(device)
 
     def charge(self, client: int, us: int, now: int) -> None:
         if (known := self._clients.get(client)) is not None:
-            known[1].correct(us, now)
+            device, slot = known
+            device.corrected(slot, us, now)
 
     def decide(self, now: int) -> list[Order]:
         """What to send now, in this order."""

@@ -27,13 +27,16 @@ Order = Grant | Revoke
 
 
 class GpuTurn(Struct):
-    """`contended_at`: since when another process waits. All times in µs."""
+    """`contended_at`: since when another process waits; `overlap`: how much of the turn before was left to run at its
+    beginning. All times in µs.
+    """
 
     number: int
     client: int
     slot: SharingSlot
     granted_at: int
     revoke_at: int
+    overlap: int = 0
     contended_at: int | None = None
     revoked_at: int | None = None
 
@@ -65,6 +68,9 @@ class SharedGpu:
         self._virtual = 0.0
         self._number = 0
         self._taken: dict[int, tuple[int, int]] = {}  # client: the turn taken from it, and what was charged for it
+        self._drained_at = now  # when what was launched in earlier turns has run, as far as known
+        self._unused = 0.0  # device time that no slot was charged for, of the last window
+        self._refilled_at = now
         self._room_at: int | None = None
         self._weights = 0
         self._accounted_at = now
@@ -88,22 +94,32 @@ class SharedGpu:
             self._taken.pop(client, None)
         return slot
 
-    def want(self, slot: SharingSlot, client: int, now: int) -> None:
+    def want(self, slot: SharingSlot, client: int, us: int, now: int) -> None:
         if client in slot.waiting:
             return
         is_active = slot.waiting or (self.turn is not None and self.turn.slot is slot)
         if not is_active and not self._lingers(slot, now):
             self._catch_up(slot, self._virtual_at(now))
-        slot.waiting[client] = now
+        slot.waiting[client] = now, us
 
-    def returned(self, slot: SharingSlot, client: int, number: int, us: int, now: int) -> None:
-        """A process gives its turn back. One that was taken from it meanwhile is charged for what it used beyond."""
+    def returned(self, slot: SharingSlot, client: int, number: int, us: int, in_flight: int, now: int) -> None:
+        """A process gives its turn back, with so much device time used and so much of it left to run.
+
+        No more can have run than time passed. A turn that was taken away is charged for what was used beyond.
+        """
         turn = self.turn
         if turn is not None and turn.client == client and turn.number == number:
-            self._end(turn, us, now)
+            in_flight = min(in_flight, us)  # what is left to run is paid for
+            self._drained_at = now + in_flight
+            self._end(turn, min(us, now - turn.granted_at + in_flight), now)
         elif self._taken.get(client, (None, 0))[0] == number:
             charged = self._taken.pop(client)[1]
-            slot.charge(max(0, us - charged), now)
+            self.corrected(slot, max(0, us - charged), now)
+
+    def corrected(self, slot: SharingSlot, us: int, now: int) -> None:
+        """A process found out that it used more, or less, than it reported. All slots use no more than there is."""
+        self._refill(now)
+        self._unused -= slot.correct(min(us, max(0, int(self._unused))), now)
 
     def gone(self, slot: SharingSlot, client: int, now: int) -> None:
         """A process is gone: its turn is free at once."""
@@ -199,14 +215,15 @@ class SharedGpu:
     def _end(self, turn: GpuTurn, us: int, now: int) -> None:
         """Charge a turn that is over: what is reported, and no less than half the time that others waited for it."""
         held = 0 if turn.contended_at is None else now - turn.contended_at
-        turn.slot.paid(us, held // 2, now)
+        self._refill(now)
+        self._unused -= turn.slot.paid(us, max(0, held - turn.overlap) // 2, now)
         turn.slot.refill(now)  # afterwards: the accounts hold no more than a turn, which must not cut off what it cost
         turn.slot.ended_at = now
         turn.slot.virtual = min(turn.slot.virtual, self._virtual + self._pace.debt * 1000 / turn.slot.weight)
         self.turn = None
 
     def _grant(self, slot: SharingSlot, seen: _Seen, now: int) -> Grant:
-        client, since = next(iter(slot.waiting.items()))
+        client, (since, us) = next(iter(slot.waiting.items()))
         contended = _others_wait(slot, client, seen)
         quota = self._quantum(slot, seen) if contended else self._pace.alone
         if slot.limit < 1000:
@@ -222,11 +239,18 @@ class SharedGpu:
             slot=slot,
             granted_at=now,
             revoke_at=now + quota + self._pace.grace,
+            overlap=max(0, self._drained_at - now),
             contended_at=now if contended else None,
         )
-        beside_latency = seen.is_beside_latency(slot)
-        in_flight = self._pace.beside_latency_in_flight if beside_latency else self._pace.in_flight
-        return Grant(client, self._number, quota, min(in_flight, max(quota // 2, 500)))
+        if seen.is_beside_latency(slot):
+            in_flight = min(self._pace.in_flight, max(us, self._pace.beside_latency_in_flight) + self._pace.ahead)
+        else:
+            in_flight = min(self._pace.in_flight, max(quota // 2, 500))
+        return Grant(client, self._number, quota, in_flight)
+
+    def _refill(self, now: int) -> None:
+        self._unused = min(float(self._pace.window), self._unused + now - self._refilled_at)
+        self._refilled_at = now
 
     def _next(self, seen: _Seen, now: int) -> SharingSlot:
         if urgent := [slot for slot in seen.ready if slot.is_urgent()]:

@@ -18,7 +18,9 @@ class TurnPace(Struct, frozen=True, kw_only=True):
 
     round           about how long it takes until every slot that waits had a turn; `quantum_min`, `quantum_max`: of one
     alone           a turn while no other process waits; it is revoked when one does
-    in_flight       what a process may have launched and not yet finished, except while a latency slot is connected
+    in_flight       what a process may have launched and not yet finished; less beside a connected latency slot: then
+                    `beside_latency_in_flight`, or one kernel if that is longer; `ahead` more, so that the next is
+                    there when one ends
     grace           how much longer than its quota a turn may take before it is revoked
     take_away       how long after that the arbiter waits for the turn
     wait_max        a process that waited this long is next, whatever its slot has used
@@ -36,6 +38,7 @@ class TurnPace(Struct, frozen=True, kw_only=True):
     latency_quantum: int = 10_000
     beside_latency_quantum: int = 4_000
     beside_latency_in_flight: int = 1_000
+    ahead: int = 250
     grace: int = 4_000
     take_away: int = 1_000_000
     wait_max: int = 1_000_000
@@ -63,7 +66,9 @@ class SharingSlot:
         self.name, self._pace = name, pace
         self.hold_to(terms)
         self.clients: set[int] = set()
-        self.waiting: dict[int, int] = {}  # client: since when; in the order of their turns
+        self.waiting: dict[
+            int, tuple[int, int]
+        ] = {}  # client: since when, for a launch of how many µs; the next is first
         self.virtual = 0.0
         self.level = float(pace.burst)
         self.credit = pace.window * self.weight / 1000
@@ -105,17 +110,22 @@ class SharingSlot:
         if us > 0:
             self.credit = max(self.credit, -self._pace.window * self.weight / 1000)
 
-    def correct(self, us: int, now: int) -> None:
-        """Charge what was found out later. It takes back at most what was charged beyond the least cost of turns."""
+    def correct(self, us: int, now: int) -> int:
+        """Charge what was found out later, and return how much that was.
+
+        It takes back at most what was charged beyond the least cost of turns.
+        """
         us = max(us, -int(self.spare))
         self.spare += min(us, 0)
         self.charge(us, now)
+        return us
 
-    def paid(self, us: int, least: int, now: int) -> None:
-        """Charge a turn: what its process says, and no less than the turn cost the others."""
+    def paid(self, us: int, least: int, now: int) -> int:
+        """Charge a turn: what its process says, and no less than the turn cost the others; return how much that was."""
         cost = max(us, least)
         self.charge(cost, now)
         self.spare = min(self.spare + cost - least, float(self._pace.window))
+        return cost
 
     def is_urgent(self) -> bool:
         """Whether its launches come ahead of those of others."""
@@ -130,7 +140,7 @@ class SharingSlot:
         return now + max(0, int((self.need - self.level) * 1000 / self.limit) + 1)
 
     def waiting_since(self) -> int:
-        return next(iter(self.waiting.values()))
+        return next(iter(self.waiting.values()))[0]
 
     def account(self, passed: int) -> tuple[int, int]:
         """How much of its request the slot left, and how much it used beyond it, in the time that passed; in µs."""
