@@ -323,7 +323,7 @@ class GpuScoreView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How fast a GPU is for a class of jobs: 1.0 is typical, 1.2 takes a fifth longer.
 
     `believed` is the score for placement: nearer to 1 the lower the `confidence` (0 to 1). `source`: benchmark,
-    jobs, profile or assumed. `quarantined_until`: it turned slow all at once, and counts as slow until then.
+    jobs, shares, profile or assumed. `quarantined_until`: it turned slow all at once, and counts as slow until then.
     """
 
     gpu_index: int

@@ -130,6 +130,31 @@ class HostSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     disk_pressure: Finite | None = None
 
 
+class ShareSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a run got of its share of a GPU lately, as the arbiter of its node counts it. None: not known, as on a node
+    that holds no job to its share.
+
+    `request` and `limit`, in force on the node, and `used`, `borrowed` (of `used`, what was beyond the request) and
+    `lent` (of what it left, what others used) are parts of the GPU's time, 0–1. `wait_p99_seconds`: from asking for a
+    turn on the GPU to getting it, of the latest turns. Memory in bytes, as the run's processes count it; of them all,
+    `refused` allocations were beyond the limit, `overruns` turns were taken from processes that kept them too long, and
+    `given_up` launches went on without a turn since the arbiter did not answer.
+    """
+
+    gpu_uuid: Word
+    request: Part
+    limit: Part
+    used: Part | None = None
+    borrowed: Part | None = None
+    lent: Part | None = None
+    wait_p99_seconds: Amount | None = None
+    memory_used: Whole | None = None
+    memory_limit: Whole | None = None
+    refused: Whole | None = None
+    overruns: Whole | None = None
+    given_up: Whole | None = None
+
+
 class RunSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run's use of its node. Units as in HostSample.
 
@@ -159,6 +184,7 @@ class RunSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu_pressure: Finite | None = None
     memory_pressure: Finite | None = None
     disk_pressure: Finite | None = None
+    share: ShareSample | None = None  # of a run that holds a share of a GPU
 
 
 class NodeSampled(Message, frozen=True, kw_only=True):
@@ -178,8 +204,9 @@ class NodeSampled(Message, frozen=True, kw_only=True):
 class GpuScore(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A GPU's score for a class of jobs: its time relative to the typical GPU's. 1.0 is typical, 1.1 is 10 % slower.
 
-    `confidence` is from 0 to 1. `source`: `benchmark`, `jobs`, `profile` or `assumed`. `measured_at`: the time of the
-    last sample, if known; `samples`: their number since the score's last change.
+    `confidence` is from 0 to 1. `source`: `benchmark`, `jobs`, `shares` (jobs with a share of it), `profile` or
+    `assumed`. `measured_at`: the time of the last sample, if known; `samples`: their number since the score's last
+    change.
     """
 
     node_id: Token

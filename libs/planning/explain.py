@@ -13,6 +13,7 @@ from libs.domain.job import Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
 from libs.domain.sizes import RoleSize, how_resized, is_elastic, sizes_of, why_never
 from libs.domain.spec import ResizeHow
+from libs.messages.signals import ShareSample
 from libs.planning.capacity import Room, room_of
 from libs.planning.closed import closed_with_room, silent_seconds
 from libs.planning.finding import find
@@ -67,6 +68,34 @@ class SilentSeen(Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class BesideSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run that holds another share of the same GPU. Parts of the GPU's time are 0–1. `used`: lately; None: not known,
+    or another tenant's."""
+
+    job_id: str
+    name: str = ""
+    tenant: str = ""
+    rank: int = 0
+    request: float
+    limit: float
+    used: float | None = None
+
+
+class ShareSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a rank holds of a GPU: parts of its time, 0–1, and bytes of its memory. `got`: what it got of it lately, if
+    its node knows. `enforced`: its node holds jobs to their shares. `beside`: those that hold other shares."""
+
+    rank: int
+    node_id: str
+    gpu: int
+    request: float
+    limit: float
+    memory: int
+    enforced: bool = True
+    got: ShareSample | None = None
+    beside: tuple[BesideSeen, ...] = ()
+
+
 class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`estimate_at`: when it could start at the latest, by time limits; None: unknown.
 
@@ -75,7 +104,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `stopped_for`: why the epoch before this one ended, of a job that is back in the queue. Of a job that may have
     several sizes, `size`: by role; `resize`: how it takes another while it runs, or why it does not (`keeps_size_for`);
     `sized_for`: why it should have the size that it should have, None: as it was submitted; `resized_for`: why its size
-    changed last.
+    changed last. `shares`: what the first of its ranks hold of GPUs, of a job that shares them.
     """
 
     job_id: str
@@ -97,6 +126,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     keeps_size_for: str = ""
     sized_for: Cause | None = None
     resized_for: Cause | None = None
+    shares: tuple[ShareSeen, ...] = ()
 
 
 def explain(

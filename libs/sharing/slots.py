@@ -194,7 +194,7 @@ def read_file(folder: int | Path, name: str, *, bytes_max: int = FILE_BYTES_MAX)
 def _read(folder: int | Path, name: str, kind: type[S]) -> S:
     try:
         return msgspec.json.decode(read_file(folder, name), type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"{name}: {error}") from error
 
 

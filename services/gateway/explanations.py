@@ -6,12 +6,15 @@ from collections.abc import Sequence
 import msgspec
 
 from libs.domain.classes import class_of
+from libs.domain.cluster import Node
 from libs.domain.job import Cause, Job, JobEvent, JobState
 from libs.messages.events import Event
-from libs.planning.explain import ClosedSeen, Explanation, HolderSeen, explain
+from libs.planning.explain import ClosedSeen, Explanation, HolderSeen, ShareSeen, explain
 from libs.planning.slow import SlowGpus
 from libs.store import Access, GatewayStore
+from services.gateway.cluster import LiveCluster
 from services.gateway.endings import EventCause, endings
+from services.gateway.shares import shares_seen
 from services.gateway.snapshots import Snapshots
 from services.gateway.views import may_see
 
@@ -24,7 +27,9 @@ class _NodeTold(msgspec.Struct, frozen=True):
     sentence: str = ""
 
 
-async def explanation(store: GatewayStore, snapshots: Snapshots, job: Job, who: Access, *, now: float) -> Explanation:
+async def explanation(
+    store: GatewayStore, snapshots: Snapshots, cluster: LiveCluster, job: Job, who: Access, *, now: float
+) -> Explanation:
     if job.state.final:
         cause = (await endings(store, [job], every=True)).get(job.id)
         return explain(job, nodes=(), holding=(), queued=(), now=now, ended_for=cause)
@@ -43,7 +48,17 @@ async def explanation(store: GatewayStore, snapshots: Snapshots, job: Job, who: 
         stopped_for=await _stopped_for(store, job),
         sized_for=await _last_cause(store, job, [JobEvent.SCALED]) if full.size else None,
         resized_for=await _last_cause(store, job, [JobEvent.RESIZED, JobEvent.RESTARTED]) if full.size else None,
+        shares=await _shares(snapshots, cluster, job, who, nodes.of(job.pool)),
     )
+
+
+async def _shares(
+    snapshots: Snapshots, cluster: LiveCluster, job: Job, who: Access, nodes: Sequence[Node]
+) -> tuple[ShareSeen, ...]:
+    """What its ranks hold of GPUs, if it shares them."""
+    if not job.state.holding or all(allocation.share is None for allocation in job.held):
+        return ()
+    return shares_seen(job, await snapshots.holding(job.pool), {node.id: node for node in nodes}, cluster, who)
 
 
 async def _with_drains(store: GatewayStore, closed: tuple[ClosedSeen, ...], who: Access) -> tuple[ClosedSeen, ...]:

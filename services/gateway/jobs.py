@@ -85,7 +85,9 @@ async def explain(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.job(call.who, call.path("job"))
     gateway = call.gateway
     async with gateway.reading.one(call.who.tenant):
-        explained = await explanation(gateway.store, gateway.snapshots, found, call.who, now=gateway.now())
+        explained = await explanation(
+            gateway.store, gateway.snapshots, gateway.cluster, found, call.who, now=gateway.now()
+        )
     return answer(explained)
 
 

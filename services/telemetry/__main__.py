@@ -12,9 +12,11 @@ from libs.gpus.recording import RecordingError
 from libs.gpus.replay import ReplayedGpus
 from libs.service import SettingsError, load, main
 from libs.service.keys import nats_keys
+from libs.sharing.places import root_of
 from services.telemetry import service
 from services.telemetry.runs import Finder, ProcessRuns, docker_runs
 from services.telemetry.settings import TelemetrySettings
+from services.telemetry.shares import ShareReader
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ async def run(stop: asyncio.Event) -> None:
         finder=finder,
         gpus=gpus,
         disk=settings.home,
+        shares=ShareReader(root_of(settings.home)),
         boot=secrets.token_hex(4),
     )
     name = f"telemetry-{settings.node_id}"

@@ -5,6 +5,7 @@ weft_gpu_process_…   and pid, job_id, rank: the part of the GPU that one proce
 weft_gpu_pair_info   labels node, gpu_uuid, peer_uuid, share: NVML's name of the nearest part that two GPUs share
 weft_node_…     label node
 weft_run_…      labels node, job_id, rank, epoch, source
+weft_share_…    labels node, gpu_uuid, job_id, rank, epoch: of each run that holds a share of a GPU
 weft_sampled_at_seconds   the time of the sample, seconds since the epoch
 
 The gauges are made at each scrape, so a run that has gone leaves nothing behind. `dcgm.py` has other names for some.
@@ -19,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from libs.domain.cluster import Gpu
 from libs.gpus.topology import Near
-from libs.messages.signals import CLOCK_EVENTS, GpuSample, HostSample, NodeSampled, RunSample
+from libs.messages.signals import CLOCK_EVENTS, GpuSample, HostSample, NodeSampled, RunSample, ShareSample
 
 _Gauge = tuple[str, str, str, float]
 """The gauge's name, the field that it shows, its help text, and the factor for the field."""
@@ -91,9 +92,25 @@ _RUN: Final[Sequence[_Gauge]] = (
     *((f"weft_run_{name}", field, help_text, factor) for name, field, help_text, factor in _TRAFFIC_AND_PRESSURE),
 )
 _RUN_TOTALS: Final[Sequence[_Gauge]] = (("weft_run_oom_kills", "oom_kills", "Processes killed for memory", 1),)
+_SHARE: Final[Sequence[_Gauge]] = (
+    ("weft_share_request_ratio", "request", "Part of the GPU's time that the run is promised", 1),
+    ("weft_share_limit_ratio", "limit", "Part of the GPU's time that the run may use while others idle", 1),
+    ("weft_share_used_ratio", "used", "Part of the GPU's time that the run used", 1),
+    ("weft_share_borrowed_ratio", "borrowed", "Part of the GPU's time that the run used beyond its request", 1),
+    ("weft_share_lent_ratio", "lent", "Part of the GPU's time that was the run's and that others used", 1),
+    ("weft_share_wait_p99_seconds", "wait_p99_seconds", "From asking for a turn on the GPU to getting it", 1),
+    ("weft_share_memory_used_bytes", "memory_used", "GPU memory that the run's processes hold", 1),
+    ("weft_share_memory_limit_bytes", "memory_limit", "GPU memory that they may hold", 1),
+)
+_SHARE_TOTALS: Final[Sequence[_Gauge]] = (
+    ("weft_share_allocations_refused", "refused", "Allocations of GPU memory that were beyond the limit", 1),
+    ("weft_share_overruns", "overruns", "Turns that were taken from a process that kept them too long", 1),
+    ("weft_share_waits_given_up", "given_up", "Launches that went on without a turn as the arbiter did not answer", 1),
+)
 
 GPU_LABELS: Final = ("node", "gpu", "gpu_uuid", "model", "emulated")
 RUN_LABELS: Final = ("node", "job_id", "rank", "epoch", "source")
+SHARE_LABELS: Final = ("node", "gpu_uuid", "job_id", "rank", "epoch")
 
 
 class NodeGauges(Collector):
@@ -123,6 +140,13 @@ class NodeGauges(Collector):
         runs = [([node, run.job_id, str(run.rank), str(run.epoch), run.source], run) for run in sampled.runs]
         yield from _families(_RUN, RUN_LABELS, runs)
         yield from _families(_RUN_TOTALS, RUN_LABELS, runs, CounterMetricFamily)
+        shares = [
+            ([node, run.share.gpu_uuid, run.job_id, str(run.rank), str(run.epoch)], run.share)
+            for run in sampled.runs
+            if run.share is not None
+        ]
+        yield from _families(_SHARE, SHARE_LABELS, shares)
+        yield from _families(_SHARE_TOTALS, SHARE_LABELS, shares, CounterMetricFamily)
         if self._also is not None:
             yield from self._also(sampled)
 
@@ -184,7 +208,7 @@ def _processes(gpus: Sequence[tuple[list[str], GpuSample]]) -> Iterator[Metric]:
 def _families(
     gauges: Sequence[_Gauge],
     labels: Sequence[str],
-    samples: Iterable[tuple[Sequence[str], GpuSample | HostSample | RunSample]],
+    samples: Iterable[tuple[Sequence[str], GpuSample | HostSample | RunSample | ShareSample]],
     make: type[GaugeMetricFamily] | type[CounterMetricFamily] = GaugeMetricFamily,
 ) -> Iterator[Metric]:
     samples = list(samples)

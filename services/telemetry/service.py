@@ -15,6 +15,7 @@ from services.telemetry.host import read_host
 from services.telemetry.metrics import GpuPairs, NodeGauges
 from services.telemetry.runs import Finder, FoundRun
 from services.telemetry.settings import TelemetrySettings
+from services.telemetry.shares import ShareReader
 from services.telemetry.thinking.attribution import Attribution
 from services.telemetry.thinking.core import NodeCounters, Sampler
 from services.telemetry.usage import UsageReader
@@ -26,7 +27,17 @@ LOOK_SECONDS = 2.0
 class Telemetry:
     """Samples this node. Files are read in a thread: a disk that hangs must not hang the probes."""
 
-    def __init__(self, *, node_id: str, pool: str, finder: Finder, gpus: GpuWatch, disk: Path, boot: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        pool: str,
+        finder: Finder,
+        gpus: GpuWatch,
+        disk: Path,
+        shares: ShareReader | None = None,
+        boot: str = "",
+    ) -> None:
         self.node_id = node_id
         self.sampler = Sampler(node_id=node_id, pool=pool, boot=boot)
         self._finder = finder
@@ -34,6 +45,7 @@ class Telemetry:
         self._disk = disk
         self._usage = UsageReader()
         self._attribution = Attribution()
+        self._shares = shares
         self._runs: list[FoundRun] = []
 
     async def look(self) -> None:
@@ -47,7 +59,8 @@ class Telemetry:
     def _read(self, runs: list[FoundRun], gpus: tuple[GpuSample, ...]) -> tuple[NodeCounters, tuple[GpuSample, ...]]:
         readings = tuple(self._usage.read(runs))
         gpus = self._attribution.attributed(gpus, [reading.run for reading in readings])
-        return NodeCounters(host=read_host(disk=self._disk), runs=readings), gpus
+        shares = self._shares.read(reading.run for reading in readings) if self._shares is not None else {}
+        return NodeCounters(host=read_host(disk=self._disk), runs=readings, shares=shares), gpus
 
 
 async def run(settings: TelemetrySettings, telemetry: Telemetry, *, bus: Bus, stop: asyncio.Event) -> None:

@@ -24,6 +24,7 @@ def told() -> frozenset[str]:
     sources = [path.read_text() for folder in ("libs", "services") for path in (ROOT / folder).rglob("*.py")]
     names = {name for source in sources for name in re.findall(r'"(weft_[a-z0-9_]+)"', source)}
     tables = (metrics._GPU, metrics._GPU_TOTALS, metrics._NODE, metrics._RUN, metrics._RUN_TOTALS)
+    tables += (metrics._SHARE, metrics._SHARE_TOTALS)
     names |= {name for table in tables for name, *_ in table}
     names |= {family.name for family in ExecutorGauges().registry.collect()}
     return frozenset(names)

@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec import structs
 
-from libs.domain.job import Cause, CauseCode, JobEvent, JobState
+from libs.domain.job import Cause, CauseCode, JobEvent, JobState, Placement
+from libs.domain.shares import Share
 from libs.messages.http import LimitsView
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import (
@@ -19,6 +20,8 @@ from libs.messages.signals import (
     NodeSampled,
     PoolReviewed,
     RankVerdict,
+    RunSample,
+    ShareSample,
 )
 from tests.support.builders import GIB, spec
 from tests.support.gateway_world import SECONDS_MAX, World
@@ -263,3 +266,29 @@ async def test_a_node_that_does_not_report_is_silent_before_it_is_lost(world: Wo
     assert 40 < view.silent_seconds < 60
     job = await world.running()
     assert "node-1 has been silent for" in (await world.alice.explain(job.id)).sentence
+
+
+async def test_a_job_that_shares_a_gpu_is_explained_by_what_it_got_and_who_is_beside_it(world: World) -> None:
+    def where(request: int) -> Placement:
+        made = placement(("node-1", 0))
+        share = Share(request=request, memory=4 * GIB, kind="training")
+        return structs.replace(made, allocations=tuple(structs.replace(each, share=share) for each in made.allocations))
+
+    mine, friend = [await world.running(placement=where(request)) for request in (300, 500)]
+    run = RunSample(
+        job_id=mine.id,
+        epoch=mine.epoch,
+        rank=0,
+        source="cgroup2",
+        share=ShareSample(gpu_uuid="EMULATED-0", request=0.3, limit=1.0, used=0.45, borrowed=0.15),
+    )
+    host = HostSample(cpus=64, memory_total=GIB, memory_used=0)
+    sample = NodeSampled(node_id="node-1", pool="default", at=time.time(), host=host, runs=(run,))
+    async with world.place.bus("telemetry-node-1") as telemetry, asyncio.timeout(SECONDS_MAX):
+        while (seen := (await world.alice.explain(mine.id)).shares[0]).got is None:
+            await telemetry.publish(sample)
+    assert (seen.request, seen.memory, seen.got, seen.enforced) == (0.3, 4 * GIB, run.share, True)
+    assert [(each.job_id, each.request) for each in seen.beside] == [(friend.id, 0.5)]
+    (beside,) = (await world.alice.explain(friend.id)).shares[0].beside
+    assert (beside.job_id, beside.used) == (mine.id, 0.45)
+    assert (await world.alice.explain((await world.alice.submit(spec("waits"))).id)).shares == ()

@@ -1,16 +1,18 @@
 """Emulated GPUs that run jobs in virtual time, and what telemetry and executors would tell of them."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random
 from statistics import median
 from typing import Any
+
+from msgspec.structs import replace
 
 from libs.domain.cluster import Node
 from libs.domain.job import Allocation, Job, JobState, Placement
 from libs.domain.shares import Share
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
-from libs.messages.signals import GpuProcess, GpuSample, GpuScore, HostSample, NodeSampled, RunSample
+from libs.messages.signals import GpuProcess, GpuSample, GpuScore, HostSample, NodeSampled, RunSample, ShareSample
 from libs.planning.scores import GpuKey
 from services.scorer.thinking.core import Scorer
 from services.scorer.thinking.scores import MeasuredGpus
@@ -174,6 +176,29 @@ class Fleet:
         plain = GpuSample(index=index, uuid=uuid, model=model, emulated=True, processes=processes)
         more = self.sample(plain)
         return GpuSample(**({name: getattr(plain, name) for name in plain.__struct_fields__} | more)) if more else plain
+
+
+def share_all(fleet: Fleet) -> None:
+    """Every rank holds half of its GPU."""
+    jobs = {}
+    for rank in fleet.ranks:
+        rank.allocation = replace(rank.allocation, share=Share(request=500, memory=1 << 30))
+    for rank in fleet.ranks:
+        of_job = tuple(other.allocation for other in fleet.ranks if other.job.id == rank.job.id)
+        jobs[rank.job.id] = replace(rank.job, placement=Placement(allocations=of_job))
+    for rank in fleet.ranks:
+        rank.job = jobs[rank.job.id]
+
+
+def use(fleet: Fleet, of: Mapping[str, float | None], *, usual: float | None = 0.5) -> None:
+    """What each job uses of its GPU's time, by its id."""
+
+    def told(rank: Rank, run: dict[str, Any]) -> dict[str, Any]:
+        used = of.get(rank.job.id, usual)
+        gpu = f"GPU-{rank.allocation.node_id}-{rank.allocation.gpus[0]}"
+        return {**run, "share": ShareSample(gpu_uuid=gpu, request=0.5, limit=1.0, used=used)}
+
+    fleet.shape = told
 
 
 class Watched:

@@ -79,6 +79,14 @@ OF_REPORTS = [
     ("node_id", "Node_1"),
     ("leader", {"pool": "default", "epoch": 2**70, "holder": "", "seq": 0}),
 ]
+SHARED: dict[str, Any] = {"job_id": "j", "epoch": 0, "rank": 0, "source": "s"}
+SHARED["share"] = {"gpu_uuid": "u", "request": 0.5, "limit": 1.0}
+OF_SHARES = [
+    *((name, value) for name in ("request", "limit", "used", "borrowed", "lent") for value in (-0.1, 1.1)),
+    *((name, value) for name in ("memory_used", "refused", "overruns", "given_up") for value in (-1, 2**70)),
+    ("wait_p99_seconds", -1.0),
+    ("gpu_uuid", HUGE),
+]
 OF_SAMPLES = [
     *(("gpus.0.index", value) for value in (2**70, 2**31, -1)),
     *(("gpus.0.memory_used", value) for value in (2**70, -1)),
@@ -88,6 +96,7 @@ OF_SAMPLES = [
     ("gpus", [{"index": 0, "uuid": "u", "model": "m"}] * 2000),
     ("runs", [{"job_id": "j", "epoch": 0, "rank": 0, "source": "s"}] * 100_000),
     ("runs", [{"job_id": "j", "epoch": 2**70, "rank": 0, "source": "s"}]),
+    *(("runs", [{**SHARED, "share": {**SHARED["share"], name: value}}]) for name, value in OF_SHARES),
 ]
 OF_PROGRESS = [
     *((path, value) for path in ("runs.0.epoch", "runs.0.rank") for value in (2**70, -1)),

@@ -18,10 +18,10 @@ from libs.domain.cluster import Gpu
 from libs.domain.shares import Share, context_bytes
 from libs.domain.spec import Kind
 from libs.messages.nodes import StartRun
+from libs.sharing.places import slot_of
 from libs.sharing.slots import (
     LIMITS,
     SOCKET,
-    SOCKET_PATH_BYTES_MAX,
     USE,
     SlotShare,
     make_slot,
@@ -43,8 +43,6 @@ DRIVER_INSIDE = "/weft/driver"
 DEVICE_INSIDE = "/weft/device"
 LATENCY_KINDS = frozenset({Kind.INFERENCE, Kind.NOTEBOOK})  # their launches come ahead of those of other runs
 ANY_USER = 0o777  # of a container
-SLOT_HEX = 16
-ROOT_BYTES_MAX = SOCKET_PATH_BYTES_MAX - SLOT_HEX - len("//job/socket")
 
 
 class HookBackend:
@@ -156,7 +154,7 @@ def _emulated(gpu: Gpu, device: str) -> Mapping[str, str]:
 
 
 def _slot_of(key: RunKey) -> str:
-    return hashlib.sha256(str(key).encode()).hexdigest()[:SLOT_HEX]
+    return slot_of(key.job_id, key.epoch, key.rank)
 
 
 async def _served(job: Path, key: RunKey) -> None:

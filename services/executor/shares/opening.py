@@ -12,9 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from libs.sharing.native import Built, build
+from libs.sharing.places import root_of
 from services.executor.home import Home
 from services.executor.shares.backend import HOOK, TIME_SLICE, ShareBackend, TimeSlicing
-from services.executor.shares.hook import ROOT_BYTES_MAX, HookBackend
+from services.executor.shares.hook import HookBackend
 from services.executor.shares.watch import ArbiterWatch
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ async def opened(choice: str, home: Home) -> AsyncIterator[ShareBackend]:
             logger.warning("jobs are not held to their shares of a GPU here: %s", built.reason)
         yield TimeSlicing()
         return
-    root = root_of(home.root)
+    root = _made(root_of(home.root))
     built = await asyncio.to_thread(_placed, built, home.root / "native", in_use=any(root.iterdir()))
     watch = ArbiterWatch(root, log=home.root / "arbiter.log")
     backend = HookBackend(
@@ -72,13 +73,8 @@ def _placed(built: Built, folder: Path, *, in_use: bool) -> Built:
     return placed
 
 
-def root_of(home: Path) -> Path:
-    """The folder of the slots: in the home, or if that is too long a path for a socket, a folder of our own in the
-    host's folder for temporary files. Raises OSError."""
-    root = home / "shares"
-    if len(os.fsencode(root)) > ROOT_BYTES_MAX:
-        digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
-        root = Path(tempfile.gettempdir()) / f"weft-{os.getuid()}-{digest}"
+def _made(root: Path) -> Path:
+    """The folder, made if it is missing. Raises OSError, also if it belongs to another user."""
     root.mkdir(mode=0o700, exist_ok=True)
     status = root.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():

@@ -14,7 +14,7 @@ from math import floor, inf
 
 from msgspec import Struct
 
-from libs.domain.classes import JOB_CLASSES
+from libs.domain.classes import JOB_CLASSES, workload_of
 from libs.domain.cluster import Node
 from libs.domain.job import Job, JobState
 from libs.messages.nodes import ProgressSeen
@@ -22,11 +22,13 @@ from libs.messages.signals import GpuPace, GpuScore, NodeSampled, PacesSeen, Sco
 from libs.planning.scores import GpuKey
 from libs.samples.arrivals import Arrivals
 from libs.variability.estimate import FAR, SUDDEN
+from services.scorer.thinking.interference import Interference, PairSlowdown
 from services.scorer.thinking.partition import ScorerPeers, owned, owner
-from services.scorer.thinking.readings import SpeedReading, shifted_together
+from services.scorer.thinking.readings import SpeedReading, clock_pace, clock_reading, shifted_together
 from services.scorer.thinking.references import ONE_OF_MANY, TOLD_MOST, Alike, Paces, shares
 from services.scorer.thinking.references import sound as sound_pace
 from services.scorer.thinking.scores import MeasuredGpus, Standings, weight_of
+from services.scorer.thinking.sharing import ALONE_MOST
 from services.scorer.thinking.throughput import Growth, Throughput
 from services.scorer.thinking.whereabouts import JobKey, Whereabouts
 from services.scorer.thinking.windows import SETTLED_SECONDS, WINDOW_SECONDS, ScoredRun, Unfit
@@ -36,6 +38,7 @@ SWEEP_SECONDS = 60.0  # between two looks at all scores for those that have aged
 TOGETHER = 0.3  # the weight of a sample of the slowest GPU of a whole job
 COMMON = 0.34  # the factor for a sample on which all ranks of a job agree: the job itself may have changed
 STARTLING = 0.67  # the factor for a sample so slow that it is a transient or a fault
+OF_SHARE = 0.3  # the weight of a sample of a run with a share: its arbiter's measure is another source of error
 UNSEEN_RUN = 0.5  # the factor for a run whose CPU and memory are not measured
 CLOCK = 0.15
 CLOCK_SILENT_SECONDS = 120.0  # for this long after a sample of steps a clock does not count
@@ -63,6 +66,7 @@ class Scorer:
         self.also_hears: frozenset[str] = frozenset()  # other nodes with ranks of jobs that we lead
         self.outcomes: Counter[str] = Counter()  # of windows and of messages
         self.arrivals = Arrivals()
+        self._interference = Interference()
         self._nodes: dict[str, Node] = {}
         self._divided_among: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())
         self._share: frozenset[str] = frozenset()
@@ -159,12 +163,8 @@ class Scorer:
             place = (sampled.node_id, gpu.index)
             self._models[place] = gpu.model
             self._standings.appear(place, gpu.uuid)
-            holder = on.by_gpu.get(gpu.index)
-            if holder is not None:
-                holder.saw_gpu(gpu)
-        told = {(one.job_id, one.epoch, one.rank): one for one in sampled.runs}
-        for key, run in on.by_key.items():
-            run.saw(told.get(key), sampled.host)
+            on.saw_gpu(gpu)
+        on.saw_runs(sampled)
 
     def observe_progress(self, seen: ProgressSeen, now: float) -> None:
         """Take in progress, but for runs that are not here, and for older epochs."""
@@ -232,6 +232,10 @@ class Scorer:
         """The stored scores of each GPU here, by its uuid."""
         return self._standings.stored_scores()
 
+    def slowdowns_beside(self) -> Iterator[PairSlowdown]:
+        """How much longer a GPU takes for a step of a job beside another, as seen on our nodes, by pairs of classes."""
+        return self._interference.learnt(self._now)
+
     def _told_paces(self) -> dict[str, list[GpuPace]]:
         return {pool: [pace for paces in kinds.values() for pace in paces] for pool, kinds in self._to_tell.items()}
 
@@ -286,21 +290,24 @@ class Scorer:
         if use is not None:
             self._workloads.used(run.pool, run.workload, *use, now)
         pace = run.pace if unfit is None else None
+        step_seconds = 0.0 if pace is None else (run.device_seconds or pace.step_seconds)
         of_one = run.alone or self._apart[run.job] >= APART_WINDOWS
         told = GpuPace(
             workload=run.workload,
             job_class=job_class,
             node_id=run.node_id,
             gpu_index=run.gpus[0],
-            step_seconds=pace.step_seconds if pace is not None and (of_one or run.first) else 0.0,
+            step_seconds=step_seconds if of_one or run.first else 0.0,
             windows=1,
             at=now,
-            alike=self._alike(run, of_one=of_one),
+            alike=run.alike(self._models.get((run.node_id, run.gpus[0]), ""), of_one=of_one),
             score=max(self._standings.believed((run.node_id, gpu), job_class, now) for gpu in run.gpus),
             compute=None if use is None else use[0],
             memory=None if use is None else use[1],
         )
         self._tell(run.pool, told)
+        if run.has_share:
+            self._interference.window(run, unfit, told, self._classes_beside(run), now)
         clocks = {gpu: clock for gpu, one in run.uses.items() if (clock := one.mean_clock) is not None}
         if pace is not None:
             if told.step_seconds:
@@ -308,52 +315,34 @@ class Scorer:
             self._pending.append(
                 SpeedReading(
                     kind=(told.workload, told.alike),
-                    step_seconds=pace.step_seconds,
+                    step_seconds=step_seconds,
                     places=tuple((run.node_id, gpu) for gpu in run.gpus),
                     job_class=job_class,
-                    weight=(1.0 if of_one else TOGETHER) * (1.0 if run.seen else UNSEEN_RUN),
+                    weight=(1.0 if of_one else TOGETHER)
+                    * (1.0 if run.seen else UNSEEN_RUN)
+                    * (OF_SHARE if run.has_share else 1.0),
                     job=run.job,
                     of_one=of_one,
                     clocks=clocks,
+                    of_share=run.has_share,
                 )
             )
         if settled and not run.shared and job_class == JOB_CLASSES[0]:
             for gpu, clock in clocks.items():
                 self._read_clock(run, gpu, clock, now)
 
+    def _classes_beside(self, run: ScoredRun) -> set[str]:
+        """The classes of the jobs that used its GPU in this window; empty of a job that does not run any more."""
+        jobs = [self._where.jobs.get(key[:2]) for key, used in run.use_of_share.others.items() if used > ALONE_MOST]
+        return {self._workloads.class_of(job.spec, workload_of(job.spec)) if job else "" for job in jobs}
+
     def _read_clock(self, run: ScoredRun, gpu: int, clock: float, now: float) -> None:
         place, job_class = (run.node_id, gpu), JOB_CLASSES[0]
-        told = GpuPace(
-            workload="",
-            job_class=job_class,
-            node_id=run.node_id,
-            gpu_index=gpu,
-            step_seconds=1.0 / clock,
-            windows=1,
-            at=now,
-            alike=f"clock/{self._models.get(place, '')}",
-            score=self._standings.believed(place, job_class, now),
-        )
+        score = self._standings.believed(place, job_class, now)
+        told = clock_pace(place, self._models.get(place, ""), clock, score=score, now=now)
         self._tell(run.pool, told)
         self._paces.add(told, now)
-        self._pending.append(
-            SpeedReading(
-                kind=(told.workload, told.alike),
-                step_seconds=told.step_seconds,
-                places=(place,),
-                job_class=job_class,
-                weight=CLOCK,
-                job=run.job,
-                of_one=True,
-                clock_only=True,
-            )
-        )
-
-    def _alike(self, run: ScoredRun, *, of_one: bool) -> str:
-        """The key of step times that compare."""
-        model = self._models.get((run.node_id, run.gpus[0]), "")
-        told = "compute" if run.pace is not None and "t_compute" in run.pace.phases else "steps"
-        return f"{run.role}/{run.ranks}x{len(run.gpus)}/{model}/{run.settings}/{told if of_one else 'together'}"
+        self._pending.append(clock_reading(told, run.job, weight=CLOCK))
 
     def _tell(self, pool: str, pace: GpuPace) -> None:
         if pace.step_seconds or pace.compute is not None:
@@ -391,7 +380,10 @@ class Scorer:
                 ratio,
                 now,
                 weight=weight * share * (STARTLING if startling else 1.0),
-                faint=reading.clock_only or share == ONE_OF_MANY or not (reading.of_one or ratio <= 1.0 + FAR),
+                faint=reading.clock_only
+                or reading.of_share
+                or share == ONE_OF_MANY
+                or not (reading.of_one or ratio <= 1.0 + FAR),
                 witness=reading.witness,
-                source="jobs",
+                source="shares" if reading.of_share else "jobs",
             )

@@ -6,6 +6,8 @@ from statistics import median
 
 from msgspec import Struct
 
+from libs.domain.classes import JOB_CLASSES
+from libs.messages.signals import GpuPace
 from libs.planning.scores import GpuKey
 from libs.variability.estimate import FAR, NEAR
 from services.scorer.thinking.references import Alike
@@ -24,10 +26,39 @@ class SpeedReading(Struct, frozen=True, kw_only=True):
     of_one: bool  # of this rank alone
     clocks: dict[int, float] = {}
     clock_only: bool = False
+    of_share: bool = False  # the GPU's own time, of a run with a share of it
 
     @property
     def witness(self) -> str:
         return f"{self.job[0]}/{self.job[1]}"
+
+
+def clock_pace(place: GpuKey, model: str, megahertz: float, *, score: float, now: float) -> GpuPace:
+    """The clock of a GPU under load, as the time that a step would take by it: clocks of one model compare."""
+    return GpuPace(
+        workload="",
+        job_class=JOB_CLASSES[0],
+        node_id=place[0],
+        gpu_index=place[1],
+        step_seconds=1.0 / megahertz,
+        windows=1,
+        at=now,
+        alike=f"clock/{model}",
+        score=score,
+    )
+
+
+def clock_reading(pace: GpuPace, job: JobKey, *, weight: float) -> SpeedReading:
+    return SpeedReading(
+        kind=(pace.workload, pace.alike),
+        step_seconds=pace.step_seconds,
+        places=((pace.node_id, pace.gpu_index),),
+        job_class=pace.job_class,
+        weight=weight,
+        job=job,
+        of_one=True,
+        clock_only=True,
+    )
 
 
 def shifted_together(readings: Sequence[SpeedReading], ratios: Sequence[float | None]) -> set[JobKey]:

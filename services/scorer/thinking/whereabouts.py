@@ -6,19 +6,54 @@ from msgspec import Struct
 
 from libs.domain.classes import workload_of
 from libs.domain.job import Job
+from libs.messages.signals import GpuSample, NodeSampled, RunSample, ShareSample
+from services.scorer.thinking.sharing import RunKey, is_busy
 from services.scorer.thinking.windows import ScoredRun
 
 JobKey = tuple[str, int]
 """A job, and its epoch."""
-RunKey = tuple[str, int, int]
-"""And the rank."""
 
 
 class OnNode(Struct):
     """The runs on one of our nodes."""
 
     by_key: dict[RunKey, ScoredRun]
-    by_gpu: dict[int, ScoredRun]
+    by_gpu: dict[int, ScoredRun]  # those that hold whole GPUs
+    sharing: dict[int, list[ScoredRun]]  # those that hold shares, by GPU
+
+    def saw_gpu(self, gpu: GpuSample) -> None:
+        """Take in one sample of a GPU."""
+        holder = self.by_gpu.get(gpu.index)
+        if holder is not None:
+            holder.saw_gpu(gpu)
+        sharing = self.sharing.get(gpu.index, [])
+        if sharing and gpu.processes:
+            keys = {run.key for run in sharing}
+            if any((one.job_id, one.epoch, one.rank) not in keys and is_busy(one) for one in gpu.processes):
+                for run in sharing:
+                    run.use_of_share.foreign = True
+
+    def saw_runs(self, sampled: NodeSampled) -> None:
+        """Take in one sample of each run."""
+        told = {(one.job_id, one.epoch, one.rank): one for one in sampled.runs}
+        for key, run in self.by_key.items():
+            run.saw(told.get(key), sampled.host)
+        for sharing in self.sharing.values():
+            used = {run.key: _used(told.get(run.key)) for run in sharing}
+            uuids = {share.gpu_uuid for run in sharing if (share := _share(told.get(run.key))) is not None}
+            strays = {key: _used(one) for key, one in told.items() if one.share and one.share.gpu_uuid in uuids}
+            for run in sharing:
+                others = {key: part for key, part in {**strays, **used}.items() if key != run.key}
+                run.use_of_share.add(_share(told.get(run.key)), others)
+
+
+def _share(run: RunSample | None) -> ShareSample | None:
+    return None if run is None else run.share
+
+
+def _used(run: RunSample | None) -> float | None:
+    share = _share(run)
+    return None if share is None else share.used
 
 
 class Whereabouts:
@@ -51,7 +86,7 @@ class Whereabouts:
     def own(self, node_ids: Iterable[str], now: float) -> None:
         """These nodes are ours from now on, and no others."""
         known, self._runs, self.leads = self._runs, {}, {}
-        self._on = {node_id: OnNode({}, {}) for node_id in sorted(node_ids)}
+        self._on = {node_id: OnNode({}, {}, {}) for node_id in sorted(node_ids)}
         for key, job in self.jobs.items():
             self._place(key, job, now, known)
 
@@ -98,7 +133,9 @@ class Whereabouts:
                 self.leads.setdefault(key, []).append(run)
             if on is not None:
                 on.by_key[*key, allocation.rank] = run
-                if not run.has_share:
+                if run.has_share:
+                    on.sharing.setdefault(allocation.gpus[0], []).append(run)
+                else:
                     on.by_gpu.update(dict.fromkeys(allocation.gpus, run))
 
     def _displace(self, key: JobKey) -> dict[RunKey, ScoredRun]:
@@ -116,4 +153,6 @@ class Whereabouts:
             if (on := self._on.get(run.node_id)) is not None:
                 on.by_key.pop((*key, allocation.rank), None)
                 on.by_gpu = {gpu: holder for gpu, holder in on.by_gpu.items() if holder is not run}
+                for sharing in (on.sharing.get(gpu, []) for gpu in run.gpus):
+                    sharing[:] = [other for other in sharing if other is not run]
         return found

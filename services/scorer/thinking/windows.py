@@ -2,6 +2,10 @@
 
 A window counts only if nothing else held the rank back: no foreign process on its GPUs, its CPU not throttled, memory
 and disk not short, no waiting for data; and if its steps are enough, and near to each other.
+
+The steps of a run with a share of its GPU show what it got of the GPU, and not how fast the GPU is. What counts is the
+GPU's own time for a step, where the arbiter measured that, the job has one rank (the GPU is busy too while ranks wait
+for each other), and all others on the GPU were idle: caches that others filled make a step longer.
 """
 
 from enum import StrEnum
@@ -12,6 +16,7 @@ from libs.domain.job import Allocation, Job
 from libs.messages.nodes import Pace, RunProgressed
 from libs.messages.signals import GpuProcess, GpuSample, HostSample, RunSample
 from libs.samples.thresholds import BLOCKED, DATA_PART, IO_WAIT, MEMORY_PRESSURE, UNTHROTTLED
+from services.scorer.thinking.sharing import RunKey, SharedUse, is_busy
 
 WINDOW_SECONDS = 15.0
 WINDOW_SECONDS_MAX = 60.0
@@ -22,7 +27,6 @@ STEPS_LEAST = 3
 SPREAD_MOST = 0.2
 STEP_SECONDS_LEAST, STEP_SECONDS_MOST = 1e-6, 3600.0
 LOADED = 0.9  # utilisation from which on a clock is that of a GPU at work
-FOREIGN_LEAST = 0.01  # of the SMs' time: less is a process that only keeps the GPU open
 CLOCK_JUMP_SECONDS = 30.0
 
 
@@ -39,6 +43,7 @@ class Unfit(StrEnum):
     DATA = "data"
     FEW_STEPS = "few-steps"
     UNSTEADY = "unsteady"
+    BESIDE = "beside"  # others used the same GPU, each in its share: nothing else is wrong with the window
 
 
 class GpuUse:
@@ -95,7 +100,7 @@ class ScoredRun:
         self.pool = job.pool
         self.node_id, self.gpus = allocation.node_id, allocation.gpus
         self.role, self.cpus = allocation.role, allocation.cpus
-        self.has_share = allocation.share is not None  # of its GPU: its pace says more of its share than of the GPU
+        self.has_share = allocation.share is not None
         self.workload = workload
         self.settings = settings_of(job.spec, allocation.role)
         self.ranks, self.first = ranks, first  # ranks of its job with GPUs, and whether it is the first of them
@@ -114,6 +119,22 @@ class ScoredRun:
         return self.job_id, self.epoch
 
     @property
+    def key(self) -> RunKey:
+        return self.job_id, self.epoch, self.rank
+
+    @property
+    def device_seconds(self) -> float | None:
+        """The GPU's own time for a step of a run with a share, in this window; None if that is not known.
+
+        Of the whole time, not of the median step: the GPU's time was measured as a part of all time.
+        """
+        used, pace = self.use_of_share.used, self.pace
+        if not self.has_share or used is None or pace is None or self.ranks != 1 or pace.steps_rate <= 0:
+            return None
+        seconds = used / pace.steps_rate
+        return seconds if STEP_SECONDS_LEAST <= seconds <= STEP_SECONDS_MOST else None
+
+    @property
     def alone(self) -> bool:
         """Whether its step time, as it reports it, leaves out waiting for other ranks."""
         return self.ranks == 1 or (self.pace is not None and "t_compute" in self.pace.phases)
@@ -127,11 +148,18 @@ class ScoredRun:
         count = sum(one.computes for one in told)
         return sum(one.compute for one in told) / count, sum(one.memory for one in told) / count
 
+    def alike(self, model: str, *, of_one: bool) -> str:
+        """The key of step times that compare."""
+        told = "compute" if self.pace is not None and "t_compute" in self.pace.phases else "steps"
+        measured = "device" if self.has_share else told if of_one else "together"
+        return f"{self.role}/{self.ranks}x{len(self.gpus)}/{model}/{self.settings}/{measured}"
+
     def begin(self, now: float) -> None:
         """Begin a new window."""
         self.begun_at = now
         self.samples = self.seen = 0
-        self.shared = self.has_share
+        self.shared = False
+        self.use_of_share = SharedUse()
         self.throttled = self.failures = self.blocked = 0.0
         self.memory_pressure = self.disk_pressure = 0.0
         self.uses = {gpu: GpuUse() for gpu in self.gpus}
@@ -169,9 +197,7 @@ class ScoredRun:
         self.disk_pressure += disk or 0.0
 
     def _foreign(self, process: GpuProcess) -> bool:
-        if (process.job_id, process.epoch, process.rank) == (self.job_id, self.epoch, self.rank):
-            return False
-        return process.sm_utilisation is None or process.sm_utilisation > FOREIGN_LEAST
+        return (process.job_id, process.epoch, process.rank) != self.key and is_busy(process)
 
     # the window's result
 
@@ -189,9 +215,10 @@ class ScoredRun:
             return Unfit.UNSETTLED
         if self.samples < SAMPLES_LEAST * (now - self.begun_at):
             return Unfit.UNSEEN
-        if self.shared:
+        if self.shared or (self.has_share and self.device_seconds is None):
             return Unfit.SHARED
-        return self._held_back(pace) or _unsteady(pace)
+        beside = Unfit.BESIDE if self.has_share and not self.use_of_share.alone else None
+        return self._held_back(pace) or _unsteady(pace) or beside
 
     def _held_back(self, pace: Pace) -> Unfit | None:
         seen, samples = max(1, self.seen), max(1, self.samples)

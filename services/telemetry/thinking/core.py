@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from libs.messages.signals import GpuSample, NodeSampled, RunSample
 from services.telemetry.counters import part, rate
 from services.telemetry.host import HostReading, host_sample
+from services.telemetry.thinking.shares import RunKey, ShareRates, ShareReading
 from services.telemetry.usage import RunReading
 
 _MEASURES = ("cpu_seconds", "memory_used", "periods", "memory_failures", "oom_kills", "cpu_stalled")
@@ -21,6 +22,7 @@ class NodeCounters(Struct, frozen=True, kw_only=True):
 
     host: HostReading
     runs: tuple[RunReading, ...] = ()
+    shares: Mapping[RunKey, ShareReading] = {}
 
 
 class Sampler:
@@ -36,6 +38,7 @@ class Sampler:
         self._boot = boot
         self._seq = 0
         self._before: NodeCounters | None = None
+        self._shares = ShareRates()
         self.lost = 0
 
     def sampled(self, reading: NodeCounters, gpus: tuple[GpuSample, ...], *, at: float) -> NodeSampled:
@@ -46,13 +49,17 @@ class Sampler:
             measures_lost(runs_before[_identity(run)], run) for run in reading.runs if _identity(run) in runs_before
         )
         self._seq += 1
+        shares = self._shares.sampled(reading.shares)
         return NodeSampled(
             node_id=self._node_id,
             pool=self._pool,
             at=at,
             host=host_sample(before.host if before else None, reading.host),
             gpus=gpus,
-            runs=run_samples(runs_before, reading.runs),
+            runs=tuple(
+                structs.replace(run, share=shares.get((run.job_id, run.epoch, run.rank)))
+                for run in run_samples(runs_before, reading.runs)
+            ),
             boot=self._boot,
             seq=self._seq,
         )

@@ -1,0 +1,28 @@
+"""Where the slot folders of a node are: the executor makes them, the arbiter serves them, telemetry reads them."""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from libs.sharing.slots import SOCKET_PATH_BYTES_MAX
+
+SLOT_HEX = 16
+ROOT_BYTES_MAX = SOCKET_PATH_BYTES_MAX - SLOT_HEX - len("//job/socket")
+
+
+def root_of(home: Path) -> Path:
+    """The folder of the slots: in the executor's home, or if that is too long a path for a socket, in the host's folder
+    for temporary files."""
+    home = home.absolute()
+    root = home / "shares"
+    if len(os.fsencode(root)) <= ROOT_BYTES_MAX:
+        return root
+    digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"weft-{digest}"
+
+
+def slot_of(job_id: str, epoch: int, rank: int) -> str:
+    """The name of a run's slot folder."""
+    run = f"{job_id.replace('/', '_')}-{epoch}-{rank}"
+    return hashlib.sha256(run.encode()).hexdigest()[:SLOT_HEX]

@@ -1,0 +1,65 @@
+"""What a job holds of GPUs that it shares: what it got, what that cost it, and the jobs beside it."""
+
+from collections.abc import Sequence
+
+from libs.domain.quantity import size_text
+from libs.planning.explain import BesideSeen, ShareSeen
+from services.cli.words import clean, count, number
+
+NOTABLE = 0.005  # of the GPU's time: less is shown as nothing
+
+
+def share_lines(shares: Sequence[ShareSeen]) -> list[str]:
+    """Two lines for each rank: what it holds and got, and who is beside it."""
+    return [line for share in shares for line in (_held(share), _beside(share)) if line]
+
+
+def part_text(request: float, limit: float) -> str:
+    """`0.5`, `0.5 to 0.8`: the part of a GPU that is promised, and up to how much may be used."""
+    return number(request) if request == limit else f"{number(request)} to {number(limit)}"
+
+
+def _held(share: ShareSeen) -> str:
+    place = f"GPU {share.gpu} of {clean(share.node_id)}"
+    has = f"rank {share.rank} has {part_text(share.request, share.limit)} of {place}, {size_text(share.memory)}"
+    return f"{has}: {', '.join(_got(share))}"
+
+
+def _got(share: ShareSeen) -> list[str]:
+    got = share.got
+    if not share.enforced:
+        return ["its node holds no job to its share, so nobody counts what it gets"]
+    if got is None or got.used is None:
+        return ["what it gets is not known yet"]
+    told = [f"it used {got.used:.0%} of the GPU's time lately"]
+    if (got.borrowed or 0.0) > NOTABLE:
+        told[0] += f" ({got.borrowed:.0%} beyond its request)"
+    if (got.lent or 0.0) > NOTABLE:
+        told.append(f"others used {got.lent:.0%} that it left")
+    if got.wait_p99_seconds is not None:
+        told.append(f"it waited {_milliseconds(got.wait_p99_seconds)} for a turn at most (p99)")
+    if got.memory_used is not None:
+        told.append(f"{size_text(got.memory_used)} in use")
+    if got.refused:
+        told.append(f"{count(got.refused, 'allocation')} beyond its memory refused")
+    if got.overruns:
+        told.append(f"{count(got.overruns, 'turn')} taken from it as it kept them too long")
+    if got.given_up:
+        told.append(f"it went on without a turn {count(got.given_up, 'time')}, as the arbiter did not answer")
+    return told
+
+
+def _beside(share: ShareSeen) -> str:
+    if not share.beside:
+        return "  nobody else has a share of that GPU"
+    return f"  beside it: {'; '.join(_neighbour(one) for one in share.beside)}"
+
+
+def _neighbour(one: BesideSeen) -> str:
+    who = f"{clean(one.name)} ({one.job_id})" if one.name else f"a job of somebody else ({one.job_id})"
+    used = "" if one.used is None else f", used {one.used:.0%}"
+    return f"{who} {part_text(one.request, one.limit)}{used}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms"

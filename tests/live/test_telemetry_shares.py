@@ -1,0 +1,79 @@
+"""Telemetry beside a real arbiter, with processes that speak with it as the hook does."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from libs.gpus import GpuWatch
+from libs.messages.signals import RunSample, ShareSample
+from libs.sharing import slots
+from libs.sharing.places import slot_of
+from services.telemetry.runs import FoundRun
+from services.telemetry.service import Telemetry
+from services.telemetry.shares import ShareReader
+from tests.support.arbiters import arbiter, saturating, shared
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """A short path, as sockets need."""
+    link = Path(f"/tmp/weft-seen-{os.getpid()}-{time.monotonic_ns() % 1_000_000}")
+    link.symlink_to(tmp_path)
+    (link / "r").mkdir()
+    yield link / "r"
+    link.unlink()
+
+
+class Ours:
+    """Two runs, which this process stands for."""
+
+    async def find(self) -> list[FoundRun]:
+        return [FoundRun(job_id=job_id, epoch=1, rank=0, pid=os.getpid(), cgroups={}) for job_id in ("a", "b")]
+
+
+def of_job(runs: tuple[RunSample, ...], job_id: str) -> ShareSample:
+    (run,) = (run for run in runs if run.job_id == job_id)
+    assert run.share is not None
+    return run.share
+
+
+async def test_what_two_saturating_runs_got_is_seen_and_that_one_is_idle_then_and_the_arbiter_gone(root: Path) -> None:
+    telemetry = Telemetry(
+        node_id="node-1", pool="default", finder=Ours(), gpus=GpuWatch(()), disk=root, shares=ShareReader(root)
+    )
+    await telemetry.look()
+
+    async def sampled(seconds: float) -> list[tuple[RunSample, ...]]:
+        found = []
+        for _ in range(round(seconds)):
+            found.append((await telemetry.sample(at=time.time())).runs)
+            await asyncio.sleep(1.0)
+        return found
+
+    with arbiter(root):
+        a = slots.make_slot(root, slot_of("a", 1, 0), shared(700))
+        b = slots.make_slot(root, slot_of("b", 1, 0), shared(200, memory=1 << 30))
+        both = [saturating(a, 6.0), saturating(b, 10.0)]
+        busy = await sampled(6)
+        for name, least, most in (("a", 0.55, 0.9), ("b", 0.1, 0.35)):
+            used = [one for runs in busy[3:] if (one := of_job(runs, name).used) is not None]
+            assert used, f"nothing was seen of {name}"
+            assert least <= sorted(used)[len(used) // 2] <= most
+        assert of_job(busy[-1], "b").memory_limit == 1 << 30
+        assert (of_job(busy[-1], "b").wait_p99_seconds or 0.0) > 0.0
+        alone = await sampled(5)
+        assert of_job(alone[-1], "a").used == 0.0
+        borrowed, lent = of_job(alone[-2], "b").borrowed, of_job(alone[-2], "a").lent
+        for process in both:
+            process.communicate(timeout=30)
+    assert borrowed is not None
+    assert borrowed > 0.4
+    assert lent is not None
+    await asyncio.sleep(2.1)
+    (gone,) = await sampled(1)
+    assert of_job(gone, "b").used is None
+    assert of_job(gone, "b").request == 0.2

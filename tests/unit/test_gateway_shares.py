@@ -1,0 +1,136 @@
+"""What a job that shares a GPU is told of its share: what it got, and who is beside it, if that is its tenant's."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from libs.domain.cluster import NOT_HELD_TO_SHARES
+from libs.domain.job import Allocation, Job, JobState, Placement
+from libs.domain.shares import Share
+from libs.messages.signals import HostSample, NodeSampled, RunSample, ShareSample
+from libs.planning.explain import BesideSeen, ShareSeen
+from libs.store import Access
+from services.cli.drawing.shares import share_lines
+from services.gateway.cluster import LiveCluster
+from services.gateway.shares import SHOWN_MAX, shares_seen
+from tests.support.builders import GIB, job, node
+
+ALICE, BOB = Access(tenant="alice"), Access(tenant="bob")
+ADMIN = Access(tenant="root", admin=True)
+NODES = {"node-1": node()}
+
+
+def sharing(
+    job_id: str, request: int, *, gpu: int = 0, ranks: int = 1, tenant: str = "alice", limit: int = 1000
+) -> Job:
+    share = Share(request=request, limit=limit, memory=4 * GIB)
+    allocations = tuple(
+        Allocation(rank=rank, role="worker", node_id="node-1", gpus=(gpu,), cpus=1.0, memory=GIB, share=share)
+        for rank in range(ranks)
+    )
+    made = job(job_id, state=JobState.RUNNING, epoch=2, placement=Placement(allocations=allocations))
+    return replace(made, tenant=tenant)
+
+
+async def heard(**used: float) -> LiveCluster:
+    """`used` of each job's first rank."""
+    cluster = LiveCluster(clock=lambda: 0.0)
+    runs = tuple(
+        RunSample(
+            job_id=job_id.replace("_", "-"),
+            epoch=2,
+            rank=0,
+            source="cgroup2",
+            share=ShareSample(gpu_uuid="u", request=0.5, limit=1.0, used=part),
+        )
+        for job_id, part in used.items()
+    )
+    host = HostSample(cpus=1, memory_total=1, memory_used=1)
+    await cluster.hear_sample(NodeSampled(node_id="node-1", pool="default", at=1.0, host=host, runs=runs))
+    return cluster
+
+
+async def test_a_rank_is_told_what_it_got_and_who_is_beside_it() -> None:
+    mine, friend, other, elsewhere = (
+        sharing("j-1", 300, limit=800),
+        sharing("j-2", 500),
+        sharing("j-3", 200, tenant="bob"),
+        sharing("j-4", 500, gpu=1),
+    )
+    cluster = await heard(j_1=0.25, j_2=0.5, j_3=0.125)
+    (seen,) = shares_seen(mine, [mine, friend, other, elsewhere], NODES, cluster, ALICE)
+    got = ShareSample(gpu_uuid="u", request=0.5, limit=1.0, used=0.25)
+    assert seen == ShareSeen(
+        rank=0,
+        node_id="node-1",
+        gpu=0,
+        request=0.3,
+        limit=0.8,
+        memory=4 * GIB,
+        got=got,
+        beside=(
+            BesideSeen(job_id="j-2", name=friend.name, tenant="alice", request=0.5, limit=1.0, used=0.5),
+            BesideSeen(job_id="j-3", request=0.2, limit=1.0),
+        ),
+    )
+    (all_seen,) = shares_seen(mine, [mine, friend, other], NODES, cluster, ADMIN)
+    assert [each.used for each in all_seen.beside] == [0.5, 0.125]
+
+
+async def test_without_a_sample_what_was_got_is_not_known_and_a_node_that_holds_nobody_to_a_share_is_told() -> None:
+    mine = sharing("j-1", 300)
+    (seen,) = shares_seen(mine, [mine], NODES, await heard(), ALICE)
+    assert (seen.got, seen.enforced, seen.beside) == (None, True, ())
+    free = {"node-1": replace(NODES["node-1"], not_enforced=(NOT_HELD_TO_SHARES,))}
+    (seen,) = shares_seen(mine, [mine], free, await heard(), ALICE)
+    assert not seen.enforced
+
+
+async def test_the_ranks_of_one_job_are_beside_each_other_and_the_first_of_them_are_told() -> None:
+    mine = sharing("j-1", 10, ranks=40)
+    seen = shares_seen(mine, [mine], NODES, await heard(), ALICE)
+    assert [share.rank for share in seen] == list(range(SHOWN_MAX))
+    assert [each.rank for each in seen[0].beside] == list(range(1, 40))
+
+
+HELD = ShareSeen(rank=0, node_id="node-1", gpu=1, request=0.3, limit=0.8, memory=4 * GIB)
+
+
+def got(**known: Any) -> ShareSeen:
+    return replace(HELD, got=ShareSample(gpu_uuid="u", request=0.3, limit=0.8, **known))
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (HELD, "what it gets is not known yet"),
+        (replace(HELD, enforced=False), "its node holds no job to its share, so nobody counts what it gets"),
+        (got(used=0.25), "it used 25% of the GPU's time lately"),
+        (got(used=0.45, borrowed=0.15), "it used 45% of the GPU's time lately (15% beyond its request)"),
+        (
+            got(used=0.1, lent=0.2, wait_p99_seconds=0.0123, memory_used=GIB),
+            "it used 10% of the GPU's time lately, others used 20% that it left, it waited 12.3 ms for a turn at most"
+            " (p99), 1GiB in use",
+        ),
+        (
+            got(used=0.1, refused=2, overruns=1, given_up=3),
+            "it used 10% of the GPU's time lately, 2 allocations beyond its memory refused, 1 turn taken from it as it"
+            " kept them too long, it went on without a turn 3 times, as the arbiter did not answer",
+        ),
+    ],
+)
+def test_a_share_is_told_in_words(share: ShareSeen, text: str) -> None:
+    assert share_lines([share]) == [
+        f"rank 0 has 0.3 to 0.8 of GPU 1 of node-1, 4GiB: {text}",
+        "  nobody else has a share of that GPU",
+    ]
+
+
+def test_neighbours_are_told_by_name_if_they_may_be() -> None:
+    beside = (
+        BesideSeen(job_id="j-2", name="train\x1b", tenant="alice", request=0.5, limit=0.5, used=0.4),
+        BesideSeen(job_id="j-3", request=0.2, limit=1.0),
+    )
+    (_, line) = share_lines([replace(HELD, beside=beside)])
+    assert line == "  beside it: train  (j-2) 0.5, used 40%; a job of somebody else (j-3) 0.2 to 1"
