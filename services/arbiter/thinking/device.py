@@ -242,11 +242,16 @@ class SharedGpu:
             overlap=max(0, self._drained_at - now),
             contended_at=now if contended else None,
         )
+        return Grant(client, self._number, quota, self._in_flight(slot, us, quota, seen))
+
+    def _in_flight(self, slot: SharingSlot, us: int, quota: int, seen: _Seen) -> int:
+        """How much a process may have in flight, one of whose launches waits and takes `us`."""
+        pace = self._pace
+        if slot.terms.latency:  # the hook measures a kernel once the work of others, at most as much, is over
+            return pace.beside_latency_in_flight + pace.ahead
         if seen.is_beside_latency(slot):
-            in_flight = min(self._pace.in_flight, max(us, self._pace.beside_latency_in_flight) + self._pace.ahead)
-        else:
-            in_flight = min(self._pace.in_flight, max(quota // 2, 500))
-        return Grant(client, self._number, quota, in_flight)
+            return min(pace.in_flight, max(us, pace.beside_latency_in_flight) + pace.ahead)
+        return min(pace.in_flight, max(quota // 2, 500))
 
     def _refill(self, now: int) -> None:
         self._unused = min(float(self._pace.window), self._unused + now - self._refilled_at)
