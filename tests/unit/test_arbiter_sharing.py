@@ -141,6 +141,20 @@ def test_a_hold_ends_the_turn_and_its_end_gives_it_back() -> None:
     assert node.used("a", 2 * SECOND, 3 * SECOND) >= 980_000
 
 
+def test_a_slot_is_owed_nothing_for_the_time_it_was_on_hold() -> None:
+    node = Node(seed=9)
+    node.serve("a", 500)
+    node.serve("held", 500)
+    a, _ = Process(node, "a"), Process(node, "held")
+    node.run(SECOND)
+    node.serve("held", 500, hold=True)
+    node.run(3 * SECOND)
+    node.serve("held", 500)
+    node.run(4 * SECOND)
+    assert abs(node.used("a", 3 * SECOND, 4 * SECOND) / SECOND - 0.5) <= TWO_POINTS
+    assert max(a.waits) <= 50_000
+
+
 def test_three_hundred_processes_of_a_gpu_all_have_turns() -> None:
     node = Node(seed=10)
     processes: list[Process] = []

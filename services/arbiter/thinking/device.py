@@ -42,7 +42,7 @@ class GpuTurn(Struct):
 
 
 class _Seen:
-    """The slots of a GPU at one moment: ready for a turn, held back by their limits, with a latency process connected.
+    """The slots of a GPU at one moment: ready for a turn, held back by their limits, on hold, connected for latency.
 
     `running`: the virtual times of those that count; `active`: the requests of those that want or have a turn.
     """
@@ -50,6 +50,7 @@ class _Seen:
     def __init__(self) -> None:
         self.ready: list[SharingSlot] = []
         self.limited: list[SharingSlot] = []
+        self.on_hold: list[SharingSlot] = []
         self.latency: list[SharingSlot] = []
         self.running: list[float] = []
         self.active = 0
@@ -171,7 +172,7 @@ class SharedGpu:
                 slot.refill(now, scale=scale)
                 seen.active += slot.weight
                 if slot.terms.hold:
-                    pass
+                    seen.on_hold.append(slot)
                 elif slot.within():
                     seen.ready.append(slot)
                     seen.running.append(slot.virtual)
@@ -190,11 +191,11 @@ class SharedGpu:
     def _advance(self, seen: _Seen, now: int) -> None:
         """Set the virtual time of the GPU: of the slots that may run, the least. It never goes back.
 
-        A slot that ran just now counts, too: it may be between two launches. A slot that its limit holds back is behind
-        by no more than its credit: what it may not use is not owed to it.
+        A slot that ran just now counts, too: it may be between two launches. A slot on hold, or held back by its limit,
+        is behind by no more than its credit: what it may not use is not owed to it.
         """
         self._virtual = max(self._virtual, min(seen.running, default=0.0))
-        for slot in seen.limited:
+        for slot in (*seen.limited, *seen.on_hold):
             self._catch_up(slot, self._virtual)
 
     def _hold_to_terms(self, turn: GpuTurn, seen: _Seen, now: int) -> Iterator[Revoke]:
