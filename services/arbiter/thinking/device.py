@@ -42,7 +42,7 @@ class GpuTurn(Struct):
 
 
 class _Seen:
-    """The slots of a GPU at one moment: ready for a turn, held back by their limits, on hold, connected for latency.
+    """The slots of a GPU at one moment: ready for a turn, held back by their limits, connected for latency.
 
     `running`: the virtual times of those that count; `active`: the requests of those that want or have a turn.
     """
@@ -50,7 +50,6 @@ class _Seen:
     def __init__(self) -> None:
         self.ready: list[SharingSlot] = []
         self.limited: list[SharingSlot] = []
-        self.on_hold: list[SharingSlot] = []
         self.latency: list[SharingSlot] = []
         self.running: list[float] = []
         self.active = 0
@@ -134,7 +133,7 @@ class SharedGpu:
 
     def decide(self, now: int) -> Iterator[Order]:
         seen = self._look(now)
-        self._advance(seen, now)
+        self._advance(seen)
         turn = self.turn
         if turn is not None and turn.revoked_at is not None and now - turn.revoked_at >= self._pace.take_away:
             self._take_away(turn, now)
@@ -171,13 +170,15 @@ class SharedGpu:
             if slot.waiting:
                 slot.refill(now, scale=scale)
                 seen.active += slot.weight
-                if slot.terms.hold:
-                    seen.on_hold.append(slot)
-                elif slot.within():
+                within = slot.within()
+                if within and not slot.terms.hold:
+                    if slot.held_back:  # what it might not use is not owed to it
+                        self._catch_up(slot, self._virtual_at(now))
                     seen.ready.append(slot)
                     seen.running.append(slot.virtual)
-                else:
+                elif not slot.terms.hold:
                     seen.limited.append(slot)
+                slot.held_back = slot.terms.hold or not within
             elif slot is held:
                 seen.active += slot.weight
             elif self._lingers(slot, now):
@@ -188,15 +189,12 @@ class SharedGpu:
             seen.running.append(held.virtual)
         return seen
 
-    def _advance(self, seen: _Seen, now: int) -> None:
+    def _advance(self, seen: _Seen) -> None:
         """Set the virtual time of the GPU: of the slots that may run, the least. It never goes back.
 
-        A slot that ran just now counts, too: it may be between two launches. A slot on hold, or held back by its limit,
-        is behind by no more than its credit: what it may not use is not owed to it.
+        A slot that ran just now counts, too: it may be between two launches.
         """
         self._virtual = max(self._virtual, min(seen.running, default=0.0))
-        for slot in (*seen.limited, *seen.on_hold):
-            self._catch_up(slot, self._virtual)
 
     def _hold_to_terms(self, turn: GpuTurn, seen: _Seen, now: int) -> Iterator[Revoke]:
         if turn.contended_at is None and _others_wait(turn.slot, turn.client, seen):
@@ -281,7 +279,10 @@ class SharedGpu:
         """The virtual time of the GPU; during a turn it goes on by the requests of all slots that want one."""
         if (turn := self.turn) is None:
             return self._virtual
-        active = sum(slot.weight for slot in self.slots.values() if slot.waiting or slot is turn.slot)
+        contending = (
+            slot for slot in self.slots.values() if slot is turn.slot or (slot.waiting and not slot.held_back)
+        )
+        active = sum(slot.weight for slot in contending)
         return self._virtual + (now - turn.granted_at) * 1000 / max(1, active)
 
     def _catch_up(self, slot: SharingSlot, virtual: float) -> None:

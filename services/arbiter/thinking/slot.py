@@ -70,6 +70,7 @@ class SharingSlot:
             int, tuple[int, int]
         ] = {}  # client: since when, for a launch of how many µs; the next is first
         self.virtual = 0.0
+        self.held_back = False  # by a hold or its limit, when it was looked at last
         self.level = float(pace.burst)
         self.credit = pace.window * self.weight / 1000
         self.spare = 0.0  # charged beyond what the slot's turns cost at least: a correction takes back no more
