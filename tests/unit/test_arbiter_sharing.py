@@ -166,6 +166,29 @@ def test_three_hundred_processes_of_a_gpu_all_have_turns() -> None:
     assert max(process.delays[0] for process in processes) <= SECOND
 
 
+def test_the_first_short_launch_of_a_process_waits_for_no_other_process() -> None:
+    node = Node(seed=10)
+    processes: list[Process] = []
+    for number in range(6):
+        node.serve(f"s{number}", 166)
+        processes += [Process(node, f"s{number}", kernel=100, burst=1, every=20 * SECOND) for _ in range(50)]
+    node.run(3 * SECOND)
+    assert max(process.delays[0] for process in processes) <= 300 * 100 + 5_000
+    assert max(process.waits[0] for process in processes) <= 1_000
+
+
+def test_a_slot_that_connects_again_and_again_has_few_first_turns() -> None:
+    node = Node(seed=10)
+    node.serve("sly", 100)
+    node.serve("other", 900)
+    Process(node, "other")
+    for _ in range(1_000):
+        sly = Process(node, "sly", kernel=400)
+        node.run(node.now + 2_000)
+        node.kill(sly)
+    assert node.used("sly", 0, node.now) <= 0.2 * node.now
+
+
 def test_requests_beyond_the_gpu_are_cut_alike() -> None:
     node = Node(seed=11)
     for name in ("a", "b", "c"):

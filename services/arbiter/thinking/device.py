@@ -2,43 +2,9 @@
 
 from collections.abc import Iterator
 
-from msgspec import Struct
-
+from services.arbiter.thinking.first import FirstTurns
 from services.arbiter.thinking.slot import SharingSlot, TurnPace
-
-
-class Grant(Struct, frozen=True):
-    """The process may launch device time of `quota` µs, of which `in_flight` µs may be unfinished at a time."""
-
-    client: int
-    turn: int
-    quota: int
-    in_flight: int
-
-
-class Revoke(Struct, frozen=True):
-    """The process is to return its turn at once."""
-
-    client: int
-    turn: int
-
-
-Order = Grant | Revoke
-
-
-class GpuTurn(Struct):
-    """`contended_at`: since when another process waits; `overlap`: how much of the turn before was left to run at its
-    beginning. All times in µs.
-    """
-
-    number: int
-    client: int
-    slot: SharingSlot
-    granted_at: int
-    revoke_at: int
-    overlap: int = 0
-    contended_at: int | None = None
-    revoked_at: int | None = None
+from services.arbiter.thinking.turns import GpuTurn, Grant, Order, Revoke
 
 
 class _Seen:
@@ -67,6 +33,7 @@ class SharedGpu:
         self._pace = pace
         self._virtual = 0.0
         self._number = 0
+        self._first = FirstTurns(pace)
         self._taken: dict[int, tuple[int, int]] = {}  # client: the turn taken from it, and what was charged for it
         self._drained_at = now  # when what was launched in earlier turns has run, as far as known
         self._unused = 0.0  # device time that no slot was charged for, of the last window
@@ -92,6 +59,7 @@ class SharedGpu:
             self._end(self.turn, 0, now)
         for client in slot.clients:
             self._taken.pop(client, None)
+        self._first.drop(slot)
         return slot
 
     def want(self, slot: SharingSlot, client: int, us: int, now: int) -> None:
@@ -101,6 +69,7 @@ class SharedGpu:
         if not is_active and not self._lingers(slot, now):
             self._catch_up(slot, self._virtual_at(now))
         slot.waiting[client] = now, us
+        self._first.want(slot, client, us, now)
 
     def returned(self, slot: SharingSlot, client: int, number: int, us: int, in_flight: int, now: int) -> None:
         """A process gives its turn back, with so much device time used and so much of it left to run.
@@ -115,6 +84,8 @@ class SharedGpu:
         elif self._taken.get(client, (None, 0))[0] == number:
             charged = self._taken.pop(client)[1]
             self.corrected(slot, max(0, us - charged), now)
+        else:
+            self._first.returned(slot, client, number, us, in_flight, now)
 
     def corrected(self, slot: SharingSlot, us: int, now: int) -> None:
         """A process found out that it used more, or less, than it reported. All slots use no more than there is."""
@@ -124,8 +95,10 @@ class SharedGpu:
     def gone(self, slot: SharingSlot, client: int, now: int) -> None:
         """A process is gone: its turn is free at once."""
         slot.clients.discard(client)
+        slot.known.discard(client)
         slot.waiting.pop(client, None)
         self._taken.pop(client, None)
+        self._first.forget(client)
         if self.turn is not None and self.turn.client == client:
             self._end(self.turn, 0, now)
 
@@ -141,14 +114,18 @@ class SharedGpu:
             yield from self._hold_to_terms(turn, seen, now)
         if self.turn is None and seen.ready:
             yield self._grant(self._next(seen, now), seen, now)
+        for slot, client in self._first.wanted(seen.ready):
+            self._number += 1
+            yield self._first.grant(slot, client, self._number, now)
+        yield from self._first.revoke(now)
         self._room_at = min((slot.room_at(now) for slot in seen.limited), default=None)
 
     def next_at(self) -> int | None:
         """When `decide` is to be called again though nothing happens; None if never."""
-        if (turn := self.turn) is None:
-            return self._room_at
-        at = turn.revoke_at if turn.revoked_at is None else turn.revoked_at + self._pace.take_away
-        return at if self._room_at is None else min(at, self._room_at)
+        times = [at for at in (self._room_at, self._first.next_at()) if at is not None]
+        if (turn := self.turn) is not None:
+            times.append(turn.revoke_at if turn.revoked_at is None else turn.revoked_at + self._pace.take_away)
+        return min(times, default=None)
 
     def account(self, now: int) -> None:
         """Note what each slot borrowed and lent since the last call."""
@@ -222,14 +199,12 @@ class SharedGpu:
         self.turn = None
 
     def _grant(self, slot: SharingSlot, seen: _Seen, now: int) -> Grant:
-        client, (since, us) = next(iter(slot.waiting.items()))
+        client, (_, us) = next(iter(slot.waiting.items()))
         contended = _others_wait(slot, client, seen)
         quota = self._quantum(slot, seen) if contended else self._pace.alone
         if slot.limit < 1000:
             quota = min(quota, max(int(slot.level), int(slot.need)))
-        del slot.waiting[client]
-        slot.waits.append(now - since)
-        slot.turns += 1
+        slot.serve(client, now)
         self._number += 1
         self._taken.pop(client, None)
         self.turn = GpuTurn(
