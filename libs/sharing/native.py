@@ -150,3 +150,15 @@ def _version(command: tuple[str, ...]) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode(errors="replace").partition("\n")[0]
+
+
+def main() -> None:
+    """Compile what is not compiled yet, and say where it is."""
+    built = build()
+    if isinstance(built, NotBuilt):
+        sys.exit(built.reason)
+    sys.stdout.write(f"{built.hook}\n{built.driver_folder / DRIVER}\n")
+
+
+if __name__ == "__main__":
+    main()

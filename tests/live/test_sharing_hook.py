@@ -43,6 +43,7 @@ MEMORY_CALLS = (
     "cuMemCreate",
     "cuArrayCreate_v2",
     "cuArray3DCreate_v2",
+    "cuMipmappedArrayCreate",
 )
 LAUNCH_CALLS = (
     "cuLaunchKernel",
@@ -461,6 +462,26 @@ def test_each_process_costs_its_context(built: Built, device: Path, slot: Path) 
         assert output(program(text, arbiter.environment(built, device))).split() == [str(48 * MIB), "None", "True"]
 
 
+def test_an_entry_that_was_cleared_by_mistake_is_claimed_again_with_its_memory(
+    built: Built, device: Path, slot: Path
+) -> None:
+    """An arbiter that loses a connection clears the entry, and the process may live on."""
+    with ScriptedArbiter(slot, flags=CAPPED, memory_limit=64 * MIB) as arbiter:
+        text = (
+            "d = Driver(); kept = d.allocate(48 << 20); print(flush=True); sys.stdin.readline(); print(d.memory()[0])"
+        )
+        job = program(text, arbiter.environment(built, device))
+        assert job.stdout is not None
+        job.stdout.readline()
+        arbiter.wait_for(lambda: len(arbiter.ops(HELLO)) == 1)
+        arbiter.stop()
+        arbiter.clear(job.pid)
+        arbiter.start()
+        arbiter.wait_for(lambda: len(arbiter.ops(HELLO)) == 2)
+        out, _ = job.communicate("\n", timeout=30)
+        assert out == f"{16 * MIB}\n"
+
+
 def test_two_processes_share_one_cap_and_a_killed_one_gives_its_part_back(
     built: Built, device: Path, slot: Path
 ) -> None:
@@ -505,6 +526,35 @@ d.check("cuMemUnmap", at, size)
 print(d.memory()[0] >> 20)
 """
         assert output(program(text, arbiter.environment(built, device))).split() == ["32", "64"]
+
+
+def test_a_handle_that_is_retained_counts_on(built: Built, device: Path, slot: Path) -> None:
+    with ScriptedArbiter(slot, flags=CAPPED, memory_limit=64 * MIB) as arbiter:
+        text = """
+d = Driver(); at = c_uint64(); size = c_size_t(32 << 20); again = c_uint64()
+handle = d.allocate(32 << 20, "cuMemCreate")
+d.check("cuMemAddressReserve", byref(at), size, c_size_t(0), c_uint64(0), c_uint64(0))
+d.check("cuMemMap", at, size, c_size_t(0), handle, c_uint64(0))
+d.check("cuMemRetainAllocationHandle", byref(again), at)
+d.check("cuMemRelease", handle); d.check("cuMemUnmap", at, size)
+print(d.memory()[0] >> 20)
+d.check("cuMemRelease", again)
+print(d.memory()[0] >> 20)
+"""
+        assert output(program(text, arbiter.environment(built, device))).split() == ["32", "64"]
+
+
+def test_the_memory_of_a_graph_counts_until_the_graph_is_destroyed(built: Built, device: Path, slot: Path) -> None:
+    with ScriptedArbiter(slot, flags=CAPPED, memory_limit=64 * MIB) as arbiter:
+        text = """
+d = Driver(); graph, node = c_void_p(), c_void_p(); wanted = GraphMemory(size=48 << 20)
+d.check("cuGraphCreate", byref(graph), c_uint(0))
+d.check("cuGraphAddMemAllocNode", byref(node), graph, None, c_size_t(0), byref(wanted))
+print(d.memory()[0] >> 20, d.call("cuGraphAddMemAllocNode", byref(node), graph, None, c_size_t(0), byref(wanted)))
+d.check("cuGraphDestroy", graph)
+print(d.memory()[0] >> 20)
+"""
+        assert output(program(text, arbiter.environment(built, device))).split() == ["16", "2", "64"]
 
 
 def test_a_context_that_is_destroyed_gives_its_memory_back(built: Built, device: Path, slot: Path) -> None:

@@ -101,6 +101,7 @@ CUresult emulated_open_all(void); /* cuInit */
 struct emulated_device *emulated_device(int number);
 CUresult emulated_take(struct emulated_device *device, uint64_t bytes); /* memory of the device */
 void emulated_give(struct emulated_device *device, uint64_t bytes);
+void emulated_free_all(struct emulated_device *device, void *owner); /* a context's or a graph's memory */
 uint64_t emulated_memory_used(struct emulated_device *device);
 
 /* The queue. */

@@ -209,6 +209,34 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) {
     return count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+EXPORT CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *at) {
+    pthread_mutex_lock(&lock);
+    struct mapping *mapping = mappings;
+    while (mapping && mapping->at != (CUdeviceptr)at)
+        mapping = mapping->next;
+    struct block *block = mapping ? find(mapping->handle, NULL) : NULL;
+    if (block) {
+        block->references++;
+        *handle = block->at;
+    }
+    pthread_mutex_unlock(&lock);
+    return block ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* The memory of a graph is there from its node on, and goes with the graph. */
+EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                       CUDA_MEM_ALLOC_NODE_PARAMS *wanted) {
+    (void)after, (void)count;
+    CUresult status = allocate(&wanted->dptr, wanted->bytesize);
+    struct block *block = NULL;
+    pthread_mutex_lock(&lock);
+    if (status == CUDA_SUCCESS && (block = find(wanted->dptr, NULL)))
+        block->context = graph;
+    pthread_mutex_unlock(&lock);
+    *node = graph;
+    return status;
+}
+
 EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const void *access, size_t count) {
     (void)at, (void)bytes, (void)access, (void)count;
     return CUDA_SUCCESS;
@@ -228,6 +256,15 @@ EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR
     size_t bytes = array_bytes(wanted->Width, wanted->Height, wanted->Depth, wanted->Format, wanted->NumChannels);
     return allocate((CUdeviceptr *)array, bytes);
 }
+
+EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned levels) {
+    size_t bytes = 0, width = wanted->Width, height = wanted->Height, depth = wanted->Depth;
+    for (; levels && width; levels--, width /= 2, height /= 2, depth /= 2)
+        bytes += array_bytes(width, height, depth, wanted->Format, wanted->NumChannels);
+    return allocate((CUdeviceptr *)array, bytes);
+}
+
+EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { return release((CUdeviceptr)array); }
 
 EXPORT CUresult cuArrayDestroy(CUarray array) { return release((CUdeviceptr)array); }
 

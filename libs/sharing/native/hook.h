@@ -57,7 +57,6 @@ void share_serve(void);               /* start the thread that talks with the ar
 void share_wait(int64_t ns);          /* under the lock: until something changes, or so long */
 bool share_send(uint32_t op, uint64_t turn, int64_t a, int64_t b); /* under the lock */
 bool share_arbiter_beats(void);
-bool share_ending(void);
 enum share_connection { CONNECTING, CONNECTED, ALONE } share_connection(void); /* under the lock */
 uint64_t share_heard(void);                                                  /* messages received */
 
@@ -114,8 +113,7 @@ int64_t markers_in_flight(void);         /* ns, estimated */
 int64_t markers_take_correction(void);   /* ns measured beyond the estimates since the last call */
 int64_t markers_correction(void);
 void markers_add_correction(int64_t ns);
-int64_t markers_left(int64_t now);       /* the same, less what the first of it has run since it began */
-int64_t markers_next(int64_t now);       /* ns until the next one is complete, estimated */
+int64_t markers_left(int64_t now);       /* what is left of it: the oldest segment has begun */
 uint64_t markers_settled(void);          /* how many are complete: progress */
 void markers_assume_done(void);          /* what is in flight without a marker, or waited for in vain */
 void markers_stream_ends(CUstream stream);
@@ -136,6 +134,7 @@ uint64_t size_drop(enum kind kind, uint64_t key);              /* a reference le
 bool size_keep(enum kind kind, uint64_t key);                  /* a reference more */
 uint64_t size_drop_owner(void *owner);                         /* bytes of all that it owned */
 uint64_t size_unmap(uint64_t from, uint64_t bytes);            /* mappings in that range: bytes that are free now */
+uint64_t sizes_total(void);
 void sizes_forget(void);
 bool memory_take(uint64_t bytes);
 void memory_give(uint64_t bytes);
