@@ -128,6 +128,14 @@ class Client:
         body = msgspec.json.encode({"size": dict(size)})
         return await self._wire.ask("POST", _job(job, "/scale"), Accepted, body=body, headers=_JSON)
 
+    async def share(
+        self, job: str, *, request: float | None = None, limit: float | None = None, role: str = ""
+    ) -> Accepted:
+        """Give each rank of the running job another share of its GPU; None leaves a part as it is."""
+        given = {"request": request, "limit": limit, "role": role or None}
+        body = msgspec.json.encode({name: part for name, part in given.items() if part is not None})
+        return await self._wire.ask("POST", _job(job, "/share"), Accepted, body=body, headers=_JSON)
+
     async def explain(self, job: str) -> Explanation:
         return await self._wire.ask("GET", _job(job, "/explain"), Explanation)
 

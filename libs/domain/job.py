@@ -43,7 +43,7 @@ class JobEvent(StrEnum):
     SUBMITTED = "submitted"
     WAITING = "waiting"  # why it waits is new
     REPRIORITISED = "reprioritised"
-    TUNED = "tuned"  # has other CPUs, memory or network from now on, and goes on running
+    TUNED = "tuned"  # has other CPUs, memory, network or shares of GPUs from now on, and goes on running
     SCALED = "scaled"  # should have another size from now on; whether it gets it depends on room
     RESIZED = "resized"  # ranks joined, leave or have left; the others go on running
     RESTARTED = "restarted"  # begins anew with another size, in the place that was kept for it
@@ -132,6 +132,7 @@ class CauseCode(StrEnum):
     REQUEUE_ASKED = "requeue-asked"
     PRIORITY_ASKED = "priority-asked"
     SCALE_ASKED = "scale-asked"
+    SHARE_ASKED = "share-asked"
     PARTITIONED = "partitioned"  # the partition planner gave it another size
     GREW = "grew"  # ranks joined
     SHRANK = "shrank"  # ranks leave
@@ -397,7 +398,7 @@ def after(job: Job, step: Step) -> Job:
     held = max(0.0, at - job.held_since) if over else 0.0
     next_placement = step.next_placement if step.event is JobEvent.STOPPING else job.next_placement
     next_placement = next_placement if step.to is JobState.STOPPING else None
-    other_gpus = step.event is JobEvent.RESIZED or next_placement is not job.next_placement
+    other_gpus = step.event is JobEvent.RESIZED or next_placement is not job.next_placement or _reshared(job, step)
     recounted = over or (job.state.holding and other_gpus)
     attained = job.attained_seconds if step.attained_seconds is None else step.attained_seconds
     attained_gpus = job.gpu_seconds(at) if recounted else job.attained_gpu_seconds
@@ -429,6 +430,14 @@ def after(job: Job, step: Step) -> Job:
         sized_at=_sized_at(job, step, at, recounted=recounted, placed=placed),
         next_placement=next_placement,
     )
+
+
+def _reshared(job: Job, step: Step) -> bool:
+    """Do ranks have other shares of their GPUs than before?"""
+    if step.event is not JobEvent.TUNED or job.placement is None or step.placement is None:
+        return False
+    before, after = job.placement.allocations, step.placement.allocations
+    return [one.share for one in before] != [one.share for one in after]
 
 
 def _worked(job: Job, step: Step) -> dict[str, int]:

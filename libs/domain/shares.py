@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 WHOLE = 1000  # thousandths of a GPU's time
+GRAIN = 1e-6  # of a thousandth: the rounding error of a decimal fraction
 CONTEXT_BYTES = 512 << 20  # of a GPU's memory: what the driver keeps for each job that is on it
 
 
@@ -25,6 +26,11 @@ class Share(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 ALL = Share(request=WHOLE, memory=1 << 62)  # of a GPU, whatever its memory
+
+
+def is_thousandths(part: float) -> bool:
+    """Whether it is a whole number of thousandths."""
+    return abs(part * WHOLE - round(part * WHOLE)) <= GRAIN
 
 
 def thousandths(part: float) -> int:

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from libs.domain.mistakes import Mistake, mistakes_of
 from libs.domain.patterns import check_pattern
 from libs.domain.quantity import DURATION_PATTERN, SIZE_PATTERN, duration_seconds, size_bytes
-from libs.domain.shares import WHOLE, Share, thousandths
+from libs.domain.shares import Share, is_thousandths, thousandths
 from libs.domain.yaml_reader import DocumentError, Value, read_yaml
 
 SPEC_BYTES_MAX = 1 << 20
@@ -24,7 +24,6 @@ ROLES_MAX = 16
 MEMORY_BYTES_MAX = 64 << 40
 MEMORY_BYTES_MIN = 16 << 20  # that tuning leaves a rank: hardly any process lives with less
 EGRESS_BYTES_MIN = 8192
-THOUSANDTH_GRAIN = 1e-6  # rounding error of a decimal fraction
 OF_THE_CONTAINER = ("/proc", "/sys", "/dev", "/weft")
 
 ENV_NAME_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,254}$(?!\n)"
@@ -101,7 +100,7 @@ class GpuShare(_Strict, frozen=True, kw_only=True):
         if self.limit < self.request:
             raise ValueError(f"limit {self.limit} is less than request {self.request}")
         for name, part in (("request", self.request), ("limit", self.limit)):
-            if abs(part * WHOLE - round(part * WHOLE)) > THOUSANDTH_GRAIN:
+            if not is_thousandths(part):
                 raise ValueError(f"{name} {part} is finer than a thousandth of a GPU")
         if not 0 < size_bytes(self.memory) <= MEMORY_BYTES_MAX:
             raise ValueError(f"memory {self.memory} is outside 1B to 64TiB")

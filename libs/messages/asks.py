@@ -18,6 +18,7 @@ class AskKind(StrEnum):
     RESUME = "resume"
     TUNE = "tune"
     SCALE = "scale"
+    SHARE = "share"
 
 
 class RankTuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,10 +52,20 @@ class Scale(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: Cause | None = None
 
 
+class Reshare(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The share of a GPU that each rank of a running job should have from now on, in thousandths; None leaves one as it
+    is. `role`: of the ranks of that role; empty: of the only one that has shares."""
+
+    request: int | None = None
+    limit: int | None = None
+    role: str = ""
+
+
 class Ask(Struct, frozen=True, kw_only=True):
     """One ask, stored until the scheduler has done it. `subject_id` is a job's or a node's id.
 
-    `tune` and `scale` come with the kinds of those names. Only the reallocator tunes; the reallocator and users scale.
+    `tune`, `scale` and `share` come with the kinds of those names. Only the reallocator tunes; the reallocator and
+    users scale; users share.
     """
 
     id: int
@@ -65,6 +76,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     priority: int = 0
     tune: Tune | None = None
     scale: Scale | None = None
+    share: Reshare | None = None
 
 
 class AskStored(Message, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from libs.domain.cluster import Capacity
 from libs.domain.job import Cause, JobState, Placement
+from libs.domain.shares import Share, is_thousandths
 from libs.domain.sizes import RoleSize
 from libs.domain.spec import REPLICAS_MAX, ROLES_MAX, JobSpec, Kind, ResizeHow, Token
 from libs.messages.asks import AskKind
@@ -55,6 +56,27 @@ class SizeWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The size that a job should have from now on: replicas by role. A role that is not named stays as it is."""
 
     size: Annotated[dict[Token, Annotated[int, Meta(ge=1, le=REPLICAS_MAX)]], Meta(min_length=1, max_length=ROLES_MAX)]
+
+
+Part = Annotated[float, Meta(gt=0, le=1, description="A part of a GPU's time, in thousandths at the finest.")]
+
+
+class ShareWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The share of a GPU that each rank of a running job should have from now on; a part that is not given stays as it
+    is. `role`: of the ranks of that role, if several roles have shares."""
+
+    request: Part | None = None
+    limit: Part | None = None
+    role: Token | None = None
+
+    def __post_init__(self) -> None:
+        if self.request is None and self.limit is None:
+            raise ValueError("say request or limit: neither is set")
+        if self.request is not None and self.limit is not None and self.limit < self.request:
+            raise ValueError(f"limit {self.limit} is less than request {self.request}")
+        for name, part in (("request", self.request), ("limit", self.limit)):
+            if part is not None and not is_thousandths(part):
+                raise ValueError(f"{name} {part} is finer than a thousandth of a GPU")
 
 
 class TokenWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -163,7 +185,8 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `cpus`, `memory` and `egress` (bytes per second) are its present limits; `asked` are those that it asked for, if it
     was tuned since. `disbelieved`: how many values of its progress made no sense. `extra`: it may come and
-    go while the others run. `leaving`: it was told to stop, and the job goes on without it.
+    go while the others run. `leaving`: it was told to stop, and the job goes on without it. `share`: what it has of its
+    one GPU, if not all of it.
     """
 
     rank: int
@@ -180,6 +203,7 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     disbelieved: int = 0
     extra: bool = False
     leaving: bool = False
+    share: Share | None = None
 
 
 class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -285,13 +309,14 @@ class EventView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GpuHeldBy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The run that holds a GPU. Of another tenant's job only its id is shown."""
+    """The run that holds a GPU, or a share of it. Of another tenant's job only its id and share are shown."""
 
     job_id: str
     name: str = ""
     tenant: str = ""
     epoch: int = 0
     rank: int = 0
+    share: Share | None = None
 
 
 class GpuScoreView(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -314,7 +339,8 @@ class GpuScoreView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class GpuView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU. An emulated one is no hardware. `use` is its newest sample, if there is one: of its processes, those of
-    jobs that the caller may see. `node_id`, `pool` and `scores` are in lists of GPUs only."""
+    jobs that the caller may see. `node_id`, `pool` and `scores` are in lists of GPUs only. `sharing`: all who hold a
+    share of it, the largest first; `held_by` is then the first of them."""
 
     index: int
     uuid: str
@@ -322,6 +348,7 @@ class GpuView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory: Bytes
     emulated: bool = False
     held_by: GpuHeldBy | None = None
+    sharing: tuple[GpuHeldBy, ...] = ()
     use: GpuSample | None = None
     node_id: str = ""
     pool: str = ""

@@ -23,7 +23,7 @@ from libs.domain.job import Job, JobChange, JobState
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
-from libs.messages.asks import Ask, AskKind, Scale, Tune
+from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
@@ -165,6 +165,7 @@ class GatewayStore(Protocol):
         at: float,
         priority: int = 0,
         scale: Scale | None = None,
+        share: Reshare | None = None,
     ) -> None:
         """Store one ask for the scheduler of `pool`."""
 

@@ -17,7 +17,7 @@ from libs.domain.job import FINAL, Job, JobChange, JobState
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
-from libs.messages.asks import Ask, AskKind, Scale, Tune
+from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
@@ -113,8 +113,10 @@ class PostgresStore:
         at: float,
         priority: int = 0,
         scale: Scale | None = None,
+        share: Reshare | None = None,
     ) -> None:
-        await self._row("ask", kind, pool, subject_id, tenant, priority, at, None if scale is None else as_json(scale))
+        what = [None if one is None else as_json(one) for one in (scale, share)]
+        await self._row("ask", kind, pool, subject_id, tenant, priority, at, *what)
 
     async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
         most = allowance.jobs_open_max, allowance.spec_bytes_max

@@ -14,7 +14,7 @@ from libs.domain.job import Cause, Job, JobChange, JobState, Placement
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, AllowanceChosen, Use
-from libs.messages.asks import Ask, AskKind, Scale, Tune
+from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune
 from libs.messages.events import Event, step_data
 from libs.messages.history import Record
 from libs.messages.signals import Curve, CurvePoint
@@ -136,7 +136,8 @@ def lease_of(row: Row | None) -> Lease | None:
 
 def ask_of(row: Row) -> Ask:
     tune, scale = row["tune"] and _TUNE.decode(row["tune"]), row["scale"] and _SCALE.decode(row["scale"])
-    return Ask(**{**row, "kind": AskKind(row["kind"]), "tune": tune, "scale": scale})
+    share = row["share"] and _RESHARE.decode(row["share"])
+    return Ask(**{**row, "kind": AskKind(row["kind"]), "tune": tune, "scale": scale, "share": share})
 
 
 def spec_of(row: Row) -> JobSpec:
@@ -222,4 +223,5 @@ _POINTS = msgspec.json.Decoder(tuple[CurvePoint, ...])
 _PLACEMENT = msgspec.json.Decoder(Placement)
 _SIZE = msgspec.json.Decoder(dict[str, int])
 _SCALE = msgspec.json.Decoder(Scale)
+_RESHARE = msgspec.json.Decoder(Reshare)
 _PROGRESS = msgspec.json.Decoder(dict[str, float])

@@ -1,4 +1,5 @@
-"""What a person may ask of jobs and nodes that are there: cancel, requeue, priority, scale, drain, resume."""
+"""What a person may ask of jobs and nodes that are there: cancel, requeue, priority, scale, share, drain,
+resume."""
 
 import argparse
 import sys
@@ -14,6 +15,11 @@ _DIGITS_MAX = 9
 _SCALE = (
     "change a job's size, within the min and max of its roles: one that waits starts with it, one that runs takes it"
     " live or by a restart from its checkpoint, as it is specified; it grows as soon as there is room"
+)
+
+_SHARE = (
+    "change the share of a GPU that each rank of a running job has: less at once, more only as far as its GPU has room,"
+    " which its event `tuned` says; a job that begins anew has what its specification says"
 )
 
 
@@ -32,6 +38,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("size", nargs="+", metavar="ROLE=N", help="replicas of a role; N alone if the job has one role")
     connection.options(parser)
     parser.set_defaults(func=scale)
+    parser = commands.add_parser("share", help="change a running job's share of a GPU", description=_SHARE)
+    parser.add_argument("job", metavar="JOB", help="its id, or its name if only one open job has it")
+    parser.add_argument("--request", type=float, metavar="PART", help="what is promised, such as 0.5 of a GPU's time")
+    parser.add_argument("--limit", type=float, metavar="PART", help="what it may use while others idle, up to 1")
+    parser.add_argument("--role", metavar="ROLE", default="", help="if several of its roles have shares")
+    connection.options(parser)
+    parser.set_defaults(func=share)
 
 
 Act = Callable[[argparse.Namespace], Awaitable[int]]
@@ -88,6 +101,19 @@ async def scale(args: argparse.Namespace) -> int:
         accepted = await client.scale(job, size)
     wanted = ", ".join(f"{role} {count}" for role, count in size.items())
     page.answered(args, accepted, f"{accepted.id} should have {wanted} (it is {accepted.state})")
+    return 0
+
+
+async def share(args: argparse.Namespace) -> int:
+    if args.request is None and args.limit is None:
+        raise Complaint("say --request, --limit or both", status=2)
+    async with connection.connected(args) as client:
+        job = await the_job(client, args.job)
+        accepted = await client.share(job, request=args.request, limit=args.limit, role=args.role)
+    given = {"a request of": args.request, "a limit of": args.limit}
+    wanted = " and ".join(f"{what} {part:g}" for what, part in given.items() if part is not None)
+    sentence = f"{accepted.id} should have {wanted} of a GPU, as far as there is room"
+    page.answered(args, accepted, f"{sentence} (it is {accepted.state})")
     return 0
 
 

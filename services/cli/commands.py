@@ -33,6 +33,7 @@ _ACT = _commands(
     requeue="send jobs back to the queue, to start again",
     priority="change a job's priority",
     scale="change a job's size: JOB worker=4",
+    share="change a running job's share of a GPU: JOB --request 0.5",
     drain="give a node no new jobs",
     resume="let a drained node take jobs again",
 )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, tzinfo
 
 from libs.domain.quantity import duration_text
+from libs.domain.shares import WHOLE, Share
 
 _DAY = 86400
 
@@ -31,6 +32,12 @@ def clock(at: float, *, now: float, zone: tzinfo | None = None) -> str:
 def number(value: float) -> str:
     """`3`, `0.31`, `1e-05`: whole numbers whole, others with three or four digits."""
     return f"{int(value)}" if value == int(value) and abs(value) < 1e15 else f"{value:.4g}"
+
+
+def share_text(share: Share) -> str:
+    """`0.5`, `0.5 to 0.8`: the part of a GPU that is promised, and up to how much may be used."""
+    request, limit = number(share.request / WHOLE), number(share.limit / WHOLE)
+    return request if share.request == share.limit else f"{request} to {limit}"
 
 
 def count(how_many: int, noun: str) -> str:

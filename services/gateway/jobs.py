@@ -8,8 +8,8 @@ from msgspec import Meta, Struct
 
 from libs.domain.job import FINAL, Job, JobState
 from libs.domain.spec import TOKEN_PATTERN
-from libs.messages.asks import AskKind, Scale
-from libs.messages.http import Accepted, JobsView, PriorityWanted, SizeWanted
+from libs.messages.asks import AskKind, Reshare, Scale
+from libs.messages.http import Accepted, JobsView, PriorityWanted, ShareWanted, SizeWanted
 from libs.store import TenantFullError
 from services.gateway.allowances import check, too_much
 from services.gateway.endings import TOLD, EventCause, endings
@@ -17,6 +17,7 @@ from services.gateway.errors import RejectedError
 from services.gateway.explanations import explanation
 from services.gateway.past import PastQuery, job_then, moment_of, told_by
 from services.gateway.route import Call, NoQuery, answer, body_of, json_of
+from services.gateway.thinking.resharing import check_share
 from services.gateway.thinking.sizing import check_size
 from services.gateway.tokens import OWN_TENANT
 from services.gateway.views import job_view
@@ -134,12 +135,31 @@ async def scale(call: Call[NoQuery]) -> web.StreamResponse:
     return await _ask(call, AskKind.SCALE, found, scale=Scale(size=wanted.size))
 
 
+async def share(call: Call[NoQuery]) -> web.StreamResponse:
+    wanted = await json_of(call.request, ShareWanted)
+    found = await call.gateway.job(call.who, call.path("job"))
+    return await _ask(call, AskKind.SHARE, found, share=check_share(found, wanted))
+
+
 async def _ask(
-    call: Call[NoQuery], kind: AskKind, job: Job, *, priority: int = 0, scale: Scale | None = None
+    call: Call[NoQuery],
+    kind: AskKind,
+    job: Job,
+    *,
+    priority: int = 0,
+    scale: Scale | None = None,
+    share: Reshare | None = None,
 ) -> web.StreamResponse:
     gateway = call.gateway
     await gateway.store.ask(
-        kind, subject_id=job.id, pool=job.pool, tenant=call.who.tenant, at=gateway.now(), priority=priority, scale=scale
+        kind,
+        subject_id=job.id,
+        pool=job.pool,
+        tenant=call.who.tenant,
+        at=gateway.now(),
+        priority=priority,
+        scale=scale,
+        share=share,
     )
     return _asked(call, kind, job)
 

@@ -14,6 +14,7 @@ from libs.messages.http import (
     JobView,
     NodesView,
     PriorityWanted,
+    ShareWanted,
     SizeWanted,
     SpecificationsView,
     Submitted,
@@ -180,6 +181,20 @@ OPERATIONS: tuple[Route[Any], ...] = (
         body=SizeWanted,
         answers=ACCEPTED,
         example="""-d '{"size": {"worker": 4}}'""",
+    ),
+    Route(
+        method="POST",
+        path="/v1/jobs/{job}/share",
+        group="jobs",
+        summary="Change a running job's share of a GPU",
+        description="`request` and `limit` of each rank of one role, as parts of a GPU; what is not given stays as it"
+        " is. The request grows only as far as its GPU has room: the job's event `tuned` says how far. A job that"
+        " begins anew has what its specification says.",
+        handler=jobs.share,
+        query=NoQuery,
+        body=ShareWanted,
+        answers=ACCEPTED,
+        example="""-d '{"request": 0.5, "limit": 0.8}'""",
     ),
     Route(
         method="GET",

@@ -58,7 +58,7 @@ def job_view(
         version=job.version,
         priority=job.priority,
         preemptible=spec.preemptible,
-        gpus=job.gpus_held if allocations else sum(spec.roles[role].gpus * n for role, n in job.wanted.items()),
+        gpus=job.gpus_held if allocations else _gpus_wanted(job),
         replicas=len(allocations) or sum(job.wanted.values()),
         seq=job.seq,
         submitted_at=job.submitted_at,
@@ -84,6 +84,11 @@ def job_view(
     )
 
 
+def _gpus_wanted(job: Job) -> int | float:
+    roles = [(job.spec.roles[name], count) for name, count in job.wanted.items()]
+    return sum(count * (role.gpus if role.share is None else role.share.request) for role, count in roles)
+
+
 def _run_view(job: Job, allocation: Allocation, heard: Mapping[int, RunProgressed], cluster: LiveCluster) -> RunView:
     told = heard.get(allocation.rank)
     return RunView(
@@ -101,6 +106,7 @@ def _run_view(job: Job, allocation: Allocation, heard: Mapping[int, RunProgresse
         disbelieved=told.disbelieved if told else 0,
         extra=allocation.extra,
         leaving=allocation.leaving,
+        share=allocation.share,
     )
 
 
@@ -141,7 +147,11 @@ def _node_view(
     sample = cluster.sample(node.id)
     theirs = {job.id for job, _ in held if may_see(who, job.tenant)}
     uses = {gpu.index: _seen_by(who, gpu, theirs) for gpu in sample.gpus} if sample is not None else {}
-    holders = {index: (job, allocation) for job, allocation in held for index in allocation.gpus}
+    holders: dict[int, list[GpuHeldBy]] = {}
+    for job, allocation in held:
+        for index in allocation.gpus:
+            holders.setdefault(index, []).append(_held_by(job, allocation, who))
+    sharing = {index: _sharing(of_gpu) for index, of_gpu in holders.items()}
     return NodeView(
         id=node.id,
         pool=node.pool,
@@ -161,7 +171,8 @@ def _node_view(
                 model=gpu.model,
                 memory=gpu.memory,
                 emulated=gpu.emulated,
-                held_by=_held_by(*holders[gpu.index], who) if gpu.index in holders else None,
+                held_by=(sharing[gpu.index] or holders[gpu.index])[0] if gpu.index in holders else None,
+                sharing=sharing.get(gpu.index, ()),
                 use=uses.get(gpu.index),
             )
             for gpu in node.capacity.gpus
@@ -182,8 +193,21 @@ def _seen_by(who: Access, gpu: GpuSample, theirs: Container[str]) -> GpuSample:
 
 def _held_by(job: Job, allocation: Allocation, who: Access) -> GpuHeldBy:
     if not may_see(who, job.tenant):
-        return GpuHeldBy(job_id=job.id)
-    return GpuHeldBy(job_id=job.id, name=job.name, tenant=job.tenant, epoch=job.epoch, rank=allocation.rank)
+        return GpuHeldBy(job_id=job.id, share=allocation.share)
+    return GpuHeldBy(
+        job_id=job.id,
+        name=job.name,
+        tenant=job.tenant,
+        epoch=job.epoch,
+        rank=allocation.rank,
+        share=allocation.share,
+    )
+
+
+def _sharing(holders: Sequence[GpuHeldBy]) -> tuple[GpuHeldBy, ...]:
+    """Those who hold shares, the largest first."""
+    shares = [(-one.share.request, one.job_id, one.rank, one) for one in holders if one.share is not None]
+    return tuple(one for *_, one in sorted(shares, key=lambda share: share[:3]))
 
 
 def cluster_view(

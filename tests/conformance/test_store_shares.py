@@ -7,11 +7,13 @@ import asyncpg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from libs.domain.cluster import Capacity, Gpu, Node
 from libs.domain.job import Allocation, Job, JobEvent, Placement
 from libs.domain.lease import Lease
 from libs.domain.shares import WHOLE, Share
+from libs.messages.asks import AskKind, Reshare
 from libs.store import DoubleAllocationError
 from libs.store.memory import MemoryStore
 from tests.support import postgres
@@ -124,6 +126,47 @@ async def test_a_job_that_restarts_holds_the_larger_of_its_two_parts_until_then(
     await go(world.scheduler, lease, two := await world.known("j-2"), _E.PLACED, at=AT, placement=placed((0, None)))
 
 
+async def test_ranks_that_get_another_share_hold_that_one_from_then_on(world: World) -> None:
+    lease, (one, two, three) = await cluster(world, "j-1", "j-2", "j-3")
+    one = await running(world, lease, one, placed((0, share(300, 4)), (1, share(300, 4))))
+    await running(world, lease, two, placed((0, share(500, 4))))
+    beyond = placed((0, share(501, 4)), (1, share(501, 4)))
+    with pytest.raises(DoubleAllocationError):
+        await world.take(lease, step(one, _E.TUNED, at=AT, placement=beyond))
+    later = AT + 10
+    one = await go(
+        world.scheduler, lease, one, _E.TUNED, at=later, placement=placed((0, share(500, 4)), (1, share(500, 4)))
+    )
+    assert (one.gpus_held, one.sized_at) == (1.0, later)
+    assert one.attained_gpu_seconds == pytest.approx(10 * 0.6)
+    with pytest.raises(DoubleAllocationError):
+        await world.take(lease, step(three, _E.PLACED, at=later, placement=placed((0, share(1, 0)))))
+    less = placed((0, share(100, 4)), (1, share(100, 4)))
+    one = await go(world.scheduler, lease, one, _E.TUNED, at=later, placement=less)
+    three = await go(
+        world.scheduler, lease, three, _E.PLACED, at=later, placement=placed((0, share(400, 8)), (1, share(900, 12)))
+    )
+    more = structs.replace(less, allocations=tuple(structs.replace(each, cpus=2.0) for each in less.allocations))
+    one = await go(world.scheduler, lease, one, _E.TUNED, at=later + 5, placement=more)
+    assert one.sized_at == later  # other CPUs are no other GPUs
+
+
+async def test_a_share_that_is_asked_for_is_kept_until_the_step_that_gives_it(world: World) -> None:
+    lease, (one,) = await cluster(world, "j-1")
+    one = await running(world, lease, one, placed((0, share(300, 4))))
+    for asked in (Reshare(request=500, limit=800, role="worker"), Reshare(limit=1000)):
+        await world.gateway.ask(AskKind.SHARE, subject_id="j-1", pool="default", tenant="alice", at=AT, share=asked)
+    first, second = await world.scheduler.asks(pool="default", limit=10)
+    assert (first.kind, first.share, first.tenant) == (
+        AskKind.SHARE,
+        Reshare(request=500, limit=800, role="worker"),
+        "alice",
+    )
+    assert second.share == Reshare(limit=1000)
+    await go(world.scheduler, lease, one, _E.TUNED, at=AT, placement=placed((0, share(500, 4))), ask=first.id)
+    assert await world.scheduler.asks(pool="default", limit=10) == [second]
+
+
 async def test_what_a_gpu_that_lost_memory_is_held_to_by_running_jobs_lets_them_stop_and_grow_elsewhere(
     world: World,
 ) -> None:
@@ -227,6 +270,8 @@ async def test_any_parts_of_gpus_are_held_alike_in_memory_and_in_postgres(
                 event, fields = _E.STOPPING, {"next_placement": where}
             case "running":
                 event, fields = _E.RESIZED, {"placement": where, "worked": {"worker": 1}}
+                if job.placement is not None and _places(where) == _places(job.placement):
+                    event, fields = _E.TUNED, {"placement": where}
             case _ if restarts:
                 event, fields = _E.REQUEUED, {}
             case _:
@@ -239,6 +284,10 @@ async def test_any_parts_of_gpus_are_held_alike_in_memory_and_in_postgres(
             "SELECT gpu_index, sum(part) AS part, COALESCE(sum(memory), 0) AS memory FROM gpu_slots GROUP BY 1"
         )
         assert {row["gpu_index"]: (row["part"], row["memory"]) for row in rows} == _totals(jobs)
+
+
+def _places(placement: Placement) -> list[tuple[int, ...]]:
+    return [one.gpus for one in placement.allocations]
 
 
 async def _outcome(world: World, lease: Lease, job: Job, event: JobEvent, fields: dict[str, Any]) -> bool:

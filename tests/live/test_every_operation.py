@@ -45,6 +45,7 @@ BODIES = {
     "JobSpec": {"name": "a", "command": ["true"]},
     "PriorityWanted": {"priority": 1},
     "SizeWanted": {"size": {"worker": 1}},
+    "ShareWanted": {"request": 0.5},
 }
 
 

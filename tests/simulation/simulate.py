@@ -221,7 +221,7 @@ class World:
             self.begin(client.submit(spec, keyed=self.dice.random() < 0.85))
             if self.dice.random() < 0.2:  # sent twice at once
                 self.begin(client.submit(spec, keyed=True))
-            if self.dice.random() < 0.4:
+            for _ in range(self.dice.choice([0, 0, 1, 3])):
                 self.begin(client.meddle(nodes))
             await asyncio.sleep(self.dice.expovariate(1.0 / pace))
 

@@ -142,6 +142,7 @@ class Witness:
         if said.placement is not None or said.next_placement is not None:
             self._check_nodes(event.message_id, job.allocations)
         self.history.counts["tunings"] += event.event == "tuned"
+        self.history.counts["other shares"] += said.cause.code is CauseCode.SHARE_ASKED
         self.history.counts["scalings"] += event.event == "scaled"
         self.history.counts["resizes"] += event.event == "resized"
         self.history.counts["restarts"] += event.event == "restarted"

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from libs.bus import BusError
 from libs.domain.checkpoints import CHECKPOINTS_LABEL
-from libs.messages.asks import AskKind, AskStored, Scale, SubmitAnswered
+from libs.messages.asks import AskKind, AskStored, Reshare, Scale, SubmitAnswered
 from libs.store import StoreError
 from tests.simulation.history import History
 from tests.simulation.machine import DO, Plan
@@ -216,7 +216,15 @@ class Client:
         self._witness.acknowledge(name, answered.job_id, key=key)
         return answered.job_id
 
-    async def ask(self, kind: AskKind, subject_id: str, *, priority: int = 0, scale: Scale | None = None) -> None:
+    async def ask(
+        self,
+        kind: AskKind,
+        subject_id: str,
+        *,
+        priority: int = 0,
+        scale: Scale | None = None,
+        share: Reshare | None = None,
+    ) -> None:
         """As the gateway stores it, until it is stored; it may be stored more than once."""
         self.waiting += 1
         try:
@@ -230,6 +238,7 @@ class Client:
                         at=self._clock(),
                         priority=priority,
                         scale=scale,
+                        share=share,
                     )
                     break
                 except StoreError:
@@ -244,8 +253,13 @@ class Client:
         jobs = sorted(self._witness.acknowledged)
         if not jobs:
             return
-        kind = self._dice.choices([AskKind.CANCEL, AskKind.REQUEUE, AskKind.PRIORITISE, AskKind.DRAIN], [4, 3, 3, 1])[0]
-        if kind is AskKind.DRAIN:
+        kinds = [AskKind.CANCEL, AskKind.REQUEUE, AskKind.PRIORITISE, AskKind.DRAIN, AskKind.SHARE]
+        kind = self._dice.choices(kinds, [4, 3, 3, 1, 12])[0]
+        if kind is AskKind.SHARE:
+            parts = [None, -1, 0, 1, 100, 300, 500, 900, 1000, 2000]
+            share = Reshare(request=self._dice.choice(parts), limit=self._dice.choice(parts))
+            await self.ask(kind, self._dice.choice(jobs), share=share)
+        elif kind is AskKind.DRAIN:
             node = self._dice.choice(nodes)
             await self.ask(AskKind.DRAIN, node)
             await asyncio.sleep(self._dice.uniform(1.0, 40.0))

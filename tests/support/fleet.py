@@ -72,11 +72,19 @@ class Fleet:
     def jobs(self) -> list[Job]:
         return list({rank.job.id: rank.job for rank in self.ranks}.values())
 
-    def run(self, job_id: str, places: Iterable[tuple[str, tuple[int, ...]]], *, epoch: int = 1, **fields: Any) -> Job:
+    def run(
+        self,
+        job_id: str,
+        places: Iterable[tuple[str, tuple[int, ...]]],
+        *,
+        epoch: int = 1,
+        share: Share | None = None,
+        **fields: Any,
+    ) -> Job:
         """One job with a rank at each of these places."""
         held = list(places)
         allocations = tuple(
-            Allocation(rank=rank, role="worker", node_id=node_id, gpus=gpus, cpus=4.0, memory=GIB)
+            Allocation(rank=rank, role="worker", node_id=node_id, gpus=gpus, cpus=4.0, memory=GIB, share=share)
             for rank, (node_id, gpus) in enumerate(held)
         )
         made = job(

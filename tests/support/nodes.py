@@ -81,6 +81,7 @@ class ScriptedNode:
         for key, run in list(self.runs.items()):
             if key not in wanted and run.state is not RunState.EXITED and key not in self.unkillable:
                 self.end(key, 143, reason=EndReason.STOPPED)
+        self.orders.update({key: order for key, order in wanted.items() if key in self.orders})
         for key, order in wanted.items():
             if key not in self.runs and not self._in_the_way(order):
                 self.orders[key] = order

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step, after
-from libs.messages.asks import Ask, AskKind, RankTuning, Scale, Tune
+from libs.messages.asks import Ask, AskKind, RankTuning, Reshare, Scale, Tune
 from libs.messages.nodes import Leader
 from services.scheduler.thinking.core import Scheduler, Settings
 from tests.support.builders import capacity, job
@@ -55,6 +55,12 @@ class World:
         """As a user asks it, or the partition planner instead of so many workers; nothing comes of what is refused."""
         asked = Scale(size=size, epoch=epoch, instead_of={} if instead_of is None else {"worker": instead_of})
         ask = Ask(id=1, kind=AskKind.SCALE, subject_id=job_id, tenant=tenant, at=self.now, scale=asked)
+        return self.keep(self.core.ask(ask, self.now))
+
+    def share(self, job_id: str, *, request: int | None = None, limit: int | None = None, role: str = "") -> list[Step]:
+        """As a user asks it, in thousandths; nothing comes of what is refused."""
+        asked = Reshare(request=request, limit=limit, role=role)
+        ask = Ask(id=1, kind=AskKind.SHARE, subject_id=job_id, tenant="alice", at=self.now, share=asked)
         return self.keep(self.core.ask(ask, self.now))
 
     def keep(self, steps: list[Step]) -> list[Step]:

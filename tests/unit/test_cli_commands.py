@@ -439,6 +439,22 @@ async def test_a_size_that_is_refused_is_told_as_the_gateway_says(gateway: ToldG
     assert "9 is outside 1 to 4, the range of role worker" in capsys.readouterr().err
 
 
+async def test_a_job_gets_another_share(gateway: ToldGateway, capsys: Said) -> None:
+    gateway.answers["POST /v1/jobs/j-1/share"] = Accepted(id="j-1", ask=AskKind.SHARE, state="running")
+    assert await weft(gateway, "share", "j-1", "--request", "0.5", "--limit", "0.8") == 0
+    assert gateway.bodies == [b'{"request":0.5,"limit":0.8}']
+    said = "j-1 should have a request of 0.5 and a limit of 0.8 of a GPU, as far as there is room (it is running)\n"
+    assert capsys.readouterr().out == said
+    assert await weft(gateway, "share", "j-1", "--limit", "1", "--role", "eval") == 0
+    assert gateway.bodies[-1] == b'{"limit":1.0,"role":"eval"}'
+
+
+async def test_a_share_of_nothing_is_refused_before_anything_is_asked(gateway: ToldGateway, capsys: Said) -> None:
+    assert await weft(gateway, "share", "j-1") == 2
+    assert capsys.readouterr().err == "weft: say --request, --limit or both\n"
+    assert gateway.asked == []
+
+
 async def test_a_name_that_several_open_jobs_have_hits_none_of_them(gateway: ToldGateway, capsys: Said) -> None:
     gateway.answers["GET /v1/jobs"] = JobsView(jobs=(job_view("j-one"), job_view("j-two")))
     assert await weft(gateway, "cancel", "train") == 1

@@ -9,15 +9,25 @@ import pytest
 from rich.console import Console, RenderableType
 
 from libs.domain.job import Allocation, Cause, CauseCode, JobState, Placement
+from libs.domain.shares import Share
 from libs.domain.sizes import RoleSize
 from libs.domain.spec import ResizeHow, decode_spec
-from libs.messages.http import GpuScoreView, RunView
+from libs.messages.http import GpuHeldBy, GpuScoreView, GpuView, RunView
 from libs.messages.signals import Finding, GpuSample, HostSample, RunSample
 from libs.planning.explain import ClosedSeen, Explanation, HolderSeen
 from services.cli.drawing.cluster import cluster_screen, gpu_blocks
 from services.cli.drawing.explanation import explanation
 from services.cli.drawing.gpus import table_of_gpus
-from services.cli.drawing.jobs import description, emulated_gpus_of, ended_line, held_emulated, jobs_table, silences
+from services.cli.drawing.jobs import (
+    description,
+    emulated_gpus_of,
+    ended_line,
+    gpus_wanted,
+    held_emulated,
+    held_gpus,
+    jobs_table,
+    silences,
+)
 from services.cli.drawing.look import Look, bar, job_colour, progress_text
 from services.cli.drawing.story import event_line, story_table
 from services.cli.nodes import drawn as nodes_page
@@ -511,6 +521,36 @@ def test_an_emulated_gpu_of_a_named_model_is_still_called_emulated() -> None:
 def test_a_gpu_of_somebody_elses_job_does_not_tell_its_name() -> None:
     node = node_view("node-1", gpu_view(0, held_by=job_view(name="", tenant="")))
     assert "a job of somebody else (j-aaaaaaaaaa)" in "\n".join(seen(nodes_page((node,), TERMINAL, gpus=True)))
+
+
+def shared_gpu() -> GpuView:
+    parts = {"j-a": ("infer", 700, 1000), "j-b": ("train", 200, 200), "j-c": ("", 100, 500)}
+    sharing = tuple(
+        GpuHeldBy(job_id=job_id, name=name, share=Share(request=request, limit=limit, memory=GIB))
+        for job_id, (name, request, limit) in parts.items()
+    )
+    return gpu_view(0, held_by=job_view("j-a", name="infer"), sharing=sharing, node_id="node-1")
+
+
+def test_those_who_share_a_gpu_are_named_with_their_parts() -> None:
+    line = line_with("node-1", seen(table_of_gpus([shared_gpu()], msgspec.structs.replace(TERMINAL, width=160))))
+    assert "infer 0.7 to 1 · train 0.2 · j-c 0.1 to 0.5" in line
+    assert gpu_blocks([shared_gpu()], 30).plain.strip("▐▌ ") == "infer + tr"
+    assert held_emulated([node_view("node-1", shared_gpu(), gpu_view(1, held_by=job_view("j-b")))]) == {
+        "j-a": 0.7,
+        "j-b": 1.2,
+        "j-c": 0.1,
+    }
+
+
+def test_a_job_with_a_share_shows_its_part_of_a_gpu() -> None:
+    run = RunView(
+        rank=0, role="worker", node_id="node-1", gpus=(3,), share=Share(request=250, limit=500, memory=2 * GIB)
+    )
+    assert held_gpus(run, {("node-1", 3): True}) == "3 (0.25 to 0.5, 2GiB) emulated"
+    assert gpus_wanted(job_view(gpus=0.25), 0.25) == "0.25 emulated"
+    assert gpus_wanted(job_view(gpus=0.75), 0.25) == "0.75, 0.25 emulated"
+    assert gpus_wanted(job_view(gpus=1), 0) == "1"
 
 
 def test_a_lost_and_a_drained_node_are_marked() -> None:

@@ -227,3 +227,100 @@ def test_the_share_of_a_waiting_job_is_what_its_specification_says() -> None:
     (one,) = held(w, "j-1")
     assert one.share is not None
     assert Share(request=1, memory=1 << 20) == Share(request=one.share.request, memory=one.share.memory)
+
+
+# another share while it runs
+
+
+def share_of(w: World, job_id: str, rank: int = 0) -> tuple[int, int]:
+    share = held(w, job_id)[rank].share
+    assert share is not None
+    return share.request, share.limit
+
+
+def left(w: World, gpu: int = 0) -> int:
+    found = w.core.picture.pool.room.nodes["node-1"].gpus.left_of(gpu)
+    assert found is not None
+    return found.time
+
+
+def test_a_running_job_gets_another_share_and_its_node_hears_of_it() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.3)
+    w.round()
+    w.core.take_hinted()
+    (step,) = w.share("j-1", request=500, limit=800)
+    assert (step.event, step.cause.code, step.ask) == (E.TUNED, CauseCode.SHARE_ASKED, 1)
+    assert step.cause.sentence == "share 0.3 (up to 1) → 0.5 (up to 0.8) of a GPU, asked by alice"
+    assert (share_of(w, "j-1"), left(w)) == ((500, 800), 500)
+    assert w.core.take_hinted() == {"node-1"}
+    told = orders(w)["j-1"].share
+    assert told is not None
+    assert (told.request, told.limit, told.memory) == (500, 800, GIB)
+    w.share("j-1", request=100)
+    assert (share_of(w, "j-1"), left(w)) == ((100, 800), 900)
+
+
+def test_it_grows_only_as_far_as_its_gpu_has_room_and_says_so() -> None:
+    w = world(gpus=2)
+    submit(w, "j-1", 0.3, spec={"pin": {"node": "node-1", "gpu": 0}})
+    w.round()
+    submit(w, "j-2", 0.5, spec={"pin": {"node": "node-1", "gpu": 0}})
+    w.round()
+    assert held(w, "j-1")[0].gpus == held(w, "j-2")[0].gpus
+    (step,) = w.share("j-1", request=800)
+    assert "0.8 was asked for, and GPU 0 of node-1 has no more" in step.cause.sentence
+    assert (share_of(w, "j-1"), left(w)) == ((500, 1000), 0)
+    (step,) = w.share("j-1", request=600, limit=500)
+    assert "0.6 was asked for" in step.cause.sentence
+    assert share_of(w, "j-1") == (500, 500)
+    assert [one.event for one in w.share("j-1", request=600)] == [E.TUNED]  # that it stays is told too
+    assert w.share("j-1", request=500) == []
+
+
+def test_ranks_get_the_same_share_and_several_on_one_gpu_divide_it() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.2, replicas=3)
+    w.round()
+    (step,) = w.share("j-1", request=900)
+    assert "0.9 was asked for" in step.cause.sentence
+    assert [share_of(w, "j-1", rank) for rank in range(3)] == [(333, 1000)] * 3
+    assert left(w) == 1
+
+
+def test_a_limit_is_never_less_than_its_request() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.5)
+    w.round()
+    w.share("j-1", limit=300)
+    assert share_of(w, "j-1") == (500, 500)
+    w.share("j-1", request=700)
+    assert share_of(w, "j-1") == (700, 700)
+
+
+def test_what_no_share_can_be_changes_nothing() -> None:
+    w = world(gpus=2)
+    submit(w, "j-1", 0.5)
+    w.submit("j-2", gpus=1)
+    w.round()
+    assert w.share("j-1", request=0) == []
+    assert w.share("j-1", request=1001) == []
+    assert w.share("j-1", limit=-1) == []
+    assert w.share("j-1", request=600, role="ps") == []
+    assert w.share("j-2", request=500) == []
+    assert w.share("j-9", request=500) == []
+    submit(w, "j-3", 0.9)
+    assert w.share("j-3", request=500) == []  # it waits
+    assert share_of(w, "j-1") == (500, 1000)
+
+
+def test_what_one_gives_back_another_gets() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.8)
+    w.round()
+    submit(w, "j-2", 0.5)
+    w.round()
+    assert w.state("j-2") is S.QUEUED
+    w.share("j-1", request=500)
+    w.round()
+    assert w.state("j-2") is S.RUNNING

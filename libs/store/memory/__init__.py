@@ -16,7 +16,7 @@ from libs.domain.job import HOLDING, Job, JobChange, JobEvent, JobState, after
 from libs.domain.lease import Lease
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, Use, full
-from libs.messages.asks import Ask, AskKind, Scale, Tune
+from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune
 from libs.messages.events import Event, JobEventData, step_data, submission_data
 from libs.messages.history import Record
 from libs.messages.signals import GpuScore
@@ -107,9 +107,17 @@ class MemoryStore(Tokens, History, LearntTables):
         at: float,
         priority: int = 0,
         scale: Scale | None = None,
+        share: Reshare | None = None,
     ) -> None:
         self._add_ask(
-            kind, subject_id=subject_id, pool=pool, tenant=tenant, at=micro(at), priority=priority, scale=scale
+            kind,
+            subject_id=subject_id,
+            pool=pool,
+            tenant=tenant,
+            at=micro(at),
+            priority=priority,
+            scale=scale,
+            share=share,
         )
 
     async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
@@ -428,6 +436,7 @@ class MemoryStore(Tokens, History, LearntTables):
         priority: int = 0,
         tune: Tune | None = None,
         scale: Scale | None = None,
+        share: Reshare | None = None,
     ) -> None:
         self._ask_id += 1
         ask = Ask(
@@ -439,6 +448,7 @@ class MemoryStore(Tokens, History, LearntTables):
             priority=priority,
             tune=tune,
             scale=scale,
+            share=share,
         )
         self._asks[ask.id] = (pool, ask)
 

@@ -134,7 +134,7 @@ def _dot(gpu: GpuView) -> Text:
 
 
 def _blocks(gpus: Sequence[GpuView], cell: int) -> Iterator[Text]:
-    for holder, held_gpus in groupby(gpus, key=lambda gpu: gpu.held_by and (gpu.held_by.job_id, gpu.held_by.name)):
+    for holder, held_gpus in groupby(gpus, key=_holder):
         how_many = len(list(held_gpus))
         if holder is None:
             yield Text("·".center(cell) * how_many, "bright_black")
@@ -146,11 +146,20 @@ def _blocks(gpus: Sequence[GpuView], cell: int) -> Iterator[Text]:
         yield Text.assemble(("▐", colour), (label, f"black on {colour}"), ("▌", colour))
 
 
+def _holder(gpu: GpuView) -> tuple[str, str] | None:
+    """The job that holds the GPU, or most of it, and its name; of a GPU that several jobs share, all their names."""
+    if gpu.held_by is None:
+        return None
+    jobs = {one.job_id: one.name or "other" for one in gpu.sharing}
+    return gpu.held_by.job_id, " + ".join(jobs.values()) if len(jobs) > 1 else gpu.held_by.name
+
+
 def _gpus_in_words(node: NodeView) -> str:
     """`train 0-1, free 2-3`, for a page that has no colours."""
     holders: dict[str, list[int]] = {}
     for gpu in node.gpus:
-        name = (gpu.held_by.name or "other") if gpu.held_by else "free"
+        holder = _holder(gpu)
+        name = "free" if holder is None else holder[1] or "other"
         holders.setdefault(name, []).append(gpu.index)
     return ", ".join(f"{name} {'+'.join(map(str, numbers))}" for name, numbers in holders.items())
 

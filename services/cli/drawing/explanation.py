@@ -24,7 +24,7 @@ _IN_THE_SENTENCE = frozenset(
 
 
 def explanation(
-    told: Explanation, look: Look, *, emulated: Mapping[str, int], words: LastWords | None = None
+    told: Explanation, look: Look, *, emulated: Mapping[str, float], words: LastWords | None = None
 ) -> RenderableType:
     head = Text.assemble(plain(told.name, "bold"), "  ", plain(told.job_id, "dim"), "  ", state_text(told.state))
     parts: list[RenderableType] = [head, Text.assemble((told.code, "yellow"), ": ", plain(told.sentence))]
@@ -115,7 +115,7 @@ def _policy(told: Explanation) -> str:
     return f"order {parts[0]}, placement {parts[1]}, backfill {parts[2]}" if len(parts) == 3 else ""
 
 
-def _holders(holders: Sequence[HolderSeen], look: Look, emulated: Mapping[str, int]) -> Table:
+def _holders(holders: Sequence[HolderSeen], look: Look, emulated: Mapping[str, float]) -> Table:
     columns: dict[str, Callable[[HolderSeen], Text | str]] = {
         "ID": lambda held: plain(held.job_id),
         "NAME": lambda held: plain(held.name),

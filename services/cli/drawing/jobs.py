@@ -9,6 +9,7 @@ from rich.text import Text
 
 from libs.domain.job import Cause, JobState
 from libs.domain.quantity import duration_text, size_text
+from libs.domain.shares import gpus_held
 from libs.domain.spec import JobSpec, Role, Tuning
 from libs.messages.http import EventView, JobView, NodeView, RunView
 from services.cli.drawing.look import (
@@ -28,19 +29,21 @@ from services.cli.drawing.story import NO_NAMES, story_table
 from services.cli.drawing.tuned import curve_table, tuning_lines
 from services.cli.failure import LastWords
 from services.cli.spec import command_text
-from services.cli.words import ago, count, cpus_text, emulated_gpus, indexes, number, some, span
+from services.cli.words import ago, count, cpus_text, emulated_gpus, indexes, number, share_text, some, span
 
 
 def emulated_gpus_of(nodes: Sequence[NodeView]) -> dict[tuple[str, int], bool]:
     return {(node.id, gpu.index): gpu.emulated for node in nodes for gpu in node.gpus}
 
 
-def held_emulated(nodes: Sequence[NodeView]) -> dict[str, int]:
-    """How many emulated GPUs each job holds."""
-    held: dict[str, int] = {}
+def held_emulated(nodes: Sequence[NodeView]) -> dict[str, float]:
+    """How many emulated GPUs each job holds, a share as a part of one."""
+    held: dict[str, float] = {}
     for gpu in (gpu for node in nodes for gpu in node.gpus if gpu.emulated and gpu.held_by):
         assert gpu.held_by is not None
-        held[gpu.held_by.job_id] = held.get(gpu.held_by.job_id, 0) + 1
+        for holder in gpu.sharing or (gpu.held_by,):
+            part = gpus_held((gpu.index,), holder.share)
+            held[holder.job_id] = round(held.get(holder.job_id, 0) + part, 3)
     return held
 
 
@@ -53,7 +56,7 @@ def jobs_table(
     jobs: Sequence[JobView],
     look: Look,
     *,
-    emulated: Mapping[str, int],
+    emulated: Mapping[str, float],
     silent: Mapping[str, float] = NO_SILENCE,
     tenants: bool = False,
     screen: bool = False,
@@ -109,9 +112,10 @@ def _marked_name(job: JobView, look: Look) -> Text:
     return Text.assemble(("■ ", job_colour(job.id)) if holds else "  ", _name(job, look))
 
 
-def gpus_wanted(job: JobView, emulated: int) -> str:
+def gpus_wanted(job: JobView, emulated: float) -> str:
     if job.gpus and emulated:
-        return f"{job.gpus} emulated" if emulated >= job.gpus else f"{job.gpus}, {emulated} emulated"
+        wanted = number(job.gpus)
+        return f"{wanted} emulated" if emulated >= round(job.gpus, 3) else f"{wanted}, {number(emulated)} emulated"
     return number(job.gpus) if job.gpus else "-"
 
 
@@ -353,7 +357,8 @@ def held_gpus(run: RunView, emulated: Emulated) -> str:
         return "-"
     fake = sum(emulated.get((run.node_id, index), False) for index in run.gpus)
     note = "" if not fake else " emulated" if fake == len(run.gpus) else f" ({emulated_gpus(len(run.gpus), fake)})"
-    return f"{indexes(run.gpus)}{note}"
+    part = "" if run.share is None else f" ({share_text(run.share)}, {size_text(run.share.memory)})"
+    return f"{indexes(run.gpus)}{part}{note}"
 
 
 def _used(given: float, used: float | None, text: Callable[[float], str]) -> str:

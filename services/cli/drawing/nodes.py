@@ -7,10 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from libs.domain.quantity import size_text
-from libs.messages.http import GpuScoreView, GpuView, NodeView
+from libs.messages.http import GpuHeldBy, GpuScoreView, GpuView, NodeView
 from libs.messages.signals import HostSample
 from services.cli.drawing.look import Look, fitting, plain, table
-from services.cli.words import ago, clean, number, some, span
+from services.cli.words import ago, clean, number, share_text, some, span
 
 T = TypeVar("T")
 
@@ -83,9 +83,17 @@ def holder_text(gpu: GpuView) -> Text:
     holder = gpu.held_by
     if holder is None:
         return Text("free", "green")
+    if gpu.sharing:
+        return Text(" · ", "dim").join(_sharer(one) for one in gpu.sharing)
     if not holder.name:
         return plain(f"a job of somebody else ({holder.job_id})", "dim")
     return Text.assemble(plain(holder.name), plain(f" {holder.job_id} rank {holder.rank}", "dim"))
+
+
+def _sharer(holder: GpuHeldBy) -> Text:
+    """`train 0.5 to 0.8`"""
+    part = share_text(holder.share) if holder.share is not None else ""
+    return Text.assemble(plain(holder.name or holder.job_id), plain(f" {part}", "dim"))
 
 
 def slowest_text(score: GpuScoreView | None) -> Text:

@@ -18,7 +18,7 @@ from libs.planning.locality import Locality
 from libs.planning.policy import Policy
 from libs.planning.refusals import never_fits
 from libs.planning.shape import Shape, shape_of_job
-from services.scheduler.thinking import lives, sizing, tuning
+from services.scheduler.thinking import lives, sharing, sizing, tuning
 from services.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried
 from services.scheduler.thinking.moving import MoveRules, Moving
 from services.scheduler.thinking.picture import POLICY, Picture
@@ -201,6 +201,8 @@ class Scheduler:
                 return self.picture.go(job, _E.REPRIORITISED, cause, now, ask=ask.id, priority=ask.priority)
             case AskKind.SCALE:
                 return sizing.scale(self.picture, ask, now)
+            case AskKind.SHARE:
+                return sharing.share(self.picture, ask, now, closed=self._waiting.reserved)
             case AskKind.TUNE:
                 return tuning.tune(self.picture, ask, now, closed=self._waiting.reserved)
             case _:

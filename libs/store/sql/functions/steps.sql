@@ -30,11 +30,12 @@ BEGIN
              WHERE jobs.id = step.id AND jobs.version = step.version
                AND (now_moved IS NULL OR jobs.id = ANY (now_moved))
          RETURNING step.ordinal, jobs.id, jobs.last_event,
-                   jobs.state IN ('placed', 'starting', 'running', 'stopping') AS holds
+                   jobs.state IN ('placed', 'starting', 'running', 'stopping') AS holds,
+                   jobs.last_event = 'tuned' AND jobs.placement @? '$.allocations[*].share' AS reshares
         )
         SELECT array_agg(ordinal), COALESCE(array_agg(id), '{}'), array_agg(id) FILTER (WHERE NOT holds),
                array_agg(id) FILTER (WHERE last_event = 'placed'),
-               array_agg(id) FILTER (WHERE last_event IN ('resized', 'stopping', 'restarted'))
+               array_agg(id) FILTER (WHERE last_event IN ('resized', 'stopping', 'restarted') OR reshares)
           INTO now_taken, now_moved, now_freed, now_placed, now_resized FROM moved;
         taken := taken || now_taken; freed := freed || now_freed; placed := placed || now_placed;
         resized := resized || now_resized;
