@@ -11,6 +11,7 @@
 #define ASK_AGAIN_NS (1 * SECOND)  /* a WANT may be lost with an arbiter */
 #define STUCK_NS (1 * SECOND)      /* work in flight that does not move for so long is waited for no longer */
 #define IDLE_NS (1 * MS)
+#define LEAD_NS (200 * US) /* what is in flight may always be so much: long kernels follow one another without a gap */
 #define BOUND_NS (4 * MS)
 #define TARGET_MIN_NS (100 * US)
 #define TARGET_MAX_NS (2 * MS)
@@ -100,7 +101,7 @@ static bool alone(int64_t waited) {
 }
 
 /* Wait a little for what is in flight, without the lock; true if that is hopeless. */
-static bool wait_for_markers(int64_t most, int64_t now, int64_t *stuck_since, uint64_t *progress) {
+static bool wait_for_markers(int64_t nap, int64_t now, int64_t *stuck_since, uint64_t *progress) {
     if (markers_settled() != *progress || !*stuck_since) {
         *progress = markers_settled();
         *stuck_since = now;
@@ -110,8 +111,7 @@ static bool wait_for_markers(int64_t most, int64_t now, int64_t *stuck_since, ui
         give_up();
         return true;
     }
-    int64_t next = markers_next(now) < most ? markers_next(now) : most;
-    share_wait(next < NAP_MIN_NS ? NAP_MIN_NS : next > NAP_MAX_NS ? NAP_MAX_NS : next);
+    share_wait(nap < NAP_MIN_NS ? NAP_MIN_NS : nap > NAP_MAX_NS ? NAP_MAX_NS : nap);
     return false;
 }
 
@@ -152,6 +152,10 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
         return AGAIN;
     }
     struct estimate *estimate = launch->estimate;
+    if (UNLIKELY(estimate_wanting(estimate)) && estimate->pending) {
+        markers_reap();
+        launch->ns = (int64_t)estimate->ns;
+    }
     if (UNLIKELY(estimate_wanting(estimate))) {
         now = share_now();
         if (turn.beside && now - turn.granted_at < turn.bound) { /* until the former holder's work is over */
@@ -160,10 +164,8 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
         }
         turn.beside = false;
         if (estimate->pending) {
-            if (!markers_pending() || wait_for_markers(NAP_MAX_NS, now, stuck_since, progress))
+            if (!markers_pending() || wait_for_markers(markers_left(now), now, stuck_since, progress))
                 estimate->pending = 0;
-            markers_reap();
-            launch->ns = (int64_t)estimate->ns;
             return AGAIN;
         }
     }
@@ -175,20 +177,19 @@ static enum verdict look(const volatile struct weft_limits *limits, struct launc
             return AGAIN;
         }
     }
-    int64_t excess = markers_in_flight() + launch->ns - turn.bound;
-    if (UNLIKELY(excess > 0 && markers_in_flight() > 0)) {
+    if (UNLIKELY(markers_in_flight() + launch->ns > turn.bound && markers_in_flight() > 0)) {
         markers_reap();
         launch->ns = (int64_t)estimate->ns;
         now = share_now();
-        excess = markers_left(now) + launch->ns - turn.bound;
-        if (excess <= 0 || markers_in_flight() == 0)
+        int64_t most = turn.bound - launch->ns > LEAD_NS ? turn.bound - launch->ns : LEAD_NS;
+        if (markers_left(now) <= most)
             return GO;
         marker_close(slot);
         if (!markers_pending()) { /* work of streams in which this thread cannot set a marker */
             markers_assume_done();
             return GO;
         }
-        return wait_for_markers(excess, now, stuck_since, progress) ? GO : AGAIN;
+        return wait_for_markers(markers_left(now) - most, now, stuck_since, progress) ? GO : AGAIN;
     }
     return GO;
 }

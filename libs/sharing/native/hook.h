@@ -114,8 +114,7 @@ int64_t markers_in_flight(void);         /* ns, estimated */
 int64_t markers_take_correction(void);   /* ns measured beyond the estimates since the last call */
 int64_t markers_correction(void);
 void markers_add_correction(int64_t ns);
-int64_t markers_left(int64_t now);       /* the same, less what the first of it has run since it began */
-int64_t markers_next(int64_t now);       /* ns until the next one is complete, estimated */
+int64_t markers_left(int64_t now);       /* what is left of it: the oldest segment has begun */
 uint64_t markers_settled(void);          /* how many are complete: progress */
 void markers_assume_done(void);          /* what is in flight without a marker, or waited for in vain */
 void markers_stream_ends(CUstream stream);

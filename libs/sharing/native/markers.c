@@ -195,7 +195,12 @@ void markers_reap(void) {
     waiting_count = left;
 }
 
-int64_t markers_next(int64_t now) { return waiting_count ? waiting[0]->ns - (now - moved_at) : 0; }
+int64_t markers_left(int64_t now) {
+    int64_t begun = waiting_count ? now - moved_at : 0;
+    if (waiting_count && begun > waiting[0]->ns)
+        begun = waiting[0]->ns;
+    return in_flight > begun ? in_flight - begun : 0;
+}
 
 void marker_close(struct slot *slot) {
     if (!slot->open)
@@ -266,13 +271,6 @@ void markers_share(void) {
 
 bool markers_pending(void) { return waiting_count > 0; }
 int64_t markers_in_flight(void) { return in_flight > 0 ? in_flight : 0; }
-
-int64_t markers_left(int64_t now) {
-    int64_t ran = waiting_count && now > moved_at ? now - moved_at : 0;
-    if (waiting_count && ran > waiting[0]->ns)
-        ran = waiting[0]->ns;
-    return in_flight > ran ? in_flight - ran : 0;
-}
 int64_t markers_correction(void) { return correction; }
 void markers_add_correction(int64_t ns) { correction += ns; }
 uint64_t markers_settled(void) { return settled; }
