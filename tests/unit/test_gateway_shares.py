@@ -112,8 +112,8 @@ def got(**known: Any) -> ShareSeen:
         (got(used=0.45, borrowed=0.15), "it used 45% of the GPU's time lately (15% beyond its request)"),
         (
             got(used=0.1, lent=0.2, wait_p99_seconds=0.0123, memory_used=GIB),
-            "it used 10% of the GPU's time lately, others used 20% that it left, it waited 12.3 ms for a turn at most"
-            " (p99), 1GiB in use",
+            "it used 10% of the GPU's time lately, others used 20% that it left, 99 of 100 turns came within 12.3"
+            " ms, 1GiB in use",
         ),
         (
             got(used=0.1, refused=2, overruns=1, given_up=3),

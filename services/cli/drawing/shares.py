@@ -32,7 +32,7 @@ def _got(share: ShareSeen) -> list[str]:
     if (got.lent or 0.0) > NOTABLE:
         told.append(f"others used {got.lent:.0%} that it left")
     if got.wait_p99_seconds is not None:
-        told.append(f"it waited {_milliseconds(got.wait_p99_seconds)} for a turn at most (p99)")
+        told.append(f"99 of 100 turns came within {got.wait_p99_seconds * 1000:.3g} ms")
     if got.memory_used is not None:
         told.append(f"{size_text(got.memory_used)} in use")
     if got.refused:
@@ -54,7 +54,3 @@ def _neighbour(one: BesideSeen) -> str:
     who = f"{clean(one.name)} ({one.job_id})" if one.name else f"a job of somebody else ({one.job_id})"
     used = "" if one.used is None else f", used {one.used:.0%}"
     return f"{who} {share_text(one.share)}{used}"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms"
