@@ -34,6 +34,8 @@ PREEMPTED = event(JobEvent.REQUEUED, CauseCode.PREEMPTED)
 GREW = event(JobEvent.RESIZED, CauseCode.GREW)
 GAVE = event(JobEvent.RESIZED, CauseCode.PREEMPTED)
 SEEN = "members: 1 (piece 0)\nmembers: 6 (piece 9)\nmembers: 4 (piece 99)"
+LESS = "\n".join(f"second {second}: {0.7 if second < 8 else 0.31} of the GPU" for second in range(1, 17))
+MORE = "\n".join(f"second {second}: {0.29 if second < 8 else 0.7} of the GPU" for second in range(1, 17))
 FAILED_ONCE = event(JobEvent.REQUEUED, CauseCode.EXITED)
 EXPLAINED = Explanation(job_id="j", name="n", state=JobState.QUEUED, code="no-room", sentence="wants 2 GPUs")
 
@@ -49,6 +51,8 @@ EXPLAINED = Explanation(job_id="j", name="n", state=JobState.QUEUED, code="no-ro
         ("urgent", Evidence(job=job(), story=())),
         ("elastic", Evidence(job=job(), story=(GREW, GAVE), logs=(SEEN,))),
         ("guest", Evidence(job=job(), story=())),
+        ("major", Evidence(job=job(), story=(), logs=(LESS,))),
+        ("minor", Evidence(job=job(), story=(), logs=(MORE,))),
     ],
 )
 def test_a_job_that_showed_what_it_should_is_good(name: str, evidence: Evidence) -> None:
@@ -62,6 +66,10 @@ def test_a_job_that_showed_what_it_should_is_good(name: str, evidence: Evidence)
         ("elastic", Evidence(job=job(epoch=1), story=(GREW, GAVE), logs=(SEEN,)), "started 2 times"),
         ("elastic", Evidence(job=job(), story=(GREW, GAVE), logs=("members: 1 (piece 0)",)), "never grew"),
         ("elastic", Evidence(job=job(), story=(GREW, GAVE), logs=(SEEN[:43],)), "never grew"),
+        ("major", Evidence(job=job(), story=(), logs=(MORE,)), "did not change hands"),
+        ("minor", Evidence(job=job(), story=(), logs=(LESS,)), "did not change hands"),
+        ("major", Evidence(job=job(epoch=1), story=(), logs=(LESS,)), "started 2 times"),
+        ("major", Evidence(job=job(), story=(), logs=("second 1: 0.7 of the GPU",)), "too few"),
         ("trainer", Evidence(job=job(), story=(), logs=(f"resumed at step 70\n{FELL}",)), "never pre-empted"),
         ("trainer", Evidence(job=job(), story=(PREEMPTED,), logs=(f"starting from nothing\n{FELL}",)), "not resume"),
         ("trainer", Evidence(job=job(), story=(PREEMPTED,), logs=("resumed at step 70",)), "loss fell"),

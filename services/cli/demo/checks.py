@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
+from statistics import median
 
 from msgspec import Struct
 
@@ -12,6 +13,10 @@ from libs.messages.http import EventView, JobView
 from libs.planning.explain import Explanation
 
 WAITS_FOR_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.HELD_BACK, CauseCode.MAKING_ROOM})
+
+
+EVEN = 0.5  # of a GPU that two jobs share
+SECONDS_LEAST = 12
 
 
 class Evidence(Struct, frozen=True, kw_only=True):
@@ -45,6 +50,8 @@ def judge(name: str, evidence: Evidence) -> CheckResult:
             return _explained(evidence)
         case "elastic":
             return _grew_and_gave_back(evidence)
+        case "major" | "minor":
+            return _shared(evidence, more_first=name == "major")
         case "doomed":
             return CheckResult(True, "cancelled, as asked")
         case _:
@@ -100,6 +107,19 @@ def _grew_and_gave_back(evidence: Evidence) -> CheckResult:
     if not seen or max(seen) <= seen[0] or min(seen[seen.index(max(seen)) :]) == max(seen):
         return CheckResult(False, f"its rank 0 saw {seen} members: they never grew and shrank")
     return CheckResult(True, f"{seen[0]} to {max(seen)} ranks as GPUs came free; then {_sentence(gave[0].cause)}")
+
+
+def _shared(evidence: Evidence, *, more_first: bool) -> CheckResult:
+    """It had more of the GPU's time than the other job, and then less, or the other way round; by its own count."""
+    parts = [float(part) for part in re.findall(r"second [0-9]+: ([0-9.]+) of the GPU", evidence.logs[0])]
+    if len(parts) < SECONDS_LEAST:
+        return CheckResult(False, f"it was busy for {len(parts)} seconds: too few to tell")
+    first, last = median(parts[1:4]), median(parts[-6:-2])
+    if more_first != (first > EVEN) or more_first == (last > EVEN):
+        return CheckResult(False, f"it had {first:.2f} of its GPU, then {last:.2f}: its share did not change hands")
+    if evidence.job.epoch:
+        return CheckResult(False, f"was started {evidence.job.epoch + 1} times: its share should change while it runs")
+    return CheckResult(True, f"{first:.2f} of its GPU, then {last:.2f}, without a restart")
 
 
 def _preempted_another(evidence: Evidence) -> CheckResult:

@@ -24,7 +24,7 @@ from services.cli.local.signals import Stops, stops_on_signals
 
 SECONDS_MAX = 240.0
 INTERRUPTED = 130
-EXPECTED = ("trainer", "gang", "flaky", "doomed", "patient", "urgent", "elastic", "guest")
+EXPECTED = ("trainer", "gang", "flaky", "doomed", "patient", "urgent", "elastic", "guest", "major", "minor")
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -2,7 +2,8 @@
 
 Two nodes of four GPUs: the first four jobs fill them (2 + 2×2 + 1 + 1), so that `patient` must wait, and only `trainer`
 may be preempted, so that it gives way to `urgent`. `elastic` grows into all GPUs but two as the others end, so that
-`guest`, which needs a whole node, can have it only if `elastic` gives some back.
+`guest`, which needs a whole node, can have it only if `elastic` gives some back. Then `major` and `minor` share one
+GPU, whose time is divided anew while both run.
 """
 
 import sys
@@ -10,12 +11,14 @@ from importlib.resources import files
 
 from msgspec import structs
 
-from libs.domain.spec import JobSpec, Kind, Replicas, ResizeHow, ResizeRules, Retries, Role
+from libs.domain.spec import GpuShare, JobSpec, Kind, Replicas, ResizeHow, ResizeRules, Retries, Role
 
 NODES = 2
 GPUS_PER_NODE = 4
 ELASTIC_RANKS = 6
 MEMORY = "256MiB"
+MAJOR, MINOR = 0.7, 0.3  # of the GPU that `major` and `minor` share, at first; then the other way round
+SHARING_SECONDS = 24
 
 
 def trainer() -> JobSpec:
@@ -63,6 +66,22 @@ def guest() -> JobSpec:
     """Needs all GPUs of a node, and comes before `elastic`."""
     command = program("primes", "--below", "400000")
     return spec("guest", command, gpus=GPUS_PER_NODE, kind=Kind.BATCH, priority=50)
+
+
+def major() -> JobSpec:
+    """Keeps its GPU busy with kernels of the emulated driver, all the time that it is given."""
+    return _sharing("major", MAJOR)
+
+
+def minor() -> JobSpec:
+    """As busy, and beside it."""
+    return _sharing("minor", MINOR)
+
+
+def _sharing(name: str, request: float) -> JobSpec:
+    made = spec(name, program("kernels", "--seconds", str(SHARING_SECONDS)), gpus=0, kind=Kind.BATCH)
+    share = GpuShare(request=request, memory="4GiB")
+    return structs.replace(made, roles={"worker": structs.replace(made.roles["worker"], share=share)})
 
 
 def spec(

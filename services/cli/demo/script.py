@@ -12,6 +12,7 @@ from services.cli.demo.board import LOOK_SECONDS, Board
 from services.cli.demo.checks import WAITS_FOR_ROOM, Evidence
 
 UNDER_WAY = 0.05  # the part of its steps after which preempting the trainer would lose work
+BOTH_BUSY = 4  # seconds that the two jobs have shared their GPU before it is divided anew
 CATCH_UP_SECONDS_MAX = 5.0  # the gateway explains from a picture that is up to a second old
 
 
@@ -47,6 +48,13 @@ async def _play(client: Client, board: Board) -> None:
     await board.until("elastic", lambda job: job.replicas == parts.ELASTIC_RANKS and job.state is JobState.RUNNING)
     board.tell("elastic", f"has grown to {parts.ELASTIC_RANKS} ranks")
     await _submit(client, parts.guest())
+    for name in ("elastic", "guest"):
+        await board.until_state(name, *FINAL)
+    await _submit(client, parts.major(), parts.minor())
+    for name in ("major", "minor"):
+        await board.until(name, lambda job: job.progress.get("step", 0.0) >= BOTH_BUSY or job.state.final)
+    await _share(client, board, "major", parts.MINOR)
+    await _share(client, board, "minor", parts.MAJOR)
     for name in list(board.jobs):
         await board.until_state(name, *FINAL)
 
@@ -79,6 +87,13 @@ async def _evidence(client: Client, board: Board, job: JobView) -> Evidence:
         logs=tuple(log.decode(errors="replace") for log in logs),
         explained=board.explained.get(job.name),
     )
+
+
+async def _share(client: Client, board: Board, name: str, request: float) -> None:
+    """Ask for another share of its GPU, and wait until it has it."""
+    await client.share(name, request=request)
+    board.tell(name, f"asked to have {request:g} of its GPU from now on")
+    await board.until(name, lambda job: job.gpus == request or job.state.final)
 
 
 def _part_done(job: JobView) -> float:
