@@ -309,7 +309,8 @@ class EventView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GpuHeldBy(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The run that holds a GPU, or a share of it. Of another tenant's job only its id and share are shown."""
+    """The run that holds a GPU, or a share of it. Of another tenant's job only its id and share are shown. `used`: the
+    part of the GPU's time, 0–1, that the holder of a share used lately, if its node knows."""
 
     job_id: str
     name: str = ""
@@ -317,6 +318,7 @@ class GpuHeldBy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     epoch: int = 0
     rank: int = 0
     share: Share | None = None
+    used: float | None = None
 
 
 class GpuScoreView(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -11,6 +11,7 @@ from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, class_of, unknown_clas
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
+from libs.domain.shares import Share
 from libs.domain.sizes import RoleSize, how_resized, is_elastic, sizes_of, why_never
 from libs.domain.spec import ResizeHow
 from libs.messages.signals import ShareSample
@@ -69,28 +70,25 @@ class SilentSeen(Struct, frozen=True, kw_only=True):
 
 
 class BesideSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run that holds another share of the same GPU. Parts of the GPU's time are 0–1. `used`: lately; None: not known,
-    or another tenant's."""
+    """A run that holds another share of the same GPU. `used`: the part of the GPU's time, 0–1, that it used lately;
+    None: not known, or another tenant's."""
 
     job_id: str
     name: str = ""
     tenant: str = ""
     rank: int = 0
-    request: float
-    limit: float
+    share: Share
     used: float | None = None
 
 
 class ShareSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a rank holds of a GPU: parts of its time, 0–1, and bytes of its memory. `got`: what it got of it lately, if
-    its node knows. `enforced`: its node holds jobs to their shares. `beside`: those that hold other shares."""
+    """What a rank holds of a GPU. `got`: what it got of it lately, if its node knows. `enforced`: the node holds jobs
+    to their shares. `beside`: those that hold other shares."""
 
     rank: int
     node_id: str
     gpu: int
-    request: float
-    limit: float
-    memory: int
+    share: Share
     enforced: bool = True
     got: ShareSample | None = None
     beside: tuple[BesideSeen, ...] = ()

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from libs.domain.cluster import NOT_HELD_TO_SHARES, Node
 from libs.domain.job import Allocation, Job
-from libs.domain.shares import WHOLE
 from libs.messages.signals import ShareSample
 from libs.planning.explain import BesideSeen, ShareSeen
 from libs.store import Access
@@ -31,7 +30,7 @@ def shares_seen(
     return tuple(_seen(job, allocation, there.get(_gpu(allocation), ()), nodes, cluster, who) for allocation in mine)
 
 
-def got(cluster: LiveCluster, job: Job, allocation: Allocation) -> ShareSample | None:
+def _got(cluster: LiveCluster, job: Job, allocation: Allocation) -> ShareSample | None:
     """What a rank got of its share, by the newest sample of its node."""
     sample = cluster.run_sample(allocation.node_id, job.id, job.epoch, allocation.rank)
     return None if sample is None else sample.share
@@ -60,11 +59,9 @@ def _seen(
         rank=allocation.rank,
         node_id=allocation.node_id,
         gpu=allocation.gpus[0],
-        request=share.request / WHOLE,
-        limit=share.limit / WHOLE,
-        memory=share.memory,
+        share=share,
         enforced=node is None or NOT_HELD_TO_SHARES not in node.not_enforced,
-        got=got(cluster, job, allocation),
+        got=_got(cluster, job, allocation),
         beside=tuple(_beside(other, held, cluster, who) for other, held in others),
     )
 
@@ -73,14 +70,13 @@ def _beside(job: Job, allocation: Allocation, cluster: LiveCluster, who: Access)
     share = allocation.share
     assert share is not None, "only shares are beside shares"
     if not may_see(who, job.tenant):
-        return BesideSeen(job_id=job.id, request=share.request / WHOLE, limit=share.limit / WHOLE)
-    sample = got(cluster, job, allocation)
+        return BesideSeen(job_id=job.id, share=share)
+    sample = _got(cluster, job, allocation)
     return BesideSeen(
         job_id=job.id,
         name=job.name,
         tenant=job.tenant,
         rank=allocation.rank,
-        request=share.request / WHOLE,
-        limit=share.limit / WHOLE,
+        share=share,
         used=None if sample is None else sample.used,
     )

@@ -20,7 +20,7 @@ from libs.messages.http import (
     Totals,
 )
 from libs.messages.nodes import RunProgressed
-from libs.messages.signals import CurvePoint, GpuSample
+from libs.messages.signals import CurvePoint, GpuSample, ShareSample
 from libs.planning.closed import silent_seconds
 from libs.store import Access
 from services.gateway.cluster import LiveCluster
@@ -147,10 +147,12 @@ def _node_view(
     sample = cluster.sample(node.id)
     theirs = {job.id for job, _ in held if may_see(who, job.tenant)}
     uses = {gpu.index: _seen_by(who, gpu, theirs) for gpu in sample.gpus} if sample is not None else {}
+    shares = {(run.job_id, run.epoch, run.rank): run.share for run in sample.runs} if sample is not None else {}
     holders: dict[int, list[GpuHeldBy]] = {}
     for job, allocation in held:
         for index in allocation.gpus:
-            holders.setdefault(index, []).append(_held_by(job, allocation, who))
+            got = shares.get((job.id, job.epoch, allocation.rank))
+            holders.setdefault(index, []).append(_held_by(job, allocation, got, who))
     sharing = {index: _sharing(of_gpu) for index, of_gpu in holders.items()}
     return NodeView(
         id=node.id,
@@ -191,7 +193,7 @@ def _seen_by(who: Access, gpu: GpuSample, theirs: Container[str]) -> GpuSample:
     return structs.replace(gpu, processes=tuple(one for one in gpu.processes if one.job_id in theirs))
 
 
-def _held_by(job: Job, allocation: Allocation, who: Access) -> GpuHeldBy:
+def _held_by(job: Job, allocation: Allocation, got: ShareSample | None, who: Access) -> GpuHeldBy:
     if not may_see(who, job.tenant):
         return GpuHeldBy(job_id=job.id, share=allocation.share)
     return GpuHeldBy(
@@ -201,6 +203,7 @@ def _held_by(job: Job, allocation: Allocation, who: Access) -> GpuHeldBy:
         epoch=job.epoch,
         rank=allocation.rank,
         share=allocation.share,
+        used=None if got is None else got.used,
     )
 
 

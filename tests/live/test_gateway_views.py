@@ -287,8 +287,15 @@ async def test_a_job_that_shares_a_gpu_is_explained_by_what_it_got_and_who_is_be
     async with world.place.bus("telemetry-node-1") as telemetry, asyncio.timeout(SECONDS_MAX):
         while (seen := (await world.alice.explain(mine.id)).shares[0]).got is None:
             await telemetry.publish(sample)
-    assert (seen.request, seen.memory, seen.got, seen.enforced) == (0.3, 4 * GIB, run.share, True)
-    assert [(each.job_id, each.request) for each in seen.beside] == [(friend.id, 0.5)]
+    assert (seen.share.request, seen.share.memory, seen.got, seen.enforced) == (300, 4 * GIB, run.share, True)
+    assert [(each.job_id, each.share.request) for each in seen.beside] == [(friend.id, 500)]
+    told = {who: (await client.gpus()).gpus[0] for who, client in (("alice", world.alice), ("bob", world.bob))}
+    holders = {
+        who: [(one.job_id, one.share.request, one.used) for one in gpu.sharing if one.share is not None]
+        for who, gpu in told.items()
+    }
+    assert holders["alice"] == [(friend.id, 500, None), (mine.id, 300, 0.45)]
+    assert holders["bob"] == [(friend.id, 500, None), (mine.id, 300, None)]
     (beside,) = (await world.alice.explain(friend.id)).shares[0].beside
     assert (beside.job_id, beside.used) == (mine.id, 0.45)
     assert (await world.alice.explain((await world.alice.submit(spec("waits"))).id)).shares == ()

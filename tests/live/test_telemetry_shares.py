@@ -10,11 +10,13 @@ import pytest
 
 from libs.gpus import GpuWatch
 from libs.messages.signals import RunSample, ShareSample
-from libs.sharing import slots
+from libs.sharing import native, slots
 from libs.sharing.places import slot_of
 from services.telemetry.runs import FoundRun
 from services.telemetry.service import Telemetry
 from services.telemetry.shares import ShareReader
+from services.telemetry.thinking.shares import ShareRates
+from tests.bench.sharing.rig import ready, rig
 from tests.support.arbiters import arbiter, saturating, shared
 
 
@@ -77,3 +79,33 @@ async def test_what_two_saturating_runs_got_is_seen_and_that_one_is_idle_then_an
     (gone,) = await sampled(1)
     assert of_job(gone, "b").used is None
     assert of_job(gone, "b").request == 0.2
+
+
+def test_what_telemetry_tells_is_what_the_emulated_device_did() -> None:
+    """The device's own file is written by the emulated driver alone."""
+    if isinstance(built := native.build(), native.NotBuilt):
+        pytest.skip(built.reason)
+    with rig() as made:
+        slots_of = {name: slot_of(name, 1, 0) for name in ("a", "b")}
+        made.share(slots_of["a"], 700)
+        made.share(slots_of["b"], 300)
+        jobs = {
+            "a": made.job(slots_of["a"], "burst", 5_000, every_us=50_000, seconds=30.0),
+            "b": made.job(slots_of["b"], "saturate", 1_000),
+        }
+        ready(*jobs.values())
+        runs = [FoundRun(job_id=name, epoch=1, rank=0, pid=job.pid) for name, job in jobs.items()]
+        reader, rates = ShareReader(made.root), ShareRates()
+        time.sleep(1.5)
+        used: dict[str, list[float]] = {"a": [], "b": []}
+        first = made.ledger()
+        for _ in range(7):
+            for (name, _, _), sample in rates.sampled(reader.read(runs)).items():
+                if sample.used is not None:
+                    used[name].append(sample.used)
+            time.sleep(1.0)
+        last = made.ledger()
+    for name, job in jobs.items():
+        did = (last.of[job.pid] - first.of[job.pid]) / (last.at - first.at)
+        assert sum(used[name]) / len(used[name]) == pytest.approx(did, abs=0.05), f"the device gave {name} {did:.3f}"
+    assert sum(used["b"]) / len(used["b"]) > 0.5

@@ -526,7 +526,12 @@ def test_a_gpu_of_somebody_elses_job_does_not_tell_its_name() -> None:
 def shared_gpu() -> GpuView:
     parts = {"j-a": ("infer", 700, 1000), "j-b": ("train", 200, 200), "j-c": ("", 100, 500)}
     sharing = tuple(
-        GpuHeldBy(job_id=job_id, name=name, share=Share(request=request, limit=limit, memory=GIB))
+        GpuHeldBy(
+            job_id=job_id,
+            name=name,
+            share=Share(request=request, limit=limit, memory=GIB),
+            used=0.125 if name == "train" else None,
+        )
         for job_id, (name, request, limit) in parts.items()
     )
     return gpu_view(0, held_by=job_view("j-a", name="infer"), sharing=sharing, node_id="node-1")
@@ -534,7 +539,7 @@ def shared_gpu() -> GpuView:
 
 def test_those_who_share_a_gpu_are_named_with_their_parts() -> None:
     line = line_with("node-1", seen(table_of_gpus([shared_gpu()], msgspec.structs.replace(TERMINAL, width=160))))
-    assert "infer 0.7 to 1 · train 0.2 · j-c 0.1 to 0.5" in line
+    assert "infer 0.7 to 1 · train 0.2, used 12% · j-c 0.1 to 0.5" in line
     assert gpu_blocks([shared_gpu()], 30).plain.strip("▐▌ ") == "infer + tr"
     assert held_emulated([node_view("node-1", shared_gpu(), gpu_view(1, held_by=job_view("j-b")))]) == {
         "j-a": 0.7,

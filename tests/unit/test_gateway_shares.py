@@ -21,10 +21,14 @@ ADMIN = Access(tenant="root", admin=True)
 NODES = {"node-1": node()}
 
 
+def of(request: int, limit: int = 1000) -> Share:
+    return Share(request=request, limit=limit, memory=4 * GIB)
+
+
 def sharing(
     job_id: str, request: int, *, gpu: int = 0, ranks: int = 1, tenant: str = "alice", limit: int = 1000
 ) -> Job:
-    share = Share(request=request, limit=limit, memory=4 * GIB)
+    share = of(request, limit)
     allocations = tuple(
         Allocation(rank=rank, role="worker", node_id="node-1", gpus=(gpu,), cpus=1.0, memory=GIB, share=share)
         for rank in range(ranks)
@@ -65,13 +69,11 @@ async def test_a_rank_is_told_what_it_got_and_who_is_beside_it() -> None:
         rank=0,
         node_id="node-1",
         gpu=0,
-        request=0.3,
-        limit=0.8,
-        memory=4 * GIB,
+        share=of(300, 800),
         got=got,
         beside=(
-            BesideSeen(job_id="j-2", name=friend.name, tenant="alice", request=0.5, limit=1.0, used=0.5),
-            BesideSeen(job_id="j-3", request=0.2, limit=1.0),
+            BesideSeen(job_id="j-2", name=friend.name, tenant="alice", share=of(500), used=0.5),
+            BesideSeen(job_id="j-3", share=of(200)),
         ),
     )
     (all_seen,) = shares_seen(mine, [mine, friend, other], NODES, cluster, ADMIN)
@@ -94,7 +96,7 @@ async def test_the_ranks_of_one_job_are_beside_each_other_and_the_first_of_them_
     assert [each.rank for each in seen[0].beside] == list(range(1, 40))
 
 
-HELD = ShareSeen(rank=0, node_id="node-1", gpu=1, request=0.3, limit=0.8, memory=4 * GIB)
+HELD = ShareSeen(rank=0, node_id="node-1", gpu=1, share=of(300, 800))
 
 
 def got(**known: Any) -> ShareSeen:
@@ -110,8 +112,8 @@ def got(**known: Any) -> ShareSeen:
         (got(used=0.45, borrowed=0.15), "it used 45% of the GPU's time lately (15% beyond its request)"),
         (
             got(used=0.1, lent=0.2, wait_p99_seconds=0.0123, memory_used=GIB),
-            "it used 10% of the GPU's time lately, others used 20% that it left, it waited 12.3 ms for a turn at most"
-            " (p99), 1GiB in use",
+            "it used 10% of the GPU's time lately, others used 20% that it left, 99 of 100 turns came within 12.3"
+            " ms, 1GiB in use",
         ),
         (
             got(used=0.1, refused=2, overruns=1, given_up=3),
@@ -129,8 +131,8 @@ def test_a_share_is_told_in_words(share: ShareSeen, text: str) -> None:
 
 def test_neighbours_are_told_by_name_if_they_may_be() -> None:
     beside = (
-        BesideSeen(job_id="j-2", name="train\x1b", tenant="alice", request=0.5, limit=0.5, used=0.4),
-        BesideSeen(job_id="j-3", request=0.2, limit=1.0),
+        BesideSeen(job_id="j-2", name="train\x1b", tenant="alice", share=of(500, 500), used=0.4),
+        BesideSeen(job_id="j-3", share=of(200)),
     )
     (_, line) = share_lines([replace(HELD, beside=beside)])
     assert line == "  beside it: train  (j-2) 0.5, used 40%; a job of somebody else (j-3) 0.2 to 1"

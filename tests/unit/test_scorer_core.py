@@ -13,7 +13,6 @@ from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import GpuPace, GpuScore, NodeSampled, PacesSeen
 from services.scorer.thinking.core import Scorer
 from services.scorer.thinking.scores import MeasuredGpus
-from tests.support.builders import GIB
 from tests.support.fleet import WATCHED_SECONDS, Fleet, Rank, Watched, after
 
 SLOW = ("node-1", 3)
@@ -42,16 +41,6 @@ def test_a_slow_gpu_is_known_by_its_steps_and_by_how_many_of_them() -> None:
     assert found.samples >= 10
     assert found.measured_at is not None
     assert fleet.now - found.measured_at <= 15
-
-
-def test_a_job_with_a_share_of_a_gpu_tells_nothing_of_it() -> None:
-    fleet = Fleet(gpus=8)
-    fleet.run_one_each(place for place in fleet.places if place != SLOW)
-    fleet.slow = {SLOW: 2.0}
-    fleet.run("j-shares", [(SLOW[0], (SLOW[1],))], share=Share(request=500, memory=GIB))
-    watched = after(fleet)
-    assert watched.score(SLOW).source == "assumed"
-    assert watched.score(("node-1", 0)).source == "jobs"
 
 
 def test_other_classes_are_not_judged_by_it() -> None:

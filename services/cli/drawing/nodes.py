@@ -91,8 +91,9 @@ def holder_text(gpu: GpuView) -> Text:
 
 
 def _sharer(holder: GpuHeldBy) -> Text:
-    """`train 0.5 to 0.8`"""
+    """`train 0.5 to 0.8, used 48%`"""
     part = share_text(holder.share) if holder.share is not None else ""
+    part += "" if holder.used is None else f", used {holder.used:.0%}"
     return Text.assemble(plain(holder.name or holder.job_id), plain(f" {part}", "dim"))
 
 

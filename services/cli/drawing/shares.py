@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from libs.domain.quantity import size_text
 from libs.planning.explain import BesideSeen, ShareSeen
-from services.cli.words import clean, count, number
+from services.cli.words import clean, count, share_text
 
 NOTABLE = 0.005  # of the GPU's time: less is shown as nothing
 
@@ -14,14 +14,9 @@ def share_lines(shares: Sequence[ShareSeen]) -> list[str]:
     return [line for share in shares for line in (_held(share), _beside(share)) if line]
 
 
-def part_text(request: float, limit: float) -> str:
-    """`0.5`, `0.5 to 0.8`: the part of a GPU that is promised, and up to how much may be used."""
-    return number(request) if request == limit else f"{number(request)} to {number(limit)}"
-
-
 def _held(share: ShareSeen) -> str:
     place = f"GPU {share.gpu} of {clean(share.node_id)}"
-    has = f"rank {share.rank} has {part_text(share.request, share.limit)} of {place}, {size_text(share.memory)}"
+    has = f"rank {share.rank} has {share_text(share.share)} of {place}, {size_text(share.share.memory)}"
     return f"{has}: {', '.join(_got(share))}"
 
 
@@ -37,7 +32,7 @@ def _got(share: ShareSeen) -> list[str]:
     if (got.lent or 0.0) > NOTABLE:
         told.append(f"others used {got.lent:.0%} that it left")
     if got.wait_p99_seconds is not None:
-        told.append(f"it waited {_milliseconds(got.wait_p99_seconds)} for a turn at most (p99)")
+        told.append(f"99 of 100 turns came within {got.wait_p99_seconds * 1000:.3g} ms")
     if got.memory_used is not None:
         told.append(f"{size_text(got.memory_used)} in use")
     if got.refused:
@@ -58,8 +53,4 @@ def _beside(share: ShareSeen) -> str:
 def _neighbour(one: BesideSeen) -> str:
     who = f"{clean(one.name)} ({one.job_id})" if one.name else f"a job of somebody else ({one.job_id})"
     used = "" if one.used is None else f", used {one.used:.0%}"
-    return f"{who} {part_text(one.request, one.limit)}{used}"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms"
+    return f"{who} {share_text(one.share)}{used}"
