@@ -18,7 +18,7 @@ from libs.planning.partition.named import PARTITIONERS
 from libs.service.run import Every, Listen, serve
 from libs.store import Envelope, ReviewStore, StoreUnavailableError
 from services.reallocator.settings import ReallocatorSettings
-from services.reallocator.shares import Shares
+from services.reallocator.shares import ShareReview
 from services.reallocator.sizes import Sizes
 from services.reallocator.thinking.core import FINDINGS_MAX, Known, Reallocator, TuningDecision
 from services.reallocator.thinking.partitioning import SizePlanner
@@ -50,7 +50,7 @@ async def run(
     registry = CollectorRegistry(auto_describe=True)
     sizes = Sizes(partitioning, pool=settings.pool, mode=settings.partition, bus=bus, store=store, registry=registry)
     tuner = ShareTuner(pool=settings.pool, tuning=settings.tuning)
-    shares = Shares(tuner, pool=settings.pool, bus=bus, store=store, registry=registry)
+    shares = ShareReview(tuner, pool=settings.pool, bus=bus, store=store, registry=registry)
     review = Review(
         reallocator, bus, store, clock, settings.review_seconds, registry=registry, sizes=sizes, shares=shares
     )
@@ -91,7 +91,7 @@ class Review:
         *,
         registry: CollectorRegistry,
         sizes: Sizes | None = None,
-        shares: Shares | None = None,
+        shares: ShareReview | None = None,
     ) -> None:
         self._core, self._bus, self._store, self._clock = core, bus, store, clock
         self._review_seconds = review_seconds

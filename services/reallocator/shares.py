@@ -13,14 +13,14 @@ from libs.store import ReviewStore
 from services.reallocator.thinking.sharing import ShareTuner
 
 
-class Shares:
+class ShareReview:
     def __init__(
         self, tuner: ShareTuner, *, pool: str, bus: Bus, store: ReviewStore, registry: CollectorRegistry
     ) -> None:
         self._tuner, self._pool, self._bus, self._store = tuner, pool, bus, store
         self._queued: dict[str, Job] = {}
         self.findings: tuple[Finding, ...] = ()
-        self._asked = Counter("weft_reallocator_shares_asked", "Shares asked for by their use.", registry=registry)
+        self._asked = Counter("weft_reallocator_shares_asked", "ShareReview asked for by their use.", registry=registry)
 
     def observe(self, sampled: NodeSampled, *, now: float) -> None:
         self._tuner.observe(sampled, now=now)
