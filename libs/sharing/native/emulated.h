@@ -76,6 +76,12 @@ struct item {
     void *argument;
 };
 
+/* The memory pool of a device, for allocations in a stream. */
+struct emulated_pool {
+    pthread_mutex_t lock;
+    uint64_t used, reserved, threshold; /* bytes; freed memory beyond the threshold goes back to the device */
+};
+
 #define QUEUE 1024
 
 /* One device as one process sees it. One queue, in order of arrival, whatever the stream. */
@@ -94,6 +100,7 @@ struct emulated_device {
     pthread_t thread;
     uint8_t uuid[16];
     struct emulated_stream legacy, per_thread;
+    struct emulated_pool pool;
 };
 
 int emulated_device_count(void);

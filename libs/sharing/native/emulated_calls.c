@@ -190,6 +190,8 @@ EXPORT CUresult cuGetErrorString(CUresult status, const char **words) {
     X(cuGraphAddKernelNode, cuGraphAddKernelNode_v2, ) X(cuGraphInstantiate, cuGraphInstantiateWithFlags, )            \
     X(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, ) X(cuGraphDestroy, cuGraphDestroy, )                  \
     X(cuGraphExecDestroy, cuGraphExecDestroy, ) X(cuGraphLaunch, cuGraphLaunch, _ptsz)                                 \
+    X(cuDeviceGetMemPool, cuDeviceGetMemPool, ) X(cuMemPoolGetAttribute, cuMemPoolGetAttribute, )                      \
+    X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, ) X(cuMemPoolTrimTo, cuMemPoolTrimTo, )                            \
     X(cuGraphAddMemAllocNode, cuGraphAddMemAllocNode, ) X(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, ) \
     X(cuMipmappedArrayCreate, cuMipmappedArrayCreate, )                                                                \
     X(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, )                                                              \

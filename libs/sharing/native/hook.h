@@ -137,7 +137,17 @@ uint64_t size_unmap(uint64_t from, uint64_t bytes);            /* mappings in th
 uint64_t sizes_total(void);
 void sizes_forget(void);
 bool memory_take(uint64_t bytes);
+void memory_add(uint64_t bytes); /* without asking: it is there already */
 void memory_give(uint64_t bytes);
 bool memory_capped(uint64_t *limit, uint64_t *used); /* false: not capped */
+
+/* pools.c */
+void pool_used(CUmemoryPool pool);
+void pool_gone(CUmemoryPool pool);
+void pool_freed(uint64_t bytes);
+void pools_refresh(void);
+bool pools_trim(void);
+uint64_t pools_kept(void);
+void pools_forget(void);
 
 #endif

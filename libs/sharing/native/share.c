@@ -121,6 +121,7 @@ static void child_of_fork(void) {
     serving = false;
     gate_forked();
     sizes_forget();
+    pools_forget();
 }
 
 /* The job's folder is there, and a page in it is not, or is empty: the arbiter is about to make it. */
@@ -192,7 +193,7 @@ static struct weft_entry *claim(struct weft_use *use) {
     }
     if (found) {
         own_generation = __atomic_add_fetch(&found->generation, 1, __ATOMIC_SEQ_CST);
-        __atomic_store_n(&found->memory_used, sizes_total(), __ATOMIC_SEQ_CST);
+        __atomic_store_n(&found->memory_used, sizes_total() + pools_kept(), __ATOMIC_SEQ_CST);
         found->launches = found->busy_us = 0;
         found->beat_ns = (uint64_t)share_now();
     }
@@ -351,6 +352,8 @@ static void *serve(void *argument) {
             next = connected >= 0 || wanted < next ? wanted : next;
         }
         struct weft_entry *entry = atomic_load(&share_own_entry);
+        if (!ending)
+            pools_refresh();
         if (entry)
             __atomic_store_n(&entry->beat_ns, (uint64_t)share_now(), __ATOMIC_RELAXED);
         struct pollfd watched = {still_ours(connected) ? connected : -1, POLLIN, 0};
