@@ -35,6 +35,7 @@ class SharedGpu:
         self._number = 0
         self._first = FirstTurns(pace)
         self._taken: dict[int, tuple[int, int]] = {}  # client: the turn taken from it, and what was charged for it
+        self._given = 0  # the bound of what was in flight in the last turn of another than a latency slot, beside one
         self._drained_at = now  # when what was launched in earlier turns has run, as far as known
         self._unused = 0.0  # device time that no slot was charged for, of the last window
         self._refilled_at = now
@@ -216,16 +217,22 @@ class SharedGpu:
             overlap=max(0, self._drained_at - now),
             contended_at=now if contended else None,
         )
-        return Grant(client, self._number, quota, self._in_flight(slot, us, quota, seen))
+        return Grant(client, self._number, quota, self._in_flight(slot, us, seen))
 
-    def _in_flight(self, slot: SharingSlot, us: int, quota: int, seen: _Seen) -> int:
-        """How much a process may have in flight, one of whose launches waits and takes `us`."""
+    def _in_flight(self, slot: SharingSlot, us: int, seen: _Seen) -> int:
+        """How much a process may have in flight, one of whose launches waits and takes `us`.
+
+        A hook that wants to measure a kernel waits as long as its own bound for the work of others to be over: no
+        process is given less than the one before it.
+        """
         pace = self._pace
-        if slot.terms.latency:  # the hook measures a kernel once the work of others, at most as much, is over
-            return pace.beside_latency_in_flight + pace.ahead
-        if seen.is_beside_latency(slot):
-            return min(pace.in_flight, max(us, pace.beside_latency_in_flight) + pace.ahead)
-        return min(pace.in_flight, max(quota // 2, 500))
+        least = pace.beside_latency_in_flight + pace.ahead
+        if slot.terms.latency:
+            return max(least, self._given)
+        if not seen.is_beside_latency(slot):
+            return pace.in_flight
+        self._given = min(pace.in_flight, max(us, pace.beside_latency_in_flight) + pace.ahead)
+        return self._given
 
     def _refill(self, now: int) -> None:
         self._unused = min(float(self._pace.window), self._unused + now - self._refilled_at)
