@@ -35,7 +35,14 @@ _HOOK_SOURCES = (
     "pools.c",
     "sizes.c",
 )
-_DRIVER_SOURCES = ("emulated.c", "emulated_calls.c", "emulated_device.c", "emulated_memory.c")
+_DRIVER_SOURCES = (
+    "emulated.c",
+    "emulated_calls.c",
+    "emulated_copies.c",
+    "emulated_device.c",
+    "emulated_file.c",
+    "emulated_memory.c",
+)
 _WARNINGS = ("-Wall", "-Wextra", "-Werror")
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", *_WARNINGS)
 _COMPILE_SECONDS_MAX = 300

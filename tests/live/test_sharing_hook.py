@@ -643,6 +643,24 @@ print(d.memory()[0] >> 20)
         assert output(program(text, arbiter.environment(built, device))).split() == ["16", "2", "64"]
 
 
+def test_contexts_come_and_go_under_the_turn(built: Built, device: Path, arbiter: ScriptedArbiter) -> None:
+    """The hook's events go with their context: none of it is waited for afterwards."""
+    text = """
+d = Driver()
+for _ in range(20):
+    own = c_void_p()
+    d.check("cuCtxCreate_v2", byref(own), c_uint(0), c_int(0))
+    for _ in range(5): d.launch(300)
+    d.check("cuCtxDestroy_v2", own)
+    d.launch(300)
+d.check("cuDevicePrimaryCtxReset_v2", c_int(0))
+for _ in range(5): d.launch(300)
+d.synchronize(); print("done")
+"""
+    assert output(program(text, arbiter.environment(built, device))) == "done\n"
+    assert arbiter.waits_given_up == 0
+
+
 def test_a_context_that_is_destroyed_gives_its_memory_back(built: Built, device: Path, slot: Path) -> None:
     with ScriptedArbiter(slot, flags=CAPPED, memory_limit=64 * MIB) as arbiter:
         text = """

@@ -111,6 +111,11 @@ void emulated_give(struct emulated_device *device, uint64_t bytes);
 void emulated_free_all(struct emulated_device *device, void *owner); /* a context's or a graph's memory */
 uint64_t emulated_memory_used(struct emulated_device *device);
 
+/* The file. */
+struct emulated_file *emulated_open_file(const char *folder, int index); /* NULL: it cannot be had */
+struct emulated_process *emulated_claim(struct emulated_file *file);      /* NULL: no place; locked by this thread */
+void emulated_bury_dead(struct emulated_file *file);                      /* take back the memory of the dead */
+
 /* The queue. */
 void emulated_launch(struct emulated_device *device, struct emulated_stream *stream, uint64_t ns);
 void emulated_record(struct emulated_device *device, struct emulated_stream *stream, struct emulated_event *event);

@@ -278,6 +278,17 @@ void gate_stream_ends(CUstream stream) {
     pthread_mutex_unlock(&share_lock);
 }
 
+void gate_context_ends(CUcontext context) {
+    if (!atomic_load(&share_limits_page) || !context)
+        return;
+    pthread_mutex_lock(&share_lock);
+    markers_context_ends(context);
+    for (int at = 0; at < context_count; at++)
+        if (contexts[at].context == context)
+            contexts[at--] = contexts[--context_count];
+    pthread_mutex_unlock(&share_lock);
+}
+
 void gate_granted(uint64_t id, int64_t quota_us, int64_t bound_us) {
     const volatile struct weft_limits *limits = share_limits();
     int64_t bound = bound_us ? bound_us : limits ? limits->in_flight_us : 0;

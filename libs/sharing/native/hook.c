@@ -304,6 +304,7 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
 EXPORT CUresult cuCtxDestroy_v2(CUcontext which) {
     DRIVER(CtxDestroy, CUresult(*)(CUcontext));
     NEED(driver);
+    gate_context_ends(which);
     CUresult status = driver(which);
     if (status == CUDA_SUCCESS)
         memory_give(size_drop_owner(which));
@@ -335,8 +336,10 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     NEED(driver);
     void *which = share_limits() && active(device) ? primary(device, driver) : NULL;
     CUresult status = driver(device);
-    if (status == CUDA_SUCCESS && which && !active(device))
+    if (status == CUDA_SUCCESS && which && !active(device)) {
+        gate_context_ends(which);
         memory_give(size_drop_owner(which));
+    }
     return status;
 }
 
@@ -345,6 +348,7 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     DRIVER_OF(PrimaryRelease, release, CUresult(*)(CUdevice));
     NEED(driver);
     void *which = share_limits() && release && active(device) ? primary(device, release) : NULL;
+    gate_context_ends(which);
     CUresult status = driver(device);
     if (status == CUDA_SUCCESS && which)
         memory_give(size_drop_owner(which));

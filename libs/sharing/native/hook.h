@@ -79,6 +79,7 @@ struct kernel {
 void gate_enter(struct launch *launch, const struct kernel *kernel, CUstream stream, bool per_thread);
 void gate_leave(struct launch *launch, CUresult status);
 void gate_stream_ends(CUstream stream);
+void gate_context_ends(CUcontext context);
 void gate_granted(uint64_t turn, int64_t quota_us, int64_t bound_us); /* these four under the lock */
 void gate_revoked(uint64_t turn);
 void gate_disconnected(void);
@@ -117,6 +118,7 @@ int64_t markers_left(int64_t now);       /* what is left of it: the oldest segme
 uint64_t markers_settled(void);          /* how many are complete: progress */
 void markers_assume_done(void);          /* what is in flight without a marker, or waited for in vain */
 void markers_stream_ends(CUstream stream);
+void markers_context_ends(CUcontext context);
 void markers_forget(void);
 
 /* memory.c and sizes.c */

@@ -54,6 +54,7 @@ static void put(struct marker *marker) {
         struct marker *start = marker->start;
         marker->start = NULL;
         marker->complete = false;
+        marker->broken = marker->broken && marker->event;
         marker = start;
     }
 }
@@ -81,7 +82,7 @@ static struct marker *record(struct slot *slot) {
         found->context = slot->context;
     }
     if (driver->event_record(found->event, slot->stream) != CUDA_SUCCESS) {
-        found->broken = true; /* its context is gone, say; the event is left behind */
+        found->event = NULL; /* its context is gone, say; the event is left behind */
         return NULL;
     }
     found->references = 1;
@@ -127,6 +128,8 @@ struct slot *marker_slot(CUstream stream, CUcontext context) {
 }
 
 static bool is_complete(struct marker *marker) {
+    if (marker->broken)
+        marker->complete = true;
     if (!marker->complete) {
         CUresult status = resolve_internal()->event_query(marker->event);
         marker->broken = marker->broken || (status != CUDA_SUCCESS && status != CUDA_ERROR_NOT_READY);
@@ -302,6 +305,36 @@ void markers_stream_ends(CUstream stream) {
     for (int at = 0; at < SLOTS; at++)
         if (slots[at].used && slots[at].stream == stream)
             empty(&slots[at]);
+    recent = NULL;
+}
+
+/* Its events go with it. */
+void markers_context_ends(CUcontext context) {
+    int left = 0;
+    for (int at = 0; at < SLOTS; at++)
+        if (slots[at].used && slots[at].context == context)
+            empty(&slots[at]);
+    for (int at = 0; at < waiting_count; at++) {
+        struct marker *marker = waiting[at];
+        if (marker->context != context) {
+            waiting[left++] = marker;
+            continue;
+        }
+        in_flight -= marker->ns;
+        if (marker->only)
+            marker->only->pending -= marker->only->pending > 0;
+        put(marker);
+    }
+    waiting_count = left;
+    if (reference && reference->context == context) {
+        put(reference);
+        reference = NULL;
+    }
+    for (int at = 0; at < MARKERS; at++)
+        if (markers[at].event && markers[at].context == context) {
+            markers[at].broken = markers[at].references > 0;
+            markers[at].event = NULL;
+        }
     recent = NULL;
 }
 

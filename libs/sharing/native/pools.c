@@ -27,6 +27,7 @@ static attribute_t attribute(void) {
 void pool_used(CUmemoryPool pool) {
     const struct driver *driver = resolve_internal();
     CUdevice device;
+    attribute(); /* here: the arbiter's thread must not wait for a library that is being loaded */
     if (!pool) {
         if (!own_call)
             own_call = resolve_symbol("cuDeviceGetMemPool");

@@ -377,6 +377,7 @@ void share_serve(void) {
     static bool at_exit;
     if (!at_exit)
         at_exit = atexit(end) == 0;
+    resolve_internal(); /* here: the thread must not wait for a library that is being loaded */
     pthread_mutex_lock(&share_lock);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
