@@ -10,7 +10,7 @@ SEED ?= 7
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo up fmt check test sim chaos bench fairness policies clean
+.PHONY: help setup lock native demo up fmt check test sim chaos bench fairness policies clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -26,6 +26,9 @@ setup: $(VENV)/.done ## make .venv from the locked, hashed requirements
 lock: ## resolve requirements.lock again from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --extra embedded --extra sharing --extra report --extra dev --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header --quiet --output-file requirements.lock
+
+native: setup ## compile what jobs that share a GPU are given, and the emulated driver (needs cc or ziglang)
+	@$(BIN)/python -m libs.sharing.native
 
 demo: setup ## the main job: real work on an embedded cluster, about two minutes
 	@$(BIN)/weft demo

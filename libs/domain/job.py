@@ -133,6 +133,7 @@ class CauseCode(StrEnum):
     PRIORITY_ASKED = "priority-asked"
     SCALE_ASKED = "scale-asked"
     SHARE_ASKED = "share-asked"
+    SHARE_USED = "share-used"  # a share of a GPU follows its use
     PARTITIONED = "partitioned"  # the partition planner gave it another size
     GREW = "grew"  # ranks joined
     SHRANK = "shrank"  # ranks leave

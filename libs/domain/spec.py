@@ -203,6 +203,13 @@ class Tuning(_Strict, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+    share_min: (
+        Annotated[
+            float,
+            Meta(gt=0, le=1, description="A share that is hardly used may go down to this; else to what it asks for."),
+        ]
+        | None
+    ) = None
     egress: Size | None = None
     egress_total: (
         Annotated[Size, Meta(description="What all replicas together may send per second; each then has a cap.")] | None

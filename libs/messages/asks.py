@@ -54,18 +54,23 @@ class Scale(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Reshare(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The share of a GPU that each rank of a running job should have from now on, in thousandths; None leaves one as it
-    is. `role`: of the ranks of that role; empty: of the only one that has shares."""
+    is. `role`: of the ranks of that role; empty: of the only one that has shares. `epoch`: only in that epoch; None: in
+    any. `instead_of`: only if they still have this request, so that nothing undoes what a user asked for meanwhile.
+    `cause`: why, if not its user asks."""
 
     request: int | None = None
     limit: int | None = None
     role: str = ""
+    epoch: int | None = None
+    instead_of: int | None = None
+    cause: Cause | None = None
 
 
 class Ask(Struct, frozen=True, kw_only=True):
     """One ask, stored until the scheduler has done it. `subject_id` is a job's or a node's id.
 
     `tune`, `scale` and `share` come with the kinds of those names. Only the reallocator tunes; the reallocator and
-    users scale; users share.
+    users scale and share.
     """
 
     id: int

@@ -12,7 +12,7 @@ from msgspec import structs
 from libs.domain.cluster import Node, Request
 from libs.domain.job import Allocation, Job
 from libs.domain.shares import WHOLE, Share
-from libs.planning.fits import Entry, Fits
+from libs.planning.fits import Fits, GpuEntry
 from libs.planning.gpus_left import GpusLeft, Shared
 from libs.planning.locality import Locality
 from libs.planning.offers import Cost, Offers
@@ -313,7 +313,7 @@ class Room:
         found = offers.best(self._open, self.changed)
         return None if found is None else (found[0], self.nodes[found[1]])
 
-    def fits(self, name: str, entries: Callable[[NodeRoom], Sequence[Entry]]) -> Fits[NodeRoom]:
+    def fits(self, name: str, entries: Callable[[NodeRoom], Sequence[GpuEntry]]) -> Fits[NodeRoom]:
         """The GPUs of the open nodes by what is left of each. `name` identifies `entries`, by the scores they go by."""
         self._heed_scores()
         if name not in self._fits:

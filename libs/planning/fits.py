@@ -19,7 +19,7 @@ class Company(IntEnum):
     TRAINING = 3
 
 
-class Entry(NamedTuple):
+class GpuEntry(NamedTuple):
     """One GPU. `cost` orders equals: those that have the same left. `plenty`: the class of a free GPU by what its node
     has left beside its GPUs."""
 
@@ -122,9 +122,9 @@ class Fits(Generic[N]):
 
     __slots__ = ("_at", "_entries", "_of_node", "_rows")
 
-    def __init__(self, entries: Callable[[N], Sequence[Entry]]) -> None:
+    def __init__(self, entries: Callable[[N], Sequence[GpuEntry]]) -> None:
         self._entries = entries
-        self._of_node: dict[str, Sequence[Entry]] = {}
+        self._of_node: dict[str, Sequence[GpuEntry]] = {}
         self._rows: dict[Company, dict[Make, Rows]] = {company: {} for company in Company}
         self._at = -1  # how many of the changes are known here; -1: no node was looked at yet
 
@@ -162,7 +162,7 @@ class Fits(Generic[N]):
                 for row in of_make.values():
                     row.sort()
 
-    def _replace(self, node_id: str, entries: Sequence[Entry]) -> None:
+    def _replace(self, node_id: str, entries: Sequence[GpuEntry]) -> None:
         before, after = self._of_node.get(node_id, ()), set(entries)
         for entry in before:
             if entry not in after:
@@ -176,10 +176,10 @@ class Fits(Generic[N]):
                 insort(self._row(entry), (entry.memory, entry.cost, node_id, entry.gpu))
         self._of_node[node_id] = entries
 
-    def _row(self, entry: Entry) -> Row:
+    def _row(self, entry: GpuEntry) -> Row:
         return self._rows[entry.company].setdefault(entry.make, {}).setdefault((entry.time, entry.plenty), [])
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: GpuEntry) -> None:
         of_make = self._rows[entry.company][entry.make]
         del of_make[entry.time, entry.plenty]
         if not of_make:

@@ -24,7 +24,17 @@ EMULATED = "emulated"  # the folder of the emulated driver, for LD_LIBRARY_PATH
 DRIVER = "libcuda.so.1"
 
 SOURCES = Path(__file__).parent / "native"
-_HOOK_SOURCES = ("hook.c", "resolve.c", "share.c", "gate.c", "estimates.c", "markers.c", "memory.c", "sizes.c")
+_HOOK_SOURCES = (
+    "hook.c",
+    "resolve.c",
+    "share.c",
+    "gate.c",
+    "estimates.c",
+    "markers.c",
+    "memory.c",
+    "pools.c",
+    "sizes.c",
+)
 _DRIVER_SOURCES = ("emulated.c", "emulated_calls.c", "emulated_device.c", "emulated_memory.c")
 _WARNINGS = ("-Wall", "-Wextra", "-Werror")
 _FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", *_WARNINGS)
@@ -150,3 +160,15 @@ def _version(command: tuple[str, ...]) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode(errors="replace").partition("\n")[0]
+
+
+def main() -> None:
+    """Compile what is not compiled yet, and say where it is."""
+    built = build()
+    if isinstance(built, NotBuilt):
+        sys.exit(built.reason)
+    sys.stdout.write(f"{built.hook}\n{built.driver_folder / DRIVER}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -438,5 +438,9 @@ class ReviewStore(Protocol):
         """Ask for the sizes of several jobs; returns the jobs asked for. A job that is over, or whose last ask by this
         is not done yet, is left out."""
 
+    async def ask_shares(self, shares: Mapping[str, Reshare], *, pool: str, at: float) -> list[str]:
+        """Ask for other shares of GPUs for several jobs; returns the jobs asked for. A job that does not run, or whose
+        last ask by this is not done yet, is left out."""
+
     async def drop_envelopes(self, *, pool: str) -> int:
         """Delete the envelopes of final jobs; returns how many."""

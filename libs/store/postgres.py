@@ -447,6 +447,10 @@ class PostgresStore:
         asked = [{"job": job_id, "scale": scale} for job_id, scale in sizes.items()]
         return [row["job_id"] for row in await self._rows("ask_sizes", pool, as_json(asked), at)]
 
+    async def ask_shares(self, shares: Mapping[str, Reshare], *, pool: str, at: float) -> list[str]:
+        asked = [{"job": job_id, "share": share} for job_id, share in shares.items()]
+        return [row["job_id"] for row in await self._rows("ask_shares", pool, as_json(asked), at)]
+
     async def drop_envelopes(self, *, pool: str) -> int:
         return await self._count("drop_envelopes", pool)
 

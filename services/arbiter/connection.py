@@ -25,6 +25,7 @@ class HookConnection:
         self.slot, self.number = slot, number
         self.fd = connection.fileno()
         self.named: Named | None = None
+        self.is_full = False
         self._connection = connection
         self._recv = connection.recv
         connection.setblocking(False)
@@ -51,9 +52,12 @@ class HookConnection:
         return messages, True
 
     def send(self, message: ShareMessage) -> bool:
-        """Whether it was sent. A process that does not read is as good as gone."""
+        """Whether it was sent. If not, the process is gone, or does not read, which `is_full` notes."""
         try:
             self._connection.send(wire.encode(message), socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            self.is_full = True
+            return False
         except OSError:
             return False
         return True

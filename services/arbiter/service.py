@@ -20,8 +20,8 @@ from services.arbiter.folder import SlotFolder
 from services.arbiter.served import ServedSlot
 from services.arbiter.settings import ArbiterSettings
 from services.arbiter.thinking.core import Arbiter
-from services.arbiter.thinking.device import Grant
 from services.arbiter.thinking.slot import TurnPace
+from services.arbiter.thinking.turns import Grant
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ class ArbiterLoop:
                 else:
                     message = ShareMessage(Op.REVOKE, 0, order.turn)
                 if not client.send(message):
-                    self._slots[client.slot].refused += 1
+                    self._slots[client.slot].refused += client.is_full
                     self._end(client)
 
     # folders

@@ -18,9 +18,11 @@ from libs.planning.partition.named import PARTITIONERS
 from libs.service.run import Every, Listen, serve
 from libs.store import Envelope, ReviewStore, StoreUnavailableError
 from services.reallocator.settings import ReallocatorSettings
+from services.reallocator.shares import ShareReview
 from services.reallocator.sizes import Sizes
 from services.reallocator.thinking.core import FINDINGS_MAX, Known, Reallocator, TuningDecision
 from services.reallocator.thinking.partitioning import SizePlanner
+from services.reallocator.thinking.sharing import ShareTuner
 
 BEAT_SECONDS = 1.0
 CLEAN_SECONDS = 600.0  # between two looks for the tuners' state of jobs that have ended
@@ -47,10 +49,15 @@ async def run(
     )
     registry = CollectorRegistry(auto_describe=True)
     sizes = Sizes(partitioning, pool=settings.pool, mode=settings.partition, bus=bus, store=store, registry=registry)
-    review = Review(reallocator, bus, store, clock, settings.review_seconds, registry=registry, sizes=sizes)
+    tuner = ShareTuner(pool=settings.pool, tuning=settings.tuning)
+    shares = ShareReview(tuner, pool=settings.pool, bus=bus, store=store, registry=registry)
+    review = Review(
+        reallocator, bus, store, clock, settings.review_seconds, registry=registry, sizes=sizes, shares=shares
+    )
 
     async def hear_sampled(sampled: NodeSampled) -> None:
         reallocator.observe(sampled, now=clock())
+        shares.observe(sampled, now=clock())
 
     async def hear_progress(seen: ProgressSeen) -> None:
         reallocator.observe(seen, now=clock())
@@ -84,12 +91,13 @@ class Review:
         *,
         registry: CollectorRegistry,
         sizes: Sizes | None = None,
+        shares: ShareReview | None = None,
     ) -> None:
         self._core, self._bus, self._store, self._clock = core, bus, store, clock
         self._review_seconds = review_seconds
         self._recalled = False
         self._looked_at = -review_seconds
-        self._sizes = sizes
+        self._sizes, self._shares = sizes, shares
         self._found = Gauge("weft_reallocator_findings", "What would have to be done now.", ["code"], registry=registry)
         self._verdicts = Gauge("weft_reallocator_jobs", "Jobs by what holds them back.", ["verdict"], registry=registry)
         self._asked = Counter(
@@ -127,6 +135,8 @@ class Review:
         self._recalled, self._looked_at = True, now
         if self._sizes is not None:
             await self._sizes.review(jobs, nodes, now, under_trial=self._core.under_trial)
+        if self._shares is not None:
+            await self._shares.review(jobs, nodes, now)
 
     async def _remember(self, decided: TuningDecision, now: float) -> None:
         if not decided.known:
@@ -166,7 +176,9 @@ class Review:
 
     async def _tell(self, decided: TuningDecision, now: float) -> None:
         self._found.clear()
-        findings = (*decided.findings, *(self._sizes.findings if self._sizes is not None else ()))[:FINDINGS_MAX]
+        planned = self._sizes.findings if self._sizes is not None else ()
+        shared = self._shares.findings if self._shares is not None else ()
+        findings = (*decided.findings, *planned, *shared)[:FINDINGS_MAX]
         for finding in findings:
             self._found.labels(finding.code).inc()
         self._verdicts.clear()

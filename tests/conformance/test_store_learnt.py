@@ -7,7 +7,7 @@ from msgspec import structs
 
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState
 from libs.domain.lease import Lease
-from libs.messages.asks import AskKind, RankTuning, Scale, Tune
+from libs.messages.asks import AskKind, RankTuning, Reshare, Scale, Tune
 from libs.messages.signals import Curve, CurvePoint, GpuScore, WorkloadClass
 from libs.store import DoubleAllocationError, Envelope
 from tests.support.builders import node
@@ -185,6 +185,13 @@ async def test_a_tuning_is_asked_once_until_it_is_done_and_what_the_tuner_knows_
     assert await world.reallocator.ask_tune(envelope("j-1"), TUNE, at=AT + 13)
 
 
+RESHARE = Reshare(
+    request=600,
+    role="worker",
+    epoch=0,
+    instead_of=300,
+    cause=Cause(code=CauseCode.SHARE_USED, sentence="it uses all of it"),
+)
 SCALE = Scale(
     size={"worker": 3}, epoch=0, cause=Cause(code=CauseCode.OUTSCALED, sentence="one more worker", numbers={"had": 2.0})
 )
@@ -206,6 +213,20 @@ async def test_a_size_is_asked_with_what_the_tuner_knows_and_once_until_it_is_do
     assert stored == {"j-1": {"tried": []}, "j-2": {"tried": [2]}}
     await world.scheduler.drop_asks(lease, [first.id])
     assert await world.reallocator.ask_scale(envelope("j-1"), SCALE, at=AT + 15)
+
+
+async def test_shares_are_asked_for_of_running_jobs_of_the_pool_once_until_it_is_done(world: World) -> None:
+    lease = await world.lead()
+    await running_job(world, lease, "j-1")
+    await world.admitted(lease, "j-0")
+    shares = dict.fromkeys(("j-0", "j-1", "j-9"), RESHARE)
+    assert await world.reallocator.ask_shares(shares, pool="other", at=AT) == []
+    assert await world.reallocator.ask_shares(shares, pool="default", at=AT) == ["j-1"]
+    assert await world.reallocator.ask_shares(shares, pool="default", at=AT) == []
+    [ask] = await world.scheduler.asks(pool="default", limit=10)
+    assert (ask.kind, ask.subject_id, ask.tenant, ask.share) == (AskKind.SHARE, "j-1", "weft", RESHARE)
+    await world.scheduler.drop_asks(lease, [ask.id])
+    assert await world.reallocator.ask_shares(shares, pool="default", at=AT) == ["j-1"]
 
 
 async def test_a_tuner_asks_for_a_size_only_of_a_job_that_runs_in_that_epoch_and_pool(world: World) -> None:

@@ -49,6 +49,27 @@ class Array3dDescriptor(ctypes.Structure):
     )
 
 
+class PoolProperties(ctypes.Structure):
+    _fields_ = (
+        ("type", c_int),
+        ("handles", c_int),
+        ("location", Location),
+        ("windows", c_void_p),
+        ("most", c_size_t),
+        ("rest", ctypes.c_ubyte * 56),
+    )
+
+
+class GraphMemory(ctypes.Structure):
+    _fields_ = (
+        ("pool", PoolProperties),
+        ("access", c_void_p),
+        ("count", c_size_t),
+        ("size", c_size_t),
+        ("at", c_uint64),
+    )
+
+
 class CallError(Exception):
     """A call answered a status other than success."""
 
@@ -149,6 +170,8 @@ class Driver:
                 arguments = (byref(at), byref(ArrayDescriptor(size // 4096, 1024, 0x20, 1)))
             case "cuArray3DCreate_v2":
                 arguments = (byref(at), byref(Array3dDescriptor(size // 4096, 32, 32, 0x20, 1, 0)))
+            case "cuMipmappedArrayCreate":
+                arguments = (byref(at), byref(Array3dDescriptor(size // 4096, 32, 32, 0x20, 1, 0)), c_uint(1))
             case _:
                 raise ValueError(name)
         status = self.call(name, *arguments)
@@ -160,6 +183,8 @@ class Driver:
         """Free what the call `name` gave."""
         if name == "cuMemCreate":
             self.check("cuMemRelease", at)
+        elif name.startswith("cuMipmapped"):
+            self.check("cuMipmappedArrayDestroy", at)
         elif name.startswith("cuArray"):
             self.check("cuArrayDestroy", at)
         elif "Async" in name:

@@ -57,9 +57,9 @@ class World:
         ask = Ask(id=1, kind=AskKind.SCALE, subject_id=job_id, tenant=tenant, at=self.now, scale=asked)
         return self.keep(self.core.ask(ask, self.now))
 
-    def share(self, job_id: str, *, request: int | None = None, limit: int | None = None, role: str = "") -> list[Step]:
-        """As a user asks it, in thousandths; nothing comes of what is refused."""
-        asked = Reshare(request=request, limit=limit, role=role)
+    def share(self, job_id: str, **asked_for: Any) -> list[Step]:
+        """As a user asks it, or the reallocator, by the fields of Reshare; nothing comes of what is refused."""
+        asked = Reshare(**asked_for)
         ask = Ask(id=1, kind=AskKind.SHARE, subject_id=job_id, tenant="alice", at=self.now, share=asked)
         return self.keep(self.core.ask(ask, self.now))
 

@@ -165,6 +165,11 @@ class ScriptedArbiter:
     def revoke(self, connection: int, turn: int) -> None:
         self._send(connection, REVOKE, turn, 0, 0)
 
+    def revoke_all(self) -> None:
+        """Revoke the latest turn of every process, held or not."""
+        for connection in list(self._connections):
+            self.revoke(connection, self._turn)
+
     def ops(self, op: int) -> list[Said]:
         return [said for said in list(self.said) if said.op == op]
 

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.arbiter.thinking.core import Arbiter
-from services.arbiter.thinking.device import Grant, Revoke
 from services.arbiter.thinking.slot import Terms, TurnPace
+from services.arbiter.thinking.turns import Grant, Revoke
 
 SLOTS = ("a", "b", "c")
 TERMS = st.builds(
@@ -58,7 +58,7 @@ class World:
                 self.clients.pop(client, None)
                 self.turns.pop(client, None)
             case ("want", int(client)):
-                self.core.want(client, 1_000, self.now)
+                self.core.want(client, client * 150, self.now)  # short ones and others
             case ("return", int(client), int(turn), int(us)):
                 self.core.returned(client, turn, us, 60_000_000 - us, self.now)
                 if self.turns.get(client) == turn:

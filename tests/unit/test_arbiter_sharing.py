@@ -141,6 +141,20 @@ def test_a_hold_ends_the_turn_and_its_end_gives_it_back() -> None:
     assert node.used("a", 2 * SECOND, 3 * SECOND) >= 980_000
 
 
+def test_a_slot_is_owed_nothing_for_the_time_it_was_on_hold() -> None:
+    node = Node(seed=9)
+    node.serve("a", 500)
+    node.serve("held", 500)
+    a, _ = Process(node, "a"), Process(node, "held")
+    node.run(SECOND)
+    node.serve("held", 500, hold=True)
+    node.run(3 * SECOND)
+    node.serve("held", 500)
+    node.run(4 * SECOND)
+    assert abs(node.used("a", 3 * SECOND, 4 * SECOND) / SECOND - 0.5) <= TWO_POINTS
+    assert max(a.waits) <= 50_000
+
+
 def test_three_hundred_processes_of_a_gpu_all_have_turns() -> None:
     node = Node(seed=10)
     processes: list[Process] = []
@@ -150,6 +164,29 @@ def test_three_hundred_processes_of_a_gpu_all_have_turns() -> None:
     node.run(3 * SECOND)
     assert all(process.delays for process in processes)
     assert max(process.delays[0] for process in processes) <= SECOND
+
+
+def test_the_first_short_launch_of_a_process_waits_for_no_other_process() -> None:
+    node = Node(seed=10)
+    processes: list[Process] = []
+    for number in range(6):
+        node.serve(f"s{number}", 166)
+        processes += [Process(node, f"s{number}", kernel=100, burst=1, every=20 * SECOND) for _ in range(50)]
+    node.run(3 * SECOND)
+    assert max(process.delays[0] for process in processes) <= 300 * 100 + 5_000
+    assert max(process.waits[0] for process in processes) <= 1_000
+
+
+def test_a_slot_that_connects_again_and_again_has_few_first_turns() -> None:
+    node = Node(seed=10)
+    node.serve("sly", 100)
+    node.serve("other", 900)
+    Process(node, "other")
+    for _ in range(1_000):
+        sly = Process(node, "sly", kernel=400)
+        node.run(node.now + 2_000)
+        node.kill(sly)
+    assert node.used("sly", 0, node.now) <= 0.2 * node.now
 
 
 def test_requests_beyond_the_gpu_are_cut_alike() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from libs.domain.cluster import NO_SHARES, NOT_HELD_TO_SHARES
-from libs.domain.job import Allocation, CauseCode, JobEvent, JobState
+from libs.domain.job import Allocation, Cause, CauseCode, JobEvent, JobState
 from libs.domain.shares import Share
 from libs.messages.asks import AskKind
 from libs.messages.nodes import JOBS, NodeDesired, StartRun
@@ -312,6 +312,17 @@ def test_what_no_share_can_be_changes_nothing() -> None:
     submit(w, "j-3", 0.9)
     assert w.share("j-3", request=500) == []  # it waits
     assert share_of(w, "j-1") == (500, 1000)
+
+
+def test_what_the_reallocator_asked_for_is_dropped_once_its_user_has_asked_or_it_started_anew() -> None:
+    w = world(gpus=1)
+    submit(w, "j-1", 0.5)
+    w.round()
+    assert w.share("j-1", request=600, instead_of=400) == []
+    assert w.share("j-1", request=600, epoch=1) == []
+    cause = Cause(code=CauseCode.SHARE_USED, sentence="it uses all of it")
+    [step] = w.share("j-1", request=600, instead_of=500, epoch=0, cause=cause)
+    assert (step.cause, share_of(w, "j-1")) == (cause, (600, 1000))
 
 
 def test_what_one_gives_back_another_gets() -> None:

@@ -15,7 +15,7 @@ from libs.domain.job import Allocation
 from libs.domain.shares import WHOLE, Share
 from libs.domain.spec import Kind
 from libs.planning.capacity import CPU_GRAIN, NodeRoom, Picks, Room
-from libs.planning.fits import Company, Entry, Fits, Where, company_of
+from libs.planning.fits import Company, Fits, GpuEntry, Where, company_of
 from libs.planning.placement.weft_best import SPARING, WHOLE_NODES
 from libs.planning.scores import TYPICAL, GpuKey, Scores
 from libs.planning.shape import PlacementRequest, Want
@@ -77,7 +77,7 @@ def _fits(room: Room, request: Request, asked: PlacementRequest) -> Fits[NodeRoo
     if request.node is None:
         return room.fits(name, partial(_entries, room.scores, name))
 
-    def pinned(node: NodeRoom) -> list[Entry]:
+    def pinned(node: NodeRoom) -> list[GpuEntry]:
         return [each for each in _entries(room.scores, name, node) if request.gpu in (None, each.gpu)]
 
     fits = Fits(pinned)
@@ -91,7 +91,7 @@ def _node_fits(room: Room, request: Request, node_id: str) -> bool:
     return node.cpus + CPU_GRAIN >= request.cpus and node.memory >= request.memory
 
 
-def _entries(scores: Scores, name: str, node: NodeRoom) -> list[Entry]:
+def _entries(scores: Scores, name: str, node: NodeRoom) -> list[GpuEntry]:
     """What the GPUs of a node have left. A node without CPUs or memory has nothing for shares."""
     if node.cpus + CPU_GRAIN < CPUS_LEAST or node.memory <= 0:
         return []
@@ -100,14 +100,14 @@ def _entries(scores: Scores, name: str, node: NodeRoom) -> list[Entry]:
     breaks = WHOLE_NODES * (len(gpus.whole) - 1) / max(1, len(gpus.models))
     parts = gpus.time_left / WHOLE
     plenty = _octave(node.cpus / (len(gpus.whole) + parts)) if gpus.whole else 0
-    found: list[Entry] = []
+    found: list[GpuEntry] = []
     for index, make, left in gpus.giving():
         company, cost = company_of(left), of_class.get((node_id, index), TYPICAL)
         if company is Company.NOBODY:
             cost += SPARING * (1.0 - worst.get(index, TYPICAL)) + breaks
         if left.time > 0:
             found.append(
-                Entry(company, make, left.time, left.memory, cost, index, plenty if company is _C.NOBODY else 0)
+                GpuEntry(company, make, left.time, left.memory, cost, index, plenty if company is _C.NOBODY else 0)
             )
     return found
 

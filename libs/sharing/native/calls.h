@@ -18,6 +18,7 @@ X(MemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync_ptsz", "cuMemAllocFromPoo
 X(MemFree, "cuMemFree_v2", "cuMemFree", 3020, 0)
 X(MemFreeAsync, "cuMemFreeAsync", "cuMemFreeAsync", 11020, 0)
 X(MemFreeAsync_ptsz, "cuMemFreeAsync_ptsz", "cuMemFreeAsync", 11020, 1)
+X(MemPoolDestroy, "cuMemPoolDestroy", "cuMemPoolDestroy", 11020, 0)
 X(MemCreate, "cuMemCreate", "cuMemCreate", 10020, 0)
 X(MemRelease, "cuMemRelease", "cuMemRelease", 10020, 0)
 X(MemMap, "cuMemMap", "cuMemMap", 10020, 0)

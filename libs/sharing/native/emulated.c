@@ -107,8 +107,6 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-void emulated_free_all(struct emulated_device *device, void *context);
-
 EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     if (!emulated_device(device))
         return CUDA_ERROR_INVALID_DEVICE;

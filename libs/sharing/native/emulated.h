@@ -76,6 +76,12 @@ struct item {
     void *argument;
 };
 
+/* The memory pool of a device, for allocations in a stream. */
+struct emulated_pool {
+    pthread_mutex_t lock;
+    uint64_t used, reserved, threshold; /* bytes; freed memory beyond the threshold goes back to the device */
+};
+
 #define QUEUE 1024
 
 /* One device as one process sees it. One queue, in order of arrival, whatever the stream. */
@@ -94,6 +100,7 @@ struct emulated_device {
     pthread_t thread;
     uint8_t uuid[16];
     struct emulated_stream legacy, per_thread;
+    struct emulated_pool pool;
 };
 
 int emulated_device_count(void);
@@ -101,6 +108,7 @@ CUresult emulated_open_all(void); /* cuInit */
 struct emulated_device *emulated_device(int number);
 CUresult emulated_take(struct emulated_device *device, uint64_t bytes); /* memory of the device */
 void emulated_give(struct emulated_device *device, uint64_t bytes);
+void emulated_free_all(struct emulated_device *device, void *owner); /* a context's or a graph's memory */
 uint64_t emulated_memory_used(struct emulated_device *device);
 
 /* The queue. */

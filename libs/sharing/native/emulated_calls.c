@@ -96,6 +96,8 @@ EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, un
 }
 
 EXPORT CUresult cuGraphDestroy(CUgraph graph) {
+    if (emulated_current())
+        emulated_free_all(emulated_current(), graph);
     free(graph);
     return CUDA_SUCCESS;
 }
@@ -188,6 +190,11 @@ EXPORT CUresult cuGetErrorString(CUresult status, const char **words) {
     X(cuGraphAddKernelNode, cuGraphAddKernelNode_v2, ) X(cuGraphInstantiate, cuGraphInstantiateWithFlags, )            \
     X(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, ) X(cuGraphDestroy, cuGraphDestroy, )                  \
     X(cuGraphExecDestroy, cuGraphExecDestroy, ) X(cuGraphLaunch, cuGraphLaunch, _ptsz)                                 \
+    X(cuDeviceGetMemPool, cuDeviceGetMemPool, ) X(cuMemPoolGetAttribute, cuMemPoolGetAttribute, )                      \
+    X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, ) X(cuMemPoolTrimTo, cuMemPoolTrimTo, )                            \
+    X(cuGraphAddMemAllocNode, cuGraphAddMemAllocNode, ) X(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, ) \
+    X(cuMipmappedArrayCreate, cuMipmappedArrayCreate, )                                                                \
+    X(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, )                                                              \
     X(cuGetErrorName, cuGetErrorName, ) X(cuGetErrorString, cuGetErrorString, ) X(cuMemAlloc, cuMemAlloc_v2, )         \
     X(cuMemAllocPitch, cuMemAllocPitch_v2, ) X(cuMemAllocManaged, cuMemAllocManaged, ) X(cuMemFree, cuMemFree_v2, )    \
     X(cuMemAllocAsync, cuMemAllocAsync, _ptsz) X(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, _ptsz)              \

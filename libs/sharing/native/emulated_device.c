@@ -301,6 +301,7 @@ static CUresult open_device(struct emulated_device *device, int number, const ch
         return CUDA_ERROR_NO_DEVICE;
     name_device(device, folder, gpu_index(number));
     pthread_mutex_init(&device->lock, NULL);
+    pthread_mutex_init(&device->pool.lock, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

@@ -13,6 +13,7 @@ struct block {
     void *context;
     struct emulated_device *device;
     int references;
+    bool pooled;
     struct block *next;
 };
 
@@ -31,16 +32,44 @@ static struct block *find(CUdeviceptr at, struct block ***link) {
     return NULL;
 }
 
+static CUresult pool_take(struct emulated_device *device, uint64_t bytes) {
+    struct emulated_pool *pool = &device->pool;
+    pthread_mutex_lock(&pool->lock);
+    uint64_t more = pool->used + bytes > pool->reserved ? pool->used + bytes - pool->reserved : 0;
+    CUresult status = more ? emulated_take(device, more) : CUDA_SUCCESS;
+    if (status == CUDA_SUCCESS) {
+        pool->used += bytes;
+        pool->reserved += more;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return status;
+}
+
+static void pool_trim(struct emulated_device *device, uint64_t freed, uint64_t keep) {
+    struct emulated_pool *pool = &device->pool;
+    pthread_mutex_lock(&pool->lock);
+    pool->used -= freed;
+    uint64_t kept = pool->used > keep ? pool->used : keep;
+    if (pool->reserved > kept) {
+        emulated_give(device, pool->reserved - kept);
+        pool->reserved = kept;
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
 static void drop(struct block **link) {
     struct block *block = *link;
     *link = block->next;
     if (block->mapped)
         munmap((void *)block->at, block->mapped);
-    emulated_give(block->device, block->bytes);
+    if (block->pooled)
+        pool_trim(block->device, block->bytes, block->device->pool.threshold);
+    else
+        emulated_give(block->device, block->bytes);
     free(block);
 }
 
-static CUresult allocate(CUdeviceptr *at, size_t bytes) {
+static CUresult allocate_from(CUdeviceptr *at, size_t bytes, bool pooled) {
     CUcontext context = NULL;
     struct emulated_device *device = emulated_current();
     CUresult cuCtxGetCurrent(CUcontext *);
@@ -51,17 +80,20 @@ static CUresult allocate(CUdeviceptr *at, size_t bytes) {
     if (emulated_unsafe())
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     cuCtxGetCurrent(&context);
-    CUresult status = emulated_take(device, bytes);
+    CUresult status = pooled ? pool_take(device, bytes) : emulated_take(device, bytes);
     if (status)
         return status;
     void *pages = mmap(NULL, whole_pages(bytes), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     struct block *block = pages == MAP_FAILED ? NULL : malloc(sizeof *block);
     if (!block) {
-        emulated_give(device, bytes);
+        if (pooled)
+            pool_trim(device, bytes, device->pool.threshold);
+        else
+            emulated_give(device, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *block = (struct block){(CUdeviceptr)pages, bytes, whole_pages(bytes), context, device, 1, NULL};
+    *block = (struct block){(CUdeviceptr)pages, bytes, whole_pages(bytes), context, device, 1, pooled, NULL};
     pthread_mutex_lock(&lock);
     block->next = blocks;
     blocks = block;
@@ -69,6 +101,8 @@ static CUresult allocate(CUdeviceptr *at, size_t bytes) {
     *at = block->at;
     return CUDA_SUCCESS;
 }
+
+static CUresult allocate(CUdeviceptr *at, size_t bytes) { return allocate_from(at, bytes, false); }
 
 static CUresult release(CUdeviceptr at) {
     struct block **link;
@@ -113,11 +147,11 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr at) {
 #define IN_STREAM(suffix)                                                                                              \
     EXPORT CUresult cuMemAllocAsync##suffix(CUdeviceptr *at, size_t bytes, CUstream stream) {                          \
         (void)stream;                                                                                                  \
-        return allocate(at, bytes);                                                                                    \
+        return allocate_from(at, bytes, true);                                                                         \
     }                                                                                                                  \
     EXPORT CUresult cuMemAllocFromPoolAsync##suffix(CUdeviceptr *at, size_t bytes, CUmemoryPool pool, CUstream stream) {\
         (void)pool, (void)stream;                                                                                      \
-        return allocate(at, bytes);                                                                                    \
+        return allocate_from(at, bytes, true);                                                                         \
     }                                                                                                                  \
     EXPORT CUresult cuMemFreeAsync##suffix(CUdeviceptr at, CUstream stream) {                                          \
         (void)stream;                                                                                                  \
@@ -130,6 +164,32 @@ IN_STREAM(_ptsz)
 EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
     *pool = emulated_device(device);
     return *pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
+    return cuDeviceGetDefaultMemPool(pool, device);
+}
+
+EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool handle, int which, void *value) {
+    struct emulated_pool *pool = &((struct emulated_device *)handle)->pool;
+    pthread_mutex_lock(&pool->lock);
+    *(uint64_t *)value = which == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ? pool->reserved
+                         : which == CU_MEMPOOL_ATTR_USED_MEM_CURRENT   ? pool->used
+                                                                       : pool->threshold;
+    pthread_mutex_unlock(&pool->lock);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool handle, int which, void *value) {
+    if (which != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    ((struct emulated_device *)handle)->pool.threshold = *(uint64_t *)value;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
+    pool_trim(handle, 0, keep);
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *wanted) {
@@ -209,6 +269,34 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) {
     return count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+EXPORT CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *at) {
+    pthread_mutex_lock(&lock);
+    struct mapping *mapping = mappings;
+    while (mapping && mapping->at != (CUdeviceptr)at)
+        mapping = mapping->next;
+    struct block *block = mapping ? find(mapping->handle, NULL) : NULL;
+    if (block) {
+        block->references++;
+        *handle = block->at;
+    }
+    pthread_mutex_unlock(&lock);
+    return block ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* The memory of a graph is there from its node on, and goes with the graph. */
+EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                       CUDA_MEM_ALLOC_NODE_PARAMS *wanted) {
+    (void)after, (void)count;
+    CUresult status = allocate(&wanted->dptr, wanted->bytesize);
+    struct block *block = NULL;
+    pthread_mutex_lock(&lock);
+    if (status == CUDA_SUCCESS && (block = find(wanted->dptr, NULL)))
+        block->context = graph;
+    pthread_mutex_unlock(&lock);
+    *node = graph;
+    return status;
+}
+
 EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const void *access, size_t count) {
     (void)at, (void)bytes, (void)access, (void)count;
     return CUDA_SUCCESS;
@@ -228,6 +316,15 @@ EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR
     size_t bytes = array_bytes(wanted->Width, wanted->Height, wanted->Depth, wanted->Format, wanted->NumChannels);
     return allocate((CUdeviceptr *)array, bytes);
 }
+
+EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned levels) {
+    size_t bytes = 0, width = wanted->Width, height = wanted->Height, depth = wanted->Depth;
+    for (; levels && width; levels--, width /= 2, height /= 2, depth /= 2)
+        bytes += array_bytes(width, height, depth, wanted->Format, wanted->NumChannels);
+    return allocate((CUdeviceptr *)array, bytes);
+}
+
+EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { return release((CUdeviceptr)array); }
 
 EXPORT CUresult cuArrayDestroy(CUarray array) { return release((CUdeviceptr)array); }
 

@@ -229,6 +229,8 @@ void gate_enter(struct launch *launch, const struct kernel *kernel, CUstream str
         uint64_t progress = 0;
         enum verdict verdict = turn.held ? look(limits, launch, slot, 0, &stuck_since, &progress) : AGAIN;
         if (UNLIKELY(verdict == AGAIN)) {
+            int cancel;
+            pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* a thread ended here would keep the lock */
             began = share_now();
             waiting++;
             while ((verdict = look(limits, launch, slot, began, &stuck_since, &progress)) == AGAIN) {
@@ -236,6 +238,7 @@ void gate_enter(struct launch *launch, const struct kernel *kernel, CUstream str
                 slot = marker_slot(stream, context); /* another thread may have needed the place */
             }
             waiting--;
+            pthread_setcancelstate(cancel, NULL);
             if (share_use_page)
                 __atomic_fetch_add(&share_use_page->blocked_ns, (uint64_t)(share_now() - began), __ATOMIC_RELAXED);
         }

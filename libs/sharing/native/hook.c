@@ -94,11 +94,11 @@ static void *context(void) {
     return status
 
 /* Forget first: as soon as the driver has freed it, another thread may be given the same address. */
-#define UNCOUNTED(kind, key, call)                                                                                     \
+#define UNCOUNTED(give, kind, key, call)                                                                               \
     uint64_t freed = size_drop(kind, (uint64_t)(key));                                                                 \
     CUresult status = (call);                                                                                          \
     if (status == CUDA_SUCCESS)                                                                                        \
-        memory_give(freed);                                                                                            \
+        give(freed);                                                                                                   \
     else if (freed)                                                                                                    \
         size_put(kind, (uint64_t)(key), freed, context());                                                             \
     return status
@@ -126,28 +126,41 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *at, size_t bytes, unsigned flags)
 EXPORT CUresult cuMemFree_v2(CUdeviceptr at) {
     DRIVER(MemFree, CUresult(*)(CUdeviceptr));
     NEED(driver);
-    UNCOUNTED(MEMORY, at, driver(at));
+    UNCOUNTED(memory_give, MEMORY, at, driver(at));
 }
 
 #define IN_STREAM(suffix)                                                                                              \
     EXPORT CUresult cuMemAllocAsync##suffix(CUdeviceptr *at, size_t bytes, CUstream stream) {                          \
         DRIVER(MemAllocAsync##suffix, CUresult(*)(CUdeviceptr *, size_t, CUstream));                                   \
         NEED(driver);                                                                                                  \
+        if (share_limits())                                                                                            \
+            pool_used(NULL);                                                                                           \
         COUNTED(MEMORY, bytes, context(), *at, driver(at, bytes, stream));                                             \
     }                                                                                                                  \
     EXPORT CUresult cuMemAllocFromPoolAsync##suffix(CUdeviceptr *at, size_t bytes, CUmemoryPool pool, CUstream stream) {\
         DRIVER(MemAllocFromPoolAsync##suffix, CUresult(*)(CUdeviceptr *, size_t, CUmemoryPool, CUstream));             \
         NEED(driver);                                                                                                  \
+        if (share_limits())                                                                                            \
+            pool_used(pool);                                                                                           \
         COUNTED(MEMORY, bytes, context(), *at, driver(at, bytes, pool, stream));                                       \
     }                                                                                                                  \
     EXPORT CUresult cuMemFreeAsync##suffix(CUdeviceptr at, CUstream stream) {                                          \
         DRIVER(MemFreeAsync##suffix, CUresult(*)(CUdeviceptr, CUstream));                                              \
         NEED(driver);                                                                                                  \
-        UNCOUNTED(MEMORY, at, driver(at, stream));                                                                     \
+        UNCOUNTED(pool_freed, MEMORY, at, driver(at, stream));                                                         \
     }
 
 IN_STREAM()
 IN_STREAM(_ptsz)
+
+EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+    DRIVER(MemPoolDestroy, CUresult(*)(CUmemoryPool));
+    NEED(driver);
+    CUresult status = driver(pool);
+    if (status == CUDA_SUCCESS)
+        pool_gone(pool);
+    return status;
+}
 
 /* Physical memory: it is there until its handle is released and its last mapping is gone. */
 EXPORT CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags) {
@@ -161,7 +174,7 @@ EXPORT CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUmemAllocatio
 EXPORT CUresult cuMemRelease(CUhandle handle) {
     DRIVER(MemRelease, CUresult(*)(CUhandle));
     NEED(driver);
-    UNCOUNTED(HANDLE, handle, driver(handle));
+    UNCOUNTED(memory_give, HANDLE, handle, driver(handle));
 }
 
 EXPORT CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUhandle handle, unsigned long long flags) {
@@ -224,7 +237,7 @@ EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR
 EXPORT CUresult cuArrayDestroy(CUarray array) {
     DRIVER(ArrayDestroy, CUresult(*)(CUarray));
     NEED(driver);
-    UNCOUNTED(ARRAY, array, driver(array));
+    UNCOUNTED(memory_give, ARRAY, array, driver(array));
 }
 
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
@@ -240,7 +253,7 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY
 EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
     DRIVER(MipmappedDestroy, CUresult(*)(CUmipmappedArray));
     NEED(driver);
-    UNCOUNTED(ARRAY, array, driver(array));
+    UNCOUNTED(memory_give, ARRAY, array, driver(array));
 }
 
 /* Memory of a graph is counted from the node on until the graph is destroyed. */

@@ -57,7 +57,6 @@ void share_serve(void);               /* start the thread that talks with the ar
 void share_wait(int64_t ns);          /* under the lock: until something changes, or so long */
 bool share_send(uint32_t op, uint64_t turn, int64_t a, int64_t b); /* under the lock */
 bool share_arbiter_beats(void);
-bool share_ending(void);
 enum share_connection { CONNECTING, CONNECTED, ALONE } share_connection(void); /* under the lock */
 uint64_t share_heard(void);                                                  /* messages received */
 
@@ -135,9 +134,20 @@ uint64_t size_drop(enum kind kind, uint64_t key);              /* a reference le
 bool size_keep(enum kind kind, uint64_t key);                  /* a reference more */
 uint64_t size_drop_owner(void *owner);                         /* bytes of all that it owned */
 uint64_t size_unmap(uint64_t from, uint64_t bytes);            /* mappings in that range: bytes that are free now */
+uint64_t sizes_total(void);
 void sizes_forget(void);
 bool memory_take(uint64_t bytes);
+void memory_add(uint64_t bytes); /* without asking: it is there already */
 void memory_give(uint64_t bytes);
 bool memory_capped(uint64_t *limit, uint64_t *used); /* false: not capped */
+
+/* pools.c */
+void pool_used(CUmemoryPool pool);
+void pool_gone(CUmemoryPool pool);
+void pool_freed(uint64_t bytes);
+void pools_refresh(void);
+bool pools_trim(void);
+uint64_t pools_kept(void);
+void pools_forget(void);
 
 #endif

@@ -40,21 +40,31 @@ bool memory_take(uint64_t bytes) {
         return true;
     struct weft_entry *entry = share_entry();
     bool capped = limits->flags & WEFT_FLAG_CAPPED;
+    pools_refresh();
     if (!entry)
         bytes = capped ? BYTES_MAX : 0; /* more processes than entries: none of them is counted twice, or not at all */
-    for (int tries = 0; tries < 2; tries++) {
+    for (int tries = 0; tries < 3; tries++) {
         if (bytes <= BYTES_MAX / 64 && entry) {
             __atomic_fetch_add(&entry->memory_used, bytes, __ATOMIC_SEQ_CST);
             if (!capped || used(limits, use) <= limits->memory_limit)
                 return true;
             __atomic_fetch_sub(&entry->memory_used, bytes, __ATOMIC_SEQ_CST);
-            bury_dead(use);
+            if (tries == 0)
+                bury_dead(use);
+            else if (!pools_trim())
+                break;
         }
     }
     if (!capped)
         return true;
     __atomic_fetch_add(&use->denied, 1, __ATOMIC_RELAXED);
     return false;
+}
+
+void memory_add(uint64_t bytes) {
+    struct weft_entry *entry = atomic_load(&share_own_entry);
+    if (entry)
+        __atomic_fetch_add(&entry->memory_used, bytes, __ATOMIC_SEQ_CST);
 }
 
 /* Never below zero: the arbiter may have cleared the entry. */
@@ -74,6 +84,7 @@ bool memory_capped(uint64_t *limit, uint64_t *in_use) {
     if (!limits || !use || !(limits->flags & WEFT_FLAG_CAPPED))
         return false;
     share_entry(); /* so that this process's context is in the sum */
+    pools_refresh();
     *limit = limits->memory_limit;
     *in_use = used(limits, use);
     return true;

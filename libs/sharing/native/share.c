@@ -63,9 +63,16 @@ static const char *folder(void) {
 }
 
 bool share_wanted(void) { return *folder() != 0; }
-bool share_ending(void) { return ending; }
 
-__attribute__((destructor)) static void end(void) { ending = true; }
+/* At exit: the thread calls the driver no more. What it is doing now may end first, within a bound. */
+static void end(void) {
+    struct timespec until;
+    ending = true;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 1;
+    if (pthread_mutex_timedlock(&share_lock, &until) == 0)
+        pthread_mutex_unlock(&share_lock);
+}
 
 /* Pages -------------------------------------------------------------------------------------------------------------- */
 
@@ -114,6 +121,7 @@ static void child_of_fork(void) {
     serving = false;
     gate_forked();
     sizes_forget();
+    pools_forget();
 }
 
 /* The job's folder is there, and a page in it is not, or is empty: the arbiter is about to make it. */
@@ -169,6 +177,8 @@ const volatile struct weft_limits *share_open(void) {
     return atomic_load(&share_limits_page);
 }
 
+static uint32_t own_generation;
+
 /* An entry with this process's id is of the program before an exec, or of a dead process: taken over. */
 static struct weft_entry *claim(struct weft_use *use) {
     uint32_t mine = (uint32_t)getpid();
@@ -182,8 +192,8 @@ static struct weft_entry *claim(struct weft_use *use) {
             found = &use->entries[at];
     }
     if (found) {
-        __atomic_fetch_add(&found->generation, 1, __ATOMIC_SEQ_CST);
-        __atomic_store_n(&found->memory_used, 0, __ATOMIC_SEQ_CST);
+        own_generation = __atomic_add_fetch(&found->generation, 1, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&found->memory_used, sizes_total() + pools_kept(), __ATOMIC_SEQ_CST);
         found->launches = found->busy_us = 0;
         found->beat_ns = (uint64_t)share_now();
     }
@@ -267,12 +277,18 @@ static void connect_to_arbiter(void) {
     if (snprintf(path, sizeof path, "%s/limits", folder()) < (int)sizeof path && stat(path, &page) == 0 &&
         page.st_ino != limits_inode)
         map_limits(); /* an arbiter that was started again may have made another page */
+    pthread_mutex_lock(&opening);
+    struct weft_entry *entry = atomic_load(&share_own_entry);
+    struct weft_use *use = share_use_page;
+    if (entry && (entry->pid != (uint32_t)getpid() || entry->generation != own_generation)) {
+        entry = claim(use); /* an arbiter that lost this process took it for dead */
+        atomic_store(&share_own_entry, entry);
+    }
+    pthread_mutex_unlock(&opening);
     pthread_mutex_lock(&share_lock);
     connected = descriptor;
     connected_inode = seen.st_ino;
     connection = CONNECTED;
-    struct weft_entry *entry = atomic_load(&share_own_entry);
-    struct weft_use *use = share_use_page;
     share_send(WEFT_HELLO, 0, entry ? entry - use->entries : WEFT_ENTRIES, entry ? entry->generation : 0);
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&share_lock);
@@ -336,6 +352,8 @@ static void *serve(void *argument) {
             next = connected >= 0 || wanted < next ? wanted : next;
         }
         struct weft_entry *entry = atomic_load(&share_own_entry);
+        if (!ending)
+            pools_refresh();
         if (entry)
             __atomic_store_n(&entry->beat_ns, (uint64_t)share_now(), __ATOMIC_RELAXED);
         struct pollfd watched = {still_ours(connected) ? connected : -1, POLLIN, 0};
@@ -356,6 +374,9 @@ void share_serve(void) {
     pthread_attr_t attributes;
     pthread_t thread;
     sigset_t all, before;
+    static bool at_exit;
+    if (!at_exit)
+        at_exit = atexit(end) == 0;
     pthread_mutex_lock(&share_lock);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);

@@ -118,6 +118,16 @@ uint64_t size_unmap(uint64_t from, uint64_t bytes) {
     return freed;
 }
 
+uint64_t sizes_total(void) {
+    uint64_t total = 0;
+    pthread_mutex_lock(&lock);
+    for (size_t at = 0; at < capacity; at++)
+        if (table[at].state == FULL && table[at].kind != MAPPING)
+            total += table[at].bytes;
+    pthread_mutex_unlock(&lock);
+    return total;
+}
+
 void sizes_forget(void) {
     pthread_mutex_init(&lock, NULL);
     table = NULL; /* after a fork: the parent's */

@@ -405,6 +405,15 @@ class MemoryStore(Tokens, History, LearntTables):
             self._add_ask(AskKind.SCALE, subject_id=job_id, pool=pool, tenant="weft", at=micro(at), scale=scale)
         return found
 
+    async def ask_shares(self, shares: Mapping[str, Reshare], *, pool: str, at: float) -> list[str]:
+        asked = {ask.subject_id for _, ask in self._asks.values() if ask.kind is AskKind.SHARE and ask.tenant == "weft"}
+        free = [job for job in map(self._jobs.get, sorted(shares)) if job is not None and job.id not in asked]
+        found = [job.id for job in free if job.pool == pool and job.state is JobState.RUNNING]
+        for job_id in found:
+            share = shares[job_id]
+            self._add_ask(AskKind.SHARE, subject_id=job_id, pool=pool, tenant="weft", at=micro(at), share=share)
+        return found
+
     async def drop_envelopes(self, *, pool: str) -> int:
         gone = [
             job_id

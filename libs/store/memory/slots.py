@@ -1,4 +1,4 @@
-"""Who holds how much of each GPU, and what a GPU has no more room for."""
+"""The jobs that hold each GPU, how much of it each holds, and what a GPU has no more room for."""
 
 from collections.abc import Iterable, Mapping
 

@@ -556,6 +556,9 @@ ON CONFLICT (job_id) DO UPDATE
 -- name: ask_sizes
 SELECT job_id FROM ask_sizes($1, $2::text::jsonb, to_timestamp($3::float8)) AS asked (job_id) ORDER BY job_id;
 
+-- name: ask_shares
+SELECT job_id FROM ask_shares($1, $2::text::jsonb, to_timestamp($3::float8)) AS asked (job_id) ORDER BY job_id;
+
 -- name: ask_scale
 SELECT ask_scale($1, $2, $3, $4::text::jsonb, $5::text::jsonb, to_timestamp($6::float8)) AS asked;
 

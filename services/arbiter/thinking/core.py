@@ -3,8 +3,9 @@
 What happens comes in by methods, each with the time in whole µs of one monotonic clock; `decide` returns what follows.
 """
 
-from services.arbiter.thinking.device import Order, SharedGpu
+from services.arbiter.thinking.device import SharedGpu
 from services.arbiter.thinking.slot import SharingSlot, Terms, TurnPace
+from services.arbiter.thinking.turns import Order
 
 
 class Arbiter:

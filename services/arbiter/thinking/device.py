@@ -2,47 +2,13 @@
 
 from collections.abc import Iterator
 
-from msgspec import Struct
-
+from services.arbiter.thinking.first import FirstTurns
 from services.arbiter.thinking.slot import SharingSlot, TurnPace
-
-
-class Grant(Struct, frozen=True):
-    """The process may launch device time of `quota` µs, of which `in_flight` µs may be unfinished at a time."""
-
-    client: int
-    turn: int
-    quota: int
-    in_flight: int
-
-
-class Revoke(Struct, frozen=True):
-    """The process is to return its turn at once."""
-
-    client: int
-    turn: int
-
-
-Order = Grant | Revoke
-
-
-class GpuTurn(Struct):
-    """`contended_at`: since when another process waits; `overlap`: how much of the turn before was left to run at its
-    beginning. All times in µs.
-    """
-
-    number: int
-    client: int
-    slot: SharingSlot
-    granted_at: int
-    revoke_at: int
-    overlap: int = 0
-    contended_at: int | None = None
-    revoked_at: int | None = None
+from services.arbiter.thinking.turns import GpuTurn, Grant, Order, Revoke
 
 
 class _Seen:
-    """The slots of a GPU at one moment: ready for a turn, held back by their limits, with a latency process connected.
+    """The slots of a GPU at one moment: ready for a turn, held back by their limits, connected for latency.
 
     `running`: the virtual times of those that count; `active`: the requests of those that want or have a turn.
     """
@@ -67,7 +33,9 @@ class SharedGpu:
         self._pace = pace
         self._virtual = 0.0
         self._number = 0
+        self._first = FirstTurns(pace)
         self._taken: dict[int, tuple[int, int]] = {}  # client: the turn taken from it, and what was charged for it
+        self._given = 0  # the bound of what was in flight in the last turn of another than a latency slot, beside one
         self._drained_at = now  # when what was launched in earlier turns has run, as far as known
         self._unused = 0.0  # device time that no slot was charged for, of the last window
         self._refilled_at = now
@@ -92,6 +60,7 @@ class SharedGpu:
             self._end(self.turn, 0, now)
         for client in slot.clients:
             self._taken.pop(client, None)
+        self._first.drop(slot)
         return slot
 
     def want(self, slot: SharingSlot, client: int, us: int, now: int) -> None:
@@ -101,6 +70,7 @@ class SharedGpu:
         if not is_active and not self._lingers(slot, now):
             self._catch_up(slot, self._virtual_at(now))
         slot.waiting[client] = now, us
+        self._first.want(slot, client, us, now)
 
     def returned(self, slot: SharingSlot, client: int, number: int, us: int, in_flight: int, now: int) -> None:
         """A process gives its turn back, with so much device time used and so much of it left to run.
@@ -115,6 +85,8 @@ class SharedGpu:
         elif self._taken.get(client, (None, 0))[0] == number:
             charged = self._taken.pop(client)[1]
             self.corrected(slot, max(0, us - charged), now)
+        else:
+            self._first.returned(slot, client, number, us, in_flight, now)
 
     def corrected(self, slot: SharingSlot, us: int, now: int) -> None:
         """A process found out that it used more, or less, than it reported. All slots use no more than there is."""
@@ -124,8 +96,10 @@ class SharedGpu:
     def gone(self, slot: SharingSlot, client: int, now: int) -> None:
         """A process is gone: its turn is free at once."""
         slot.clients.discard(client)
+        slot.known.discard(client)
         slot.waiting.pop(client, None)
         self._taken.pop(client, None)
+        self._first.forget(client)
         if self.turn is not None and self.turn.client == client:
             self._end(self.turn, 0, now)
 
@@ -133,7 +107,7 @@ class SharedGpu:
 
     def decide(self, now: int) -> Iterator[Order]:
         seen = self._look(now)
-        self._advance(seen, now)
+        self._advance(seen)
         turn = self.turn
         if turn is not None and turn.revoked_at is not None and now - turn.revoked_at >= self._pace.take_away:
             self._take_away(turn, now)
@@ -141,14 +115,18 @@ class SharedGpu:
             yield from self._hold_to_terms(turn, seen, now)
         if self.turn is None and seen.ready:
             yield self._grant(self._next(seen, now), seen, now)
+        for slot, client in self._first.wanted(seen.ready):
+            self._number += 1
+            yield self._first.grant(slot, client, self._number, now)
+        yield from self._first.revoke(now)
         self._room_at = min((slot.room_at(now) for slot in seen.limited), default=None)
 
     def next_at(self) -> int | None:
         """When `decide` is to be called again though nothing happens; None if never."""
-        if (turn := self.turn) is None:
-            return self._room_at
-        at = turn.revoke_at if turn.revoked_at is None else turn.revoked_at + self._pace.take_away
-        return at if self._room_at is None else min(at, self._room_at)
+        times = [at for at in (self._room_at, self._first.next_at()) if at is not None]
+        if (turn := self.turn) is not None:
+            times.append(turn.revoke_at if turn.revoked_at is None else turn.revoked_at + self._pace.take_away)
+        return min(times, default=None)
 
     def account(self, now: int) -> None:
         """Note what each slot borrowed and lent since the last call."""
@@ -170,13 +148,15 @@ class SharedGpu:
             if slot.waiting:
                 slot.refill(now, scale=scale)
                 seen.active += slot.weight
-                if slot.terms.hold:
-                    pass
-                elif slot.within():
+                within = slot.within()
+                if within and not slot.terms.hold:
+                    if slot.held_back:  # what it might not use is not owed to it
+                        self._catch_up(slot, self._virtual_at(now))
                     seen.ready.append(slot)
                     seen.running.append(slot.virtual)
-                else:
+                elif not slot.terms.hold:
                     seen.limited.append(slot)
+                slot.held_back = slot.terms.hold or not within
             elif slot is held:
                 seen.active += slot.weight
             elif self._lingers(slot, now):
@@ -187,15 +167,12 @@ class SharedGpu:
             seen.running.append(held.virtual)
         return seen
 
-    def _advance(self, seen: _Seen, now: int) -> None:
+    def _advance(self, seen: _Seen) -> None:
         """Set the virtual time of the GPU: of the slots that may run, the least. It never goes back.
 
-        A slot that ran just now counts, too: it may be between two launches. A slot that its limit holds back is behind
-        by no more than its credit: what it may not use is not owed to it.
+        A slot that ran just now counts, too: it may be between two launches.
         """
         self._virtual = max(self._virtual, min(seen.running, default=0.0))
-        for slot in seen.limited:
-            self._catch_up(slot, self._virtual)
 
     def _hold_to_terms(self, turn: GpuTurn, seen: _Seen, now: int) -> Iterator[Revoke]:
         if turn.contended_at is None and _others_wait(turn.slot, turn.client, seen):
@@ -223,14 +200,12 @@ class SharedGpu:
         self.turn = None
 
     def _grant(self, slot: SharingSlot, seen: _Seen, now: int) -> Grant:
-        client, (since, us) = next(iter(slot.waiting.items()))
+        client, (_, us) = next(iter(slot.waiting.items()))
         contended = _others_wait(slot, client, seen)
         quota = self._quantum(slot, seen) if contended else self._pace.alone
         if slot.limit < 1000:
             quota = min(quota, max(int(slot.level), int(slot.need)))
-        del slot.waiting[client]
-        slot.waits.append(now - since)
-        slot.turns += 1
+        slot.serve(client, now)
         self._number += 1
         self._taken.pop(client, None)
         self.turn = GpuTurn(
@@ -242,11 +217,22 @@ class SharedGpu:
             overlap=max(0, self._drained_at - now),
             contended_at=now if contended else None,
         )
-        if seen.is_beside_latency(slot):
-            in_flight = min(self._pace.in_flight, max(us, self._pace.beside_latency_in_flight) + self._pace.ahead)
-        else:
-            in_flight = min(self._pace.in_flight, max(quota // 2, 500))
-        return Grant(client, self._number, quota, in_flight)
+        return Grant(client, self._number, quota, self._in_flight(slot, us, seen))
+
+    def _in_flight(self, slot: SharingSlot, us: int, seen: _Seen) -> int:
+        """How much a process may have in flight, one of whose launches waits and takes `us`.
+
+        A hook that wants to measure a kernel waits as long as its own bound for the work of others to be over: no
+        process is given less than the one before it.
+        """
+        pace = self._pace
+        least = pace.beside_latency_in_flight + pace.ahead
+        if slot.terms.latency:
+            return max(least, self._given)
+        if not seen.is_beside_latency(slot):
+            return pace.in_flight
+        self._given = min(pace.in_flight, max(us, pace.beside_latency_in_flight) + pace.ahead)
+        return self._given
 
     def _refill(self, now: int) -> None:
         self._unused = min(float(self._pace.window), self._unused + now - self._refilled_at)
@@ -275,7 +261,10 @@ class SharedGpu:
         """The virtual time of the GPU; during a turn it goes on by the requests of all slots that want one."""
         if (turn := self.turn) is None:
             return self._virtual
-        active = sum(slot.weight for slot in self.slots.values() if slot.waiting or slot is turn.slot)
+        contending = (
+            slot for slot in self.slots.values() if slot is turn.slot or (slot.waiting and not slot.held_back)
+        )
+        active = sum(slot.weight for slot in contending)
         return self._virtual + (now - turn.granted_at) * 1000 / max(1, active)
 
     def _catch_up(self, slot: SharingSlot, virtual: float) -> None:

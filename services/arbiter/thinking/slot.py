@@ -25,6 +25,8 @@ class TurnPace(Struct, frozen=True, kw_only=True):
     take_away       how long after that the arbiter waits for the turn
     wait_max        a process that waited this long is next, whatever its slot has used
     credit, debt    how far a slot may be behind or ahead of the others; what is beyond is forgotten
+    first           a process's first turn, if its launch is as short: it does not wait for the turn of another
+    firsts          how many first turns a slot may have at once, and in ten seconds
     linger          how long a slot keeps its place among the others when none of its processes wants a turn
     burst           how much of its limit a slot can save up
     window          how much of its request a latency slot can save up, as a time
@@ -44,6 +46,8 @@ class TurnPace(Struct, frozen=True, kw_only=True):
     wait_max: int = 1_000_000
     credit: int = 5_000
     debt: int = 500_000
+    first: int = 500
+    firsts: int = 64
     linger: int = 20_000
     burst: int = 10_000
     window: int = 250_000
@@ -66,10 +70,12 @@ class SharingSlot:
         self.name, self._pace = name, pace
         self.hold_to(terms)
         self.clients: set[int] = set()
+        self.known: set[int] = set()  # of these, the ones that have wanted a turn
         self.waiting: dict[
             int, tuple[int, int]
         ] = {}  # client: since when, for a launch of how many µs; the next is first
         self.virtual = 0.0
+        self.held_back = False  # by a hold or its limit, when it was looked at last
         self.level = float(pace.burst)
         self.credit = pace.window * self.weight / 1000
         self.spare = 0.0  # charged beyond what the slot's turns cost at least: a correction takes back no more
@@ -141,6 +147,12 @@ class SharingSlot:
 
     def waiting_since(self) -> int:
         return next(iter(self.waiting.values()))[0]
+
+    def serve(self, client: int, now: int) -> None:
+        """A process that waits is given a turn."""
+        since, _ = self.waiting.pop(client)
+        self.waits.append(now - since)
+        self.turns += 1
 
     def account(self, passed: int) -> tuple[int, int]:
         """How much of its request the slot left, and how much it used beyond it, in the time that passed; in µs."""

@@ -18,7 +18,7 @@ CHOICES = (AUTO, HOOK, TIME_SLICE)
 """What a node's owner may choose."""
 
 
-class Mount(Struct, frozen=True):
+class ShareMount(Struct, frozen=True):
     """A folder or file of the node that a container sees at `target`."""
 
     source: str
@@ -34,7 +34,7 @@ class Attached(Struct, frozen=True, kw_only=True):
 
     env: Mapping[str, str] = {}
     lists: Mapping[str, tuple[str, ...]] = {}
-    mounts: tuple[Mount, ...] = ()
+    mounts: tuple[ShareMount, ...] = ()
 
     def added_to(self, env: Mapping[str, str]) -> dict[str, str]:
         """The job's variables with these."""

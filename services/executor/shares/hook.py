@@ -31,7 +31,7 @@ from libs.sharing.slots import (
     write_share,
 )
 from services.executor.runs import RunKey, RuntimeUnavailableError
-from services.executor.shares.backend import HOOK, Attached, Mount
+from services.executor.shares.backend import HOOK, Attached, ShareMount
 
 logger = logging.getLogger(__name__)
 
@@ -138,14 +138,17 @@ class HookBackend:
         env = {"WEFT_SHARE": SHARE_INSIDE if contained else str(job)}
         lists = {"LD_PRELOAD": (HOOK_INSIDE if contained else str(self._hook),)}
         mounts = [
-            Mount(str(job), SHARE_INSIDE),
-            Mount(str(job / LIMITS), f"{SHARE_INSIDE}/{LIMITS}", read_only=True),
-            Mount(str(self._hook), HOOK_INSIDE, read_only=True),
+            ShareMount(str(job), SHARE_INSIDE),
+            ShareMount(str(job / LIMITS), f"{SHARE_INSIDE}/{LIMITS}", read_only=True),
+            ShareMount(str(self._hook), HOOK_INSIDE, read_only=True),
         ]
         if device is not None:
             env |= _emulated(gpu, DEVICE_INSIDE if contained else str(device))
             lists["LD_LIBRARY_PATH"] = (DRIVER_INSIDE if contained else str(self._driver),)
-            mounts += [Mount(str(self._driver), DRIVER_INSIDE, read_only=True), Mount(str(device), DEVICE_INSIDE)]
+            mounts += [
+                ShareMount(str(self._driver), DRIVER_INSIDE, read_only=True),
+                ShareMount(str(device), DEVICE_INSIDE),
+            ]
         return Attached(env=env, lists=lists, mounts=tuple(mounts) if contained else ())
 
 

@@ -17,10 +17,12 @@ def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = (
     if job is None or asked is None or job.placement is None or job.state is not JobState.RUNNING:
         return []
     ranks = _ranks(job, asked.role)
-    if not ranks or not _is_sane(asked):
+    if not ranks or not _is_sane(asked) or asked.epoch not in (None, job.epoch):
         return []
     had = ranks[0].share
     assert had is not None, "only ranks with shares are looked at"
+    if asked.instead_of not in (None, had.request):
+        return []
     wanted = had.request if asked.request is None else asked.request
     most, where = _most(picture, job, ranks, closed)
     request = min(wanted, max(most, had.request))
@@ -34,7 +36,8 @@ def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = (
     )
     if after == job.placement.allocations and request == wanted:
         return []
-    cause = _cause(ask, had, Share(request=request, limit=limit, memory=had.memory), wanted=wanted, where=where)
+    has = Share(request=request, limit=limit, memory=had.memory)
+    cause = asked.cause or _cause(ask, had, has, wanted=wanted, where=where)
     placement = structs.replace(job.placement, allocations=after)
     return picture.go(job, JobEvent.TUNED, cause, now, ask=ask.id, placement=placement)
 

@@ -106,6 +106,9 @@ def _holds(rig: Rig, pid: int, times: int) -> list[float]:
     """
     found: list[float] = []
     for _ in range(times):
+        count = rig.launches("a", pid)
+        time.sleep(0.1)
+        assert rig.launches("a", pid) > count, "the job launches nothing"
         rig.share("a", 700, hold=True)
         while not rig.is_held("a"):
             time.sleep(0.0001)

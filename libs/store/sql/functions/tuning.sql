@@ -44,3 +44,16 @@ CREATE OR REPLACE FUNCTION ask_sizes(of_pool text, sizes jsonb, asked_at timesta
     ON CONFLICT (subject_id) WHERE kind = 'scale' AND tenant = 'weft' DO NOTHING
     RETURNING subject_id
 $$;
+
+-- Asks for the shares of several jobs, as `{"job": …, "share": …}`; returns the jobs asked for. A job that does not run, or
+-- whose last ask of the reallocator is not done yet, is left out.
+CREATE OR REPLACE FUNCTION ask_shares(of_pool text, shares jsonb, asked_at timestamptz)
+    RETURNS SETOF text LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+    INSERT INTO asks (kind, pool, subject_id, tenant, at, share)
+    SELECT 'share', of_pool, jobs.id, 'weft', asked_at, asked -> 'share'
+      FROM jsonb_array_elements(shares) AS asked JOIN jobs ON jobs.id = asked ->> 'job'
+     WHERE jobs.pool = of_pool AND jobs.state = 'running'
+     ORDER BY jobs.id
+    ON CONFLICT (subject_id) WHERE kind = 'share' AND tenant = 'weft' DO NOTHING
+    RETURNING subject_id
+$$;
