@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from libs.domain.cluster import NOT_HELD_TO_SHARES, Node
+from libs.domain.cluster import NO_SHARES, NOT_HELD_TO_SHARES, Node
 from libs.domain.job import Allocation, Job
 from libs.messages.signals import ShareSample
 from libs.planning.explain import BesideSeen, ShareSeen
@@ -60,7 +60,7 @@ def _seen(
         node_id=allocation.node_id,
         gpu=allocation.gpus[0],
         share=share,
-        enforced=node is None or NOT_HELD_TO_SHARES not in node.not_enforced,
+        enforced=node is None or not {NO_SHARES, NOT_HELD_TO_SHARES} & set(node.not_enforced),
         got=_got(cluster, job, allocation),
         beside=tuple(_beside(other, held, cluster, who) for other, held in others),
     )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.cluster import NOT_HELD_TO_SHARES
+from libs.domain.cluster import NO_SHARES, NOT_HELD_TO_SHARES
 from libs.domain.job import Allocation, Job, JobState, Placement
 from libs.domain.shares import Share
 from libs.messages.signals import HostSample, NodeSampled, RunSample, ShareSample
@@ -84,9 +84,10 @@ async def test_without_a_sample_what_was_got_is_not_known_and_a_node_that_holds_
     mine = sharing("j-1", 300)
     (seen,) = shares_seen(mine, [mine], NODES, await heard(), ALICE)
     assert (seen.got, seen.enforced, seen.beside) == (None, True, ())
-    free = {"node-1": replace(NODES["node-1"], not_enforced=(NOT_HELD_TO_SHARES,))}
-    (seen,) = shares_seen(mine, [mine], free, await heard(), ALICE)
-    assert not seen.enforced
+    for word in (NOT_HELD_TO_SHARES, NO_SHARES):
+        free = {"node-1": replace(NODES["node-1"], not_enforced=("egress", word))}
+        (seen,) = shares_seen(mine, [mine], free, await heard(), ALICE)
+        assert not seen.enforced
 
 
 async def test_the_ranks_of_one_job_are_beside_each_other_and_the_first_of_them_are_told() -> None:

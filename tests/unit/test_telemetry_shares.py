@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from libs.messages.signals import HostSample, NodeSampled, RunSample, ShareSample
 from libs.sharing import places
-from libs.sharing.pages import Limits, limits_bytes
+from libs.sharing.pages import SlotLimits, limits_bytes
 from libs.sharing.slots import JOB, LIMITS, SEEN, SHARE, SlotSeen, SlotShare, make_slot, write_seen
 from services.telemetry.metrics import NodeGauges
 from services.telemetry.runs import FoundRun
@@ -119,7 +119,7 @@ def slot(tmp_path: Path) -> Path:
     make_slot(root, places.slot_of(*KEY), SHARE_OF)
     folder = root / places.slot_of(*KEY)
     write_seen(folder, SlotSeen(at_ns=9 * SECOND, device_us=5, turns=1))
-    (folder / JOB / LIMITS).write_bytes(limits_bytes(Limits(beat_ns=10 * SECOND)))
+    (folder / JOB / LIMITS).write_bytes(limits_bytes(SlotLimits(beat_ns=10 * SECOND)))
     return folder
 
 
