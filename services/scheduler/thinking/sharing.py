@@ -34,7 +34,8 @@ def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = (
     )
     if after == job.placement.allocations and request == wanted:
         return []
-    cause = _cause(ask, had, Share(request=request, limit=limit, memory=had.memory), wanted=wanted, where=where)
+    has = structs.replace(had, request=request, limit=limit)
+    cause = _cause(ask, had, has, wanted=wanted, where=where)
     placement = structs.replace(job.placement, allocations=after)
     return picture.go(job, JobEvent.TUNED, cause, now, ask=ask.id, placement=placement)
 
@@ -70,7 +71,8 @@ def _most(picture: Picture, job: Job, ranks: Sequence[Allocation], closed: Colle
 
 
 def _cause(ask: Ask, had: Share, has: Share, *, wanted: int, where: str) -> Cause:
-    sentence = f"share {_text(had)} → {_text(has)} of a GPU, asked by {ask.tenant}"
+    what = f"stays {_text(has)}" if has == had else f"{_text(had)} → {_text(has)}"
+    sentence = f"share {what} of a GPU, asked by {ask.tenant}"
     if has.request < wanted:
         sentence += f": {wanted / WHOLE:g} was asked for, and {where} has no more"
     numbers = {"request": has.request / WHOLE, "limit": has.limit / WHOLE, "asked": wanted / WHOLE}
