@@ -29,8 +29,8 @@ ALL = Share(request=WHOLE, memory=1 << 62)  # of a GPU, whatever its memory
 
 
 def is_thousandths(part: float) -> bool:
-    """Whether it is a whole number of thousandths."""
-    return abs(part * WHOLE - round(part * WHOLE)) <= GRAIN
+    """Whether it is a whole number of thousandths, one at least."""
+    return round(part * WHOLE) >= 1 and abs(part * WHOLE - round(part * WHOLE)) <= GRAIN
 
 
 def thousandths(part: float) -> int:

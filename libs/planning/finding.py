@@ -9,7 +9,7 @@ from libs.domain.job import Allocation
 from libs.planning.capacity import Picks, Placer, Room
 from libs.planning.placement.packed import packed
 from libs.planning.placement.pinned import pinned
-from libs.planning.placement.sharing import sharing
+from libs.planning.placement.sharing import as_many, sharing
 from libs.planning.shape import NOBODY, PlacementRequest, Shape, Want, between, smallest, with_more
 
 Place = tuple[Allocation, ...]
@@ -21,6 +21,9 @@ def find(room: Room, shape: Shape, asked: PlacementRequest = NOBODY, *, placer: 
     Roles are placed one after the other, in the order of the shape, and ranks are numbered so. Where not all the
     replicas fit that a job wants, it gets as many as do, and of each role `least` at least.
     """
+    if len(shape) == 1 and shape[0].request.share is not None:
+        picks = as_many(room, shape[0], shape[0].count, asked)
+        return allocations_of(picks, shape[0]) if len(picks) >= shape[0].least else None
     placer = placer or room.placer or packed
     found = _find(room, shape, asked, placer)
     if found or all(want.least == want.count for want in shape):

@@ -7,6 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from libs.domain.shares import WHOLE, Share
 from libs.planning.gpus_left import Left, Make
+from libs.planning.scores import GpuKey
 
 
 class Company(IntEnum):
@@ -19,7 +20,8 @@ class Company(IntEnum):
 
 
 class Entry(NamedTuple):
-    """One GPU. `cost` orders equals: those that have the same left."""
+    """One GPU. `cost` orders equals: those that have the same left. `plenty`: the class of a free GPU by what its node
+    has left beside its GPUs."""
 
     company: Company
     make: Make
@@ -27,26 +29,35 @@ class Entry(NamedTuple):
     memory: int
     cost: float
     gpu: int
-
-
-class Fit(NamedTuple):
-    node_id: str
-    gpu: int
+    plenty: int = 0
 
 
 Row = list[tuple[int, float, str, int]]
-"""GPUs with the same time left: memory left, cost, node's id, index."""
+"""GPUs of one make and class with the same time left: memory left, cost, node's id, index."""
+
+Rows = dict[tuple[int, int], Row]
+"""By the time left, and by class."""
+
+Rank = tuple[float, float, float, str, int]
+"""Of a GPU that comes into question: the least is taken; it ends with the node's id and the index."""
 
 N = TypeVar("N")
 
 
 class Where:
-    """Which nodes and GPUs come into question; each node is asked for once."""
+    """Which nodes and GPUs come into question; each node is asked for once. `misfit`: what a class of free GPUs costs
+    because its nodes have too little, or more than enough, beside their GPUs."""
 
-    __slots__ = ("_apart", "_known", "_node_fits")
+    __slots__ = ("_apart", "_known", "_node_fits", "misfit")
 
-    def __init__(self, node_fits: Callable[[str], bool], apart: Collection[tuple[str, int]] = ()) -> None:
+    def __init__(
+        self,
+        node_fits: Callable[[str], bool],
+        misfit: Callable[[int], float],
+        apart: Collection[GpuKey] = (),
+    ) -> None:
         self._node_fits = node_fits
+        self.misfit = misfit
         self._apart = apart
         self._known: dict[str, bool] = {}
 
@@ -61,6 +72,41 @@ class Where:
             if fits and (not apart or (node_id, row[place][3]) not in apart):
                 return place
         return None
+
+
+def _tightest(share: Share, make: Make, rows: Rows, where: Where, best: Rank | None) -> Rank | None:
+    """The GPU with least left over, if that is less than `best`."""
+    needs = share.memory + make.context
+    for (time, _), row in rows.items():
+        time_over = (time - share.request) / WHOLE
+        first = bisect_left(row, (needs,)) if time_over >= 0.0 else len(row)
+        if first == len(row) or (best is not None and best[0] < min(time_over, (row[first][0] - needs) / make.memory)):
+            continue
+        at = where.first(row, first)
+        if at is not None:
+            memory, cost, node_id, gpu = row[at]
+            memory_over = (memory - needs) / make.memory
+            tight, loose = (time_over, memory_over) if time_over < memory_over else (memory_over, time_over)
+            rank = (tight, loose, cost, node_id, gpu)
+            best = rank if best is None or rank < best else best
+    return best
+
+
+def _cheapest(share: Share, make: Make, rows: Rows, where: Where, best: Rank | None) -> Rank | None:
+    """The free GPU that costs least, if that is less than `best`: as a place, and for what its node has beside it."""
+    needs = share.memory + make.context
+    if needs > make.memory:
+        return best
+    for (_, plenty), row in rows.items():
+        misfit = where.misfit(plenty)
+        if best is not None and best[0] < row[0][1] + misfit:
+            continue
+        at = where.first(row, 0)
+        if at is not None:
+            memory, cost, node_id, gpu = row[at]
+            rank = (cost + misfit, (memory - needs) / make.memory, 0.0, node_id, gpu)
+            best = rank if best is None or rank < best else best
+    return best
 
 
 def company_of(left: Left) -> Company:
@@ -79,7 +125,7 @@ class Fits(Generic[N]):
     def __init__(self, entries: Callable[[N], Sequence[Entry]]) -> None:
         self._entries = entries
         self._of_node: dict[str, Sequence[Entry]] = {}
-        self._rows: dict[Company, dict[Make, dict[int, Row]]] = {company: {} for company in Company}
+        self._rows: dict[Company, dict[Make, Rows]] = {company: {} for company in Company}
         self._at = -1  # how many of the changes are known here; -1: no node was looked at yet
 
     def heed(self, open_nodes: Mapping[str, N], changed: Sequence[str]) -> None:
@@ -92,39 +138,19 @@ class Fits(Generic[N]):
                 self._replace(node_id, () if node is None else self._entries(node))
         self._at = len(changed)
 
-    def best(self, share: Share, model: str | None, among: Iterable[Company], where: Where) -> Fit | None:
-        """The GPU with least left over in the tighter of time and memory, then in the other; of the first company of
-        `among` where there is one. `where` tells what nothing here does: whether the node has the CPUs, for one."""
+    def best(self, share: Share, model: str | None, among: Iterable[Company], where: Where) -> GpuKey | None:
+        """The GPU with least left over in the tighter of time and memory, then in the other; of free ones the one that
+        costs least. It is of the first company of `among` where there is one. `where` tells what nothing here does:
+        whether the node has the CPUs, for one."""
         for company in among:
-            found = self._best_among(share, model, company, where)
+            found: Rank | None = None
+            for make, rows in self._rows[company].items():
+                if model is None or make.model == model:
+                    look = _cheapest if company is Company.NOBODY else _tightest
+                    found = look(share, make, rows, where, found)
             if found is not None:
-                return found
+                return found[3], found[4]
         return None
-
-    def _best_among(self, share: Share, model: str | None, company: Company, where: Where) -> Fit | None:
-        best: tuple[float, float, float, str, int] | None = None
-        for make, rows in self._rows[company].items():
-            needs = share.memory + make.context
-            if needs > make.memory or (model is not None and make.model != model):
-                continue
-            for time, row in rows.items():
-                time_over = (time - share.request) / WHOLE
-                first = bisect_left(row, (needs,)) if time_over >= 0.0 else len(row)
-                if first == len(row):
-                    continue
-                memory_over = (row[first][0] - needs) / make.memory
-                if best is not None and best[0] < min(time_over, memory_over):
-                    continue
-                at = where.first(row, first)
-                if at is None:
-                    continue
-                memory, cost, node_id, gpu = row[at]
-                memory_over = (memory - needs) / make.memory
-                tight, loose = (time_over, memory_over) if time_over < memory_over else (memory_over, time_over)
-                rank = (tight, loose, cost, node_id, gpu)
-                if best is None or rank < best:
-                    best = rank
-        return None if best is None else Fit(best[3], best[4])
 
     def _look_at_all(self, open_nodes: Mapping[str, N]) -> None:
         for node_id, node in open_nodes.items():
@@ -151,10 +177,10 @@ class Fits(Generic[N]):
         self._of_node[node_id] = entries
 
     def _row(self, entry: Entry) -> Row:
-        return self._rows[entry.company].setdefault(entry.make, {}).setdefault(entry.time, [])
+        return self._rows[entry.company].setdefault(entry.make, {}).setdefault((entry.time, entry.plenty), [])
 
     def _drop(self, entry: Entry) -> None:
         of_make = self._rows[entry.company][entry.make]
-        del of_make[entry.time]
+        del of_make[entry.time, entry.plenty]
         if not of_make:
             del self._rows[entry.company][entry.make]

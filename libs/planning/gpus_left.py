@@ -1,6 +1,6 @@
 """What is left of each GPU of one node: all of it, a part of it, or nothing."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from libs.domain.cluster import Gpu, Request
@@ -136,17 +136,30 @@ class GpusLeft:
         found += [(index, self.makes[index], Left(WHOLE, self.makes[index].memory)) for index in self.whole]
         return found if model is None else [each for each in found if each[1].model == model]
 
+    def begun(self, request: Request) -> Iterator[tuple[int, Make, Left]]:
+        """The GPUs of which jobs hold shares, and others may."""
+        for index, left in self.shared.items() if self.gives_shares else ():
+            if index not in self.withheld and self._may_be(index, request):
+                yield index, self.makes[index], left
+
     def count_shares(self, request: Request, most: int) -> int:
         """How many replicas of a share find room here, up to `most`."""
         share, count = request.share, 0
-        if share is None:
-            return most
-        for index, make, left in self.giving(request.model):
-            if request.gpu in (None, index):
-                count += how_often(share, make, left)
+        if share is None or not self.gives_shares:
+            return most if share is None else 0
+        for index, left in self.shared.items():
+            if left.time >= share.request and index not in self.withheld and self._may_be(index, request):
+                count += how_often(share, self.makes[index], left)
+        for index in self.whole:
             if count >= most:
-                return most
-        return count
+                break
+            if self._may_be(index, request):
+                make = self.makes[index]
+                count += how_often(share, make, Left(WHOLE, make.memory))
+        return min(count, most)
+
+    def _may_be(self, index: int, request: Request) -> bool:
+        return request.model in (None, self.models[index]) and request.gpu in (None, index)
 
     def _count_whole(self, gpus: Iterable[int], sign: int) -> None:
         """GPUs of which jobs hold shares, and that one job took, or gave back, as a whole: more than there was."""

@@ -34,13 +34,15 @@ def most_left(nodes: Iterable[NodeRoom], request: Request) -> Left | None:
     no GPU is shared that comes into question."""
     share = request.share
     assert share is not None, "only shares are given of a GPU that is shared"
-    found: list[tuple[float, Left]] = []
+    nearest, part, memory = float("-inf"), max(1, share.request), max(1, share.memory)
+    found: Left | None = None
     for node in nodes:
-        for index, make, left in node.gpus.giving(request.model):
-            if left.holders and request.gpu in (None, index):
-                has = left._replace(time=max(0, left.time), memory=max(0, left.memory - make.context))
-                found.append((min(1.0, has.time / share.request, has.memory / max(1, share.memory)), has))
-    return max(found, default=(0.0, None))[1]
+        for _, make, left in node.gpus.begun(request):
+            near = min(1.0, left.time / part, (left.memory - make.context) / memory)
+            if near > nearest or (near == nearest and found is not None and left > found):
+                nearest = near
+                found = left._replace(time=max(0, left.time), memory=max(0, left.memory - make.context))
+    return found
 
 
 def share_numbers(request: Request, nodes: Sequence[NodeRoom]) -> dict[str, float]:

@@ -5,6 +5,7 @@ from statistics import median
 from msgspec import Struct
 
 from libs.domain.job import CauseCode
+from libs.domain.shares import gpus_held
 from libs.messages.asks import RankTuning
 from libs.messages.signals import Finding
 from libs.samples.thresholds import UNTHROTTLED
@@ -178,7 +179,8 @@ def _cost(case: Case, role: str, new: RankTuning | None, *, given: float) -> flo
     held, asked = case.allocations, case.job.spec.roles[role]
     cpus = asked.cpus if new is None or new.cpus is None else new.cpus
     of_cpus = max(0.0, cpus - given) / cpus_of(held)
-    return max(of_cpus, asked.gpus / sum(len(one.gpus) for one in held)) if asked.gpus else of_cpus
+    gpus = asked.gpus if asked.share is None else asked.share.request
+    return max(of_cpus, gpus / sum(gpus_held(one.gpus, one.share) for one in held)) if gpus else of_cpus
 
 
 def _slower(case: Case, role: str, part: float) -> float:

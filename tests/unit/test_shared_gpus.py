@@ -6,6 +6,7 @@ from collections import defaultdict
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from libs.domain.job import Allocation
 from libs.domain.shares import CONTEXT_BYTES, WHOLE, Share
@@ -317,3 +318,31 @@ def test_a_hundred_quarters(kind: str, gpus_used: int) -> None:
     for _ in range(100):
         room.take_all(find(room, shape(250, kind=kind)) or ())
     assert room.gpus_free == 100 - gpus_used
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs=st.lists(JOBS, max_size=12), wanted=JOBS)
+def test_what_is_found_is_the_best_of_all(jobs: list[Shape], wanted: Shape) -> None:
+    """Against a look at every GPU."""
+    room = room_of()
+    for wants in jobs:
+        room.take_all(find(room, wants) or ())
+    request = wanted[0].request
+    share = request.share
+    if share is None or request.node is not None:
+        return
+    share = structs.replace(share, kind="batch")
+    place = find(room, (structs.replace(wanted[0], least=1, count=1, request=structs.replace(request, share=share)),))
+    best = []
+    for name, there in room.nodes.items():
+        for gpu, make, left in there.gpus.giving(request.model):
+            time_over, memory_over = left.time - share.request, left.memory - share.memory - make.context
+            if left.holders and time_over >= 0 <= memory_over:
+                over = sorted([time_over / WHOLE, memory_over / make.memory])
+                tier = 2 if left.training else 0 if left.others else 1
+                best.append((tier, over, SCORES["compute"].get((name, gpu), 1.0), name, gpu))
+    if best:
+        assert place is not None
+        assert (place[0].node_id, place[0].gpus[0]) == min(best)[3:]
+    elif place is not None:
+        assert room.nodes[place[0].node_id].gpus.has(place[0].gpus), "a free GPU only if no shared one has enough"

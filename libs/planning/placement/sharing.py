@@ -2,23 +2,26 @@
 
 Which GPUs come first depends on the job's kind. Training is alone on its GPU as long as one is free; notebooks go where
 notebooks are; replicas of inference go to different GPUs; none of this keeps a share from the last place there is. Of
-equals the fastest GPU is taken, and of free ones as `weft_best` weighs them. All placements of whole GPUs leave shares
-to this one.
+equals the fastest GPU is taken. Free ones are weighed as `weft_best` weighs them, and by whether their node has the
+CPUs that go with them. All placements of whole GPUs leave shares to this one.
 """
 
 from collections.abc import Collection, Mapping
 from functools import partial
+from math import log2
 
 from libs.domain.cluster import Request
 from libs.domain.job import Allocation
-from libs.domain.shares import Share
+from libs.domain.shares import WHOLE, Share
 from libs.domain.spec import Kind
 from libs.planning.capacity import CPU_GRAIN, NodeRoom, Picks, Room
-from libs.planning.fits import Company, Entry, Fit, Fits, Where, company_of
+from libs.planning.fits import Company, Entry, Fits, Where, company_of
 from libs.planning.placement.weft_best import SPARING, WHOLE_NODES
-from libs.planning.scores import TYPICAL, Scores
+from libs.planning.scores import TYPICAL, GpuKey, Scores
 from libs.planning.shape import PlacementRequest, Want
 
+OCTAVE = 2  # classes of nodes by their CPUs for each GPU, in each doubling
+TOO_MANY_CPUS, TOO_FEW_CPUS = 0.025, 0.05  # what each class of difference costs, as a part of the job's time
 CPUS_LEAST = 0.001  # that a replica may ask for
 
 _C = Company
@@ -31,6 +34,12 @@ _APART = (Kind.TRAINING, Kind.INFERENCE)  # replicas of one job of these kinds g
 
 
 def sharing(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks | None:
+    picks = as_many(room, want, count, asked)
+    return picks if len(picks) == count else None
+
+
+def as_many(room: Room, want: Want, count: int, asked: PlacementRequest) -> Picks:
+    """Places for the first of `count` replicas, as many as have one; each pick is one replica."""
     share = want.request.share
     assert share is not None, "only shares are placed so"
     apart = set(asked.beside) if share.kind in _APART else None
@@ -39,25 +48,27 @@ def sharing(room: Room, want: Want, count: int, asked: PlacementRequest) -> Pick
         for placed in range(count):
             found = _one(room, want.request, share, asked, apart)
             if found is None:
-                return None
-            picks.append((room.nodes[found.node_id], [(found.gpu,)]))
+                break
+            node_id, gpu = found
+            picks.append((room.nodes[node_id], [(gpu,)]))
             if apart is not None:
                 apart.add(found)
             if placed + 1 < count:
-                room.take(_held(want, found))
+                room.take(_held(want, node_id, gpu))
     return picks
 
 
 def _one(
-    room: Room, request: Request, share: Share, asked: PlacementRequest, apart: Collection[tuple[str, int]] | None
-) -> Fit | None:
+    room: Room, request: Request, share: Share, asked: PlacementRequest, apart: Collection[GpuKey] | None
+) -> GpuKey | None:
     fits, among = _fits(room, request, asked), _AMONG.get(share.kind, _PACKED)
     fits_node = partial(_node_fits, room, request)
+    misfit = partial(_misfit, _octave(request.cpus * WHOLE / share.request))
     if apart:
-        found = fits.best(share, request.model, among, Where(fits_node, apart))
+        found = fits.best(share, request.model, among, Where(fits_node, misfit, apart))
         if found is not None:
             return found
-    return fits.best(share, request.model, among, Where(fits_node))
+    return fits.best(share, request.model, among, Where(fits_node, misfit))
 
 
 def _fits(room: Room, request: Request, asked: PlacementRequest) -> Fits[NodeRoom]:
@@ -81,29 +92,44 @@ def _node_fits(room: Room, request: Request, node_id: str) -> bool:
 
 
 def _entries(scores: Scores, name: str, node: NodeRoom) -> list[Entry]:
-    """What the GPUs of a node have left. A node without CPUs or memory has nothing for anybody."""
+    """What the GPUs of a node have left. A node without CPUs or memory has nothing for shares."""
     if node.cpus + CPU_GRAIN < CPUS_LEAST or node.memory <= 0:
         return []
     gpus, node_id = node.gpus, node.node.id
     of_class, worst = scores.of(name), scores.worst.get(node_id, {})
     breaks = WHOLE_NODES * (len(gpus.whole) - 1) / max(1, len(gpus.models))
+    parts = gpus.time_left / WHOLE
+    plenty = _octave(node.cpus / (len(gpus.whole) + parts)) if gpus.whole else 0
     found: list[Entry] = []
     for index, make, left in gpus.giving():
         company, cost = company_of(left), of_class.get((node_id, index), TYPICAL)
         if company is Company.NOBODY:
             cost += SPARING * (1.0 - worst.get(index, TYPICAL)) + breaks
         if left.time > 0:
-            found.append(Entry(company, make, left.time, left.memory, cost, index))
+            found.append(
+                Entry(company, make, left.time, left.memory, cost, index, plenty if company is _C.NOBODY else 0)
+            )
     return found
 
 
-def _held(want: Want, fit: Fit) -> Allocation:
+def _octave(cpus_each: float) -> int:
+    """The class of so many CPUs for each GPU."""
+    return round(OCTAVE * log2(max(cpus_each, CPUS_LEAST)))
+
+
+def _misfit(wanted: int, there: int) -> float:
+    """What it costs that a node has more CPUs for each of its GPUs than the job wants for a whole one, or fewer: what
+    is left of its CPUs, or of its GPUs, is then of use to few."""
+    return TOO_MANY_CPUS * (there - wanted) if there >= wanted else TOO_FEW_CPUS * (wanted - there)
+
+
+def _held(want: Want, node_id: str, gpu: int) -> Allocation:
     request = want.request
     return Allocation(
         rank=0,
         role=want.role,
-        node_id=fit.node_id,
-        gpus=(fit.gpu,),
+        node_id=node_id,
+        gpus=(gpu,),
         cpus=request.cpus,
         memory=request.memory,
         share=request.share,

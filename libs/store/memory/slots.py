@@ -1,4 +1,4 @@
-"""Who holds how much of each GPU, and what a GPU has no more room for."""
+"""The parts of each GPU that jobs hold, and the refusal of more than it has."""
 
 from collections.abc import Iterable, Mapping
 
