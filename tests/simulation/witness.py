@@ -59,6 +59,7 @@ class Witness:
         self.sizes = Sizes(history.fail, gpu_memory=gpu_memory)
         self._undone: set[str] = set()  # jobs that a restored store does not know
         self._of_lost_time: set[RunKey] = set()  # begun in a time that the store has forgotten
+        self._went_back = False  # the store did, at some time
         self._failed: set[RunKey] = set()  # runs that ended badly by themselves
         self._ports: dict[RunKey, int] = {}
         self._reports: dict[tuple[str, str], tuple[int, int]] = {}
@@ -78,6 +79,9 @@ class Witness:
         for other, alive in self.alive.items():
             if other.job_id == key.job_id and other.epoch != key.epoch:
                 self.history.fail(f"overlap: {key} begins on {node_id} while {other} runs on {alive.node_id}")
+        told = self.told_of.get(("jobs", key.job_id))
+        if self._went_back and (told is None or told.epoch < key.epoch):
+            self._of_lost_time.add(key)  # its order was on its way when the store forgot it
         self.begun.add(key)
         self.alive[key] = Alive(node_id, order.gpus, order.share)
         for gpu in order.gpus:
@@ -205,6 +209,7 @@ class Witness:
         """The store is as it was, and knows nothing of the `forgotten` jobs. What began since runs all the same, and an
         acknowledgement of such a job may still be on its way."""
         memory = copy.deepcopy(memory)
+        self._went_back = True
         self.told_of = memory.told_of
         self.sizes.recorded = memory.sizes
         self._of_lost_time |= {key for key in self.begun if key not in memory.begun or self._begins(key)}

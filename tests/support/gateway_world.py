@@ -78,7 +78,7 @@ async def opened(servers: Place) -> AsyncIterator[World]:
     """Emptied before; the gateway ends with it."""
     await servers.stores.clear()
     lease = await add_nodes(servers)
-    gateway = RunningGateway(servers, settings=GatewaySettings(volumes_allowed=("/srv/data",)))
+    gateway = RunningGateway(servers, settings=GatewaySettings(volumes_allowed=("/srv/data",), shares=True))
     await gateway.start()
     async with (
         executors(servers, "node-1", "node-2") as nodes,

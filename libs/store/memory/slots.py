@@ -1,4 +1,4 @@
-"""The jobs that hold each GPU, how much of it each holds, and what a GPU has no more room for."""
+"""The parts of each GPU that jobs hold, and the refusal of more than it has."""
 
 from collections.abc import Iterable, Mapping
 

@@ -36,7 +36,7 @@ def share(picture: Picture, ask: Ask, now: float, *, closed: Collection[str] = (
     )
     if after == job.placement.allocations and request == wanted:
         return []
-    has = Share(request=request, limit=limit, memory=had.memory)
+    has = structs.replace(had, request=request, limit=limit)
     cause = asked.cause or _cause(ask, had, has, wanted=wanted, where=where)
     placement = structs.replace(job.placement, allocations=after)
     return picture.go(job, JobEvent.TUNED, cause, now, ask=ask.id, placement=placement)
@@ -73,7 +73,8 @@ def _most(picture: Picture, job: Job, ranks: Sequence[Allocation], closed: Colle
 
 
 def _cause(ask: Ask, had: Share, has: Share, *, wanted: int, where: str) -> Cause:
-    sentence = f"share {_text(had)} → {_text(has)} of a GPU, asked by {ask.tenant}"
+    what = f"stays {_text(has)}" if has == had else f"{_text(had)} → {_text(has)}"
+    sentence = f"share {what} of a GPU, asked by {ask.tenant}"
     if has.request < wanted:
         sentence += f": {wanted / WHOLE:g} was asked for, and {where} has no more"
     numbers = {"request": has.request / WHOLE, "limit": has.limit / WHOLE, "asked": wanted / WHOLE}
