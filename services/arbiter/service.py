@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 BEAT_SECONDS = 0.2
 SEEN_SECONDS = 1.0
 COMPLAINT_SECONDS = 10.0
+TRY_AGAIN_SECONDS = 0.5
 ACCEPTED_AT_ONCE = 64
 COARSE_SECONDS = 0.01
 """`epoll` waits in whole milliseconds. What is due sooner than this is waited for by `select`, on the epoll itself."""
@@ -46,6 +47,7 @@ class ArbiterLoop:
         self._numbers = count(1)
         self._by_number: dict[int, HookConnection] = {}
         self._complained_at: dict[str, float] = {}
+        self._try_again_at: dict[str, float] = {}  # slots that could not be served
         self._look_at = self._beat_at = self._seen_at = 0.0
 
     def run(self, stop: Callable[[], bool], *, wakes: int) -> None:
@@ -199,15 +201,17 @@ class ArbiterLoop:
             self._drop(name)
         for name in sorted(there):
             if (known := self._slots.get(name)) is None:
-                self._begin(name)
+                if now >= self._try_again_at.get(name, 0.0) and not self._begin(name):
+                    self._try_again_at[name] = now + TRY_AGAIN_SECONDS
             else:
                 self._renew(name, known)
                 known.refill(rate * passed, rate / 4)
                 if known.resting:
                     self._epoll.register(known.folder.listener.fileno(), select.EPOLLIN)
                     known.resting = False
-        for name in self._complained_at.keys() - there - {""}:
-            del self._complained_at[name]
+        for kept in (self._complained_at, self._try_again_at):
+            for name in kept.keys() - there - {""}:
+                del kept[name]
         if now >= self._beat_at:
             self._beat_at = now + BEAT_SECONDS
             self._beat()
@@ -215,12 +219,13 @@ class ArbiterLoop:
             self._seen_at = now + SEEN_SECONDS
             self._see(now)
 
-    def _begin(self, name: str) -> None:
+    def _begin(self, name: str) -> bool:
+        """Serve a slot. False if it cannot be served for now."""
         try:
             folder = SlotFolder(self._root, name)
         except (OSError, ValueError) as error:
             self._complain(name, f"the folder cannot be served: {error}")
-            return
+            return False
         try:
             share = folder.changed_share()
             assert share is not None  # a first look is always a change
@@ -228,7 +233,7 @@ class ArbiterLoop:
         except (OSError, ValueError) as error:
             self._complain(name, f"the slot cannot be served: {error}")
             folder.close()
-            return
+            return False
         served = ServedSlot(folder, share)
         served.refill(self._settings.messages_per_second_max / 4, self._settings.messages_per_second_max / 4)
         self._slots[name] = served
@@ -236,6 +241,7 @@ class ArbiterLoop:
         self._epoll.register(folder.listener.fileno(), select.EPOLLIN)
         self._core.serve(name, served.terms, _microseconds())
         logger.info("a slot is served", extra={"slot": name, **_told(share)})
+        return True
 
     def _renew(self, name: str, served: ServedSlot) -> None:
         """Let a changed share take effect. One that cannot be read changes nothing."""

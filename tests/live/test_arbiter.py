@@ -179,6 +179,18 @@ def test_a_share_that_cannot_be_read_changes_nothing(root: Path, connect: Connec
     assert "stays as it was" in (root.parent / "arbiter.log").read_text()
 
 
+def test_a_slot_that_begins_with_a_bad_share_is_served_once_it_is_good(root: Path, connect: Connect) -> None:
+    with arbiter(root):
+        job = slots.make_slot(root, "a", shared(500))
+        slots.remove_slot(root, "a")
+        (root / "a" / "job").mkdir(parents=True)
+        (root / "a" / slots.SHARE).write_text("{")
+        time.sleep(0.2)
+        assert connect(slots.make_slot(root, "b", shared(500))).turn().op == Op.GRANT
+        slots.write_share(root / "a", shared(500))
+        assert connect(job).turn().op == Op.GRANT
+
+
 def test_requests_beyond_the_gpu_are_served(root: Path, connect: Connect) -> None:
     with arbiter(root):
         peers = [connect(slots.make_slot(root, f"s{number}", shared(900))) for number in range(4)]
