@@ -96,13 +96,13 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def find_compiler() -> Compiler | NotBuilt:
-    """The machine's `cc`, or the one in the `ziglang` wheel."""
-    if cc := shutil.which("cc"):
-        return Compiler((cc,), _version((cc, "--version")))
+    """The one in the `ziglang` wheel, for the C library of any image since glibc 2.17; else the machine's `cc`."""
     machine = platform.machine()
     if importlib.util.find_spec("ziglang") is not None and machine in ("x86_64", "aarch64"):
         command = (sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.2.17")
         return Compiler(command, _version((sys.executable, "-m", "ziglang", "version")))
+    if cc := shutil.which("cc"):
+        return Compiler((cc,), _version((cc, "--version")))
     return NotBuilt("GPU sharing needs a C compiler: there is neither `cc` nor the wheel `ziglang` here")
 
 
@@ -170,10 +170,15 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def main() -> None:
-    """Compile what is not compiled yet, and say where it is."""
+    """Compile what is not compiled yet, and say where it is; with a folder, put the compiled files there."""
     built = build()
     if isinstance(built, NotBuilt):
         sys.exit(built.reason)
+    for folder in map(Path, sys.argv[1:]):
+        placed = _in(folder)
+        placed.driver_folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(built.hook, placed.hook)
+        shutil.copy(built.driver_folder / DRIVER, placed.driver_folder / DRIVER)
     sys.stdout.write(f"{built.hook}\n{built.driver_folder / DRIVER}\n")
 
 
