@@ -30,7 +30,7 @@ class Engine:
         self.host = f"unix://{root}/docker.sock"
         self._pidfile = root / "docker.pid"
         self._log = root / "dockerd.log"
-        self._process: "subprocess.Popen[bytes] | None" = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Have it answer, also after it was killed; then it may fail a few times. Raises EngineMissingError."""
