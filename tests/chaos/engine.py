@@ -30,12 +30,14 @@ class Engine:
         self.host = f"unix://{root}/docker.sock"
         self._pidfile = root / "docker.pid"
         self._log = root / "dockerd.log"
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Have it answer, also after it was killed; then it may fail a few times. Raises EngineMissingError."""
         self.root.mkdir(mode=0o700, exist_ok=True)
         for _ in range(STARTS_TRIED):
-            process = self._spawn()
+            self._reap()
+            process = self._process = self._spawn()
 
             def settled(process: "subprocess.Popen[bytes]" = process) -> bool:
                 return process.poll() is not None or self._docker("version").returncode == 0
@@ -67,6 +69,10 @@ class Engine:
     def send(self, number: signal.Signals) -> None:
         if (pid := self.pid) is not None:
             os.kill(pid, number)
+
+    def _reap(self) -> None:
+        if self._process is not None and self.pid is None:
+            self._process.wait(END_SECONDS_MAX)
 
     @property
     def pid(self) -> int | None:
@@ -102,6 +108,8 @@ class Engine:
         self.send(signal.SIGTERM)
         wait_until(lambda: self.pid is None, END_SECONDS_MAX)
         self.send(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait(END_SECONDS_MAX)
         for line in Path("/proc/mounts").read_text().splitlines():
             if (place := line.split()[1]).startswith(str(self.root)):
                 subprocess.run(["umount", "--lazy", place], check=False, timeout=10)

@@ -1,9 +1,11 @@
 """What containers wrote, on a real engine: whole after whatever happened, and the engine's own files do not grow."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -18,9 +20,11 @@ from libs.bus.nats import NatsBus
 from libs.messages.nodes import EndReason, LogRead, ReadLog, RunState, StartRun
 from services.executor.home import Home
 from services.executor.node import NodeFacts
-from services.executor.runs import RunKey, RuntimeUnavailableError
+from services.executor.runs import Run, RunKey, RuntimeUnavailableError
 from services.executor.runtime.docker.runtime import DockerRuntime
 from services.executor.runtime.docker.settings import ContainerSettings
+from tests.chaos.engine import IMAGE as OWN_IMAGE
+from tests.chaos.engine import Engine, EngineMissingError, own_engine
 from tests.support.control_plane import ControlPlane
 from tests.support.disk import fill, small_disk
 from tests.support.engine import need_images
@@ -167,6 +171,56 @@ async def test_a_container_that_ended_is_told_of_and_kept_until_a_full_disk_take
             await runtime.close()
 
 
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """One that may be killed. Its folder has a short name: the addresses of sockets have little room."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            made = own_engine(Path(folder) / "engine")
+        except EngineMissingError as error:
+            pytest.skip(str(error))
+        monkeypatch.setenv("DOCKER_HOST", made.host)
+        yield made
+        made.stop()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # the client's own, where nobody listens
+@pytest.mark.parametrize("by_file", [True, False], ids=["by file", "by asking"])
+async def test_a_log_is_whole_though_its_container_ended_while_the_engine_was_dead(
+    engine: Engine, tmp_path: Path, by_file: bool
+) -> None:
+    key, checkpoints = RunKey("job-1", 1, 0), tmp_path / "checkpoints"
+    home = Home(tmp_path / "home")
+    facts = NodeFacts(node_id="node-1", checkpoints=str(checkpoints))
+    settings = ContainerSettings(pull=False, job_network="host", engine_files=by_file)
+    runtime = await DockerRuntime.open(home, facts, settings)
+    assert runtime.reaches_engine_files == by_file
+    script = """
+    echo before; echo also before >&2
+    until [ -e /weft/checkpoints/go-on ]; do sleep 0.05; done
+    i=0
+    while [ $i -lt 1500 ]; do echo line $i; i=$((i+1)); done
+    mkdir /weft/checkpoints/ended
+    exit 3
+    """
+    try:
+        await runtime.start(order(image=OWN_IMAGE, command=("sh", "-c", script)))
+        await in_state(runtime, key, RunState.RUNNING)
+        await until(lambda: len(_text(home, key)) == len(b"before\nalso before\n"))
+        before = _text(home, key)
+        engine.send(signal.SIGKILL)
+        (checkpoints / "job-1" / "go-on").touch()
+        await until(lambda: (checkpoints / "job-1" / "ended").exists())
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(engine.start)
+        run = await _ended(runtime, key)
+        assert (run.exit_code, run.reason) == (3, EndReason.EXIT)
+        assert await whole_log(runtime, key) == before + b"".join(b"line %d\n" % number for number in range(1500))
+    finally:
+        await runtime.close()
+        gc.collect()  # now, while that warning is ignored
+
+
 async def test_a_log_is_whole_though_the_executor_is_killed_and_stopped_while_it_is_written(
     node_id: str, tmp_path: Path
 ) -> None:
@@ -222,6 +276,14 @@ async def executor(server: NatsServer, home: Path, cluster: str) -> AsyncIterato
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+async def _ended(runtime: DockerRuntime, key: RunKey) -> Run:
+    """The run, also while the engine does not answer at first."""
+    while True:
+        with suppress(RuntimeUnavailableError):
+            return await in_state(runtime, key, RunState.EXITED)
+        await asyncio.sleep(0.1)
 
 
 def _text(home: Home, key: RunKey) -> bytes:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 
 from services.executor.logs.retention import GRAIN, NOT_HERE, punch
+from services.executor.runtime.docker.enginepipes import EnginePipes
 from services.executor.runtime.docker.logcopy import (
     AGAIN_SECONDS,
     KEEP_SECONDS,
@@ -63,6 +64,7 @@ class FileCopy:
         self._source = source
         self._log = log
         self._told = told
+        self.pipes = EnginePipes()
         self._position = read_position(log)
         self._kept_at = 0.0
         self._punched = 0
@@ -101,6 +103,7 @@ class FileCopy:
                 self._stopping.wait(AGAIN_SECONDS)
         if source is not None:
             os.close(source)
+        self.pipes.close()
         self._told()
 
     def _open(self) -> int | None:
@@ -133,7 +136,9 @@ class FileCopy:
                 if position != self._position:
                     self._keep(source, position)
                 if not moved and over:
-                    self._store(Position(at=position.at, size=position.size, done=True))
+                    rest = self.pipes.rest()
+                    _write(log, rest)
+                    self._store(Position(at=position.at, size=position.size + len(rest), done=True))
                     return
                 if not moved:
                     self._stopping.wait(LOOK_SECONDS)

@@ -20,6 +20,7 @@ from docker.errors import DockerException, NotFound
 from msgspec import Struct
 
 from services.executor.runtime.docker.engine import GONE, NONSENSE
+from services.executor.runtime.docker.enginepipes import EnginePipes
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class LogCopy:
         self._container = container
         self._log = log
         self._told = told
+        self.pipes = EnginePipes()
         self._position = read_position(log)
         self._size = self._position.size
         self._kept = (0.0, 0)
@@ -86,6 +88,7 @@ class LogCopy:
             except (DockerException, *GONE, *NONSENSE) as error:  # Also a full disk.
                 logger.debug("following %s: %s", self._container, error)
                 time.sleep(AGAIN_SECONDS)
+        self.pipes.close()
         self._told()
 
     def _try(self, log: int) -> None:
@@ -93,11 +96,11 @@ class LogCopy:
             if self._ended():
                 self._copy(log, follow=False)
                 if not self._stopping:
-                    self._finish()
+                    self._finish(log)
             else:
                 self._copy(log, follow=True)
         except NotFound:
-            self._finish()  # Gone, and its output with it.
+            self._finish(log)  # Gone, and its output with it.
 
     def _ended(self) -> bool:
         return self._client.inspect_container(self._container)["State"]["Status"] in ("exited", "dead")
@@ -144,8 +147,13 @@ class LogCopy:
             del counts[early]
         self._store(Position(since=since, entries=sum(counts.values()), size=self._size))
 
-    def _finish(self) -> None:
-        self._store(msgspec.structs.replace(self._position, done=True))
+    def _finish(self, fd: int) -> None:
+        """Add what the engine did not read. Raises OSError: then nothing was added."""
+        rest = self.pipes.rest()
+        os.ftruncate(fd, self._position.size)
+        self._size = self._position.size
+        self._write(fd, rest)
+        self._store(msgspec.structs.replace(self._position, size=self._size, done=True))
 
     def _store(self, position: Position) -> None:
         store_position(self._log, position)

@@ -399,6 +399,8 @@ class DockerRuntime:
         self._inspected[key] = outcome
         if outcome.live:
             self._held[key] = held
+            if key in self._copies:
+                self._copies[key].pipes.hold(held.pid, held.id)
         else:
             self._ended_at[key] = asyncio.get_running_loop().time()
             if key in self._copies:
