@@ -89,7 +89,7 @@ void gate_forked(void);
 /* estimates.c: how long each kernel and each graph takes */
 struct estimate {
     uint64_t key;
-    float ns;
+    float ns, before; /* before: the measurement before this one */
     uint32_t samples, uses, measured_at; /* measured_at: the use that was measured last, not beside others */
     bool hopeless; /* waited for in vain: not waited for again */
     uint16_t pending;

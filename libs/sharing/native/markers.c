@@ -161,8 +161,10 @@ static void settle(struct marker *marker) {
         double most = marker->how == CLEAN && marker->count > 1 ? TOLERANCE * (double)marker->ns : (double)marker->ns;
         if (!first && (marker->how != CLEAN || marker->count > 1) && busy > most)
             busy = most;
-        if (marker->only && marker->count == 1 && !estimate_wanting(marker->only) && share_use_page) {
-            uint64_t longest = (uint64_t)(marker->only->ns / 1000), *told = &share_use_page->longest_kernel_us;
+        if (marker->only && marker->count == 1 && marker->how != BESIDE && share_use_page) {
+            float twice = (float)alone < marker->only->before ? (float)alone : marker->only->before;
+            marker->only->before = (float)alone; /* one long measurement may be another's fault, two are its own */
+            uint64_t longest = (uint64_t)(twice / 1000), *told = &share_use_page->longest_kernel_us;
             if (longest > __atomic_load_n(told, __ATOMIC_RELAXED))
                 __atomic_store_n(told, longest, __ATOMIC_RELAXED);
         }
