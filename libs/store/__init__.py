@@ -6,6 +6,7 @@ both. Every write is one guarded statement that records its event with it; a gua
 Errors: StoreError
         ├── StoreUnavailableError   cannot be reached, or did not answer in time: whether a write happened is unknown
         ├── LeaseLostError          another owner has taken the lease: nothing was written
+        ├── LoadedSinceError        a later load of the pool has begun: nothing was written
         ├── UnlawfulError           no such step, or no column holds it: nothing was written, and this is a bug
         ├── DoubleAllocationError   a GPU given twice: nothing was written, the caller's state is wrong
         ├── KeyReusedError          the idempotency key was used before, for another specification
@@ -45,6 +46,10 @@ class StoreUnavailableError(StoreError):
 
 class LeaseLostError(StoreError):
     """Another owner has the lease."""
+
+
+class LoadedSinceError(StoreError):
+    """A later load of the pool has begun."""
 
 
 class DoubleAllocationError(StoreError):
@@ -301,16 +306,21 @@ class SchedulerStore(RelayStore, Protocol):
     async def settle_lease(self, lease: Lease) -> Lease | None:
         """Record that every run from the time that the store lost has ended."""
 
-    async def lead_by(self, lease: Lease, policy: str) -> None:
-        """Store the leader's order, placement and backfill for others to read. Raises LeaseLostError."""
+    async def lead_by(self, lease: Lease, policy: str) -> int:
+        """Begin to load the lease's pool, led by this order, placement and backfill, which others may read.
+
+        Returns the number of the load. What is read of the pool from now on has all that earlier loads admitted: they
+        admit nothing more. Raises LeaseLostError.
+        """
 
     async def leaderships(self, name: str) -> list[Lease]:
         """How earlier leaderships ended, as far as known, the oldest first."""
 
-    async def admit(self, lease: Lease, *, pool: str, limit: int) -> list[Job]:
-        """Make jobs of submissions; each is returned once, here or by `open_jobs` after a restart.
+    async def admit(self, lease: Lease, *, load: int, pool: str, limit: int) -> list[Job]:
+        """Make jobs of submissions; each is returned once, here or by `open_jobs` of a later load.
 
-        At most `limit` jobs, and fewer where their specifications are large.
+        `load`: the number of the pool's latest load (0: there was none). At most `limit` jobs, and fewer where their
+        specifications are large. Raises LeaseLostError, LoadedSinceError: then nothing is admitted.
         """
 
     async def asks(self, *, pool: str, limit: int) -> list[Ask]:

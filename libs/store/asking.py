@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 
 from libs.sockets import notice_death
-from libs.store import DoubleAllocationError, LeaseLostError, StoreUnavailableError, UnlawfulError
+from libs.store import DoubleAllocationError, LeaseLostError, LoadedSinceError, StoreUnavailableError, UnlawfulError
 from libs.store.sql import QUERIES
 
 CONNECT_SECONDS_MAX = 2.0
@@ -140,6 +140,8 @@ class Asking:
         except asyncpg.PostgresError as error:
             if error.sqlstate == "WL001":
                 raise LeaseLostError(str(error)) from error
+            if error.sqlstate == "WL002":
+                raise LoadedSinceError(str(error)) from error
             if isinstance(error, UNREACHABLE):
                 await self._forget(error)
                 raise StoreUnavailableError(f"{query}: {error}") from error

@@ -26,6 +26,7 @@ from libs.store import (
     Access,
     Envelope,
     JobsKept,
+    LeaseLostError,
     Moment,
     StoredSubmission,
     TenantFullError,
@@ -257,14 +258,17 @@ class PostgresStore:
     async def settle_lease(self, lease: Lease) -> Lease | None:
         return lease_of(await self._row("settle_lease", lease.name, lease.holder, lease.epoch))
 
-    async def lead_by(self, lease: Lease, policy: str) -> None:
-        await self._row("lead_by", lease.name, lease.holder, lease.epoch, policy)
+    async def lead_by(self, lease: Lease, policy: str) -> int:
+        row = await self._row("lead_by", lease.name, lease.holder, lease.epoch, policy)
+        if row is None:
+            raise LeaseLostError(f"lease {lease.name} is no longer held by {lease.holder} in epoch {lease.epoch}")
+        return int(row["loads"])
 
     async def leaderships(self, name: str) -> list[Lease]:
         return [Lease(**row) for row in await self._rows("leaderships", name)]
 
-    async def admit(self, lease: Lease, *, pool: str, limit: int) -> list[Job]:
-        rows = await self._rows("admit", lease.name, lease.holder, lease.epoch, pool, limit, ADMITTED_BYTES_MAX)
+    async def admit(self, lease: Lease, *, load: int, pool: str, limit: int) -> list[Job]:
+        rows = await self._rows("admit", lease.name, lease.holder, lease.epoch, load, pool, limit, ADMITTED_BYTES_MAX)
         return await _decoded(rows)
 
     async def asks(self, *, pool: str, limit: int) -> list[Ask]:

@@ -18,7 +18,14 @@ from libs.messages.asks import OutboxFilled
 from libs.messages.history import Record
 from libs.messages.nodes import HOLD, Leader, NodeDesired, NodeHinted, NodeReported
 from libs.messages.signals import ClassesLearnt, GpuScore, GpusScored, WorkloadClass
-from libs.store import DoubleAllocationError, LeaseLostError, SchedulerStore, StoreUnavailableError, UnlawfulError
+from libs.store import (
+    DoubleAllocationError,
+    LeaseLostError,
+    LoadedSinceError,
+    SchedulerStore,
+    StoreUnavailableError,
+    UnlawfulError,
+)
 from services.scheduler.leadership import Leadership
 from services.scheduler.standin import StandIn
 from services.scheduler.tally import Tally
@@ -88,6 +95,7 @@ class Desk:
         self._answers = Answers()
         self._stand_in = StandIn(pool=core.pool, store=store, clock=clock)
         self._loaded_for = 0
+        self._load_number = 0  # of our latest load, as the store counts them
         self._went_back_at: float | None = None  # when we found that the store went back, until that is settled
         self._reports: list[_Waiting] = []
         self._asked = True
@@ -159,7 +167,7 @@ class Desk:
             lease = self._leadership.lease
             if lease is not None:
                 await self._lead(lease, waiting)
-        except (LeaseLostError, DoubleAllocationError, WrongPictureError) as error:
+        except (LeaseLostError, LoadedSinceError, DoubleAllocationError, WrongPictureError) as error:
             logger.warning("the picture was wrong and is loaded anew", extra={"error": str(error)})
             self._loaded_for = 0
             if isinstance(error, LeaseLostError):
@@ -243,7 +251,7 @@ class Desk:
     async def _load(self, lease: Lease) -> None:
         pool = self.core.pool
         await self._leadership.claim(seconds_max=CLAIM_SECONDS_MAX)
-        await self._store.lead_by(lease, str(self.core.settings.policy))
+        self._load_number = await self._store.lead_by(lease, str(self.core.settings.policy))
         nodes, jobs, scores, classes = await asyncio.gather(
             self._store.nodes(pool=pool),
             self._store.open_jobs(pool=pool),
@@ -292,7 +300,7 @@ class Desk:
         if not self._asked and now < self._polled_at + POLL_SECONDS:
             return []
         self._asked, self._polled_at = False, now
-        born = await self._store.admit(lease, pool=self.core.pool, limit=ADMITTED_MAX)
+        born = await self._store.admit(lease, load=self._load_number, pool=self.core.pool, limit=ADMITTED_MAX)
         self._journal.admit(born)
         if len(born) > 1:  # there may be more: a turn limits the jobs and the bytes of specifications that it admits
             self.asked()

@@ -76,7 +76,7 @@ class Pool:
         await world.scheduler.save_node(lease, node_of(), event="joined", cause="joined")  # type: ignore[arg-type]
         spec = trained.job.spec
         await world.gateway.submit(spec, job_id=trained.job.id, tenant="alice", key=None, at=1000.0)
-        (job,) = await world.scheduler.admit(lease, pool="default", limit=10)
+        (job,) = await world.scheduler.admit(lease, load=0, pool="default", limit=10)
         placement = Placement(allocations=trained.held, master_port=20000)
         job = await go(world.scheduler, lease, job, JobEvent.PLACED, at=1001.0, placement=placement)
         job = await go(world.scheduler, lease, job, JobEvent.STARTING, at=1002.0)
@@ -243,7 +243,7 @@ async def test_a_review_reads_no_job_that_holds_nothing() -> None:
     pool = await Pool.of(World(gateway=store, scheduler=store, reallocator=store), Trained(Model(roles=STARVED)))
     for number in range(50):
         await store.submit(spec(), job_id=f"j-waits-{number}", tenant="alice", key=None, at=1000.0)
-    await store.admit(pool.lease, pool="default", limit=100)
+    await store.admit(pool.lease, load=0, pool="default", limit=100)
     _, review = pool.reviewer()
     await review.beat()
     assert store.read == 1

@@ -56,7 +56,7 @@ async def test_one_key_submitted_by_twenty_at_once_makes_one_job(world: World) -
     assert [submitted.created for submitted in found].count(True) == 1
     assert len(await world.gateway.jobs(tenant=None)) == 1
     assert len(await world.gateway.events()) == 1
-    assert len(await world.scheduler.admit(await world.lead(), pool="default", limit=100)) == 1
+    assert len(await world.scheduler.admit(await world.lead(), load=0, pool="default", limit=100)) == 1
 
 
 async def test_a_key_belongs_to_its_tenant_and_to_one_specification(world: World) -> None:
@@ -89,10 +89,10 @@ async def test_admitting_takes_the_oldest_of_its_pool_each_once(world: World) ->
         asked = spec(pool="other" if number == 1 else "default", priority=number)
         await world.gateway.submit(asked, job_id=f"j-{number}", tenant="alice", key=None, at=AT + number)
     lease = await world.lead()
-    first = await world.scheduler.admit(lease, pool="default", limit=2)
-    second = await world.scheduler.admit(lease, pool="default", limit=10)
+    first = await world.scheduler.admit(lease, load=0, pool="default", limit=2)
+    second = await world.scheduler.admit(lease, load=0, pool="default", limit=10)
     assert [job.id for job in first + second] == ["j-0", "j-2", "j-3", "j-4"]
-    assert await world.scheduler.admit(lease, pool="default", limit=10) == []
+    assert await world.scheduler.admit(lease, load=0, pool="default", limit=10) == []
     assert [(job.priority, job.since, job.version) for job in first] == [(0, AT, 1), (2, AT + 2, 1)]
     assert await world.scheduler.open_jobs(pool="default") == first + second
     assert await world.gateway.queued_jobs(pool="default") == first + second
@@ -110,7 +110,7 @@ async def test_jobs_are_listed_newest_first_by_tenant_state_and_name_in_pages(wo
         asked = spec("even" if number % 2 == 0 else "odd")
         tenant = "alice" if number < 4 else "bob"
         await world.gateway.submit(asked, job_id=f"j-{number}", tenant=tenant, key=None, at=AT)
-    born = await world.scheduler.admit(lease, pool="default", limit=5)  # j-5 is not admitted
+    born = await world.scheduler.admit(lease, load=0, pool="default", limit=5)  # j-5 is not admitted
     await go(world.scheduler, lease, born[0], _E.CANCELLED, at=AT)
     where = placement(("node-1", 0))
     await go(world.scheduler, lease, born[1], _E.PLACED, at=AT, placement=where)

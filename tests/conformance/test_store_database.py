@@ -1,5 +1,6 @@
 """What only a database can promise, or refuse; and that the store in one process does to a job what it does."""
 
+import asyncio
 import json
 from contextlib import AsyncExitStack
 from typing import Any
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 from libs.domain.job import NEW_EPOCH, STEPS, Cause, CauseCode, Job, JobEvent, JobState, Step, changed
 from libs.domain.lease import Lease
 from libs.messages.events import Event, step_data
-from libs.store import DoubleAllocationError, StoreUnavailableError, UnlawfulError
+from libs.store import DoubleAllocationError, LoadedSinceError, StoreUnavailableError, UnlawfulError
 from libs.store.memory import MemoryStore
 from libs.store.postgres import PostgresStore
 from libs.store.rows import as_json
+from libs.store.sql import QUERIES
 from tests.support import postgres
 from tests.support.builders import spec
 from tests.support.steps import changes_of, placement, step
@@ -44,6 +46,45 @@ async def test_a_write_that_waits_too_long_for_a_lock_is_not_known_to_have_happe
             with pytest.raises(StoreUnavailableError, match="lock"):
                 await real.scheduler.renew_lease(lease)
         assert await real.scheduler.renew_lease(lease) is not None
+    finally:
+        await connection.close()
+
+
+async def test_a_load_waits_for_an_admission_under_way_and_then_finds_its_jobs(real: postgres.Stores) -> None:
+    lease = await real.scheduler.take_lease("default", holder="me", seen=None)
+    assert lease is not None
+    load = await real.scheduler.lead_by(lease, "")
+    await real.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT)
+    connection = await real.server.connect("scheduler")
+    try:
+        async with connection.transaction():
+            (born,) = await connection.fetch(QUERIES["admit"], "default", "me", 1, load, "default", 10, 1 << 20)
+            loading = asyncio.create_task(real.scheduler.lead_by(lease, ""))
+            await asyncio.wait([loading], timeout=0.5)
+            assert not loading.done()
+            assert await real.scheduler.open_jobs(pool="default") == []  # a load that did not wait would miss it
+        assert await loading == load + 1
+        assert [job.id for job in await real.scheduler.open_jobs(pool="default")] == [born["id"]] == ["j-1"]
+    finally:
+        await connection.close()
+
+
+async def test_an_admission_waits_for_a_load_that_begins_and_is_then_refused(real: postgres.Stores) -> None:
+    lease = await real.scheduler.take_lease("default", holder="me", seen=None)
+    assert lease is not None
+    load = await real.scheduler.lead_by(lease, "")
+    await real.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT)
+    connection = await real.server.connect("scheduler")
+    try:
+        async with connection.transaction():
+            assert await connection.fetchval(QUERIES["lead_by"], "default", "me", 1, "") == load + 1
+            admitting = asyncio.create_task(real.scheduler.admit(lease, load=load, pool="default", limit=10))
+            await asyncio.wait([admitting], timeout=0.5)
+            assert not admitting.done()
+        with pytest.raises(LoadedSinceError):
+            await admitting
+        assert await real.scheduler.open_jobs(pool="default") == []
+        assert len(await real.scheduler.admit(lease, load=load + 1, pool="default", limit=10)) == 1
     finally:
         await connection.close()
 
@@ -181,6 +222,22 @@ async def test_the_function_that_the_version_before_calls_obeys_the_same_law(rea
         await connection.close()
 
 
+async def test_the_admission_that_the_version_before_calls_goes_on(real: postgres.Stores) -> None:
+    """It names no load; its leader counts none."""
+    world = World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator)
+    await world.scheduler.lead_by(await world.lead(holder="later"), "")
+    await world.lead()
+    await world.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT)
+    connection = await real.server.connect("scheduler")
+    try:
+        assert await connection.fetchval("SELECT admit_jobs('default', 'me', 2, 'default', 10)") == "j-1"
+        with pytest.raises(asyncpg.PostgresError, match="is no longer held by"):
+            await connection.fetch("SELECT admit_jobs('default', 'later', 1, 'default', 10)")
+    finally:
+        await connection.close()
+    assert [job.id for job in await world.scheduler.open_jobs(pool="default")] == ["j-1"]
+
+
 # the store in one process against the one in Postgres
 
 numbers = st.dictionaries(st.sampled_from(["step", "loss"]), st.floats(-1e6, 1e6), max_size=2)
@@ -261,7 +318,7 @@ async def test_any_steps_make_the_same_job_in_memory_and_in_postgres(
     for store in stores:
         lease = await store.take_lease("default", holder="me", seen=None)
         assert lease is not None
-        await store.admit(lease, pool="default", limit=10)
+        await store.admit(lease, load=0, pool="default", limit=10)
         leases.append(lease)
     for number, drawn in enumerate(script):
         job = await memory.job(f"j-{number % 2}")

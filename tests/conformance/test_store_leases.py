@@ -8,7 +8,7 @@ from msgspec import structs
 from libs.domain.job import JobEvent, changed
 from libs.domain.lease import Lease, Pledge
 from libs.messages.asks import AskKind
-from libs.store import LeaseLostError
+from libs.store import LeaseLostError, LoadedSinceError
 from tests.support.builders import node, spec
 from tests.support.steps import step
 from tests.support.stores import AT, World
@@ -49,7 +49,7 @@ async def test_a_released_lease_is_free_and_only_its_owner_releases_it(world: Wo
     assert free is not None
     assert (free.holder, free.epoch) == ("", 2)
     with pytest.raises(LeaseLostError):
-        await world.scheduler.admit(new, pool="default", limit=1)
+        await world.scheduler.admit(new, load=0, pool="default", limit=1)
     third = await world.scheduler.take_lease("default", holder="third", seen=None)
     assert third is not None
     assert third.epoch == 3
@@ -76,7 +76,7 @@ async def test_a_lease_is_raised_above_what_was_heard_and_marked_until_it_is_set
     assert await world.scheduler.lease("default") == raised
     assert await world.scheduler.leaderships("default") == []  # they were of another past
     with pytest.raises(LeaseLostError):
-        await world.scheduler.admit(lease, pool="default", limit=1)
+        await world.scheduler.admit(lease, load=0, pool="default", limit=1)
     assert await world.scheduler.raise_lease(lease, above=100) is None
     assert await world.scheduler.settle_lease(lease) is None
 
@@ -110,7 +110,7 @@ async def test_what_a_former_leader_writes_is_refused_whole(world: World) -> Non
     for former in (stale, forged, Lease(name="nobodys", holder="old", epoch=1, seq=0)):
         for writing in (
             store.take(former, [changed(job, step(job, _E.WAITING, at=AT))]),
-            store.admit(former, pool="default", limit=1),
+            store.admit(former, load=0, pool="default", limit=1),
             store.drop_asks(former, [asks[0].id]),
             store.save_node(former, node(drained=True), event="drained", cause=""),
             store.save_node(former, node("node-2"), event="", cause=""),
@@ -136,6 +136,35 @@ async def test_by_what_a_pool_is_led_is_what_its_leader_said_last(world: World) 
         await world.scheduler.lead_by(lease, "fifo+packed+none")
     await world.scheduler.lead_by(other, "fifo+packed+easy")
     assert await world.gateway.policy(pool="default") == "fifo+packed+easy"
+
+
+async def test_what_an_earlier_load_of_a_pool_would_admit_is_left_to_the_latest(world: World) -> None:
+    lease = await world.lead()
+    await world.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT)
+    store = world.scheduler
+    early = await store.lead_by(lease, "fifo+packed+none")
+    latest = await store.lead_by(lease, "fifo+packed+none")
+    assert latest == early + 1
+    for load in (0, early, latest + 1):
+        with pytest.raises(LoadedSinceError):
+            await store.admit(lease, load=load, pool="default", limit=1)
+    assert await store.open_jobs(pool="default") == []
+    assert await store.renew_lease(lease) is not None  # who loaded anew leads on
+    (job,) = await store.admit(lease, load=latest, pool="default", limit=1)
+    assert await store.open_jobs(pool="default") == [job]
+
+
+async def test_the_loads_of_a_pool_are_counted_on_by_its_next_leader_and_apart_from_another_pools(world: World) -> None:
+    first = await world.lead()
+    other = await world.lead("other")
+    load = await world.scheduler.lead_by(first, "")
+    new = await world.lead(holder="new")
+    with pytest.raises(LeaseLostError):
+        await world.scheduler.lead_by(first, "")
+    with pytest.raises(LeaseLostError):
+        await world.scheduler.admit(first, load=load, pool="default", limit=1)
+    assert await world.scheduler.lead_by(new, "") == load + 1
+    assert await world.scheduler.lead_by(other, "") == load
 
 
 async def test_a_pledge_is_kept_until_another_is_given_or_it_is_taken_back(world: World) -> None:

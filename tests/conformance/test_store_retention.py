@@ -73,7 +73,7 @@ async def test_a_job_of_another_pool_is_left_to_its_own_leader(world: World) -> 
     other = await world.lead("other")
     job_id = "j-elsewhere"
     await world.gateway.submit(spec(pool="other"), job_id=job_id, tenant="alice", key=None, at=AT)
-    (job,) = await world.scheduler.admit(other, pool="other", limit=1)
+    (job,) = await world.scheduler.admit(other, load=0, pool="other", limit=1)
     await cancelled(world, other, job, at=AT)
     await publish(world)
     assert await forget(world, lease, before=AT + DAY) == 0
@@ -95,14 +95,14 @@ async def test_a_job_stays_while_something_is_asked_of_it_or_an_event_of_it_is_n
 async def test_the_key_of_a_job_that_was_deleted_makes_a_new_job(world: World) -> None:
     lease = await world.lead()
     await world.gateway.submit(spec(), job_id="j-1", tenant="alice", key="once", at=AT)
-    (job,) = await world.scheduler.admit(lease, pool="default", limit=1)
+    (job,) = await world.scheduler.admit(lease, load=0, pool="default", limit=1)
     await cancelled(world, lease, job, at=AT)
     await publish(world)
     await forget(world, lease, before=AT + DAY)
     assert await world.gateway.submitted(spec(), tenant="alice", key="once") is None
     again = await world.gateway.submit(spec("another"), job_id="j-2", tenant="alice", key="once", at=AT + DAY)
     assert (again.job_id, again.created) == ("j-2", True)
-    (job,) = await world.scheduler.admit(lease, pool="default", limit=1)
+    (job,) = await world.scheduler.admit(lease, load=0, pool="default", limit=1)
     assert job.seq > 1
 
 

@@ -195,7 +195,7 @@ async def test_a_temporary_table_stands_before_no_table_of_the_law(server: Serve
             lease = await stores.scheduler.take_lease("default", holder="me", seen=None)
             assert lease is not None
             await stores.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT)
-            await stores.scheduler.admit(lease, pool="default", limit=1)
+            await stores.scheduler.admit(lease, load=0, pool="default", limit=1)
         await owner.execute(f"GRANT TEMPORARY ON DATABASE {database_of(server)} TO weft_scheduler")
         await scheduler.execute("CREATE TEMP TABLE job_steps (from_state text, event text, to_state text)")
         await scheduler.execute("INSERT INTO job_steps VALUES ('queued', 'started', 'running')")
@@ -239,7 +239,7 @@ async def test_a_store_of_one_role_cannot_write_for_another(server: Server) -> N
         for forbidden in (
             stores.gateway.take_lease("default", holder="me", seen=None),
             stores.gateway.save_node(lease, node(), event="joined", cause=""),
-            stores.gateway.admit(lease, pool="default", limit=1),
+            stores.gateway.admit(lease, load=0, pool="default", limit=1),
             stores.gateway.sent([1]),
             stores.scheduler.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT),
             stores.scheduler.access(bytes(32), at=AT),

@@ -57,7 +57,7 @@ async def run_on(of: Stores, fleet: Fleet) -> list[Job]:
     for node_id, gpu in fleet.places:
         shown = fleet.run(f"j-{gpu}", [(node_id, (gpu,))])
         await of.gateway.submit(shown.spec, job_id=shown.id, tenant="alice", key=None, at=fleet.now)
-        (job,) = await of.scheduler.admit(lease, pool="default", limit=10)
+        (job,) = await of.scheduler.admit(lease, load=0, pool="default", limit=10)
         job = await go(of.scheduler, lease, job, JobEvent.PLACED, at=fleet.now, placement=placement((node_id, gpu)))
         job = await go(of.scheduler, lease, job, JobEvent.STARTING, at=fleet.now)
         jobs.append(await go(of.scheduler, lease, job, JobEvent.STARTED, at=fleet.now))

@@ -36,6 +36,9 @@ class UnguardedStore(WatchedStore):
     def _must_hold(self, lease: Lease) -> None:
         pass
 
+    def _must_have_loaded_last(self, lease: Lease, load: int) -> None:
+        pass
+
     async def take(self, lease: Lease, changes: Sequence[JobChange], **named: Any) -> list[bool]:
         taken: list[bool] = []
         for change in changes:

@@ -210,7 +210,7 @@ async def add_nodes(place: Place, *nodes: Node) -> Lease:
 
 async def admitted(place: Place, lease: Lease, job_id: str) -> Job:
     """The job once the scheduler has taken it."""
-    await place.stores.scheduler.admit(lease, pool="default", limit=1000)
+    await place.stores.scheduler.admit(lease, load=0, pool="default", limit=1000)
     job = await place.stores.scheduler.job(job_id)
     assert job is not None
     return job

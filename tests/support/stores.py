@@ -44,7 +44,7 @@ class World(Struct):
     async def admitted(self, lease: Lease, *job_ids: str, **fields: Any) -> list[Job]:
         for job_id in job_ids:
             await self.gateway.submit(spec(**fields), job_id=job_id, tenant="alice", key=None, at=AT)
-        born = await self.scheduler.admit(lease, pool=lease.name, limit=1000)
+        born = await self.scheduler.admit(lease, load=0, pool=lease.name, limit=1000)
         assert [job.id for job in born] == list(job_ids)
         return born
 

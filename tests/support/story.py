@@ -48,7 +48,7 @@ async def _a_job_that_is_preempted(gateway: GatewayStore, scheduler: SchedulerSt
     await gateway.submit(wanted, job_id="j-7k2m", tenant="vision", key="8d0f", at=BEGAN)
     lease = await scheduler.take_lease("default", holder="scheduler-1", seen=None)
     assert lease is not None
-    (job,) = await scheduler.admit(lease, pool="default", limit=10)
+    (job,) = await scheduler.admit(lease, load=0, pool="default", limit=10)
 
     numbers = {"gpus_wanted": 2.0, "gpus_free": 1.0}
     cause = Cause(code=_C.NO_ROOM, sentence="wants 2 GPUs; 1 is free", numbers=numbers)
@@ -95,7 +95,7 @@ async def _a_job_that_fails(gateway: GatewayStore, scheduler: SchedulerStore) ->
     await gateway.submit(wanted, job_id="j-3c8w", tenant="vision", key=None, at=BEGAN + 3700)
     lease = await scheduler.lease("default")
     assert lease is not None
-    (job,) = await scheduler.admit(lease, pool="default", limit=10)
+    (job,) = await scheduler.admit(lease, load=0, pool="default", limit=10)
     job = await go(scheduler, lease, job, _E.PLACED, at=BEGAN + 3700.1, placement=placement(("node-1", 0)))
     cause = Cause(code=_C.START_FAILED, sentence="could not start: no such command: pyhton")
     await go(scheduler, lease, job, _E.FAILED, at=BEGAN + 3701, cause=cause, attempts=1)
@@ -106,7 +106,7 @@ async def _a_job_that_is_cancelled(gateway: GatewayStore, scheduler: SchedulerSt
     await gateway.submit(wanted, job_id="j-5t1z", tenant="speech", key=None, at=BEGAN + 3800)
     lease = await scheduler.lease("default")
     assert lease is not None
-    (job,) = await scheduler.admit(lease, pool="default", limit=10)
+    (job,) = await scheduler.admit(lease, load=0, pool="default", limit=10)
     cause = Cause(code=_C.CANCEL_ASKED, sentence="cancelled by speech", by="speech")
     await go(scheduler, lease, job, _E.CANCELLED, at=BEGAN + 3810, cause=cause)
 
@@ -117,7 +117,7 @@ async def _a_job_that_grows(gateway: GatewayStore, scheduler: SchedulerStore) ->
     await gateway.submit(wanted, job_id="j-2e6n", tenant="vision", key=None, at=BEGAN + 3820)
     lease = await scheduler.lease("default")
     assert lease is not None
-    (job,) = await scheduler.admit(lease, pool="default", limit=10)
+    (job,) = await scheduler.admit(lease, load=0, pool="default", limit=10)
     where = placement(("node-1", 0))
     job = await go(scheduler, lease, job, _E.PLACED, at=BEGAN + 3820.1, placement=where)
     job = await go(scheduler, lease, job, _E.STARTING, at=BEGAN + 3820.3)
@@ -144,7 +144,7 @@ async def _a_job_that_restarts(gateway: GatewayStore, scheduler: SchedulerStore)
     await gateway.submit(wanted, job_id="j-8h1r", tenant="vision", key=None, at=BEGAN + 3860)
     lease = await scheduler.lease("default")
     assert lease is not None
-    (job,) = await scheduler.admit(lease, pool="default", limit=10)
+    (job,) = await scheduler.admit(lease, load=0, pool="default", limit=10)
     job = await go(scheduler, lease, job, _E.PLACED, at=BEGAN + 3860.1, placement=placement(("node-1", 0)))
     job = await go(scheduler, lease, job, _E.STARTING, at=BEGAN + 3860.3)
     job = await go(scheduler, lease, job, _E.STARTED, at=BEGAN + 3862)

@@ -1,7 +1,9 @@
 """The scheduler's turns: what comes in is decided, stored, and only then said; nothing given to it stops it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -12,7 +14,7 @@ from libs.messages.asks import Ask, AskKind
 from libs.messages.history import Record
 from libs.messages.nodes import NodeDesired
 from libs.messages.signals import GpuScore, GpusScored
-from libs.store import StoreUnavailableError, UnlawfulError
+from libs.store import StoreError, StoreUnavailableError, UnlawfulError
 from libs.store.memory import MemoryStore
 from services.scheduler.desk import SCORES_SECONDS, Desk
 from services.scheduler.leadership import Leadership
@@ -33,6 +35,15 @@ class FailingStore(MemoryStore):
         self.unlawful = ""  # a job of which every step is refused
         self.refuses: Callable[[Step], bool] = lambda step: False  # as a column does that cannot hold it
         self.reads = 0
+        self.late = False  # the next admission has no answer in time, and lands once the pool was read anew
+        self._landing: Callable[[], Awaitable[list[Job]]] | None = None
+
+    async def admit(self, lease: Lease, *, load: int, pool: str, limit: int) -> list[Job]:
+        if not self.late:
+            return await super().admit(lease, load=load, pool=pool, limit=limit)
+        self.late = False
+        self._landing = partial(super().admit, lease, load=load, pool=pool, limit=limit)
+        raise StoreUnavailableError("on purpose")
 
     async def take(self, lease: Lease, changes: Sequence[JobChange], *, record: Record | None = None) -> list[bool]:
         if self.away:
@@ -44,7 +55,12 @@ class FailingStore(MemoryStore):
 
     async def open_jobs(self, *, pool: str) -> list[Job]:
         self.reads += 1
-        return await super().open_jobs(pool=pool)
+        found = await super().open_jobs(pool=pool)
+        if self._landing is not None:
+            landing, self._landing = self._landing, None
+            with contextlib.suppress(StoreError):  # nobody waits for its answer
+                await landing()
+        return found
 
 
 class World:
@@ -234,7 +250,7 @@ async def test_a_job_that_another_leader_has_since_admitted_is_not_decided_on() 
     lease = w.leadership.lease
     assert lease is not None
     await w.submit("j-1")
-    (job,) = await w.store.admit(lease, pool="default", limit=10)  # as another leader would
+    (job,) = await w.store.admit(lease, load=1, pool="default", limit=10)  # as another leader would
     await go(w.store, lease, job, JobEvent.PLACED, at=w.now, placement=placement(("node-1", 0)))
     await w.ask(AskKind.REQUEUE, "j-1")
     await w.turns()
@@ -242,6 +258,38 @@ async def test_a_job_that_another_leader_has_since_admitted_is_not_decided_on() 
     await w.turns(3)  # it has loaded anew by now, and goes on
     w.desk.core.picture.check()
     assert await w.store.asks(pool="default", limit=10) == []
+
+
+async def test_a_job_whose_admission_lands_late_is_known_to_its_leader() -> None:
+    w = World()
+    await w.sync()
+    await w.submit("j-1")
+    w.store.late = True
+    with pytest.raises(StoreUnavailableError):
+        await w.turns()
+    loads = w.store.reads
+    for _ in range(4):
+        await w.sync()
+    assert w.store.reads == loads + 1
+    assert "j-1" in w.desk.core.picture.jobs
+    assert await w.state("j-1") is JobState.RUNNING
+    w.desk.core.picture.check()
+
+
+async def test_a_beginning_of_a_load_that_lands_late_has_the_pool_loaded_once_more() -> None:
+    w = World()
+    await w.sync()
+    lease = w.leadership.lease
+    assert lease is not None
+    loads = w.store.reads
+    await w.store.lead_by(lease, "")  # of an earlier load, whose answer nobody waits for
+    await w.submit("j-1")
+    for _ in range(5):
+        await w.sync()
+    assert w.store.reads == loads + 1
+    assert w.leadership.lease is not None
+    assert w.leadership.lease.epoch == lease.epoch
+    assert await w.state("j-1") is JobState.RUNNING
 
 
 async def test_a_job_that_is_not_admitted_yet_is_decided_on_in_the_next_turn() -> None:

@@ -33,9 +33,9 @@ class Store(MemoryStore):
         await self._must_answer()
         return await super().lease(name)
 
-    async def admit(self, lease: Lease, *, pool: str, limit: int) -> list:  # type: ignore[type-arg]
+    async def admit(self, lease: Lease, *, load: int, pool: str, limit: int) -> list:  # type: ignore[type-arg]
         await self._must_answer()
-        return await super().admit(lease, pool=pool, limit=limit)
+        return await super().admit(lease, load=load, pool=pool, limit=limit)
 
     async def _must_answer(self) -> None:
         if self.hangs:

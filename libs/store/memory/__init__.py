@@ -204,12 +204,14 @@ class MemoryStore(Tokens, History, LearntTables):
 
     # scheduler
 
-    async def lead_by(self, lease: Lease, policy: str) -> None:
+    async def lead_by(self, lease: Lease, policy: str) -> int:
         self._must_hold(lease)
         self._policies[lease.name] = policy
+        return self._begin_load(lease)
 
-    async def admit(self, lease: Lease, *, pool: str, limit: int) -> list[Job]:
+    async def admit(self, lease: Lease, *, load: int, pool: str, limit: int) -> list[Job]:
         self._must_hold(lease)
+        self._must_have_loaded_last(lease, load)
         waiting = [ask for of_pool, ask in self._asks.values() if of_pool == pool and ask.kind is AskKind.SUBMIT]
         born = [self._submitted[ask.subject_id] for ask in waiting[:limit]]
         for ask in waiting[:limit]:

@@ -3,13 +3,14 @@
 from msgspec import structs
 
 from libs.domain.lease import Lease, Pledge
-from libs.store import LeaseLostError
+from libs.store import LeaseLostError, LoadedSinceError
 
 
 class Leases:
     def __init__(self) -> None:
         super().__init__()
         self._leases: dict[str, Lease] = {}
+        self._loads: dict[str, int] = {}  # how often each pool was loaded
         self._leaderships: dict[str, dict[int, Lease]] = {}  # how each leadership ended, by epoch
 
     async def lease(self, name: str) -> Lease | None:
@@ -69,3 +70,11 @@ class Leases:
     def _must_hold(self, lease: Lease) -> None:
         if self._held(lease) is None:
             raise LeaseLostError(f"lease {lease.name} is no longer held by {lease.holder} in epoch {lease.epoch}")
+
+    def _begin_load(self, lease: Lease) -> int:
+        self._loads[lease.name] = self._loads.get(lease.name, 0) + 1
+        return self._loads[lease.name]
+
+    def _must_have_loaded_last(self, lease: Lease, load: int) -> None:
+        if self._loads.get(lease.name, 0) != load:
+            raise LoadedSinceError(f"load {load} of {lease.name} is not its latest")

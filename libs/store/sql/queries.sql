@@ -299,24 +299,29 @@ UPDATE leases SET went_back = false WHERE name = $1 AND holder = $2 AND epoch = 
 RETURNING name, holder, epoch, seq, went_back, holds_seconds, members, nats;
 
 -- name: lead_by
-WITH held AS (SELECT must_hold($1, $2, $3))
-INSERT INTO policies (pool, policy) SELECT $1::text, $4::text FROM held
-ON CONFLICT (pool) DO UPDATE SET policy = excluded.policy;
+-- The update waits for an admission under way, whose jobs the reads of the load then find.
+WITH loading AS (
+    UPDATE leases SET loads = loads + 1 WHERE name = $1 AND holder = $2 AND epoch = $3 RETURNING loads
+), told AS (
+    INSERT INTO policies (pool, policy) SELECT $1::text, $4::text FROM loading
+    ON CONFLICT (pool) DO UPDATE SET policy = excluded.policy
+)
+SELECT loads FROM loading;
 
 -- name: leaderships
 SELECT name, holder, epoch, seq FROM leaderships WHERE name = $1 ORDER BY epoch;
 
 -- name: admit
--- Admits at most $5 jobs, and $6 bytes of specifications as stored. A new job is as `all_jobs` shows its submission.
+-- Admits at most $6 jobs, and $7 bytes of specifications as stored. A new job is as `all_jobs` shows its submission.
 -- OFFSET 0 has each read by the index, however many are expected.
 WITH page AS (
     SELECT asks.id, spec FROM asks JOIN submissions ON submissions.id = subject_id
-     WHERE asks.pool = $4 AND kind = 'submit' ORDER BY asks.id LIMIT $5
+     WHERE asks.pool = $5 AND kind = 'submit' ORDER BY asks.id LIMIT $6
 ), sized AS (
     SELECT sum(pg_column_size(spec)) OVER (ORDER BY id) - pg_column_size(spec) AS before FROM page
 )
 SELECT job.*
-  FROM admit_jobs($1, $2, $3, $4, (SELECT count(*)::int FROM sized WHERE before < $6)) AS admitted (id)
+  FROM admit_submissions($1, $2, $3, $4, $5, (SELECT count(*)::int FROM sized WHERE before < $7)) AS admitted (id)
  CROSS JOIN LATERAL (SELECT {job} FROM all_jobs WHERE all_jobs.id = admitted.id OFFSET 0) AS job
  ORDER BY seq;
 

@@ -1,9 +1,10 @@
--- Makes jobs of submissions. The event `submitted` was recorded with the submission, as version 1.
-CREATE OR REPLACE FUNCTION admit_jobs(
-    lease_name text, lease_holder text, lease_epoch bigint, of_pool text, at_most integer
+-- Makes jobs of submissions, for the latest load of their pool only: an admission of an earlier one that lands late would make
+-- jobs that its leader does not know. The event `submitted` was recorded with the submission, as version 1.
+CREATE OR REPLACE FUNCTION admit_submissions(
+    lease_name text, lease_holder text, lease_epoch bigint, of_load bigint, of_pool text, at_most integer
 ) RETURNS SETOF text LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
-    PERFORM must_hold(lease_name, lease_holder, lease_epoch);
+    PERFORM must_have_loaded_last(lease_name, lease_holder, lease_epoch, of_load);
     RETURN QUERY
     WITH taken AS (
         DELETE FROM asks WHERE asks.id IN (

@@ -90,3 +90,23 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
+
+-- Makes jobs of submissions. The event `submitted` was recorded with the submission, as version 1.
+CREATE OR REPLACE FUNCTION admit_jobs(
+    lease_name text, lease_holder text, lease_epoch bigint, of_pool text, at_most integer
+) RETURNS SETOF text LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+BEGIN
+    PERFORM must_hold(lease_name, lease_holder, lease_epoch);
+    RETURN QUERY
+    WITH taken AS (
+        DELETE FROM asks WHERE asks.id IN (
+            SELECT asks.id FROM asks WHERE pool = of_pool AND kind = 'submit' ORDER BY asks.id LIMIT at_most)
+        RETURNING subject_id
+    )
+    INSERT INTO jobs (id, tenant, pool, state, last_event, epoch, version, priority, since)
+    SELECT s.id, s.tenant, s.pool, 'queued', 'submitted', 0, 1, COALESCE((s.spec ->> 'priority')::int, 0),
+           s.submitted_at
+      FROM submissions s JOIN taken ON taken.subject_id = s.id
+    ON CONFLICT (id) DO NOTHING
+    RETURNING jobs.id;
+END $$;
