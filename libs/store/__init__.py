@@ -7,7 +7,7 @@ Errors: StoreError
         ├── StoreUnavailableError   cannot be reached, or did not answer in time: whether a write happened is unknown
         ├── LeaseLostError          another owner has taken the lease: nothing was written
         ├── UnlawfulError           no such step, or no column holds it: nothing was written, and this is a bug
-        ├── DoubleAllocationError   a GPU given twice: nothing was written, the caller's state is wrong
+        ├── DoubleAllocationError   a GPU given beyond what it has: nothing was written, the caller's state is wrong
         ├── KeyReusedError          the idempotency key was used before, for another specification
         └── TenantFullError         the tenant has as much open as it may: nothing was written
 """
@@ -48,7 +48,7 @@ class LeaseLostError(StoreError):
 
 
 class DoubleAllocationError(StoreError):
-    """A GPU would have been given to two runs."""
+    """A GPU would have been given beyond its time or its memory."""
 
 
 class UnlawfulError(StoreError):
