@@ -8,7 +8,7 @@ Errors: StoreError
         ├── LeaseLostError          another owner has taken the lease: nothing was written
         ├── LoadedSinceError        a later load of the pool has begun: nothing was written
         ├── UnlawfulError           no such step, or no column holds it: nothing was written, and this is a bug
-        ├── DoubleAllocationError   a GPU given twice: nothing was written, the caller's state is wrong
+        ├── DoubleAllocationError   a GPU given beyond what it has: nothing was written, the caller's state is wrong
         ├── KeyReusedError          the idempotency key was used before, for another specification
         └── TenantFullError         the tenant has as much open as it may: nothing was written
 """
@@ -53,7 +53,7 @@ class LoadedSinceError(StoreError):
 
 
 class DoubleAllocationError(StoreError):
-    """A GPU would have been given to two runs."""
+    """A GPU would have been given beyond its time or its memory."""
 
 
 class UnlawfulError(StoreError):
