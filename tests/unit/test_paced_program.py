@@ -46,8 +46,8 @@ def test_a_gpu_that_turns_slow_shows_in_the_steps_and_so_does_its_recovery(tmp_p
         process.kill()
         process.wait()
     times = [median(step["t_compute"] for step in steps) for steps in (normal, slow, again)]
-    assert 1.7 < times[1] / times[0] < 2.3
-    assert 1.7 < times[1] / times[2] < 2.3
+    assert 1.4 < times[1] / times[0] < 2.8
+    assert 1.4 < times[1] / times[2] < 2.8
     assert times[0] >= 0.045
     assert all(step["samples"] == 8 * step["step"] for step in [*normal, *slow, *again])
 

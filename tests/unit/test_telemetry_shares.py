@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -112,9 +113,16 @@ def decoded(sampled: NodeSampled) -> NodeSampled:
 
 
 @pytest.fixture
-def slot(tmp_path: Path) -> Path:
+def short() -> Iterator[Path]:
+    """A folder whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def slot(short: Path) -> Path:
     """A slot folder as the executor and the arbiter leave it, read at second 10."""
-    root = tmp_path / "shares"
+    root = short / "shares"
     root.mkdir()
     make_slot(root, places.slot_of(*KEY), SHARE_OF)
     folder = root / places.slot_of(*KEY)

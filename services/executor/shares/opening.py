@@ -8,7 +8,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from libs.sharing.native import Built, build
@@ -48,6 +48,9 @@ async def opened(choice: str, home: Home) -> AsyncIterator[ShareBackend]:
     finally:
         keeping.cancel()
         await watch.close()
+        if root.parent != home.root:
+            with suppress(OSError):  # there are slots left
+                root.rmdir()
 
 
 def _placed(built: Built, folder: Path, *, in_use: bool) -> Built:
