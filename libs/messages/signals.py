@@ -138,7 +138,8 @@ class ShareSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `lent` (of what it left, what others used) are parts of the GPU's time, 0–1. `wait_p99_seconds`: from asking for a
     turn on the GPU to getting it, of the latest turns. Memory in bytes, as the run's processes count it; of them all,
     `refused` allocations were beyond the limit, `overruns` turns were taken from processes that kept them too long, and
-    `given_up` launches went on without a turn since the arbiter did not answer.
+    `given_up` launches went on without a turn since the arbiter did not answer. `outside`: how many processes of the
+    run use the GPU and are not held to the share, such as those that dropped the hook.
     """
 
     gpu_uuid: Word
@@ -153,6 +154,7 @@ class ShareSample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     refused: Whole | None = None
     overruns: Whole | None = None
     given_up: Whole | None = None
+    outside: Whole | None = None
 
 
 class RunSample(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from libs.sharing.slots import read_file
+
 DEVICE_VARIABLE = "WEFT_EMULATED_DEVICE"  # the folder with a file for each emulated GPU of a node
 MEMORY_VARIABLE = "WEFT_EMULATED_MEMORY"  # bytes that a GPU has when its file is made
 
@@ -52,14 +54,17 @@ def device_file(folder: Path, index: int = 0) -> Path:
 
 
 def read_device(folder: Path, index: int = 0) -> DeviceCount:
-    """What one emulated GPU counted. Raises OSError, and ValueError if the file is not of this version."""
-    with device_file(folder, index).open("rb") as file:
-        data = file.read(HEAD_BYTES + PROCESSES * PROCESS_BYTES)
+    """What one emulated GPU counted. Raises OSError, and ValueError if the file is not of this version.
+
+    Every process on the GPU may write the file: whatever lies there, reading it waits for nobody.
+    """
+    name = device_file(folder, index).name
+    data = read_file(folder, name, bytes_max=HEAD_BYTES + PROCESSES * PROCESS_BYTES)
     if len(data) != HEAD_BYTES + PROCESSES * PROCESS_BYTES:
-        raise ValueError(f"{file.name} has {len(data)} bytes")
+        raise ValueError(f"{name} has {len(data)} bytes")
     magic, version, _, memory, _, busy, kernels = _HEAD.unpack_from(data)
     if magic != MAGIC or version != VERSION:
-        raise ValueError(f"{file.name} is not of an emulated GPU of version {VERSION}")
+        raise ValueError(f"{name} is not of an emulated GPU of version {VERSION}")
     found: list[DeviceProcess] = []
     for at in range(HEAD_BYTES, len(data), PROCESS_BYTES):
         pid, taken, used, own, launched, began = _PROCESS.unpack_from(data, at)

@@ -26,3 +26,8 @@ def slot_of(job_id: str, epoch: int, rank: int) -> str:
     """The name of a run's slot folder."""
     run = f"{job_id.replace('/', '_')}-{epoch}-{rank}"
     return hashlib.sha256(run.encode()).hexdigest()[:SLOT_HEX]
+
+
+def device_of(devices: Path, uuid: str) -> Path:
+    """The folder with the state of an emulated GPU, which all processes with a share of it write."""
+    return devices / hashlib.sha256(uuid.encode()).hexdigest()[:SLOT_HEX]

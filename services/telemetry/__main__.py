@@ -14,6 +14,7 @@ from libs.service import SettingsError, load, main
 from libs.service.keys import nats_keys
 from libs.sharing.places import root_of
 from services.telemetry import service
+from services.telemetry.devices import EmulatedDevices
 from services.telemetry.runs import Finder, ProcessRuns, docker_runs
 from services.telemetry.settings import TelemetrySettings
 from services.telemetry.shares import ShareReader
@@ -52,6 +53,7 @@ async def run(stop: asyncio.Event) -> None:
         gpus=gpus,
         disk=settings.home,
         shares=ShareReader(root_of(settings.home)),
+        devices=EmulatedDevices(settings.home / "devices") if settings.runtime == "process" else None,
         boot=secrets.token_hex(4),
     )
     name = f"telemetry-{settings.node_id}"

@@ -2,8 +2,10 @@
 
 import asyncio
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Gauge
 
 from libs.bus import Bus
@@ -11,6 +13,7 @@ from libs.gpus import GpuWatch
 from libs.messages.signals import GpuSample, NodeSampled
 from libs.service import Every, serve
 from services.telemetry.dcgm import dcgm_families
+from services.telemetry.devices import EmulatedDevices
 from services.telemetry.host import read_host
 from services.telemetry.metrics import GpuPairs, NodeGauges
 from services.telemetry.runs import Finder, FoundRun
@@ -18,6 +21,7 @@ from services.telemetry.settings import TelemetrySettings
 from services.telemetry.shares import ShareReader
 from services.telemetry.thinking.attribution import Attribution
 from services.telemetry.thinking.core import NodeCounters, Sampler
+from services.telemetry.thinking.shares import RunKey
 from services.telemetry.usage import UsageReader
 
 LOOK_SECONDS = 2.0
@@ -36,6 +40,7 @@ class Telemetry:
         gpus: GpuWatch,
         disk: Path,
         shares: ShareReader | None = None,
+        devices: EmulatedDevices | None = None,
         boot: str = "",
     ) -> None:
         self.node_id = node_id
@@ -45,7 +50,7 @@ class Telemetry:
         self._disk = disk
         self._usage = UsageReader()
         self._attribution = Attribution()
-        self._shares = shares
+        self._shares, self._devices = shares, devices
         self._runs: list[FoundRun] = []
 
     async def look(self) -> None:
@@ -58,9 +63,18 @@ class Telemetry:
 
     def _read(self, runs: list[FoundRun], gpus: tuple[GpuSample, ...]) -> tuple[NodeCounters, tuple[GpuSample, ...]]:
         readings = tuple(self._usage.read(runs))
+        if self._devices is not None:
+            gpus = self._devices.with_processes(gpus)
         gpus = self._attribution.attributed(gpus, [reading.run for reading in readings])
         shares = self._shares.read(reading.run for reading in readings) if self._shares is not None else {}
+        shares = {key: replace(reading, on_gpu=_on(gpus, key, reading.share.gpu)) for key, reading in shares.items()}
         return NodeCounters(host=read_host(disk=self._disk), runs=readings, shares=shares), gpus
+
+
+def _on(gpus: Iterable[GpuSample], key: RunKey, uuid: str) -> frozenset[int]:
+    """The processes of a run on one GPU."""
+    processes = (process for gpu in gpus if gpu.uuid == uuid for process in gpu.processes)
+    return frozenset(process.pid for process in processes if (process.job_id, process.epoch, process.rank) == key)
 
 
 async def run(settings: TelemetrySettings, telemetry: Telemetry, *, bus: Bus, stop: asyncio.Event) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -10,18 +12,23 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
-from libs.messages.signals import HostSample, NodeSampled, RunSample, ShareSample
+from libs.messages.signals import GpuSample, HostSample, NodeSampled, RunSample, ShareSample
 from libs.sharing import places
+from libs.sharing.native import Built, NotBuilt, build
 from libs.sharing.pages import SlotLimits, limits_bytes
+from libs.sharing.places import device_of
 from libs.sharing.slots import JOB, LIMITS, SEEN, SHARE, SlotSeen, SlotShare, make_slot, write_seen
+from services.telemetry.devices import EmulatedDevices
 from services.telemetry.metrics import NodeGauges
 from services.telemetry.runs import FoundRun
 from services.telemetry.shares import ShareReader
 from services.telemetry.thinking.shares import ShareRates, ShareReading
 
 KEY = ("j-1", 1, 0)
+PROGRAMS = Path(__file__).parents[2] / "services/cli/demo/programs"
 SHARE_OF = SlotShare(gpu="GPU-7", request=300, limit=800, memory=1 << 30)
 SECOND = 1_000_000_000
 
@@ -51,7 +58,7 @@ def test_what_was_used_borrowed_and_lent_is_a_part_of_the_gpus_time() -> None:
     )  # fmt: skip
     assert rates.sampled({KEY: after})[KEY] == ShareSample(
         gpu_uuid="GPU-7", request=0.3, limit=0.8, used=0.5, borrowed=0.2, lent=0.05, wait_p99_seconds=0.0025,
-        memory_used=7, memory_limit=1 << 30, refused=2, overruns=1, given_up=3,
+        memory_used=7, memory_limit=1 << 30, refused=2, overruns=1, given_up=3, outside=0,
     )  # fmt: skip
 
 
@@ -83,6 +90,50 @@ def test_a_run_that_does_nothing_is_idle_and_its_first_second_after_it_counts_as
     assert 0.4 <= found[5] <= 0.8
 
 
+def test_processes_on_the_gpu_that_the_arbiter_does_not_know_are_told_of_once_they_were_seen_twice() -> None:
+    rates = ShareRates()
+
+    def outside(second: float, on_gpu: set[int], known: tuple[int, ...], **more: Any) -> int | None:
+        one = reading(second, counted_at=second, **more)
+        one = replace(one, on_gpu=frozenset(on_gpu), seen=replace(one.seen, pids=known))
+        return rates.sampled({KEY: one})[KEY].outside
+
+    assert outside(10.0, {7, 8}, (7,)) == 0, "8 may have come a moment ago"
+    assert outside(11.0, {7, 8}, (7,)) == 1
+    assert outside(12.0, {7, 8, 9}, (7, 8)) == 0
+    assert outside(13.0, {9}, ()) == 1
+    assert outside(14.0, {9}, (0,)) is None, "the arbiter does not see which processes these are"
+    assert outside(18.0, {9}, (), beat_at=15.0) is None, "the arbiter is silent"
+
+
+def test_processes_on_emulated_gpus_are_those_that_live_and_launched(tmp_path: Path, native_built: Built) -> None:
+    gpu = GpuSample(index=3, uuid="EMULATED-1", model="Emulated GPU", emulated=True)
+    devices = EmulatedDevices(tmp_path)
+    assert devices.with_processes((gpu,)) == (gpu,)
+    folder = device_of(tmp_path, gpu.uuid)
+    folder.mkdir()
+    environ = os.environ | {
+        "LD_LIBRARY_PATH": str(native_built.driver_folder),
+        "WEFT_EMULATED_DEVICE": str(folder),
+        "WEFT_EMULATED_MEMORY": str(1 << 30),
+        "WEFT_GPUS": "3",
+    }
+    command = [sys.executable, str(PROGRAMS / "kernels.py"), "--seconds", "30"]
+    process = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (sampled,) = devices.with_processes((gpu,))
+        assert [one.pid for one in sampled.processes] == [process.pid]
+    finally:
+        process.kill()
+        process.communicate()
+    assert devices.with_processes((gpu,)) == (gpu,)
+    (folder / "device-3").unlink()
+    os.mkfifo(folder / "device-3")
+    assert devices.with_processes((gpu,)) == (gpu,), "whatever a job puts there"
+
+
 def test_a_silent_or_new_arbiter_says_nothing_of_the_past() -> None:
     first, second = reading(10.1, counted_at=10.0, device_us=100), reading(11.1, counted_at=11.0, device_us=200)
     assert used(first, reading(13.2, counted_at=11.0, device_us=200, beat_at=11.1), second) == [None, None, None]
@@ -110,6 +161,14 @@ def decoded(sampled: NodeSampled) -> NodeSampled:
 
 
 # folders
+
+
+@pytest.fixture
+def native_built() -> Built:
+    built = build()
+    if isinstance(built, NotBuilt):
+        pytest.skip(built.reason)
+    return built
 
 
 @pytest.fixture

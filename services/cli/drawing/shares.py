@@ -39,6 +39,8 @@ def _got(share: ShareSeen) -> list[str]:
         told.append(f"{count(got.refused, 'allocation')} beyond its memory refused")
     if got.overruns:
         told.append(f"{count(got.overruns, 'turn')} taken from it as it kept them too long")
+    if got.outside:
+        told.append(f"processes of it on the GPU that are not held to the share: {got.outside}")
     if got.given_up:
         told.append(f"it went on without a turn {count(got.given_up, 'time')}, as the arbiter did not answer")
     return told

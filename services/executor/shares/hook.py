@@ -5,7 +5,6 @@ the run holds; the arbiter serves the folder. A job that drops the preload is no
 """
 
 import asyncio
-import hashlib
 import logging
 import os
 import time
@@ -18,7 +17,7 @@ from libs.domain.cluster import Gpu
 from libs.domain.shares import Share, context_bytes
 from libs.domain.spec import Kind
 from libs.messages.nodes import StartRun
-from libs.sharing.places import slot_of
+from libs.sharing.places import device_of, slot_of
 from libs.sharing.slots import (
     LIMITS,
     SOCKET,
@@ -129,7 +128,7 @@ class HookBackend:
         """The folder with the state of an emulated GPU, which all of its processes write."""
         if not gpu.emulated:
             return None
-        folder = self._devices / hashlib.sha256(gpu.uuid.encode()).hexdigest()[:16]
+        folder = device_of(self._devices, gpu.uuid)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(ANY_USER)
         return folder

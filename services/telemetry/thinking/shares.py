@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from libs.domain.shares import WHOLE
 from libs.messages.bounds import WHOLE_MAX
@@ -26,6 +26,7 @@ class ShareReading(Struct, frozen=True, kw_only=True):
     seen: SlotSeen | None = None
     beat_ns: int | None = None
     at_ns: int = 0
+    on_gpu: frozenset[int] = frozenset()  # the pids of the run's processes that are on the GPU
 
 
 class _Rates(Struct, frozen=True):
@@ -50,17 +51,24 @@ class ShareRates:
 
     def __init__(self) -> None:
         self._known: dict[RunKey, _Known] = {}
+        self._outside: dict[RunKey, frozenset[int]] = {}  # at the last reading
 
     def sampled(self, readings: Mapping[RunKey, ShareReading]) -> dict[RunKey, ShareSample]:
         """A sample of each reading; what is known of other runs is forgotten."""
         known: dict[RunKey, _Known] = {}
         found: dict[RunKey, ShareSample] = {}
+        beside: dict[RunKey, frozenset[int]] = {}
         for key, reading in readings.items():
             now = _counted(self._known.get(key), reading)
             if now is not None:
                 known[key] = now
             found[key] = _sample(reading, now)
-        self._known = known
+            if now is not None and 0 not in now.seen.pids:  # the arbiter sees which processes these are
+                outside = reading.on_gpu.difference(now.seen.pids)
+                # A process that has just come may not be among those that the arbiter wrote down last.
+                found[key] = structs.replace(found[key], outside=len(outside & self._outside.get(key, frozenset())))
+                beside[key] = outside
+        self._known, self._outside = known, beside
         return found
 
 
