@@ -382,6 +382,16 @@ def test_a_run_that_ended_and_was_removed_never_begins_again_and_who_wants_it_he
     assert decide(reconciler, now=3.0) == [Start(order(epoch=2))]
 
 
+def test_a_run_that_never_began_and_was_removed_is_not_said_to_have_run() -> None:
+    """After a restore of the store its job would count as started, and then as lost."""
+    never = ended(exit_code=None, reason=EndReason.START_FAILED)
+    reconciler = told(runs=(never,))
+    assert decide(reconciler, never, now=1.0) == [Remove(KEY)]
+    told(order(), at=1.0, reconciler=reconciler, runs=(never,))
+    (seen,) = reconciler.report([], {})
+    assert (seen.state, seen.reason) == (RunState.EXITED, EndReason.START_FAILED)
+
+
 # a leader whose store is away
 
 LEADER = Leader(pool="default", epoch=3, holder="scheduler-1", seq=7)

@@ -123,7 +123,7 @@ class Reconciler:
         self._closing = False
         self._held = False  # the newest answer was a hold: nothing starts by an earlier answer
         self._told: set[RunKey] = set()  # runs whose end was in a report that was answered
-        self._over: dict[RunKey, None] = {}  # runs that ended and were removed here, the latest last
+        self._over: dict[RunKey, Run] = {}  # runs that ended and were removed here, the latest last
         self._trying: dict[RunKey, Trying] = {}  # runs that do not have the limits that were ordered for them
         self._showing = Showing(
             again_seconds=policy.resize_again_seconds,
@@ -202,7 +202,7 @@ class Reconciler:
             if run.live:
                 actions += self._ends(run, now) or self._shows(run, now) or self._resizes(run, now)
             elif self._removable(key):
-                actions.append(self._remove(key))
+                actions.append(self._remove(run))
         return actions + self._starts(found, busy, now)
 
     def note_fenced(self, keys: Iterable[RunKey], *, now: float) -> None:
@@ -244,7 +244,7 @@ class Reconciler:
         """
         told = {run.key: self._seen(run, progress.get(run.key, {})) for run in runs}
         for key in [key for key in self._desired or () if key in self._over]:
-            told.setdefault(key, _was_here(key))
+            told.setdefault(key, _was_here(self._over[key]))
         for key in beginning:
             begins = RunSeen(
                 job_id=key.job_id, epoch=key.epoch, rank=key.rank, state=RunState.STARTING, gpus=self._held_by(key)
@@ -282,11 +282,11 @@ class Reconciler:
         """Whether the control plane knows the run's end and no longer desires it, so that no exit status is lost."""
         return self._desired is not None and key not in self._desired and key in self._told
 
-    def _remove(self, key: RunKey) -> Remove:
-        self._over[key] = None
+    def _remove(self, run: Run) -> Remove:
+        self._over[run.key] = run
         while len(self._over) > OVER_KEPT:
             del self._over[next(iter(self._over))]
-        return Remove(key)
+        return Remove(run.key)
 
     def _ends(self, run: Run, now: float) -> list[Action]:
         """Ask a live run to stop if it must, then kill it when its grace is over."""
@@ -402,13 +402,15 @@ def _holding(order: StartRun) -> Holding:
     return Holding(RunKey.of(order), tuple(sorted(set(order.gpus))), part)
 
 
-def _was_here(key: RunKey) -> RunSeen:
-    detail = "it ended here before, and that was told"
+def _was_here(run: Run) -> RunSeen:
+    """A run that is desired again after it ended here, as after a restore of the store. One that never ran did not run
+    since."""
+    never_ran = run.reason in NEVER_RAN
     return RunSeen(
-        job_id=key.job_id,
-        epoch=key.epoch,
-        rank=key.rank,
+        job_id=run.key.job_id,
+        epoch=run.key.epoch,
+        rank=run.key.rank,
         state=RunState.EXITED,
-        reason=EndReason.LOST,
-        detail=detail,
+        reason=run.reason if never_ran else EndReason.LOST,
+        detail=run.detail if never_ran else "it ended here before, and that was told",
     )
