@@ -10,6 +10,7 @@ from pathlib import Path
 
 from libs.sharing import native
 from tests.bench.figures import Aim, line_of
+from tests.bench.packing_shares import packing
 from tests.bench.sharing import crowds, inference, memory, shares
 from tests.bench.sharing.rig import Rig, rig
 from tests.support import launch_cost
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         "starting": lambda made: crowds.starting(made, quick=quick),
         "killing": lambda made: crowds.killing(made, asked.seed, quick=quick),
         "launching": launching,
+        "packing": lambda _: packing(asked.seed, quick),
     }
     if unknown := set(asked.only) - parts.keys():
         sys.exit(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
