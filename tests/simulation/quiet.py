@@ -10,11 +10,14 @@ from libs.domain.shares import WHOLE, Share
 from libs.domain.sizes import how_resized
 from libs.domain.spec import ResizeHow, Role
 from libs.store.memory import MemoryStore
+from services.executor.runs import RunKey
 from tests.simulation.history import History
 from tests.simulation.machine import Host
 from tests.simulation.witness import Witness
 
 REST_SECONDS = 40.0  # longer than any grace, and than it takes to elect a leader and to hear of all nodes
+GIVEN_UP_SECONDS = 70.0  # longer than it takes until a rank is given up whose start hangs, and that should leave
+NOT_BEGUN = ", though it never began"
 
 
 class Free:
@@ -54,9 +57,10 @@ class Quiet:
         found = set(self._restless())
         self._since = {what: self._since.get(what, now) for what in sorted(found)}
         for what, since in self._since.items():
-            if now - since > REST_SECONDS and what not in self._failed:
+            seconds = GIVEN_UP_SECONDS if what.endswith(NOT_BEGUN) else REST_SECONDS
+            if now - since > seconds and what not in self._failed:
                 self._failed.add(what)
-                self._history.fail(f"no rest: {what}, for {REST_SECONDS:g} s after all was healed")
+                self._history.fail(f"no rest: {what}, for {seconds:g} s after all was healed")
 
     def _restless(self) -> Iterator[str]:
         jobs = [job for job in self._store._jobs.values() if job.state.holding]
@@ -65,7 +69,8 @@ class Quiet:
             if job.state is JobState.RUNNING:
                 for one in job.placement.allocations:
                     if one.leaving:
-                        yield f"rank {one.rank} of {job.id} leaves and does not go"
+                        begun = RunKey(job.id, job.epoch, one.rank) in self._witness.begun
+                        yield f"rank {one.rank} of {job.id} leaves and does not go{'' if begun else NOT_BEGUN}"
             if job.next_placement is not None:
                 yield f"{job.id} stops in version {job.version} and does not restart"
         has = {(job.id, job.epoch, one.rank) for job in jobs if job.placement for one in job.placement.allocations}
