@@ -120,8 +120,8 @@ JSON_CASES: dict[str, tuple[bytes, int, str]] = {
     ),
     "a pool that is nowhere": (b'{"name":"a","command":["x"],"pool":"mars"}', 422, "pool"),
     "a share": (
-        b'{"name":"a","command":["x"],"roles":{"w":{"share":{"request":0.5,"memory":"1GiB"}}}}',
-        422,
+        b'{"name":"a","command":["x"],"roles":{"w":{"share":{"request":0.5,"limit":0.2,"memory":"1GiB"}}}}',
+        400,
         "roles.w.share",
     ),
     "a name with a dot": (b'{"name":"a.b","command":["x"]}', 400, "name"),

@@ -33,7 +33,7 @@ WAIT_SECONDS_MAX = 90.0
 
 
 def _text(file: Path) -> str:
-    return file.read_text()
+    return file.read_text() if file.exists() else ""  # a job that runs may not have written yet
 
 
 async def _says(log: Path, what: str) -> None:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from libs import servers
+from libs.sharing.places import root_of
 from services.cli.local import ClusterHome, LocalError
 from services.cli.local.leftovers import kill_runs
 
@@ -16,9 +17,15 @@ KEPT_PREFIX = "weft-kept-demo-"
 async def clear_abandoned(temporary: Path) -> None:
     for home in await asyncio.to_thread(_abandoned, temporary):
         await asyncio.to_thread(kill_runs, home.nodes)
+        for node in await asyncio.to_thread(_nodes, home):
+            await asyncio.to_thread(shutil.rmtree, root_of(node), ignore_errors=True)
         await servers.erase(home.root)
         home.release()
         await asyncio.to_thread(shutil.rmtree, home.root, ignore_errors=True)
+
+
+def _nodes(home: ClusterHome) -> list[Path]:
+    return sorted(home.nodes.iterdir()) if home.nodes.is_dir() else []
 
 
 def _abandoned(temporary: Path) -> list[ClusterHome]:

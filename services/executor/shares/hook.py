@@ -7,6 +7,7 @@ the run holds; the arbiter serves the folder. A job that drops the preload is no
 import asyncio
 import logging
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -73,8 +74,9 @@ class HookBackend:
             device_memory=gpu.memory,
             context_mib=context_bytes(emulated=gpu.emulated) >> 20,
         )
-        self._needed()
         try:
+            _make(self._root)
+            self._needed()
             job = make_slot(self._root, _slot_of(key), slot)
             device = self._device(gpu)
         except (OSError, ValueError) as error:
@@ -104,7 +106,7 @@ class HookBackend:
 
     async def keep(self, keys: Iterable[RunKey]) -> None:
         known = {_slot_of(key): key for key in keys}
-        for name in slot_names(self._root):
+        for name in slot_names(self._root) if self._root.is_dir() else ():
             key = known.get(name)
             if key is None:
                 await self._remove(name)
@@ -170,3 +172,11 @@ async def _served(job: Path, key: RunKey) -> None:
 
 def _is_served(job: Path) -> bool:
     return all(os.path.lexists(job / name) for name in (LIMITS, USE, SOCKET))
+
+
+def _make(root: Path) -> None:
+    """Make the folder of the slots, if it is missing. Raises OSError, also if it belongs to another user."""
+    root.mkdir(mode=0o700, exist_ok=True)
+    status = root.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise PermissionError(f"{root} is not a folder of our own")

@@ -3,9 +3,7 @@
 import asyncio
 import hashlib
 import logging
-import os
 import shutil
-import stat
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -36,8 +34,9 @@ async def opened(choice: str, home: Home) -> AsyncIterator[ShareBackend]:
             logger.warning("jobs are not held to their shares of a GPU here: %s", built.reason)
         yield TimeSlicing()
         return
-    root = _made(root_of(home.root))
-    built = await asyncio.to_thread(_placed, built, home.root / "native", in_use=any(root.iterdir()))
+    root = root_of(home.root)
+    in_use = root.is_dir() and any(root.iterdir())
+    built = await asyncio.to_thread(_placed, built, home.root / "native", in_use=in_use)
     watch = ArbiterWatch(root, log=home.root / "arbiter.log")
     backend = HookBackend(
         root, hook=built.hook, driver=built.driver_folder, devices=home.root / "devices", needed=watch.begin
@@ -49,7 +48,7 @@ async def opened(choice: str, home: Home) -> AsyncIterator[ShareBackend]:
         keeping.cancel()
         await watch.close()
         if root.parent != home.root:
-            with suppress(OSError):  # there are slots left
+            with suppress(OSError):  # there are slots left, or there never were any
                 root.rmdir()
 
 
@@ -74,12 +73,3 @@ def _placed(built: Built, folder: Path, *, in_use: bool) -> Built:
             if other != wanted:
                 shutil.rmtree(other, ignore_errors=True)
     return placed
-
-
-def _made(root: Path) -> Path:
-    """The folder, made if it is missing. Raises OSError, also if it belongs to another user."""
-    root.mkdir(mode=0o700, exist_ok=True)
-    status = root.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise PermissionError(f"{root} is not a folder of our own")
-    return root
