@@ -22,7 +22,6 @@ FOUND = [
     (1130, "a leader that was replaced while it hung decided on a job that it never knew (test_scheduler_desk)"),
     (1458, "the same, and two jobs had one GPU in its picture (test_scheduler_desk)"),
     (50421, "an admission landed after a load had read all jobs, and its jobs stayed unknown (test_scheduler_desk)"),
-    (50574, "events that a lost stream had were taken out of the outbox once they were back (test_scheduler_relay)"),
     (2, "scores heard in the middle of a turn were left out of its record: a replay differed (test_scheduler_desk)"),
 ]
 
