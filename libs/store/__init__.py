@@ -102,6 +102,13 @@ class StoredSubmission(Struct, frozen=True, kw_only=True):
     created: bool  # False: this key was submitted before, and `job` is that job
 
 
+class Unsent(Struct, frozen=True, kw_only=True):
+    """An event in the outbox. Each time that it is put there, it has another `entry`."""
+
+    entry: int
+    event: Event
+
+
 class Moment(Struct, frozen=True, kw_only=True):
     """A moment in the past: all events until `at`, seconds since the epoch, or until the event with this cursor."""
 
@@ -275,15 +282,19 @@ class GatewayStore(Protocol):
 class RelayStore(Protocol):
     """What the relay may do: take events out of the outbox once they are published."""
 
-    async def unsent(self, *, limit: int) -> list[Event]:
+    async def unsent(self, *, limit: int) -> list[Unsent]:
         """Events to publish, oldest first."""
 
     async def unsent_count(self) -> int: ...
 
-    async def sent(self, event_ids: Sequence[int]) -> None: ...
+    async def sent(self, published: Sequence[Unsent]) -> None:
+        """Take these entries out of the outbox. One that `resend` has replaced stays, however late this is done."""
 
     async def resend(self, *, since: float) -> int:
-        """Put every event since then into the outbox again; returns how many."""
+        """Put every event since then into the outbox again; returns how many.
+
+        All that waits then, these and the others, has new entries.
+        """
 
 
 class SchedulerStore(RelayStore, Protocol):

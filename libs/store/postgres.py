@@ -32,6 +32,7 @@ from libs.store import (
     TenantFullError,
     TenantKept,
     TokenKept,
+    Unsent,
 )
 from libs.store.asking import Asking, Row
 from libs.store.rows import (
@@ -49,6 +50,7 @@ from libs.store.rows import (
     spec_of,
     steps_of,
     tenant_of,
+    unsent_of,
     use_of,
 )
 from libs.store.submitting import Submission, Submitting
@@ -357,14 +359,14 @@ class PostgresStore:
 
     # relay
 
-    async def unsent(self, *, limit: int) -> list[Event]:
-        return [event_of(row) for row in await self._rows("unsent", limit)]
+    async def unsent(self, *, limit: int) -> list[Unsent]:
+        return [unsent_of(row) for row in await self._rows("unsent", limit)]
 
     async def unsent_count(self) -> int:
         return await self._count("unsent_count")
 
-    async def sent(self, event_ids: Sequence[int]) -> None:
-        await self._row("sent", list(event_ids))
+    async def sent(self, published: Sequence[Unsent]) -> None:
+        await self._row("sent", [unsent.event.id for unsent in published], [unsent.entry for unsent in published])
 
     async def resend(self, *, since: float) -> int:
         return await self._count("resend", since)

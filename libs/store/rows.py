@@ -18,7 +18,7 @@ from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune
 from libs.messages.events import Event, step_data
 from libs.messages.history import Record
 from libs.messages.signals import Curve, CurvePoint
-from libs.store import Envelope, TenantKept, UnlawfulError
+from libs.store import Envelope, TenantKept, UnlawfulError, Unsent
 from libs.store.asking import Row
 
 _ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -204,8 +204,16 @@ def node_of(row: Row) -> Node:
 
 
 def event_of(row: Row) -> Event:
-    fields = dict(row)
+    return _event(dict(row))
+
+
+def _event(fields: dict[str, Any]) -> Event:
     return Event(**{**fields, "data": msgspec.Raw(fields["data"].encode())})
+
+
+def unsent_of(row: Row) -> Unsent:
+    fields = dict(row)
+    return Unsent(entry=fields.pop("entry"), event=_event(fields))
 
 
 def curve_of(row: Row) -> Curve:

@@ -39,15 +39,15 @@ class Relay:
     async def _carry(self) -> None:
         if self._known_until is None or self._clock() >= self._known_until:
             await self._find_stream()
-        while events := await self._store.unsent(limit=self._batch):
+        while waiting := await self._store.unsent(limit=self._batch):
             try:
-                await self._bus.emit([_told(event) for event in events])
+                await self._bus.emit([_told(unsent.event) for unsent in waiting])
             except NoAnswerError:
                 self._known_until = None  # the stream may be gone, and then its events are published again
-                self._batch = max(1, len(events) // 2)  # or it may be slow: a smaller batch is done in time
+                self._batch = max(1, len(waiting) // 2)  # or it may be slow: a smaller batch is done in time
                 raise
-            await self._store.sent([event.id for event in events])
-            is_last = len(events) < self._batch
+            await self._store.sent(waiting)
+            is_last = len(waiting) < self._batch
             self._batch = min(BATCH, self._batch * 2)
             if is_last:
                 return

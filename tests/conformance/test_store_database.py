@@ -89,6 +89,46 @@ async def test_an_admission_waits_for_a_load_that_begins_and_is_then_refused(rea
         await connection.close()
 
 
+async def test_what_is_told_sent_while_events_come_back_takes_none_of_them_out(real: postgres.Stores) -> None:
+    await real.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT)
+    before = await real.scheduler.unsent(limit=10)
+    connection = await real.server.connect("scheduler")
+    try:
+        async with connection.transaction():
+            assert await connection.fetchval(QUERIES["resend"], AT) == 0  # it waited, and has another entry now
+            telling = asyncio.create_task(real.scheduler.sent(before))
+            await asyncio.wait([telling], timeout=0.5)
+            assert not telling.done()
+        await telling
+        (again,) = await real.scheduler.unsent(limit=10)
+        assert again.event == before[0].event
+        async with connection.transaction():
+            await connection.execute("DELETE FROM outbox")  # as `sent` does
+            returning = asyncio.create_task(real.scheduler.resend(since=AT))
+            await asyncio.wait([returning], timeout=0.5)
+            assert not returning.done()
+        await returning
+        assert [unsent.event for unsent in await real.scheduler.unsent(limit=10)] == [again.event]
+    finally:
+        await connection.close()
+
+
+async def test_a_relay_of_the_version_before_takes_out_events_by_their_ids(real: postgres.Stores) -> None:
+    for number in range(2):
+        await real.gateway.submit(spec(), job_id=f"j-{number}", tenant="alice", key=None, at=AT)
+    one, two = await real.scheduler.unsent(limit=10)
+    connection = await real.server.connect("scheduler")
+    try:
+        await connection.execute("DELETE FROM outbox WHERE event_id = ANY ($1::bigint[])", [one.event.id, two.event.id])
+        again = "INSERT INTO outbox (event_id) SELECT id FROM events WHERE id = $1 ON CONFLICT DO NOTHING"
+        await connection.execute(again, two.event.id)
+    finally:
+        await connection.close()
+    (back,) = await real.scheduler.unsent(limit=10)
+    assert back.event == two.event
+    assert back.entry > two.entry
+
+
 async def test_the_database_itself_refuses_what_is_no_step(real: postgres.Stores) -> None:
     world = World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator)
     await world.admitted(await world.lead(), "j-1")

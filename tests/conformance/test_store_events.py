@@ -2,6 +2,8 @@
 
 import asyncio
 
+from msgspec import structs
+
 from libs.domain.job import Cause, CauseCode, Job, JobEvent
 from libs.messages.events import Event
 from libs.store import Moment
@@ -116,13 +118,27 @@ async def test_what_was_sent_leaves_the_outbox_and_comes_back_when_asked(world: 
     for number in range(4):
         await world.gateway.submit(spec(), job_id=f"j-{number}", tenant="alice", key=None, at=AT + number)
     every = await world.relay.unsent(limit=10)
-    assert every == await world.gateway.events()
+    assert [unsent.event for unsent in every] == await world.gateway.events()
     assert await world.relay.unsent(limit=2) == every[:2]
     assert await world.relay.unsent_count() == len(every)
-    await world.relay.sent([every[0].id, every[2].id, 999])
+    await world.relay.sent([every[0], every[2], structs.replace(every[1], entry=999)])
     assert await world.relay.unsent(limit=10) == [every[1], every[3]]
-    await world.relay.sent([event.id for event in every])
+    await world.relay.sent(every)
     assert await world.relay.unsent(limit=10) == []
     assert await world.relay.resend(since=AT + 2) == 2
     assert await world.relay.resend(since=AT + 1) == 1  # two are there already
-    assert await world.relay.unsent(limit=10) == every[1:]
+    assert [unsent.event for unsent in await world.relay.unsent(limit=10)] == [unsent.event for unsent in every[1:]]
+
+
+async def test_what_is_told_sent_after_events_came_back_takes_none_of_them_out(world: World) -> None:
+    """Neither one that came back nor one that waited all along, however old: both are published again."""
+    for number in range(3):
+        await world.gateway.submit(spec(), job_id=f"j-{number}", tenant="alice", key=None, at=AT + number)
+    every = await world.relay.unsent(limit=10)
+    await world.relay.sent(every[2:])
+    assert await world.relay.resend(since=AT + 1) == 1
+    await world.relay.sent(every)
+    again = await world.relay.unsent(limit=10)
+    assert [unsent.event for unsent in again] == [unsent.event for unsent in every]
+    await world.relay.sent(again)
+    assert await world.relay.unsent(limit=10) == []

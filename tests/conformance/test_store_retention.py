@@ -27,7 +27,7 @@ async def cancelled(world: World, lease: Lease, job: Job, *, at: float) -> None:
 
 
 async def publish(world: World) -> None:
-    await world.relay.sent([event.id for event in await world.relay.unsent(limit=1000)])
+    await world.relay.sent(await world.relay.unsent(limit=1000))
 
 
 async def ended(world: World, lease: Lease, *job_ids: str) -> None:

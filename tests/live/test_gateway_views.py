@@ -204,7 +204,7 @@ async def test_of_a_job_that_was_deleted_and_of_its_time_the_answer_names_for_ho
     assert (status, b"is kept for" in body) == (404, False)
     began = time.time() - 2 * kept
     job = await go(scheduler, world.lease, await world.submitted(), JobEvent.CANCELLED, at=began)
-    await scheduler.sent([event.id for event in await scheduler.unsent(limit=100)])
+    await scheduler.sent(await scheduler.unsent(limit=100))
     lease = await scheduler.take_lease("default", holder="test", seen=None)
     assert lease is not None
     assert await scheduler.forget_jobs(lease, before=time.time() - kept, kept_seconds=kept, limit=10) == 1

@@ -18,8 +18,9 @@ from libs.credentials import Credentials, provision
 from libs.domain.job import Cause, CauseCode
 from libs.domain.lease import Lease
 from libs.messages.asks import RankTuning, Scale, Tune
+from libs.messages.events import Event
 from libs.servers import erase, up
-from libs.store import Envelope, StoreUnavailableError
+from libs.store import Envelope, StoreUnavailableError, Unsent
 from libs.store.asking import ACQUIRE_SECONDS_MAX, COMMAND_SECONDS_MAX, CONNECT_SECONDS_MAX
 from libs.store.migrate import ROLES, MigrationError, migrate
 from libs.store.postgres import PostgresStore
@@ -240,7 +241,9 @@ async def test_a_store_of_one_role_cannot_write_for_another(server: Server) -> N
             stores.gateway.take_lease("default", holder="me", seen=None),
             stores.gateway.save_node(lease, node(), event="joined", cause=""),
             stores.gateway.admit(lease, load=0, pool="default", limit=1),
-            stores.gateway.sent([1]),
+            stores.gateway.sent(
+                [Unsent(entry=1, event=Event(id=1, topic="jobs", event="placed", subject_id="j-1", version=1, at=AT))]
+            ),
             stores.scheduler.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT),
             stores.scheduler.access(bytes(32), at=AT),
             stores.scheduler.add_token(bytes(32), tenant="alice", admin=True, label="", at=AT),

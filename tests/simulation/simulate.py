@@ -178,7 +178,7 @@ class World:
             for _, ask in self.cluster.database.store._asks.values():
                 self.history.fail(f"never done: {ask.kind} of {ask.subject_id}")
             if waiting:
-                self.history.fail(f"still in the outbox: {waiting[0].message_id}")
+                self.history.fail(f"still in the outbox: {waiting[0].event.message_id}")
         await self._replay()
 
     async def _replay(self) -> None:

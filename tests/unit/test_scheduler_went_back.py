@@ -169,9 +169,9 @@ async def test_whoever_leads_from_an_older_store_hears_it_of_a_node_and_waits(ca
 
     await w.wait(LEASE_SECONDS - 20)
     assert await w.job("j-2") == (JobState.QUEUED, CauseCode.STORE_RESTORED)
-    await w.store.sent([event.id for event in await w.store.unsent(limit=1000)])
+    await w.store.sent(await w.store.unsent(limit=1000))
     await w.wait(30)
-    told_again = {(event.subject_id, event.event) for event in await w.store.unsent(limit=1000)}
+    told_again = {(one.event.subject_id, one.event.event) for one in await w.store.unsent(limit=1000)}
     assert ("j-2", "waiting") in told_again  # a stream may have taken it for one of the lost time
     assert await w.job("j-2") == (JobState.RUNNING, None)
     assert not w.lease.went_back

@@ -29,6 +29,7 @@ from libs.store import (
     TenantFullError,
     TenantKept,
     UnlawfulError,
+    Unsent,
 )
 from libs.store.memory.history import History
 from libs.store.memory.learnt import LearntTables
@@ -55,7 +56,8 @@ class MemoryStore(Tokens, History, LearntTables):
         self._event_id = 0
         self._stories: dict[str, list[Event]] = {}
         self._xid = 0
-        self._outbox: set[int] = set()
+        self._outbox: dict[int, int] = {}  # the entry of each event
+        self._entry = 0
         self._jobs_kept: dict[str, JobsKept] = {}  # by pool
         self._policies: dict[str, str] = {}  # by the name of a lease
         self._envelopes: dict[str, Envelope] = {}
@@ -293,7 +295,7 @@ class MemoryStore(Tokens, History, LearntTables):
             for job in self._jobs.values()
             if job.pool == lease.name and job.ended_at is not None and job.ended_at < before and job.id not in asked
         ]
-        published = [job for job in over if not self._outbox.intersection(event.id for event in self._stories[job.id])]
+        published = [job for job in over if all(event.id not in self._outbox for event in self._stories[job.id])]
         gone = {job.id for job in sorted(published, key=lambda job: job.ended_at or 0.0)[:limit]}
         told = {event.id for event in self._node_events_before(before, lease.name)[:limit]}
         for job_id in gone:
@@ -323,21 +325,30 @@ class MemoryStore(Tokens, History, LearntTables):
 
     # relay
 
-    async def unsent(self, *, limit: int) -> list[Event]:
+    async def unsent(self, *, limit: int) -> list[Unsent]:
         wanted = sorted(self._outbox)[:limit]
         begin = bisect_left(self._events, wanted[0], key=lambda event: event.id) if wanted else 0
-        return [event for event in islice(self._events, begin, None) if event.id in self._outbox][:limit]
+        waiting = (event for event in islice(self._events, begin, None) if event.id in self._outbox)
+        return [Unsent(entry=self._outbox[event.id], event=event) for event in islice(waiting, limit)]
 
     async def unsent_count(self) -> int:
         return len(self._outbox)
 
-    async def sent(self, event_ids: Sequence[int]) -> None:
-        self._outbox.difference_update(event_ids)
+    async def sent(self, published: Sequence[Unsent]) -> None:
+        for unsent in published:
+            if self._outbox.get(unsent.event.id) == unsent.entry:
+                del self._outbox[unsent.event.id]
 
     async def resend(self, *, since: float) -> int:
-        again = {event.id for event in self._events if event.at >= micro(since)} - self._outbox
-        self._outbox |= again
+        again = {event.id for event in self._events if event.at >= micro(since)} - self._outbox.keys()
+        for event_id in sorted(again | self._outbox.keys()):
+            self._put(event_id)
         return len(again)
+
+    def _put(self, event_id: int) -> None:
+        """Put an event into the outbox, as a new entry."""
+        self._entry += 1
+        self._outbox[event_id] = self._entry
 
     # scorer
 
@@ -539,7 +550,7 @@ class MemoryStore(Tokens, History, LearntTables):
             data=msgspec.Raw(msgspec.json.encode(data)),
         )
         self._events.append(event)
-        self._outbox.add(event.id)
+        self._put(event.id)
         if topic == "jobs":
             self._stories.setdefault(subject_id, []).append(event)
 

@@ -464,7 +464,7 @@ SELECT node_id, gpu_index, job_class, score, confidence, source, extract(epoch F
 
 -- name: unsent
 -- OFFSET 0 reads event by event: few events wait, and a plan that reads all events is never wanted.
-SELECT event.* FROM (SELECT event_id FROM outbox ORDER BY event_id LIMIT $1) AS waiting
+SELECT entry, event.* FROM (SELECT event_id, entry FROM outbox ORDER BY event_id LIMIT $1) AS waiting
  CROSS JOIN LATERAL (SELECT {event} FROM events WHERE id = waiting.event_id OFFSET 0) AS event
  ORDER BY event.id;
 
@@ -472,14 +472,18 @@ SELECT event.* FROM (SELECT event_id FROM outbox ORDER BY event_id LIMIT $1) AS 
 SELECT count(*) AS count FROM outbox;
 
 -- name: sent
-DELETE FROM outbox WHERE event_id = ANY ($1::bigint[]);
+-- One that lands after a `resend` finds other entries, and leaves them: their events are to be published again.
+DELETE FROM outbox USING unnest($1::bigint[], $2::bigint[]) AS published (event_id, entry)
+ WHERE outbox.event_id = published.event_id AND outbox.entry = published.entry;
 
 -- name: resend
 WITH again AS (
-    INSERT INTO outbox (event_id) SELECT id FROM events WHERE at >= to_timestamp($1::float8)
-    ON CONFLICT DO NOTHING RETURNING 1
+    INSERT INTO outbox (event_id)
+    SELECT id FROM events WHERE at >= to_timestamp($1::float8) UNION SELECT event_id FROM outbox ORDER BY 1
+    ON CONFLICT (event_id) DO UPDATE SET entry = DEFAULT RETURNING event_id
 )
-SELECT count(*) AS count FROM again;
+SELECT count(*) AS count FROM again   -- those that waited before, as the statement found the table, are not counted
+ WHERE NOT EXISTS (SELECT FROM outbox WHERE outbox.event_id = again.event_id);
 
 -- scorer
 
