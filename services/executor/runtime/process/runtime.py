@@ -137,6 +137,7 @@ class ProcessRuntime:
         except Refusal as refusal:
             self._fail(key, str(refusal), refusal.reason)
             return
+        await self._sweeper.finish(key)
         env = (await self._attach(order)).added_to(env)
         if not permitted():
             await self._shares.detach(key)

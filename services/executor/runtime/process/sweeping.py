@@ -20,6 +20,7 @@ class Sweeper:
         self._runs = runs  # the folder that identifies a run's processes
         self._leftovers: list[dict[str, str]] = []
         self._strayed: set[RunKey] = set()
+        self._sweeping: set[RunKey] = set()  # whose processes are being looked for now
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
 
@@ -35,6 +36,13 @@ class Sweeper:
         if ended:
             self._strayed.update(ended)
             self._soon()
+
+    async def finish(self, key: RunKey) -> None:
+        """Kill the remaining processes of a run before it starts anew: a later sweep would take the new ones for them."""
+        if key in self._strayed or key in self._sweeping:
+            self._strayed.discard(key)
+            self._sweeping.discard(key)
+            await asyncio.to_thread(kill_stragglers, self._runs, lambda found: found == key)
 
     async def close(self) -> None:
         """Sweep a last time; the next executor removes the rest."""
@@ -61,8 +69,9 @@ class Sweeper:
             for groups in kept:
                 self._cgroups.kill(groups)
             self._leftovers = kept
-            strayed, self._strayed = self._strayed, set()
-            if strayed:
-                await asyncio.to_thread(kill_stragglers, self._runs, strayed.__contains__)
+            self._sweeping, self._strayed = self._strayed, set()
+            if self._sweeping:
+                await asyncio.to_thread(kill_stragglers, self._runs, self._sweeping.__contains__)
+            self._sweeping = set()
             self._wanted = self._wanted or bool(self._leftovers)
             pause = SWEEP_SECONDS
