@@ -126,12 +126,12 @@ def lead(args: argparse.Namespace) -> int:
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     changes: object = None
-    most, gave_back, until = 0, not args.until_it_gave_back, time.monotonic() + SECONDS_MAX
+    seen, most, gave_back, until = 0, 0, not args.until_it_gave_back, time.monotonic() + SECONDS_MAX
     while len(work.done) < work.pieces:
         now = members()
         ranks = now["ranks"]
         if now["changes"] != changes and isinstance(ranks, list):
-            changes = now["changes"]
+            changes, seen = now["changes"], len(ranks)
             print(f"members: {len(ranks)} (piece {len(work.done)})", flush=True)
             gave_back = gave_back or len(ranks) < most
             most = max(most, len(ranks))
@@ -145,7 +145,7 @@ def lead(args: argparse.Namespace) -> int:
             work.bring(piece)
         with open(os.environ.get("WEFT_PROGRESS", os.devnull), "a", encoding="utf-8") as progress:
             done = book.done + len(work.done)
-            progress.write(f"step={done} steps={book.done + work.pieces} checkpoint={book.done}\n")
+            progress.write(f"step={done} steps={book.done + work.pieces} checkpoint={book.done} members={seen}\n")
     print(f"all {book.done + work.pieces} pieces are done", flush=True)
     time.sleep(2 * LOOK_SECONDS)  # for the other ranks to hear that it is over
     return 0
