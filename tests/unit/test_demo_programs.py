@@ -117,7 +117,7 @@ def test_work_is_shared_by_ranks_that_come_late_and_what_a_rank_took_away_is_don
     assert (status, "all 40 pieces are done" in output) == (0, True), output
     assert end(gone)[0] == 0
     assert re.search(r"did [0-9]+ pieces", end(late)[1])
-    assert (tmp_path / "progress").read_text().splitlines()[-1] == "step=40 steps=40 checkpoint=0"
+    assert (tmp_path / "progress").read_text().splitlines()[-1] == "step=40 steps=40 checkpoint=0 members=1"
 
 
 def test_an_elastic_job_goes_on_until_it_has_grown_and_given_ranks_back(tmp_path: Path) -> None:
