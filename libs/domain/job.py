@@ -44,6 +44,7 @@ class JobEvent(StrEnum):
     WAITING = "waiting"  # why it waits is new
     REPRIORITISED = "reprioritised"
     TUNED = "tuned"  # has other CPUs, memory, network or shares of GPUs from now on, and goes on running
+    UPDATED = "updated"  # should run another image, command or environment from now on: its replicas are replaced
     SCALED = "scaled"  # should have another size from now on; whether it gets it depends on room
     RESIZED = "resized"  # ranks joined, leave or have left; the others go on running
     RESTARTED = "restarted"  # begins anew with another size, in the place that was kept for it
@@ -62,17 +63,20 @@ STEPS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.QUEUED, _E.WAITING): _S.QUEUED,
     (_S.QUEUED, _E.REPRIORITISED): _S.QUEUED,
     (_S.QUEUED, _E.SCALED): _S.QUEUED,
+    (_S.QUEUED, _E.UPDATED): _S.QUEUED,
     (_S.QUEUED, _E.PLACED): _S.PLACED,
     (_S.QUEUED, _E.CANCELLED): _S.CANCELLED,
     (_S.QUEUED, _E.FAILED): _S.FAILED,
     (_S.PLACED, _E.REPRIORITISED): _S.PLACED,
     (_S.PLACED, _E.SCALED): _S.PLACED,
+    (_S.PLACED, _E.UPDATED): _S.PLACED,
     (_S.PLACED, _E.STARTING): _S.STARTING,
     (_S.PLACED, _E.STOPPING): _S.STOPPING,
     (_S.PLACED, _E.REQUEUED): _S.QUEUED,
     (_S.PLACED, _E.FAILED): _S.FAILED,
     (_S.STARTING, _E.REPRIORITISED): _S.STARTING,
     (_S.STARTING, _E.SCALED): _S.STARTING,
+    (_S.STARTING, _E.UPDATED): _S.STARTING,
     (_S.STARTING, _E.STARTED): _S.RUNNING,
     (_S.STARTING, _E.STOPPING): _S.STOPPING,
     (_S.STARTING, _E.REQUEUED): _S.QUEUED,
@@ -80,6 +84,7 @@ STEPS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.RUNNING, _E.REPRIORITISED): _S.RUNNING,
     (_S.RUNNING, _E.TUNED): _S.RUNNING,
     (_S.RUNNING, _E.SCALED): _S.RUNNING,
+    (_S.RUNNING, _E.UPDATED): _S.RUNNING,
     (_S.RUNNING, _E.RESIZED): _S.RUNNING,
     (_S.RUNNING, _E.STOPPING): _S.STOPPING,
     (_S.RUNNING, _E.REQUEUED): _S.QUEUED,
@@ -140,6 +145,14 @@ class CauseCode(StrEnum):
     RANKS_LEFT = "ranks-left"  # ranks that were to leave are gone
     CORE_DONE = "core-done"  # its core ended with status 0: the ranks beyond it stop
     RANK_LOST = "rank-lost"  # a rank beyond the core ended: the job goes on without it
+    REPLICA_ENDED = "replica-ended"  # a replica of a service ended, and is started again
+    NEVER_READY = "never-ready"  # no replica of a service became ready
+    LOAD = "load"  # as many replicas, or as much of a GPU, as the requests to a service need
+    UPDATE_ASKED = "update-asked"
+    UPDATE_FAILED = "update-failed"  # a replica of the new revision did not become ready: the one before comes back
+    REPLACED = "replaced"  # a replica of the revision before leaves, since one of the new revision is ready
+    LENT = "lent"  # gives way to a service that needs more than what is free
+    PAID_BACK = "paid-back"  # a service needs no longer what it had borrowed
     SIZE_FAILED = "size-failed"  # it ended soon after it took another size: it goes back to the size before
     NO_ROOM = "no-room"  # does not fit what is free now
     NO_NODES = "no-nodes"  # the pool has no node that takes work
@@ -182,6 +195,33 @@ class Allocation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     extra: bool = False  # beyond the core of a job that resizes live: it may come and go alone
     leaving: bool = False  # told to stop; it holds its GPUs until its node says that it is gone
     share: Share | None = None
+    revision: int = 0  # of a service: what it runs, see `Revision`
+
+
+class Revision(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the replicas of a service run, where it differs from the specification. Number 0 is the specification.
+
+    None: as in the specification. `at`: since when it is wanted. `back_to`: the revision that comes back if no replica
+    of this one becomes ready; None once one did.
+    """
+
+    number: int
+    image: str | None = None
+    command: tuple[str, ...] | None = None
+    env: dict[str, str] | None = None
+    at: float = 0.0
+    back_to: int | None = None
+
+
+class Loan(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a service took from another job: `gpus` of it (a share is a part of 1), with `ranks` of its ranks; 0: the
+    whole job gave way, and waits. `rank`: the replica of the service that has it."""
+
+    lender: str
+    rank: int
+    gpus: float
+    ranks: int = 0
+    since: float = 0.0
 
 
 class Placement(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -236,6 +276,13 @@ class Job(Struct, frozen=True, kw_only=True):
     worked: dict[str, int] = {}  # the size that it ran with before the last change; empty: it never changed
     sized_at: float | None = None  # since when it holds as many GPUs as now, if they changed since it was placed
     next_placement: Placement | None = None  # where it restarts once it has stopped: held for it until then
+    revisions: tuple[Revision, ...] = ()  # of a service, those after 0 that are wanted, still run or may come back
+    loans: tuple[Loan, ...] = ()  # of a service: what it has of other jobs
+
+    @property
+    def revision(self) -> int:
+        """The number of the revision that all replicas of a service should run."""
+        return self.revisions[-1].number if self.revisions else 0
 
     @property
     def pool(self) -> str:
@@ -363,6 +410,8 @@ class Step(Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_placement: Placement | None = None  # given with `stopping`, of a job that restarts with another size
     size: dict[str, int] | None = None
     worked: dict[str, int] | None = None
+    revisions: tuple[Revision, ...] | None = None
+    loans: tuple[Loan, ...] | None = None
     exit_code: int | None = None
     progress: dict[str, float] | None = None
     ask: int = 0  # the ask that this step does
@@ -430,7 +479,16 @@ def after(job: Job, step: Step) -> Job:
         worked=_worked(job, step),
         sized_at=_sized_at(job, step, at, recounted=recounted, placed=placed),
         next_placement=next_placement,
+        revisions=job.revisions if step.revisions is None else step.revisions,
+        loans=_loans(job, step),
     )
+
+
+def _loans(job: Job, step: Step) -> tuple[Loan, ...]:
+    """What a job has borrowed ends with the epoch for which it did."""
+    if step.loans is not None:
+        return step.loans
+    return job.loans if step.to.holding and step.event not in NEW_EPOCH else ()
 
 
 def _reshared(job: Job, step: Step) -> bool:

@@ -68,10 +68,13 @@ class Kind(StrEnum):
 
 
 class Replicas(_Strict, frozen=True, kw_only=True):
-    """How many copies of a role: at least `min` to start, `want` if there is room, never more than `max`."""
+    """How many copies of a role: at least `min` to start, `want` if there is room, never more than `max`.
 
-    want: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)] = 1
-    min: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)] | None = None
+    Only a service may have none: its `min` and `want` may be 0.
+    """
+
+    want: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)] = 1
+    min: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)] | None = None
     max: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)] | None = None
 
     def __post_init__(self) -> None:
@@ -256,6 +259,41 @@ class ResizeRules(_Strict, frozen=True, kw_only=True):
     signal: ResizeSignal | None = None
 
 
+class ServiceProtocol(StrEnum):
+    HTTP = "http"  # HTTP/1.1, WebSockets and server-sent events among it
+    H2C = "h2c"  # HTTP/2 without TLS, as gRPC speaks it
+
+
+class ServiceRules(_Strict, frozen=True, kw_only=True):
+    """How requests reach the replicas of a job, and how many requests each replica takes.
+
+    `path`: below which a replica serves. `ready`: the path that a replica answers with a status of 200 to 399 once it
+    takes requests; if not set, a replica is ready once its port takes a connection. `concurrency`: requests at one
+    replica at once. `queue`: the most requests that wait. `timeout`: from the arrival of a request to the first byte of
+    its answer. `start`: the most time until a replica is ready. `drain`: the most time in which a replica that leaves
+    finishes its requests. `max_surge`: replicas beyond the size of the service during an update. `public`: requests
+    need no token.
+    """
+
+    port: Annotated[
+        int, Meta(ge=1, le=65535, description="Where a container listens. WEFT_PORT says where a replica does.")
+    ] = 8080
+    path: Path = "/"
+    ready: Path | None = None
+    concurrency: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    queue: Annotated[int, Meta(ge=0, le=100_000)] = 1000
+    timeout: Duration = "60s"
+    start: Duration = "10m"
+    drain: Duration = "30s"
+    max_surge: Annotated[int, Meta(ge=1, le=64)] = 1
+    protocol: ServiceProtocol = ServiceProtocol.HTTP
+    public: bool = False
+
+
+SERVICE_SECONDS = {"timeout": (0.001, 3600.0), "start": (1.0, 86400.0), "drain": (0.0, 3600.0)}
+"""The least and the most of each duration of a service."""
+
+
 class Objective(_Strict, frozen=True, kw_only=True):
     """What an inference job promises its users."""
 
@@ -285,6 +323,7 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     labels: Annotated[dict[LabelName, LabelValue], Meta(max_length=64)] = {}
     progress: Progress | None = None
     objective: Objective | None = None
+    service: ServiceRules | None = None
     pool: Token = "default"
     gpu_model: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
     tuning: Tuning = Tuning()
@@ -296,6 +335,11 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
     @property
     def grace_seconds(self) -> float:
         return duration_seconds(self.grace)
+
+    @property
+    def is_service(self) -> bool:
+        """Has the job no core? Each replica of a service lives, fails and is started again alone."""
+        return self.kind is Kind.INFERENCE and self.service is not None
 
     @property
     def time_limit_seconds(self) -> float | None:
@@ -328,6 +372,7 @@ def _check(spec: JobSpec) -> None:
         raise SpecError("time_limit", "a job that may not run at all")
     if spec.objective is not None and spec.kind is not Kind.INFERENCE:
         raise SpecError("objective", f"is for kind inference, this is {spec.kind}")
+    _check_service(spec)
     if sum(role.replicas.want for role in spec.roles.values()) > REPLICAS_MAX:
         raise SpecError("roles", f"ask for more than {REPLICAS_MAX} replicas together")
     if sum(role.replicas.most for role in spec.roles.values()) > REPLICAS_MAX:
@@ -346,6 +391,30 @@ def _check(spec: JobSpec) -> None:
             check_pattern(spec.progress.pattern)
         except ValueError as error:
             raise SpecError("progress.pattern", str(error)) from error
+
+
+def _check_service(spec: JobSpec) -> None:
+    for name, role in spec.roles.items():
+        if not spec.is_service and role.replicas.least < 1:
+            field = "want" if role.replicas.want < 1 else "min"
+            why = "Expected `int` >= 1: only a service (kind inference with `service`) may have no replica"
+            raise SpecError(f"roles.{name}.replicas.{field}", why)
+        if role.replicas.most < 1:
+            raise SpecError(f"roles.{name}.replicas.max", "at least one replica")
+    service = spec.service
+    if service is None:
+        return
+    if spec.kind not in (Kind.INFERENCE, Kind.NOTEBOOK):
+        raise SpecError("service", f"is for kinds {Kind.INFERENCE} and {Kind.NOTEBOOK}, this is {spec.kind}")
+    if len(spec.roles) > 1:
+        raise SpecError("roles", "a job that serves requests has one role")
+    if spec.kind is Kind.NOTEBOOK and sum(role.replicas.most for role in spec.roles.values()) > 1:
+        raise SpecError("roles", "a notebook that serves requests has one replica")
+    if spec.is_service and spec.resize.how not in (None, ResizeHow.LIVE):
+        raise SpecError("resize.how", f"is {ResizeHow.LIVE} for a service: its replicas come and go one by one")
+    for name, (least, most) in SERVICE_SECONDS.items():
+        if not least <= duration_seconds(getattr(service, name)) <= most:
+            raise SpecError(f"service.{name}", f"{getattr(service, name)} is outside {least:g}s to {most:g}s")
 
 
 def _durations(spec: JobSpec) -> Iterable[tuple[str, str]]:

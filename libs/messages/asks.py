@@ -19,6 +19,7 @@ class AskKind(StrEnum):
     TUNE = "tune"
     SCALE = "scale"
     SHARE = "share"
+    UPDATE = "update"
 
 
 class RankTuning(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,11 +67,20 @@ class Reshare(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: Cause | None = None
 
 
+class Update(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the replicas of a service should run from now on; None leaves one as it is. `env` is added to what there is:
+    an empty text takes a variable away."""
+
+    image: str | None = None
+    command: tuple[str, ...] | None = None
+    env: dict[str, str] | None = None
+
+
 class Ask(Struct, frozen=True, kw_only=True):
     """One ask, stored until the scheduler has done it. `subject_id` is a job's or a node's id.
 
-    `tune`, `scale` and `share` come with the kinds of those names. Only the reallocator tunes; the reallocator and
-    users scale and share.
+    `tune`, `scale`, `share` and `update` come with the kinds of those names. Only the reallocator tunes; it and users
+    scale and share.
     """
 
     id: int
@@ -82,6 +92,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     tune: Tune | None = None
     scale: Scale | None = None
     share: Reshare | None = None
+    update: Update | None = None
 
 
 class AskStored(Message, frozen=True, kw_only=True):

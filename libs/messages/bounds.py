@@ -13,7 +13,7 @@ from libs.domain.spec import TOKEN_PATTERN
 
 JOB_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$(?!\n)"
 EPOCH_MAX = (1 << 31) - 1
-RANK_MAX = 65_535
+RANK_MAX = (1 << 31) - 1  # a service gives new numbers for as long as it lives
 EXIT_CODE_MAX = 255
 DETAIL_CHARS_MAX = 8192
 PROGRESS_NAMES_MAX = 256
@@ -31,6 +31,7 @@ Name = Annotated[str, Meta(max_length=1000)]  # of a number that a job reports, 
 Epoch = Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
 Rank = Annotated[int, Meta(ge=0, le=RANK_MAX)]
 ExitCode = Annotated[int, Meta(ge=0, le=EXIT_CODE_MAX)]
+Port = Annotated[int, Meta(ge=1, le=65_535)]
 GpuIndex = Annotated[int, Meta(ge=0, lt=GPUS_MAX)]
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Whole = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]  # of bytes, or of what a counter has counted since it began

@@ -20,6 +20,7 @@ from libs.messages.bounds import (
     JobId,
     LeaseNumber,
     Name,
+    Port,
     Progress,
     Rank,
     Text,
@@ -76,6 +77,8 @@ class RunSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: Text = ""
     progress: Progress = {}
     gpus: GpuIndexes | None = None  # those that a live run holds; None: not reported
+    port: Port | None = None  # of a run that serves requests: where it listens, at the node's address
+    ready: bool | None = None  # of a run that serves requests: does it take them? None: no such run, or not known
     not_applied: Text = ""  # which of its order's limits a live run could not be given so far, and why
 
 
@@ -133,6 +136,16 @@ class Members(Struct, frozen=True, kw_only=True, omit_defaults=True):
     signal: str = ""
 
 
+class Serve(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a run serves requests; see `libs.domain.spec.ServiceRules`. Times in seconds."""
+
+    port: int
+    path: str = "/"
+    ready: str = ""  # empty: ready once its port takes a connection
+    drain: float = 30.0
+    address: str = ""  # the path below which the router has the service: `/s/<job>/`
+
+
 class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The order to run one rank, with all that a node needs for it. Sizes in bytes, times in seconds.
 
@@ -165,6 +178,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     peers: dict[str, tuple[str, ...]] = {}  # role → address of each of its ranks' nodes, in order
     members: Members | None = None  # of a job that resizes live; may change while the run runs
     share: Share | None = None  # of its one GPU; None: all of each. It may change while the run runs
+    serve: Serve | None = None  # of a run that serves requests
 
 
 JOBS = "jobs"
@@ -172,6 +186,9 @@ JOBS = "jobs"
 
 HOLD = "hold"
 """In `NodeReported.reads`: this executor understands `NodeDesired.hold`."""
+
+SERVES = "serves"
+"""In `NodeReported.reads`: this executor understands `StartRun.serve`, `JobOrder.serve` and revisions."""
 
 SHARES = "shares"
 """In `NodeReported.reads`: this executor understands `StartRun.share` and `RankOrder.share`."""
@@ -190,6 +207,14 @@ class RoleOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: tuple[tuple[int, int], ...] = ()
 
 
+class RevisionOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the ranks of one revision of a service run, where it differs; None: as in the order. `env` is added."""
+
+    command: tuple[str, ...] | None = None
+    image: str | None = None
+    env: dict[str, str] | None = None
+
+
 class RankOrder(Struct, frozen=True, array_like=True, kw_only=True):
     """One rank's own part of an order. `role`: an index into `JobOrder.roles`; `role_rank`: its number in the role."""
 
@@ -201,6 +226,7 @@ class RankOrder(Struct, frozen=True, array_like=True, kw_only=True):
     memory: int
     egress: int | None = None
     share: Share | None = None
+    revision: int = 0  # of a service
 
 
 class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -223,6 +249,8 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     master_port: int
     addresses: tuple[str, ...] = ()  # of the nodes of all ranks, each once
     members: Members | None = None
+    serve: Serve | None = None
+    revisions: dict[int, RevisionOrder] = {}  # of a service, by number; 0 is what is said here and in `roles`
     roles: tuple[RoleOrder, ...]
     ranks: tuple[RankOrder, ...]
 

@@ -122,7 +122,10 @@ def test_a_job_without_a_name_is_called_after_what_it_runs(command: list[str], i
     [
         (["--memory", "lots", "--", "x"], "--memory: expected a size such as 512MiB or 16GiB"),
         (["--gpus", "-1", "--", "x"], "--gpus: Expected `int` >= 0"),
-        (["--replicas", "0", "--", "x"], "--replicas: Expected `int` >= 1"),
+        (
+            ["--replicas", "0", "--", "x"],
+            "--replicas: Expected `int` >= 1: only a service (kind inference with `service`) may have no replica",
+        ),
         (["--grace", "2h", "--", "x"], "--grace: 2h is longer than 1h"),
         (["--name", "a.b", "--", "x"], "--name: expected lower-case letters, digits and '-', at most 63, no dots"),
         (["--env", "NOT_HERE", "--", "x"], "--env: NOT_HERE is not set here: say NOT_HERE=VALUE"),
