@@ -267,7 +267,8 @@ class ServiceProtocol(StrEnum):
 class ServiceRules(_Strict, frozen=True, kw_only=True):
     """How requests reach the replicas of a job, and how many requests each replica takes.
 
-    `path`: below which a replica serves. `ready`: the path that a replica answers with a status of 200 to 399 once it
+    `path`: below which a replica serves; `{job}` in it
+    stands for the id of the job. `ready`: the path that a replica answers with a status of 200 to 399 once it
     takes requests; if not set, a replica is ready once its port takes a connection. `concurrency`: requests at one
     replica at once. `queue`: the most requests that wait. `timeout`: from the arrival of a request to the first byte of
     its answer. `start`: the most time until a replica is ready. `drain`: the most time in which a replica that leaves
