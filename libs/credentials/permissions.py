@@ -60,7 +60,15 @@ READ_EVERY_STREAM = (
 SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
     "gateway": Permissions(
         publish=("weft.asks.*", "weft.logs.*", "weft.outbox"),
-        subscribe=("weft.submit", "weft.progress.*", "weft.telemetry.*", "weft.findings.*", "weft.events.>"),
+        subscribe=(
+            "weft.submit",
+            "weft.progress.*",
+            "weft.telemetry.*",
+            "weft.findings.*",
+            "weft.endpoints.*",
+            "weft.serving.*",
+            "weft.events.>",
+        ),
         answers=True,
     ),
     "scheduler": Permissions(
