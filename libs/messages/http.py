@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from libs.domain.cluster import Capacity
-from libs.domain.job import Cause, JobState, Placement
+from libs.domain.job import Cause, JobState, Loan, Placement, Revision
 from libs.domain.shares import Share, is_thousandths
 from libs.domain.sizes import RoleSize
 from libs.domain.spec import REPLICAS_MAX, ROLES_MAX, JobSpec, Kind, ResizeHow, Token
@@ -286,6 +286,8 @@ class EventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
     size: dict[str, int] | None = None
     worked: dict[str, int] | None = None
     next_placement: Placement | None = None
+    revisions: tuple[Revision, ...] | None = None
+    loans: tuple[Loan, ...] | None = None
     node_id: str = ""
     address: str = ""
     ready: bool | None = None

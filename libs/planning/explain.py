@@ -103,8 +103,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `stopped_for`: why the epoch before this one ended, of a job that is back in the queue. Of a job that may have
     several sizes, `size`: by role; `resize`: how it takes another while it runs, or why it does not (`keeps_size_for`);
     `sized_for`: why it should have the size that it should have, None: as it was submitted; `resized_for`: why its size
-    changed last. `shares`: what the first of its ranks hold of GPUs, of a job that shares them. `service`: of a job that serves
-    requests.
+    changed last. `shares`: what the first of its ranks hold of GPUs, of a job that shares them. `service`: of a
+    job that serves requests.
     """
 
     job_id: str
