@@ -9,7 +9,19 @@ from msgspec import structs
 
 from libs.domain.classes import class_of
 from libs.domain.cluster import Node
-from libs.domain.job import NEW_EPOCH, STEPS, Cause, Job, JobChange, JobEvent, JobState, Placement, Step, changed
+from libs.domain.job import (
+    NEW_EPOCH,
+    STEPS,
+    Cause,
+    Job,
+    JobChange,
+    JobEvent,
+    JobState,
+    Placement,
+    Revision,
+    Step,
+    changed,
+)
 from libs.messages.nodes import JOBS, NodeReported
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.capacity import Room
@@ -22,6 +34,7 @@ from services.scheduler.thinking.holdings import Holdings
 from services.scheduler.thinking.misfits import Misfits
 from services.scheduler.thinking.openjobs import OpenJobs
 from services.scheduler.thinking.pool import Pool
+from services.scheduler.thinking.replicas import Replicas
 from services.scheduler.thinking.waitlist import Waitlist
 
 _S, _E = JobState, JobEvent
@@ -49,6 +62,7 @@ class Picture:
         self.waitlist = Waitlist(policy, self.beliefs)
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.misfits = Misfits()
+        self.replicas = Replicas()
         self._decided: dict[tuple[str, int], JobChange] = {}  # in this turn, by job and version before the step
 
     def __getstate__(self) -> dict[str, object]:
@@ -120,6 +134,7 @@ class Picture:
         next_placement: Placement | None = None,
         size: dict[str, int] | None = None,
         worked: dict[str, int] | None = None,
+        revisions: tuple[Revision, ...] | None = None,
     ) -> list[Step]:
         step = Step(
             job_id=job.id,
@@ -141,6 +156,7 @@ class Picture:
             next_placement=next_placement,
             size=size,
             worked=worked,
+            revisions=revisions,
         )
         change = self._decided[job.id, job.version] = changed(job, step)
         self._apply(job, change.after, now)
@@ -222,6 +238,7 @@ class Picture:
             self.desired.want(job, before=before)
 
     def _release(self, job: Job) -> None:
+        self.replicas.forget(job.id)
         self.desired.drop(job)
         self.holdings.let_go(job)
         self.pool.let_go(job)
