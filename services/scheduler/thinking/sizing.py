@@ -116,7 +116,7 @@ class Sizing:
         return self._picture.go(job, JobEvent.RESIZED, cause, now, placement=placement)
 
     def _more_replicas(
-        self, job: Job, wanted: updating.Plan, ready: frozenset[int], now: float, closed: Sequence[str]
+        self, job: Job, wanted: updating.Exchange, ready: frozenset[int], now: float, closed: Sequence[str]
     ) -> list[Step]:
         """As many more replicas as fit. Where an update finds no room for one, an old one leaves first."""
         assert job.placement is not None

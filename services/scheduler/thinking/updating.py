@@ -90,7 +90,7 @@ def _what(image: str | None, command: tuple[str, ...] | None, env: Mapping[str, 
     return ", ".join(parts)
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class Exchange(Struct, frozen=True, kw_only=True):
     """Replicas that leave now, how many may join then, and whether that replaces those of an earlier revision."""
 
     leave: tuple[Allocation, ...] = ()
@@ -98,7 +98,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     replaces: bool = False
 
 
-def plan(job: Job, ready: frozenset[int]) -> Plan:
+def plan(job: Job, ready: frozenset[int]) -> Exchange:
     """What follows for a running service from its size and its newest revision. `ready`: ranks that take requests.
 
     During an update there are at most `max_surge` replicas beyond the size. Each new one that is ready lets an old one
@@ -126,7 +126,7 @@ def plan(job: Job, ready: frozenset[int]) -> Plan:
         unready = [each for each in sorted(new_stay, key=last_first) if each.rank not in ready][:beyond]
         new_leave, new_stay = [*new_leave, *unready], [each for each in new_stay if each not in unready]
     join = min(wanted - len(new_stay), most - len(new_stay) - left)
-    return Plan(leave=(*new_leave, *old_leave), join=max(0, join), replaces=bool(old))
+    return Exchange(leave=(*new_leave, *old_leave), join=max(0, join), replaces=bool(old))
 
 
 def gives_way(job: Job, ready: frozenset[int]) -> Allocation | None:
