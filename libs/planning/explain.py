@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, class_of, unknown_class
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobState
-from libs.domain.quantity import count_text, duration_text
+from libs.domain.quantity import duration_text
 from libs.domain.shares import Share
 from libs.domain.sizes import RoleSize, how_resized, is_elastic, sizes_of, why_never
 from libs.domain.spec import ResizeHow

@@ -19,6 +19,7 @@ from libs.domain.job import (
     JobState,
     Loan,
     Placement,
+    Revision,
     Step,
     changed,
 )
@@ -35,6 +36,7 @@ from services.scheduler.thinking.holdings import Holdings
 from services.scheduler.thinking.misfits import Misfits
 from services.scheduler.thinking.openjobs import OpenJobs
 from services.scheduler.thinking.pool import Pool
+from services.scheduler.thinking.replicas import Replicas
 from services.scheduler.thinking.returned import Returned
 from services.scheduler.thinking.waitlist import Waitlist
 
@@ -64,6 +66,7 @@ class Picture:
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.misfits = Misfits()
         self.returned = Returned()
+        self.replicas = Replicas()
         self._decided: dict[tuple[str, int], JobChange] = {}  # in this turn, by job and version before the step
 
     def __getstate__(self) -> dict[str, object]:
@@ -136,6 +139,7 @@ class Picture:
         size: dict[str, int] | None = None,
         worked: dict[str, int] | None = None,
         loans: tuple[Loan, ...] | None = None,
+        revisions: tuple[Revision, ...] | None = None,
     ) -> list[Step]:
         if job.loans and event is _E.RESIZED and loans is None:
             loans = self.owed(job, placement)
@@ -162,6 +166,7 @@ class Picture:
             size=size,
             worked=worked,
             loans=loans,
+            revisions=revisions,
         )
         change = self._decided[job.id, job.version] = changed(job, step)
         self._apply(job, change.after, now)
@@ -249,6 +254,7 @@ class Picture:
             self.desired.want(job, before=before)
 
     def _release(self, job: Job) -> None:
+        self.replicas.forget(job.id)
         self.desired.drop(job)
         self.holdings.let_go(job)
         self.pool.let_go(job)
