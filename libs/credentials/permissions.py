@@ -93,8 +93,8 @@ def node_permissions(node: str) -> dict[str, Permissions]:
         raise ValueError(f"not a node id: {node!r}; up to 40 of a-z, 0-9 and -, neither first nor last a -")
     return {
         f"executor-{node}": Permissions(
-            publish=(f"weft.sync.*.{node}", f"weft.progress.{node}"),
-            subscribe=(f"weft.hints.{node}", f"weft.logs.{node}"),
+            publish=(f"weft.sync.*.{node}", f"weft.progress.{node}", f"weft.endpoints.{node}"),
+            subscribe=(f"weft.hints.{node}", f"weft.logs.{node}", "weft.serving.*"),
             answers=True,
         ),
         f"telemetry-{node}": Permissions(publish=(f"weft.telemetry.{node}",)),
