@@ -12,7 +12,7 @@ from services.executor.runs import RunKey
 from tests.support.engine import need_images
 from tests.support.rig import IMAGE_WITH_PYTHON, Rig
 from tests.support.runs import find, in_state, logged
-from tests.support.served import PROGRAM, SERVE, asked, probed, until_ready
+from tests.support.servers import PROGRAM, SERVE, asked, probed, until_ready
 
 
 def served(rig: Rig, behaviour: str = "well", *, serve: Serve = SERVE, **fields: object) -> StartRun:
