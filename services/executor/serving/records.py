@@ -4,7 +4,7 @@ serving/<job>-<epoch>-<rank>   in the home, where no job in a container reaches 
 """
 
 import os
-from collections.abc import Container
+from collections.abc import Container, Set
 from contextlib import suppress
 from typing import Annotated
 
@@ -41,6 +41,10 @@ class ServedRuns:
                 run = _read(f"{self._folder}/{name}", name)
                 if run is not None:
                     self._runs[run.key] = run
+
+    @property
+    def keys(self) -> Set[RunKey]:
+        return self._runs.keys()
 
     def serve(self, key: RunKey) -> Serve | None:
         """How the run serves requests; None if it does not."""

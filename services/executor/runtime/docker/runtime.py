@@ -351,8 +351,12 @@ class DockerRuntime:
         async with self._looking:
             before = await self.runs() if not self._problem else []
             attached = self._attached - self._starting.keys()
+            recorded = self._served.keys - self._starting.keys()
             found = await self._listed()
             self._detach_failed(attached, found)
+            for key in recorded - found.keys() - self._starting.keys() - self._over.keys():
+                self._served.forget(key)
+                self._doors.pop(key, None)
             for key, container in self._found.items():
                 if key not in found and self._found.get(key) is container and container.state != "created":
                     self._lose(key)
