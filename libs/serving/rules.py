@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class ScalingRules(Struct, frozen=True, kw_only=True):
     """Seconds, where nothing else is named."""
 
     aim: float = 0.8  # of the latency of the objective: more replicas from here on
