@@ -78,6 +78,11 @@ class Weft:
             sized = Sized(replicas=wanted, cause=cause)
         return self._told(sized, load, there)
 
+    def predicted(self, replicas: int) -> float | None:
+        """Seconds within which the objective's percentile of requests is answered at the present rate by so many
+        replicas; None: not known, or they are too few for any."""
+        return self.capacity.predicted(replicas, self.demand.rate)
+
     # up
 
     def _from_zero(self, load: ServiceLoad, wanted: int, share: int | None) -> Sized:

@@ -22,6 +22,7 @@ FRESH_PART = 0.2  # of the answers of a sample: with more of them from fresh rep
 WHOLE_ANSWER = 0.9  # from this part of its time on, an answer counts as sent all at once
 ELASTIC_ANSWERS = 50  # after another share, before it is concluded what it brought
 ELASTIC_LEAST, ELASTIC_MOST = 0.0, 1.2
+SECONDS_MAX = 1e6
 REPLICAS_MAX = 65_536  # that a need is computed up to
 
 
@@ -154,6 +155,39 @@ class ServiceCapacity:
             else:
                 high = middle
         return low
+
+    def predicted(self, replicas: int, rate: float) -> float | None:
+        """Seconds, within two percent, within which the objective's percentile of requests is answered; None: not
+        known, or the replicas do not suffice for any."""
+        shape = self.shape
+        if shape is None or replicas <= 0:
+            return None
+        slower, full = self._slower(rate / replicas, None)
+        servers = replicas * self._goal.concurrency
+        if full or rate * shape.mean * slower >= servers:
+            return None
+        allowed = 1.0 - self._goal.percentile / 100.0
+
+        def late(within: float) -> float:
+            first = self._first
+            waits = late_by_waiting(
+                shape,
+                servers=servers,
+                rate=rate,
+                slower=slower,
+                first=first,
+                within=within,
+                arrivals=self.variation,
+            )
+            return waits + late_alone(shape, slower=slower, first=first, within=within)
+
+        low, high = 0.0, shape.parts[-1][1] * slower
+        while late(high) > allowed and high < SECONDS_MAX:
+            low, high = high, 2.0 * high
+        while high - low > 0.02 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if late(middle) > allowed else (low, middle)
+        return high
 
     def alone(self, share: int | None = None) -> float | None:
         """How long the objective's percentile of requests takes until its answer begins, if none of them waits; None:

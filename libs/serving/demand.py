@@ -24,7 +24,7 @@ class ServiceDemand:
         self.rate = 0.0
         self.measured = 0.0  # of the last minute
         self.foreseen = 0.0
-        self.unsure = 1.0  # how little is known of the rate: 1 at first, 0 after one window
+        self.unsure = 1.0  # how little is known of the rate: 1 at first, 0 after two windows
         self.burst = False
         self.variation = 1.0  # the squared coefficient of variation of the times between arrivals
         self.arrived_at: float | None = None  # when a request arrived last
@@ -35,13 +35,14 @@ class ServiceDemand:
     def take(self, load: ServiceLoad, *, start: float) -> None:
         """`start`: how long a replica takes to become ready."""
         rules, windows = self._rules, self.windows
-        windows.take(load)
+        is_news = windows.take(load)
         count, lasted = windows.last()
         if count or load.queued or load.in_flight:
             self.arrived_at = load.at
-        self._vary(count, lasted)
+        if is_news:
+            self._vary(count, lasted)
         self.measured = windows.rate(rules.window)
-        self.unsure = max(0.0, 1.0 - windows.known_seconds() / rules.window)
+        self.unsure = max(0.0, 1.0 - windows.known_seconds() / (2.0 * rules.window))
         rate = max(self._at_least(), self._trend(start))
         self.burst = False
         if rules.sees_bursts:
@@ -89,7 +90,7 @@ class ServiceDemand:
                 continue
             now, then = late / late_seconds, early / early_seconds
             sure = likelihood_of_change(late, late_seconds, early, early_seconds) / self.variation
-            if now > then and sure >= self._rules.likelihood / 2:
+            if now > then and sure >= self._rules.trend_likelihood:
                 most = max(most, min(2.0 * now, now + (now - then) / half * (start + half / 2)))
         return most
 
