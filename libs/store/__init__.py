@@ -20,11 +20,11 @@ from typing import Protocol
 from msgspec import Struct
 
 from libs.domain.cluster import Node
-from libs.domain.job import Job, JobChange, JobState
+from libs.domain.job import Job, JobChange, JobState, Placement
 from libs.domain.lease import Lease, Pledge
-from libs.domain.spec import JobSpec
+from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune
+from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
@@ -145,6 +145,25 @@ class Envelope(Struct, frozen=True, kw_only=True):
     state: bytes
 
 
+class OpenService(Struct, frozen=True, kw_only=True):
+    """What a router knows of an open job that serves requests. `wanted`: replicas that it should have."""
+
+    id: str
+    tenant: str
+    pool: str
+    name: str
+    seq: int  # the order of submission
+    kind: Kind
+    rules: ServiceRules
+    objective: Objective | None
+    wanted: int
+    state: JobState
+    epoch: int
+    version: int
+    priority: int
+    placement: Placement | None
+
+
 class GatewayStore(Protocol):
     """What the gateway may do: it alone writes tenants, tokens and submissions; the scheduler carries out its asks."""
 
@@ -178,6 +197,7 @@ class GatewayStore(Protocol):
         priority: int = 0,
         scale: Scale | None = None,
         share: Reshare | None = None,
+        update: Update | None = None,
     ) -> None:
         """Store one ask for the scheduler of `pool`."""
 
@@ -367,15 +387,28 @@ class SchedulerStore(RelayStore, Protocol):
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
 
     async def save_node(
-        self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
+        self,
+        lease: Lease,
+        node: Node,
+        *,
+        event: str,
+        cause: str,
+        at: float | None = None,
+        ask: int = 0,
+        load: int | None = None,
     ) -> None:
         """Store a node as it is now; with an `event` (joined, changed, lost, returned, drained, resumed), record it.
 
-        `at` is when that happened; None: when the node was last seen.
+        `at` is when that happened; None: when the node was last seen. `load`: the number of the pool's latest load, so
+        that a write which lands after the next one changes nothing that its leader has read; None: whichever it is.
+        Raises LeaseLostError, LoadedSinceError: then nothing is stored.
         """
 
-    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float) -> None:
-        """Delete a node that is gone for good, and record the event `removed`. Without such a node, do nothing."""
+    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float, load: int | None = None) -> None:
+        """Delete a node that is gone for good, and record the event `removed`. Without such a node, do nothing.
+
+        `load` and the errors are as in `save_node`.
+        """
 
     async def forget_jobs(self, lease: Lease, *, before: float, kept_seconds: float, limit: int) -> int:
         """Delete at most `limit` jobs of the lease's pool that ended before then, the oldest first, with all that is
@@ -426,6 +459,19 @@ class ScorerStore(Protocol):
     async def save_curves(self, curves: Sequence[Curve]) -> None: ...
 
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]: ...
+
+
+class RouterStore(Protocol):
+    """What a router may do: it reads which jobs serve requests, where they are, and whose a token is."""
+
+    async def open_services(self, *, job_ids: Sequence[str] | None = None) -> list[OpenService]:
+        """The jobs that serve requests and are not over, in the order of submission; of these ids, or all. A job that
+        is not admitted yet is left out."""
+
+    async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
+
+    async def access(self, token_hash: bytes, *, at: float) -> Access | None:
+        """What the token gives access to, if it is in force at that time."""
 
 
 class ReviewStore(Protocol):

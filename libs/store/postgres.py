@@ -17,7 +17,7 @@ from libs.domain.job import FINAL, Job, JobChange, JobState
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune
+from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
@@ -28,6 +28,7 @@ from libs.store import (
     JobsKept,
     LeaseLostError,
     Moment,
+    OpenService,
     StoredSubmission,
     TenantFullError,
     TenantKept,
@@ -47,6 +48,7 @@ from libs.store.rows import (
     job_of,
     lease_of,
     node_of,
+    service_of,
     spec_of,
     steps_of,
     tenant_of,
@@ -117,8 +119,9 @@ class PostgresStore:
         priority: int = 0,
         scale: Scale | None = None,
         share: Reshare | None = None,
+        update: Update | None = None,
     ) -> None:
-        what = [None if one is None else as_json(one) for one in (scale, share)]
+        what = [None if one is None else as_json(one) for one in (scale, share, update)]
         await self._row("ask", kind, pool, subject_id, tenant, priority, at, *what)
 
     async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
@@ -294,7 +297,15 @@ class PostgresStore:
         return [ordinal in taken for ordinal in range(1, len(changes) + 1)]
 
     async def save_node(
-        self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
+        self,
+        lease: Lease,
+        node: Node,
+        *,
+        event: str,
+        cause: str,
+        at: float | None = None,
+        ask: int = 0,
+        load: int | None = None,
     ) -> None:
         await self._row(
             "save_node",
@@ -315,10 +326,11 @@ class PostgresStore:
             ask,
             node.seen_at if at is None else at,
             as_text(node.rack),
+            load,
         )
 
-    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float) -> None:
-        await self._row("remove_node", lease.name, lease.holder, lease.epoch, node_id, as_text(cause), at)
+    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float, load: int | None = None) -> None:
+        await self._row("remove_node", lease.name, lease.holder, lease.epoch, node_id, as_text(cause), at, load)
 
     async def forget_jobs(self, lease: Lease, *, before: float, kept_seconds: float, limit: int) -> int:
         return await self._count("forget_jobs", lease.name, lease.holder, lease.epoch, before, kept_seconds, limit)
@@ -426,6 +438,13 @@ class PostgresStore:
 
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]:
         return [curve_of(row) for row in await self._rows("curves", pool, list(subjects))]
+
+    # router
+
+    async def open_services(self, *, job_ids: Sequence[str] | None = None) -> list[OpenService]:
+        return [
+            service_of(row) for row in await self._rows("open_services", None if job_ids is None else list(job_ids))
+        ]
 
     # reallocator
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from libs.domain.job import NEW_EPOCH, STEPS, Cause, CauseCode, Job, JobEvent, JobState, Step, changed
+from libs.domain.job import NEW_EPOCH, STEPS, Cause, CauseCode, Job, JobEvent, JobState, Loan, Revision, Step, changed
 from libs.domain.lease import Lease
 from libs.messages.events import Event, step_data
 from libs.store import DoubleAllocationError, LoadedSinceError, StoreUnavailableError, UnlawfulError
@@ -20,9 +20,9 @@ from libs.store.postgres import PostgresStore
 from libs.store.rows import as_json
 from libs.store.sql import QUERIES
 from tests.support import postgres
-from tests.support.builders import spec
+from tests.support.builders import node, spec
 from tests.support.steps import changes_of, placement, step
-from tests.support.stores import AT, World, told
+from tests.support.stores import AT, told, world_of
 
 _E, _S = JobEvent, JobState
 
@@ -89,6 +89,25 @@ async def test_an_admission_waits_for_a_load_that_begins_and_is_then_refused(rea
         await connection.close()
 
 
+async def test_a_load_waits_for_a_node_that_is_being_stored_and_then_finds_it(real: postgres.Stores) -> None:
+    lease = await real.scheduler.take_lease("default", holder="me", seen=None)
+    assert lease is not None
+    load = await real.scheduler.lead_by(lease, "")
+    await real.scheduler.save_node(lease, node(), event="joined", cause="", load=load)
+    connection = await real.server.connect("scheduler")
+    try:
+        async with connection.transaction():
+            await connection.execute(QUERIES["remove_node"], "default", "me", 1, "node-1", "gone", AT, load)
+            loading = asyncio.create_task(real.scheduler.lead_by(lease, ""))
+            await asyncio.wait([loading], timeout=0.5)
+            assert not loading.done()
+            assert len(await real.scheduler.nodes(pool="default")) == 1
+        assert await loading == load + 1
+        assert await real.scheduler.nodes(pool="default") == []
+    finally:
+        await connection.close()
+
+
 async def test_what_is_told_sent_while_events_come_back_takes_none_of_them_out(real: postgres.Stores) -> None:
     await real.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT)
     before = await real.scheduler.unsent(limit=10)
@@ -130,7 +149,7 @@ async def test_a_relay_of_the_version_before_takes_out_events_by_their_ids(real:
 
 
 async def test_the_database_itself_refuses_what_is_no_step(real: postgres.Stores) -> None:
-    world = World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator)
+    world = world_of(real)
     await world.admitted(await world.lead(), "j-1")
     await real.gateway.submit(spec(), job_id="j-2", tenant="alice", key=None, at=AT)
     connection = await real.server.connect("scheduler")
@@ -230,7 +249,7 @@ async def test_no_event_is_skipped_however_transactions_interleave(
 
 async def test_the_function_that_the_version_before_calls_obeys_the_same_law(real: postgres.Stores) -> None:
     """In an upgrade a scheduler of the version before may lead: what it leaves is what this version would leave."""
-    world = World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator)
+    world = world_of(real)
     lease = await world.lead()
     (job,) = await world.admitted(lease, "j-1", gpus=2)
     where = placement(("n", 0), ("n", 1))
@@ -264,7 +283,7 @@ async def test_the_function_that_the_version_before_calls_obeys_the_same_law(rea
 
 async def test_the_admission_that_the_version_before_calls_goes_on(real: postgres.Stores) -> None:
     """It names no load; its leader counts none."""
-    world = World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator)
+    world = world_of(real)
     await world.scheduler.lead_by(await world.lead(holder="later"), "")
     await world.lead()
     await world.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT)
@@ -319,10 +338,13 @@ def attempt(job: Job, drawn: tuple[JobEvent, dict[str, Any], int, str]) -> Step:
             where = {"placement": placement(("n", number))}
         case _E.RESIZED | _E.RESTARTED:
             where = {"placement": placement(("n", number), ("n", number + 4)), "worked": {"worker": number}}
+            where |= {"loans": (Loan(lender="j-0", rank=number, gpus=0.5, ranks=1, since=AT),)[:number]}
         case _E.STOPPING if number:
             where = {"next_placement": placement(("n", number), ("n", number + 4))}
         case _E.SCALED:
             where = {"size": {"worker": number}}
+        case _E.UPDATED:
+            where = {"revisions": (Revision(number=number, image="i:2", env={"A": "1"}, at=AT, back_to=0),)}
     return Step(
         job_id=job.id,
         version=job.version - (way == "stale"),

@@ -16,7 +16,7 @@ from libs.domain.job import HOLDING, Job, JobChange, JobEvent, JobState, after
 from libs.domain.lease import Lease
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, Use, full
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune
+from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
 from libs.messages.events import Event, JobEventData, step_data, submission_data
 from libs.messages.history import Record
 from libs.messages.signals import GpuScore
@@ -25,6 +25,7 @@ from libs.store import (
     JobsKept,
     KeyReusedError,
     Moment,
+    OpenService,
     StoredSubmission,
     TenantFullError,
     TenantKept,
@@ -33,6 +34,7 @@ from libs.store import (
 )
 from libs.store.memory.history import History
 from libs.store.memory.learnt import LearntTables
+from libs.store.memory.serving import service_of
 from libs.store.memory.slots import Gpu, Slots, slots_after
 from libs.store.memory.times import micro
 from libs.store.memory.tokens import Tokens
@@ -110,6 +112,7 @@ class MemoryStore(Tokens, History, LearntTables):
         priority: int = 0,
         scale: Scale | None = None,
         share: Reshare | None = None,
+        update: Update | None = None,
     ) -> None:
         self._add_ask(
             kind,
@@ -120,6 +123,7 @@ class MemoryStore(Tokens, History, LearntTables):
             priority=priority,
             scale=scale,
             share=share,
+            update=update,
         )
 
     async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
@@ -264,9 +268,18 @@ class MemoryStore(Tokens, History, LearntTables):
         return taken
 
     async def save_node(
-        self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
+        self,
+        lease: Lease,
+        node: Node,
+        *,
+        event: str,
+        cause: str,
+        at: float | None = None,
+        ask: int = 0,
+        load: int | None = None,
     ) -> None:
         self._must_hold(lease)
+        self._must_have_loaded_last(lease, load)
         node = structs.replace(node, seen_at=micro(node.seen_at))
         version = self._nodes[node.id][1] + 1 if node.id in self._nodes else self._first_version(node.id)
         self._nodes[node.id] = (node, version)
@@ -274,8 +287,9 @@ class MemoryStore(Tokens, History, LearntTables):
         if event:
             self._tell_node(node, version, event, cause, at=node.seen_at if at is None else at)
 
-    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float) -> None:
+    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float, load: int | None = None) -> None:
         self._must_hold(lease)
+        self._must_have_loaded_last(lease, load)
         if node_id in self._nodes:
             node, version = self._nodes.pop(node_id)
             self._tell_node(node, version + 1, "removed", cause, at=at)
@@ -378,6 +392,13 @@ class MemoryStore(Tokens, History, LearntTables):
             del self._scores[key]
         return len(gone)
 
+    # router
+
+    async def open_services(self, *, job_ids: Sequence[str] | None = None) -> list[OpenService]:
+        wanted = None if job_ids is None else set(job_ids)
+        found = [job for job in self._jobs.values() if not job.state.final and (wanted is None or job.id in wanted)]
+        return [seen for job in sorted(found, key=lambda job: job.seq) if (seen := service_of(job)) is not None]
+
     # reallocator
 
     async def envelopes(self, *, pool: str) -> list[Envelope]:
@@ -459,6 +480,7 @@ class MemoryStore(Tokens, History, LearntTables):
         tune: Tune | None = None,
         scale: Scale | None = None,
         share: Reshare | None = None,
+        update: Update | None = None,
     ) -> None:
         self._ask_id += 1
         ask = Ask(
@@ -471,6 +493,7 @@ class MemoryStore(Tokens, History, LearntTables):
             tune=tune,
             scale=scale,
             share=share,
+            update=update,
         )
         self._asks[ask.id] = (pool, ask)
 
