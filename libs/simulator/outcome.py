@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from libs.planning.shares import NOTHING, Amounts
-from libs.simulator.serving.outcome import Counted
+from libs.simulator.serving.outcome import Counted, Course
 from libs.simulator.workload import Elastic, TraceJob
 
 Gpu = tuple[int, int]
@@ -114,6 +114,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     amounts: Amounts = NOTHING
     partitions: tuple[PartitionPlan, ...] = ()  # by time
     services: tuple[Counted, ...] = ()
+    courses: tuple[Course, ...] = ()  # of the services, in their order
 
     @property
     def gpus(self) -> int:

@@ -26,7 +26,7 @@ from libs.serving.policies import autoscaler
 from libs.simulator.agenda import Agenda, What
 from libs.simulator.job import SimulatedJob
 from libs.simulator.lives import Lives
-from libs.simulator.serving.outcome import Counted
+from libs.simulator.serving.outcome import Counted, Course
 from libs.simulator.serving.rates import arrivals_of, drawn
 from libs.simulator.serving.served import Replica, Served
 from libs.simulator.serving.service import Services, TraceService
@@ -100,6 +100,9 @@ class ServicesOverTime:
 
     def outcomes(self) -> tuple[Counted, ...]:
         return tuple(service.outcome() for service in self.served)
+
+    def courses(self) -> tuple[Course, ...]:
+        return tuple(service.course() for service in self.served)
 
     def look(self, now: float, number: int) -> bool:
         """Look at one service; whether the room of jobs changed."""

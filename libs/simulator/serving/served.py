@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from libs.domain.job import Allocation
 from libs.serving.loads import Autoscaler, ReplicaLoad, ServiceLoad, Sized
-from libs.simulator.serving.outcome import Counted, bad_requests, windows_of
+from libs.simulator.serving.outcome import Counted, Course, bad_requests, windows_of
 from libs.simulator.serving.queueing import Requests
 from libs.simulator.serving.rates import Times
 from libs.simulator.serving.service import TraceService
@@ -31,7 +31,7 @@ class Replica(Struct, kw_only=True):
 
 
 class Served:
-    """`wanted`: how many replicas its autoscaler wants; `curve`: from each time on, replicas held and borrowed."""
+    """`wanted`: how many replicas its autoscaler wants, with `share` of a GPU each."""
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class Served:
         self.trace = trace
         self.replicas: dict[int, Replica] = {}
         self.wanted, self.share = trace.want, trace.share
-        self.curve: list[tuple[float, int, int]] = []
+        self._wants: list[tuple[float, int, int | None]] = [(0.0, trace.want, trace.share)]
+        self._held: list[tuple[float, int, int]] = []
         self.requests = Requests(
             arrivals,
             works,
@@ -211,6 +212,8 @@ class Served:
         changed = wanted * self.trace.held(share) - self.wanted * self.trace.held(self.share)
         if changed:
             self.changes.append((now, changed))
+        if (wanted, share) != (self.wanted, self.share):
+            self._wants.append((now, wanted, share))
         self.wanted, self.share = wanted, share
         self.unattainable = sized.unattainable or self.unattainable
         return sized
@@ -224,6 +227,9 @@ class Served:
         for replica in list(self.replicas.values()):
             self._count(replica, now)
         self._note(now)
+
+    def course(self) -> Course:
+        return Course(name=self.trace.name, wanted=tuple(self._wants), held=tuple(self._held))
 
     def outcome(self) -> Counted:
         requests, trace = self.requests, self.trace
@@ -279,7 +285,7 @@ class Served:
 
     def _note(self, now: float) -> None:
         borrowed = sum(replica.lender is not None for replica in self.replicas.values())
-        self.curve.append((now, len(self.replicas), borrowed))
+        self._held.append((now, len(self.replicas), borrowed))
 
 
 def reversals(changes: list[tuple[float, float]]) -> int:
