@@ -85,4 +85,4 @@ def is_kept(requests: RequestsView | None, objective: Objective | None) -> bool 
     if requests is None or objective is None or not requests.arrived:
         return None
     bad = requests.late + requests.refused + requests.failed
-    return bad <= requests.arrived * (1.0 - objective.percentile / 100.0)
+    return 100 * bad <= round(requests.arrived * (100.0 - objective.percentile), 6)
