@@ -43,7 +43,7 @@ _OURS = frozenset({"authorization", "host", "content-length", "transfer-encoding
 _AS_IT_IS = "/%?:@!$&'()*+,;=~-._"  # in a path that may be encoded already
 
 
-class Answered(Struct, frozen=True, kw_only=True):
+class CallAnswer(Struct, frozen=True, kw_only=True):
     """The output of `--json`. `body`: bytes that are no UTF-8 are replaced."""
 
     status: int
@@ -212,7 +212,7 @@ async def _as_json(response: aiohttp.ClientResponse, view: EndpointsView) -> int
         if len(body) > BODY_BYTES_MAX:
             raise Complaint(f"the answer has more than {BODY_BYTES_MAX} bytes, too many for --json")
     text = body.decode(errors="replace")
-    page.json_line(Answered(status=response.status, headers=dict(response.headers), body=text))
+    page.json_line(CallAnswer(status=response.status, headers=dict(response.headers), body=text))
     return _ended(response, view, body)
 
 
