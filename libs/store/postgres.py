@@ -297,7 +297,15 @@ class PostgresStore:
         return [ordinal in taken for ordinal in range(1, len(changes) + 1)]
 
     async def save_node(
-        self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
+        self,
+        lease: Lease,
+        node: Node,
+        *,
+        event: str,
+        cause: str,
+        at: float | None = None,
+        ask: int = 0,
+        load: int | None = None,
     ) -> None:
         await self._row(
             "save_node",
@@ -318,10 +326,11 @@ class PostgresStore:
             ask,
             node.seen_at if at is None else at,
             as_text(node.rack),
+            load,
         )
 
-    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float) -> None:
-        await self._row("remove_node", lease.name, lease.holder, lease.epoch, node_id, as_text(cause), at)
+    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float, load: int | None = None) -> None:
+        await self._row("remove_node", lease.name, lease.holder, lease.epoch, node_id, as_text(cause), at, load)
 
     async def forget_jobs(self, lease: Lease, *, before: float, kept_seconds: float, limit: int) -> int:
         return await self._count("forget_jobs", lease.name, lease.holder, lease.epoch, before, kept_seconds, limit)

@@ -411,7 +411,7 @@ SELECT count(*) AS count FROM gone;
 
 -- name: save_node
 WITH held AS (
-    SELECT must_hold($1, $2, $3)
+    SELECT must_have_loaded_last($1, $2, $3, $18)
 ), saved AS (
     INSERT INTO nodes AS node
            (id, pool, address, capacity, runtime, not_enforced, ready, drained, version, seen_at, rack)
@@ -435,7 +435,7 @@ INSERT INTO outbox (event_id) SELECT id FROM told;
 
 -- name: remove_node
 WITH held AS (
-    SELECT must_hold($1, $2, $3)
+    SELECT must_have_loaded_last($1, $2, $3, $7)
 ), gone AS (
     DELETE FROM nodes USING held WHERE id = $4 RETURNING nodes.*
 ), told AS (

@@ -36,11 +36,12 @@ class Admission:
         self._check_volumes(spec)
         self._check_pool(spec)
         self._check_size(spec)
-        self._check_runtime(spec)
+        self.check_runtime(spec)
 
     def _check_objective(self, spec: JobSpec) -> None:
-        if spec.objective is not None:
-            raise RejectedError(422, "objective", "nothing acts on an objective yet; leave it out")
+        if spec.objective is not None and not spec.is_service:
+            why = "is kept for services alone: say where it serves requests (`service`), or leave the objective out"
+            raise RejectedError(422, "objective", why)
 
     def _check_roles(self, spec: JobSpec) -> None:
         for name, role in spec.roles.items():
@@ -61,7 +62,7 @@ class Admission:
             known = _or_list(sorted({*self._nodes, self._default_pool}))
             raise RejectedError(422, "pool", f"no node is in pool {spec.pool}; there is {known}")
 
-    def _check_runtime(self, spec: JobSpec) -> None:
+    def check_runtime(self, spec: JobSpec) -> None:
         """Refuse a job that no node could ever start, if all nodes of the pool have the same runtime."""
         nodes = self._nodes.get(spec.pool, ())
         kinds = {node.runtime for node in nodes}

@@ -17,6 +17,7 @@ from libs.domain.job import (
     JobChange,
     JobEvent,
     JobState,
+    Loan,
     Placement,
     Revision,
     Step,
@@ -25,6 +26,7 @@ from libs.domain.job import (
 from libs.messages.nodes import JOBS, NodeReported
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.capacity import Room
+from libs.planning.lending import loans_text, still_owed
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
 from libs.planning.scores import Scores
@@ -34,7 +36,8 @@ from services.scheduler.thinking.holdings import Holdings
 from services.scheduler.thinking.misfits import Misfits
 from services.scheduler.thinking.openjobs import OpenJobs
 from services.scheduler.thinking.pool import Pool
-from services.scheduler.thinking.replicas import Replicas
+from services.scheduler.thinking.replicas import ReplicaWatch
+from services.scheduler.thinking.returned import Returned
 from services.scheduler.thinking.waitlist import Waitlist
 
 _S, _E = JobState, JobEvent
@@ -62,7 +65,8 @@ class Picture:
         self.waitlist = Waitlist(policy, self.beliefs)
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.misfits = Misfits()
-        self.replicas = Replicas()
+        self.replicas = ReplicaWatch()
+        self.returned = Returned()
         self._decided: dict[tuple[str, int], JobChange] = {}  # in this turn, by job and version before the step
 
     def __getstate__(self) -> dict[str, object]:
@@ -135,7 +139,12 @@ class Picture:
         size: dict[str, int] | None = None,
         worked: dict[str, int] | None = None,
         revisions: tuple[Revision, ...] | None = None,
+        loans: tuple[Loan, ...] | None = None,
     ) -> list[Step]:
+        if job.loans and event is _E.RESIZED and loans is None:
+            loans = self.owed(job, placement or job.placement)
+            if paid := tuple(loan for loan in job.loans if loan not in loans):
+                cause = structs.replace(cause, sentence=f"{cause.sentence}; paid back: {loans_text(paid)}")
         step = Step(
             job_id=job.id,
             version=job.version,
@@ -157,10 +166,16 @@ class Picture:
             size=size,
             worked=worked,
             revisions=revisions,
+            loans=loans,
         )
         change = self._decided[job.id, job.version] = changed(job, step)
         self._apply(job, change.after, now)
         return [step]
+
+    def owed(self, job: Job, placement: Placement | None) -> tuple[Loan, ...]:
+        """The loans of a service that are still owed with this placement."""
+        ranks = {one.rank for one in placement.allocations} if placement is not None else set[int]()
+        return still_owed(job.loans, ranks, self.jobs)
 
     def change_of(self, step: Step) -> JobChange:
         """The change of a job by a step of this turn."""
@@ -211,6 +226,7 @@ class Picture:
             elif job.placement != before.placement or job.next_placement != before.next_placement:
                 self._resize(before, job)
             self.holdings.change(job, now)
+        self.returned.see(before, job, now)
         self.misfits.note(job)
         if job.state.final:
             self.jobs.pop(job.id, None)

@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -87,6 +88,7 @@ class DockerRuntime:
         self._engine_folder = engine_folder(str(info.get("DockerRootDir", ""))) if settings.engine_files else ""
         self._ended_at: dict[RunKey, float] = {}  # on the loop's clock: since when only the copy of its log is missing
         self._starting: dict[RunKey, Run] = {}
+        self._attached: set[RunKey] = set()  # to a share, by a start that is not known to have made a container
         self._over: dict[RunKey, Run] = {}  # ended without a container: never started, or removed by others
         self._problem = ""
         self._injection = injection_for(info) if settings.gpu_injection == "auto" else settings.gpu_injection
@@ -158,6 +160,8 @@ class DockerRuntime:
         if key in self._starting or key in self._over or not permitted():
             return
         self._starting[key] = Run(key=key, state=RunState.STARTING, grace=order.grace)
+        if order.share is not None:
+            self._attached.add(key)
         self._changed.set()
         try:
             await self._starter.start(order, key, permitted)
@@ -216,7 +220,7 @@ class DockerRuntime:
         self._discards.take(self._home.run(key))
         kept.forget(self._home, key)
         self._rates.forget(key)
-        await self._shares.detach(key)
+        self._shares.detach(key)
         await self._networks.remove(key)
 
     async def resize(self, key: RunKey, limits: Limits) -> str:
@@ -334,7 +338,9 @@ class DockerRuntime:
         """List our containers in the engine, and inspect those that ended."""
         async with self._looking:
             before = await self.runs() if not self._problem else []
+            attached = self._attached - self._starting.keys()
             found = await self._listed()
+            self._detach_failed(attached, found)
             for key, container in self._found.items():
                 if key not in found and self._found.get(key) is container and container.state != "created":
                     self._lose(key)
@@ -348,6 +354,15 @@ class DockerRuntime:
             self._problem = ""
             if await self.runs() != before:
                 self._changed.set()
+
+    def _detach_failed(self, attached: AbstractSet[RunKey], found: Mapping[RunKey, _Container]) -> None:
+        """Take the share from a run whose start failed for certain: before it begins, its container is in the list."""
+        for key in attached - self._starting.keys():
+            container = found.get(key)
+            if container is None and key not in self._over:
+                self._shares.detach(key)
+            if container is None or container.state != "created":
+                self._attached.discard(key)
 
     async def _listed(self) -> dict[RunKey, _Container]:
         filters = of_node(node_id=self._node.node_id, cluster=self._settings.cluster)

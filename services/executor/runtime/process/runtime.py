@@ -140,7 +140,7 @@ class ProcessRuntime:
         await self._sweeper.finish(key)
         env = (await self._attach(order)).added_to(env)
         if not permitted():
-            await self._shares.detach(key)
+            self._shares.detach(key)
             return
         folder = self._home.run(key)
         try:
@@ -148,6 +148,7 @@ class ProcessRuntime:
         except OSError as error:
             self._discards.take(folder)
             self._sweeper.drop(self._cgroups.names().get(str(key), {}))
+            self._shares.detach(key)
             if error.errno != errno.E2BIG:
                 raise RuntimeUnavailableError(f"starting {key}: {error}") from error
             self._fail(key, "its command and environment are too long for this host")
@@ -171,7 +172,7 @@ class ProcessRuntime:
         if self._ended.pop(key, None) is not None:
             self._home.close_log(key)
             self._discards.take(self._home.run(key))
-            await self._shares.detach(key)
+            self._shares.detach(key)
 
     async def resize(self, key: RunKey, limits: Limits) -> str:
         live = self._live.get(key)
@@ -377,6 +378,7 @@ class ProcessRuntime:
             logger.warning("%s did not begin: its leave to start had run out", key)
             self._discards.take(folder)
             self._sweeper.drop(live.record.cgroups)
+            self._shares.detach(key)
             self._changed.set()
             return
         self._end(self._outcome(live.record, live.run, status))
