@@ -6,8 +6,8 @@ from libs.domain.job import CauseCode, JobEvent, JobState
 from libs.messages.asks import AskKind
 from libs.messages.nodes import JOBS, SHARES, EndReason
 from services.scheduler.thinking.core import Settings
+from tests.support.replicas import end, of, ranks, rounds, running, runs, service
 from tests.support.scheduler import World, world
-from tests.support.services import end, of, ranks, rounds, running, runs, service
 
 S, E, C = JobState, JobEvent, CauseCode
 

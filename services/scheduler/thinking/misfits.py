@@ -8,7 +8,7 @@ from libs.domain.spec import ResizeHow
 class Misfits:
     """`shrinking`: jobs of which replicas should leave, and none join before; `growing`: all others that should have
     another size; `serving`: services of which replicas should join, leave, or be replaced. `news` counts the jobs that
-    came into the first two."""
+    came into any of them."""
 
     def __init__(self) -> None:
         self.shrinking: set[str] = set()
@@ -24,6 +24,7 @@ class Misfits:
         if job.spec.is_service:
             if job.state is JobState.RUNNING and not _as_it_should_be(job):
                 self.serving.add(job.id)
+                self.news += sum(job.granted.values()) < sum(job.wanted.values())
             return
         if job.state is not JobState.RUNNING or not (job.size or is_elastic(job.spec)):
             return

@@ -56,18 +56,6 @@ def with_extras(job: Job, allocations: tuple[Allocation, ...]) -> tuple[Allocati
     return tuple(marked)
 
 
-def following(picture: Picture, job: Job, allocations: Sequence[Allocation]) -> Placement:
-    """The placement of the next epoch where these are: ranks numbered anew, role by role."""
-    roles = list(job.spec.roles)
-    ordered = sorted(allocations, key=lambda allocation: (roles.index(allocation.role), allocation.rank))
-    ranks = tuple(structs.replace(allocation, rank=rank) for rank, allocation in enumerate(ordered))
-    return Placement(
-        allocations=ranks,
-        master_address=picture.pool.nodes[ranks[0].node_id].address,
-        why="where it was, with another size",
-    )
-
-
 def meeting_of(picture: Picture, job: Job, allocations: tuple[Allocation, ...]) -> tuple[str, int]:
     """The address and port where the ranks of a job meet in its next epoch; those of a service do not."""
     if job.spec.is_service:
@@ -84,6 +72,18 @@ def place_nowhere(picture: Picture, job: Job, now: float) -> list[Step]:
     for event in (JobEvent.STARTING, JobEvent.STARTED):
         steps += picture.go(picture.jobs[job.id], event, cause, now)
     return steps
+
+
+def following(picture: Picture, job: Job, allocations: Sequence[Allocation]) -> Placement:
+    """The placement of the next epoch where these are: ranks numbered anew, role by role."""
+    roles = list(job.spec.roles)
+    ordered = sorted(allocations, key=lambda allocation: (roles.index(allocation.role), allocation.rank))
+    ranks = tuple(structs.replace(allocation, rank=rank) for rank, allocation in enumerate(ordered))
+    return Placement(
+        allocations=ranks,
+        master_address=picture.pool.nodes[ranks[0].node_id].address,
+        why="where it was, with another size",
+    )
 
 
 def port_for(picture: Picture, job: Job, allocations: tuple[Allocation, ...]) -> int:

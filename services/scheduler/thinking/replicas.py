@@ -24,7 +24,7 @@ class Replica(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return 0.0 if self.ready_at is None else now - self.ready_at
 
 
-class Replicas:
+class ReplicaWatch:
     def __init__(self) -> None:
         self._of: dict[str, tuple[int, dict[int, Replica]]] = {}  # by job: its epoch, and its replicas by rank
 

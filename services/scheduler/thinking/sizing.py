@@ -246,8 +246,7 @@ class Sizing:
         missing = 0
         asked = asked_by(job, self._picture.beliefs.learnt)
         with room.supposing(closed=closed):
-            if not job.spec.is_service:
-                room.take_all(self._picture.returned.in_room(room))
+            room.take_all(self._picture.returned.in_room(room))
             for want in shape_of(job.spec):
                 has = sum(each.role == want.role and not each.leaving for each in held)
                 more = job.wanted[want.role] - has
