@@ -1,52 +1,95 @@
-"""Services in the world of a scheduler's core: what they are made of, and what there is of them."""
+"""Services as the reallocator hears of them: jobs, and the messages of routers and nodes."""
 
 from typing import Any
 
-from libs.domain.job import Job
-from tests.support.nodes import Key
-from tests.support.scheduler import World
+from libs.domain.job import Allocation, Job, JobState, Placement
+from libs.domain.shares import Share
+from libs.messages.serving import Endpoint, EndpointsSeen, ReplicaServed, ServiceServed, ServicesServed
+from tests.support.builders import GIB, job
 
 
-def service(least: int = 0, want: int = 1, most: int = 8, **fields: Any) -> dict[str, Any]:
-    """A specification; `fields` of it, and `service` for those of its rules."""
-    rules = {"ready": "/healthz", "start": "60s", "drain": "1s", **fields.pop("service", {})}
-    made = {"kind": "inference", "role": {"replicas": {"min": least, "want": want, "max": most}}, "service": rules}
-    return {"grace": "1s", "retries": {"max": 0, "backoff": "5s", "backoff_max": "40s"}, **made, **fields}
+def service_job(
+    job_id: str = "j-1",
+    *,
+    replicas: int = 1,
+    least: int = 0,
+    most: int = 8,
+    share: tuple[float, float] | None = None,
+    has_share: int | None = None,
+    objective: dict[str, Any] | None = None,
+    service: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Job:
+    """With as many replicas as it wants, on GPU 0 of `node-1`, `node-2`, …"""
+    role: dict[str, Any] = {"replicas": {"min": least, "want": max(least, 1), "max": most}}
+    if share is not None:
+        role["share"] = {"request": share[0], "limit": share[1], "memory": "1GiB"}
+    held = None
+    if share is not None:
+        held = Share(request=has_share or round(share[0] * 1000), limit=round(share[1] * 1000), memory=GIB)
+    allocations = tuple(
+        Allocation(
+            rank=rank,
+            role="worker",
+            node_id=f"node-{rank + 1}",
+            gpus=(0,),
+            cpus=1.0,
+            memory=GIB,
+            extra=True,
+            share=held,
+        )
+        for rank in range(replicas)
+    )
+    return job(
+        job_id,
+        gpus=0 if share is not None else 1,
+        spec={
+            "kind": "inference",
+            "role": role,
+            "service": {"concurrency": 1, **(service or {})},
+            "objective": objective or {"latency": "1s", "percentile": 99, "rate": 10},
+        },
+        state=JobState.RUNNING,
+        placement=Placement(allocations=allocations),
+        size={"worker": replicas},
+        **fields,
+    )
 
 
-def of(w: World, job_id: str = "j-1") -> Job:
-    return w.stored[job_id]
+def told(
+    *services: ServiceServed, seq: int, router: str = "router-1", boot: str = "a", at: float = 0.0
+) -> ServicesServed:
+    return ServicesServed(router=router, boot=boot, seq=seq, at=at, services=services)
 
 
-def ranks(w: World, job_id: str = "j-1") -> list[int]:
-    """Of the replicas that stay."""
-    placement = of(w, job_id).placement
-    return [] if placement is None else [each.rank for each in placement.staying]
+def served(job_id: str = "j-1", arrived: int = 0, **fields: Any) -> ServiceServed:
+    return ServiceServed(job_id=job_id, arrived=arrived, **fields)
 
 
-def revisions(w: World, job_id: str = "j-1") -> list[int]:
-    """What the replicas that stay run."""
-    placement = of(w, job_id).placement
-    return [] if placement is None else [each.revision for each in placement.staying]
+def at_replica(rank: int = 0, **fields: Any) -> ReplicaServed:
+    return ReplicaServed(epoch=0, rank=rank, **fields)
 
 
-def runs(w: World, job_id: str = "j-1") -> list[Key]:
-    """Every live run, wherever it is."""
-    return sorted(key for node in w.nodes.values() for key in node.live if key[0] == job_id)
-
-
-def rounds(w: World, count: int = 3) -> None:
-    for _ in range(count):
-        w.round()
-
-
-def running(w: World, spec: dict[str, Any], job_id: str = "j-1", gpus: int = 1) -> None:
-    w.submit(job_id, gpus=gpus, spec=spec)
-    rounds(w)
-
-
-def end(w: World, rank: int, exit_code: int = 1, job_id: str = "j-1", **how: Any) -> None:
-    """A replica ends by itself."""
-    key = (job_id, of(w, job_id).epoch, rank)
-    (node,) = [node for node in w.nodes.values() if key in node.live]
-    node.end(key, exit_code, **how)
+def seen(
+    *jobs: Job, seq: int, at: float, ready: bool = True, since: float = 100.0, took: float = 20.0
+) -> list[EndpointsSeen]:
+    """Of each node: its replicas of these jobs. They began `since` seconds ago, and became ready `took` later."""
+    nodes: dict[str, list[Endpoint]] = {}
+    for one in jobs:
+        assert one.placement is not None
+        for rank in one.placement.allocations:
+            nodes.setdefault(rank.node_id, []).append(
+                Endpoint(
+                    job_id=one.id,
+                    epoch=one.epoch,
+                    rank=rank.rank,
+                    port=8080,
+                    ready=ready,
+                    started_at=at - since,
+                    ready_at=at - since + took if ready else None,
+                )
+            )
+    return [
+        EndpointsSeen(node_id=node_id, incarnation=1, seq=seq, at=at, endpoints=tuple(endpoints))
+        for node_id, endpoints in nodes.items()
+    ]
