@@ -22,7 +22,7 @@ from libs.planning.scores import GpuKey
 from libs.planning.shape import shape_of
 from services.scheduler.thinking import lives
 from services.scheduler.thinking.holders import LEAVES_FIRST
-from services.scheduler.thinking.orders import fresh_ranks, ports_needed
+from services.scheduler.thinking.orders import fresh_ranks
 from services.scheduler.thinking.picture import Picture
 from services.scheduler.thinking.placing import following
 
@@ -56,7 +56,8 @@ class Loans:
         self._kept: dict[GpuKey, int] = {}  # how many replicas wait for a part of each
         self._again: dict[str, tuple[int, float, float]] = {}  # by service: its version, when it is looked at, the wait
         self._looked_at = -inf
-        self._news = 0  # of the misfits, at the last look
+        self._news: set[str] = set()  # the services that had too little, at the last look
+        self._short: Mapping[str, int] = {}
         self._last_seq = 0  # of the service that was looked at last
 
     # what was asked for is free
@@ -105,7 +106,7 @@ class Loans:
         fit: list[_Awaited] = []
         with room.supposing():
             for one in awaited:
-                if len(fit) < _ranks_left(job) and fits_there(room, [one.place]):
+                if fits_there(room, [one.place]):
                     room.take(one.place)
                     fit.append(one)
         if not fit:
@@ -138,19 +139,19 @@ class Loans:
             cause,
             now,
             placement=placement,
-            worked=job.granted,
             loans=(*self._picture.owed(job, placement), *lent),
         )
 
     # what others can spare
 
-    def decide(self, now: float, *, closed: Sequence[str], ahead: str) -> list[Step]:
-        """The steps of those that give way to services. `closed` nodes are kept, or cleared, for a waiting job;
+    def decide(self, now: float, *, short: Mapping[str, int], closed: Sequence[str], ahead: str) -> list[Step]:
+        """The steps of those that give way to services. `short`: by service, how many of the replicas that it should
+        have found no place. `closed` nodes are kept, or cleared, for a waiting job;
         `ahead`: a job that waits for room, before which services of a lower priority take nothing."""
-        misfits = self._picture.misfits
-        if not misfits.growing or (self._news == misfits.news and now < self._looked_at + LOOK_SECONDS):
+        self._short = short
+        if not short or (short.keys() == self._news and now < self._looked_at + LOOK_SECONDS):
             return []
-        self._news, self._looked_at = misfits.news, now
+        self._news, self._looked_at = set(short), now
         services = self._next(now, ahead)
         if not services:
             return []
@@ -167,14 +168,13 @@ class Loans:
 
     def _next(self, now: float, ahead: str) -> list[Job]:
         """The services that have too little, in the order of submission, those behind the last one first."""
-        misfits, jobs = self._picture.misfits, self._picture.jobs
+        jobs = self._picture.jobs
         first = jobs.get(ahead)
-        self._again = {job_id: again for job_id, again in self._again.items() if job_id in misfits.growing}
+        self._again = {job_id: again for job_id, again in self._again.items() if job_id in self._short}
         short = (
             job
-            for job in map(jobs.__getitem__, misfits.growing)
-            if job.spec.is_service
-            and _missing(job) > len(self._awaited.get(job.id, ()))
+            for job in (jobs[job_id] for job_id in self._short if job_id in jobs)
+            if self._lacks(job) > len(self._awaited.get(job.id, ()))
             and (first is None or first.priority <= job.priority)
             and not self._waits(job, now)
         )
@@ -182,6 +182,10 @@ class Loans:
         if found:
             self._last_seq = found[-1].seq
         return found
+
+    def _lacks(self, job: Job) -> int:
+        """How many replicas the service may borrow for: none that only an update would add for a while."""
+        return min(_missing(job), self._short.get(job.id, 0))
 
     def _waits(self, job: Job, now: float) -> bool:
         again = self._again.get(job.id)
@@ -195,7 +199,7 @@ class Loans:
         nothing: set[tuple[Request, tuple[float, ...]]] = set()
         promised: dict[GpuKey, Holder] = {}
         gone: set[tuple[str, int]] = set()
-        with room.supposing(closed=closed):
+        with room.supposing(closed=[*closed, *self._picture.pool.earlier]):
             for job in services:
                 rank = self._rank(job, now)
                 if rank not in willing:
@@ -204,7 +208,7 @@ class Loans:
                 held = list(job.placement.allocations) if job.placement else []
                 held += [one.place for one in self._awaited.get(job.id, ())]
                 asked = asked_by(job, self._picture.beliefs.learnt)
-                missing = min(_missing(job), _ranks_left(job)) - len(self._awaited.get(job.id, ()))
+                missing = self._lacks(job) - len(self._awaited.get(job.id, ()))
                 for _ in range(missing):
                     if (want.request, rank) in nothing or len(found) >= LENT_AT_ONCE_MAX:
                         break
@@ -335,15 +339,6 @@ class Loans:
         )
 
 
-def leave_sooner(picture: Picture, job: Job) -> tuple[set[int], ...]:
-    """The replicas of a service that leave before others: those that have what others lent, then those that take no
-    requests yet."""
-    if not job.spec.is_service or job.placement is None:
-        return ()
-    runs = {one.rank: picture.pool.runs.run(job, one) for one in job.placement.staying}
-    return ({loan.rank for loan in job.loans}, {rank for rank, run in runs.items() if run is None or not run.ready})
-
-
 def pays_back(job: Job, gone: Iterable[Allocation], cause: Cause) -> Cause:
     """The cause with which replicas leave, if they give back what others lent."""
     ranks = {one.rank for one in gone}
@@ -359,12 +354,6 @@ def _missing(job: Job) -> int:
     if job.state is not _S.RUNNING or job.placement is None:
         return 0
     return max(0, sum(job.wanted.values()) - sum(job.granted.values()))
-
-
-def _ranks_left(job: Job) -> int:
-    """How many more ranks may be there at once, those that leave among them."""
-    assert job.placement is not None
-    return ports_needed(job, job.placement.allocations) - len(job.placement.allocations)
 
 
 def _is_gone(holder: Holder, gone: set[tuple[str, int]]) -> bool:
