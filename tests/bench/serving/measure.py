@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.bench.figures import Aim, line_of
-from tests.bench.serving import rules, scale
+from tests.bench.serving import mixed, rules, scale
 
 PROCESSES = 2
 
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str]) -> int:
             "scale": lambda: scale.measure(seed, quick=quick),
             "bursts": lambda: rules.bursts(seed, quick=quick),
             "constant": lambda: rules.constant(seed, quick=quick),
+            "mixed": lambda: mixed.measure(seed, executor, quick=quick),
             "rules": lambda: rules.measure(seed, executor, quick=quick),
         }
         if unknown := set(asked.only) - parts.keys():
