@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from libs.domain.job import Cause
-from libs.domain.spec import Command, EnvName, EnvValue, Image
+from libs.domain.spec import Command, EnvName, EnvValue, Image, Objective
 
 Seconds = Annotated[float, Meta(description="Seconds since 1970-01-01 UTC.")]
 UpdateEnv = Annotated[
@@ -89,6 +89,7 @@ class ServiceView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     revision: int = 0
     update: UpdateView | None = None
     requests: RequestsView | None = None
+    objective: Objective | None = None
     kept: bool | None = None
     unattainable: str = ""
     sized_for: Cause | None = None

@@ -42,6 +42,7 @@ def service_view(
         revision=job.revision,
         update=_update(job),
         requests=requests,
+        objective=job.spec.objective,
         kept=is_kept(requests, job.spec.objective),
         unattainable=cluster.unattainable(job),
         sized_for=sized_for,
