@@ -1,5 +1,6 @@
 """A mixed day, simulated: elastic training, notebooks, and two services with objectives, under a rate that follows the
-day, with bursts; by Weft, and by what plain Kubernetes gives: whole GPUs, gangs, fixed replicas, no sharing, no pre-emption.
+day, with bursts; by Weft, and by what plain Kubernetes gives: whole GPUs, gangs, fixed replicas, no sharing, no
+pre-emption. A replica has exactly its share of a GPU, also where its neighbours leave time unused.
 """
 
 from collections.abc import Sequence
@@ -43,8 +44,8 @@ WITHOUT = {
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """`work_per_hour`: GPU-hours of training work done per hour until the last job ended; `gpu_s`: of services, notebooks
-    left out; `lost`: the part of training's held GPU-seconds that loans lost."""
+    """`work_per_hour`: GPU-hours of training work done per hour until the last job ended; `gpu_s`: of services, without
+    notebooks; `lost`: the part of training's held GPU-seconds that loans lost."""
 
     services: tuple[Counted, ...]
     jct_mean_s: float
@@ -64,6 +65,7 @@ def services_of(day_s: float, *, whole: bool) -> tuple[TraceService, ...]:
         rate=rate(8.0),
         work=Spread(mean_s=0.05, cv=0.5),
         start=Spread(mean_s=20.0, cv=0.2),
+        timeout_s=5.0,
         latency_s=1.0,
         rate_promised=13.0,
         most=16,
@@ -76,6 +78,7 @@ def services_of(day_s: float, *, whole: bool) -> tuple[TraceService, ...]:
         rate=rate(12.0),
         work=Spread(mean_s=0.03, cv=0.3),
         start=Spread(mean_s=10.0, cv=0.2),
+        timeout_s=3.0,
         latency_s=0.6,
         rate_promised=20.0,
         most=16,
