@@ -1,6 +1,7 @@
 """A mixed day, simulated: elastic training, notebooks, and two services with objectives, under a rate that follows the
 day, with bursts; by Weft, and by what plain Kubernetes gives: whole GPUs, gangs, fixed replicas, no sharing, no
-pre-emption. A replica has exactly its share of a GPU, also where its neighbours leave time unused.
+pre-emption. Replicas that share a GPU divide its time by their shares, as if each were always
+busy.
 """
 
 from collections.abc import Sequence
@@ -13,10 +14,10 @@ from msgspec import Struct, structs
 from libs.planning.policy import Policy
 from libs.simulator.elastic import EACH
 from libs.simulator.model import Cluster, World
-from libs.simulator.outcome import Course, Outcome
+from libs.simulator.outcome import Outcome
 from libs.simulator.partitionings import partitioning_of
 from libs.simulator.run import simulate
-from libs.simulator.serving.outcome import Counted
+from libs.simulator.serving.outcome import Counted, Course
 from libs.simulator.serving.over_time import Serving
 from libs.simulator.serving.rates import Bursts, Rate
 from libs.simulator.serving.service import WHOLE, Services, Spread, TraceService
@@ -160,9 +161,7 @@ def measure(seed: int, executor: Executor, *, quick: bool) -> dict[str, Aim]:
     print(
         f"\nsimulated mixed day of {day_s / 3600:g} h on {NODES * GPUS} GPUs, {len(seeds)} seeds; all requests count\n"
     )
-    print(
-        "| what | bad, % | bad windows | service GPU h | training, mean min | GPU h of work per h | loans | lost, % |"
-    )
+    print("| what | bad, % | bad windows | service GPU h | training, min | GPU h of work an hour | loans | lost, % |")
     print("|---|---|---|---|---|---|---|---|")
     for name, runs in found.items():
         print(
