@@ -22,7 +22,7 @@ from services.cli.local import LocalCluster, LocalError, Options, running
 from services.cli.local.leftovers import living_runs
 from services.cli.local.signals import Stops, stops_on_signals
 
-SECONDS_MAX = 240.0
+SECONDS_MAX = 260.0
 INTERRUPTED = 130
 EXPECTED = (
     *("trainer", "gang", "flaky", "doomed", "patient", "urgent", "elastic", "guest", "major", "minor"),
