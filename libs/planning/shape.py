@@ -18,6 +18,20 @@ class Want(Struct, frozen=True):
     count: int
     request: Request
 
+    def allocation(self, node_id: str, gpus: tuple[int, ...]) -> Allocation:
+        """What one replica holds there."""
+        request = self.request
+        return Allocation(
+            rank=0,
+            role=self.role,
+            node_id=node_id,
+            gpus=gpus,
+            cpus=request.cpus,
+            memory=request.memory,
+            egress=request.egress,
+            share=request.share,
+        )
+
 
 Shape = tuple[Want, ...]
 """All roles of a job. Jobs of one shape fit, or do not fit, alike."""
@@ -25,11 +39,17 @@ Shape = tuple[Want, ...]
 
 class PlacementRequest(Struct, frozen=True):
     """What a placement may know of the job it places. `key` seeds the random placement; `beside`: the GPUs, by node, of
-    which the job has shares already."""
+    which the job has shares already, or which a service has (-1: nothing of any). `tolerates`: of a service, the score
+    up to which a GPU serves it as well as the fastest."""
 
     job_class: str = ""
     key: str = ""
     beside: tuple[tuple[str, int], ...] = ()
+    tolerates: float | None = None
+
+    @property
+    def is_service(self) -> bool:
+        return self.tolerates is not None
 
 
 NOBODY = PlacementRequest()

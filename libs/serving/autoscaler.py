@@ -10,17 +10,18 @@ from collections import deque
 from math import ceil, inf, sqrt
 
 from libs.domain.job import Cause, CauseCode
-from libs.serving.capacity import REPLICAS_MAX, Capacity
-from libs.serving.demand import Demand
+from libs.serving.capacity import REPLICAS_MAX, ServiceCapacity
+from libs.serving.demand import ServiceDemand
 from libs.serving.forecast import DAY_SECONDS
 from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad, Sized
-from libs.serving.rules import Rules
-from libs.serving.starts import LATE, Starts
+from libs.serving.rules import ScalingRules
+from libs.serving.starts import LATE, StartTimes
 
 SHORT_SECONDS = 5.0  # replicas that are missing for so long have no GPU
 SETTLED_SECONDS = 10.0  # after a replica became ready: until then, late requests say nothing of the size
 TOLD_AGAIN_SECONDS = 10.0  # between two computations of what cannot be kept
 FAILED_SIZES_MAX = 32
+WAIT_SECONDS = 4.0  # stands for the latency of a service without an objective
 
 
 class Weft:
@@ -31,15 +32,15 @@ class Weft:
         goal: Goal,
         *,
         at: float,
-        rules: Rules | None = None,
+        rules: ScalingRules | None = None,
         start: float | None = None,
         day: float = DAY_SECONDS,
     ) -> None:
         self._goal = goal
-        self._rules = Rules() if rules is None else rules
-        self.starts = Starts(start)
-        self.demand = Demand(self._rules, day=day)
-        self.capacity = Capacity(goal, self._rules)
+        self._rules = ScalingRules() if rules is None else rules
+        self.starts = StartTimes(start)
+        self.demand = ServiceDemand(self._rules, day=day)
+        self.capacity = ServiceCapacity(goal, self._rules)
         self._firm_from = at + self._hold  # before, nothing shrinks
         self._began = at
         self._grew_at, self._shrank_at, self._short_since = -inf, -inf, inf
@@ -77,6 +78,11 @@ class Weft:
             sized = Sized(replicas=wanted, cause=cause)
         return self._told(sized, load, there)
 
+    def predicted(self, replicas: int) -> float | None:
+        """Seconds within which the objective's percentile of requests is answered at the present rate by so many
+        replicas; None: not known, or they are too few for any."""
+        return self.capacity.predicted(replicas, self.demand.rate)
+
     # up
 
     def _from_zero(self, load: ServiceLoad, wanted: int, share: int | None) -> Sized:
@@ -107,13 +113,13 @@ class Weft:
         if not self.capacity.known:
             return self._more_unknown(load, wanted, have, len(late), alarm=alarm and settled)
         trouble = alarm or self.demand.burst
-        aim = rules.aim
+        aim = rules.aim + (1.0 - rules.aim) * self.demand.unsure
         more = self._backlog(load, share) if trouble else 0
-        need = self._needed(rate, share) + more
+        need = self._needed(rate, share, aim) + more
         larger = None
         if need > have and share is not None and (most := self._share_bound(load.at)) > share:
             larger = self._larger(have - more, rate, share, most, aim)
-            need = self._needed(rate, larger) + more
+            need = self._needed(rate, larger, aim) + more
         if alarm and settled and larger is None:
             need = max(need, have + max(1, ceil(have / 10)))
         target = min(goal.most, need + len(late))
@@ -131,7 +137,8 @@ class Weft:
     def _more_unknown(self, load: ServiceLoad, wanted: int, have: int, late: int, *, alarm: bool) -> Sized | None:
         """No request was answered yet, so that nothing is known of their times: by how many there are at once."""
         at_once = load.in_flight + load.queued
-        need = ceil(at_once / (self._rules.busy_most * self._goal.concurrency)) if load.queued else 0
+        waits_long = load.oldest_wait > (self._goal.latency or WAIT_SECONDS) / 4.0
+        need = ceil(at_once / (self._rules.busy_most * self._goal.concurrency)) if waits_long else 0
         if alarm:
             need = max(need, have + 1)
         replicas = min(self._goal.most, max(need, 1 if at_once or self.demand.foreseen else 0) + late)
@@ -140,13 +147,13 @@ class Weft:
         self._grew_at = load.at
         return Sized(replicas=replicas, cause=_cause(f"{wanted} → {replicas}: {at_once} requests at once", {}))
 
-    def _needed(self, rate: float, share: int | None) -> int:
+    def _needed(self, rate: float, share: int | None, aim: float | None = None) -> int:
         """The replicas for that rate, as many as may be; none for no requests."""
         if not self.capacity.known:
             return 1 if rate * max(self.starts.seconds, self._rules.window) >= 1.0 else 0
         if rate * max(self.starts.seconds, self._rules.window) < 0.5:
             return 0
-        return min(self._goal.most, self.capacity.need(rate, share=share, aim=self._rules.aim))
+        return min(self._goal.most, self.capacity.need(rate, share=share, aim=self._rules.aim if aim is None else aim))
 
     def _backlog(self, load: ServiceLoad, share: int | None) -> int:
         """The replicas that answer what waits, within the time that a start takes."""

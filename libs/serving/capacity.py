@@ -7,26 +7,30 @@ from libs.domain.shares import WHOLE
 from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad
 from libs.serving.queueing import (
     HALF_LIFE_SECONDS,
-    Durations,
+    CountsBefore,
+    ServiceTimes,
     Shape,
     late_alone,
     late_by_waiting,
     mean_of,
 )
-from libs.serving.rules import Rules
+from libs.serving.rules import ScalingRules
 from libs.serving.slowdown import Slowdown
 
+KNOWN_ANSWERS = 20
 FRESH_PART = 0.2  # of the answers of a sample: with more of them from fresh replicas, it is left out
 WHOLE_ANSWER = 0.9  # from this part of its time on, an answer counts as sent all at once
 ELASTIC_ANSWERS = 50  # after another share, before it is concluded what it brought
 ELASTIC_LEAST, ELASTIC_MOST = 0.0, 1.2
+SECONDS_MAX = 1e6
 REPLICAS_MAX = 65_536  # that a need is computed up to
 
 
-class Capacity:
-    def __init__(self, goal: Goal, rules: Rules) -> None:
+class ServiceCapacity:
+    def __init__(self, goal: Goal, rules: ScalingRules) -> None:
         self._goal, self._rules = goal, rules
-        self._services, self._waits, self._totals = Durations(), Durations(), Durations()
+        self._services, self._steady = ServiceTimes(), ServiceTimes()  # all; without those of fresh replicas
+        self._before = CountsBefore(), CountsBefore(), CountsBefore()  # of the waits, the services and the totals
         self._slowdown = Slowdown()
         self._mass, self._at = 0.0, 0.0  # how many times were measured, older ones counted less; and when the last was
         self._score_log, self._share_log = 0.0, 0.0  # means: of the GPUs and shares with which they were measured
@@ -37,16 +41,18 @@ class Capacity:
         self._share_trial: tuple[int, float, int, float] | None = None  # share and mean before; answers and time since
         self._share: int | None = goal.share
         self._score_now = 0.0
-        self.variation = 1.0  # of the times between arrivals, as `Demand` has it
+        self.variation = 1.0  # of the times between arrivals, as `ServiceDemand` has it
         self.speed = 1.0  # of a replica now, 1.0: a typical GPU, all of it
 
     @property
     def known(self) -> bool:
-        return self._services.shape is not None
+        """Were enough requests answered to say how long they take?"""
+        return self._services.count >= KNOWN_ANSWERS
 
     @property
     def shape(self) -> Shape | None:
-        return self._services.shape
+        """None while too little is known."""
+        return self._services.shape if self.known else None
 
     @property
     def elastic(self) -> float:
@@ -55,11 +61,8 @@ class Capacity:
 
     def take(self, load: ServiceLoad) -> None:
         ready = [one for one in load.replicas if one.ready and not one.draining]
-        counts, waits, totals = (
-            self._services.news(load.services),
-            self._waits.news(load.waits),
-            self._totals.news(load.totals),
-        )
+        told = (load.waits, load.services, load.totals)
+        waits, counts, totals = (before.news(now) for before, now in zip(self._before, told, strict=True))
         fresh = self._is_fresh(load, ready)
         if not ready:
             return
@@ -71,7 +74,7 @@ class Capacity:
         mean = mean_of(counts)
         if self._goal.concurrency > 1:
             self._slowdown.take(answers, mean, len(ready) * self.speed, at=load.at)
-        if not answers or (fresh and self.known):
+        if not answers or (fresh and self._services is self._steady):
             return
         self._learn_elastic(answers, mean)
         elapsed = min(load.at - self._at, HALF_LIFE_SECONDS) if self._mass else 1.0
@@ -84,12 +87,16 @@ class Capacity:
         if elapsed > 0.0:
             self._rate_mean += (answers / elapsed / (len(ready) * self.speed) - self._rate_mean) * part
         self._services.add(counts, at=load.at)
+        if not fresh and self._services is not self._steady:
+            self._steady.add(counts, at=load.at)
+            if self._steady.count >= KNOWN_ANSWERS:
+                self._services = self._steady
         for place, news in enumerate((waits, counts, totals)):
             self._sums[place] = self._sums[place] * left + mean_of(news) * sum(news.values())
 
     def fits(self, replicas: int, rate: float, *, share: int | None = None, aim: float) -> bool:
         """Do so many replicas keep the latency, with `aim` of it, at that rate? `share`: if not the one of now."""
-        shape = self._services.shape
+        shape = self.shape
         if shape is None:
             return True
         if replicas <= 0:
@@ -137,7 +144,7 @@ class Capacity:
 
     def bears(self, replicas: int, *, share: int | None = None, aim: float) -> float:
         """The highest rate, within a percent, at which so many replicas keep the latency."""
-        shape = self._services.shape
+        shape = self.shape
         if shape is None or replicas <= 0:
             return 0.0
         low, high = 0.0, replicas * self._goal.concurrency / (shape.mean * self._slower(0.0, share)[0])
@@ -149,10 +156,43 @@ class Capacity:
                 high = middle
         return low
 
+    def predicted(self, replicas: int, rate: float) -> float | None:
+        """Seconds, within two percent, within which the objective's percentile of requests is answered; None: not
+        known, or the replicas do not suffice for any."""
+        shape = self.shape
+        if shape is None or replicas <= 0:
+            return None
+        slower, full = self._slower(rate / replicas, None)
+        servers = replicas * self._goal.concurrency
+        if full or rate * shape.mean * slower >= servers:
+            return None
+        allowed = 1.0 - self._goal.percentile / 100.0
+
+        def late(within: float) -> float:
+            first = self._first
+            waits = late_by_waiting(
+                shape,
+                servers=servers,
+                rate=rate,
+                slower=slower,
+                first=first,
+                within=within,
+                arrivals=self.variation,
+            )
+            return waits + late_alone(shape, slower=slower, first=first, within=within)
+
+        low, high = 0.0, shape.parts[-1][1] * slower
+        while late(high) > allowed and high < SECONDS_MAX:
+            low, high = high, 2.0 * high
+        while high - low > 0.02 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if late(middle) > allowed else (low, middle)
+        return high
+
     def alone(self, share: int | None = None) -> float | None:
         """How long the objective's percentile of requests takes until its answer begins, if none of them waits; None:
         not known."""
-        shape = self._services.shape
+        shape = self.shape
         if shape is None:
             return None
         left = 1.0 - self._goal.percentile / 100.0
@@ -165,7 +205,7 @@ class Capacity:
 
     def each(self, share: int | None = None) -> float:
         """The most requests a second that one replica can answer; 0 if not known."""
-        shape = self._services.shape
+        shape = self.shape
         return 0.0 if shape is None else self._goal.concurrency / (shape.mean * self._slower(0.0, share)[0])
 
     def _busy(self, rate: float, share: int | None) -> int:
@@ -200,7 +240,7 @@ class Capacity:
         shares = [one.share for one in ready if one.share is not None]
         share = min(shares, default=None)
         if share != self._share and share is not None and self._share is not None and self.known:
-            shape = self._services.shape
+            shape = self.shape
             assert shape is not None, "it is known"
             mean_before = shape.mean * self._slower(self._rate_mean * self.speed, None)[0]
             self._share_trial = (self._share, mean_before, 0, 0.0)

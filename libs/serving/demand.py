@@ -5,7 +5,7 @@ from math import sqrt
 
 from libs.serving.forecast import DAY_SECONDS, Forecast
 from libs.serving.loads import ServiceLoad
-from libs.serving.rules import Rules
+from libs.serving.rules import ScalingRules
 from libs.serving.windows import Windows, likelihood_of_change
 
 VARIATION_MOST = 8.0
@@ -14,16 +14,17 @@ FIRST_DEVIATIONS = 2.0  # by so many the rate of less than a window may be too h
 CLIPPED_AT = 16.0  # times the mean: a jump of the rate is no variation
 
 
-class Demand:
+class ServiceDemand:
     """`rate`: what to be ready for now; `burst`: a burst is part of it; `peak(seconds)`: its highest lately."""
 
-    def __init__(self, rules: Rules, *, day: float = DAY_SECONDS) -> None:
+    def __init__(self, rules: ScalingRules, *, day: float = DAY_SECONDS) -> None:
         self._rules = rules
         self.windows = Windows()
         self.forecast = Forecast(day=day)
         self.rate = 0.0
         self.measured = 0.0  # of the last minute
         self.foreseen = 0.0
+        self.unsure = 1.0  # how little is known of the rate: 1 at first, 0 after two windows
         self.burst = False
         self.variation = 1.0  # the squared coefficient of variation of the times between arrivals
         self.arrived_at: float | None = None  # when a request arrived last
@@ -34,12 +35,14 @@ class Demand:
     def take(self, load: ServiceLoad, *, start: float) -> None:
         """`start`: how long a replica takes to become ready."""
         rules, windows = self._rules, self.windows
-        windows.take(load)
+        is_news = windows.take(load)
         count, lasted = windows.last()
         if count or load.queued or load.in_flight:
             self.arrived_at = load.at
-        self._vary(count, lasted)
+        if is_news:
+            self._vary(count, lasted)
         self.measured = windows.rate(rules.window)
+        self.unsure = max(0.0, 1.0 - windows.known_seconds() / (2.0 * rules.window))
         rate = max(self._at_least(), self._trend(start))
         self.burst = False
         if rules.sees_bursts:
@@ -71,11 +74,10 @@ class Demand:
 
     def _at_least(self) -> float:
         """The measured rate; in the first window, in which few requests say little, what it surely is."""
-        known = self.windows.known_seconds() / self._rules.window
-        if known >= 1.0 or self.measured <= 0.0:
+        if self.unsure <= 0.0 or self.measured <= 0.0:
             return self.measured
         count = self.measured * max(self.windows.known_seconds(), 1e-9)
-        return self.measured * max(0.0, 1.0 - (1.0 - known) * FIRST_DEVIATIONS * sqrt(self.variation / count))
+        return self.measured * max(0.0, 1.0 - self.unsure * FIRST_DEVIATIONS * sqrt(self.variation / count))
 
     def _trend(self, start: float) -> float:
         """Where the rate goes until a replica that starts now is ready, if it grows beyond doubt. Twice the rate at
@@ -88,7 +90,7 @@ class Demand:
                 continue
             now, then = late / late_seconds, early / early_seconds
             sure = likelihood_of_change(late, late_seconds, early, early_seconds) / self.variation
-            if now > then and sure >= self._rules.likelihood / 2:
+            if now > then and sure >= self._rules.trend_likelihood:
                 most = max(most, min(2.0 * now, now + (now - then) / half * (start + half / 2)))
         return most
 

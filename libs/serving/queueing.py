@@ -27,15 +27,11 @@ class Shape(Struct, frozen=True):
     parts: tuple[tuple[float, float, float], ...]
 
 
-class Durations:
-    """Times counted in buckets, of which older ones count less: half after `HALF_LIFE_SECONDS`."""
+class CountsBefore:
+    """Totals by bucket, as they were told last."""
 
     def __init__(self) -> None:
-        self._weights: dict[int, float] = {}
-        self._unit, self._since = 1.0, 0.0  # the weight of a time now; since when it is that
         self._last: Mapping[int, int] = {}
-        self._shape: Shape | None = None
-        self.count = 0.0  # of all that were counted
 
     def news(self, totals: Mapping[int, int]) -> dict[int, int]:
         """What is new in these totals since the last call."""
@@ -43,6 +39,16 @@ class Durations:
         if totals == last:
             return {}
         return {bucket: count - last.get(bucket, 0) for bucket, count in totals.items() if count > last.get(bucket, 0)}
+
+
+class ServiceTimes:
+    """Times counted in buckets, of which older ones count less: half after `HALF_LIFE_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._weights: dict[int, float] = {}
+        self._unit, self._since = 1.0, 0.0  # the weight of a time now; since when it is that
+        self._shape: Shape | None = None
+        self.count = 0.0  # of all that were counted
 
     def add(self, counts: Mapping[int, int], *, at: float) -> None:
         if not counts:
@@ -58,9 +64,6 @@ class Durations:
                 self._weights[bucket] = self._weights.get(bucket, 0.0) + count * self._unit
                 self.count += count
         self._shape = None
-
-    def forget(self) -> None:
-        self._weights, self._unit, self._shape, self.count = {}, 1.0, None, 0.0
 
     @property
     def shape(self) -> Shape | None:

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class ScalingRules(Struct, frozen=True, kw_only=True):
     """Seconds, where nothing else is named."""
 
     aim: float = 0.8  # of the latency of the objective: more replicas from here on
@@ -12,6 +12,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     window: float = 60.0  # of the rate
     bursts: tuple[float, ...] = (2.0, 6.0, 20.0)  # windows in which a burst is looked for
     likelihood: float = 20.0  # the logarithm: one false burst in e^20 windows
+    trend_likelihood: float = 15.0
     noise: float = 3.0  # standard deviations of the rate that fewer replicas must bear beyond its highest
     hold_least: float = 120.0  # before there are fewer replicas
     hold_most: float = 600.0

@@ -12,7 +12,7 @@ STARTS_MAX = 64  # the latest
 LATE = 1.5  # a replica that takes so many times as long as most counts as one that does not come
 
 
-class Starts:
+class StartTimes:
     """`expected`: seconds, of other services of the workload; used until a start was measured here."""
 
     def __init__(self, expected: float | None = None) -> None:

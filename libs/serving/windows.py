@@ -20,17 +20,16 @@ class Windows:
         self._bad: list[int] = []
         self._failed: list[int] = []
 
-    def take(self, load: ServiceLoad) -> None:
-        """Totals that fall, or a clock that goes back, count as no news."""
+    def take(self, load: ServiceLoad) -> bool:
+        """Totals that fall, or a clock that goes back, count as no news. False: no time has passed since the last
+        sample, which has these totals now."""
         arrived, bad, failed = load.arrived, load.late + load.refused, load.failed
         if self._at:
-            if load.at < self._at[-1]:
-                return
             arrived, bad = max(arrived, self._arrived[-1]), max(bad, self._bad[-1])
             failed = max(failed, self._failed[-1])
-            if len(self._at) > 1 and load.at - self._at[-2] < SAME_SECONDS:
-                for column in (self._at, self._arrived, self._bad, self._failed):
-                    column.pop()
+            if load.at - self._at[-1] < SAME_SECONDS:
+                self._arrived[-1], self._bad[-1], self._failed[-1] = arrived, bad, failed
+                return False
         self._at.append(load.at)
         self._arrived.append(arrived)
         self._bad.append(bad)
@@ -40,6 +39,7 @@ class Windows:
             keep = max(keep, len(self._at) - PRUNE_AT // 2)
             for column in (self._at, self._arrived, self._bad, self._failed):
                 del column[:keep]
+        return True
 
     def known_seconds(self) -> float:
         return self._at[-1] - self._at[0] if self._at else 0.0

@@ -483,6 +483,10 @@ class ReviewStore(Protocol):
 
     async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]: ...
 
+    async def services(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
+        """The services that hold a place, those without a replica among them, in the order of submission. Those of
+        `known` that have not changed are not read again."""
+
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]: ...
 
     async def scores(self, *, pool: str, since: float = 0.0, nodes: Sequence[str] = ()) -> list[GpuScore]: ...

@@ -219,6 +219,15 @@ class PostgresStore:
             kept |= {job.id: job for job in read if job.state is JobState.QUEUED}
         return [kept[job_id] for job_id in versions if job_id in kept]
 
+    async def services(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
+        versions = {row["id"]: row["version"] for row in await self._rows("service_versions", pool)}
+        kept = {job_id: job for job_id, job in known.items() if versions.get(job_id) == job.version}
+        missing = [job_id for job_id in versions if job_id not in kept]
+        for begin in range(0, len(missing), PAGE_JOBS):
+            read = await self.jobs_of(missing[begin : begin + PAGE_JOBS])
+            kept |= {job.id: job for job in read if job.state.holding}
+        return [kept[job_id] for job_id in versions if job_id in kept]
+
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]:
         return await self._paged("jobs_of", list(job_ids), most=len(job_ids))
 

@@ -64,10 +64,10 @@ class Typist(Struct, frozen=True):
         assert process.returncode is not None
         return Typed(process.returncode, out.decode(), err.decode())
 
-    async def serves(self, name: str, *words: str, options: tuple[str, ...] = ()) -> str:
+    async def serves(self, name: str, *options: str) -> str:
         """The id of a service of the emulated model, once a replica is ready."""
-        typed = ("run", "--kind", "inference", "--name", name, "--ready", "/healthz", *options, "--")
-        began = await self.types(*typed, *program("model", "--seconds", "0.01", "--load", "0.1", *words))
+        typed = ("run", "--kind", "inference", "--name", name, "--ready", "/healthz", "--env", "SERVICE_MS=10")
+        began = await self.types(*typed, *options, "--", *program("model"))
         assert began.status == 0, began.err
         job_id = began.out.strip()
         await self.cluster.until(job_id, lambda job: job.service is not None and bool(job.service.ready))
@@ -86,23 +86,26 @@ def ada(cluster: Cluster) -> Typist:
 
 
 async def test_a_service_is_run_called_seen_and_ended(ada: Typist) -> None:
-    job = await ada.serves("chat", options=("--gpus", "1"))
-    called = await ada.types("call", "chat", "/v1/caf\u00e9?q=1", "-d", '{"a": 1}', "-i")
+    job = await ada.serves("chat", "--gpus", "1")
+    called = await ada.types("call", "chat", "/v1/generate?q=1", "-d", '{"tokens": 3}', "-i")
     assert called.status == 0, called.err
     assert called.out.startswith("200 OK\n")
-    assert json.loads(called.out.rpartition("\n\n")[2])["answers"] == 1
-    streamed = await ada.types("call", job, "/stream")
-    assert streamed.out.count("data: ") == 8
+    assert json.loads(called.out.rpartition("\n\n")[2])["tokens"] == 3
+    streamed = await ada.types("call", job, "/v1/generate", "-d", '{"stream": true, "tokens": 5}')
+    assert streamed.out.count("data: ") == 6
+    refused = await ada.types("call", job, "/v1/caf\u00e9")
+    assert (refused.status, refused.err) == (22, "weft: chat answered 404 Not Found\n")
+    assert "/v1/caf%C3%A9" in refused.out
     assert "1/1 ready" in (await ada.types("ps")).out
     listed = json.loads((await ada.types("endpoints", "chat", "--json")).out)
     assert [(each["rank"], each["ready"]) for each in listed["endpoints"]] == [(0, True)]
     opened = (await ada.types("open", "chat")).out.strip()
     assert opened.startswith(f"{listed['url']}?weft_token=")
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
-        async with browser.get(opened) as answer:
+        async with browser.get(opened.replace("?", "healthz?")) as answer:
             assert answer.status == 200
             assert "weft_token" not in str(answer.url)
-        async with browser.get(f"{listed['url']}again") as answer:
+        async with browser.get(f"{listed['url']}healthz") as answer:
             assert answer.status == 200
     async with aiohttp.ClientSession() as stranger, stranger.get(listed["url"]) as answer:
         assert answer.status == 401
@@ -120,12 +123,11 @@ async def test_a_service_is_run_called_seen_and_ended(ada: Typist) -> None:
 
 async def test_an_update_replaces_every_replica_while_the_service_answers(ada: Typist) -> None:
     job = await ada.serves("roll")
-    new = program("model", "--seconds", "0.02", "--load", "0.1")
-    updated = await ada.types("update", "roll", "--env", "VERSION=2", "--", *new)
+    updated = await ada.types("update", "roll", "--env", "SERVICE_MS=20", "--", *program("model"))
     assert updated.status == 0, updated.err
     answers = []
     while True:
-        answers.append((await ada.types("call", "roll")).status)
+        answers.append((await ada.types("call", "roll", "/healthz")).status)
         view = await ada.cluster.client.job(job)
         assert view.service is not None
         if view.service.revision == 1 and view.service.update is None and view.service.ready:

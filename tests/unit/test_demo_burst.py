@@ -25,7 +25,7 @@ async def serving(*statuses: int) -> AsyncIterator[tuple[str, list[str]]]:
         return web.Response(status=status or 200)
 
     app = web.Application()
-    app.router.add_get("/", answer)
+    app.router.add_post("/", answer)
     async with TestServer(app) as server:
         yield str(server.make_url("/")), seen
 

@@ -6,8 +6,6 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -153,53 +151,3 @@ def test_elastic_work_that_was_stopped_goes_on_where_it_was_saved(tmp_path: Path
     assert (status, "all 60 pieces are done" in output) == (0, True)
     saved, resumed = (tmp_path / "pieces").read_text().splitlines()
     assert saved.split()[1] == resumed.split()[1] != "0"
-
-
-def asked(port: str, path: str, *, body: bytes | None = None) -> tuple[int, bytes]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data=body, timeout=10) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
-
-
-def is_ready(port: str) -> bool:
-    try:
-        return asked(port, "/healthz")[0] == 200
-    except OSError:
-        return False
-
-
-def test_a_model_is_ready_once_it_is_loaded_and_ends_when_it_is_told_to() -> None:
-    port = free_port()
-    model = start("model", "--seconds", "0.02", "--load", "0.3", WEFT_PORT=port, WEFT_RANK="7")
-    try:
-        began, until = time.monotonic(), time.monotonic() + SECONDS_MAX
-        while not is_ready(port) and time.monotonic() < until:
-            time.sleep(0.02)
-        assert time.monotonic() - began >= 0.3
-        assert asked(port, "/v1/any?q=1") == (200, b'{"rank": "7", "answers": 1}\n')
-        assert asked(port, "/", body=b"x" * 1000)[0] == 200
-        assert asked(port, "/", body=b"x" * ((1 << 20) + 1))[0] == 413
-        assert asked(port, "/stream")[1].count(b"data: ") == 8
-    finally:
-        model.send_signal(signal.SIGTERM)
-        status, output = end(model)
-    assert status == 0, output
-    assert "answered 3 requests" in output
-
-
-def test_a_broken_model_never_becomes_ready() -> None:
-    port = free_port()
-    model = start("model", "--broken", "--load", "0", WEFT_PORT=port)
-    try:
-        until, found = time.monotonic() + SECONDS_MAX, (0, b"")
-        while not found[0] and time.monotonic() < until:
-            try:
-                found = asked(port, "/healthz")
-            except OSError:
-                time.sleep(0.02)
-        assert found == (503, b'{"ready": false}\n')
-    finally:
-        model.kill()
-        end(model)

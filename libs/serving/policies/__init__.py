@@ -10,7 +10,7 @@ from libs.serving.policies.dynamo import Dynamo
 from libs.serving.policies.fixed import Fixed
 from libs.serving.policies.knative import Knative
 from libs.serving.policies.ray import Ray
-from libs.serving.rules import Rules
+from libs.serving.rules import ScalingRules
 
 OTHERS: Mapping[str, Callable[[Goal, float], Autoscaler]] = {
     "knative": Knative,
@@ -19,12 +19,17 @@ OTHERS: Mapping[str, Callable[[Goal, float], Autoscaler]] = {
     "dstack": Dstack,
     "fixed": Fixed,
 }
-OURS: Mapping[str, Rules] = {
-    "weft": Rules(),
-    "weft-without-shares": Rules(shares=False),
-    "weft-without-forecast": Rules(forecasts=False),
-    "weft-without-bursts": Rules(sees_bursts=False),
-    "weft-without-alarm": Rules(alarms=False),
+QUICK = ScalingRules(
+    window=6.0, bursts=(1.0, 2.0, 4.0), hold_least=4.0, hold_most=10.0, hold_starts=1.0, down_every=1.0, fresh=5.0
+)
+"""Forgets within seconds what `weft` remembers for minutes: for a demonstration, whose day lasts half a minute."""
+OURS: Mapping[str, ScalingRules] = {
+    "weft": ScalingRules(),
+    "weft-without-shares": ScalingRules(shares=False),
+    "weft-without-forecast": ScalingRules(forecasts=False),
+    "weft-without-bursts": ScalingRules(sees_bursts=False),
+    "weft-without-alarm": ScalingRules(alarms=False),
+    "weft-quick": QUICK,
 }
 NAMES = (*OURS, *OTHERS)
 

@@ -9,7 +9,7 @@ from math import ceil, inf
 
 from libs.domain.job import Cause, CauseCode
 from libs.serving.loads import Goal, ServiceLoad, Sized
-from libs.serving.queueing import Durations
+from libs.serving.queueing import CountsBefore, ServiceTimes
 from libs.serving.windows import Windows
 
 WINDOW_SECONDS = 60.0
@@ -20,14 +20,14 @@ TARGET = 0.7
 class Dstack:
     def __init__(self, goal: Goal, at: float) -> None:
         self._goal = goal
-        self._times, self._windows = Durations(), Windows()
+        self._times, self._before, self._windows = ServiceTimes(), CountsBefore(), Windows()
         self._changed_at = -inf
 
     def decide(self, load: ServiceLoad) -> Sized:
         goal, now = self._goal, load.wanted
         if load.silent:
             return self._sized(now, 0.0)
-        self._times.add(self._times.news(load.services), at=load.at)
+        self._times.add(self._before.news(load.services), at=load.at)
         self._windows.take(load)
         rate, shape = self._windows.rate(WINDOW_SECONDS), self._times.shape
         if now == 0:

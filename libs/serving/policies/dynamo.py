@@ -12,7 +12,7 @@ from math import ceil, inf
 
 from libs.domain.job import Cause, CauseCode
 from libs.serving.loads import Goal, ServiceLoad, Sized
-from libs.serving.queueing import Durations
+from libs.serving.queueing import CountsBefore, ServiceTimes
 
 TICK_SECONDS = 5.0
 DOWN_AT = 0.8
@@ -22,7 +22,7 @@ FORECAST_SECONDS = 180.0
 class Dynamo:
     def __init__(self, goal: Goal, at: float) -> None:
         self._goal = goal
-        self._times = Durations()
+        self._times, self._before = ServiceTimes(), CountsBefore()
         self._arrived: deque[tuple[float, int]] = deque()
         self._decided_at = -inf
         self._replicas: int | None = None
@@ -33,7 +33,7 @@ class Dynamo:
         if self._replicas is None:
             self._replicas = max(least, load.wanted)
         if not load.silent:
-            self._times.add(self._times.news(load.services), at=load.at)
+            self._times.add(self._before.news(load.services), at=load.at)
             self._arrived.append((load.at, load.arrived))
         while len(self._arrived) > 1 and self._arrived[0][0] < load.at - FORECAST_SECONDS:
             self._arrived.popleft()

@@ -181,6 +181,9 @@ class MemoryStore(Tokens, History, LearntTables):
     async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
         return self._jobs_in(pool, {JobState.QUEUED})
 
+    async def services(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
+        return [job for job in self._jobs_in(pool, HOLDING) if job.spec.is_service]
+
     async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:
         found: dict[str, JobSpec] = {}
         size = 0

@@ -213,6 +213,11 @@ SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < $4) 
 SELECT jobs.id, version FROM jobs JOIN submissions ON submissions.id = jobs.id
  WHERE jobs.pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') AND state = 'queued' ORDER BY seq;
 
+-- name: service_versions
+SELECT jobs.id, version FROM jobs JOIN submissions ON submissions.id = jobs.id
+ WHERE jobs.pool = $1 AND state IN ('placed', 'starting', 'running', 'stopping')
+   AND submissions.spec ->> 'kind' = 'inference' AND submissions.spec ->> 'service' IS NOT NULL ORDER BY seq;
+
 -- name: jobs_in
 -- A page of jobs behind a `seq`, bounded in jobs and in bytes of specifications as stored, at least one job.
 WITH page AS (

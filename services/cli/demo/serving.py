@@ -59,7 +59,7 @@ async def _burst(board: Board, url: str, token: str) -> None:
             board.tell("model", f"{parts.MODEL_REPLICAS} replicas are ready {seconds:.1f} s after the burst began")
         return seconds > (grown[0] + STEADY_SECONDS if grown else GROWN_SECONDS_MAX)
 
-    sending = asyncio.create_task(send(url, token, rate=parts.BURST_RATE, over=over, burst=board.burst))
+    sending = asyncio.create_task(send(f"{url}v1/generate", token, rate=parts.BURST_RATE, over=over, burst=board.burst))
     try:
         while not sending.done():
             board.borrowed = max(board.borrowed, _borrowed(board.jobs["model"]))

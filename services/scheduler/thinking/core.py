@@ -20,6 +20,7 @@ from libs.planning.refusals import never_fits
 from libs.planning.shape import Shape, shape_of_job
 from services.scheduler.thinking import lives, sharing, sizing, tuning
 from services.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried
+from services.scheduler.thinking.loans import Loans
 from services.scheduler.thinking.moving import MoveRules, Moving
 from services.scheduler.thinking.picture import POLICY, Picture
 from services.scheduler.thinking.pool import NodeChange
@@ -67,6 +68,7 @@ class Scheduler:
         self.picture = Picture(self.settings.policy, locality, scores=scores, classes=classes)
         self._moving = Moving(self.picture, self.settings.moves)
         self._sizing = sizing.Sizing(self.picture)
+        self._loans = Loans(self.picture, stop_seconds=self.settings.stop_seconds)
         self._waiting = Waiting(
             self.picture,
             self._moving,
@@ -244,10 +246,14 @@ class Scheduler:
         if self._not_yet is None and self._withheld:
             self.picture.desired.hint(self._withheld)
             self._withheld.clear()
+        if self._not_yet is None:
+            steps += self._loans.arrive(now)
         steps += self._waiting.decide(now, why_not_yet=self._not_yet)
         if self._not_yet is None:
             closed = self._waiting.reserved
             steps += self._sizing.decide(now, closed=closed, ahead=self._waiting.ahead)
+            cleared = (*closed, *self._waiting.being_cleared)
+            steps += self._loans.decide(now, closed=cleared, ahead=self._waiting.ahead)
             steps += self._moving.decide(now, closed=closed)
         return steps
 

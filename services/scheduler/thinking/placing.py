@@ -1,5 +1,7 @@
 """The placement of a waiting job: its GPUs, the address where its ranks meet, and why it is there."""
 
+from collections.abc import Sequence
+
 from msgspec import structs
 
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Placement, Step
@@ -50,6 +52,18 @@ def with_extras(job: Job, allocations: tuple[Allocation, ...]) -> tuple[Allocati
         left[allocation.role] -= 1
         marked.append(structs.replace(allocation, extra=left[allocation.role] < 0))
     return tuple(marked)
+
+
+def following(picture: Picture, job: Job, allocations: Sequence[Allocation]) -> Placement:
+    """The placement of the next epoch where these are: ranks numbered anew, role by role."""
+    roles = list(job.spec.roles)
+    ordered = sorted(allocations, key=lambda allocation: (roles.index(allocation.role), allocation.rank))
+    ranks = tuple(structs.replace(allocation, rank=rank) for rank, allocation in enumerate(ordered))
+    return Placement(
+        allocations=ranks,
+        master_address=picture.pool.nodes[ranks[0].node_id].address,
+        why="where it was, with another size",
+    )
 
 
 def port_for(picture: Picture, job: Job, allocations: tuple[Allocation, ...]) -> int:

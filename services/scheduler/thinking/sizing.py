@@ -9,7 +9,7 @@ from math import inf
 
 from msgspec import structs
 
-from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Placement, Step
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Step
 from libs.domain.sizes import how_resized, wrong_size
 from libs.domain.spec import ResizeHow
 from libs.messages.asks import Ask
@@ -17,8 +17,10 @@ from libs.planning.jobs import asked_by
 from libs.planning.resizing import grow, shrink
 from libs.planning.shape import shape_of
 from services.scheduler.thinking import lives
+from services.scheduler.thinking.loans import leave_sooner, pays_back
 from services.scheduler.thinking.orders import fresh_ranks
 from services.scheduler.thinking.picture import Picture
+from services.scheduler.thinking.placing import following
 
 LOOK_SECONDS = 0.5  # between two looks at the jobs that should grow
 LOOKED_AT_MAX = 32  # of them at once
@@ -61,6 +63,7 @@ class Sizing:
                 steps += self._leave(job, now)
             else:
                 steps += self._restart(job, now, closed)
+        self._picture.returned.forget_old(now)
         if ahead or not misfits.growing or (self._news == misfits.news and now < self._looked_at + LOOK_SECONDS):
             return steps
         self._news, self._looked_at = misfits.news, now
@@ -76,16 +79,17 @@ class Sizing:
         was no room, as long as there is no more."""
         misfits, jobs = self._picture.misfits, self._picture.jobs
         self._tried = {job_id: tried for job_id, tried in self._tried.items() if job_id in misfits.growing}
-        grown = self._picture.pool.room.grown
         waiting = (
-            job
-            for job in map(jobs.__getitem__, misfits.growing)
-            if self._tried.get(job.id) != (grown, tuple(closed), job.version)
+            job for job in map(jobs.__getitem__, misfits.growing) if self._tried.get(job.id) != self._trial(job, closed)
         )
         found = nsmallest(LOOKED_AT_MAX, waiting, key=lambda job: (job.seq <= self._last_seq, job.seq))
         if found:
             self._last_seq = found[-1].seq
         return found
+
+    def _trial(self, job: Job, closed: Sequence[str]) -> tuple[int, tuple[str, ...], int]:
+        """Another one whenever there may be room for the job that there was not before."""
+        return (self._picture.pool.room.grown + self._picture.returned.changes, tuple(closed), job.version)
 
     def _leave(self, job: Job, now: float) -> list[Step]:
         """Ranks beyond the size are told to leave, the newest first."""
@@ -94,12 +98,14 @@ class Sizing:
         for role, count in job.wanted.items():
             fewer = job.granted[role] - count
             if fewer > 0:
-                least = job.spec.roles[role].replicas.least
-                gone += shrink(job.placement.staying, role, fewer, least=least)[1]
+                least = 0 if job.spec.is_service else job.spec.roles[role].replicas.least  # a service has no core
+                sooner = leave_sooner(self._picture, job)
+                gone += shrink(job.placement.staying, role, fewer, least=least, sooner=sooner)[1]
         if not gone:
             return []
         after = {role: min(count, job.wanted[role]) for role, count in job.granted.items()}
         cause = Cause(code=CauseCode.SHRANK, sentence=_changes(job.granted, after), numbers=_numbers(after))
+        cause = pays_back(job, gone, cause)
         placement = lives.leaving(job.placement, gone)
         return self._picture.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=job.granted)
 
@@ -145,19 +151,8 @@ class Sizing:
             sentence=f"{_changes(job.granted, job.wanted)}: it stops, and starts with that size",
             numbers=_numbers(job.wanted),
         )
-        following = self._following(job, (*stay, *more))
-        return lives.stop(self._picture, job, cause, now, next_placement=following)
-
-    def _following(self, job: Job, allocations: Sequence[Allocation]) -> Placement:
-        """The placement of the next epoch: ranks numbered anew, role by role."""
-        roles = list(job.spec.roles)
-        ordered = sorted(allocations, key=lambda allocation: (roles.index(allocation.role), allocation.rank))
-        ranks = tuple(structs.replace(allocation, rank=rank) for rank, allocation in enumerate(ordered))
-        return Placement(
-            allocations=ranks,
-            master_address=self._picture.pool.nodes[ranks[0].node_id].address,
-            why="where it was, with another size",
-        )
+        there = following(self._picture, job, (*stay, *more))
+        return lives.stop(self._picture, job, cause, now, next_placement=there)
 
     def _found(
         self, job: Job, held: Sequence[Allocation], closed: Sequence[str], *, whole: bool
@@ -165,13 +160,15 @@ class Sizing:
         """Places for the replicas that are missing: for all of them with `whole`, else for as many as fit. Not looked
         for again before the room has grown, or other nodes are closed."""
         room = self._picture.pool.room
-        tried = (room.grown, tuple(closed), job.version)
+        tried = self._trial(job, closed)
         if self._tried.get(job.id) == tried:
             return ()
         found: list[Allocation] = []
         missing = 0
         asked = asked_by(job, self._picture.beliefs.learnt)
         with room.supposing(closed=closed):
+            if not job.spec.is_service:
+                room.take_all(self._picture.returned.in_room(room))
             for want in shape_of(job.spec):
                 has = sum(each.role == want.role and not each.leaving for each in held)
                 more = job.wanted[want.role] - has

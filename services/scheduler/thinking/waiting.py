@@ -209,6 +209,16 @@ class Waiting:
         asked = [(self._picture.jobs.get(victim.job_id), victim) for victim in clearing.victims] if clearing else []
         return [held for held, victim in asked if held is not None and _still_leaves(held, victim)]
 
+    @property
+    def being_cleared(self) -> Nodes:
+        """The nodes from which jobs are leaving for waiting jobs."""
+        clearings = [
+            self._making_room[job_id].nodes
+            for job_id in self._making_room
+            if (job := self._picture.jobs.get(job_id)) is not None and self._leaving_for(job)
+        ]
+        return tuple(sorted({node_id for nodes in clearings for node_id in nodes}))
+
     def _progress_of(self, job: Job) -> Mapping[str, float]:
         return self._picture.pool.runs.of(job).progress or {}
 
