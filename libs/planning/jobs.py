@@ -42,10 +42,11 @@ def is_promoted(standing: Standing, holds: bool, order: Order) -> bool:
 
 
 def ends_at(job: Job) -> float | None:
-    """When a job gives back its GPUs at the latest: after its grace if it is stopping, else by its limit, if any."""
+    """When a job gives back its GPUs at the latest: if it is stopping, after its drain and grace; else by its limit, if
+    it has one."""
     limit = job.spec.time_limit_seconds
     if job.state is JobState.STOPPING:
-        return job.since + job.spec.grace_seconds
+        return job.since + job.spec.drain_seconds + job.spec.grace_seconds
     return None if limit is None else (job.started_at or job.since) + limit
 
 

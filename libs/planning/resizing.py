@@ -4,7 +4,7 @@ The replicas that stay keep their ranks, nodes and GPUs. Nothing here changes th
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from msgspec import structs
 
@@ -56,20 +56,13 @@ def grow(
 
 
 def shrink(
-    allocations: Sequence[Allocation],
-    role: str,
-    fewer: int,
-    *,
-    least: int,
-    lonely_first: bool = False,
-    sooner: Sequence[Collection[int]] = (),
+    allocations: Sequence[Allocation], role: str, fewer: int, *, least: int, lonely_first: bool = False
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
     """The allocations that stay and those that leave, both in the order given; `fewer` replicas of the role leave.
 
     The `least` lowest ranks of the role are its core, which never leaves. Of the others the newest leave first: those
     of the highest ranks. `lonely_first`: those on the node with the fewest ranks of the job leave first, and among
-    those the newest, so that nodes are left altogether. `sooner`: ranks that leave before all others, those of the
-    first collection first. Raises ValueError if fewer than `least` would stay.
+    those the newest, so that nodes are left altogether. Raises ValueError if fewer than `least` would stay.
     """
     of_role = sorted((held for held in allocations if held.role == role), key=lambda held: held.rank)
     extras = of_role[least:]
@@ -77,13 +70,8 @@ def shrink(
         raise ValueError(f"{role}: of {len(of_role)} replicas {least} stay, so {fewer} of them cannot leave")
     on_node = Counter(held.node_id for held in allocations)
     leaving: set[int] = set()
-
-    def turn(held: Allocation) -> tuple[int, ...]:
-        last = next((-at for at, ranks in enumerate(sooner) if held.rank in ranks), -len(sooner))
-        return (last, -on_node[held.node_id] if lonely_first else 0, held.rank)
-
     for _ in range(fewer):
-        newest = max(extras, key=turn)
+        newest = max(extras, key=lambda held: (-on_node[held.node_id] if lonely_first else 0, held.rank))
         extras.remove(newest)
         on_node[newest.node_id] -= 1
         leaving.add(newest.rank)

@@ -56,11 +56,13 @@ NOBODY = PlacementRequest()
 
 
 def shape_of(spec: JobSpec) -> Shape:
-    """The job's shape. If it is pinned to GPUs, each role begins behind the GPUs of the previous role."""
+    """The job's shape. If it is pinned to GPUs, each role begins behind the GPUs of the previous role. A service starts
+    with one replica, however many it should have at least."""
     wants: list[Want] = []
     node, gpu = (None, None) if spec.pin is None else (spec.pin.node, spec.pin.gpu)
     for name, role in spec.roles.items():
-        wants.append(Want(name, role.replicas.least, role.replicas.want, _request(role, spec, node, gpu)))
+        least, count = (1, max(1, role.replicas.want)) if spec.is_service else (role.replicas.least, role.replicas.want)
+        wants.append(Want(name, least, count, _request(role, spec, node, gpu)))
         gpu = None if gpu is None else gpu + role.gpus * role.replicas.want
     return tuple(wants)
 
@@ -153,4 +155,5 @@ def _request(role: Role, spec: JobSpec, node: str | None, gpu: int | None) -> Re
         node=node,
         gpu=gpu if on_gpus else None,
         share=None if role.share is None else structs.replace(role.share.held, kind=str(spec.kind)),
+        serves=spec.is_service,
     )

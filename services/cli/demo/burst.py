@@ -45,7 +45,7 @@ async def send(url: str, token: str, *, rate: float, over: Callable[[float], boo
 
 async def _one(session: aiohttp.ClientSession, url: str, due: float, burst: Burst) -> None:
     try:
-        async with session.post(url, json={}) as response:
+        async with session.post(url, json={"tokens": 8}) as response:
             await response.read()
     except (aiohttp.ClientError, TimeoutError, OSError):
         burst.failed += 1

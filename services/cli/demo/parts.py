@@ -96,12 +96,12 @@ def minor() -> JobSpec:
 def model() -> JobSpec:
     """Serves an emulated model: an answer takes 0.1 s, and two are made at once by each replica."""
     made = spec("model", program("model"), gpus=1, kind=Kind.INFERENCE)
+    knobs = {"SERVICE_MS": "100", "SLOTS": "2", "LOAD_SECONDS": "0.5"}
     replicas = Replicas(min=1, want=1, max=MODEL_REPLICAS)
     roles = {"worker": structs.replace(made.roles["worker"], replicas=replicas)}
     service = ServiceRules(ready="/healthz", concurrency=2, queue=1000, drain="3s", start="15s")
     promise = Objective(latency="400ms", percentile=90.0, rate=BURST_RATE)
-    env = {"SERVICE_MS": "100", "SLOTS": "2", "LOAD_SECONDS": "0.5"}
-    return structs.replace(made, env=env, roles=roles, service=service, objective=promise)
+    return structs.replace(made, roles=roles, env={**made.env, **knobs}, service=service, objective=promise)
 
 
 def lender() -> JobSpec:

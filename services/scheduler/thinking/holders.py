@@ -100,14 +100,27 @@ def _parts(job: Job, tier: Key, now: float, progress: Mapping[str, float]) -> li
     assert job.placement is not None
     found: list[Holder] = []
     core: list[Allocation] = []
+    needed = _needed(job)
     for allocation in job.placement.allocations:
         if allocation.leaving:
             found.append(Holder(job_id=job.id, worth=LEAVES_FIRST, allocations=(allocation,), extra=True))
         elif allocation.extra and job.state is JobState.RUNNING:
-            worth = (*tier, *loss(job, now, progress, extra=True), -float(allocation.rank))
+            beyond = not job.spec.is_service or allocation.rank not in needed
+            worth = (*tier, *loss(job, now, progress, extra=beyond), -float(allocation.rank))
             found.append(Holder(job_id=job.id, worth=worth, allocations=(allocation,), extra=True))
         else:
             core.append(allocation)
+    if not core and job.spec.is_service:
+        return found
     worth = (*tier, *loss(job, now, progress, extra=False))
     found.append(Holder(job_id=job.id, worth=worth, allocations=tuple(core)))
     return found
+
+
+def _needed(job: Job) -> frozenset[int]:
+    """The replicas that a service should have at least, its oldest: they give way after those beyond."""
+    assert job.placement is not None
+    if not job.spec.is_service:
+        return frozenset()
+    least = sum(role.replicas.least for role in job.spec.roles.values())
+    return frozenset(sorted(allocation.rank for allocation in job.placement.staying)[:least])

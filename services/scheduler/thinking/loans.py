@@ -22,7 +22,7 @@ from libs.planning.scores import GpuKey
 from libs.planning.shape import shape_of
 from services.scheduler.thinking import lives
 from services.scheduler.thinking.holders import LEAVES_FIRST
-from services.scheduler.thinking.orders import fresh_ranks, ports_needed
+from services.scheduler.thinking.orders import fresh_ranks
 from services.scheduler.thinking.picture import Picture
 from services.scheduler.thinking.placing import following
 
@@ -105,7 +105,7 @@ class Loans:
         fit: list[_Awaited] = []
         with room.supposing():
             for one in awaited:
-                if len(fit) < _ranks_left(job) and fits_there(room, [one.place]):
+                if fits_there(room, [one.place]):
                     room.take(one.place)
                     fit.append(one)
         if not fit:
@@ -138,7 +138,6 @@ class Loans:
             cause,
             now,
             placement=placement,
-            worked=job.granted,
             loans=(*self._picture.owed(job, placement), *lent),
         )
 
@@ -148,7 +147,7 @@ class Loans:
         """The steps of those that give way to services. `closed` nodes are kept, or cleared, for a waiting job;
         `ahead`: a job that waits for room, before which services of a lower priority take nothing."""
         misfits = self._picture.misfits
-        if not misfits.growing or (self._news == misfits.news and now < self._looked_at + LOOK_SECONDS):
+        if not misfits.serving or (self._news == misfits.news and now < self._looked_at + LOOK_SECONDS):
             return []
         self._news, self._looked_at = misfits.news, now
         services = self._next(now, ahead)
@@ -169,11 +168,12 @@ class Loans:
         """The services that have too little, in the order of submission, those behind the last one first."""
         misfits, jobs = self._picture.misfits, self._picture.jobs
         first = jobs.get(ahead)
-        self._again = {job_id: again for job_id, again in self._again.items() if job_id in misfits.growing}
+        self._again = {job_id: again for job_id, again in self._again.items() if job_id in misfits.serving}
         short = (
             job
-            for job in map(jobs.__getitem__, misfits.growing)
+            for job in map(jobs.__getitem__, misfits.serving)
             if job.spec.is_service
+            and now >= job.not_before  # those that failed are not replaced yet
             and _missing(job) > len(self._awaited.get(job.id, ()))
             and (first is None or first.priority <= job.priority)
             and not self._waits(job, now)
@@ -195,7 +195,7 @@ class Loans:
         nothing: set[tuple[Request, tuple[float, ...]]] = set()
         promised: dict[GpuKey, Holder] = {}
         gone: set[tuple[str, int]] = set()
-        with room.supposing(closed=closed):
+        with room.supposing(closed=[*closed, *sorted(self._picture.pool.earlier)]):
             for job in services:
                 rank = self._rank(job, now)
                 if rank not in willing:
@@ -204,7 +204,7 @@ class Loans:
                 held = list(job.placement.allocations) if job.placement else []
                 held += [one.place for one in self._awaited.get(job.id, ())]
                 asked = asked_by(job, self._picture.beliefs.learnt)
-                missing = min(_missing(job), _ranks_left(job)) - len(self._awaited.get(job.id, ()))
+                missing = _missing(job) - len(self._awaited.get(job.id, ()))
                 for _ in range(missing):
                     if (want.request, rank) in nothing or len(found) >= LENT_AT_ONCE_MAX:
                         break
@@ -335,15 +335,6 @@ class Loans:
         )
 
 
-def leave_sooner(picture: Picture, job: Job) -> tuple[set[int], ...]:
-    """The replicas of a service that leave before others: those that have what others lent, then those that take no
-    requests yet."""
-    if not job.spec.is_service or job.placement is None:
-        return ()
-    runs = {one.rank: picture.pool.runs.run(job, one) for one in job.placement.staying}
-    return ({loan.rank for loan in job.loans}, {rank for rank, run in runs.items() if run is None or not run.ready})
-
-
 def pays_back(job: Job, gone: Iterable[Allocation], cause: Cause) -> Cause:
     """The cause with which replicas leave, if they give back what others lent."""
     ranks = {one.rank for one in gone}
@@ -359,12 +350,6 @@ def _missing(job: Job) -> int:
     if job.state is not _S.RUNNING or job.placement is None:
         return 0
     return max(0, sum(job.wanted.values()) - sum(job.granted.values()))
-
-
-def _ranks_left(job: Job) -> int:
-    """How many more ranks may be there at once, those that leave among them."""
-    assert job.placement is not None
-    return ports_needed(job, job.placement.allocations) - len(job.placement.allocations)
 
 
 def _is_gone(holder: Holder, gone: set[tuple[str, int]]) -> bool:

@@ -19,6 +19,7 @@ from libs.domain.job import (
     JobState,
     Loan,
     Placement,
+    Revision,
     Step,
     changed,
 )
@@ -35,6 +36,7 @@ from services.scheduler.thinking.holdings import Holdings
 from services.scheduler.thinking.misfits import Misfits
 from services.scheduler.thinking.openjobs import OpenJobs
 from services.scheduler.thinking.pool import Pool
+from services.scheduler.thinking.replicas import ReplicaWatch
 from services.scheduler.thinking.returned import Returned
 from services.scheduler.thinking.waitlist import Waitlist
 
@@ -63,6 +65,7 @@ class Picture:
         self.waitlist = Waitlist(policy, self.beliefs)
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.misfits = Misfits()
+        self.replicas = ReplicaWatch()
         self.returned = Returned()
         self._decided: dict[tuple[str, int], JobChange] = {}  # in this turn, by job and version before the step
 
@@ -135,10 +138,11 @@ class Picture:
         next_placement: Placement | None = None,
         size: dict[str, int] | None = None,
         worked: dict[str, int] | None = None,
+        revisions: tuple[Revision, ...] | None = None,
         loans: tuple[Loan, ...] | None = None,
     ) -> list[Step]:
         if job.loans and event is _E.RESIZED and loans is None:
-            loans = self.owed(job, placement)
+            loans = self.owed(job, placement or job.placement)
             if paid := tuple(loan for loan in job.loans if loan not in loans):
                 cause = structs.replace(cause, sentence=f"{cause.sentence}; paid back: {loans_text(paid)}")
         step = Step(
@@ -161,6 +165,7 @@ class Picture:
             next_placement=next_placement,
             size=size,
             worked=worked,
+            revisions=revisions,
             loans=loans,
         )
         change = self._decided[job.id, job.version] = changed(job, step)
@@ -249,6 +254,7 @@ class Picture:
             self.desired.want(job, before=before)
 
     def _release(self, job: Job) -> None:
+        self.replicas.forget(job.id)
         self.desired.drop(job)
         self.holdings.let_go(job)
         self.pool.let_go(job)
