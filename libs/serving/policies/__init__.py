@@ -27,6 +27,8 @@ QUICK = ScalingRules(
     hold_starts=1.0,
     down_every=1.0,
     regret=3.0,
+    alarm_window=3.0,
+    remembered=5.0,
     fresh=5.0,
 )
 """Forgets within seconds what `weft` remembers for minutes: for a demonstration, whose day lasts half a minute."""
