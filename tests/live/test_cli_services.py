@@ -139,14 +139,14 @@ async def test_an_update_replaces_every_replica_while_the_service_answers(ada: T
 
 
 async def test_a_refusal_is_one_sentence_and_an_exit_status(ada: Typist) -> None:
-    shell = "import http.server, os; http.server.test(port=int(os.environ['WEFT_PORT']), bind='127.0.0.1')"
+    listens = 'exec "$0" -m http.server --bind 127.0.0.1 "$WEFT_PORT"'
     began = await ada.types(
         *("run", "--kind", "inference", "--name", "files", "--service-port", "8000", "--public"),
-        *("--", sys.executable, "-c", shell),
+        *("--", "sh", "-c", listens, sys.executable),
     )
     await ada.cluster.until(began.out.strip(), lambda job: job.service is not None and bool(job.service.ready))
     missing = await ada.types("call", "files", "/no-such-file")
-    assert (missing.status, missing.err) == (22, "weft: files answered 404 File not found\n")
+    assert (missing.status, missing.err) == (22, "weft: files answered 404 Not Found\n")
     assert (await ada.types("call", "files", "/../etc")).status == 2
     assert "?" not in (await ada.types("open", "files")).out  # it is public: no token is handed over
     training = (await ada.types("run", "--name", "trains", "--", "sleep", "60")).out.strip()
