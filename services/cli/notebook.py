@@ -102,7 +102,7 @@ def notebook_spec(args: argparse.Namespace, *, cwd: str, jupyter: str) -> JobSpe
         "name": args.job_name,
         "kind": "notebook",
         "image": args.image,
-        "command": ["sh", "-c", SCRIPT, "notebook", "" if args.image else jupyter, "0.0.0.0" if args.image else ""],
+        "command": ["/bin/sh", "-c", SCRIPT, "notebook", "" if args.image else jupyter, "0.0.0.0" if args.image else ""],
         "workdir": args.workdir or (None if args.image else cwd),
         "env": dict(env_of(pair, os.environ) for pair in args.env),
         "volumes": [volume_of(text, cwd) for text in args.volume],
