@@ -12,7 +12,7 @@ import msgspec
 from libs.credentials.nats_users import render
 from libs.credentials.permissions import permissions_by_user
 
-POSTGRES_ROLES = ("owner", "gateway", "scheduler", "scorer", "reallocator")
+POSTGRES_ROLES = ("owner", "gateway", "scheduler", "scorer", "reallocator", "router")
 SECRET_BYTES = 32
 
 

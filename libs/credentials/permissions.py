@@ -60,7 +60,15 @@ READ_EVERY_STREAM = (
 SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
     "gateway": Permissions(
         publish=("weft.asks.*", "weft.logs.*", "weft.outbox"),
-        subscribe=("weft.submit", "weft.progress.*", "weft.telemetry.*", "weft.findings.*", "weft.events.>"),
+        subscribe=(
+            "weft.submit",
+            "weft.progress.*",
+            "weft.telemetry.*",
+            "weft.findings.*",
+            "weft.events.>",
+            "weft.endpoints.*",
+            "weft.serving.*",
+        ),
         answers=True,
     ),
     "scheduler": Permissions(
@@ -74,8 +82,9 @@ SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
     ),
     "reallocator": Permissions(
         publish=("weft.findings.*", "weft.asks.*"),
-        subscribe=("weft.telemetry.*", "weft.progress.*"),
+        subscribe=("weft.telemetry.*", "weft.progress.*", "weft.endpoints.*", "weft.serving.*"),
     ),
+    "router": Permissions(publish=("weft.serving.*",), subscribe=("weft.endpoints.*", "weft.events.>")),
     "operator": Permissions(publish=READ_EVERY_STREAM, subscribe=("weft.>",)),
     # `_INBOX.>` is where a plain client expects its replies. Replies to any other user arrive below that user's own
     # prefix, so this subscription gets none of them.
@@ -93,8 +102,8 @@ def node_permissions(node: str) -> dict[str, Permissions]:
         raise ValueError(f"not a node id: {node!r}; up to 40 of a-z, 0-9 and -, neither first nor last a -")
     return {
         f"executor-{node}": Permissions(
-            publish=(f"weft.sync.*.{node}", f"weft.progress.{node}"),
-            subscribe=(f"weft.hints.{node}", f"weft.logs.{node}"),
+            publish=(f"weft.sync.*.{node}", f"weft.progress.{node}", f"weft.endpoints.{node}"),
+            subscribe=(f"weft.hints.{node}", f"weft.logs.{node}", "weft.serving.*"),
             answers=True,
         ),
         f"telemetry-{node}": Permissions(publish=(f"weft.telemetry.{node}",)),

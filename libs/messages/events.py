@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
-from libs.domain.job import Cause, CauseCode, JobChange, JobState, Placement
+from libs.domain.job import Cause, CauseCode, JobChange, JobState, Loan, Placement, Revision
 from libs.domain.spec import JobSpec
 
 JOB_SUBJECT = "weft.events.jobs."
@@ -65,6 +65,8 @@ class JobEventData(Struct, frozen=True, kw_only=True, omit_defaults=True):
     size: dict[str, int] | None = None
     worked: dict[str, int] | None = None
     next_placement: Placement | None = None
+    revisions: tuple[Revision, ...] | None = None
+    loans: tuple[Loan, ...] | None = None
 
 
 def submission_data(job_id: str, tenant: str, spec: JobSpec) -> JobEventData:
@@ -103,6 +105,8 @@ def step_data(change: JobChange) -> JobEventData:
         size=step.size,
         worked=step.worked,
         next_placement=step.next_placement,
+        revisions=step.revisions,
+        loans=step.loans,
     )
 
 

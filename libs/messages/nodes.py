@@ -179,6 +179,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     members: Members | None = None  # of a job that resizes live; may change while the run runs
     share: Share | None = None  # of its one GPU; None: all of each. It may change while the run runs
     serve: Serve | None = None  # of a run that serves requests
+    revision: int = 0  # of a service: what it runs; `command`, `image` and `env` are of that
 
 
 JOBS = "jobs"

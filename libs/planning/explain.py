@@ -14,6 +14,7 @@ from libs.domain.quantity import duration_text
 from libs.domain.shares import Share
 from libs.domain.sizes import RoleSize, how_resized, is_elastic, sizes_of, why_never
 from libs.domain.spec import ResizeHow
+from libs.messages.http_services import ServiceView
 from libs.messages.signals import ShareSample
 from libs.planning.capacity import Room, room_of
 from libs.planning.closed import closed_with_room, silent_seconds
@@ -102,7 +103,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `stopped_for`: why the epoch before this one ended, of a job that is back in the queue. Of a job that may have
     several sizes, `size`: by role; `resize`: how it takes another while it runs, or why it does not (`keeps_size_for`);
     `sized_for`: why it should have the size that it should have, None: as it was submitted; `resized_for`: why its size
-    changed last. `shares`: what the first of its ranks hold of GPUs, of a job that shares them.
+    changed last. `shares`: what the first of its ranks hold of GPUs, of a job that shares them. `service`: of a
+    job that serves requests.
     """
 
     job_id: str
@@ -125,6 +127,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sized_for: Cause | None = None
     resized_for: Cause | None = None
     shares: tuple[ShareSeen, ...] = ()
+    service: ServiceView | None = None
 
 
 def explain(

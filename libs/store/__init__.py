@@ -20,11 +20,11 @@ from typing import Protocol
 from msgspec import Struct
 
 from libs.domain.cluster import Node
-from libs.domain.job import Job, JobChange, JobState
+from libs.domain.job import Job, JobChange, JobState, Placement
 from libs.domain.lease import Lease, Pledge
-from libs.domain.spec import JobSpec
+from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune
+from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
@@ -145,6 +145,25 @@ class Envelope(Struct, frozen=True, kw_only=True):
     state: bytes
 
 
+class OpenService(Struct, frozen=True, kw_only=True):
+    """What a router knows of an open job that serves requests. `wanted`: replicas that it should have."""
+
+    id: str
+    tenant: str
+    pool: str
+    name: str
+    seq: int  # the order of submission
+    kind: Kind
+    rules: ServiceRules
+    objective: Objective | None
+    wanted: int
+    state: JobState
+    epoch: int
+    version: int
+    priority: int
+    placement: Placement | None
+
+
 class GatewayStore(Protocol):
     """What the gateway may do: it alone writes tenants, tokens and submissions; the scheduler carries out its asks."""
 
@@ -178,6 +197,7 @@ class GatewayStore(Protocol):
         priority: int = 0,
         scale: Scale | None = None,
         share: Reshare | None = None,
+        update: Update | None = None,
     ) -> None:
         """Store one ask for the scheduler of `pool`."""
 
@@ -441,6 +461,19 @@ class ScorerStore(Protocol):
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]: ...
 
 
+class RouterStore(Protocol):
+    """What a router may do: it reads which jobs serve requests, where they are, and whose a token is."""
+
+    async def open_services(self, *, job_ids: Sequence[str] | None = None) -> list[OpenService]:
+        """The jobs that serve requests and are not over, in the order of submission; of these ids, or all. A job that
+        is not admitted yet is left out."""
+
+    async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
+
+    async def access(self, token_hash: bytes, *, at: float) -> Access | None:
+        """What the token gives access to, if it is in force at that time."""
+
+
 class ReviewStore(Protocol):
     """What the reallocator may do: it alone writes envelopes, and asks the scheduler for other limits."""
 
@@ -449,6 +482,10 @@ class ReviewStore(Protocol):
     async def holding_jobs(self, *, pool: str) -> list[Job]: ...
 
     async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]: ...
+
+    async def services(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
+        """The services that hold a place, those without a replica among them, in the order of submission. Those of
+        `known` that have not changed are not read again."""
 
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]: ...
 

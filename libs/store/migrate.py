@@ -14,7 +14,7 @@ import asyncpg
 
 from libs.store import StoreError
 
-ROLES = ("gateway", "scheduler", "scorer", "reallocator")
+ROLES = ("gateway", "scheduler", "scorer", "reallocator", "router")
 MIGRATION_SECONDS_MAX = 3600.0  # an index over many millions of events takes minutes
 _LOCK = 0x77656674  # one migration at a time: this number is "weft"
 

@@ -17,7 +17,7 @@ from libs.domain.job import FINAL, Job, JobChange, JobState
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune
+from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
@@ -28,6 +28,7 @@ from libs.store import (
     JobsKept,
     LeaseLostError,
     Moment,
+    OpenService,
     StoredSubmission,
     TenantFullError,
     TenantKept,
@@ -47,6 +48,7 @@ from libs.store.rows import (
     job_of,
     lease_of,
     node_of,
+    service_of,
     spec_of,
     steps_of,
     tenant_of,
@@ -117,8 +119,9 @@ class PostgresStore:
         priority: int = 0,
         scale: Scale | None = None,
         share: Reshare | None = None,
+        update: Update | None = None,
     ) -> None:
-        what = [None if one is None else as_json(one) for one in (scale, share)]
+        what = [None if one is None else as_json(one) for one in (scale, share, update)]
         await self._row("ask", kind, pool, subject_id, tenant, priority, at, *what)
 
     async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
@@ -214,6 +217,15 @@ class PostgresStore:
         for begin in range(0, len(missing), PAGE_JOBS):
             read = await self.jobs_of(missing[begin : begin + PAGE_JOBS])
             kept |= {job.id: job for job in read if job.state is JobState.QUEUED}
+        return [kept[job_id] for job_id in versions if job_id in kept]
+
+    async def services(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
+        versions = {row["id"]: row["version"] for row in await self._rows("service_versions", pool)}
+        kept = {job_id: job for job_id, job in known.items() if versions.get(job_id) == job.version}
+        missing = [job_id for job_id in versions if job_id not in kept]
+        for begin in range(0, len(missing), PAGE_JOBS):
+            read = await self.jobs_of(missing[begin : begin + PAGE_JOBS])
+            kept |= {job.id: job for job in read if job.state.holding}
         return [kept[job_id] for job_id in versions if job_id in kept]
 
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]:
@@ -435,6 +447,13 @@ class PostgresStore:
 
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]:
         return [curve_of(row) for row in await self._rows("curves", pool, list(subjects))]
+
+    # router
+
+    async def open_services(self, *, job_ids: Sequence[str] | None = None) -> list[OpenService]:
+        return [
+            service_of(row) for row in await self._rows("open_services", None if job_ids is None else list(job_ids))
+        ]
 
     # reallocator
 

@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 
 from libs.domain.cluster import Capacity, Node
-from libs.domain.job import Cause, Job, JobChange, JobState, Placement
+from libs.domain.job import Cause, Job, JobChange, JobState, Loan, Placement, Revision
 from libs.domain.lease import Lease, Pledge
-from libs.domain.spec import JobSpec
+from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import NAMES, AllowanceChosen, Use
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune
+from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
 from libs.messages.events import Event, step_data
 from libs.messages.history import Record
 from libs.messages.signals import Curve, CurvePoint
-from libs.store import Envelope, TenantKept, UnlawfulError, Unsent
+from libs.store import Envelope, OpenService, TenantKept, UnlawfulError, Unsent
 from libs.store.asking import Row
 
 _ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -112,6 +112,8 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("worked", "worked", _as_is),
     ("sized_at", "sized_at", _time),
     ("next_placement", "next_placement", _as_is),
+    ("revisions", "revisions", _as_is),
+    ("loans", "loans", _as_is),
 )
 """The fields of a job that a step may change: each with its column in `jobs`, and how it is written there."""
 _fields = attrgetter(*(name for name, _, _ in COLUMNS))
@@ -136,8 +138,9 @@ def lease_of(row: Row | None) -> Lease | None:
 
 def ask_of(row: Row) -> Ask:
     tune, scale = row["tune"] and _TUNE.decode(row["tune"]), row["scale"] and _SCALE.decode(row["scale"])
-    share = row["share"] and _RESHARE.decode(row["share"])
-    return Ask(**{**row, "kind": AskKind(row["kind"]), "tune": tune, "scale": scale, "share": share})
+    share, update = row["share"] and _RESHARE.decode(row["share"]), row["update"] and _UPDATE.decode(row["update"])
+    what = {"kind": AskKind(row["kind"]), "tune": tune, "scale": scale, "share": share, "update": update}
+    return Ask(**{**row, **what})
 
 
 def spec_of(row: Row) -> JobSpec:
@@ -185,6 +188,27 @@ def job_of(row: Row) -> Job:
         worked=_SIZE.decode(row["worked"]) if row["worked"] else {},
         sized_at=row["sized_at"],
         next_placement=row["next_placement"] and _PLACEMENT.decode(row["next_placement"]),
+        revisions=_REVISIONS.decode(row["revisions"]) if row["revisions"] else (),
+        loans=_LOANS.decode(row["loans"]) if row["loans"] else (),
+    )
+
+
+def service_of(row: Row) -> OpenService:
+    return OpenService(
+        id=row["id"],
+        tenant=row["tenant"],
+        pool=row["pool"],
+        name=row["name"],
+        seq=row["seq"],
+        kind=Kind(row["kind"]),
+        rules=_RULES.decode(row["service"]),
+        objective=row["objective"] and _OBJECTIVE.decode(row["objective"]),
+        wanted=row["wanted"],
+        state=JobState(row["state"]),
+        epoch=row["epoch"],
+        version=row["version"],
+        priority=row["priority"],
+        placement=row["placement"] and _PLACEMENT.decode(row["placement"]),
     )
 
 
@@ -232,4 +256,9 @@ _PLACEMENT = msgspec.json.Decoder(Placement)
 _SIZE = msgspec.json.Decoder(dict[str, int])
 _SCALE = msgspec.json.Decoder(Scale)
 _RESHARE = msgspec.json.Decoder(Reshare)
+_UPDATE = msgspec.json.Decoder(Update)
+_REVISIONS = msgspec.json.Decoder(tuple[Revision, ...])
+_LOANS = msgspec.json.Decoder(tuple[Loan, ...])
+_RULES = msgspec.json.Decoder(ServiceRules)
+_OBJECTIVE = msgspec.json.Decoder(Objective | None)
 _PROGRESS = msgspec.json.Decoder(dict[str, float])

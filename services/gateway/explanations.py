@@ -13,10 +13,11 @@ from libs.planning.explain import ClosedSeen, Explanation, HolderSeen, ShareSeen
 from libs.planning.slow import SlowGpus
 from libs.store import Access, GatewayStore
 from services.gateway.cluster import LiveCluster
-from services.gateway.endings import EventCause, endings
+from services.gateway.endings import endings, last_cause
+from services.gateway.service_views import whole_service
 from services.gateway.shares import shares_seen
+from services.gateway.sight import may_see
 from services.gateway.snapshots import Snapshots
-from services.gateway.views import may_see
 
 JOB_ID_PREFIX = "j-"
 
@@ -46,9 +47,10 @@ async def explanation(
         holders=tuple(_seen_by(who, holder) for holder in full.holders),
         closed=await _with_drains(store, full.closed, who),
         stopped_for=await _stopped_for(store, job),
-        sized_for=await _last_cause(store, job, [JobEvent.SCALED]) if full.size else None,
-        resized_for=await _last_cause(store, job, [JobEvent.RESIZED, JobEvent.RESTARTED]) if full.size else None,
+        sized_for=await last_cause(store, job, [JobEvent.SCALED]) if full.size else None,
+        resized_for=await last_cause(store, job, [JobEvent.RESIZED, JobEvent.RESTARTED]) if full.size else None,
         shares=await _shares(snapshots, cluster, job, who, nodes.of(job.pool)),
+        service=await whole_service(store, cluster, job, who),
     )
 
 
@@ -77,17 +79,11 @@ def _drained_by(event: Event) -> str:
     return msgspec.json.decode(event.data, type=_NodeTold).sentence.partition("drained by ")[2]
 
 
-async def _last_cause(store: GatewayStore, job: Job, events: Sequence[JobEvent]) -> Cause | None:
-    """The cause of the job's newest event of these kinds."""
-    told = await store.last_told("jobs", [job.id], events=events)
-    return msgspec.json.decode(told[0].data, type=EventCause).cause if told else None
-
-
 async def _stopped_for(store: GatewayStore, job: Job) -> Cause | None:
     """Why a requeued job was stopped; the job that preempted it is named if it is the same tenant's."""
     if job.state is not JobState.QUEUED or not job.epoch:
         return None
-    cause = await _last_cause(store, job, [JobEvent.REQUEUED])
+    cause = await last_cause(store, job, [JobEvent.REQUEUED])
     if cause is None or not cause.by.startswith(JOB_ID_PREFIX):
         return cause
     by = await store.job(cause.by)

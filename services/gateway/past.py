@@ -126,6 +126,8 @@ def _step(event: Event) -> Step:
         size=data.size,
         worked=data.worked,
         next_placement=data.next_placement,
+        revisions=data.revisions,
+        loans=data.loans,
     )
 
 

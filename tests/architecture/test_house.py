@@ -16,6 +16,7 @@ import pytest
 import libs.messages.asks
 import libs.messages.events
 import libs.messages.nodes
+import libs.messages.serving
 import libs.messages.signals  # noqa: F401 - so that every message is defined
 from libs.messages import Message
 from libs.messages.events import JOB_SUBJECT, NODE_SUBJECT
@@ -25,7 +26,10 @@ SERVICES = ("arbiter", "cli", "executor", "gateway", "reallocator", "scheduler",
 
 # What thinks lies in these libraries and in folders named `thinking`. What acts lies beside them.
 PURE = (
-    *(f"libs/{lib}/**/*.py" for lib in ("domain", "messages", "planning", "samples", "tuning", "variability")),
+    *(
+        f"libs/{lib}/**/*.py"
+        for lib in ("domain", "messages", "planning", "samples", "serving", "tuning", "variability")
+    ),
     "services/**/thinking/**/*.py",
     "services/**/thinking.py",
 )

@@ -9,7 +9,7 @@ import pytest
 from libs.store.memory import MemoryStore
 from tests.support import postgres
 from tests.support.rig import Rig, opened
-from tests.support.stores import REAL, Servers, World, simulated
+from tests.support.stores import REAL, Servers, World, simulated, world_of
 
 
 @pytest.fixture(
@@ -30,9 +30,9 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
 async def world(request: pytest.FixtureRequest, servers: Servers) -> World:
     if request.param in ("memory", "simulated"):
         store = MemoryStore() if request.param == "memory" else simulated()
-        return World(store, store, store, store, store)
+        return World(store, store, store, store, store, store)
     stores = await servers.empty(request.param)
-    return World(stores.gateway, stores.scheduler, stores.scheduler, stores.scorer, stores.reallocator)
+    return world_of(stores)
 
 
 @pytest.fixture(params=REAL)

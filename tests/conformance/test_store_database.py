@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from libs.domain.job import NEW_EPOCH, STEPS, Cause, CauseCode, Job, JobEvent, JobState, Step, changed
+from libs.domain.job import NEW_EPOCH, STEPS, Cause, CauseCode, Job, JobEvent, JobState, Loan, Revision, Step, changed
 from libs.domain.lease import Lease
 from libs.messages.events import Event, step_data
 from libs.store import DoubleAllocationError, LoadedSinceError, StoreUnavailableError, UnlawfulError
@@ -22,7 +22,7 @@ from libs.store.sql import QUERIES
 from tests.support import postgres
 from tests.support.builders import node, spec
 from tests.support.steps import changes_of, placement, step
-from tests.support.stores import AT, World, told
+from tests.support.stores import AT, told, world_of
 
 _E, _S = JobEvent, JobState
 
@@ -149,7 +149,7 @@ async def test_a_relay_of_the_version_before_takes_out_events_by_their_ids(real:
 
 
 async def test_the_database_itself_refuses_what_is_no_step(real: postgres.Stores) -> None:
-    world = World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator)
+    world = world_of(real)
     await world.admitted(await world.lead(), "j-1")
     await real.gateway.submit(spec(), job_id="j-2", tenant="alice", key=None, at=AT)
     connection = await real.server.connect("scheduler")
@@ -249,7 +249,7 @@ async def test_no_event_is_skipped_however_transactions_interleave(
 
 async def test_the_function_that_the_version_before_calls_obeys_the_same_law(real: postgres.Stores) -> None:
     """In an upgrade a scheduler of the version before may lead: what it leaves is what this version would leave."""
-    world = World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator)
+    world = world_of(real)
     lease = await world.lead()
     (job,) = await world.admitted(lease, "j-1", gpus=2)
     where = placement(("n", 0), ("n", 1))
@@ -283,7 +283,7 @@ async def test_the_function_that_the_version_before_calls_obeys_the_same_law(rea
 
 async def test_the_admission_that_the_version_before_calls_goes_on(real: postgres.Stores) -> None:
     """It names no load; its leader counts none."""
-    world = World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator)
+    world = world_of(real)
     await world.scheduler.lead_by(await world.lead(holder="later"), "")
     await world.lead()
     await world.gateway.submit(spec(), job_id="j-1", tenant="alice", key=None, at=AT)
@@ -338,10 +338,13 @@ def attempt(job: Job, drawn: tuple[JobEvent, dict[str, Any], int, str]) -> Step:
             where = {"placement": placement(("n", number))}
         case _E.RESIZED | _E.RESTARTED:
             where = {"placement": placement(("n", number), ("n", number + 4)), "worked": {"worker": number}}
+            where |= {"loans": (Loan(lender="j-0", rank=number, gpus=0.5, ranks=1, since=AT),)[:number]}
         case _E.STOPPING if number:
             where = {"next_placement": placement(("n", number), ("n", number + 4))}
         case _E.SCALED:
             where = {"size": {"worker": number}}
+        case _E.UPDATED:
+            where = {"revisions": (Revision(number=number, image="i:2", env={"A": "1"}, at=AT, back_to=0),)}
     return Step(
         job_id=job.id,
         version=job.version - (way == "stale"),

@@ -18,7 +18,7 @@ from libs.store import DoubleAllocationError
 from libs.store.memory import MemoryStore
 from tests.support import postgres
 from tests.support.steps import GIB, changes_of, go, step
-from tests.support.stores import AT, World
+from tests.support.stores import AT, World, world_of
 
 _E = JobEvent
 
@@ -189,7 +189,7 @@ SLOT = "INSERT INTO gpu_slots (node_id, gpu_index, job_id, epoch, rank, part, me
 async def test_the_second_of_two_transactions_waits_for_the_first_and_sees_what_it_did(
     real: postgres.Stores, second: tuple[int, int | None], commits: bool
 ) -> None:
-    await cluster(World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator), "j-1", "j-2")
+    await cluster(world_of(real), "j-1", "j-2")
     first, other = [await real.server.connect("scheduler") for _ in range(2)]
     try:
         transaction = first.transaction()
@@ -214,7 +214,7 @@ async def test_the_second_of_two_transactions_waits_for_the_first_and_sees_what_
 async def test_of_steps_that_want_the_same_gpu_at_once_as_many_are_taken_as_it_has_room_for(
     real: postgres.Stores,
 ) -> None:
-    world = World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator)
+    world = world_of(real)
     lease, jobs = await cluster(world, *(f"j-{number}" for number in range(8)))
     steps = [step(job, _E.PLACED, at=AT, placement=placed((0, share(300, 1)))) for job in jobs]
     asked = [world.scheduler.take(lease, changes_of([job], [made])) for job, made in zip(jobs, steps, strict=True)]
@@ -225,7 +225,7 @@ async def test_of_steps_that_want_the_same_gpu_at_once_as_many_are_taken_as_it_h
 
 
 async def test_slots_are_refused_in_a_transaction_that_sees_the_past(real: postgres.Stores) -> None:
-    await cluster(World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator), "j-1")
+    await cluster(world_of(real), "j-1")
     connection = await real.server.connect("scheduler")
     try:
         with pytest.raises(asyncpg.InvalidTransactionStateError):
@@ -253,7 +253,7 @@ async def test_any_parts_of_gpus_are_held_alike_in_memory_and_in_postgres(
     memory = MemoryStore()
     worlds = [
         World(memory, memory, memory, memory, memory),
-        World(real.gateway, real.scheduler, real.scheduler, real.scorer, real.reallocator),
+        world_of(real),
     ]
     leases = [(await cluster(world, *(f"j-{number}" for number in range(4))))[0] for world in worlds]
     for number, where, restarts in script:

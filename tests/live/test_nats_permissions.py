@@ -43,15 +43,29 @@ REFUSED = {
         ["weft.scores.p", "weft.hints.node-1", "weft.events.job", "weft.submit", "$JS.API.INFO"],
         ["weft.>", "weft.findings.*", "weft.sync.*.*", "weft.asks.*", "weft.scores.*", "weft.events.>"],
     ),
+    "router": (
+        ["weft.endpoints.node-1", "weft.asks.p", "weft.submit", "weft.events.job", "weft.hints.node-1", "$JS.API.INFO"],
+        ["weft.>", "weft.serving.*", "weft.asks.*", "weft.sync.*.*", "weft.telemetry.*", "weft.progress.*"],
+    ),
     "executor-node-1": (
         [
             "weft.sync.default.node-2",
+            "weft.endpoints.node-2",
+            "weft.serving.r",
             "weft.progress.node-2",
             "weft.telemetry.node-1",
             "weft.hints.node-1",
             "weft.events.j",
         ],
-        ["weft.>", "weft.hints.*", "weft.hints.node-2", "weft.logs.node-2", "weft.sync.*.node-1", "weft.events.>"],
+        [
+            "weft.>",
+            "weft.hints.*",
+            "weft.hints.node-2",
+            "weft.logs.node-2",
+            "weft.sync.*.node-1",
+            "weft.events.>",
+            "weft.endpoints.*",
+        ],
     ),
     "telemetry-node-1": (
         ["weft.telemetry.node-2", "weft.progress.node-1", "weft.sync.default.node-1", "$JS.API.INFO"],

@@ -61,6 +61,7 @@ MAY_WRITE = {
         "DELETE": {"gpu_scores", "workload_classes", "curves"},
     },
     "reallocator": {"INSERT": {"envelopes"}, "UPDATE": {"envelopes"}, "DELETE": {"envelopes"}},
+    "router": {},
 }
 MAY_NOT_READ = {
     "gateway": {"leases", "leaderships", "job_steps", "outbox", "migrations"},
@@ -93,6 +94,11 @@ MAY_NOT_READ = {
         "event_offset",
         "tenant_submitted",
         "tenant_ended",
+    },
+    "router": {
+        *{"asks", "leases", "leaderships", "policies", "decisions", "job_steps", "outbox", "migrations", "retention"},
+        *{"event_offset", "tenant_submitted", "tenant_ended", "submissions", "jobs", "gpu_slots", "events"},
+        *{"envelopes", "gpu_scores", "workload_classes", "curves"},
     },
 }
 MAY_NOT_DO = (

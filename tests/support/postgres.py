@@ -56,6 +56,7 @@ class Stores(Struct, frozen=True, kw_only=True):
     scheduler: PostgresStore
     scorer: PostgresStore
     reallocator: PostgresStore
+    router: PostgresStore
 
     async def clear(self) -> None:
         rows = await self.owner.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")

@@ -29,6 +29,7 @@ CAUSES = {
     JobEvent.STARTING: CauseCode.NODE_REPORTED,
     JobEvent.STARTED: CauseCode.NODE_REPORTED,
     JobEvent.TUNED: CauseCode.UPSCALED,
+    JobEvent.UPDATED: CauseCode.UPDATE_ASKED,
     JobEvent.SCALED: CauseCode.SCALE_ASKED,
     JobEvent.RESIZED: CauseCode.GREW,
     JobEvent.RESTARTED: CauseCode.PARTITIONED,

@@ -12,7 +12,7 @@ from msgspec import Struct
 from libs.domain.job import Job, Step
 from libs.domain.lease import Lease
 from libs.messages.events import Event
-from libs.store import GatewayStore, RelayStore, ReviewStore, SchedulerStore, ScorerStore
+from libs.store import GatewayStore, RelayStore, ReviewStore, RouterStore, SchedulerStore, ScorerStore
 from libs.store.memory import MemoryStore
 from tests.simulation.database import Database, SimStore
 from tests.simulation.history import History
@@ -35,6 +35,7 @@ class World(Struct):
     relay: RelayStore
     scorer: ScorerStore
     reallocator: ReviewStore
+    router: RouterStore
 
     async def lead(self, pool: str = "default", *, holder: str = "me") -> Lease:
         lease = await self.scheduler.take_lease(pool, holder=holder, seen=await self.scheduler.lease(pool))
@@ -56,6 +57,11 @@ class World(Struct):
         job = await self.gateway.job(job_id)
         assert job is not None
         return job
+
+
+def world_of(stores: postgres.Stores) -> World:
+    """The stores of a real server, each with its role's rights."""
+    return World(stores.gateway, stores.scheduler, stores.scheduler, stores.scorer, stores.reallocator, stores.router)
 
 
 class Servers:

@@ -10,8 +10,8 @@ import msgspec
 from msgspec import structs
 
 from libs.domain.cluster import Capacity, Gpu, Node
-from libs.domain.job import Cause, CauseCode, JobEvent
-from libs.messages.asks import AskKind, Scale
+from libs.domain.job import Cause, CauseCode, JobEvent, Loan, Placement, Revision
+from libs.messages.asks import AskKind, Scale, Update
 from libs.messages.events import Event, cloud_event
 from libs.store import GatewayStore, SchedulerStore
 from tests.support.builders import spec
@@ -28,6 +28,7 @@ async def tell_everything(gateway: GatewayStore, scheduler: SchedulerStore) -> l
     await _a_job_that_is_cancelled(gateway, scheduler)
     await _a_job_that_grows(gateway, scheduler)
     await _a_job_that_restarts(gateway, scheduler)
+    await _a_service_that_is_updated(gateway, scheduler)
     await _a_node_with_a_past(scheduler)
     return await gateway.events(limit=1000)
 
@@ -169,6 +170,52 @@ async def _a_job_that_restarts(gateway: GatewayStore, scheduler: SchedulerStore)
     job = await go(scheduler, lease, job, _E.STARTED, at=BEGAN + 3876)
     cause = Cause(code=_C.EXITED, sentence="every rank ended with status 0")
     await go(scheduler, lease, job, _E.SUCCEEDED, at=BEGAN + 3900, cause=cause, exit_code=0)
+
+
+async def _a_service_that_is_updated(gateway: GatewayStore, scheduler: SchedulerStore) -> None:
+    """It also borrows a GPU."""
+    role = {"replicas": {"min": 0, "want": 0, "max": 4}}
+    wanted = spec("chat", role=role, kind="inference", image="chat:1", command=None, service={"ready": "/healthz"})
+    await gateway.submit(wanted, job_id="j-6s2v", tenant="vision", key=None, at=BEGAN + 3910)
+    lease = await scheduler.lease("default")
+    assert lease is not None
+    (job,) = await scheduler.admit(lease, load=0, pool="default", limit=10)
+    nowhere = Placement(allocations=(), why="it has no replica")
+    job = await go(scheduler, lease, job, _E.PLACED, at=BEGAN + 3910.1, placement=nowhere)
+    job = await go(scheduler, lease, job, _E.STARTING, at=BEGAN + 3910.1)
+    job = await go(scheduler, lease, job, _E.STARTED, at=BEGAN + 3910.1)
+
+    await gateway.ask(
+        AskKind.UPDATE,
+        subject_id=job.id,
+        pool="default",
+        tenant="vision",
+        at=BEGAN + 3920,
+        update=Update(image="chat:2"),
+    )
+    (ask,) = await scheduler.asks(pool="default", limit=10)
+    assert ask.update is not None
+    revision = Revision(number=1, image=ask.update.image, at=BEGAN + 3920.1, back_to=0)
+    cause = Cause(code=_C.UPDATE_ASKED, sentence="revision 0 → 1 by vision: image chat:2", by="vision")
+    job = await go(scheduler, lease, job, _E.UPDATED, at=BEGAN + 3920.1, cause=cause, revisions=(revision,), ask=ask.id)
+    (only,) = placement(("node-1", 1)).allocations
+    grown = Placement(
+        allocations=(structs.replace(only, extra=True, revision=1),), master_port=20000, ranks_used=1, changes=1
+    )
+    cause = Cause(code=_C.GREW, sentence="worker 0 → 1: rank 0 joins on node-1, on a GPU of elastic (j-2e6n)")
+    job = await go(
+        scheduler,
+        lease,
+        job,
+        _E.RESIZED,
+        at=BEGAN + 3930,
+        cause=cause,
+        placement=grown,
+        worked={"worker": 0},
+        loans=(Loan(lender="j-2e6n", rank=0, gpus=1.0, ranks=1, since=BEGAN + 3930),),
+    )
+    job = await go(scheduler, lease, job, _E.STOPPING, at=BEGAN + 3940)
+    await go(scheduler, lease, job, _E.CANCELLED, at=BEGAN + 3941)
 
 
 async def _a_node_with_a_past(scheduler: SchedulerStore) -> None:

@@ -16,7 +16,7 @@ from libs.domain.job import HOLDING, Job, JobChange, JobEvent, JobState, after
 from libs.domain.lease import Lease
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, Use, full
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune
+from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
 from libs.messages.events import Event, JobEventData, step_data, submission_data
 from libs.messages.history import Record
 from libs.messages.signals import GpuScore
@@ -25,6 +25,7 @@ from libs.store import (
     JobsKept,
     KeyReusedError,
     Moment,
+    OpenService,
     StoredSubmission,
     TenantFullError,
     TenantKept,
@@ -33,6 +34,7 @@ from libs.store import (
 )
 from libs.store.memory.history import History
 from libs.store.memory.learnt import LearntTables
+from libs.store.memory.serving import service_of
 from libs.store.memory.slots import Gpu, Slots, slots_after
 from libs.store.memory.times import micro
 from libs.store.memory.tokens import Tokens
@@ -110,6 +112,7 @@ class MemoryStore(Tokens, History, LearntTables):
         priority: int = 0,
         scale: Scale | None = None,
         share: Reshare | None = None,
+        update: Update | None = None,
     ) -> None:
         self._add_ask(
             kind,
@@ -120,6 +123,7 @@ class MemoryStore(Tokens, History, LearntTables):
             priority=priority,
             scale=scale,
             share=share,
+            update=update,
         )
 
     async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
@@ -176,6 +180,9 @@ class MemoryStore(Tokens, History, LearntTables):
 
     async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
         return self._jobs_in(pool, {JobState.QUEUED})
+
+    async def services(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
+        return [job for job in self._jobs_in(pool, HOLDING) if job.spec.is_service]
 
     async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:
         found: dict[str, JobSpec] = {}
@@ -388,6 +395,13 @@ class MemoryStore(Tokens, History, LearntTables):
             del self._scores[key]
         return len(gone)
 
+    # router
+
+    async def open_services(self, *, job_ids: Sequence[str] | None = None) -> list[OpenService]:
+        wanted = None if job_ids is None else set(job_ids)
+        found = [job for job in self._jobs.values() if not job.state.final and (wanted is None or job.id in wanted)]
+        return [seen for job in sorted(found, key=lambda job: job.seq) if (seen := service_of(job)) is not None]
+
     # reallocator
 
     async def envelopes(self, *, pool: str) -> list[Envelope]:
@@ -469,6 +483,7 @@ class MemoryStore(Tokens, History, LearntTables):
         tune: Tune | None = None,
         scale: Scale | None = None,
         share: Reshare | None = None,
+        update: Update | None = None,
     ) -> None:
         self._ask_id += 1
         ask = Ask(
@@ -481,6 +496,7 @@ class MemoryStore(Tokens, History, LearntTables):
             tune=tune,
             scale=scale,
             share=share,
+            update=update,
         )
         self._asks[ask.id] = (pool, ask)
 

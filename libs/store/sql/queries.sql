@@ -4,7 +4,8 @@ id, tenant, spec, seq, extract(epoch FROM submitted_at)::float8 AS submitted_at,
        stopping_for, waiting_for, placement, extract(epoch FROM started_at)::float8 AS started_at,
        extract(epoch FROM ended_at)::float8 AS ended_at, exit_code, progress,
        extract(epoch FROM placed_at)::float8 AS placed_at, extract(epoch FROM attained)::float8 AS attained_seconds,
-       attained_gpu_seconds, nodes, size, worked, extract(epoch FROM sized_at)::float8 AS sized_at, next_placement;
+       attained_gpu_seconds, nodes, size, worked, extract(epoch FROM sized_at)::float8 AS sized_at, next_placement,
+       revisions, loans;
 
 -- columns: event
 id, xid::text::bigint AS xid, topic, event, subject_id, version, tenant, extract(epoch FROM at)::float8 AS at, data;
@@ -53,8 +54,8 @@ SELECT stored.id IS NOT NULL AS stored, COALESCE(jobs, 0) AS jobs, COALESCE(byte
 SELECT id, spec_hash FROM submissions WHERE tenant = $1 AND key = $2;
 
 -- name: ask
-INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share)
-VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8), $7::text::jsonb, $8::text::jsonb);
+INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update)
+VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8), $7::text::jsonb, $8::text::jsonb, $9::text::jsonb);
 
 -- name: ask_requeue
 -- Requeues an ended job: it counts as open for its tenant again, and so do the jobs asked for before it.
@@ -212,6 +213,11 @@ SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < $4) 
 SELECT jobs.id, version FROM jobs JOIN submissions ON submissions.id = jobs.id
  WHERE jobs.pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') AND state = 'queued' ORDER BY seq;
 
+-- name: service_versions
+SELECT jobs.id, version FROM jobs JOIN submissions ON submissions.id = jobs.id
+ WHERE jobs.pool = $1 AND state IN ('placed', 'starting', 'running', 'stopping')
+   AND submissions.spec ->> 'kind' = 'inference' AND submissions.spec ->> 'service' IS NOT NULL ORDER BY seq;
+
 -- name: jobs_in
 -- A page of jobs behind a `seq`, bounded in jobs and in bytes of specifications as stored, at least one job.
 WITH page AS (
@@ -343,7 +349,7 @@ SELECT id, spec FROM sized WHERE before < $2 ORDER BY id COLLATE "C";
 
 -- name: asks
 SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune, scale::text AS scale,
-       share::text AS share
+       share::text AS share, update::text AS update
   FROM asks WHERE pool = $1 AND kind <> 'submit' ORDER BY id LIMIT $2;
 
 -- name: drop_asks
@@ -548,6 +554,13 @@ ON CONFLICT (pool, subject) DO UPDATE SET points = excluded.points, at = exclude
 -- name: curves
 SELECT pool, subject, points::text AS points, extract(epoch FROM at)::float8 AS at
   FROM curves WHERE pool = $1 AND subject = ANY ($2::text[]) ORDER BY subject;
+
+-- router
+
+-- name: open_services
+SELECT id, tenant, pool, name, seq, kind, service::text AS service, objective::text AS objective, wanted, state, epoch,
+       version, priority, placement::text AS placement
+  FROM open_services WHERE $1::text[] IS NULL OR id = ANY ($1) ORDER BY seq;
 
 -- reallocator
 

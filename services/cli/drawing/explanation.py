@@ -10,6 +10,7 @@ from libs.domain.job import Cause, CauseCode, JobState
 from libs.planning.explain import Explanation, HolderSeen
 from services.cli.drawing.jobs import last_words_text
 from services.cli.drawing.look import Look, plain, state_text, table
+from services.cli.drawing.services import service_lines
 from services.cli.drawing.shares import share_lines
 from services.cli.drawing.sizes import size_sentence
 from services.cli.failure import LastWords
@@ -31,6 +32,8 @@ def explanation(
     parts += [Text(line, "yellow") for line in (_stopped(told), *_drains(told, look)) if line]
     parts += [Text(line) for line in _size(told)]
     parts += [Text(line) for line in share_lines(told.shares)]
+    if told.service is not None and not told.state.final:
+        parts += [Text(f"{name}: {line}") for name, line in service_lines(told.service, look)]
     parts += [Text(line, "dim") for line in (_numbers(told), _queue(told, look), _policy(told)) if line]
     if words is not None:
         parts += [Text(), last_words_text(words)]

@@ -28,5 +28,5 @@ SELECT s.id, s.tenant, s.pool, s.name, s.spec, s.seq, s.submitted_at,
        j.started_at, j.ended_at, j.exit_code, j.progress, j.placed_at, COALESCE(j.attained, interval '0') AS attained,
        COALESCE(j.attained_gpu_seconds, 0) AS attained_gpu_seconds,
        CASE WHEN j.id IS NULL THEN '{}' ELSE j.nodes END AS nodes,
-       j.size, j.worked, j.sized_at, j.next_placement
+       j.size, j.worked, j.sized_at, j.next_placement, j.revisions, j.loans
   FROM submissions s LEFT JOIN jobs j ON j.id = s.id;

@@ -29,6 +29,7 @@ from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavail
 from services.executor.runtime import signalling
 from services.executor.runtime.docker import kept
 from services.executor.runtime.docker.container import HOST_NETWORK, injection_for, members_inside
+from services.executor.runtime.docker.doors import PublishedPort, ask, door_of
 from services.executor.runtime.docker.egress import find_egress
 from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError, MissingError
 from services.executor.runtime.docker.enginelog import FileCopy, engine_file, engine_folder
@@ -41,6 +42,7 @@ from services.executor.runtime.docker.resizing import Held, Resizing, held_of, s
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.runtime.docker.starter import Starter, keep
 from services.executor.runtime.process.records import STATUS_MAX
+from services.executor.serving.records import ServedRuns
 from services.executor.shares.backend import ShareBackend, TimeSlicing
 from services.executor.thinking.rounding import fault
 
@@ -82,6 +84,8 @@ class DockerRuntime:
         self._found: dict[RunKey, _Container] = {}
         self._inspected: dict[RunKey, Run] = {}  # of running and of drained containers
         self._held: dict[RunKey, Held] = {}  # of running containers
+        self._served = ServedRuns(home)
+        self._doors: dict[RunKey, PublishedPort] = {}  # of containers that serve requests
         self._limits: dict[RunKey, Limits] = {}  # at the last look
         self._copies: dict[RunKey, LogCopy | FileCopy] = {}
         # The folder of the engine's containers, if we may write to it.
@@ -104,6 +108,7 @@ class DockerRuntime:
             self._networks,
             self._images,
             shares,
+            self._served,
             injection=self._injection,
             log_by_file=self.reaches_engine_files,
         )
@@ -142,6 +147,7 @@ class DockerRuntime:
         runtime._discards.sweep()
         for key in kept.every(home).keys() - runtime._found.keys():
             kept.forget(home, key)
+        runtime._served.forget_others(runtime._found)
         runtime._rates.forget_others({str(key) for key in runtime._found})
         for key in runtime._found.keys() - kept.every(home).keys():
             with suppress(RuntimeUnavailableError):
@@ -169,6 +175,7 @@ class DockerRuntime:
             if order.egress is not None:
                 await self._begin_with_egress(key, order.egress)
         except Refusal as refusal:
+            self._served.forget(key)
             self._over[key] = Run(
                 key=key,
                 state=RunState.EXITED,
@@ -219,6 +226,8 @@ class DockerRuntime:
             os.unlink(position_path(self._home.log(key)))
         self._discards.take(self._home.run(key))
         kept.forget(self._home, key)
+        self._served.forget(key)
+        self._doors.pop(key, None)
         self._rates.forget(key)
         self._shares.detach(key)
         await self._networks.remove(key)
@@ -256,6 +265,9 @@ class DockerRuntime:
         except EngineRefusedError as error:
             return f"{told}: {error}"
         return ""
+
+    async def probe(self, run: Run) -> str:
+        return await ask(self._doors.get(run.key), run.serve)
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         container = self._found.get(key)
@@ -339,8 +351,12 @@ class DockerRuntime:
         async with self._looking:
             before = await self.runs() if not self._problem else []
             attached = self._attached - self._starting.keys()
+            recorded = self._served.keys - self._starting.keys()
             found = await self._listed()
             self._detach_failed(attached, found)
+            for key in recorded - found.keys() - self._starting.keys() - self._over.keys():
+                self._served.forget(key)
+                self._doors.pop(key, None)
             for key, container in self._found.items():
                 if key not in found and self._found.get(key) is container and container.state != "created":
                     self._lose(key)
@@ -423,7 +439,12 @@ class DockerRuntime:
 
     def _read_inspected(self, key: RunKey, container: _Container) -> tuple[Run, Held]:
         inspected = self._engine.client.inspect_container(container.id)
-        return _outcome(key, container.grace, inspected["State"]), held_of(inspected)
+        serve = self._served.serve(key)
+        door = door_of(inspected, serve, self._served.port(key))
+        if door is not None:
+            self._doors[key] = door
+        run = _outcome(key, container.grace, inspected["State"])
+        return replace(run, serve=serve, port=None if door is None else door.port), held_of(inspected)
 
     def _run(self, key: RunKey, container: _Container) -> Run | None:
         """The run of a container; it counts as ended only once its output is in its log, too."""

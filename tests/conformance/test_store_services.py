@@ -1,0 +1,99 @@
+"""What a router reads of the jobs that serve requests, and the asks and columns of services; in every store."""
+
+from typing import Any
+
+import asyncpg
+import pytest
+
+from libs.domain.job import Allocation, JobEvent, Loan, Placement, Revision
+from libs.domain.spec import Kind, ServiceRules
+from libs.messages.asks import AskKind, Update
+from libs.store import UnlawfulError
+from tests.support import postgres
+from tests.support.builders import spec
+from tests.support.steps import GIB, go
+from tests.support.stores import AT, World
+
+_E = JobEvent
+REPLICA = Allocation(rank=7, role="server", node_id="node-1", gpus=(1,), cpus=1.0, memory=GIB, extra=True, revision=1)
+
+
+def serving(name: str = "chat", **fields: Any) -> Any:
+    roles = {"server": {"replicas": {"min": 0, "want": 1, "max": 8}, "env": {"SECRET": "x"}}}
+    made = {"kind": "inference", "service": {"ready": "/healthz", "concurrency": 4}, "roles": roles, **fields}
+    return spec(name, **made)
+
+
+async def admitted(world: World, job_id: str, wanted: Any) -> Any:
+    lease = await world.scheduler.lease("default") or await world.lead()
+    await world.gateway.submit(wanted, job_id=job_id, tenant="alice", key=None, at=AT)
+    (job,) = await world.scheduler.admit(lease, load=0, pool="default", limit=10)
+    return lease, job
+
+
+async def test_a_router_reads_the_open_jobs_that_serve_requests_and_no_other(world: World) -> None:
+    lease, job = await admitted(world, "j-1", serving())
+    await admitted(world, "j-2", spec("train"))
+    await admitted(world, "j-3", serving("book", kind="notebook", roles={"worker": {}}))
+    assert [(one.id, one.kind, one.wanted) for one in await world.router.open_services()] == [
+        ("j-1", Kind.INFERENCE, 1),
+        ("j-3", Kind.NOTEBOOK, 1),
+    ]
+    job = await go(world.scheduler, lease, job, _E.SCALED, at=AT, size={"server": 5})
+    where = Placement(allocations=(REPLICA,), master_port=20000, ranks_used=8)
+    job = await go(world.scheduler, lease, job, _E.PLACED, at=AT + 1, placement=where)
+    (seen,) = await world.router.open_services(job_ids=["j-1", "j-2", "j-9"])
+    assert (seen.wanted, seen.placement, seen.epoch, seen.version) == (5, where, 0, job.version)
+    assert seen.rules == ServiceRules(ready="/healthz", concurrency=4)
+    await go(world.scheduler, lease, job, _E.FAILED, at=AT + 2)
+    assert [one.id for one in await world.router.open_services()] == ["j-3"]
+    assert await world.router.open_services(job_ids=[]) == []
+
+
+async def test_revisions_and_loans_are_stored_with_the_steps_that_change_them(world: World) -> None:
+    lease, job = await admitted(world, "j-1", serving())
+    assert (job.revisions, job.loans) == ((), ())
+    revision = Revision(number=1, image="chat:2", command=("serve",), env={"A": "é"}, at=AT, back_to=0)
+    job = await go(world.scheduler, lease, job, _E.UPDATED, at=AT, revisions=(revision,))
+    where = Placement(allocations=(REPLICA,), master_port=20000, ranks_used=8)
+    job = await go(world.scheduler, lease, job, _E.PLACED, at=AT, placement=where)
+    job = await go(world.scheduler, lease, job, _E.STARTING, at=AT)
+    job = await go(world.scheduler, lease, job, _E.STARTED, at=AT)
+    loan = Loan(lender="j-0", rank=7, gpus=0.25, ranks=2, since=AT)
+    job = await go(world.scheduler, lease, job, _E.RESIZED, at=AT, placement=where, loans=(loan,))
+    assert (job.revisions, job.revision, job.loans) == ((revision,), 1, (loan,))
+    (same,) = await world.scheduler.open_jobs(pool="default")
+    assert same == job
+    job = await go(world.scheduler, lease, job, _E.REQUEUED, at=AT)
+    assert (job.revisions, job.loans) == ((revision,), ()), "what was borrowed ends with the epoch"
+
+
+async def test_an_ask_for_an_update_says_what_is_to_run(world: World) -> None:
+    await admitted(world, "j-1", serving())
+    update = Update(image="chat:2", env={"A": "", "B": "é"})
+    await world.gateway.ask(AskKind.UPDATE, subject_id="j-1", pool="default", tenant="alice", at=AT, update=update)
+    (ask,) = await world.scheduler.asks(pool="default", limit=10)
+    assert (ask.kind, ask.update, ask.scale, ask.share) == (AskKind.UPDATE, update, None, None)
+
+
+async def test_a_router_may_read_no_specification_and_change_nothing(real: postgres.Stores) -> None:
+    for call in (
+        real.router.job("j-1"),
+        real.router.events(),
+        real.router.ask(AskKind.CANCEL, subject_id="j-1", pool="default", tenant="alice", at=AT),
+        real.router.token_used(bytes(32), at=AT, not_within=0.0),
+        real.router.tokens(),
+    ):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await call
+    await real.gateway.add_token(bytes(32), tenant="alice", admin=True, label="x", at=AT)
+    access = await real.router.access(bytes(32), at=AT)
+    assert access is not None
+    assert (access.tenant, access.admin) == ("alice", True)
+    assert await real.router.nodes() == []
+
+
+async def test_an_ask_of_another_kind_has_no_update(real: postgres.Stores) -> None:
+    for kind, update in ((AskKind.CANCEL, Update(image="x")), (AskKind.UPDATE, None)):
+        with pytest.raises(UnlawfulError, match="asks_update_check"):
+            await real.gateway.ask(kind, subject_id="j-1", pool="default", tenant="a", at=AT, update=update)
