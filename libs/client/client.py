@@ -35,6 +35,7 @@ from libs.messages.http import (
     TokensRevoked,
     TokensView,
 )
+from libs.messages.http_services import EndpointsView
 from libs.planning.explain import Explanation
 
 RETRY_SECONDS_MAX = 30.0
@@ -135,6 +136,23 @@ class Client:
         given = {"request": request, "limit": limit, "role": role or None}
         body = msgspec.json.encode({name: part for name, part in given.items() if part is not None})
         return await self._wire.ask("POST", _job(job, "/share"), Accepted, body=body, headers=_JSON)
+
+    async def update(
+        self,
+        job: str,
+        *,
+        image: str | None = None,
+        command: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Accepted:
+        """Have the replicas of a service run something else; None leaves a part as it is, `env` is added."""
+        given = {"image": image, "command": command, "env": env}
+        body = msgspec.json.encode({name: part for name, part in given.items() if part is not None})
+        return await self._wire.ask("POST", _job(job, "/update"), Accepted, body=body, headers=_JSON, once=True)
+
+    async def endpoints(self, job: str) -> EndpointsView:
+        """The replicas of a service that listen, and the service's URL at the router."""
+        return await self._wire.ask("GET", _job(job, "/endpoints"), EndpointsView)
 
     async def explain(self, job: str) -> Explanation:
         return await self._wire.ask("GET", _job(job, "/explain"), Explanation)

@@ -51,10 +51,10 @@ def sizes_of(job: Job) -> dict[str, RoleSize]:
 
 def how_resized(spec: JobSpec) -> ResizeHow:
     """How the job takes another size while it runs."""
-    if spec.pin is not None:
-        return ResizeHow.NEVER  # its ranks have the GPUs that its user named
     if spec.is_service:
         return ResizeHow.LIVE
+    if spec.pin is not None:
+        return ResizeHow.NEVER  # its ranks have the GPUs that its user named
     if spec.resize.how is not None:
         return spec.resize.how
     return ResizeHow.NEVER if lost_seconds(spec) is None else ResizeHow.RESTART

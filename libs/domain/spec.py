@@ -343,6 +343,11 @@ class JobSpec(_Strict, frozen=True, kw_only=True):
         return self.kind is Kind.INFERENCE and self.service is not None
 
     @property
+    def drain_seconds(self) -> float:
+        """The most time in which a rank that leaves finishes its requests, before its grace begins."""
+        return 0.0 if self.service is None else duration_seconds(self.service.drain)
+
+    @property
     def time_limit_seconds(self) -> float | None:
         return None if self.time_limit is None else duration_seconds(self.time_limit)
 
@@ -411,6 +416,8 @@ def _check_service(spec: JobSpec) -> None:
         raise SpecError("roles", "a job that serves requests has one role")
     if spec.kind is Kind.NOTEBOOK and sum(role.replicas.most for role in spec.roles.values()) > 1:
         raise SpecError("roles", "a notebook that serves requests has one replica")
+    if spec.is_service and spec.pin is not None and spec.pin.gpu is not None:
+        raise SpecError("pin.gpu", "a service is pinned to a node at most: its replicas come and go")
     if spec.is_service and spec.resize.how not in (None, ResizeHow.LIVE):
         raise SpecError("resize.how", f"is {ResizeHow.LIVE} for a service: its replicas come and go one by one")
     for name, (least, most) in SERVICE_SECONDS.items():

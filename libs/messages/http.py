@@ -14,6 +14,7 @@ from libs.domain.sizes import RoleSize
 from libs.domain.spec import REPLICAS_MAX, ROLES_MAX, JobSpec, Kind, ResizeHow, Token
 from libs.messages.asks import AskKind
 from libs.messages.history import Record
+from libs.messages.http_services import ServiceView
 from libs.messages.nodes import Pace
 from libs.messages.signals import CurvePoint, Finding, GpuSample, HostSample, RankVerdict, RunSample
 
@@ -55,7 +56,7 @@ class PriorityWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class SizeWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The size that a job should have from now on: replicas by role. A role that is not named stays as it is."""
 
-    size: Annotated[dict[Token, Annotated[int, Meta(ge=1, le=REPLICAS_MAX)]], Meta(min_length=1, max_length=ROLES_MAX)]
+    size: Annotated[dict[Token, Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]], Meta(min_length=1, max_length=ROLES_MAX)]
 
 
 Part = Annotated[float, Meta(gt=0, le=1, description="A part of a GPU's time, in thousandths at the finest.")]
@@ -186,7 +187,7 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `cpus`, `memory` and `egress` (bytes per second) are its present limits; `asked` are those that it asked for, if it
     was tuned since. `disbelieved`: how many values of its progress made no sense. `extra`: it may come and
     go while the others run. `leaving`: it was told to stop, and the job goes on without it. `share`: what it has of its
-    one GPU, if not all of it.
+    one GPU, if not all of it. `revision`: of a service, what it runs.
     """
 
     rank: int
@@ -204,6 +205,7 @@ class RunView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     extra: bool = False
     leaving: bool = False
     share: Share | None = None
+    revision: int = 0
 
 
 class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -215,6 +217,7 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     in its earlier epochs. `verdicts`: what holds it back, by the last verdicts on the whole job (rank -1) and on each
     rank. `curve`: its measured speed, by its replicas and CPUs. `size`: by role, and `resize`: how it takes another
     size while it runs; in lists both are left out of jobs that have one size only.
+    `service`: of a job that serves requests.
     """
 
     id: str
@@ -250,6 +253,7 @@ class JobView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     held_seconds: float = 0.0
     size: dict[str, RoleSize] = {}
     resize: ResizeHow | None = None
+    service: ServiceView | None = None
 
 
 class JobsView(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,5 +1,6 @@
 """The messages between a node and the control plane: what the node sees, and what it should run."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
@@ -179,6 +180,7 @@ class StartRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     members: Members | None = None  # of a job that resizes live; may change while the run runs
     share: Share | None = None  # of its one GPU; None: all of each. It may change while the run runs
     serve: Serve | None = None  # of a run that serves requests
+    revision: int = 0  # of a service: what it runs; `command`, `image` and `env` are of that
 
 
 JOBS = "jobs"
@@ -213,6 +215,11 @@ class RevisionOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     command: tuple[str, ...] | None = None
     image: str | None = None
     env: dict[str, str] | None = None
+
+
+def env_with(env: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """An environment with that of a revision, where an empty text takes a variable away."""
+    return {name: text for name, text in {**env, **own}.items() if text or name not in own}
 
 
 class RankOrder(Struct, frozen=True, array_like=True, kw_only=True):

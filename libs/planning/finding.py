@@ -7,6 +7,7 @@ from msgspec import structs
 
 from libs.domain.job import Allocation
 from libs.planning.capacity import Picks, Placer, Room
+from libs.planning.placement.apart import apart, as_many_apart
 from libs.planning.placement.packed import packed
 from libs.planning.placement.pinned import pinned
 from libs.planning.placement.sharing import as_many, sharing
@@ -23,6 +24,9 @@ def find(room: Room, shape: Shape, asked: PlacementRequest = NOBODY, *, placer: 
     """
     if len(shape) == 1 and shape[0].request.share is not None:
         picks = as_many(room, shape[0], shape[0].count, asked)
+        return allocations_of(picks, shape[0]) if len(picks) >= shape[0].least else None
+    if len(shape) == 1 and asked.is_service and shape[0].request.node is None:
+        picks = as_many_apart(room, shape[0], shape[0].count, asked)
         return allocations_of(picks, shape[0]) if len(picks) >= shape[0].least else None
     placer = placer or room.placer or packed
     found = _find(room, shape, asked, placer)
@@ -94,7 +98,10 @@ def _find(room: Room, shape: Shape, asked: PlacementRequest, placer: Placer) -> 
 
 
 def with_shares_of(asked: PlacementRequest, places: Sequence[Allocation]) -> PlacementRequest:
-    """The request with the GPUs of which the job has shares by now."""
+    """The request with the GPUs of which the job has shares by now; of a service with all that it has."""
+    if asked.is_service:
+        has = tuple((one.node_id, gpu) for one in places for gpu in one.gpus or (-1,))
+        return structs.replace(asked, beside=(*asked.beside, *has)) if has else asked
     shared = tuple((one.node_id, gpu) for one in places if one.share is not None for gpu in one.gpus)
     return structs.replace(asked, beside=(*asked.beside, *shared)) if shared else asked
 
@@ -107,6 +114,8 @@ def _place_role(room: Room, want: Want, first_rank: int, asked: PlacementRequest
         placer = sharing
     elif want.request.node is not None:
         placer = pinned
+    elif asked.is_service:
+        placer = apart
     elif not want.request.gpus:
         placer = packed
     picks = placer(room, want, want.count, asked)

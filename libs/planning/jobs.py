@@ -9,6 +9,8 @@ from libs.domain.job import Job, JobState
 from libs.planning.order.standing import Order, Standing
 from libs.planning.shape import PlacementRequest, gpus_least, shape_of
 
+WITH_OBJECTIVE, WITH_SLACK = 1.05, 1.5  # how slow a GPU may be before it costs a service something
+
 
 def standing_of(job: Job, now: float, order: Order) -> Standing:
     """Where the job stands in an order. Only a time limit tells how long a job takes. It limits one try, so a job
@@ -40,13 +42,17 @@ def is_promoted(standing: Standing, holds: bool, order: Order) -> bool:
 
 
 def ends_at(job: Job) -> float | None:
-    """When a job gives back its GPUs at the latest: after its grace if it is stopping, else by its limit, if any."""
+    """When a job gives back its GPUs at the latest: if it is stopping, after its drain and grace; else by its limit, if
+    it has one."""
     limit = job.spec.time_limit_seconds
     if job.state is JobState.STOPPING:
-        return job.since + job.spec.grace_seconds
+        return job.since + job.spec.drain_seconds + job.spec.grace_seconds
     return None if limit is None else (job.started_at or job.since) + limit
 
 
 def asked_by(job: Job, learnt: Mapping[str, str] = NOTHING_LEARNT) -> PlacementRequest:
     """The job's placement request. `learnt`: the learnt classes of workloads."""
-    return PlacementRequest(class_of(job.spec, learnt), job.id)
+    tolerates = None
+    if job.spec.is_service:
+        tolerates = WITH_SLACK if job.spec.objective is None else WITH_OBJECTIVE
+    return PlacementRequest(class_of(job.spec, learnt), job.id, tolerates=tolerates)

@@ -90,7 +90,7 @@ def _beside(
 ) -> Place | None:
     """As many as fit on the nodes of the job, the others anywhere."""
     share = want.request.share
-    if want.request.node is not None or (share is not None and share.kind == Kind.INFERENCE):
+    if want.request.node is not None or asked.is_service or (share is not None and share.kind == Kind.INFERENCE):
         return None  # replicas of inference need not be near each other
     near = _only(room, sorted({held.node_id for held in allocations}))
     there = _find(near, want, more, 1, asked, placer)

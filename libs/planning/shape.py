@@ -18,6 +18,20 @@ class Want(Struct, frozen=True):
     count: int
     request: Request
 
+    def allocation(self, node_id: str, gpus: tuple[int, ...]) -> Allocation:
+        """What one replica holds there."""
+        request = self.request
+        return Allocation(
+            rank=0,
+            role=self.role,
+            node_id=node_id,
+            gpus=gpus,
+            cpus=request.cpus,
+            memory=request.memory,
+            egress=request.egress,
+            share=request.share,
+        )
+
 
 Shape = tuple[Want, ...]
 """All roles of a job. Jobs of one shape fit, or do not fit, alike."""
@@ -25,22 +39,30 @@ Shape = tuple[Want, ...]
 
 class PlacementRequest(Struct, frozen=True):
     """What a placement may know of the job it places. `key` seeds the random placement; `beside`: the GPUs, by node, of
-    which the job has shares already."""
+    which the job has shares already, or which a service has (-1: nothing of any). `tolerates`: of a service, the score
+    up to which a GPU serves it as well as the fastest."""
 
     job_class: str = ""
     key: str = ""
     beside: tuple[tuple[str, int], ...] = ()
+    tolerates: float | None = None
+
+    @property
+    def is_service(self) -> bool:
+        return self.tolerates is not None
 
 
 NOBODY = PlacementRequest()
 
 
 def shape_of(spec: JobSpec) -> Shape:
-    """The job's shape. If it is pinned to GPUs, each role begins behind the GPUs of the previous role."""
+    """The job's shape. If it is pinned to GPUs, each role begins behind the GPUs of the previous role. A service starts
+    with one replica, however many it should have at least."""
     wants: list[Want] = []
     node, gpu = (None, None) if spec.pin is None else (spec.pin.node, spec.pin.gpu)
     for name, role in spec.roles.items():
-        wants.append(Want(name, role.replicas.least, role.replicas.want, _request(role, spec, node, gpu)))
+        least, count = (1, max(1, role.replicas.want)) if spec.is_service else (role.replicas.least, role.replicas.want)
+        wants.append(Want(name, least, count, _request(role, spec, node, gpu)))
         gpu = None if gpu is None else gpu + role.gpus * role.replicas.want
     return tuple(wants)
 
@@ -133,4 +155,5 @@ def _request(role: Role, spec: JobSpec, node: str | None, gpu: int | None) -> Re
         node=node,
         gpu=gpu if on_gpus else None,
         share=None if role.share is None else structs.replace(role.share.held, kind=str(spec.kind)),
+        serves=spec.is_service,
     )

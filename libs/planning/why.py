@@ -16,6 +16,7 @@ from libs.planning.shortages import each_asks, part_text, short_on_each
 from libs.planning.slow import SlowGpus
 
 SHARING = "best fit"  # how every policy places shares
+APART = "replicas apart"  # how every policy places services
 ALIKE = 0.005  # slowdowns that differ by less are reported as equal
 NODES_NAMED = 3
 NONE_SLOW = SlowGpus({}, 0.0)
@@ -47,8 +48,8 @@ def why_there(
         together = " together" if len(allocations) > 1 else ""
         sentence = f"its CPUs and memory are free{together} on {_named(nodes)}; without GPUs, the fullest that fits"
         return Why(sentence, {})
-    slowdown = room.slowdown(allocations, asked.job_class)
     slowest = max(room.slowdown([allocation], asked.job_class) for allocation in allocations if allocation.gpus)
+    slowdown = slowest if asked.is_service else room.slowdown(allocations, asked.job_class)
     locality = slowdown / slowest
     numbers = {"slowdown": slowdown, "slowest": slowest, "locality": locality}
     several = gpus > 1 or len(shared) > 1
@@ -57,13 +58,15 @@ def why_there(
     if locality != 1.0:
         speed += f" × locality {locality:.2f}"
     how = "pinned" if pinned else SHARING if len(shared) == len(allocations) else placement
+    if asked.is_service and not pinned:
+        how = APART
     sentence = f"{how}: {_what(allocations)} of {where}, {speed}"
     if shared:
         sentence += _left_then(room, shared)
-    if not pinned:
+    if not (pinned or asked.is_service):
         sentence += _forced(room, shape, allocations)
     taken = _gpus_of(allocations)
-    alike = pinned or placement == "packed" or how == SHARING  # packed would have put it there too
+    alike = pinned or placement == "packed" or how in (SHARING, APART)  # packed would have put it there too
     otherwise = None if alike else find(room, shape, asked, placer=packed)
     if otherwise is not None:
         numbers["slowdown_packed"] = room.slowdown(otherwise, asked.job_class)

@@ -63,6 +63,7 @@ class ServiceLoad(Struct, frozen=True, kw_only=True):
     services: Mapping[int, int] = {}
     totals: Mapping[int, int] = {}
     room: int | None = None  # how many more replicas would fit now, loans included; None: not known
+    silent: bool = False
     fails: str = ""  # why replicas of it do not start now; empty: they do
 
 

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import stat
-import time
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -24,8 +23,6 @@ SOCKET_PATH_BYTES_MAX = 99
 NAME = re.compile(r"[a-z0-9-]{1,40}")
 FILE_BYTES_MAX = 1 << 16
 BYTES_MAX = 1 << 60
-REMOVE_TRIES = 10
-REMOVE_AGAIN_SECONDS = 0.02
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -115,27 +112,6 @@ def make_slot(root: Path, name: str, share: SlotShare) -> Path:
     write_share(made, share)
     made.rename(folder)
     return folder / JOB
-
-
-def remove_slot(root: Path, name: str) -> None:
-    """Remove the folder of a run, whatever the run made of it. Raises OSError if a part of it stays.
-
-    The slot is gone at once; the arbiter may write into the folder until it notices, within REMOVE_TRIES.
-    """
-    gone = root / f".{name}.{time.monotonic_ns()}"
-    try:
-        (root / name).rename(gone)
-    except FileNotFoundError:
-        return
-    for left in reversed(range(REMOVE_TRIES)):
-        try:
-            shutil.rmtree(gone)
-        except OSError:
-            if not left:
-                raise
-            time.sleep(REMOVE_AGAIN_SECONDS)
-        else:
-            return
 
 
 def write_share(folder: int | Path, share: SlotShare) -> None:

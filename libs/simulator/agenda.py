@@ -17,6 +17,7 @@ class What(IntEnum):
     FAILS = 6
     IS_REPAIRED = 7
     PARTITIONS = 8
+    SERVES = 9
 
 
 class Agenda:

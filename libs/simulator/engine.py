@@ -16,8 +16,9 @@ from libs.simulator.job import SimulatedJob
 from libs.simulator.lives import Lives
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Outcome
-from libs.simulator.pool import room_of
+from libs.simulator.pool import node_id, room_of
 from libs.simulator.running import Running
+from libs.simulator.serving.over_time import ServicesOverTime, Serving
 from libs.simulator.sizing import Partitioning, SizesOverTime
 from libs.simulator.troubles import Troubles
 from libs.simulator.truth import Truth
@@ -39,6 +40,7 @@ class Simulation:
         progress: Callable[[int, int], None] | None = None,
         keep_spells: bool = True,
         partitioning: Partitioning | None = None,
+        serving: Serving | None = None,
     ) -> None:
         self._workload = workload
         self._cluster = cluster
@@ -85,15 +87,30 @@ class Simulation:
             sees_truth=scores == "oracle",
             sizing=self._sizing,
         )
+        self._serving = (
+            None
+            if serving is None
+            else ServicesOverTime(
+                serving,
+                lives=self._lives,
+                agenda=self._agenda,
+                jobs=by_id,
+                sizing=self._sizing,
+                preempts=policy.ordering.tier is not None,
+                seed=seed,
+            )
+        )
 
     def run(self) -> Outcome:
         for job in self._jobs:
             self._agenda.add(job.trace.arrival_s, What.ARRIVES, job.number)
         self._troubles.begin(min((job.trace.arrival_s for job in self._jobs), default=0.0))
+        if self._serving is not None:
+            self._serving.begin()
         due = False
         next_decision = 0.0
         every = self._world.decide_every_s
-        while len(self._lives.ended) < len(self._jobs):
+        while len(self._lives.ended) < len(self._jobs) or (self._serving is not None and self._serving.are_open):
             now = self._agenda.next_at
             if every and due and now > next_decision:
                 now = next_decision
@@ -114,6 +131,10 @@ class Simulation:
         """Take the next events in; whether a new decision is needed."""
         if what is What.PARTITIONS:
             return self._sizing is not None and self._sizing.due(now)
+        if what is What.SERVES:
+            return self._serving is not None and self._serving.look(now, number)
+        if what is What.FAILS and self._serving is not None:
+            self._serving.node_fails(now, node_id(number))
         if what >= What.DRIFTS:
             if what in (What.FAILS, What.IS_REPAIRED):
                 self._partition_is_old(now)
@@ -136,6 +157,12 @@ class Simulation:
             self._lives.promote(job, now)
         return True
 
+    @property
+    def _name(self) -> str:
+        planner = None if self._partitioning is None else self._partitioning.name
+        scaler = None if self._serving is None else self._serving.name
+        return "+".join(name for name in (str(self._policy), planner, scaler) if name is not None)
+
     def _partition_is_old(self, now: float) -> None:
         if self._sizing is not None:
             self._sizing.needed(now)
@@ -144,7 +171,9 @@ class Simulation:
         world = self._world
         return Outcome(
             workload=self._workload.name,
-            policy=str(self._policy) if self._partitioning is None else f"{self._policy}+{self._partitioning.name}",
+            policy=self._name,
+            services=() if self._serving is None else self._serving.outcomes(),
+            courses=() if self._serving is None else self._serving.courses(),
             nodes=self._cluster.nodes,
             gpus_per_node=self._cluster.gpus_per_node,
             jobs=tuple(self._lives.ended[number] for number in range(len(self._jobs))),

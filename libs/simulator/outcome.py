@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from libs.planning.shares import NOTHING, Amounts
+from libs.simulator.serving.outcome import Counted, Course
 from libs.simulator.workload import Elastic, TraceJob
 
 Gpu = tuple[int, int]
@@ -112,6 +113,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     gpu_nodes: int | None = None  # only the first nodes have GPUs
     amounts: Amounts = NOTHING
     partitions: tuple[PartitionPlan, ...] = ()  # by time
+    services: tuple[Counted, ...] = ()
+    courses: tuple[Course, ...] = ()  # of the services, in their order
 
     @property
     def gpus(self) -> int:

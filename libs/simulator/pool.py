@@ -13,6 +13,7 @@ from libs.simulator.workload import Elastic
 
 ROLE = "worker"
 SOME_CPU = 1e-6  # cores of a replica that needs none worth counting
+GPU_MEMORY = 1 << 20  # bytes: never short for shares of one byte
 PER_REPLICA = Request(gpus=1, cpus=1.0, memory=1)
 
 
@@ -32,7 +33,7 @@ def nodes_of(cluster: Cluster) -> list[Node]:
 def _node(number: int, cluster: Cluster) -> Node:
     name = node_id(number)
     gpus = tuple(
-        Gpu(index=index, uuid=f"{name}/{index}", model="simulated", memory=1, emulated=True)
+        Gpu(index=index, uuid=f"{name}/{index}", model="simulated", memory=GPU_MEMORY, emulated=True)
         for index in range(cluster.gpus_per_node if cluster.gpu_nodes is None or number < cluster.gpu_nodes else 0)
     )
     rack = f"rack-{number // cluster.nodes_per_rack}" if cluster.nodes_per_rack else ""

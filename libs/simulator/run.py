@@ -12,6 +12,7 @@ from libs.simulator.engine import Simulation
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Outcome
 from libs.simulator.pool import elastic_shape, room_of
+from libs.simulator.serving.over_time import Serving
 from libs.simulator.sizing import Partitioning
 from libs.simulator.workload import Workload
 
@@ -37,10 +38,11 @@ def simulate(
     progress: Callable[[int, int], None] | None = None,
     keep_spells: bool = True,
     partitioning: Partitioning | None = None,
+    serving: Serving | None = None,
 ) -> Outcome:
     """Simulate: the same arguments give the same outcome. `scores`: the scheduler's knowledge of the GPUs' speed, one
     of `truth.BELIEFS`. `progress(done, all)` is called as jobs end. `partitioning` decides the sizes of elastic jobs;
-    without it each has the size that it asks for.
+    without it each has the size that it asks for. `serving`: the services beside the jobs.
 
     Raises ValueError if a job asks for more than the cluster has, or a setting makes no sense.
     """
@@ -57,6 +59,7 @@ def simulate(
         progress=progress,
         keep_spells=keep_spells,
         partitioning=partitioning,
+        serving=serving,
     ).run()
 
 

@@ -6,7 +6,7 @@ planner. Each change of a job's size costs that job what it says.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
 from msgspec import Struct, structs
@@ -82,6 +82,7 @@ class SizesOverTime:
         self._agenda = agenda
         self._planned_at = -inf
         self._in_vain = 0
+        self.serving: Callable[[float], Mapping[str, int]] = lambda _: {}  # GPUs by node that services keep from jobs
 
     def needed(self, now: float) -> None:
         """A job came or ended, or a node."""
@@ -98,7 +99,7 @@ class SizesOverTime:
             self._plan_at(now + self._how.at_most_s)
         jobs = self._in_order(now)
         elastic = [self._elastic(job, now) for job in jobs]
-        found = self._how.planner(elastic, self._servers(), self._how.rules)
+        found = self._how.planner(elastic, self._servers(self.serving(now)), self._how.rules)
         self.sizes, self._on = found.sizes, found.on
         running = [job for job in jobs if job.allocations]
         changed = self._resize(running, found, now)
@@ -123,13 +124,14 @@ class SizesOverTime:
         present = [job for job_id, job in self._jobs.items() if job.allocations or job_id in self._lives.queue]
         return sorted(present, key=lambda job: place_of(self._order, job.standing(now, known=known)))
 
-    def _servers(self) -> list[Server]:
-        """The nodes that have not failed, whole: all that holds a part of them is among the jobs."""
+    def _servers(self, serving: Mapping[str, int]) -> list[Server]:
+        """The nodes that have not failed, without what services hold there: all else that holds a part of them is among
+        the jobs."""
         return [
             Server(
                 id=node.node.id,
                 amounts=(
-                    float(len(node.node.capacity.gpus)),
+                    float(max(0, len(node.node.capacity.gpus) - serving.get(node.node.id, 0))),
                     node.node.capacity.cpus,
                     float(node.node.capacity.memory),
                 ),

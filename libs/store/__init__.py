@@ -387,15 +387,28 @@ class SchedulerStore(RelayStore, Protocol):
     async def nodes(self, *, pool: str | None = None) -> list[Node]: ...
 
     async def save_node(
-        self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
+        self,
+        lease: Lease,
+        node: Node,
+        *,
+        event: str,
+        cause: str,
+        at: float | None = None,
+        ask: int = 0,
+        load: int | None = None,
     ) -> None:
         """Store a node as it is now; with an `event` (joined, changed, lost, returned, drained, resumed), record it.
 
-        `at` is when that happened; None: when the node was last seen.
+        `at` is when that happened; None: when the node was last seen. `load`: the number of the pool's latest load, so
+        that a write which lands after the next one changes nothing that its leader has read; None: whichever it is.
+        Raises LeaseLostError, LoadedSinceError: then nothing is stored.
         """
 
-    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float) -> None:
-        """Delete a node that is gone for good, and record the event `removed`. Without such a node, do nothing."""
+    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float, load: int | None = None) -> None:
+        """Delete a node that is gone for good, and record the event `removed`. Without such a node, do nothing.
+
+        `load` and the errors are as in `save_node`.
+        """
 
     async def forget_jobs(self, lease: Lease, *, before: float, kept_seconds: float, limit: int) -> int:
         """Delete at most `limit` jobs of the lease's pool that ended before then, the oldest first, with all that is
@@ -469,6 +482,10 @@ class ReviewStore(Protocol):
     async def holding_jobs(self, *, pool: str) -> list[Job]: ...
 
     async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]: ...
+
+    async def services(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
+        """The services that hold a place, those without a replica among them, in the order of submission. Those of
+        `known` that have not changed are not read again."""
 
     async def curves(self, *, pool: str, subjects: Sequence[str]) -> list[Curve]: ...
 

@@ -219,6 +219,15 @@ class PostgresStore:
             kept |= {job.id: job for job in read if job.state is JobState.QUEUED}
         return [kept[job_id] for job_id in versions if job_id in kept]
 
+    async def services(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
+        versions = {row["id"]: row["version"] for row in await self._rows("service_versions", pool)}
+        kept = {job_id: job for job_id, job in known.items() if versions.get(job_id) == job.version}
+        missing = [job_id for job_id in versions if job_id not in kept]
+        for begin in range(0, len(missing), PAGE_JOBS):
+            read = await self.jobs_of(missing[begin : begin + PAGE_JOBS])
+            kept |= {job.id: job for job in read if job.state.holding}
+        return [kept[job_id] for job_id in versions if job_id in kept]
+
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]:
         return await self._paged("jobs_of", list(job_ids), most=len(job_ids))
 
@@ -297,7 +306,15 @@ class PostgresStore:
         return [ordinal in taken for ordinal in range(1, len(changes) + 1)]
 
     async def save_node(
-        self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
+        self,
+        lease: Lease,
+        node: Node,
+        *,
+        event: str,
+        cause: str,
+        at: float | None = None,
+        ask: int = 0,
+        load: int | None = None,
     ) -> None:
         await self._row(
             "save_node",
@@ -318,10 +335,11 @@ class PostgresStore:
             ask,
             node.seen_at if at is None else at,
             as_text(node.rack),
+            load,
         )
 
-    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float) -> None:
-        await self._row("remove_node", lease.name, lease.holder, lease.epoch, node_id, as_text(cause), at)
+    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float, load: int | None = None) -> None:
+        await self._row("remove_node", lease.name, lease.holder, lease.epoch, node_id, as_text(cause), at, load)
 
     async def forget_jobs(self, lease: Lease, *, before: float, kept_seconds: float, limit: int) -> int:
         return await self._count("forget_jobs", lease.name, lease.holder, lease.epoch, before, kept_seconds, limit)

@@ -14,7 +14,7 @@ from libs.simulator.outcome import Outcome
 from libs.simulator.report import ReportError, check_drawable, write_report
 from services.cli import page
 from services.cli.complaint import Complaint
-from services.cli.simulation.inputs import cluster_of, workload_of
+from services.cli.simulation.inputs import cluster_of, services_of, workload_of
 from services.cli.simulation.options import SEED, STDOUT, add_options
 from services.cli.simulation.plan import plans_of
 from services.cli.simulation.results import document, drawing
@@ -35,8 +35,9 @@ async def simulate(args: argparse.Namespace) -> int:
     with interruptible():
         cluster = cluster_of(args)
         workload = workload_of(args, cluster.gpus)
+        services = services_of(args)
     bar = sys.stderr.isatty() and not args.quiet
-    outcomes = outcomes_of(plans, workload, cluster, told_settings(args), bar=bar)
+    outcomes = outcomes_of(plans, workload, cluster, told_settings(args), bar=bar, services=services)
     with interruptible():
         _write(args, outcomes, cluster)
     if args.json != STDOUT:
@@ -64,6 +65,8 @@ def told_settings(args: argparse.Namespace) -> dict[str, str]:
         "resize_s": args.resize_cost,
         "theta1": args.theta1,
         "theta2": args.theta2,
+        "services": None if args.services is None else args.services.name,
+        "hours": args.hours,
         "durations": "known" if args.durations_known else None,
         "seed": None if args.seed == SEED else args.seed,
     }
@@ -80,6 +83,8 @@ def _check_outputs(args: argparse.Namespace) -> None:
         if path is not None and path != STDOUT and not path.parent.is_dir():
             raise Complaint(f"cannot write {path}: there is no folder {path.parent}")
     if args.report is not None:
+        if args.trace is None and args.generate is None:
+            raise Complaint("--report draws jobs, and there are none: add --trace or --generate", status=2)
         try:
             check_drawable(args.report)
         except ReportError as error:

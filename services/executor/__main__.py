@@ -54,6 +54,8 @@ async def run(stop: asyncio.Event) -> None:
             address=settings.address,
             checkpoints=str((settings.checkpoints or home.root / "checkpoints").absolute()),
             volumes_allowed=settings.volumes_allowed,
+            ports=settings.serving.ports,
+            publish_at=settings.serving.service_publish_at,
         )
         node.offer(
             await inventory_in_time(

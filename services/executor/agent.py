@@ -10,12 +10,13 @@ from collections.abc import Callable
 
 from libs.bus import Bus, BusClosedError, BusError
 from libs.domain.cluster import Capacity
-from libs.messages.nodes import HOLD, JOBS, SHARES, NodeDesired, NodeReported
+from libs.messages.nodes import HOLD, JOBS, SERVES, SHARES, NodeDesired, NodeReported
 from services.executor.hands import Hands
 from services.executor.keeper import Keeper
 from services.executor.metrics import ExecutorGauges
 from services.executor.progress import ProgressSource
 from services.executor.runs import Run, Runtime, RuntimeUnavailableError
+from services.executor.serving.logends import LogEnds
 from services.executor.settings import ExecutorSettings
 from services.executor.thinking.core import Reconciler
 
@@ -64,6 +65,7 @@ class Agent:
         self._tried = False
         self._failures = 0
         self._refused = ""
+        self._last_words = LogEnds(runtime)
 
     def touch(self) -> None:
         """Something on this node may have changed: decide and report."""
@@ -135,7 +137,12 @@ class Agent:
             return False
         self._note_fenced(runs)
         await self._progress.settle([run for run in runs if not run.live])
-        seen = self._core.report(runs, self._progress.latest, beginning=self.hands.beginning)
+        seen = self._core.report(
+            runs,
+            self._progress.latest,
+            beginning=self.hands.beginning,
+            last_words=await self._last_words.of(runs, self._core.serving, now=self._clock()),
+        )
         self._seq += 1
         sent_at = self._clock()
         try:
@@ -154,7 +161,7 @@ class Agent:
                     leaving=self._leaving,
                     leader=self._core.leader,
                     rack=self._settings.rack,
-                    reads=(JOBS, HOLD, SHARES),
+                    reads=(JOBS, HOLD, SHARES, SERVES),
                     holds=self._core.holds,
                 ),
                 NodeDesired,

@@ -35,6 +35,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     master_address: str
     peers: Mapping[str, tuple[str, ...]] = {}
     task_ports_differ: bool = True
+    service_port: int | None = None  # where it listens for requests, as it sees it itself
 
 
 def environment(order: StartRun, facts: RunFacts) -> dict[str, str]:
@@ -81,7 +82,7 @@ def _contract(order: StartRun, facts: RunFacts) -> dict[str, str]:
         "WEFT_CHECKPOINT_DIR": facts.checkpoints,
         "WEFT_PROGRESS": facts.progress,
         "WEFT_GPUS": ",".join(str(index) for index in order.gpus),
-        "RANK": rank,
+        "RANK": "0" if order.serve is not None and order.world_size == 1 else rank,  # a replica is a world of its own
         "WORLD_SIZE": world,
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
@@ -90,13 +91,16 @@ def _contract(order: StartRun, facts: RunFacts) -> dict[str, str]:
         **_gpus(facts.gpus, facts.slowdowns),
     }
     if order.members is None:
-        names |= {"PET_NNODES": world, "PET_NODE_RANK": rank}
+        names |= {"PET_NNODES": world, "PET_NODE_RANK": names["RANK"]}
     else:
         names["WEFT_MEMBERS"] = facts.members
     if facts.python:
         names["WEFT_PYTHON"] = facts.python
     if facts.progress_socket:
         names["WEFT_PROGRESS_SOCKET"] = facts.progress_socket
+    if facts.service_port is not None and order.serve is not None:
+        names["WEFT_PORT"] = names["PORT"] = str(facts.service_port)
+        names["WEFT_SERVICE_PATH"] = order.serve.address
     if order.master_port:
         names["MASTER_PORT"] = names["PET_MASTER_PORT"] = str(order.master_port)
         names["TF_CONFIG"] = _tf_config(order, facts)

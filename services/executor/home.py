@@ -18,6 +18,7 @@ native/               the hook and the emulated driver, as runs load them (share
 devices/              the state of each emulated GPU that runs share (libs/sharing/native/emulated.h)
 arbiter.log           what the arbiter of this node said (shares/watch.py)
 emulated/<gpu>        the slowdown of that emulated GPU, if a person wrote one (libs/gpus/emulated.py)
+serving/              which runs serve requests, where and how (serving/records.py)
 images/               which images were fetched, and when each was used last (runtime/docker/images.py)
 logs/<job>-<epoch>-<rank>.log   the run's output, kept when the run is removed (how long: logs/retention.py)
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 from libs.domain.cluster import Gpu
 from libs.domain.spec import Volume
 from libs.messages.nodes import EndReason, StartRun
+from services.executor.ports import PortRange
 from services.executor.runs import RuntimeUnavailableError
 
 
@@ -19,6 +20,8 @@ class NodeFacts(Struct, kw_only=True):
     gpus: tuple[Gpu, ...] | None = ()
     checkpoints: str  # each job has its own folder in here
     volumes_allowed: tuple[str, ...] = ()  # folders whose contents jobs may mount
+    ports: PortRange = PortRange()  # for processes that serve requests
+    publish_at: str = ""  # the address of this host at which containers that serve requests are reached; "": `address`
 
     def offer(self, gpus: tuple[Gpu, ...] | None) -> None:
         """Set the node's GPUs."""

@@ -11,7 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from libs.domain.shares import Share
-from libs.messages.nodes import EndReason, RunState, StartRun
+from libs.messages.nodes import EndReason, RunState, Serve, StartRun
 
 
 class RuntimeUnavailableError(Exception):
@@ -71,6 +71,8 @@ class Run(Struct, frozen=True, kw_only=True):
     reason: EndReason | None = None  # with `exited`
     detail: str = ""
     limits: Limits = Limits()  # of a running run: the limits in force on the host
+    serve: Serve | None = None  # of a run that serves requests, from the order that started it
+    port: int | None = None  # where it does, at the address of the node; None: not known yet
 
     @property
     def live(self) -> bool:
@@ -125,6 +127,9 @@ class Runtime(Protocol):
         The signal is sent if the file had another number of `changes`, or if it is still due from an earlier try. It is
         never sent to a process that does not handle it, because the signal would end that process.
         """
+
+    async def probe(self, run: Run) -> str:
+        """Ask a run that serves requests whether it takes them now. Empty if so, else why not; within seconds."""
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         """Bytes the run wrote (stdout and stderr together), as far as the node still has them."""

@@ -10,12 +10,14 @@ from contextlib import suppress
 from libs.bus import Bus
 from libs.domain.cluster import Capacity
 from libs.messages.nodes import LogRead, NodeHinted, ProgressSeen, ReadLog
+from libs.messages.serving import ServicesServed
 from libs.service import Answer, Every, Listen, serve
 from services.executor.agent import Agent
 from services.executor.keeper import Keeper
 from services.executor.logs.retention import Retention
 from services.executor.progress import ProgressSource
 from services.executor.runs import RunKey, Runtime, RuntimeUnavailableError
+from services.executor.serving.probing import TELL_SECONDS, Prober
 from services.executor.settings import ExecutorSettings
 from services.executor.thinking.core import Reconciler, ReconcilerTimings
 from services.executor.thinking.telling import Telling
@@ -29,7 +31,7 @@ LOG_WAIT_SECONDS_MAX = 10.0
 LOG_LOOK_SECONDS = 0.1
 LOG_BYTES_MAX = 512 * 1024  # as JSON it still fits into one message
 LOG_READERS_MAX = 512
-STOP_SECONDS_MAX = 40.0
+STOP_SECONDS_MAX = 70.0  # the drain of those that serve requests, and the grace
 LEAVE_SECONDS_MAX = 5.0
 
 
@@ -57,10 +59,11 @@ async def run(
         fence_seconds=settings.fence_seconds if settings.fencing else math.inf, fence_grace_max=settings.fence_grace_max
     )
     async with asyncio.TaskGroup() as tasks:
+        reconciler = Reconciler(policy, keeper.memory)
         agent = Agent(
             bus=bus,
             runtime=runtime,
-            reconciler=Reconciler(policy, keeper.memory),
+            reconciler=reconciler,
             keeper=keeper,
             progress=progress,
             settings=settings,
@@ -70,10 +73,25 @@ async def run(
             jitter=jitter,
         )
 
+        prober = Prober(
+            bus=bus,
+            runtime=runtime,
+            serving=reconciler.serving,
+            node_id=settings.node_id,
+            incarnation=keeper.incarnation,
+            tasks=tasks,
+            clock=clock,
+            now=now,
+            changed=agent.touch,
+        )
         telling = Telling()
 
         async def hinted(_: NodeHinted) -> None:
             agent.hint()
+
+        async def tick() -> None:
+            await agent.tick()
+            prober.wake()
 
         async def read(ask: ReadLog) -> LogRead:
             return await read_log(runtime, ask)
@@ -95,18 +113,22 @@ async def run(
                 await _stop_jobs(agent)
             ending.set()
 
-        beside = [tasks.create_task(agent.watch()), tasks.create_task(end())]
+        beside = [tasks.create_task(agent.watch()), tasks.create_task(end()), tasks.create_task(prober.ask())]
         here = {"node_id": settings.node_id}
         await serve(
             "executor",
             bus=bus,
             stop=ending,
-            listens=[Listen(NodeHinted, hinted, group="", tokens=here)],
+            listens=[
+                Listen(NodeHinted, hinted, group="", tokens=here),
+                Listen(ServicesServed, prober.heard, group=""),
+            ],
             answers=[Answer(ReadLog, read, group="", at_once=LOG_READERS_MAX, tokens=here)],
             loops=[
                 Every(settings.sync_seconds, agent.speak, wake=agent.woken, name="sync"),
-                Every(TICK_SECONDS, agent.tick, wake=agent.touched),
+                Every(TICK_SECONDS, tick, wake=agent.touched),
                 Every(PROGRESS_SECONDS, tell_progress),
+                Every(TELL_SECONDS, prober.tell, wake=prober.news, name="endpoints"),
                 Every(RETENTION_SECONDS, keep_logs),
             ],
             registry=agent.gauges.registry,
@@ -115,6 +137,7 @@ async def run(
         )
         for task in beside:
             task.cancel()
+        prober.drop()
         agent.hands.drop()
     await progress.close()
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from libs.domain.job import Job
 from libs.messages.nodes import ProgressSeen, RunProgressed
 from libs.messages.signals import Finding, NodeSampled, PoolReviewed, RankVerdict, RunSample
+from services.gateway.serving import LiveServing
 
 T = TypeVar("T")
 
@@ -17,6 +18,7 @@ NODES_MAX = 10_000
 POOLS_MAX = 100
 SAMPLE_SECONDS_MAX = 10.0  # an older sample does not show the present
 FINDINGS_SECONDS_MAX = 300.0
+UNATTAINABLE = "unattainable"  # the code of a finding on a service
 
 
 class Newest(Generic[T]):
@@ -52,10 +54,12 @@ class _Heard(Struct, Generic[T], frozen=True):
 
 
 class LiveCluster:
-    """`hear_…` takes the messages of services; the other methods return the newest. `clock` does not jump."""
+    """`hear_…` takes the messages of services; the other methods return the newest. `clock` does not jump. `serving`:
+    the same of services, whose requests go to `router_url`."""
 
-    def __init__(self, *, clock: Callable[[], float]) -> None:
+    def __init__(self, *, clock: Callable[[], float], router_url: str = "") -> None:
         self._clock = clock
+        self.serving = LiveServing(clock=clock, router_url=router_url)
         self._progress: Newest[Newest[JobProgress]] = Newest(NODES_MAX)  # by node, then by job
         self._samples: Newest[_Heard[NodeSampled]] = Newest(NODES_MAX)
         self._reviews: Newest[_Heard[PoolReviewed]] = Newest(POOLS_MAX)
@@ -107,6 +111,14 @@ class LiveCluster:
             return ()
         of_job = [one for one in heard.what.verdicts if (one.job_id, one.epoch) == (job.id, job.epoch)]
         return tuple(sorted(of_job, key=lambda verdict: verdict.rank))
+
+    def unattainable(self, job: Job) -> str:
+        """Why the objective of a service cannot be kept, by the last review of its pool; empty: nothing says so."""
+        heard = self._reviews.get(job.pool)
+        if heard is None or self._clock() - heard.at > FINDINGS_SECONDS_MAX:
+            return ""
+        told = (one.sentence for one in heard.what.findings if (one.job_id, one.code) == (job.id, UNATTAINABLE))
+        return next(told, "")
 
     def findings(self) -> tuple[Finding, ...]:
         now = self._clock()

@@ -1,4 +1,4 @@
-"""Why jobs ended: the cause of their last event, read for many jobs at once."""
+"""Why jobs ended, and why steps were taken: the causes in their events, read from the store."""
 
 from collections.abc import Sequence
 
@@ -22,3 +22,9 @@ async def endings(store: GatewayStore, jobs: Sequence[Job], *, every: bool = Fal
     ends = [JobEvent.FAILED, JobEvent.CANCELLED, JobEvent.SUCCEEDED]
     told = await store.last_told("jobs", over, events=ends) if over else []
     return {event.subject_id: msgspec.json.decode(event.data, type=EventCause).cause for event in told}
+
+
+async def last_cause(store: GatewayStore, job: Job, events: Sequence[JobEvent]) -> Cause | None:
+    """The cause of the job's newest event of these kinds."""
+    told = await store.last_told("jobs", [job.id], events=events)
+    return msgspec.json.decode(told[0].data, type=EventCause).cause if told else None

@@ -21,12 +21,12 @@ from services.gateway.hints import Hints
 from services.gateway.metrics import RequestMeters
 from services.gateway.reasons import Reasons
 from services.gateway.settings import GatewaySettings
+from services.gateway.sight import may_see
 from services.gateway.snapshots import Snapshots
 from services.gateway.streams import Streams
 from services.gateway.submissions import Submissions
 from services.gateway.thinking.rates import Rates
 from services.gateway.turns import Turns
-from services.gateway.views import may_see
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +73,10 @@ class Gateway:
             shares=settings.shares,
         )
         self.reasons = Reasons(self.snapshots)
-        self.cluster = LiveCluster(clock=clock)
-        self.unheard = LiveCluster(clock=clock)  # empty: for views of the past, which have no live data
+        self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
+        self.unheard = LiveCluster(
+            clock=clock, router_url=settings.router_url
+        )  # empty: for views of the past, which have no live data
         at_once = settings.reads_at_once_max
         self.reading = Turns("reads of lists and events", at_once=TENANTS_AT_ONCE * at_once, per_tenant=at_once)
         self.at_work = Turns(

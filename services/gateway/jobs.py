@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from libs.domain.job import FINAL, Job, JobState
 from libs.domain.spec import TOKEN_PATTERN
-from libs.messages.asks import AskKind, Reshare, Scale
+from libs.messages.asks import AskKind, Reshare, Scale, Update
 from libs.messages.http import Accepted, JobsView, PriorityWanted, ShareWanted, SizeWanted
 from libs.store import TenantFullError
 from services.gateway.allowances import check, too_much
@@ -17,6 +17,7 @@ from services.gateway.errors import RejectedError
 from services.gateway.explanations import explanation
 from services.gateway.past import PastQuery, job_then, moment_of, told_by
 from services.gateway.route import Call, NoQuery, answer, body_of, json_of
+from services.gateway.service_views import whole_service
 from services.gateway.thinking.resharing import check_share
 from services.gateway.thinking.sizing import check_size
 from services.gateway.tokens import OWN_TENANT
@@ -78,7 +79,10 @@ async def job(call: Call[PastQuery]) -> web.StreamResponse:
     points = tuple(point for curve in curves for point in curve.points)
     ends = await endings(call.gateway.store, [found])
     (shown,) = await call.gateway.reasons.fresh([found])
-    return answer(job_view(shown, call.gateway.cluster, whole=True, curve=points, ended_for=ends.get(found.id)))
+    service = await whole_service(call.gateway.store, call.gateway.cluster, shown, call.who)
+    return answer(
+        job_view(shown, call.gateway.cluster, whole=True, curve=points, ended_for=ends.get(found.id), service=service)
+    )
 
 
 async def explain(call: Call[NoQuery]) -> web.StreamResponse:
@@ -95,7 +99,7 @@ async def cancel(call: Call[NoQuery]) -> web.StreamResponse:
     found = await call.gateway.job(call.who, call.path("job"))
     if found.state in FINAL:
         raise RejectedError(409, "job", f"{found.id} is over already: {found.state}")
-    return await _ask(call, AskKind.CANCEL, found)
+    return await ask(call, AskKind.CANCEL, found)
 
 
 async def requeue(call: Call[NoQuery]) -> web.StreamResponse:
@@ -105,7 +109,7 @@ async def requeue(call: Call[NoQuery]) -> web.StreamResponse:
     allowance = call.gateway.allowances.of(call.who)
     check(found.spec, allowance, priority=found.priority)
     if allowance is None or found.state not in FINAL:
-        return await _ask(call, AskKind.REQUEUE, found)
+        return await ask(call, AskKind.REQUEUE, found)
     gateway = call.gateway
     try:
         await gateway.store.ask_requeue(
@@ -123,7 +127,7 @@ async def prioritise(call: Call[NoQuery]) -> web.StreamResponse:
         raise RejectedError(409, "job", f"{found.id} is over already: {found.state}")
     if wanted.priority > found.priority:
         check(found.spec, call.gateway.allowances.of(call.who), priority=wanted.priority)
-    return await _ask(call, AskKind.PRIORITISE, found, priority=wanted.priority)
+    return await ask(call, AskKind.PRIORITISE, found, priority=wanted.priority)
 
 
 async def scale(call: Call[NoQuery]) -> web.StreamResponse:
@@ -132,16 +136,16 @@ async def scale(call: Call[NoQuery]) -> web.StreamResponse:
     if call.who.tenant == OWN_TENANT:  # the store has one ask for a size from it at a time: the partition planner's
         raise RejectedError(403, "job", f"the sizes that tenant {OWN_TENANT} asks for are the partition planner's")
     check_size(found, wanted.size)
-    return await _ask(call, AskKind.SCALE, found, scale=Scale(size=wanted.size))
+    return await ask(call, AskKind.SCALE, found, scale=Scale(size=wanted.size))
 
 
 async def share(call: Call[NoQuery]) -> web.StreamResponse:
     wanted = await json_of(call.request, ShareWanted)
     found = await call.gateway.job(call.who, call.path("job"))
-    return await _ask(call, AskKind.SHARE, found, share=check_share(found, wanted))
+    return await ask(call, AskKind.SHARE, found, share=check_share(found, wanted))
 
 
-async def _ask(
+async def ask(
     call: Call[NoQuery],
     kind: AskKind,
     job: Job,
@@ -149,7 +153,9 @@ async def _ask(
     priority: int = 0,
     scale: Scale | None = None,
     share: Reshare | None = None,
+    update: Update | None = None,
 ) -> web.StreamResponse:
+    """Store an ask about a job for its scheduler."""
     gateway = call.gateway
     await gateway.store.ask(
         kind,
@@ -160,6 +166,7 @@ async def _ask(
         priority=priority,
         scale=scale,
         share=share,
+        update=update,
     )
     return _asked(call, kind, job)
 

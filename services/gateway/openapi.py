@@ -33,6 +33,7 @@ ERRORS = {
     429: "Faster, or more, than you may: again after `Retry-After` seconds. Nothing was done.",
     503: "Not now: ask again after `Retry-After` seconds.",
 }
+_CONFLICTS = (("POST", "/v1/jobs"), ("POST", "/v1/tokens"))
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
 request. Every error is `{"error": {"field": …, "reason": …, "status": …}}`; what got a 4xx has changed nothing. Every \
 event is also told on NATS at `weft.events.jobs.<event>` and `weft.events.nodes.<event>`, and a request on \
@@ -192,11 +193,12 @@ def _errors(route: Route[Any]) -> Iterable[int]:
         yield 403
     if "{" in route.path:
         yield 404
-    if route.method == "POST" and (route.path in ("/v1/jobs", "/v1/tokens") or "{job}" in route.path):
+    changes_a_job = route.method == "POST" and "{job}" in route.path
+    if changes_a_job or route.path.endswith("/endpoints") or (route.method, route.path) in _CONFLICTS:
         yield 409
     if route.body is not None:
         yield from (413, 415)
-    if route.path == "/v1/jobs" and route.method == "POST":
+    if (route.path == "/v1/jobs" and route.method == "POST") or route.path.endswith("/update"):
         yield 422
     if route.path.endswith("/logs"):
         yield 416

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from libs.bus import Bus, RawRequest
 from libs.messages.asks import SubmitAnswered
 from libs.messages.nodes import ProgressSeen
+from libs.messages.serving import EndpointsSeen, ServicesServed
 from libs.messages.signals import NodeSampled, PoolReviewed
 from libs.service import AnswerRaw, Every, Listen, SettingsError, serve
 from libs.service.keys import ServerCertificate
@@ -105,6 +106,8 @@ async def run(
                     Listen(ProgressSeen, gateway.cluster.hear_progress, group=""),
                     Listen(NodeSampled, gateway.cluster.hear_sample, group=""),
                     Listen(PoolReviewed, gateway.cluster.hear_review, group=""),
+                    Listen(EndpointsSeen, gateway.cluster.serving.hear_endpoints, group=""),
+                    Listen(ServicesServed, gateway.cluster.serving.hear_served, group=""),
                 ],
                 answers=[AnswerRaw(SUBMIT_SUBJECT, submit)],
                 loops=loops,

@@ -1,6 +1,7 @@
 """The gateway's settings: GATEWAY_… in the environment, and WEFT_… for what all services share."""
 
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 
@@ -48,12 +49,15 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     tenant_may_be_unpreemptible: bool = False
     tls_cert_file: str = ""
     tls_key_file: str = ""
+    router_url: str = ""  # where the requests to services go, for people: of the router, or of what stands before it
     connections: Connections = Connections()
 
     def __post_init__(self) -> None:
         relative = [path for path in self.volumes_allowed if not path.startswith("/")]
         if relative:
             raise ValueError(f"GATEWAY_VOLUMES_ALLOWED: {relative[0]} is not an absolute path")
+        if self.router_url and not _is_address(self.router_url):
+            raise ValueError(f"GATEWAY_ROUTER_URL: {self.router_url} is no address such as http://127.0.0.1:8480")
         if bool(self.tls_cert_file) != bool(self.tls_key_file):
             raise ValueError("GATEWAY_TLS_CERT_FILE and GATEWAY_TLS_KEY_FILE: a certificate and its key come together")
 
@@ -77,3 +81,12 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
             priority_max=self.tenant_priority_max,
             may_be_unpreemptible=self.tenant_may_be_unpreemptible,
         )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        is_plain = not (parts.query or parts.fragment or parts.username)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and is_plain
+    except ValueError:
+        return False

@@ -8,7 +8,7 @@ from libs.messages.signals import ShareSample
 from libs.planning.explain import BesideSeen, ShareSeen
 from libs.store import Access
 from services.gateway.cluster import LiveCluster
-from services.gateway.views import may_see
+from services.gateway.sight import may_see
 
 SHOWN_MAX = 16  # ranks of a job
 

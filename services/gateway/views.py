@@ -19,20 +19,19 @@ from libs.messages.http import (
     RunView,
     Totals,
 )
+from libs.messages.http_services import ServiceView
 from libs.messages.nodes import RunProgressed
 from libs.messages.signals import CurvePoint, GpuSample, ShareSample
 from libs.planning.closed import silent_seconds
 from libs.store import Access
 from services.gateway.cluster import LiveCluster
+from services.gateway.service_views import service_view
+from services.gateway.sight import may_see
 
 SHOWN_JOBS_MAX = 100
 NOTHING_SLOW: Mapping[str, GpuScoreView] = {}
 
 Held = tuple[Job, Allocation]
-
-
-def may_see(who: Access, tenant: str) -> bool:
-    return who.admin or tenant == who.tenant
 
 
 def job_view(
@@ -42,8 +41,10 @@ def job_view(
     whole: bool = False,
     curve: tuple[CurvePoint, ...] = (),
     ended_for: Cause | None = None,
+    service: ServiceView | None = None,
 ) -> JobView:
-    """A job's view; `whole`: with its specification, its placement, its runs and its verdicts."""
+    """A job's view; `whole`: with its specification, its placement, its runs and its verdicts. `service`: in place of
+    what a list shows of a service."""
     allocations = job.placement.allocations if job.placement is not None else ()
     spec, heard = job.spec, {} if job.state in FINAL else cluster.progress(job)
     sized = whole or is_elastic(spec)
@@ -81,6 +82,7 @@ def job_view(
         held_seconds=job.attained_seconds,
         size=sizes_of(job) if sized else {},
         resize=how_resized(spec) if sized else None,
+        service=service or service_view(job, cluster),
     )
 
 
@@ -107,6 +109,7 @@ def _run_view(job: Job, allocation: Allocation, heard: Mapping[int, RunProgresse
         extra=allocation.extra,
         leaving=allocation.leaving,
         share=allocation.share,
+        revision=allocation.revision,
     )
 
 

@@ -1,6 +1,8 @@
 """Finds what holds each running job back, and tunes its CPU, memory and network: more, less, or shared otherwise.
 
-Takes: NodeSampled, ProgressSeen.
+It also sizes services by their load: how many replicas each has, and how much of a GPU.
+
+Takes: NodeSampled, ProgressSeen; ServicesServed and EndpointsSeen: what services get, and what replicas they have.
 Sends: PoolReviewed: verdicts, and what it would do; AskStored: other limits were asked for.
 Owns:  envelopes: what the tuner of each job knows, and has under trial.
 """

@@ -13,15 +13,18 @@ from libs.bus import Bus
 from libs.domain.spec import TuningMode
 from libs.messages.asks import AskStored
 from libs.messages.nodes import ProgressSeen
+from libs.messages.serving import EndpointsSeen, ServicesServed
 from libs.messages.signals import NodeSampled, PoolReviewed
 from libs.planning.partition.named import PARTITIONERS
 from libs.service.run import Every, Listen, serve
 from libs.store import Envelope, ReviewStore, StoreUnavailableError
+from services.reallocator.serving import ServiceReview
 from services.reallocator.settings import ReallocatorSettings
 from services.reallocator.shares import ShareReview
 from services.reallocator.sizes import Sizes
 from services.reallocator.thinking.core import FINDINGS_MAX, Known, Reallocator, TuningDecision
 from services.reallocator.thinking.partitioning import SizePlanner
+from services.reallocator.thinking.serving import ServiceScaler
 from services.reallocator.thinking.sharing import ShareTuner
 
 BEAT_SECONDS = 1.0
@@ -51,8 +54,29 @@ async def run(
     sizes = Sizes(partitioning, pool=settings.pool, mode=settings.partition, bus=bus, store=store, registry=registry)
     tuner = ShareTuner(pool=settings.pool, tuning=settings.tuning)
     shares = ShareReview(tuner, pool=settings.pool, bus=bus, store=store, registry=registry)
+    scaler = ServiceScaler(policy=settings.serving_policy)
+    services = ServiceReview(
+        scaler, pool=settings.pool, mode=settings.serving, bus=bus, store=store, clock=clock, registry=registry
+    )
     review = Review(
-        reallocator, bus, store, clock, settings.review_seconds, registry=registry, sizes=sizes, shares=shares
+        reallocator,
+        bus,
+        store,
+        clock,
+        settings.review_seconds,
+        registry=registry,
+        sizes=sizes,
+        shares=shares,
+        services=services,
+    )
+    scales = settings.serving is not TuningMode.OFF
+    of_services = Every(
+        settings.serving_seconds,
+        services.beat,
+        wake=services.wake,
+        retry_on=(StoreUnavailableError,),
+        name="services",
+        rest=1.0,
     )
 
     async def hear_sampled(sampled: NodeSampled) -> None:
@@ -67,10 +91,16 @@ async def run(
         "reallocator",
         bus=bus,
         stop=stop,
-        listens=[Listen(NodeSampled, hear_sampled, group=""), Listen(ProgressSeen, hear_progress, group="")],
+        listens=[
+            Listen(NodeSampled, hear_sampled, group=""),
+            Listen(ProgressSeen, hear_progress, group=""),
+            Listen(ServicesServed, services.hear_served, group=""),
+            Listen(EndpointsSeen, services.hear_endpoints, group=""),
+        ],
         loops=[
             Every(beat, review.beat, retry_on=(StoreUnavailableError,), name="review"),
             Every(CLEAN_SECONDS, review.clean, retry_on=(StoreUnavailableError,), name="clean"),
+            *([of_services] if scales else []),
         ],
         registry=registry,
         admin_port=settings.admin_port,
@@ -92,12 +122,13 @@ class Review:
         registry: CollectorRegistry,
         sizes: Sizes | None = None,
         shares: ShareReview | None = None,
+        services: ServiceReview | None = None,
     ) -> None:
         self._core, self._bus, self._store, self._clock = core, bus, store, clock
         self._review_seconds = review_seconds
         self._recalled = False
         self._looked_at = -review_seconds
-        self._sizes, self._shares = sizes, shares
+        self._sizes, self._shares, self._services = sizes, shares, services
         self._found = Gauge("weft_reallocator_findings", "What would have to be done now.", ["code"], registry=registry)
         self._verdicts = Gauge("weft_reallocator_jobs", "Jobs by what holds them back.", ["verdict"], registry=registry)
         self._asked = Counter(
@@ -178,7 +209,8 @@ class Review:
         self._found.clear()
         planned = self._sizes.findings if self._sizes is not None else ()
         shared = self._shares.findings if self._shares is not None else ()
-        findings = (*decided.findings, *planned, *shared)[:FINDINGS_MAX]
+        served = self._services.findings() if self._services is not None else ()
+        findings = (*served, *decided.findings, *planned, *shared)[:FINDINGS_MAX]
         for finding in findings:
             self._found.labels(finding.code).inc()
         self._verdicts.clear()

@@ -8,6 +8,7 @@ from libs.domain.spec import TuningMode
 from libs.planning.partition import Rules
 from libs.planning.partition.named import PARTITIONERS
 from libs.service.config import Connections
+from libs.serving.policies import NAMES
 from libs.tuning.envelope import GROWTH
 from libs.tuning.window import WINDOW_SECONDS
 from services.reallocator.thinking.partitioning import Plans
@@ -27,6 +28,9 @@ class ReallocatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     partition_seconds_min: Annotated[float, msgspec.Meta(ge=1.0)] = 60.0
     partition_seconds_max: Annotated[float, msgspec.Meta(ge=1.0)] = 300.0
     partition_cool_down_seconds: Annotated[float, msgspec.Meta(ge=0.0)] = 120.0
+    serving: TuningMode = TuningMode.ON
+    serving_policy: str = "weft"
+    serving_seconds: Annotated[float, msgspec.Meta(ge=0.1, le=60.0)] = 1.0
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"
 
@@ -35,6 +39,8 @@ class ReallocatorSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"partition_planner: there is no {self.partition_planner}, there are {', '.join(PARTITIONERS)}"
             )
+        if self.serving_policy not in NAMES:
+            raise ValueError(f"serving_policy: there is no {self.serving_policy}, there are {', '.join(NAMES)}")
         if self.partition_seconds_max < self.partition_seconds_min:
             raise ValueError("partition_seconds_max is less than partition_seconds_min")
 

@@ -387,10 +387,18 @@ class Desk:
         """Store a node. A node that the store refuses goes on without a row there, which harms no other node."""
         try:
             if change.event == "removed":
-                await self._store.remove_node(lease, change.node.id, cause=change.sentence, at=change.at)
+                await self._store.remove_node(
+                    lease, change.node.id, cause=change.sentence, at=change.at, load=self._load_number
+                )
             else:
                 await self._store.save_node(
-                    lease, change.node, event=change.event, cause=change.sentence, at=change.at, ask=change.ask
+                    lease,
+                    change.node,
+                    event=change.event,
+                    cause=change.sentence,
+                    at=change.at,
+                    ask=change.ask,
+                    load=self._load_number,
                 )
         except UnlawfulError as error:
             logger.critical("a node is unlawful", extra={"node": change.node.id, "error": str(error)})

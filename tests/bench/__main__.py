@@ -1,7 +1,7 @@
 """`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
-`python -m tests.bench elastic`, `partition` and `sharing` too: see `tests.bench.elastic`, `.partition` and `.sharing`.
+`python -m tests.bench elastic`, `partition`, `serving` and `sharing` too: each has its own docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -16,6 +16,7 @@ from tests.bench.elastic import main as elastic
 from tests.bench.fairness.measure import main as fairness
 from tests.bench.figures import Figures
 from tests.bench.partition.measure import main as partition
+from tests.bench.serving.measure import main as serving
 from tests.bench.sharing.measure import main as sharing
 
 PARTS = {
@@ -40,7 +41,7 @@ async def bench(names: list[str]) -> None:
     figures.show()
 
 
-OWN = {"fairness": fairness, "elastic": elastic, "partition": partition, "sharing": sharing}
+OWN = {"fairness": fairness, "elastic": elastic, "partition": partition, "serving": serving, "sharing": sharing}
 
 if sys.argv[1:2] and (own := OWN.get(sys.argv[1])):
     sys.exit(own(sys.argv[2:]))

@@ -20,7 +20,7 @@ from libs.store.postgres import PostgresStore
 from libs.store.rows import as_json
 from libs.store.sql import QUERIES
 from tests.support import postgres
-from tests.support.builders import spec
+from tests.support.builders import node, spec
 from tests.support.steps import changes_of, placement, step
 from tests.support.stores import AT, told, world_of
 
@@ -85,6 +85,25 @@ async def test_an_admission_waits_for_a_load_that_begins_and_is_then_refused(rea
             await admitting
         assert await real.scheduler.open_jobs(pool="default") == []
         assert len(await real.scheduler.admit(lease, load=load + 1, pool="default", limit=10)) == 1
+    finally:
+        await connection.close()
+
+
+async def test_a_load_waits_for_a_node_that_is_being_stored_and_then_finds_it(real: postgres.Stores) -> None:
+    lease = await real.scheduler.take_lease("default", holder="me", seen=None)
+    assert lease is not None
+    load = await real.scheduler.lead_by(lease, "")
+    await real.scheduler.save_node(lease, node(), event="joined", cause="", load=load)
+    connection = await real.server.connect("scheduler")
+    try:
+        async with connection.transaction():
+            await connection.execute(QUERIES["remove_node"], "default", "me", 1, "node-1", "gone", AT, load)
+            loading = asyncio.create_task(real.scheduler.lead_by(lease, ""))
+            await asyncio.wait([loading], timeout=0.5)
+            assert not loading.done()
+            assert len(await real.scheduler.nodes(pool="default")) == 1
+        assert await loading == load + 1
+        assert await real.scheduler.nodes(pool="default") == []
     finally:
         await connection.close()
 

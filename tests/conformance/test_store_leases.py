@@ -154,6 +154,33 @@ async def test_what_an_earlier_load_of_a_pool_would_admit_is_left_to_the_latest(
     assert await store.open_jobs(pool="default") == [job]
 
 
+async def test_what_an_earlier_load_of_a_pool_would_write_of_a_node_is_left_to_the_latest(world: World) -> None:
+    lease = await world.lead()
+    store = world.scheduler
+    early = await store.lead_by(lease, "fifo+packed+none")
+    await store.save_node(lease, node(), event="joined", cause="", load=early)
+    await world.gateway.ask(AskKind.DRAIN, subject_id="node-1", pool="default", tenant="ops", at=AT)
+    (ask,) = await store.asks(pool="default", limit=10)
+    latest = await store.lead_by(lease, "fifo+packed+none")
+    nodes, events = await store.nodes(), await world.gateway.events()
+    for load in (0, early, latest + 1):
+        for writing in (
+            store.save_node(lease, node(drained=True), event="drained", cause="", ask=ask.id, load=load),
+            store.save_node(lease, node("node-2"), event="joined", cause="", load=load),
+            store.remove_node(lease, "node-1", cause="gone", at=AT, load=load),
+        ):
+            with pytest.raises(LoadedSinceError):
+                await writing
+    assert (await store.nodes(), await world.gateway.events()) == (nodes, events)
+    assert await store.asks(pool="default", limit=10) == [ask]
+    with pytest.raises(LeaseLostError):
+        await store.remove_node(structs.replace(lease, holder="other"), "node-1", cause="gone", at=AT, load=latest)
+    await store.save_node(lease, node(drained=True), event="drained", cause="", ask=ask.id, load=latest)
+    assert await store.asks(pool="default", limit=10) == []
+    await store.remove_node(lease, "node-1", cause="gone", at=AT, load=latest)
+    assert await store.nodes() == []
+
+
 async def test_the_loads_of_a_pool_are_counted_on_by_its_next_leader_and_apart_from_another_pools(world: World) -> None:
     first = await world.lead()
     other = await world.lead("other")

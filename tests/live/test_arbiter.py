@@ -14,7 +14,17 @@ import pytest
 from libs.sharing import pages, slots
 from libs.sharing.pages import ENTRIES_AT, Flag
 from libs.sharing.wire import Op
-from tests.support.arbiters import Peer, arbiter, holding, saturating, shared, start_arbiter, turns_of, within
+from tests.support.arbiters import (
+    Peer,
+    arbiter,
+    holding,
+    remove_slot,
+    saturating,
+    shared,
+    start_arbiter,
+    turns_of,
+    within,
+)
 
 pytestmark = pytest.mark.alone
 
@@ -154,7 +164,7 @@ def test_a_removed_slot_is_dropped_and_one_of_its_name_is_another(root: Path, co
         for _ in range(3):
             peer = connect(slots.make_slot(root, "a", shared(500)))
             assert peer.turn().op == Op.GRANT
-            slots.remove_slot(root, "a")
+            remove_slot(root, "a")
             with pytest.raises(EOFError):
                 peer.hear()
 
@@ -163,7 +173,7 @@ def test_it_ends_with_its_root(root: Path) -> None:
     process = start_arbiter(root)
     job = slots.make_slot(root, "a", shared(500))
     within(10, (job / slots.SOCKET).exists)
-    slots.remove_slot(root, "a")
+    remove_slot(root, "a")
     root.rmdir()
     assert process.wait(5) == 0
     root.mkdir()
@@ -184,7 +194,7 @@ def test_a_share_that_cannot_be_read_changes_nothing(root: Path, connect: Connec
 def test_a_slot_that_begins_with_a_bad_share_is_served_once_it_is_good(root: Path, connect: Connect) -> None:
     with arbiter(root):
         job = slots.make_slot(root, "a", shared(500))
-        slots.remove_slot(root, "a")
+        remove_slot(root, "a")
         (root / "a" / "job").mkdir(parents=True)
         (root / "a" / slots.SHARE).write_text("{")
         time.sleep(0.2)
@@ -384,4 +394,4 @@ def test_whatever_a_job_makes_of_its_folder_the_others_are_served(root: Path, co
         assert connect(job).turn().op == Op.GRANT  # made anew
         assert Path("/etc/passwd").read_bytes() == before
         assert is_served(connect(root / "neighbour/job"))
-        slots.remove_slot(root, "bad")
+        remove_slot(root, "bad")

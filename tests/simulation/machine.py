@@ -220,6 +220,11 @@ class SimRuntime:
         why: str = await self._engine.ask(self._place, lambda: self._host.show_members(order, signal_due=signal_due))
         return why
 
+    async def probe(self, run: Run) -> str:
+        await self._place.point(f"probe {run.key}")
+        why: str = await self._engine.ask(self._place, lambda: self._host.probe(run.key))
+        return why
+
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         return await self._fake.read_log(key, offset=offset, limit=limit)
 

@@ -36,7 +36,7 @@ class UnguardedStore(WatchedStore):
     def _must_hold(self, lease: Lease) -> None:
         pass
 
-    def _must_have_loaded_last(self, lease: Lease, load: int) -> None:
+    def _must_have_loaded_last(self, lease: Lease, load: int | None) -> None:
         pass
 
     async def take(self, lease: Lease, changes: Sequence[JobChange], **named: Any) -> list[bool]:

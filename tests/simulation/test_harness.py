@@ -11,10 +11,15 @@ import pytest
 
 from libs.domain import job
 from libs.domain.job import CauseCode
+from libs.messages.nodes import EndReason
+from services.executor.runs import RunKey
 from services.scheduler import service as scheduler_service
 from services.scheduler.thinking import lives, pool, sizing, tuning
 from tests.simulation import mutants
+from tests.simulation.history import History
 from tests.simulation.simulate import Result, Variation, simulate
+from tests.simulation.witness import Told, Witness
+from tests.support.runs import order
 from tests.support.virtual_time import DeadlockError, Process, StuckError, VirtualTimeLoop, run_virtually
 
 ROOT = Path(__file__).parents[2]
@@ -186,3 +191,26 @@ def test_a_process_that_is_killed_says_no_last_word() -> None:
     loop.run_until_complete(asyncio.wait([task]))
     loop.close()
     assert words == ["last word"]
+
+
+def test_a_run_whose_number_two_lost_times_gave_is_no_second_start() -> None:
+    loop = VirtualTimeLoop()
+    witness = Witness(History(loop, trace=False))
+    run = order("job-1")
+
+    def live(node_id: str) -> None:
+        witness.told_of["jobs", "job-1"] = Told(version=1, epoch=1, state="running")
+        witness.began(node_id, run)
+        witness.ended(node_id, RunKey.of(run), 0, EndReason.EXIT)
+
+    before = witness.remember()
+    live("node-1")
+    witness.went_back(before, forgotten=())
+    between = witness.remember()  # the run that began is in no store any more, nor in this backup
+    live("node-2")
+    witness.went_back(between, forgotten=())
+    live("node-3")
+    assert witness.history.failures == []
+    live("node-3")
+    assert [failure.what for failure in witness.history.failures] == ["started twice: job-1-1-0, now on node-3"]
+    loop.close()

@@ -203,7 +203,8 @@ class Witness:
 
     def remember(self) -> Memory:
         """What is recorded now, for `went_back`."""
-        return copy.deepcopy(Memory(self.told_of, self.sizes.recorded, frozenset(self.begun)))
+        begun = frozenset(self.begun - self._of_lost_time)  # the rest is in no store any more, also in this one
+        return copy.deepcopy(Memory(self.told_of, self.sizes.recorded, begun))
 
     def went_back(self, memory: Memory, *, forgotten: Iterable[str]) -> None:
         """The store is as it was, and knows nothing of the `forgotten` jobs. What began since runs all the same, and an

@@ -2,13 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from libs.sharing import slots, wire
@@ -154,3 +155,16 @@ def holding(job: Path) -> subprocess.Popen[bytes]:
 def turns_of(process: subprocess.Popen[bytes]) -> list[tuple[float, int]]:
     out, _ = process.communicate(timeout=60)
     return [(began, us) for began, us in json.loads(out)]
+
+
+def remove_slot(root: Path, name: str) -> None:
+    """Remove the folder of a well-behaved run; what the arbiter writes into it until it notices goes, too."""
+    gone = root / f".{name}.{time.monotonic_ns()}"
+    (root / name).rename(gone)
+
+    def is_gone() -> bool:
+        with suppress(OSError):
+            shutil.rmtree(gone)
+        return not gone.exists()
+
+    within(5, is_gone)

@@ -4,7 +4,18 @@ from msgspec import structs
 
 from libs.domain.cluster import Capacity
 from libs.domain.shares import WHOLE
-from libs.messages.nodes import JOBS, SHARES, EndReason, Leader, NodeDesired, NodeReported, RunSeen, RunState, StartRun
+from libs.messages.nodes import (
+    JOBS,
+    SERVES,
+    SHARES,
+    EndReason,
+    Leader,
+    NodeDesired,
+    NodeReported,
+    RunSeen,
+    RunState,
+    StartRun,
+)
 from services.executor.thinking.orders import runs_of
 
 Key = tuple[str, int, int]
@@ -24,12 +35,14 @@ class ScriptedNode:
         self.leaving = False
         self.unkillable: set[Key] = set()  # go on, whatever they are told
         self.tells_gpus = True
-        self.reads: tuple[str, ...] = (JOBS, SHARES)  # empty: an executor of the version before
+        self.reads: tuple[str, ...] = (JOBS, SHARES, SERVES)  # empty: an executor of the version before
         self.not_enforced: tuple[str, ...] = ()
         self.holds = ""
         self.rack = ""
         self.leader: Leader | None = None  # who answered last
         self.desired: tuple[StartRun, ...] = ()
+        self.ready: set[Key] = set()  # runs that take requests
+        self.becomes_ready = True  # runs that serve requests do so at once
         self._preparing: set[Key] = set()
         self._told: set[Key] = set()
 
@@ -57,6 +70,9 @@ class ScriptedNode:
         if run.state is RunState.EXITED:
             return run
         state = RunState.STARTING if key in self._preparing else run.state
+        order = self.orders.get(key)
+        if order is not None and order.serve is not None and state is RunState.RUNNING:
+            run = structs.replace(run, port=30000 + key[2] % 30000, ready=self.becomes_ready or key in self.ready)
         return structs.replace(
             run, state=state, gpus=self.orders[key].gpus if self.tells_gpus and key in self.orders else None
         )

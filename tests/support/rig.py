@@ -66,6 +66,7 @@ class Rig(Struct):
     runtime: Runtime
     reopen: Callable[[], Awaitable[Runtime]]
     node: NodeFacts
+    home: Home
     lacks: frozenset[str] = frozenset()
 
     @property
@@ -168,7 +169,7 @@ async def opened(kind: str, tmp_path: Path) -> AsyncIterator[Rig]:
                     raise
                 pytest.skip(str(error))
     runtime = made[-1] if made else await reopen()
-    rig = Rig(name=kind, runtime=runtime, reopen=reopen, node=node, lacks=lacks)
+    rig = Rig(name=kind, runtime=runtime, reopen=reopen, node=node, home=home, lacks=lacks)
     yield rig
     last = rig.runtime = made[-1]
     for run in await last.runs():

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step, after
-from libs.messages.asks import Ask, AskKind, RankTuning, Reshare, Scale, Tune
+from libs.messages.asks import Ask, AskKind, RankTuning, Reshare, Scale, Tune, Update
 from libs.messages.nodes import Leader
 from services.scheduler.thinking.core import Scheduler, Settings
 from tests.support.builders import capacity, job
@@ -55,6 +55,11 @@ class World:
         """As a user asks it, or the partition planner instead of so many workers; nothing comes of what is refused."""
         asked = Scale(size=size, epoch=epoch, instead_of={} if instead_of is None else {"worker": instead_of})
         ask = Ask(id=1, kind=AskKind.SCALE, subject_id=job_id, tenant=tenant, at=self.now, scale=asked)
+        return self.keep(self.core.ask(ask, self.now))
+
+    def update(self, job_id: str, **asked_for: Any) -> list[Step]:
+        """As a user asks it, by the fields of Update; nothing comes of what is refused."""
+        ask = Ask(id=1, kind=AskKind.UPDATE, subject_id=job_id, tenant="alice", at=self.now, update=Update(**asked_for))
         return self.keep(self.core.ask(ask, self.now))
 
     def share(self, job_id: str, **asked_for: Any) -> list[Step]:

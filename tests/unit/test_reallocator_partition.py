@@ -11,7 +11,7 @@ from libs.messages.signals import Curve, CurvePoint, GpuScore
 from libs.planning.partition import Change, ElasticJob, Partition, Rules, Server
 from libs.planning.partition.weft import weft
 from services.reallocator.settings import ReallocatorSettings
-from services.reallocator.thinking.partitioning import Plans, SizePlanner, speeds_of
+from services.reallocator.thinking.partitioning import Plans, SizePlanner, speeds_of, without
 from tests.support.builders import GIB, job, node
 
 NOW = 10_000.0
@@ -181,3 +181,28 @@ def test_what_a_change_costs_stands_in_its_sentence() -> None:
 def test_a_setting_that_does_not_exist_or_fit_is_refused(fields: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         ReallocatorSettings(**fields)
+
+
+def service(job_id: str, *, has: int, wants: int, **fields: Any) -> Job:
+    held = tuple(
+        Allocation(rank=rank, role="worker", node_id="node-1", gpus=(7 - rank,), cpus=1.0, memory=GIB, extra=True)
+        for rank in range(has)
+    )
+    spec = {"kind": "inference", "service": {"port": 8080}, "role": {"replicas": {"min": 0, "want": 1, "max": 8}}}
+    state = JobState.RUNNING if has else JobState.QUEUED
+    placement = Placement(allocations=held) if has else None
+    return job(job_id, spec=spec, state=state, placement=placement, size={"worker": wants}, **fields)
+
+
+def test_a_service_is_never_given_a_size_and_what_it_has_and_wants_is_not_divided() -> None:
+    assert plan([service("j-0", has=2, wants=2), elastic("j-1", has=2)], [], gpus=5) == {"j-1": {"worker": 3}}
+    assert plan([service("j-0", has=2, wants=4), elastic("j-1", has=4)], [], gpus=6) == {"j-1": {"worker": 2}}
+    assert plan([elastic("j-1", has=2)], [service("j-0", has=0, wants=3)], gpus=6) == {"j-1": {"worker": 3}}
+    assert plan([elastic("j-1", has=2)], [service("j-0", has=0, wants=0)], gpus=8) == {"j-1": {"worker": 4}}
+
+
+def test_replicas_that_fit_nowhere_take_nothing_off() -> None:
+    servers = [Server(id="n1", amounts=(2.0, 8.0, 8.0)), Server(id="n2", amounts=(4.0, 8.0, 8.0), bins=((1.0, 4),))]
+    assert without(servers, [(5.0, 1.0, 1.0)]) == servers
+    n1, n2 = without(servers, [(3.0, 1.0, 1.0), (0.5, 1.0, 1.0), (2.0, 9.0, 1.0)])
+    assert (n1.amounts, n2.amounts, n2.bins) == ((1.5, 7.0, 7.0), (1.0, 7.0, 7.0), ((1.0, 1),))

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 
 from libs.bus.memory import MemoryBus
+from libs.domain.cluster import Node
 from libs.domain.job import CauseCode, Job, JobChange, JobEvent, JobState, Step
 from libs.domain.lease import Lease
 from libs.messages.asks import Ask, AskKind
@@ -35,14 +37,22 @@ class FailingStore(MemoryStore):
         self.unlawful = ""  # a job of which every step is refused
         self.refuses: Callable[[Step], bool] = lambda step: False  # as a column does that cannot hold it
         self.reads = 0
-        self.late = False  # the next admission has no answer in time, and lands once the pool was read anew
-        self._landing: Callable[[], Awaitable[list[Job]]] | None = None
+        self.late = ""  # the next call of this name has no answer in time, and lands once the pool was read anew
+        self._landing: Callable[[], Awaitable[object]] | None = None
 
     async def admit(self, lease: Lease, *, load: int, pool: str, limit: int) -> list[Job]:
-        if not self.late:
+        if self.late != "admit":
             return await super().admit(lease, load=load, pool=pool, limit=limit)
-        self.late = False
+        self.late = ""
         self._landing = partial(super().admit, lease, load=load, pool=pool, limit=limit)
+        raise StoreUnavailableError("on purpose")
+
+    async def save_node(self, lease: Lease, node: Node, **named: Any) -> None:
+        if self.late != "save_node":
+            await super().save_node(lease, node, **named)
+            return
+        self.late = ""
+        self._landing = partial(super().save_node, lease, node, **named)
         raise StoreUnavailableError("on purpose")
 
     async def take(self, lease: Lease, changes: Sequence[JobChange], *, record: Record | None = None) -> list[bool]:
@@ -264,7 +274,7 @@ async def test_a_job_whose_admission_lands_late_is_known_to_its_leader() -> None
     w = World()
     await w.sync()
     await w.submit("j-1")
-    w.store.late = True
+    w.store.late = "admit"
     with pytest.raises(StoreUnavailableError):
         await w.turns()
     loads = w.store.reads
@@ -274,6 +284,23 @@ async def test_a_job_whose_admission_lands_late_is_known_to_its_leader() -> None
     assert "j-1" in w.desk.core.picture.jobs
     assert await w.state("j-1") is JobState.RUNNING
     w.desk.core.picture.check()
+
+
+async def test_a_node_whose_drain_lands_late_is_drained_for_its_leader_too() -> None:
+    w = World()
+    await w.sync()
+    await w.sync()
+    await w.ask(AskKind.DRAIN, "node-1")
+    w.store.late = "save_node"
+    with pytest.raises(StoreUnavailableError):
+        await w.turns()
+    for _ in range(3):
+        await w.sync()
+    (stored,) = await w.store.nodes(pool="default")
+    assert stored.drained
+    assert w.desk.core.picture.pool.nodes["node-1"].drained
+    assert await w.store.asks(pool="default", limit=10) == []
+    assert [event.event for event in await w.store.events() if event.topic == "nodes"] == ["joined", "drained"]
 
 
 async def test_a_beginning_of_a_load_that_lands_late_has_the_pool_loaded_once_more() -> None:

@@ -155,9 +155,6 @@ def test_a_share_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert job == tmp_path / "run-1" / "job"
     assert slots.slot_names(tmp_path) == ["run-1"]
     assert slots.read_share(tmp_path / "run-1") == SHARED
-    slots.remove_slot(tmp_path, "run-1")
-    slots.remove_slot(tmp_path, "run-1")
-    assert slots.slot_names(tmp_path) == []
 
 
 @pytest.mark.parametrize("name", ["", "A", "a/b", "..", "x" * 41, "a.b"])

@@ -1,17 +1,17 @@
 """Sharing: a part of one GPU for each replica, where least is left over in the tighter of time and memory.
 
 Which GPUs come first depends on the job's kind. Training is alone on its GPU as long as one is free; notebooks go where
-notebooks are; replicas of inference go to different GPUs; none of this keeps a share from the last place there is. Of
-equals the fastest GPU is taken. Free ones are weighed as `weft_best` weighs them, and by whether their node has the
-CPUs that go with them. All placements of whole GPUs leave shares to this one.
+notebooks are; replicas of inference go to different GPUs, those of a service to different nodes, and rather to
+notebooks or a free GPU than to training; none of this keeps a share from the last place there is. Of equals the fastest
+GPU is taken. Free ones are weighed as `weft_best` weighs them, and by whether their node has the CPUs that go with
+them. All placements of whole GPUs leave shares to this one.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from math import log2
 
 from libs.domain.cluster import Request
-from libs.domain.job import Allocation
 from libs.domain.shares import WHOLE, Share
 from libs.domain.spec import Kind
 from libs.planning.capacity import CPU_GRAIN, NodeRoom, Picks, Room
@@ -30,6 +30,7 @@ _AMONG: Mapping[str, tuple[Company, ...]] = {
     Kind.TRAINING: (_C.NOBODY, _C.OTHERS, _C.NOTEBOOKS, _C.TRAINING),
     Kind.NOTEBOOK: (_C.NOTEBOOKS, _C.OTHERS, _C.TRAINING, _C.NOBODY),
 }
+_QUIET = (_C.NOTEBOOKS, _C.OTHERS, _C.NOBODY)  # training would use all that a service leaves for a moment
 _APART = (Kind.TRAINING, Kind.INFERENCE)  # replicas of one job of these kinds go to different GPUs if they can
 
 
@@ -54,7 +55,7 @@ def as_many(room: Room, want: Want, count: int, asked: PlacementRequest) -> Pick
             if apart is not None:
                 apart.add(found)
             if placed + 1 < count:
-                room.take(_held(want, node_id, gpu))
+                room.take(want.allocation(node_id, (gpu,)))
     return picks
 
 
@@ -64,6 +65,8 @@ def _one(
     fits, among = _fits(room, request, asked), _AMONG.get(share.kind, _PACKED)
     fits_node = partial(_node_fits, room, request)
     misfit = partial(_misfit, _octave(request.cpus * WHOLE / share.request))
+    if asked.is_service and apart is not None:
+        return _one_of_service(fits, request, share, fits_node, misfit, apart)
     if apart:
         found = fits.best(share, request.model, among, Where(fits_node, misfit, apart))
         if found is not None:
@@ -71,14 +74,37 @@ def _one(
     return fits.best(share, request.model, among, Where(fits_node, misfit))
 
 
+def _one_of_service(
+    fits: Fits[NodeRoom],
+    request: Request,
+    share: Share,
+    fits_node: Callable[[str], bool],
+    misfit: Callable[[int], float],
+    apart: Collection[GpuKey],
+) -> GpuKey | None:
+    """Beside no training if it can be; then on a node, or at least a GPU, without another replica of the service."""
+    nodes = {node_id for node_id, _ in apart}
+
+    def other_node(node_id: str) -> bool:
+        return node_id not in nodes and fits_node(node_id)
+
+    for among in (_QUIET, (_C.TRAINING,)):
+        found = fits.best(share, request.model, among, Where(other_node, misfit)) if nodes else None
+        found = found or fits.best(share, request.model, among, Where(fits_node, misfit, apart))
+        if found is not None:
+            return found
+    return fits.best(share, request.model, (*_QUIET, _C.TRAINING), Where(fits_node, misfit)) if apart else None
+
+
 def _fits(room: Room, request: Request, asked: PlacementRequest) -> Fits[NodeRoom]:
     """The GPUs that come into question: of a pinned job those of one node, or one of them."""
-    name = room.scores.known(asked.job_class)
+    name, enough = room.scores.known(asked.job_class), asked.tolerates or 0.0
     if request.node is None:
-        return room.fits(name, partial(_entries, room.scores, name))
+        known = f"{name} from {enough}" if enough else name
+        return room.fits(known, partial(_entries, room.scores, name, enough))
 
     def pinned(node: NodeRoom) -> list[GpuEntry]:
-        return [each for each in _entries(room.scores, name, node) if request.gpu in (None, each.gpu)]
+        return [each for each in _entries(room.scores, name, enough, node) if request.gpu in (None, each.gpu)]
 
     fits = Fits(pinned)
     fits.heed({request.node: room.nodes[request.node]} if room.is_open(request.node) else {}, ())
@@ -91,8 +117,9 @@ def _node_fits(room: Room, request: Request, node_id: str) -> bool:
     return node.cpus + CPU_GRAIN >= request.cpus and node.memory >= request.memory
 
 
-def _entries(scores: Scores, name: str, node: NodeRoom) -> list[GpuEntry]:
-    """What the GPUs of a node have left. A node without CPUs or memory has nothing for shares."""
+def _entries(scores: Scores, name: str, enough: float, node: NodeRoom) -> list[GpuEntry]:
+    """What the GPUs of a node have left. A node without CPUs or memory has nothing for shares. GPUs with scores up to
+    `enough` count as equally fast."""
     if node.cpus + CPU_GRAIN < CPUS_LEAST or node.memory <= 0:
         return []
     gpus, node_id = node.gpus, node.node.id
@@ -102,7 +129,7 @@ def _entries(scores: Scores, name: str, node: NodeRoom) -> list[GpuEntry]:
     plenty = _octave(node.cpus / (len(gpus.whole) + parts)) if gpus.whole else 0
     found: list[GpuEntry] = []
     for index, make, left in gpus.giving():
-        company, cost = company_of(left), of_class.get((node_id, index), TYPICAL)
+        company, cost = company_of(left), max(enough, of_class.get((node_id, index), TYPICAL))
         if company is Company.NOBODY:
             cost += SPARING * (1.0 - worst.get(index, TYPICAL)) + breaks
         if left.time > 0:
@@ -121,16 +148,3 @@ def _misfit(wanted: int, there: int) -> float:
     """What it costs that a node has more CPUs for each of its GPUs than the job wants for a whole one, or fewer: what
     is left of its CPUs, or of its GPUs, is then of use to few."""
     return TOO_MANY_CPUS * (there - wanted) if there >= wanted else TOO_FEW_CPUS * (wanted - there)
-
-
-def _held(want: Want, node_id: str, gpu: int) -> Allocation:
-    request = want.request
-    return Allocation(
-        rank=0,
-        role=want.role,
-        node_id=node_id,
-        gpus=(gpu,),
-        cpus=request.cpus,
-        memory=request.memory,
-        share=request.share,
-    )

@@ -50,7 +50,7 @@ def _in_one_node(room: Room, want: Want, count: int, asked: PlacementRequest) ->
         return None
     node = found[1]
     offers = chunks(node, want.request, room.scores.of(name), name)
-    return [(node, [offers[at][1] for at in _dispensable(offers, _worsts(room, node, offers), count)])]
+    return [(node, [offers[at][1] for at in _dispensable(offers, worst_scores(room, node, offers), count)])]
 
 
 def _cost_of_node(room: Room, want: Want, count: int, name: str) -> Callable[[NodeRoom], tuple[float] | None]:
@@ -76,7 +76,7 @@ def _cost_of_node(room: Room, want: Want, count: int, name: str) -> Callable[[No
 
 def _costs(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
     """The cost of taking one chunk of the node, two, …, all."""
-    worsts = _worsts(room, node, offers)
+    worsts = worst_scores(room, node, offers)
     whole, gpus, size = len(node.gpus.whole), len(node.gpus.models), len(offers[0][1])
     costs: list[float] = []
     of_first = 0.0
@@ -100,7 +100,7 @@ def _dispensable(offers: Chunks, worsts: Sequence[float], count: int) -> Sequenc
     return as_fast[:count]
 
 
-def _worsts(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
+def worst_scores(room: Room, node: NodeRoom, offers: Chunks) -> list[float]:
     """By chunk, the score of its slowest GPU for the class that this GPU suits worst. Other jobs gain most from chunks
     with a low one."""
     worst = room.scores.worst.get(node.node.id, {})
@@ -137,7 +137,7 @@ def _across_nodes(room: Room, want: Want, count: int, asked: PlacementRequest) -
     rest = [part for part in usable if part[2] not in chosen]
     rest.sort(key=lambda part: (-part[1] < left, -part[1] - left if -part[1] >= left else 0, part[0], part[2]))
     for _, _, _, node, fast in rest:
-        worth = [(1.0 - worst, gpus) for worst, (_, gpus) in zip(_worsts(room, node, fast), fast, strict=True)]
+        worth = [(1.0 - worst, gpus) for worst, (_, gpus) in zip(worst_scores(room, node, fast), fast, strict=True)]
         picks.append((node, [gpus for _, gpus in sorted(worth)[:left]]))
         left -= len(picks[-1][1])
         if not left:

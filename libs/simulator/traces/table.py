@@ -40,18 +40,12 @@ class Jobs(Struct, frozen=True):
 
 
 def read_jobs(path: str, columns: Columns, job_of: JobOf) -> Jobs:
-    rows = _rows(path)
-    line, header = _header(path, rows)
-    fields_of = itemgetter(*_places(path, line, header, columns))
     jobs: list[TraceJob] = []
     left_out: Counter[str] = Counter()
     lines: dict[str, int] = {}
-    for line, row in rows:
-        if len(row) != len(header):
-            raise InputError(path, line, f"{len(row)} fields where the header has {len(header)}")
-        row.append("")
+    for line, fields in read_rows(path, columns):
         try:
-            job = job_of(line, fields_of(row))
+            job = job_of(line, fields)
         except ValueError as error:
             raise InputError(path, line, str(error)) from error
         if isinstance(job, str):
@@ -64,6 +58,19 @@ def read_jobs(path: str, columns: Columns, job_of: JobOf) -> Jobs:
     if not jobs:
         raise InputError(path, 0, "; ".join(("there are no jobs in it", *found.notes)))
     return found
+
+
+def read_rows(path: str, columns: Columns) -> Iterator[tuple[int, Sequence[str]]]:
+    """Each row that is not blank: the line that it begins in, and its fields in the order of `columns`."""
+    rows = _rows(path)
+    line, header = _header(path, rows)
+    places = _places(path, line, header, columns)
+    fields_of = itemgetter(*places) if len(places) > 1 else lambda row: (row[places[0]],)
+    for line, row in rows:
+        if len(row) != len(header):
+            raise InputError(path, line, f"{len(row)} fields where the header has {len(header)}")
+        row.append("")
+        yield line, fields_of(row)
 
 
 def header_of(path: str) -> list[str]:

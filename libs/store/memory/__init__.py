@@ -181,6 +181,9 @@ class MemoryStore(Tokens, History, LearntTables):
     async def queued_jobs(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
         return self._jobs_in(pool, {JobState.QUEUED})
 
+    async def services(self, *, pool: str, known: Mapping[str, Job] = {}) -> list[Job]:
+        return [job for job in self._jobs_in(pool, HOLDING) if job.spec.is_service]
+
     async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:
         found: dict[str, JobSpec] = {}
         size = 0
@@ -268,9 +271,18 @@ class MemoryStore(Tokens, History, LearntTables):
         return taken
 
     async def save_node(
-        self, lease: Lease, node: Node, *, event: str, cause: str, at: float | None = None, ask: int = 0
+        self,
+        lease: Lease,
+        node: Node,
+        *,
+        event: str,
+        cause: str,
+        at: float | None = None,
+        ask: int = 0,
+        load: int | None = None,
     ) -> None:
         self._must_hold(lease)
+        self._must_have_loaded_last(lease, load)
         node = structs.replace(node, seen_at=micro(node.seen_at))
         version = self._nodes[node.id][1] + 1 if node.id in self._nodes else self._first_version(node.id)
         self._nodes[node.id] = (node, version)
@@ -278,8 +290,9 @@ class MemoryStore(Tokens, History, LearntTables):
         if event:
             self._tell_node(node, version, event, cause, at=node.seen_at if at is None else at)
 
-    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float) -> None:
+    async def remove_node(self, lease: Lease, node_id: str, *, cause: str, at: float, load: int | None = None) -> None:
         self._must_hold(lease)
+        self._must_have_loaded_last(lease, load)
         if node_id in self._nodes:
             node, version = self._nodes.pop(node_id)
             self._tell_node(node, version + 1, "removed", cause, at=at)

@@ -75,6 +75,6 @@ class Leases:
         self._loads[lease.name] = self._loads.get(lease.name, 0) + 1
         return self._loads[lease.name]
 
-    def _must_have_loaded_last(self, lease: Lease, load: int) -> None:
-        if self._loads.get(lease.name, 0) != load:
+    def _must_have_loaded_last(self, lease: Lease, load: int | None) -> None:
+        if load is not None and self._loads.get(lease.name, 0) != load:
             raise LoadedSinceError(f"load {load} of {lease.name} is not its latest")

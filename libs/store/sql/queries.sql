@@ -213,6 +213,11 @@ SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < $4) 
 SELECT jobs.id, version FROM jobs JOIN submissions ON submissions.id = jobs.id
  WHERE jobs.pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') AND state = 'queued' ORDER BY seq;
 
+-- name: service_versions
+SELECT jobs.id, version FROM jobs JOIN submissions ON submissions.id = jobs.id
+ WHERE jobs.pool = $1 AND state IN ('placed', 'starting', 'running', 'stopping')
+   AND submissions.spec ->> 'kind' = 'inference' AND submissions.spec ->> 'service' IS NOT NULL ORDER BY seq;
+
 -- name: jobs_in
 -- A page of jobs behind a `seq`, bounded in jobs and in bytes of specifications as stored, at least one job.
 WITH page AS (
@@ -411,7 +416,7 @@ SELECT count(*) AS count FROM gone;
 
 -- name: save_node
 WITH held AS (
-    SELECT must_hold($1, $2, $3)
+    SELECT must_have_loaded_last($1, $2, $3, $18)
 ), saved AS (
     INSERT INTO nodes AS node
            (id, pool, address, capacity, runtime, not_enforced, ready, drained, version, seen_at, rack)
@@ -435,7 +440,7 @@ INSERT INTO outbox (event_id) SELECT id FROM told;
 
 -- name: remove_node
 WITH held AS (
-    SELECT must_hold($1, $2, $3)
+    SELECT must_have_loaded_last($1, $2, $3, $7)
 ), gone AS (
     DELETE FROM nodes USING held WHERE id = $4 RETURNING nodes.*
 ), told AS (

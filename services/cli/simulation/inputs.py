@@ -12,6 +12,8 @@ from libs.simulator import dorm
 from libs.simulator.elastic import made_elastic
 from libs.simulator.generate import SYNERGY, GeneratorSettings, generate
 from libs.simulator.model import Cluster
+from libs.simulator.serving.file import read_services
+from libs.simulator.serving.service import Services
 from libs.simulator.traces import read
 from libs.simulator.traces.load import check_fits, scaled
 from libs.simulator.workload import InputError, Workload
@@ -19,11 +21,14 @@ from services.cli.complaint import Complaint
 from services.cli.simulation.options import SEED
 
 NODES, GPUS_PER_NODE = 16, 4
+HOURS = 24.0
 EXPONENT, RESIZE_S = 0.85, 30.0  # of jobs that are made elastic
 
 
 def workload_of(args: argparse.Namespace, gpus: int) -> Workload:
     _check_source(args)
+    if args.trace is None and args.generate is None:
+        return Workload(name=args.services.stem, jobs=())
     try:
         found = _generated(args) if args.trace is None else _read(args)
         if args.load is not None:
@@ -36,6 +41,15 @@ def workload_of(args: argparse.Namespace, gpus: int) -> Workload:
     except ValueError as error:
         raise Complaint(str(error), status=2) from error
     return found
+
+
+def services_of(args: argparse.Namespace) -> Services | None:
+    if args.services is None:
+        return None
+    try:
+        return read_services(args.services, lasts_s=(args.hours or HOURS) * 3600.0)
+    except InputError as error:
+        raise Complaint(str(error)) from error
 
 
 def cluster_of(args: argparse.Namespace) -> Cluster:
@@ -52,6 +66,12 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
 
 def _check_source(args: argparse.Namespace) -> None:
     """Refuse options of one source together with the other."""
+    if args.trace is None and args.generate is None:
+        if args.services is None:
+            raise Complaint("one of the arguments --trace --generate --services is required", status=2)
+        for name in ("format", "limit", "load", "jobs", "rate", "durations", "elastic", "exponent", "resize"):
+            if getattr(args, name) is not None:
+                raise Complaint(f"--{name} goes with --trace or --generate only: there are no jobs", status=2)
     wrong, source = (
         (("jobs", "rate", "durations"), "--generate") if args.trace is not None else (("format", "limit"), "--trace")
     )

@@ -24,9 +24,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _workload(group: "argparse._ArgumentGroup") -> None:
-    source = group.add_mutually_exclusive_group(required=True)
+    source = group.add_mutually_exclusive_group()
     source.add_argument("--trace", type=Path, metavar="FILE", help="of jobs")
     source.add_argument("--generate", choices=GENERATORS, help="jobs from dice, where there is no trace")
+    group.add_argument("--services", type=Path, metavar="FILE", help="services beside the jobs, or alone (YAML)")
+    group.add_argument(
+        "--hours", type=above_nothing, metavar="H", help="for which the services are there (default: 24)"
+    )
     group.add_argument("--format", choices=FORMATS, help="of the trace (default: auto, by its header)")
     group.add_argument("--limit", type=at_least_one, metavar="N", help="the first N jobs of the trace only")
     group.add_argument(
@@ -56,6 +60,7 @@ def _policy(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--placement", type=names, metavar="NAME", help="who goes where (default: packed)")
     group.add_argument("--backfill", type=names, metavar="NAME", help="who may overtake (default: none)")
     group.add_argument("--partition", type=names, metavar="NAME", help="who sizes elastic jobs (default: none)")
+    group.add_argument("--autoscaler", type=names, metavar="NAME", help="who sizes services (default: weft)")
     group.add_argument("--theta1", type=nothing_or_more, metavar="X", help="how unfair partitions may be (0.1)")
     group.add_argument("--theta2", type=nothing_or_more, metavar="X", help="part of the jobs resized at once (0.2)")
     group.add_argument("--durations-known", action="store_true", help="it is known how long each job runs")

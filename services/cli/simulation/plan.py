@@ -7,6 +7,7 @@ from itertools import product
 from msgspec import Struct
 
 from libs.planning.policy import ALWAYS, Policy
+from libs.serving.policies import NAMES
 from libs.simulator.model import World
 from libs.simulator.rounds import PLACERS, ROUND_S
 from libs.simulator.run import PRESETS
@@ -32,6 +33,7 @@ ARTIFACT_RULES = {
     "durations_known": False,
     "partition": ["none"],
     "elastic": None,
+    "services": None,
 }
 
 
@@ -44,10 +46,12 @@ class Planned(Struct, frozen=True, kw_only=True):
     scores: str = "oracle"
     seed: int = SEED
     partitioning: Partitioning | None = None
+    autoscaler: str | None = None  # of the services, where there are some
 
     @property
     def name(self) -> str:
-        return str(self.policy) if self.partitioning is None else f"{self.policy}+{self.partitioning.name}"
+        planner = None if self.partitioning is None else self.partitioning.name
+        return "+".join(name for name in (str(self.policy), planner, self.autoscaler) if name is not None)
 
 
 def plans_of(args: argparse.Namespace) -> list[Planned]:
@@ -70,7 +74,7 @@ def _plans(args: argparse.Namespace, preset: str | None) -> Iterator[Planned]:
     names = (args.order or [start.order], args.placement or [start.placement], args.backfill or [start.backfill])
     world, scores, seed = world_of(args), args.scores or "oracle", SEED if args.seed is None else args.seed
     partitionings = [partitioning_of(args, name) for name in args.partition or ["none"]]
-    for order, placement, backfill, partitioning in product(*names, partitionings):
+    for order, placement, backfill, partitioning, scaler in product(*names, partitionings, autoscalers_of(args)):
         try:
             policy = Policy(order, placement, backfill)
         except ValueError as error:
@@ -78,7 +82,9 @@ def _plans(args: argparse.Namespace, preset: str | None) -> Iterator[Planned]:
         if partitioning is not None and policy.placing.moves == ALWAYS:
             sentence = f"--placement {placement} places running jobs anew, which a partition does not allow"
             raise Complaint(sentence, status=2)
-        yield Planned(policy=policy, world=world, scores=scores, seed=seed, partitioning=partitioning)
+        yield Planned(
+            policy=policy, world=world, scores=scores, seed=seed, partitioning=partitioning, autoscaler=scaler
+        )
 
 
 def partitioning_of(args: argparse.Namespace, name: str) -> Partitioning | None:
@@ -93,6 +99,19 @@ def partitioning_of(args: argparse.Namespace, name: str) -> Partitioning | None:
         return partitionings.partitioning_of(name, Rules(**said))
     except ValueError as error:
         raise Complaint(f"--{error}, none", status=2) from error
+
+
+def autoscalers_of(args: argparse.Namespace) -> Sequence[str | None]:
+    """The names of the autoscalers to compare, where there are services."""
+    if args.services is None:
+        for name in ("autoscaler", "hours"):
+            if getattr(args, name) is not None:
+                raise Complaint(f"--{name} goes with --services only", status=2)
+        return (None,)
+    for name in args.autoscaler or ():
+        if name not in NAMES:
+            raise Complaint(f"--autoscaler: no such autoscaler as {name!r}; there are {', '.join(NAMES)}", status=2)
+    return args.autoscaler or ("weft",)
 
 
 def _in_rounds(args: argparse.Namespace) -> Iterator[Planned]:

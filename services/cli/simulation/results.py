@@ -26,8 +26,10 @@ from libs.simulator.report.compared import (
     unit_of,
 )
 from libs.simulator.report.sizes import HEADER, is_elastic, size_rows
+from libs.simulator.serving.outcome import Counted
 from libs.simulator.sized import SizeMetrics, size_metrics
 from services.cli.drawing.look import Look, plain, table
+from services.cli.simulation.serving import services_table
 
 # The columns for a terminal of 80 characters, with their names there.
 NARROW = {"JCT mean": "JCT", "JCT p99": "P99", "makespan": "MAKESPAN", "GPUs held": "HELD", "moves": "MOVES"}
@@ -60,11 +62,12 @@ class RunTold(Struct, frozen=True, kw_only=True):
     emulated: bool
     settings: Mapping[str, str]
     notes: tuple[str, ...]
-    metrics: Metrics
+    metrics: Metrics | msgspec.UnsetType = msgspec.UNSET  # where there are jobs
     sizes: SizeMetrics | msgspec.UnsetType = msgspec.UNSET  # where jobs are elastic
     decisions: int
     placements: int
     jobs: Mapping[str, JobResult]
+    services: Mapping[str, Counted] | msgspec.UnsetType = msgspec.UNSET  # by name, where there are services
 
 
 class RunsTold(Struct, frozen=True):
@@ -86,11 +89,12 @@ def run_told(outcome: Outcome) -> RunTold:
         emulated=outcome.emulated,
         settings=dict(sorted(outcome.settings.items())),
         notes=outcome.notes,
-        metrics=metrics(outcome),
+        metrics=metrics(outcome) if outcome.jobs else msgspec.UNSET,
         sizes=size_metrics(outcome) if is_elastic(outcome) else msgspec.UNSET,
         decisions=outcome.decisions,
         placements=outcome.placements,
         jobs={job.id: _job_told(job) for job in outcome.jobs},
+        services={service.name: service for service in outcome.services} or msgspec.UNSET,
     )
 
 
@@ -113,19 +117,27 @@ def _job_told(job: JobOutcome) -> JobResult:
 
 
 def drawing(outcomes: Sequence[Outcome], look: Look) -> RenderableType:
-    runs = runs_of(outcomes)
-    told = settings_text(runs)
     parts: list[RenderableType] = [plain(subject(outcomes[0]), "bold")]
-    if told:
-        parts.append(plain(told, "dim"))
-    parts += [Text(), _one(runs[0]) if len(runs) == 1 else _several(runs, look)]
-    rows = size_rows(runs)
-    if rows:
-        parts += [Text(), _sizes(rows, look)]
+    if outcomes[0].jobs:
+        parts += _jobs(outcomes, look)
+    services = services_table(outcomes, look)
+    if services is not None:
+        parts += [Text(), services]
     notes = list(dict.fromkeys(note for outcome in outcomes for note in outcome.notes))
     if notes:
         parts += [Text(), *(plain(f"note: {note}", "dim") for note in notes)]
     return Group(*parts)
+
+
+def _jobs(outcomes: Sequence[Outcome], look: Look) -> list[RenderableType]:
+    runs = runs_of(outcomes)
+    parts: list[RenderableType] = []
+    if told := settings_text(runs):
+        parts.append(plain(told, "dim"))
+    parts += [Text(), _one(runs[0]) if len(runs) == 1 else _several(runs, look)]
+    if rows := size_rows(runs):
+        parts += [Text(), _sizes(rows, look)]
+    return parts
 
 
 def _one(run: Contender) -> RenderableType:

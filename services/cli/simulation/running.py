@@ -13,6 +13,8 @@ from libs.simulator.model import Cluster
 from libs.simulator.outcome import Outcome
 from libs.simulator.rounds import simulate_rounds
 from libs.simulator.run import simulate
+from libs.simulator.serving.over_time import serving_of
+from libs.simulator.serving.service import Services
 from libs.simulator.workload import Workload
 from services.cli import page
 from services.cli.simulation.plan import Planned
@@ -22,19 +24,27 @@ STEPS = 500  # of a bar: more than a terminal can show
 
 
 def outcomes_of(
-    plans: Sequence[Planned], workload: Workload, cluster: Cluster, settings: Mapping[str, str], *, bar: bool
+    plans: Sequence[Planned],
+    workload: Workload,
+    cluster: Cluster,
+    settings: Mapping[str, str],
+    *,
+    bar: bool,
+    services: Services | None = None,
 ) -> list[Outcome]:
     """The outcomes of the plans. `settings`: further settings to show with each."""
     found: list[Outcome] = []
     with interruptible(), _bar(shown=bar) as tell_of:
         for place, plan in enumerate(plans, 1):
             which = plan.name if len(plans) == 1 else f"{place}/{len(plans)} {plan.name}"
-            outcome = outcome_of(plan, workload, cluster, tell_of(which, len(workload.jobs)))
+            outcome = outcome_of(plan, workload, cluster, tell_of(which, len(workload.jobs)), services)
             found.append(replace(outcome, settings={**settings, **outcome.settings}))
     return found
 
 
-def outcome_of(plan: Planned, workload: Workload, cluster: Cluster, tell: Tell) -> Outcome:
+def outcome_of(
+    plan: Planned, workload: Workload, cluster: Cluster, tell: Tell, services: Services | None = None
+) -> Outcome:
     if plan.in_rounds:
         return simulate_rounds(workload, cluster, plan.policy.placement, penalty=plan.world.penalty, progress=tell)
     return simulate(
@@ -46,6 +56,7 @@ def outcome_of(plan: Planned, workload: Workload, cluster: Cluster, tell: Tell) 
         scores=plan.scores,
         progress=tell,
         partitioning=plan.partitioning,
+        serving=None if services is None or plan.autoscaler is None else serving_of(services, plan.autoscaler),
     )
 
 

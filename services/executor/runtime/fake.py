@@ -28,6 +28,7 @@ class Program(Struct, frozen=True, kw_only=True):
     refused: str = ""  # the reason why it cannot start
     start_seconds: float = 0.0  # such as for a pull
     working_set: int = 0  # memory that it needs, in bytes
+    ready_seconds: float | None = 0.0  # after its start it takes requests, if it serves any; None: never
 
 
 class _Held:
@@ -81,6 +82,8 @@ class FakeHost:
             self.members[key] = order.members
         egress = NO_LIMIT if order.egress is None else order.egress
         held.run = replace(run, limits=Limits(cpus=order.cpus, memory=order.memory, egress=egress))
+        if order.serve is not None:
+            held.run = replace(held.run, serve=order.serve, port=order.serve.port)
         self.write(key, program.output)
         if program.seconds is not None:
             ended = EndReason.OOM if program.oom else EndReason.EXIT
@@ -147,6 +150,14 @@ class FakeHost:
             self.signals.append((key, members.signal))
         return ""
 
+    def probe(self, key: RunKey) -> str:
+        """Empty if the run takes requests now, else why not."""
+        held = self._held.get(key)
+        if held is None or not held.run.live or held.run.serve is None:
+            return "it does not serve requests"
+        ready, began = held.program.ready_seconds, held.run.started_at
+        return "" if ready is not None and began is not None and self._now() >= began + ready else "it loads"
+
     def signal(self, key: RunKey, *, kill: bool) -> None:
         held = self._held.get(key)
         if held is None:
@@ -206,6 +217,10 @@ class FakeRuntime:
     async def show_members(self, order: StartRun, *, signal_due: bool) -> str:
         self._check()
         return self.host.show_members(order, signal_due=signal_due)
+
+    async def probe(self, run: Run) -> str:
+        self._check()
+        return self.host.probe(run.key)
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         log = self.host.logs.get(key)

@@ -63,11 +63,14 @@ class ShareBackend(Protocol):
     async def resize(self, key: RunKey, share: Share) -> str:
         """Hold a run to another share from now on. Empty, or why it keeps the one it has."""
 
-    async def detach(self, key: RunKey) -> None:
-        """The run has ended."""
+    def detach(self, key: RunKey) -> None:
+        """The run has ended, or was never started: it holds nothing any more, whatever it left."""
 
     async def keep(self, keys: Iterable[RunKey]) -> None:
         """After a restart: these runs are left, all others have ended."""
+
+    def close(self) -> None:
+        """Release what only this process needs. The runs keep their shares."""
 
 
 class TimeSlicing:
@@ -85,8 +88,11 @@ class TimeSlicing:
     async def resize(self, key: RunKey, share: Share) -> str:
         return "share: this node does not hold jobs to their shares"
 
-    async def detach(self, key: RunKey) -> None:
+    def detach(self, key: RunKey) -> None:
         pass
 
     async def keep(self, keys: Iterable[RunKey]) -> None:
+        pass
+
+    def close(self) -> None:
         pass

@@ -26,10 +26,10 @@ from libs.sharing.slots import (
     SlotShare,
     make_slot,
     read_share,
-    remove_slot,
     slot_names,
     write_share,
 )
+from services.executor.discards import Discards
 from services.executor.runs import RunKey, RuntimeUnavailableError
 from services.executor.shares.backend import HOOK, Attached, ShareMount
 
@@ -42,6 +42,7 @@ HOOK_INSIDE = "/weft/libweft-share.so"
 DRIVER_INSIDE = "/weft/driver"
 DEVICE_INSIDE = "/weft/device"
 LATENCY_KINDS = frozenset({Kind.INFERENCE, Kind.NOTEBOOK})  # their launches come ahead of those of other runs
+DISCARDED = ".discarded"  # in the root: no name of a slot, so that no arbiter serves it
 ANY_USER = 0o777  # of a container
 
 
@@ -56,6 +57,7 @@ class HookBackend:
     def __init__(self, root: Path, *, hook: Path, driver: Path, devices: Path, needed: Callable[[], None]) -> None:
         self._root, self._hook, self._driver, self._devices = root, hook, driver, devices
         self._needed = needed
+        self._discards = Discards(str(root / DISCARDED))
         self._held: dict[RunKey, Share] = {}
 
     async def attach(self, order: StartRun, gpu: Gpu, *, contained: bool) -> Attached:
@@ -81,7 +83,12 @@ class HookBackend:
             device = self._device(gpu)
         except (OSError, ValueError) as error:
             raise RuntimeUnavailableError(f"no share for {key}: {error}") from error
-        await _served(job, key)
+        try:
+            await _served(job, key)
+        except BaseException:
+            if key not in self._held:
+                self._remove(_slot_of(key))
+            raise
         self._held[key] = share
         return self._attached(job, gpu, device, contained=contained)
 
@@ -100,16 +107,16 @@ class HookBackend:
         self._held[key] = share
         return ""
 
-    async def detach(self, key: RunKey) -> None:
+    def detach(self, key: RunKey) -> None:
         if self._held.pop(key, None) is not None:
-            await self._remove(_slot_of(key))
+            self._remove(_slot_of(key))
 
     async def keep(self, keys: Iterable[RunKey]) -> None:
         known = {_slot_of(key): key for key in keys}
         for name in slot_names(self._root) if self._root.is_dir() else ():
             key = known.get(name)
             if key is None:
-                await self._remove(name)
+                self._remove(name)
                 continue
             self._needed()
             try:
@@ -119,12 +126,14 @@ class HookBackend:
                 continue
             memory = slot.memory - context_bytes(emulated=slot.emulated)
             self._held[key] = Share(request=slot.request, limit=slot.limit, memory=memory)
+        self._discards.sweep()
 
-    async def _remove(self, name: str) -> None:
-        try:
-            await asyncio.to_thread(remove_slot, self._root, name)
-        except OSError as error:
-            logger.warning("the slot %s stays: %s", name, error)
+    def close(self) -> None:
+        self._discards.close()
+
+    def _remove(self, name: str) -> None:
+        """Remove a slot folder, whatever its run made of it."""
+        self._discards.take(str(self._root / name))
 
     def _device(self, gpu: Gpu) -> Path | None:
         """The folder with the state of an emulated GPU, which all of its processes write."""

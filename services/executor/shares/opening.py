@@ -13,7 +13,7 @@ from libs.sharing.native import Built, build
 from libs.sharing.places import root_of
 from services.executor.home import Home
 from services.executor.shares.backend import HOOK, TIME_SLICE, ShareBackend, TimeSlicing
-from services.executor.shares.hook import HookBackend
+from services.executor.shares.hook import DISCARDED, HookBackend
 from services.executor.shares.watch import ArbiterWatch
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ async def opened(choice: str, home: Home) -> AsyncIterator[ShareBackend]:
         yield TimeSlicing()
         return
     root = root_of(home.root)
-    in_use = root.is_dir() and any(root.iterdir())
+    in_use = root.is_dir() and any(path.name != DISCARDED for path in root.iterdir())
     built = await asyncio.to_thread(_placed, built, home.root / "native", in_use=in_use)
     watch = ArbiterWatch(root, log=home.root / "arbiter.log")
     backend = HookBackend(
@@ -46,10 +46,12 @@ async def opened(choice: str, home: Home) -> AsyncIterator[ShareBackend]:
         yield backend
     finally:
         keeping.cancel()
+        backend.close()
         await watch.close()
         if root.parent != home.root:
-            with suppress(OSError):  # there are slots left, or there never were any
-                root.rmdir()
+            for folder in (root / DISCARDED, root):
+                with suppress(OSError):  # there are slots left, or there never were any
+                    folder.rmdir()
 
 
 def _placed(built: Built, folder: Path, *, in_use: bool) -> Built:

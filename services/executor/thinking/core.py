@@ -17,6 +17,7 @@ from services.executor.thinking.lawful import lawful
 from services.executor.thinking.members import Changing, Showing, ShowMembers
 from services.executor.thinking.orders import runs_of
 from services.executor.thinking.rounding import fault, lacking
+from services.executor.thinking.serving import ReadySince, Serving
 
 OVER_KEPT = 10_000
 
@@ -57,6 +58,7 @@ class ReconcilerTimings(Struct, frozen=True, kw_only=True):
     fence_seconds: float = 90.0
     fence_grace_max: float = 30.0
     kill_again_seconds: float = 5.0
+    drain_leaving_max: float = 30.0  # of runs that serve requests, where their executor leaves for good
     # After a failed try to change limits, or to show members; doubled each time.
     resize_again_seconds: float = 1.0
     resize_again_max: float = 60.0
@@ -91,7 +93,8 @@ class Trying(Struct, frozen=True, kw_only=True):
 class Memory(Struct, frozen=True, kw_only=True):
     """The state that survives the executor: without it a restart forgets the fence, why runs ended, and their GPUs.
 
-    `leader` is the latest that answered: a control plane that was restored from a backup learns it from us.
+    `leader` is the latest that answered: a control plane that was restored from a backup learns it from us. `ready`:
+    since when runs are ready for requests.
     """
 
     synced_at: float | None = None
@@ -99,6 +102,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     holding: tuple[Holding, ...] = ()
     leader: Leader | None = None
     changing: tuple[Changing, ...] = ()
+    ready: tuple[ReadySince, ...] = ()
 
     def after_boot(self) -> "Memory":
         """The part that is still valid on the next boot, which has another clock: the runs that were asked to stop.
@@ -130,6 +134,7 @@ class Reconciler:
             again_max=policy.resize_again_max,
             changing=memory.changing,
         )
+        self.serving = Serving(memory.ready)
 
     @property
     def memory(self) -> Memory:
@@ -139,6 +144,7 @@ class Reconciler:
             holding=tuple(self._holding[key] for key in sorted(self._holding)),
             leader=self.leader,
             changing=self._showing.changing,
+            ready=self.serving.memory,
         )
 
     def fenced(self, now: float) -> bool:
@@ -196,6 +202,7 @@ class Reconciler:
         """The actions now. `busy` are runs with an action in progress, which get no other one."""
         found = {run.key: run for run in runs}
         self._forget(found.keys() | busy)
+        self.serving.look(found.values(), now)
         actions: list[Action] = []
         for key in sorted(found.keys() - busy):
             run = found[key]
@@ -235,14 +242,21 @@ class Reconciler:
         self._showing.done(action, why)
 
     def report(
-        self, runs: Iterable[Run], progress: Mapping[RunKey, dict[str, float]], *, beginning: Iterable[RunKey] = ()
+        self,
+        runs: Iterable[Run],
+        progress: Mapping[RunKey, dict[str, float]],
+        *,
+        beginning: Iterable[RunKey] = (),
+        last_words: Mapping[RunKey, str] | None = None,
     ) -> tuple[RunSeen, ...]:
         """The report for the control plane: the runs, with the reasons of their ends and their progress.
 
         `beginning` are runs whose start is in progress. They are reported, too: a run missing in a report may count as
         gone. So are desired runs that were removed: they never start again, and the control plane must learn that.
+        `last_words`: the ends of some logs, which become part of what is said of their runs.
         """
-        told = {run.key: self._seen(run, progress.get(run.key, {})) for run in runs}
+        said = last_words or {}
+        told = {run.key: self._seen(run, progress.get(run.key, {}), said.get(run.key, "")) for run in runs}
         for key in [key for key in self._desired or () if key in self._over]:
             told.setdefault(key, _was_here(self._over[key]))
         for key in beginning:
@@ -293,7 +307,12 @@ class Reconciler:
         key, stop, fenced = run.key, self._stops.get(run.key), self.fenced(now)
         if stop is None:
             if not fenced and not self._closing and (self._desired is None or key in self._desired):
+                self.serving.stays(key)
                 return []
+            leaving = self._policy.drain_leaving_max if self._closing else None
+            if not fenced and self.serving.must_finish(run, now, seconds_max=leaving):
+                return []
+            self.serving.ends(key, now)
             stop = Stop(key=key, kill_at=self._hurried(now + self._graces.get(key, run.grace), now), fenced=fenced)
             if now < stop.kill_at:
                 self._stops[key] = stop
@@ -361,7 +380,7 @@ class Reconciler:
                 starts.append(Start(order))
         return starts
 
-    def _seen(self, run: Run, progress: dict[str, float]) -> RunSeen:
+    def _seen(self, run: Run, progress: dict[str, float], last_words: str) -> RunSeen:
         reason, exit_code = run.reason, run.exit_code
         stop = self._stops.get(run.key)
         if stop is not None and not run.live and reason not in NEVER_RAN:
@@ -377,9 +396,11 @@ class Reconciler:
             ended_at=run.ended_at,
             exit_code=exit_code,
             reason=reason,
-            detail=run.detail,
+            detail="\n".join(part for part in (run.detail, last_words) if part),
             progress=progress,
             gpus=self._held_by(run.key) if run.live else None,
+            port=run.port if run.live else None,
+            ready=self.serving.ready(run.key) if run.live else None,
             not_applied=self._not_applied(run.key) if run.live else "",
         )
 

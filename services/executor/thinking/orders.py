@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from libs.messages.nodes import JobOrder, NodeDesired, RoleOrder, StartRun
+from libs.messages.nodes import JobOrder, NodeDesired, RevisionOrder, RoleOrder, StartRun, env_with
 
 
 def runs_of(answer: NodeDesired) -> Iterator[StartRun]:
@@ -14,10 +14,18 @@ def runs_of(answer: NodeDesired) -> Iterator[StartRun]:
 
 def _runs_of(order: JobOrder) -> Iterator[StartRun]:
     """The runs of one job's order; values that the ranks share stay one object."""
+    envs_of_revisions: dict[tuple[int, int], dict[str, str]] = {}
     peers = {role.name: _addresses(order, role) for role in order.roles}
     envs = [{**order.env, **role.env} for role in order.roles]
     for rank in order.ranks:
         role = order.roles[rank.role]
+        revision = order.revisions.get(rank.revision, _AS_ORDERED)
+        env = envs[rank.role]
+        if revision.env:
+            both = (rank.role, rank.revision)
+            if both not in envs_of_revisions:
+                envs_of_revisions[both] = env_with(env, revision.env)
+            env = envs_of_revisions[both]
         yield StartRun(
             job_id=order.job_id,
             name=order.name,
@@ -27,10 +35,10 @@ def _runs_of(order: JobOrder) -> Iterator[StartRun]:
             role=role.name,
             role_rank=rank.role_rank,
             world_size=order.world_size,
-            command=role.command or order.command,
-            image=role.image or order.image,
+            command=(role.command or order.command) if revision.command is None else revision.command,
+            image=revision.image or role.image or order.image,
             workdir=order.workdir,
-            env=envs[rank.role],
+            env=env,
             gpus=rank.gpus,
             cpus=rank.cpus,
             memory=rank.memory,
@@ -45,7 +53,12 @@ def _runs_of(order: JobOrder) -> Iterator[StartRun]:
             peers=peers,
             members=order.members,
             share=rank.share,
+            serve=order.serve,
+            revision=rank.revision,
         )
+
+
+_AS_ORDERED = RevisionOrder()
 
 
 def _addresses(order: JobOrder, role: RoleOrder) -> tuple[str, ...]:

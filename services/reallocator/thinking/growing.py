@@ -34,6 +34,7 @@ def room_for_one_more(
     how = how_resized(job.spec)
     if (
         how is ResizeHow.NEVER
+        or job.spec.is_service  # the autoscaler of services alone says how many replicas it has
         or job.granted != job.wanted
         or now < state.rests_until
         or not _is_cool(job, state, max(cool_down_seconds, RESTARTS_IN_COOL_DOWN * restart_s), now)

@@ -1,14 +1,16 @@
 """The sizes of a pool's elastic jobs, planned anew when jobs come, begin or end: `libs.planning.partition` decides.
 
+Services are no part of what is divided: what they hold, and what they should have beyond it, is taken off before.
 A job counts as elastic in one role, that with the widest range; its other roles stay as they are. A size is an ask like
 a user's: the scheduler does it when there is room.
 """
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from math import inf
+from heapq import heapify, heappop, heappush
+from math import ceil, inf
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from libs.domain.checkpoints import lost_seconds
 from libs.domain.classes import JOB_CLASSES, is_benchmark, workload_of
@@ -120,11 +122,15 @@ class SizePlanner:
         takes_jobs = {node.id for node in nodes if node.ready and not node.drained}
         for job in open_jobs:
             there = all(allocation.node_id in takes_jobs for allocation in job.held)
-            if not there or _is_rigid_and_runs(job) or is_benchmark(job.spec) or len(elastic) >= JOBS_MAX:
+            if job.spec.is_service or not there or _is_rigid_and_runs(job) or is_benchmark(job.spec):
+                continue
+            if len(elastic) >= JOBS_MAX:
                 continue
             jobs[job.id] = job
             elastic.append(self._elastic(job, curves, now, under_trial, binned))
         servers = _servers(nodes, [job for job in holding if job.id not in jobs], binned)
+        services = [job for job in open_jobs if job.spec.is_service]
+        servers = without(servers, [each for job in services for each in _to_come(job)])
         partition = self._planner(elastic, servers, self._plans.rules)
         return _planned(partition, jobs)
 
@@ -250,6 +256,51 @@ def _servers(nodes: Iterable[Node], others: Iterable[Job], binned: Mapping[GpuKe
         for node in nodes
         if node.ready and not node.drained
     ]
+
+
+def _to_come(job: Job) -> list[Amounts]:
+    """The replicas that a service should have, and does not have yet."""
+    granted = job.granted
+    return [
+        _asked(role)
+        for name, role in job.spec.roles.items()
+        for _ in range(job.wanted[name] - (granted[name] if job.state.holding else 0))
+    ]
+
+
+def without(servers: Sequence[Server], replicas: Sequence[Amounts]) -> list[Server]:
+    """The servers without room for these replicas, each where most GPUs are left for it, on those that others gain
+    least from. What fits nowhere is left out: then there is nothing that could be divided for it."""
+    left = {server.id: server for server in servers}
+    heap = [(-server.amounts[0], server.id) for server in servers]
+    heapify(heap)
+    for each in replicas:
+        tried: list[tuple[float, str]] = []
+        while heap:
+            _, server_id = entry = heappop(heap)
+            server = left[server_id]
+            if all(has >= needs for has, needs in zip(server.amounts, each, strict=True)):
+                server = left[server_id] = structs.replace(
+                    server, amounts=_less(server.amounts, each), bins=_slowest_gone(server.bins, ceil(each[0]))
+                )
+                heappush(heap, (-server.amounts[0], server_id))
+                break
+            tried.append(entry)
+            if -entry[0] < each[0]:
+                break  # no other has more GPUs
+        for entry in tried:
+            heappush(heap, entry)
+    return [left[server.id] for server in servers]
+
+
+def _slowest_gone(bins: tuple[tuple[float, int], ...], gpus: int) -> tuple[tuple[float, int], ...]:
+    found: list[tuple[float, int]] = []
+    for score, count in reversed(bins):
+        taken = min(count, gpus)
+        gpus -= taken
+        if count > taken:
+            found.append((score, count - taken))
+    return tuple(reversed(found))
 
 
 def _binned(nodes: Iterable[Node], scores: Iterable[GpuScore]) -> Mapping[GpuKey, float]:

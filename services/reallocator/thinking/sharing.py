@@ -59,7 +59,9 @@ class ShareTuner:
     def decide(self, holding: Iterable[Job], nodes: Iterable[Node], *, waiting: bool, now: float) -> ResharedJobs:
         """`waiting`: whether jobs of the pool wait for room."""
         holding = list(holding)
-        jobs = [job for job in holding if job.state is JobState.RUNNING and job.placement is not None]
+        # The shares of services follow their load.
+        running = [job for job in holding if job.state is JobState.RUNNING and job.placement is not None]
+        jobs = [job for job in running if not job.spec.is_service]
         self._forget(jobs)
         left = _left(holding, nodes)
         shares: dict[str, Reshare] = {}

@@ -18,8 +18,9 @@ from libs.planning.locality import Locality
 from libs.planning.policy import Policy
 from libs.planning.refusals import never_fits
 from libs.planning.shape import Shape, shape_of_job
-from services.scheduler.thinking import lives, sharing, sizing, tuning
+from services.scheduler.thinking import lives, serving, sharing, sizing, tuning, updating
 from services.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried
+from services.scheduler.thinking.loans import Loans
 from services.scheduler.thinking.moving import MoveRules, Moving
 from services.scheduler.thinking.picture import POLICY, Picture
 from services.scheduler.thinking.pool import NodeChange
@@ -67,6 +68,7 @@ class Scheduler:
         self.picture = Picture(self.settings.policy, locality, scores=scores, classes=classes)
         self._moving = Moving(self.picture, self.settings.moves)
         self._sizing = sizing.Sizing(self.picture)
+        self._loans = Loans(self.picture, stop_seconds=self.settings.stop_seconds)
         self._waiting = Waiting(
             self.picture,
             self._moving,
@@ -201,6 +203,8 @@ class Scheduler:
                 return self.picture.go(job, _E.REPRIORITISED, cause, now, ask=ask.id, priority=ask.priority)
             case AskKind.SCALE:
                 return sizing.scale(self.picture, ask, now)
+            case AskKind.UPDATE:
+                return updating.update(self.picture, ask, now)
             case AskKind.SHARE:
                 return sharing.share(self.picture, ask, now, closed=self._waiting.reserved)
             case AskKind.TUNE:
@@ -222,7 +226,8 @@ class Scheduler:
         """The steps that a report makes due, for every job that has a rank on its node."""
         steps: list[Step] = []
         for job_id in sorted(self.picture.pool.runs.jobs_on(report.node_id)):
-            steps += lives.follow(self.picture, self.picture.jobs[job_id], now)
+            job = self.picture.jobs[job_id]
+            steps += (serving if job.spec.is_service else lives).follow(self.picture, job, now)
         return steps + (self._let_leave(report, now) if report.leaving else [])
 
     def _let_leave(self, report: NodeReported, now: float) -> list[Step]:
@@ -244,10 +249,14 @@ class Scheduler:
         if self._not_yet is None and self._withheld:
             self.picture.desired.hint(self._withheld)
             self._withheld.clear()
+        if self._not_yet is None:
+            steps += self._loans.arrive(now)
         steps += self._waiting.decide(now, why_not_yet=self._not_yet)
         if self._not_yet is None:
             closed = self._waiting.reserved
             steps += self._sizing.decide(now, closed=closed, ahead=self._waiting.ahead)
+            cleared = (*closed, *self._waiting.being_cleared)
+            steps += self._loans.decide(now, short=self._sizing.short, closed=cleared, ahead=self._waiting.ahead)
             steps += self._moving.decide(now, closed=closed)
         return steps
 
@@ -271,7 +280,7 @@ class Scheduler:
         steps: list[Step] = []
         for job in [self.picture.jobs[job_id] for job_id in sorted(self.picture.pool.runs.jobs_on(node.id))]:
             if job.state is _S.RUNNING and _has_only_extras_on(job, node.id):
-                steps += lives.release(self.picture, job, now)
+                steps += (serving if job.spec.is_service else lives).release(self.picture, job, now)
             elif job.state is not _S.STOPPING:
                 steps += lives.stop(self.picture, job, cause, now)
             elif self.picture.pool.all_gone(job):
@@ -318,7 +327,7 @@ class Scheduler:
                 sentence = f"ran longer than its time limit of {job.spec.time_limit}"
                 steps += lives.stop(self.picture, job, Cause(code=_C.TIME_LIMIT, sentence=sentence), now)
             elif job.state is _S.RUNNING:
-                steps += lives.overdue(
+                steps += (serving if job.spec.is_service else lives).overdue(
                     self.picture,
                     job,
                     now,
@@ -326,9 +335,13 @@ class Scheduler:
                     start_seconds=self.settings.start_seconds,
                     stop_seconds=self.settings.stop_seconds,
                 )
-            elif job.state is _S.STOPPING and now - since > job.spec.grace_seconds + self.settings.stop_seconds:
+            elif job.state is _S.STOPPING and now - since > self._leave_seconds(job):
                 steps += lives.give_up(self.picture, job, now)
         return steps
+
+    def _leave_seconds(self, job: Job) -> float:
+        """How long the ranks of a job that stops may take."""
+        return job.spec.drain_seconds + job.spec.grace_seconds + self.settings.stop_seconds
 
     @property
     def unfollowing(self) -> list[str]:
@@ -394,7 +407,12 @@ class Scheduler:
             return True
         if run.share is not None and not self.picture.pool.nodes[node_id].gives_shares:
             return False
-        return self._not_yet is None and not self.picture.pool.strays.has_living(run.job_id)
+        job = self.picture.jobs[run.job_id]
+        if job.spec.is_service and node_id in self.picture.pool.earlier:
+            return False
+        # The replicas of a service do not meet: a stray of the same epoch is in the way of none.
+        but_of = job.epoch if job.spec.is_service else -1
+        return self._not_yet is None and not self.picture.pool.strays.has_living(run.job_id, but_of=but_of)
 
     def take_hinted(self) -> set[str]:
         """Nodes whose desired runs changed since the last call."""

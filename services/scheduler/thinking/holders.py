@@ -8,6 +8,7 @@ from math import inf
 from libs.domain.job import Allocation, Job, JobState
 from libs.planning.giving_way import loss
 from libs.planning.jobs import standing_of
+from libs.planning.lending import may_ever_lend
 from libs.planning.order.standing import Key, Order, Standing
 from libs.planning.preemption import Holder
 
@@ -20,12 +21,15 @@ class Holders:
         self._order = order
         self._sorted: list[tuple[Key, str]] = []
         self._worth_of: dict[str, Key] = {}
+        self.lending: set[str] = set()  # the running jobs with ranks that a service may borrow
         self._changes: list[tuple[float, str]] = []  # a heap: when a running job changes its tier
         self._changes_at: dict[str, float] = {}  # by job, the current entry in the heap
 
     def put(self, job: Job, now: float) -> None:
         """File a job that begins to hold GPUs, changes its state while it holds them, or ran on."""
         self.remove(job.id)
+        if may_ever_lend(job):
+            self.lending.add(job.id)
         if job.state is JobState.STOPPING:
             worth: Key = LEAVES_FIRST
         elif job.spec.preemptible and self._order.tier is not None:
@@ -48,6 +52,7 @@ class Holders:
             heappush(self._changes, (at, job_id))
 
     def remove(self, job_id: str) -> None:
+        self.lending.discard(job_id)
         self._changes_at.pop(job_id, None)
         worth = self._worth_of.pop(job_id, None)
         if worth is not None:
@@ -95,14 +100,27 @@ def _parts(job: Job, tier: Key, now: float, progress: Mapping[str, float]) -> li
     assert job.placement is not None
     found: list[Holder] = []
     core: list[Allocation] = []
+    needed = _needed(job)
     for allocation in job.placement.allocations:
         if allocation.leaving:
             found.append(Holder(job_id=job.id, worth=LEAVES_FIRST, allocations=(allocation,), extra=True))
         elif allocation.extra and job.state is JobState.RUNNING:
-            worth = (*tier, *loss(job, now, progress, extra=True), -float(allocation.rank))
+            beyond = not job.spec.is_service or allocation.rank not in needed
+            worth = (*tier, *loss(job, now, progress, extra=beyond), -float(allocation.rank))
             found.append(Holder(job_id=job.id, worth=worth, allocations=(allocation,), extra=True))
         else:
             core.append(allocation)
+    if not core and job.spec.is_service:
+        return found
     worth = (*tier, *loss(job, now, progress, extra=False))
     found.append(Holder(job_id=job.id, worth=worth, allocations=tuple(core)))
     return found
+
+
+def _needed(job: Job) -> frozenset[int]:
+    """The replicas that a service should have at least, its oldest: they give way after those beyond."""
+    assert job.placement is not None
+    if not job.spec.is_service:
+        return frozenset()
+    least = sum(role.replicas.least for role in job.spec.roles.values())
+    return frozenset(sorted(allocation.rank for allocation in job.placement.staying)[:least])

@@ -25,7 +25,8 @@ class Holdings:
     def hold(self, job: Job, now: float) -> None:
         assert job.placement is not None
         self.shares.hold(job)
-        self.ports.setdefault(job.placement.master_address, set()).update(ports_of(job))
+        if ports := ports_of(job):
+            self.ports.setdefault(job.placement.master_address, set()).update(ports)
         self.change(job, now)
 
     def change(self, job: Job, now: float) -> None:
@@ -46,8 +47,10 @@ class Holdings:
         self.shares.let_go(job)
         self.holders.remove(job.id)
         self._forget_ending(job.id)
+        if not (own := ports_of(job)):
+            return
         ports = self.ports[job.placement.master_address]
-        ports.difference_update(ports_of(job))
+        ports.difference_update(own)
         if not ports:
             del self.ports[job.placement.master_address]
 

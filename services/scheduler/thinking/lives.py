@@ -13,11 +13,13 @@ from services.scheduler.thinking.runs import Ranks
 _S, _E, _C = JobState, JobEvent, CauseCode
 
 COOL_DOWN_SECONDS = 120.0  # a job that ends so soon after it took another size goes back to the size before
+TRIES_LEAST = 3  # replicas of a service that fail in a row before it is given up, or its update taken back
 LOST_SECONDS_MAX = 30.0  # the longest wait before the next try of a run that vanished
 
 _NOT_ITS_FAULT = frozenset(
     {
         _C.PREEMPTED,
+        _C.LENT,
         _C.MOVED,
         _C.NODE_LOST,
         _C.REQUEUE_ASKED,
@@ -30,7 +32,7 @@ _NOT_ITS_FAULT = frozenset(
         _C.SIZE_FAILED,
     }
 )
-_FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG, _C.NOT_STORED})  # another try would end the same way
+_FOR_GOOD = frozenset({_C.TIME_LIMIT, _C.TOO_BIG, _C.NOT_STORED, _C.NEVER_READY})  # another try would end the same way
 
 
 def follow(picture: Picture, job: Job, now: float) -> list[Step]:
@@ -114,7 +116,7 @@ def stopped(picture: Picture, job: Job, now: float) -> list[Step]:
         return picture.go(job, _E.CANCELLED, cause, now, exit_code=ranks.exit_code, progress=ranks.progress)
     if cause.code is _C.CORE_DONE:  # its nodes may know that end no more
         return picture.go(job, _E.SUCCEEDED, cause, now, exit_code=0, progress=ranks.progress)
-    if ranks.all_succeeded:
+    if ranks.all_succeeded and not job.spec.is_service:
         done = Cause(code=_C.EXITED, sentence="its work was done when it was stopped: every rank ended with status 0")
         return picture.go(job, _E.SUCCEEDED, done, now, exit_code=0, progress=ranks.progress)
     if job.next_placement is not None and (again := _restarted(picture, job, now, progress=ranks.progress)):
@@ -272,6 +274,8 @@ def _over(
     picture: Picture, job: Job, cause: Cause, now: float, *, exit_code: int | None, progress: dict[str, float] | None
 ) -> list[Step]:
     """This epoch ended without success: requeue the job, or let it fail."""
+    if job.spec.is_service:
+        return service_over(picture, job, cause, now, progress=progress)
     if _fails_at_its_size(job, cause, now):
         sizes = ", ".join(f"{role} {count}" for role, count in job.worked.items())
         sentence = f"{cause.sentence}, soon after it took another size: it goes back to {sizes}"
@@ -300,6 +304,41 @@ def _over(
         attempts=job.attempts + 1,
         not_before=now + wait,
     )
+
+
+def service_over(
+    picture: Picture, job: Job, cause: Cause, now: float, *, progress: dict[str, float] | None = None
+) -> list[Step]:
+    """No replica of the service is left, and it goes back to the queue, unless it was stopped for good or none of its
+    replicas was ever ready, however often that was tried."""
+    if cause.code in _FOR_GOOD:
+        return picture.go(job, _E.FAILED, cause, now, progress=progress)
+    attempts = job.attempts + (cause.code not in _NOT_ITS_FAULT)
+    if never_ready(job, attempts):
+        return picture.go(job, _E.FAILED, why_never_ready(attempts, cause), now, progress=progress, attempts=attempts)
+    wait = job.spec.retries.wait_seconds(attempts) if attempts > job.attempts else 0.0
+    if cause.code in (_C.RUN_LOST, _C.ORDERS_FULL):
+        wait = min(job.spec.retries.wait_seconds(job.epoch + 1), LOST_SECONDS_MAX)
+    return picture.go(
+        job,
+        _E.REQUEUED,
+        cause,
+        now,
+        progress=progress,
+        attempts=attempts,
+        not_before=now + wait,
+        worked=job.worked,
+    )
+
+
+def never_ready(job: Job, attempts: int) -> bool:
+    """Is it time to give a service up of which no replica was ever ready? `attempts`: replicas in a row that failed."""
+    return not job.worked and attempts >= max(TRIES_LEAST, job.spec.retries.max + 1)
+
+
+def why_never_ready(attempts: int, last: Cause) -> Cause:
+    sentence = f"no replica of it ever became ready, in {attempts} tries; the last one: {last.sentence}"
+    return structs.replace(last, code=_C.NEVER_READY, sentence=sentence)
 
 
 def _fails_at_its_size(job: Job, cause: Cause, now: float) -> bool:

@@ -7,17 +7,25 @@ from libs.domain.spec import ResizeHow
 
 class Misfits:
     """`shrinking`: jobs of which replicas should leave, and none join before; `growing`: all others that should have
-    another size. `news` counts the jobs that came into either."""
+    another size; `serving`: services of which replicas should join, leave, or be replaced. `news` counts the jobs that
+    came into any of them."""
 
     def __init__(self) -> None:
         self.shrinking: set[str] = set()
         self.growing: set[str] = set()
+        self.serving: set[str] = set()
         self.news = 0
 
     def note(self, job: Job) -> None:
         """The job is as given now. One that restarts to take another size does so only if that was asked for."""
         self.shrinking.discard(job.id)
         self.growing.discard(job.id)
+        self.serving.discard(job.id)
+        if job.spec.is_service:
+            if job.state is JobState.RUNNING and not _as_it_should_be(job):
+                self.serving.add(job.id)
+                self.news += sum(job.granted.values()) < sum(job.wanted.values())
+            return
         if job.state is not JobState.RUNNING or not (job.size or is_elastic(job.spec)):
             return
         how = how_resized(job.spec)
@@ -31,3 +39,9 @@ class Misfits:
         elif more:
             self.growing.add(job.id)
         self.news += more or fewer
+
+
+def _as_it_should_be(job: Job) -> bool:
+    """Has the service as many replicas as it should have, all of the newest revision?"""
+    assert job.placement is not None
+    return job.granted == job.wanted and all(each.revision == job.revision for each in job.placement.staying)

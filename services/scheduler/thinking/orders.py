@@ -6,14 +6,25 @@ import msgspec
 from msgspec import Struct, structs
 
 from libs.domain.cluster import Node
-from libs.domain.job import Allocation, Job
+from libs.domain.job import Allocation, Job, Revision
 from libs.domain.quantity import size_bytes
 from libs.domain.sizes import how_resized
 from libs.domain.spec import ResizeHow, Role
-from libs.messages.nodes import JobOrder, Member, Members, RankOrder, RoleOrder, StartRun
+from libs.messages.nodes import (
+    JobOrder,
+    Member,
+    Members,
+    RankOrder,
+    RevisionOrder,
+    RoleOrder,
+    Serve,
+    StartRun,
+    env_with,
+)
 
 RANK_BYTES, GPU_BYTES = 96, 5  # the size of one rank's own part of an order, and of each of its GPUs
 ORDER_BYTES, PEER_BYTES = 2048, 64  # of one rank's separate order, besides the shared part; of each peer in it
+AHEAD_MAX = 1 << 20  # ranks that were given in a time which the store forgot
 PORT_FIRST, PORT_COUNT = 10000, 22000  # below the range that Linux gives to outgoing connections
 
 
@@ -39,7 +50,10 @@ def ports_of(job: Job) -> range:
 
 
 def ports_needed(job: Job, allocations: Sequence[Allocation]) -> int:
-    """How many ports the job needs: one for each rank that it may ever have at once, those that leave among them."""
+    """How many ports the job needs: one for each rank that it may ever have at once, those that leave among them. The
+    replicas of a service do not meet."""
+    if job.spec.is_service:
+        return 0
     return most_ranks(job) if how_resized(job.spec) is ResizeHow.LIVE else len(allocations)
 
 
@@ -51,11 +65,16 @@ def fresh_ranks(job: Job, count: int, *, above: int = -1) -> list[int]:
     """Rank numbers greater than `above` for `count` ranks that join: none that this epoch has given, and each with a
     port of its own, of which there must be enough."""
     assert job.placement is not None
+    first = job.placement.fresh_rank
+    if above < first + AHEAD_MAX:  # a node that tells of a higher one makes it up
+        first = max(first, above + 1)
     ports = ports_needed(job, job.placement.allocations)
+    if not ports:
+        return list(range(first, first + count))
     taken = {allocation.rank % ports for allocation in job.placement.allocations}
     assert len(taken) + count <= ports, f"{job.id} has {ports} ports, and {count} ranks more than {len(taken)}"
     ranks: list[int] = []
-    rank = max(job.placement.fresh_rank, above + 1)
+    rank = first
     while len(ranks) < count:
         if rank % ports not in taken:
             taken.add(rank % ports)
@@ -67,7 +86,7 @@ def fresh_ranks(job: Job, count: int, *, above: int = -1) -> list[int]:
 def members_of(job: Job, nodes: Mapping[str, Node]) -> Members | None:
     """The ranks that stay, for a job that resizes live."""
     placement = job.placement
-    if placement is None or how_resized(job.spec) is not ResizeHow.LIVE:
+    if placement is None or job.spec.is_service or how_resized(job.spec) is not ResizeHow.LIVE:
         return None
     ports = ports_needed(job, placement.allocations)
     return Members(
@@ -97,7 +116,7 @@ class OrderBytes(Struct, frozen=True, kw_only=True):
 
 def order_bytes(job: Job, order: JobOrder) -> OrderBytes:
     assert job.placement is not None
-    gpus = max(len(allocation.gpus) for allocation in job.placement.allocations)
+    gpus = max((len(allocation.gpus) for allocation in job.placement.allocations), default=0)
     shared = len(msgspec.json.encode(order))
     return OrderBytes(
         shared=shared,
@@ -112,7 +131,9 @@ def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
     assert placement is not None
     places: dict[str, int] = {}
     rows: dict[str, list[tuple[int, int]]] = {}
-    for allocation in placement.staying:
+    if spec.is_service:  # what a replica is told does not depend on the others
+        rows = {name: [] for name in spec.roles}
+    for allocation in () if spec.is_service else placement.staying:
         place = places.setdefault(_address(nodes, allocation.node_id), len(places))
         row = rows.setdefault(allocation.role, [])
         if row and row[-1][0] == place:
@@ -124,7 +145,7 @@ def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
         name=spec.name,
         tenant=job.tenant,
         epoch=job.epoch,
-        world_size=len(placement.staying),
+        world_size=1 if spec.is_service else len(placement.staying),
         command=spec.command or (),
         image=spec.image,
         workdir=spec.workdir,
@@ -137,9 +158,39 @@ def job_order(job: Job, nodes: Mapping[str, Node]) -> JobOrder:
         master_port=placement.master_port,
         addresses=tuple(places),
         members=members_of(job, nodes),
+        serve=serve_of(job),
+        revisions=_revisions(job),
         roles=tuple(_role_order(name, spec.roles[name], row) for name, row in rows.items()),
         ranks=(),
     )
+
+
+def serve_of(job: Job) -> Serve | None:
+    """How the runs of a job serve requests; `{job}` in a path stands for the id of the job."""
+    rules = job.spec.service
+    if rules is None:
+        return None
+    return Serve(
+        port=rules.port,
+        path=rules.path.replace("{job}", job.id),
+        ready=(rules.ready or "").replace("{job}", job.id),
+        drain=job.spec.drain_seconds,
+        address=f"/s/{job.id}/",
+    )
+
+
+def _revisions(job: Job) -> dict[int, RevisionOrder]:
+    """The revisions that the ranks which stay run."""
+    assert job.placement is not None
+    numbers = {allocation.revision for allocation in job.placement.staying}
+    return {
+        one.number: RevisionOrder(command=one.command, image=one.image, env=one.env)
+        for one in job.revisions
+        if one.number in numbers and (one.command, one.image, one.env) != (None, None, None)
+    }
+
+
+_AS_SPECIFIED = Revision(number=0)
 
 
 def _role_order(name: str, role: Role, nodes: list[tuple[int, int]]) -> RoleOrder:
@@ -171,6 +222,7 @@ def _rank_order(run: StartRun, order: JobOrder) -> RankOrder:
         memory=run.memory,
         egress=run.egress,
         share=run.share,
+        revision=run.revision,
     )
 
 
@@ -178,17 +230,20 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
     """The runs of `job` by node."""
     placement = job.placement
     assert placement is not None
-    peers: dict[str, list[str]] = {}
-    for allocation in placement.staying:
+    peers: dict[str, list[str]] = {name: [] for name in job.spec.roles} if job.spec.is_service else {}
+    alone = job.spec.is_service  # a replica knows of no other
+    for allocation in () if alone else placement.staying:
         peers.setdefault(allocation.role, []).append(_address(nodes, allocation.node_id))
     by_role = {role: tuple(addresses) for role, addresses in peers.items()}
     orders: dict[str, list[StartRun]] = {}
     # The lowest rank of a role is of the core, which never leaves: so the number of a rank in its role never changes.
-    first = {role: min(each.rank for each in placement.staying if each.role == role) for role in peers}
+    first = {} if alone else {role: min(each.rank for each in placement.staying if each.role == role) for role in peers}
     spec = job.spec
-    members = members_of(job, nodes)
+    members, serve = members_of(job, nodes), serve_of(job)
+    revisions = {one.number: one for one in job.revisions}
     for allocation in placement.staying:
         role = spec.roles[allocation.role]
+        revision = revisions.get(allocation.revision, _AS_SPECIFIED)
         orders.setdefault(allocation.node_id, []).append(
             StartRun(
                 job_id=job.id,
@@ -197,12 +252,12 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
                 epoch=job.epoch,
                 rank=allocation.rank,
                 role=allocation.role,
-                role_rank=allocation.rank - first[allocation.role],
-                world_size=len(placement.staying),
-                command=role.command or spec.command or (),
-                image=role.image or spec.image,
+                role_rank=allocation.rank if alone else allocation.rank - first[allocation.role],
+                world_size=1 if alone else len(placement.staying),
+                command=(role.command or spec.command or ()) if revision.command is None else revision.command,
+                image=revision.image or role.image or spec.image,
                 workdir=spec.workdir,
-                env={**spec.env, **role.env},
+                env=env_with({**spec.env, **role.env}, revision.env or {}),
                 gpus=allocation.gpus,
                 cpus=allocation.cpus,
                 memory=allocation.memory,
@@ -217,6 +272,8 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
                 peers=by_role,
                 members=members,
                 share=allocation.share,
+                serve=serve,
+                revision=allocation.revision,
             )
         )
     return orders

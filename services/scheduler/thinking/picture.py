@@ -9,10 +9,24 @@ from msgspec import structs
 
 from libs.domain.classes import class_of
 from libs.domain.cluster import Node
-from libs.domain.job import NEW_EPOCH, STEPS, Cause, Job, JobChange, JobEvent, JobState, Placement, Step, changed
+from libs.domain.job import (
+    NEW_EPOCH,
+    STEPS,
+    Cause,
+    Job,
+    JobChange,
+    JobEvent,
+    JobState,
+    Loan,
+    Placement,
+    Revision,
+    Step,
+    changed,
+)
 from libs.messages.nodes import JOBS, NodeReported
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.capacity import Room
+from libs.planning.lending import loans_text, still_owed
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
 from libs.planning.scores import Scores
@@ -22,6 +36,8 @@ from services.scheduler.thinking.holdings import Holdings
 from services.scheduler.thinking.misfits import Misfits
 from services.scheduler.thinking.openjobs import OpenJobs
 from services.scheduler.thinking.pool import Pool
+from services.scheduler.thinking.replicas import ReplicaWatch
+from services.scheduler.thinking.returned import Returned
 from services.scheduler.thinking.waitlist import Waitlist
 
 _S, _E = JobState, JobEvent
@@ -49,6 +65,8 @@ class Picture:
         self.waitlist = Waitlist(policy, self.beliefs)
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.misfits = Misfits()
+        self.replicas = ReplicaWatch()
+        self.returned = Returned()
         self._decided: dict[tuple[str, int], JobChange] = {}  # in this turn, by job and version before the step
 
     def __getstate__(self) -> dict[str, object]:
@@ -120,7 +138,13 @@ class Picture:
         next_placement: Placement | None = None,
         size: dict[str, int] | None = None,
         worked: dict[str, int] | None = None,
+        revisions: tuple[Revision, ...] | None = None,
+        loans: tuple[Loan, ...] | None = None,
     ) -> list[Step]:
+        if job.loans and event is _E.RESIZED and loans is None:
+            loans = self.owed(job, placement or job.placement)
+            if paid := tuple(loan for loan in job.loans if loan not in loans):
+                cause = structs.replace(cause, sentence=f"{cause.sentence}; paid back: {loans_text(paid)}")
         step = Step(
             job_id=job.id,
             version=job.version,
@@ -141,10 +165,17 @@ class Picture:
             next_placement=next_placement,
             size=size,
             worked=worked,
+            revisions=revisions,
+            loans=loans,
         )
         change = self._decided[job.id, job.version] = changed(job, step)
         self._apply(job, change.after, now)
         return [step]
+
+    def owed(self, job: Job, placement: Placement | None) -> tuple[Loan, ...]:
+        """The loans of a service that are still owed with this placement."""
+        ranks = {one.rank for one in placement.allocations} if placement is not None else set[int]()
+        return still_owed(job.loans, ranks, self.jobs)
 
     def change_of(self, step: Step) -> JobChange:
         """The change of a job by a step of this turn."""
@@ -195,6 +226,7 @@ class Picture:
             elif job.placement != before.placement or job.next_placement != before.next_placement:
                 self._resize(before, job)
             self.holdings.change(job, now)
+        self.returned.see(before, job, now)
         self.misfits.note(job)
         if job.state.final:
             self.jobs.pop(job.id, None)
@@ -222,6 +254,7 @@ class Picture:
             self.desired.want(job, before=before)
 
     def _release(self, job: Job) -> None:
+        self.replicas.forget(job.id)
         self.desired.drop(job)
         self.holdings.let_go(job)
         self.pool.let_go(job)

@@ -1,14 +1,16 @@
 """The nodes of one pool: their reports, the jobs that have GPUs on them, and the free capacity."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from msgspec import Struct
 
 from libs.domain.cluster import Node
 from libs.domain.job import Allocation, Job
 from libs.domain.shares import WHOLE, Share
-from libs.messages.nodes import NodeReported
+from libs.messages.nodes import SERVES, NodeReported
 from libs.planning.capacity import Room
+from libs.planning.shape import Want
 from services.scheduler.thinking.openjobs import OpenJobs
 from services.scheduler.thinking.runs import Runs
 from services.scheduler.thinking.strays import Strays
@@ -37,6 +39,7 @@ class Pool:
         self.heard: dict[str, float] = {}
         self.unheard: set[str] = set()
         self.leaving: set[str] = set()
+        self.earlier: set[str] = set()  # nodes whose executor is of a version that starts no replica of a service
         self.strays = Strays(jobs, self.nodes, self.runs)
         self.changes = 0
         self.kept: dict[str, tuple[Allocation, ...]] = {}  # by job that moves, the GPUs kept for it
@@ -58,6 +61,11 @@ class Pool:
         """Take in an accepted report of a known node; `sure`: it was sent under this leader."""
         node_id = report.node_id
         self.heard[node_id] = now
+        if SERVES not in report.reads:
+            self.earlier.add(node_id)
+        elif node_id in self.earlier:
+            self.earlier.discard(node_id)
+            self.room.grown += 1
         if sure:
             self.unheard.discard(node_id)
         if report.leaving:
@@ -68,6 +76,15 @@ class Pool:
             self._reopen(self.nodes[node_id])
         self.runs.see(report, sure=sure)
         self._look_for_strays(node_id)
+
+    @contextmanager
+    def open_to(self, wants: Iterable[Want]) -> Iterator[Room]:
+        """The room, without the nodes whose executor cannot start such replicas."""
+        if not self.earlier or not any(want.request.serves for want in wants):
+            yield self.room
+            return
+        with self.room.without(sorted(self.earlier)):
+            yield self.room
 
     def excuse(self, seconds: float, now: float) -> None:
         """Ignore the nodes' silence in the last `seconds`, in which this scheduler did not listen."""
@@ -90,6 +107,7 @@ class Pool:
     def remove(self, node: Node, sentence: str, *, at: float) -> None:
         """Remove a lost node, on which no job has a run, from the pool."""
         del self.nodes[node.id], self.heard[node.id]
+        self.earlier.discard(node.id)
         self.room.remove(node.id)
         self.room.grown += 1
         self.strays.forget(node.id)

@@ -180,7 +180,7 @@ class Runs:
         return Ranks(
             tuple(self.run(job, allocation) for allocation in allocations if not allocation.extra),
             tuple(self.run(job, allocation) for allocation in allocations if allocation.extra),
-            allocations[0].node_id,
+            allocations[0].node_id if allocations else "",
         )
 
     def gone(self, job: Job, allocation: Allocation) -> bool:

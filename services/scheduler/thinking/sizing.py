@@ -9,19 +9,22 @@ from math import inf
 
 from msgspec import structs
 
-from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Placement, Step
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, Step
 from libs.domain.sizes import how_resized, wrong_size
 from libs.domain.spec import ResizeHow
 from libs.messages.asks import Ask
 from libs.planning.jobs import asked_by
 from libs.planning.resizing import grow, shrink
 from libs.planning.shape import shape_of
-from services.scheduler.thinking import lives
+from services.scheduler.thinking import lives, updating
+from services.scheduler.thinking.loans import pays_back
 from services.scheduler.thinking.orders import fresh_ranks
 from services.scheduler.thinking.picture import Picture
+from services.scheduler.thinking.placing import following
 
 LOOK_SECONDS = 0.5  # between two looks at the jobs that should grow
 LOOKED_AT_MAX = 32  # of them at once
+SERVICES_MAX = 128  # services that may grow in one turn: their users wait
 
 
 def scale(picture: Picture, ask: Ask, now: float) -> list[Step]:
@@ -49,6 +52,10 @@ class Sizing:
         self._looked_at = -inf
         self._news = 0  # of the misfits, at the last look
         self._last_seq = 0  # of the job that was looked at last
+        self._last_service = 0  # likewise, of the services
+        # By running service that should have more replicas, how many of them found no place at the last look. What
+        # may be borrowed for them is decided by others.
+        self.short: dict[str, int] = {}
 
     def decide(self, now: float, *, closed: Sequence[str], ahead: str) -> list[Step]:
         """Steps of running jobs towards their size. `closed` nodes are kept for a waiting job; while `ahead`, a job
@@ -56,11 +63,13 @@ class Sizing:
         once if there is a new one: in turn, so many at a time, since their number has no bound."""
         steps: list[Step] = []
         misfits, jobs = self._picture.misfits, self._picture.jobs
+        steps += self._serve(now, closed)
         for job in sorted((jobs[job_id] for job_id in misfits.shrinking), key=lambda job: job.seq):
             if how_resized(job.spec) is ResizeHow.LIVE:
                 steps += self._leave(job, now)
             else:
                 steps += self._restart(job, now, closed)
+        self._picture.returned.forget_old(now)
         if ahead or not misfits.growing or (self._news == misfits.news and now < self._looked_at + LOOK_SECONDS):
             return steps
         self._news, self._looked_at = misfits.news, now
@@ -71,21 +80,92 @@ class Sizing:
                 steps += self._restart(job, now, closed)
         return steps
 
+    def _serve(self, now: float, closed: Sequence[str]) -> list[Step]:
+        """Steps of running services towards their size and their newest revision. They do not wait behind jobs that
+        wait for room; nodes that are kept for such a job are closed to them, too."""
+        jobs, serving = self._picture.jobs, self._picture.misfits.serving
+        self.short = {job_id: count for job_id, count in self.short.items() if job_id in serving}
+        steps: list[Step] = []
+        due = sorted((jobs[job_id] for job_id in serving), key=lambda job: (job.seq <= self._last_service, job.seq))
+        looked_at = 0
+        for job in due:
+            ready = self._ready(job, now)
+            wanted = updating.plan(job, ready)
+            if wanted.leave:
+                steps += self._told_to_leave(job, wanted.leave, now, replaces=wanted.replaces)
+                job = self._picture.jobs[job.id]
+            if not wanted.join:
+                self.short.pop(job.id, None)
+            elif now >= job.not_before and looked_at < SERVICES_MAX:
+                looked_at += 1
+                self._last_service = job.seq
+                steps += self._more_replicas(job, wanted, ready, now, closed)
+        return steps
+
+    def _ready(self, job: Job, now: float) -> frozenset[int]:
+        replicas = self._picture.replicas.look(job, self._picture.pool.runs, now)
+        return frozenset(rank for rank, one in replicas.items() if one.ready_at is not None)
+
+    def _told_to_leave(self, job: Job, ranks: Sequence[Allocation], now: float, *, replaces: bool) -> list[Step]:
+        assert job.placement is not None
+        placement = lives.leaving(job.placement, ranks)
+        after = structs.replace(job, placement=placement).granted
+        names = ", ".join(str(each.rank) for each in ranks)
+        sentence = f"{_changes(job.granted, after)}: replica{'s' * (len(ranks) > 1)} {names} leave"
+        if replaces and all(each.revision != job.revision for each in ranks):
+            sentence = f"replica{'s' * (len(ranks) > 1)} {names} give way to revision {job.revision}"
+        code = CauseCode.REPLACED if replaces else CauseCode.SHRANK
+        cause = pays_back(job, ranks, Cause(code=code, sentence=sentence, numbers=_numbers(after)))
+        return self._picture.go(job, JobEvent.RESIZED, cause, now, placement=placement)
+
+    def _more_replicas(
+        self, job: Job, wanted: updating.Exchange, ready: frozenset[int], now: float, closed: Sequence[str]
+    ) -> list[Step]:
+        """As many more replicas as fit. Where an update finds no room for one, an old one leaves first."""
+        assert job.placement is not None
+        tried = self._trial(job, closed)
+        if self._tried.get(job.id) == tried:
+            return []
+        (want,) = shape_of(job.spec)
+        pool = self._picture.pool
+        with pool.room.supposing(closed=closed), pool.open_to((want,)):
+            joining = grow(
+                pool.room,
+                job.placement.allocations,
+                want,
+                wanted.join,
+                first_rank=job.placement.fresh_rank,
+                least=1,
+                asked=asked_by(job, self._picture.beliefs.learnt),
+            )
+        missing = wanted.join - len(joining or ())
+        self.short[job.id] = missing
+        if not missing:
+            del self.short[job.id]
+        if joining:
+            return self._joined(job, joining, now)
+        self._tried[job.id] = tried
+        if wanted.replaces and not wanted.leave and (first := updating.gives_way(job, ready)) is not None:
+            return self._told_to_leave(job, [first], now, replaces=True)
+        return []
+
     def _next_to_grow(self, closed: Sequence[str]) -> list[Job]:
         """In the order of submission, those behind the job that was looked at last first; without those for which there
         was no room, as long as there is no more."""
         misfits, jobs = self._picture.misfits, self._picture.jobs
-        self._tried = {job_id: tried for job_id, tried in self._tried.items() if job_id in misfits.growing}
-        grown = self._picture.pool.room.grown
+        wanting = misfits.growing | misfits.serving
+        self._tried = {job_id: tried for job_id, tried in self._tried.items() if job_id in wanting}
         waiting = (
-            job
-            for job in map(jobs.__getitem__, misfits.growing)
-            if self._tried.get(job.id) != (grown, tuple(closed), job.version)
+            job for job in map(jobs.__getitem__, misfits.growing) if self._tried.get(job.id) != self._trial(job, closed)
         )
         found = nsmallest(LOOKED_AT_MAX, waiting, key=lambda job: (job.seq <= self._last_seq, job.seq))
         if found:
             self._last_seq = found[-1].seq
         return found
+
+    def _trial(self, job: Job, closed: Sequence[str]) -> tuple[int, tuple[str, ...], int]:
+        """Another one whenever there may be room for the job that there was not before."""
+        return (self._picture.pool.room.grown + self._picture.returned.changes, tuple(closed), job.version)
 
     def _leave(self, job: Job, now: float) -> list[Step]:
         """Ranks beyond the size are told to leave, the newest first."""
@@ -109,13 +189,17 @@ class Sizing:
         if any(allocation.leaving for allocation in job.placement.allocations):
             return []
         joining = self._found(job, job.placement.allocations, closed, whole=False)
-        if not joining:
-            return []
+        return self._joined(job, joining, now) if joining else []
+
+    def _joined(self, job: Job, joining: Sequence[Allocation], now: float) -> list[Step]:
+        """These ranks join; they get numbers that none had before."""
+        assert job.placement is not None
         # A rank of a time that the store has forgotten may still have its number.
         above = self._picture.pool.strays.highest_rank(job.id, job.epoch)
         ranks = fresh_ranks(job, len(joining), above=above)
         new = tuple(
-            structs.replace(allocation, rank=rank, extra=True) for allocation, rank in zip(joining, ranks, strict=True)
+            structs.replace(allocation, rank=rank, extra=True, revision=job.revision)
+            for allocation, rank in zip(joining, ranks, strict=True)
         )
         placement = structs.replace(
             job.placement,
@@ -125,7 +209,8 @@ class Sizing:
         )
         after = structs.replace(job, placement=placement).granted
         cause = Cause(code=CauseCode.GREW, sentence=_changes(job.granted, after), numbers=_numbers(after))
-        return self._picture.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=job.granted)
+        worked = None if job.spec.is_service else job.granted
+        return self._picture.go(job, JobEvent.RESIZED, cause, now, placement=placement, worked=worked)
 
     def _restart(self, job: Job, now: float, closed: Sequence[str]) -> list[Step]:
         """The job stops, and what it will have is held for it until it has stopped. It grows whole or not at all."""
@@ -145,19 +230,8 @@ class Sizing:
             sentence=f"{_changes(job.granted, job.wanted)}: it stops, and starts with that size",
             numbers=_numbers(job.wanted),
         )
-        following = self._following(job, (*stay, *more))
-        return lives.stop(self._picture, job, cause, now, next_placement=following)
-
-    def _following(self, job: Job, allocations: Sequence[Allocation]) -> Placement:
-        """The placement of the next epoch: ranks numbered anew, role by role."""
-        roles = list(job.spec.roles)
-        ordered = sorted(allocations, key=lambda allocation: (roles.index(allocation.role), allocation.rank))
-        ranks = tuple(structs.replace(allocation, rank=rank) for rank, allocation in enumerate(ordered))
-        return Placement(
-            allocations=ranks,
-            master_address=self._picture.pool.nodes[ranks[0].node_id].address,
-            why="where it was, with another size",
-        )
+        there = following(self._picture, job, (*stay, *more))
+        return lives.stop(self._picture, job, cause, now, next_placement=there)
 
     def _found(
         self, job: Job, held: Sequence[Allocation], closed: Sequence[str], *, whole: bool
@@ -165,13 +239,14 @@ class Sizing:
         """Places for the replicas that are missing: for all of them with `whole`, else for as many as fit. Not looked
         for again before the room has grown, or other nodes are closed."""
         room = self._picture.pool.room
-        tried = (room.grown, tuple(closed), job.version)
+        tried = self._trial(job, closed)
         if self._tried.get(job.id) == tried:
             return ()
         found: list[Allocation] = []
         missing = 0
         asked = asked_by(job, self._picture.beliefs.learnt)
         with room.supposing(closed=closed):
+            room.take_all(self._picture.returned.in_room(room))
             for want in shape_of(job.spec):
                 has = sum(each.role == want.role and not each.leaving for each in held)
                 more = job.wanted[want.role] - has

@@ -24,7 +24,7 @@ from libs.planning.walk import Starts, Waits, Walk, Wants
 from services.scheduler.thinking import lives
 from services.scheduler.thinking.moving import Moving
 from services.scheduler.thinking.picture import Picture
-from services.scheduler.thinking.placing import place
+from services.scheduler.thinking.placing import place, place_nowhere
 from services.scheduler.thinking.waitlist import JobGroup
 
 _S, _E, _C = JobState, JobEvent, CauseCode
@@ -74,6 +74,8 @@ class Waiting:
         if why_not_yet is not None:
             return self._put_off(why_not_yet, now)
         arrived = self._moving.arrive(now)
+        for job_id in sorted(picture.waitlist.idle):
+            arrived += place_nowhere(picture, picture.jobs[job_id], now)
         steps, causes = self._place_waiting(now)
         return arrived + steps + self._explain_waiting(causes, now)
 
@@ -158,7 +160,8 @@ class Waiting:
         known = self._unfit.get(shape)
         if known is not None and known[:2] == (room.grown, self.reserved):
             return None
-        found = find(room, shape, asked_by(self._picture.jobs[job_id], self._picture.beliefs.learnt))
+        with self._picture.pool.open_to(shape):
+            found = find(room, shape, asked_by(self._picture.jobs[job_id], self._picture.beliefs.learnt))
         if not found:
             self._unfit[shape] = (room.grown, self.reserved, None)
         return found
@@ -184,9 +187,10 @@ class Waiting:
         willing = picture.holdings.holders.who_may_leave(waiting, picture.jobs, now, self._progress_of)
         if not _enough(shape, willing, free=room.gpus_left):
             return []
-        clearing = clearing_for(
-            smallest(shape), room=room, holders=willing, asked=asked_by(job, picture.beliefs.learnt)
-        )
+        with picture.pool.open_to(shape):
+            clearing = clearing_for(
+                smallest(shape), room=room, holders=willing, asked=asked_by(job, picture.beliefs.learnt)
+            )
         if clearing is None:
             return []
         self._making_room[job.id] = clearing
@@ -208,6 +212,16 @@ class Waiting:
         clearing = self._making_room.get(job.id)
         asked = [(self._picture.jobs.get(victim.job_id), victim) for victim in clearing.victims] if clearing else []
         return [held for held, victim in asked if held is not None and _still_leaves(held, victim)]
+
+    @property
+    def being_cleared(self) -> Nodes:
+        """The nodes from which jobs are leaving for waiting jobs."""
+        clearings = [
+            self._making_room[job_id].nodes
+            for job_id in self._making_room
+            if (job := self._picture.jobs.get(job_id)) is not None and self._leaving_for(job)
+        ]
+        return tuple(sorted({node_id for nodes in clearings for node_id in nodes}))
 
     def _progress_of(self, job: Job) -> Mapping[str, float]:
         return self._picture.pool.runs.of(job).progress or {}
@@ -245,7 +259,8 @@ class Waiting:
         room = self._picture.pool.room
         grown, kept, cause = self._unfit.get(group.shape, (-1, (), None))
         if cause is None or (grown, kept) != (room.grown, self.reserved):
-            cause = why_not(room, group.shape)
+            with self._picture.pool.open_to(group.shape):
+                cause = why_not(room, group.shape)
             assert cause is not None, "it did not fit a moment ago"
             if is_pinned(group.shape):
                 jobs = (self._picture.jobs[job_id] for job_id in sorted(self._picture.pool.runs.holding))

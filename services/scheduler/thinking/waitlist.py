@@ -22,7 +22,8 @@ class JobGroup(Struct, frozen=True):
 
 
 class Waitlist:
-    """A job waits in the `queue`, backs off until its next try, or is kept out until a stray run of it has ended.
+    """A job waits in the `queue`, backs off until its next try, or is kept out until a stray run of it has ended; a
+    service that should have no replica is `idle`: it needs no room.
 
     `unexplained`: jobs whose reason to wait is not recorded yet.
     """
@@ -33,11 +34,12 @@ class Waitlist:
         self._beliefs = beliefs
         self._backing_off: set[str] = set()
         self._kept_out: set[str] = set()
+        self.idle: set[str] = set()
         self._unexplained: set[str] = set()
         self._put_back: dict[str, Cause] = {}  # by job whose orders did not fit its node's answer, why it backs off
 
     def __contains__(self, job_id: str) -> bool:
-        return job_id in self.queue or job_id in self._backing_off or job_id in self._kept_out
+        return any(job_id in place for place in (self.queue, self._backing_off, self._kept_out, self.idle))
 
     @property
     def unexplained(self) -> Set[str]:
@@ -62,6 +64,9 @@ class Waitlist:
 
     def stand(self, job: Job, now: float) -> None:
         """Put the job into the queue, at its present place in the order."""
+        if job.spec.is_service and not any(job.wanted.values()):
+            self._move(job.id, self.idle)
+            return
         self._move(job.id, None)
         lasts = job.spec.time_limit_seconds if self._backfills else None
         group = JobGroup(shape_of_job(job), class_of(job.spec, self._beliefs.learnt), lasts)
@@ -115,8 +120,9 @@ class Waitlist:
         self._unexplained.add(job.id)
 
     def _move(self, job_id: str, to: set[str] | None) -> None:
-        """Move the job into `to`, one of the two places beside the queue, or out of all three."""
+        """Move the job into `to`, one of the places beside the queue, or out of all of them."""
         self.queue.remove(job_id)
+        self.idle.discard(job_id)
         self._backing_off.discard(job_id)
         self._kept_out.discard(job_id)
         if to is not None:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from libs.sharing import native, pages, slots
 from libs.sharing.pages import Flag
 from libs.sharing.slots import SlotShare
+from tests.support.arbiters import remove_slot
 
 _HEADER = struct.Struct("<QIIQQQQ")
 _PROCESS = struct.Struct("<IIQQQQ")
@@ -62,7 +63,7 @@ class Rig:
         """End all jobs and remove all slots."""
         self.end_jobs()
         for name in slots.slot_names(self.root):
-            slots.remove_slot(self.root, name)
+            remove_slot(self.root, name)
 
     def is_held(self, name: str) -> bool:
         """Whether the page of limits says so."""

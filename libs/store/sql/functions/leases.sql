@@ -10,13 +10,13 @@ BEGIN
     END IF;
 END $$;
 
--- As `must_hold`, and raises unless this load of the pool is its latest. The lock is taken before the load is read: a load that
--- begins meanwhile waits for this transaction to end, or this one for it, and then sees it.
+-- As `must_hold`, and raises unless this load of the pool is its latest (NULL: whichever is). The lock is taken before the load is
+-- read: a load that begins meanwhile waits for this transaction to end, or this one for it, and then sees it.
 CREATE OR REPLACE FUNCTION must_have_loaded_last(lease_name text, lease_holder text, lease_epoch bigint, of_load bigint)
     RETURNS void LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
     PERFORM must_hold(lease_name, lease_holder, lease_epoch);
-    IF NOT EXISTS (SELECT FROM leases WHERE name = lease_name AND loads = of_load) THEN
+    IF of_load IS NOT NULL AND NOT EXISTS (SELECT FROM leases WHERE name = lease_name AND loads = of_load) THEN
         RAISE EXCEPTION 'load % of % is not its latest', of_load, lease_name USING ERRCODE = 'WL002';
     END IF;
 END $$;

@@ -40,6 +40,14 @@ class Joined(Struct, frozen=True, kw_only=True):
     published: bool = False  # rank 0 is reached at its host's port, too: ranks may be on several hosts
 
 
+class ServedAt(Struct, frozen=True, kw_only=True):
+    """How a container serves requests. `port`: where it listens. `publish_at`: the address of its host at which that
+    port is published; empty: it has the network of its host."""
+
+    port: int
+    publish_at: str = ""
+
+
 def container_name(key: RunKey) -> str:
     return f"weft-{key}"
 
@@ -60,6 +68,7 @@ def container_arguments(
     injection: str,
     log: LogConfig,
     attached: Attached = NOTHING,
+    served: ServedAt | None = None,
 ) -> dict[str, Any]:
     """The arguments of `create_container`. Raises Refusal."""
     key = RunKey.of(order)
@@ -82,9 +91,7 @@ def container_arguments(
     ]
     memory = max(order.memory, MEMORY_BYTES_MIN)
     on_host = joined.network == HOST_NETWORK
-    published: dict[int | str, Any] | None = (
-        {order.master_port: order.master_port} if joined.published and order.rank == 0 and order.master_port else None
-    )
+    published = _published(order, joined, served)
     host_config = client.create_host_config(
         cpu_period=CPU_STEPS,  # never `nano_cpus`: a limit can be changed only in the style that it was created with
         cpu_quota=quota(order.cpus),
@@ -100,7 +107,7 @@ def container_arguments(
         tmpfs={"/tmp": "rw,nosuid,nodev,mode=1777"} if order.read_only else None,
         mounts=mounts,
         network_mode=joined.network,
-        port_bindings=published,
+        port_bindings=published or None,
         log_config=log,
         restart_policy={"Name": "no"},
         **_gpu_arguments(gpus, injection),
@@ -112,11 +119,25 @@ def container_arguments(
         "hostname": None if on_host else container_name(key)[:63],
         "user": settings.job_user or None,
         "working_dir": order.workdir,
-        "environment": attached.added_to(_environment(order, gpus, joined, injection, node=node, settings=settings)),
+        "environment": attached.added_to(
+            _environment(order, gpus, joined, injection, node=node, settings=settings, served=served)
+        ),
         "labels": labels(key, node_id=node.node_id, cluster=settings.cluster, grace=order.grace, named=joined.named),
         "ports": list(published) if published else None,
         "host_config": host_config,
     }
+
+
+def _published(order: StartRun, joined: Joined, served: ServedAt | None) -> dict[int | str, Any]:
+    """By port of the container: where the host has it. None in place of a port: the engine chooses one."""
+    published: dict[int | str, Any] = {}
+    if joined.published and order.rank == 0 and order.master_port:
+        published[order.master_port] = order.master_port
+    if served is not None and served.publish_at:
+        door = (served.publish_at, None)
+        before = published.get(served.port)
+        published[served.port] = door if before is None else [before, door]
+    return published
 
 
 def update_arguments(*, cpus: float | None, memory: int | None) -> dict[str, Any]:
@@ -177,6 +198,7 @@ def _environment(
     *,
     node: NodeFacts,
     settings: ContainerSettings,
+    served: ServedAt | None,
 ) -> dict[str, str]:
     peers: Mapping[str, tuple[str, ...]] = order.peers
     master, own = order.master_address, ""
@@ -197,6 +219,7 @@ def _environment(
         master_address=master,
         peers=peers,
         task_ports_differ=not joined.named,
+        service_port=None if served is None else served.port,
     )
     env = {name: value for name, value in environment(order, facts).items() if name not in READ_BY_THE_HOOK}
     # If NVIDIA's hook is the engine's default, it gives the GPUs in this variable, whether image or job has set it.

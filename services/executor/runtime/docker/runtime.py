@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -28,6 +29,7 @@ from services.executor.runs import Limits, LogChunk, Run, RunKey, RuntimeUnavail
 from services.executor.runtime import signalling
 from services.executor.runtime.docker import kept
 from services.executor.runtime.docker.container import HOST_NETWORK, injection_for, members_inside
+from services.executor.runtime.docker.doors import PublishedPort, ask, door_of
 from services.executor.runtime.docker.egress import find_egress
 from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError, MissingError
 from services.executor.runtime.docker.enginelog import FileCopy, engine_file, engine_folder
@@ -40,6 +42,7 @@ from services.executor.runtime.docker.resizing import Held, Resizing, held_of, s
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.runtime.docker.starter import Starter, keep
 from services.executor.runtime.process.records import STATUS_MAX
+from services.executor.serving.records import ServedRuns
 from services.executor.shares.backend import ShareBackend, TimeSlicing
 from services.executor.thinking.rounding import fault
 
@@ -81,12 +84,15 @@ class DockerRuntime:
         self._found: dict[RunKey, _Container] = {}
         self._inspected: dict[RunKey, Run] = {}  # of running and of drained containers
         self._held: dict[RunKey, Held] = {}  # of running containers
+        self._served = ServedRuns(home)
+        self._doors: dict[RunKey, PublishedPort] = {}  # of containers that serve requests
         self._limits: dict[RunKey, Limits] = {}  # at the last look
         self._copies: dict[RunKey, LogCopy | FileCopy] = {}
         # The folder of the engine's containers, if we may write to it.
         self._engine_folder = engine_folder(str(info.get("DockerRootDir", ""))) if settings.engine_files else ""
         self._ended_at: dict[RunKey, float] = {}  # on the loop's clock: since when only the copy of its log is missing
         self._starting: dict[RunKey, Run] = {}
+        self._attached: set[RunKey] = set()  # to a share, by a start that is not known to have made a container
         self._over: dict[RunKey, Run] = {}  # ended without a container: never started, or removed by others
         self._problem = ""
         self._injection = injection_for(info) if settings.gpu_injection == "auto" else settings.gpu_injection
@@ -102,6 +108,7 @@ class DockerRuntime:
             self._networks,
             self._images,
             shares,
+            self._served,
             injection=self._injection,
             log_by_file=self.reaches_engine_files,
         )
@@ -140,6 +147,7 @@ class DockerRuntime:
         runtime._discards.sweep()
         for key in kept.every(home).keys() - runtime._found.keys():
             kept.forget(home, key)
+        runtime._served.forget_others(runtime._found)
         runtime._rates.forget_others({str(key) for key in runtime._found})
         for key in runtime._found.keys() - kept.every(home).keys():
             with suppress(RuntimeUnavailableError):
@@ -158,6 +166,8 @@ class DockerRuntime:
         if key in self._starting or key in self._over or not permitted():
             return
         self._starting[key] = Run(key=key, state=RunState.STARTING, grace=order.grace)
+        if order.share is not None:
+            self._attached.add(key)
         self._changed.set()
         try:
             await self._starter.start(order, key, permitted)
@@ -165,6 +175,7 @@ class DockerRuntime:
             if order.egress is not None:
                 await self._begin_with_egress(key, order.egress)
         except Refusal as refusal:
+            self._served.forget(key)
             self._over[key] = Run(
                 key=key,
                 state=RunState.EXITED,
@@ -215,8 +226,10 @@ class DockerRuntime:
             os.unlink(position_path(self._home.log(key)))
         self._discards.take(self._home.run(key))
         kept.forget(self._home, key)
+        self._served.forget(key)
+        self._doors.pop(key, None)
         self._rates.forget(key)
-        await self._shares.detach(key)
+        self._shares.detach(key)
         await self._networks.remove(key)
 
     async def resize(self, key: RunKey, limits: Limits) -> str:
@@ -252,6 +265,9 @@ class DockerRuntime:
         except EngineRefusedError as error:
             return f"{told}: {error}"
         return ""
+
+    async def probe(self, run: Run) -> str:
+        return await ask(self._doors.get(run.key), run.serve)
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         container = self._found.get(key)
@@ -334,7 +350,13 @@ class DockerRuntime:
         """List our containers in the engine, and inspect those that ended."""
         async with self._looking:
             before = await self.runs() if not self._problem else []
+            attached = self._attached - self._starting.keys()
+            recorded = self._served.keys - self._starting.keys()
             found = await self._listed()
+            self._detach_failed(attached, found)
+            for key in recorded - found.keys() - self._starting.keys() - self._over.keys():
+                self._served.forget(key)
+                self._doors.pop(key, None)
             for key, container in self._found.items():
                 if key not in found and self._found.get(key) is container and container.state != "created":
                     self._lose(key)
@@ -348,6 +370,15 @@ class DockerRuntime:
             self._problem = ""
             if await self.runs() != before:
                 self._changed.set()
+
+    def _detach_failed(self, attached: AbstractSet[RunKey], found: Mapping[RunKey, _Container]) -> None:
+        """Take the share from a run whose start failed for certain: before it begins, its container is in the list."""
+        for key in attached - self._starting.keys():
+            container = found.get(key)
+            if container is None and key not in self._over:
+                self._shares.detach(key)
+            if container is None or container.state != "created":
+                self._attached.discard(key)
 
     async def _listed(self) -> dict[RunKey, _Container]:
         filters = of_node(node_id=self._node.node_id, cluster=self._settings.cluster)
@@ -408,7 +439,12 @@ class DockerRuntime:
 
     def _read_inspected(self, key: RunKey, container: _Container) -> tuple[Run, Held]:
         inspected = self._engine.client.inspect_container(container.id)
-        return _outcome(key, container.grace, inspected["State"]), held_of(inspected)
+        serve = self._served.serve(key)
+        door = door_of(inspected, serve, self._served.port(key))
+        if door is not None:
+            self._doors[key] = door
+        run = _outcome(key, container.grace, inspected["State"])
+        return replace(run, serve=serve, port=None if door is None else door.port), held_of(inspected)
 
     def _run(self, key: RunKey, container: _Container) -> Run | None:
         """The run of a container; it counts as ended only once its output is in its log, too."""

@@ -19,11 +19,13 @@ from services.executor.runtime.docker.container import (
     container_name,
     members_inside,
 )
+from services.executor.runtime.docker.doors import served
 from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError, MissingError
 from services.executor.runtime.docker.images import Images
 from services.executor.runtime.docker.labels import key_of
 from services.executor.runtime.docker.networks import Networks
 from services.executor.runtime.docker.settings import ContainerSettings
+from services.executor.serving.records import ServedRuns
 from services.executor.shares.backend import NOTHING, Attached, ShareBackend
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class Starter:
         networks: Networks,
         images: Images,
         shares: ShareBackend,
+        served_runs: ServedRuns,
         *,
         injection: str,
         log_by_file: bool,
@@ -52,6 +55,7 @@ class Starter:
         self._networks = networks
         self._images = images
         self._shares = shares
+        self._served_runs = served_runs
         self._injection = injection
         self._log = LOG_BY_FILE if log_by_file else LOG_BY_ASKING
 
@@ -71,6 +75,7 @@ class Starter:
             injection=self._injection,
             log=self._log,
             attached=attached,
+            served=await served(order, self._node, self._served_runs, joined),
         )
         made = await self._create(arguments, key, permitted)
         if made is None:
@@ -177,5 +182,5 @@ def _refused(why: str, order: StartRun) -> Refusal:
         program = order.command[0] if order.command else "the command of the image"
         return Refusal(f"command not found: {program}")
     if "port is already allocated" in why or "address already in use" in why:
-        return port_taken(order)
+        return port_taken(order) if order.master_port else Refusal(f"no port of the host for its requests: {why}")
     return Refusal(why)

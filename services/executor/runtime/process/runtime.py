@@ -37,6 +37,8 @@ from services.executor.runtime.process import records
 from services.executor.runtime.process.shim import CGROUP_REFUSED_STATUS, TOO_LATE_STATUS, find_command, spawn
 from services.executor.runtime.process.stragglers import kill_stragglers
 from services.executor.runtime.process.sweeping import Sweeper
+from services.executor.serving.probe import probe
+from services.executor.serving.records import ServedRuns
 from services.executor.shares.backend import NOTHING, Attached, ShareBackend, TimeSlicing
 from services.executor.thinking.rounding import fault
 
@@ -44,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")  # the only variables that a job inherits from the executor
 ADOPT_SECONDS_MAX = 5.0
+PROBED_AT = "127.0.0.1"
 POLL_SECONDS = 0.05
 
 
@@ -85,6 +88,7 @@ class ProcessRuntime:
         self._polling: asyncio.Task[None] | None = None
         self._sweeper = Sweeper(self._cgroups, str(home.runs))
         self._discards = Discards(str(home.discarded))
+        self._served = ServedRuns(home)
         self.not_enforced = (
             *self._cgroups.not_enforced,
             "shm",
@@ -124,6 +128,7 @@ class ProcessRuntime:
         )
         await runtime._adopt()
         await runtime._shares.keep((*runtime._live, *runtime._ended))
+        runtime._served.forget_others(runtime._live.keys() | runtime._ended.keys())
         for live in runtime._live.values():
             runtime._read_limits(live)
         return runtime
@@ -135,19 +140,22 @@ class ProcessRuntime:
         try:
             command, env, workdir = self._prepare(order, key)
         except Refusal as refusal:
+            self._served.forget(key)
             self._fail(key, str(refusal), refusal.reason)
             return
         await self._sweeper.finish(key)
         env = (await self._attach(order)).added_to(env)
         if not permitted():
-            await self._shares.detach(key)
+            self._shares.detach(key)
             return
         folder = self._home.run(key)
         try:
             self._spawn(order, key, command=command, env=env, workdir=workdir, before=before)
         except OSError as error:
+            self._served.forget(key)
             self._discards.take(folder)
             self._sweeper.drop(self._cgroups.names().get(str(key), {}))
+            self._shares.detach(key)
             if error.errno != errno.E2BIG:
                 raise RuntimeUnavailableError(f"starting {key}: {error}") from error
             self._fail(key, "its command and environment are too long for this host")
@@ -171,7 +179,8 @@ class ProcessRuntime:
         if self._ended.pop(key, None) is not None:
             self._home.close_log(key)
             self._discards.take(self._home.run(key))
-            await self._shares.detach(key)
+            self._served.forget(key)
+            self._shares.detach(key)
 
     async def resize(self, key: RunKey, limits: Limits) -> str:
         live = self._live.get(key)
@@ -211,6 +220,11 @@ class ProcessRuntime:
         if live.pidfd is None:
             return f"{told}: this host lets no process be held while it is signalled"
         return signalling.signal_child(live.record.pid, live.pidfd, told)
+
+    async def probe(self, run: Run) -> str:
+        if run.serve is None or run.port is None:
+            return "it does not serve requests"
+        return await probe(PROBED_AT, run.port, run.serve.ready)
 
     async def read_log(self, key: RunKey, *, offset: int, limit: int) -> LogChunk:
         known = key in self._live or key in self._ended
@@ -254,6 +268,7 @@ class ProcessRuntime:
             slowdowns=str(self._home.emulated),
             python=sys.executable,
             master_address=order.master_address,
+            service_port=None if order.serve is None else self._served.begin(key, order.serve, self._node.ports),
         )
         env = {**self._base, **environment(order, facts)}
         workdir = order.workdir or checkpoints
@@ -307,6 +322,7 @@ class ProcessRuntime:
             os.close(lock_fd)
         record = replace(record, pid=pid)
         run = Run(key=key, state=RunState.RUNNING, grace=order.grace, started_at=time.time())
+        run = replace(run, serve=self._served.serve(key), port=self._served.port(key))
         self._watch(_Live(record, run, child=True))
         with suppress(OSError):  # On a full disk the run goes on, and is found without this record.
             records.write(folder, record)
@@ -377,6 +393,7 @@ class ProcessRuntime:
             logger.warning("%s did not begin: its leave to start had run out", key)
             self._discards.take(folder)
             self._sweeper.drop(live.record.cgroups)
+            self._shares.detach(key)
             self._changed.set()
             return
         self._end(self._outcome(live.record, live.run, status))
@@ -404,6 +421,7 @@ class ProcessRuntime:
             key=record.key,
             state=RunState.EXITED,
             grace=record.grace,
+            serve=self._served.serve(record.key),
             started_at=run.started_at,
             # File times are coarser than the clock.
             ended_at=max(written.ended_at if written else time.time(), run.started_at or 0.0),
@@ -465,6 +483,7 @@ class ProcessRuntime:
 
     def _adopt_live(self, record: records.RunRecord, folder: str) -> None:
         run = Run(key=record.key, state=RunState.RUNNING, grace=record.grace, started_at=records.started_at(folder))
+        run = replace(run, serve=self._served.serve(record.key), port=self._served.port(record.key))
         self._watch(_Live(record, run, child=_is_child(record.pid)))
         if not records.locked(folder):  # If it is locked, the watched pid was the shim's all along.
             self._over(record.key)

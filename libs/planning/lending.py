@@ -1,0 +1,198 @@
+"""What running jobs lend to a service that wants more replicas than the free room holds, and which lend first.
+
+First ranks beyond the core of jobs that resize live, those that lose least work first; then ranks of jobs that shrink
+by a restart; then whole jobs that may be pre-empted, by the order of the pool. Services lend nothing.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from msgspec import Struct, structs
+
+from libs.domain.job import Allocation, Job, JobState, Loan
+from libs.domain.quantity import count_text
+from libs.domain.shares import gpus_held
+from libs.domain.sizes import how_resized
+from libs.domain.spec import Kind, ResizeHow
+from libs.planning.capacity import Room
+from libs.planning.giving_way import loss
+from libs.planning.preemption import Holder, clearing_for
+from libs.planning.resizing import grow, shrink
+from libs.planning.shape import PlacementRequest, Want
+
+FEW = 64  # extras that are tried before all that may be lent are looked at
+
+SERVICE, NOTEBOOK = "service", "notebook"
+
+_LIVE, _RESTARTS, _WHOLE = 0.0, 1.0, 2.0
+
+Gone = tuple[str, tuple[int, ...]]
+"""A job and the ranks of it that leave."""
+
+
+class Borrowed(Struct, frozen=True, kw_only=True):
+    """A place for one replica, and what must leave before it is free: `victims` for this replica, `others` for one that
+    was given a part of the same GPU before. `lenders`: by job, how many of its GPUs the replica gets, and how many
+    ranks it loses for that (0: all)."""
+
+    place: Allocation
+    victims: tuple[Holder, ...]
+    others: tuple[Holder, ...]
+    lenders: Mapping[str, tuple[float, int]]
+
+
+def why_not_lend(job: Job, service: Job) -> str:
+    """What keeps a running job from lending ranks to a service, in a word or some; empty: nothing. Whether it may stop
+    as a whole for the service is for the order of the pool to say."""
+    if job.spec.is_service:
+        return SERVICE
+    if job.spec.kind is Kind.NOTEBOOK:
+        return NOTEBOOK
+    if not job.spec.preemptible:
+        return "not pre-emptible"
+    if job.priority > service.priority:
+        return "of higher priority"
+    if not (job.state is JobState.RUNNING and _ranks_to_spare(job)):
+        return "without a rank to spare"
+    return ""
+
+
+def may_ever_lend(job: Job) -> bool:
+    """Whether the job has ranks that it could lend to a service, whatever the priority of that is."""
+    spec = job.spec
+    if job.state is not JobState.RUNNING or not spec.preemptible or spec.is_service or spec.kind is Kind.NOTEBOOK:
+        return False
+    return bool(_ranks_to_spare(job))
+
+
+def spare_ranks(job: Job, service: Job, now: float, progress: Mapping[str, float]) -> list[Holder]:
+    """The ranks that the job may lend to the service, each for itself."""
+    if why_not_lend(job, service):
+        return []
+    is_live = how_resized(job.spec) is ResizeHow.LIVE
+    worth = (_LIVE if is_live else _RESTARTS, *loss(job, now, progress, extra=is_live))
+    return [
+        Holder(job_id=job.id, worth=(*worth, -float(rank.rank)), allocations=(rank,), extra=True)
+        for rank in _ranks_to_spare(job)
+    ]
+
+
+def whole_job(holder: Holder) -> Holder:
+    """The holder of all that a job cannot do without, behind all ranks that are lent."""
+    return structs.replace(holder, worth=(_WHOLE, *holder.worth))
+
+
+def borrow(
+    room: Room,
+    want: Want,
+    held: Sequence[Allocation],
+    asked: PlacementRequest,
+    *,
+    willing: Sequence[Holder],
+    promised: Mapping[tuple[str, int], Holder],
+) -> Borrowed | None:
+    """A place for one more replica, which the room holds afterwards, and what is given back for it. None if there is
+    none. `willing` is sorted by worth; `promised`: GPUs that come free for another replica, with what leaves there."""
+    one = structs.replace(want, least=1, count=1)
+    few = willing[:FEW]
+    clearing = clearing_for((one,), room=room, holders=few, asked=asked)
+    if clearing is None and len(few) < len(willing):
+        clearing = clearing_for((one,), room=room, holders=willing, asked=asked)
+    if clearing is None:
+        return None
+    for victim in clearing.victims:
+        room.give_back_all(victim.allocations)
+    found = grow(room, held, one, 1, first_rank=0, asked=asked)
+    if not found:
+        return None
+    room.take_all(found)
+    place = found[0]
+    there = {(place.node_id, gpu) for gpu in place.gpus}
+    others = tuple({id(each): each for gpu in sorted(there) if (each := promised.get(gpu)) is not None}.values())
+    lenders = _lenders(place, (*clearing.victims, *others))
+    return Borrowed(place=place, victims=clearing.victims, others=others, lenders=lenders)
+
+
+def _lenders(place: Allocation, victims: Iterable[Holder]) -> dict[str, tuple[float, int]]:
+    part = 1.0 if place.share is None else gpus_held(place.gpus, place.share)
+    found: dict[str, tuple[float, int]] = {}
+    own = {(place.node_id, gpu) for gpu in place.gpus}
+    for victim in victims:
+        gpus = {(one.node_id, gpu) for one in victim.allocations for gpu in one.gpus} & own
+        here = any(one.node_id == place.node_id for one in victim.allocations)
+        if gpus or here:
+            had, ranks = found.get(victim.job_id, (0.0, 0))
+            whole = not victim.extra or (victim.job_id in found and not ranks)
+            found[victim.job_id] = (had + part * len(gpus), 0 if whole else ranks + len(victim.allocations))
+    return found
+
+
+def _ranks_to_spare(job: Job) -> tuple[Allocation, ...]:
+    """The ranks that the job can do without now, none of which leaves already."""
+    if job.placement is None:
+        return ()
+    match how_resized(job.spec):
+        case ResizeHow.LIVE:
+            return tuple(one for one in job.placement.staying if one.extra)
+        case ResizeHow.RESTART:
+            spare: list[Allocation] = []
+            for name, role in job.spec.roles.items():
+                beyond = job.granted[name] - role.replicas.least
+                if beyond > 0:
+                    spare += shrink(job.placement.staying, name, beyond, least=role.replicas.least)[1]
+            return tuple(spare)
+        case _:
+            return ()
+
+
+# what is owed
+
+
+def still_owed(loans: Iterable[Loan], ranks: Collection[int], lenders: Mapping[str, Job]) -> tuple[Loan, ...]:
+    """The loans whose replica is among `ranks`, and whose lender has not grown back and is not over. `lenders`: the
+    open jobs, by id."""
+    return tuple(
+        loan for loan in loans if loan.rank in ranks and loan.lender in lenders and _lacks(lenders[loan.lender], loan)
+    )
+
+
+def _lacks(lender: Job, loan: Loan) -> bool:
+    """Does the lender still lack what it lent?"""
+    if lender.state is JobState.STOPPING:
+        return True
+    if not loan.ranks:
+        return not lender.state.holding
+    granted = lender.granted
+    return not lender.state.holding or any(count > granted[role] for role, count in lender.wanted.items())
+
+
+def loans_text(loans: Iterable[Loan]) -> str:
+    """`1 GPU of j-1 and 2 GPUs of j-2`."""
+    gpus: dict[str, float] = {}
+    for loan in loans:
+        gpus[loan.lender] = gpus.get(loan.lender, 0.0) + loan.gpus
+    return " and ".join(f"{gpu_text(count)} of {lender}" for lender, count in gpus.items())
+
+
+def gpu_text(gpus: float) -> str:
+    """`2 GPUs`, `0.5 of a GPU`; `CPUs` where it has no GPU."""
+    if not gpus:
+        return "CPUs and memory"
+    return count_text(int(gpus), "GPU") if gpus == int(gpus) else f"{gpus:g} of a GPU"
+
+
+def why_nobody_lends(service: Job, holding: Iterable[Job]) -> tuple[str, dict[str, float]]:
+    """How many jobs lend nothing to the service, and why, in words and numbers; and how many may."""
+    reasons: dict[str, int] = {}
+    for job in holding:
+        if job.id != service.id and job.gpus_held:
+            reason = why_not_lend(job, service)
+            reasons[reason] = reasons.get(reason, 0) + 1
+    may = reasons.pop("", 0)
+    numbers = {"jobs_that_may_lend": float(may), "jobs_that_lend_nothing": float(sum(reasons.values()))}
+    told = ", ".join(
+        count_text(count, reason) if reason in (SERVICE, NOTEBOOK) else f"{count} {reason}"
+        for reason, count in sorted(reasons.items())
+    )
+    if may:
+        return f"{count_text(may, 'job')} may lend it ranks" + (f", others not: {told}" if told else ""), numbers
+    return f"no job may lend it ranks: {told}" if told else "no other job holds GPUs", numbers

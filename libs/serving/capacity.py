@@ -1,0 +1,279 @@
+"""What so many replicas of a service can bear: from the measured times of its requests, and the speed of its GPUs."""
+
+from collections.abc import Sequence
+from math import ceil, exp, log
+
+from libs.domain.shares import WHOLE
+from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad
+from libs.serving.queueing import (
+    HALF_LIFE_SECONDS,
+    CountsBefore,
+    ServiceTimes,
+    Shape,
+    late_alone,
+    late_by_waiting,
+    mean_of,
+)
+from libs.serving.rules import ScalingRules
+from libs.serving.slowdown import Slowdown
+
+KNOWN_ANSWERS = 20
+FRESH_PART = 0.2  # of the answers of a sample: with more of them from fresh replicas, it is left out
+WHOLE_ANSWER = 0.9  # from this part of its time on, an answer counts as sent all at once
+ELASTIC_ANSWERS = 50  # after another share, before it is concluded what it brought
+ELASTIC_LEAST, ELASTIC_MOST = 0.0, 1.2
+SECONDS_MAX = 1e6
+REPLICAS_MAX = 65_536  # that a need is computed up to
+
+
+class ServiceCapacity:
+    def __init__(self, goal: Goal, rules: ScalingRules) -> None:
+        self._goal, self._rules = goal, rules
+        self._services, self._steady = ServiceTimes(), ServiceTimes()  # all; without those of fresh replicas
+        self._before = CountsBefore(), CountsBefore(), CountsBefore()  # of the waits, the services and the totals
+        self._slowdown = Slowdown()
+        self._mass, self._at = 0.0, 0.0  # how many times were measured, older ones counted less; and when the last was
+        self._score_log, self._share_log = 0.0, 0.0  # means: of the GPUs and shares with which they were measured
+        self._rate_mean = 0.0  # requests a second for each replica, when they were
+        self._sums = [0.0, 0.0, 0.0]  # of the waits, the services and the totals
+        self._answered: dict[int, int] = {}
+        self._elastic = 1.0  # a share that is twice as large makes a request 2 ** this times as fast
+        self._share_trial: tuple[int, float, int, float] | None = None  # share and mean before; answers and time since
+        self._share: int | None = goal.share
+        self._score_now = 0.0
+        self.variation = 1.0  # of the times between arrivals, as `ServiceDemand` has it
+        self.speed = 1.0  # of a replica now, 1.0: a typical GPU, all of it
+
+    @property
+    def known(self) -> bool:
+        """Were enough requests answered to say how long they take?"""
+        return self._services.count >= KNOWN_ANSWERS
+
+    @property
+    def shape(self) -> Shape | None:
+        """None while too little is known."""
+        return self._services.shape if self.known else None
+
+    @property
+    def elastic(self) -> float:
+        """What shares bring: 1.0, all that they promise; 0.0: nothing."""
+        return self._elastic
+
+    def take(self, load: ServiceLoad) -> None:
+        ready = [one for one in load.replicas if one.ready and not one.draining]
+        told = (load.waits, load.services, load.totals)
+        waits, counts, totals = (before.news(now) for before, now in zip(self._before, told, strict=True))
+        fresh = self._is_fresh(load, ready)
+        if not ready:
+            return
+        self._see_share(ready)
+        score = sum(1.0 / max(0.01, one.score) for one in ready) / len(ready)
+        self._score_now = log(score)
+        self.speed = score * self._part(self._share)
+        answers = sum(counts.values())
+        mean = mean_of(counts)
+        if self._goal.concurrency > 1:
+            self._slowdown.take(answers, mean, len(ready) * self.speed, at=load.at)
+        if not answers or (fresh and self._services is self._steady):
+            return
+        self._learn_elastic(answers, mean)
+        elapsed = min(load.at - self._at, HALF_LIFE_SECONDS) if self._mass else 1.0
+        left = 2.0 ** (-max(0.0, elapsed) / HALF_LIFE_SECONDS)
+        self._at = load.at
+        self._mass = self._mass * left + answers
+        part = answers / self._mass
+        self._score_log += (self._score_now - self._score_log) * part
+        self._share_log += (_share_log(self._share) - self._share_log) * part
+        if elapsed > 0.0:
+            self._rate_mean += (answers / elapsed / (len(ready) * self.speed) - self._rate_mean) * part
+        self._services.add(counts, at=load.at)
+        if not fresh and self._services is not self._steady:
+            self._steady.add(counts, at=load.at)
+            if self._steady.count >= KNOWN_ANSWERS:
+                self._services = self._steady
+        for place, news in enumerate((waits, counts, totals)):
+            self._sums[place] = self._sums[place] * left + mean_of(news) * sum(news.values())
+
+    def fits(self, replicas: int, rate: float, *, share: int | None = None, aim: float) -> bool:
+        """Do so many replicas keep the latency, with `aim` of it, at that rate? `share`: if not the one of now."""
+        shape = self.shape
+        if shape is None:
+            return True
+        if replicas <= 0:
+            return rate <= 0.0
+        slower, full = self._slower(rate / replicas, share)
+        servers = replicas * self._goal.concurrency
+        if full or rate * shape.mean * slower >= servers:
+            return False
+        if self._goal.latency is None:
+            return rate * shape.mean * slower <= servers * self._rules.busy_most * aim / self._rules.aim
+        within = aim * self._goal.latency
+        first = self._first
+        late = late_alone(shape, slower=slower, first=first, within=within)
+        allowed = 1.0 - self._goal.percentile / 100.0
+        if late > allowed / 2.0:
+            idle = late_alone(shape, slower=self._slower(0.0, share)[0], first=first, within=within)
+            allowed = max(allowed, idle + allowed / 2.0)
+        if late > allowed:
+            return False
+        late += late_by_waiting(
+            shape,
+            servers=servers,
+            rate=rate,
+            slower=slower,
+            first=first,
+            within=within,
+            arrivals=self.variation,
+        )
+        return late <= allowed
+
+    def need(self, rate: float, *, share: int | None = None, aim: float) -> int:
+        """The fewest replicas that keep the latency at that rate; `REPLICAS_MAX` if no number does."""
+        low, high = 0, self._busy(rate, share)
+        while not self.fits(high, rate, share=share, aim=aim):
+            if high >= REPLICAS_MAX:
+                return REPLICAS_MAX
+            low, high = high, min(REPLICAS_MAX, 2 * high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.fits(middle, rate, share=share, aim=aim):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def bears(self, replicas: int, *, share: int | None = None, aim: float) -> float:
+        """The highest rate, within a percent, at which so many replicas keep the latency."""
+        shape = self.shape
+        if shape is None or replicas <= 0:
+            return 0.0
+        low, high = 0.0, replicas * self._goal.concurrency / (shape.mean * self._slower(0.0, share)[0])
+        while high - low > 0.01 * high:
+            middle = (low + high) / 2
+            if self.fits(replicas, middle, share=share, aim=aim):
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def predicted(self, replicas: int, rate: float) -> float | None:
+        """Seconds, within two percent, within which the objective's percentile of requests is answered; None: not
+        known, or the replicas do not suffice for any."""
+        shape = self.shape
+        if shape is None or replicas <= 0:
+            return None
+        slower, full = self._slower(rate / replicas, None)
+        servers = replicas * self._goal.concurrency
+        if full or rate * shape.mean * slower >= servers:
+            return None
+        allowed = 1.0 - self._goal.percentile / 100.0
+
+        def late(within: float) -> float:
+            first = self._first
+            waits = late_by_waiting(
+                shape,
+                servers=servers,
+                rate=rate,
+                slower=slower,
+                first=first,
+                within=within,
+                arrivals=self.variation,
+            )
+            return waits + late_alone(shape, slower=slower, first=first, within=within)
+
+        low, high = 0.0, shape.parts[-1][1] * slower
+        while late(high) > allowed and high < SECONDS_MAX:
+            low, high = high, 2.0 * high
+        while high - low > 0.02 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if late(middle) > allowed else (low, middle)
+        return high
+
+    def alone(self, share: int | None = None) -> float | None:
+        """How long the objective's percentile of requests takes until its answer begins, if none of them waits; None:
+        not known."""
+        shape = self.shape
+        if shape is None:
+            return None
+        left = 1.0 - self._goal.percentile / 100.0
+        slower = self._slower(0.0, share)[0] * self._first
+        for low, high, part in reversed(shape.parts):
+            if part >= left:
+                return (high - (high - low) * left / part) * slower
+            left -= part
+        return shape.parts[0][0] * slower
+
+    def each(self, share: int | None = None) -> float:
+        """The most requests a second that one replica can answer; 0 if not known."""
+        shape = self.shape
+        return 0.0 if shape is None else self._goal.concurrency / (shape.mean * self._slower(0.0, share)[0])
+
+    def _busy(self, rate: float, share: int | None) -> int:
+        each = self.each(share)
+        return 1 if each <= 0.0 else min(REPLICAS_MAX, max(1, ceil(min(rate / each, REPLICAS_MAX))))
+
+    @property
+    def _first(self) -> float:
+        """The part of its time at a replica after which a request's answer begins."""
+        waits, services, totals = self._sums
+        if services <= 0.0 or totals <= 0.0:
+            return 1.0
+        part = (totals - waits) / services
+        return 1.0 if part >= WHOLE_ANSWER else max(0.01, part)
+
+    def _slower(self, each: float, share: int | None) -> tuple[float, bool]:
+        """How many times as long as measured a request takes with `each` requests a second for every replica, and
+        whether that is more than a replica can do."""
+        given = self._share if share is None or self._share is None else share
+        slower = exp(self._score_log - self._score_now + self._elastic * (self._share_log - _share_log(given)))
+        speed = exp(self._score_now) * self._part(given)
+        if not self._slowdown.known:
+            return slower, False
+        each /= speed
+        return slower * self._slowdown.times(each) / self._slowdown.times(self._rate_mean), self._slowdown.full(each)
+
+    def _part(self, share: int | None) -> float:
+        """Of the speed of a GPU."""
+        return exp(self._elastic * _share_log(share))
+
+    def _see_share(self, ready: Sequence[ReplicaLoad]) -> None:
+        shares = [one.share for one in ready if one.share is not None]
+        share = min(shares, default=None)
+        if share != self._share and share is not None and self._share is not None and self.known:
+            shape = self.shape
+            assert shape is not None, "it is known"
+            mean_before = shape.mean * self._slower(self._rate_mean * self.speed, None)[0]
+            self._share_trial = (self._share, mean_before, 0, 0.0)
+        self._share = share
+
+    def _learn_elastic(self, answers: int, mean: float) -> None:
+        """Once enough was answered with another share: was it as much faster as the share is larger?"""
+        if self._share_trial is None or self._share is None:
+            return
+        share, before, count, took = self._share_trial
+        count, took = count + answers, took + answers * mean
+        self._share_trial = (share, before, count, took)
+        if count < ELASTIC_ANSWERS:
+            return
+        self._share_trial = None
+        grew = log(self._share / share)
+        if abs(grew) > 0.1 and took > 0.0 and before > 0.0:
+            found = log(before * count / took) / grew
+            self._elastic += (min(ELASTIC_MOST, max(ELASTIC_LEAST, found)) - self._elastic) / 2.0
+
+    def _is_fresh(self, load: ServiceLoad, ready: Sequence[ReplicaLoad]) -> bool:
+        """Do many of the latest answers come from replicas that have only just become ready?"""
+        fresh = total = 0
+        answered: dict[int, int] = {}
+        for one in ready:
+            news = max(0, one.answered - self._answered.get(one.rank, one.answered))
+            answered[one.rank] = one.answered
+            total += news
+            if one.ready_at is not None and load.at - one.ready_at < self._rules.fresh:
+                fresh += news
+        self._answered = answered
+        return fresh > FRESH_PART * total
+
+
+def _share_log(share: int | None) -> float:
+    return 0.0 if share is None else log(max(1, share) / WHOLE)

@@ -1,0 +1,126 @@
+"""How many requests a second a service has to be ready for: what arrives, a trend, a burst, what earlier days had."""
+
+from collections import deque
+from math import sqrt
+
+from libs.serving.forecast import DAY_SECONDS, Forecast
+from libs.serving.loads import ServiceLoad
+from libs.serving.rules import ScalingRules
+from libs.serving.windows import Windows, likelihood_of_change
+
+VARIATION_MOST = 8.0
+VARIATION_HALF_LIFE = 300.0  # samples
+FIRST_DEVIATIONS = 2.0  # by so many the rate of less than a window may be too high
+CLIPPED_AT = 16.0  # times the mean: a jump of the rate is no variation
+
+
+class ServiceDemand:
+    """`rate`: what to be ready for now; `burst`: a burst is part of it; `peak(seconds)`: its highest lately."""
+
+    def __init__(self, rules: ScalingRules, *, day: float = DAY_SECONDS) -> None:
+        self._rules = rules
+        self.windows = Windows()
+        self.forecast = Forecast(day=day)
+        self.rate = 0.0
+        self.measured = 0.0  # of the last minute
+        self.foreseen = 0.0
+        self.unsure = 1.0  # how little is known of the rate: 1 at first, 0 after two windows
+        self.burst = False
+        self.variation = 1.0  # the squared coefficient of variation of the times between arrivals
+        self.arrived_at: float | None = None  # when a request arrived last
+        self._peaks: deque[tuple[float, float]] = deque()  # rates that fall, the newest last
+        self._squares, self._counts = 0.0, 0.0
+        self._before: tuple[float, float] | None = None  # how long the last sample lasted, and how many came in it
+
+    def take(self, load: ServiceLoad, *, start: float) -> None:
+        """`start`: how long a replica takes to become ready."""
+        rules, windows = self._rules, self.windows
+        is_news = windows.take(load)
+        count, lasted = windows.last()
+        if count or load.queued or load.in_flight:
+            self.arrived_at = load.at
+        if is_news:
+            self._vary(count, lasted)
+        self.measured = windows.rate(rules.window)
+        self.unsure = max(0.0, 1.0 - windows.known_seconds() / (2.0 * rules.window))
+        rate = max(self._at_least(), self._trend(start))
+        self.burst = False
+        if rules.sees_bursts:
+            burst = self._burst()
+            self.burst, rate = burst > rate, max(burst, rate)
+        self.foreseen = 0.0
+        if rules.forecasts:
+            if windows.known_seconds() >= rules.window:
+                self.forecast.take(self.measured, at=load.at)
+            self.foreseen = self.forecast.highest(at=load.at, seconds=start)
+            rate = max(rate, self.foreseen)
+        self.rate = rate
+        self._remember(load.at)
+
+    def peak(self, seconds: float, *, at: float) -> float:
+        """The highest rate of the last `seconds`."""
+        return next((rate for then, rate in self._peaks if then >= at - seconds), self.rate)
+
+    def noise(self) -> float:
+        """The standard deviation of the measured rate, if arrivals go on as they do."""
+        return sqrt(self.variation * max(self.measured, 1.0 / self._rules.window) / self._rules.window)
+
+    def _remember(self, at: float) -> None:
+        while self._peaks and self._peaks[-1][1] <= self.rate:
+            self._peaks.pop()
+        self._peaks.append((at, self.rate))
+        while self._peaks[0][0] < at - self._rules.hold_most:
+            self._peaks.popleft()
+
+    def _at_least(self) -> float:
+        """The measured rate; in the first window, in which few requests say little, what it surely is."""
+        if self.unsure <= 0.0 or self.measured <= 0.0:
+            return self.measured
+        count = self.measured * max(self.windows.known_seconds(), 1e-9)
+        return self.measured * max(0.0, 1.0 - self.unsure * FIRST_DEVIATIONS * sqrt(self.variation / count))
+
+    def _trend(self, start: float) -> float:
+        """Where the rate goes until a replica that starts now is ready, if it grows beyond doubt. Twice the rate at
+        most."""
+        most = 0.0
+        for half in (self._rules.window / 2, self._rules.window, 2 * self._rules.window):
+            late, late_seconds = self.windows.arrivals(half)
+            early, early_seconds = self.windows.arrivals(2 * half, half)
+            if late_seconds < 0.9 * half or early_seconds < 0.9 * half:
+                continue
+            now, then = late / late_seconds, early / early_seconds
+            sure = likelihood_of_change(late, late_seconds, early, early_seconds) / self.variation
+            if now > then and sure >= self._rules.trend_likelihood:
+                most = max(most, min(2.0 * now, now + (now - then) / half * (start + half / 2)))
+        return most
+
+    def _burst(self) -> float:
+        """The rate of a window that is beyond doubt higher than that before it; 0: there is none."""
+        most = 0.0
+        for window in self._rules.bursts:
+            count, lasted = self.windows.arrivals(window)
+            early, early_seconds = self.windows.arrivals(window + self._rules.window, window)
+            if lasted <= 0.0 or early_seconds < window or count * early_seconds <= early * lasted:
+                continue
+            sure = likelihood_of_change(count, lasted, early, early_seconds) / self.variation
+            if sure >= self._rules.likelihood:
+                most = max(most, count / lasted)
+        return most
+
+    def _vary(self, count: int, lasted: float) -> None:
+        """Of the differences between neighbouring samples, so that a trend does not count as variation."""
+        if not 0.5 <= lasted <= 2.0:
+            self._before = None
+            return
+        before, self._before = self._before, (lasted, count)
+        if before is None:
+            return
+        mean = (count + before[1]) / (lasted + before[0])
+        square = (count / lasted - before[1] / before[0]) ** 2 / (1.0 / lasted + 1.0 / before[0])
+        left = 1.0 - 1.0 / VARIATION_HALF_LIFE
+        self._squares = self._squares * left + min(square, CLIPPED_AT * mean)
+        self._counts = self._counts * left + mean
+        if self._counts > 0.0:
+            # Few samples say little: they count as Poisson's.
+            known = VARIATION_HALF_LIFE / 10 * max(mean, 1.0)
+            self.variation = min(VARIATION_MOST, max(1.0, (self._squares + known) / (self._counts + known)))

@@ -1,0 +1,42 @@
+"""What the next minutes bring, as far as the last days tell: for each part of a day, and of a week, what arrived then.
+
+A forecast may only add to what arrives now. It is kept in memory: after a restart it is empty until a day has passed.
+"""
+
+from statistics import median
+
+DAY_SECONDS = 86_400.0
+SLOTS_A_DAY = 144  # of ten minutes
+DAYS_MAX = 14
+DAYS_LEAST = 2  # so that no single odd day is taken for a habit
+
+
+class Forecast:
+    """`day`: how long a day lasts, for days that pass in minutes."""
+
+    def __init__(self, *, day: float = DAY_SECONDS) -> None:
+        self._slot = day / SLOTS_A_DAY
+        self._highest: dict[int, float] = {}  # by number of the slot since the beginning of time: of its rates
+
+    def take(self, rate: float, *, at: float) -> None:
+        """`rate`: of the last minute."""
+        slot = int(at / self._slot)
+        if rate > self._highest.get(slot, -1.0):
+            self._highest[slot] = rate
+        if len(self._highest) > SLOTS_A_DAY * DAYS_MAX:
+            oldest = slot - SLOTS_A_DAY * DAYS_MAX
+            self._highest = {each: value for each, value in self._highest.items() if each > oldest}
+
+    def highest(self, *, at: float, seconds: float) -> float:
+        """The rate that the next `seconds` bring as likely as not: of the slots that they touch the highest. Of the
+        same day of the week if two of those are known, else of any day."""
+        first, last = int(at / self._slot), int((at + max(0.0, seconds)) / self._slot)
+        return max((self._usual(slot) for slot in range(first, min(last, first + SLOTS_A_DAY) + 1)), default=0.0)
+
+    def _usual(self, slot: int) -> float:
+        weeks = [self._highest[each] for ago in (7, 14) if (each := slot - ago * SLOTS_A_DAY) in self._highest]
+        days = [
+            self._highest[each] for ago in range(1, DAYS_MAX + 1) if (each := slot - ago * SLOTS_A_DAY) in self._highest
+        ]
+        found = weeks if len(weeks) >= DAYS_LEAST else days
+        return median(found) if len(found) >= DAYS_LEAST else 0.0

@@ -1,0 +1,39 @@
+"""Autoscalers by name: Weft's own, the same without one of its parts, and the rules of others, with their constants."""
+
+from collections.abc import Callable, Mapping
+
+from libs.serving.autoscaler import Weft
+from libs.serving.forecast import DAY_SECONDS
+from libs.serving.loads import Autoscaler, Goal
+from libs.serving.policies.dstack import Dstack
+from libs.serving.policies.dynamo import Dynamo
+from libs.serving.policies.fixed import Fixed
+from libs.serving.policies.knative import Knative
+from libs.serving.policies.ray import Ray
+from libs.serving.rules import ScalingRules
+
+OTHERS: Mapping[str, Callable[[Goal, float], Autoscaler]] = {
+    "knative": Knative,
+    "ray": Ray,
+    "dynamo": Dynamo,
+    "dstack": Dstack,
+    "fixed": Fixed,
+}
+OURS: Mapping[str, ScalingRules] = {
+    "weft": ScalingRules(),
+    "weft-without-shares": ScalingRules(shares=False),
+    "weft-without-forecast": ScalingRules(forecasts=False),
+    "weft-without-bursts": ScalingRules(sees_bursts=False),
+    "weft-without-alarm": ScalingRules(alarms=False),
+}
+NAMES = (*OURS, *OTHERS)
+
+
+def autoscaler(name: str, goal: Goal, *, at: float, start: float | None = None, day: float = DAY_SECONDS) -> Autoscaler:
+    """The rule of that name for one service from now on, seconds on any one clock. `start`: how long its replicas take
+    to start, as far as is known; `day`: seconds after which load repeats. Raises ValueError: no rule of that name."""
+    if name in OURS:
+        return Weft(goal, at=at, rules=OURS[name], start=start, day=day)
+    if name in OTHERS:
+        return OTHERS[name](goal, at)
+    raise ValueError(f"there is no autoscaler {name}, there are {', '.join(NAMES)}")

@@ -1,0 +1,133 @@
+"""How long requests wait for a replica, and take there: a queue with several servers, by Allen and Cunneen's formula.
+
+A replica that takes `concurrency` requests at once counts as so many servers. The part of the requests that wait is
+Sakasegawa's approximation of Erlang's C, which takes no loop over the servers. Seconds; rates per second.
+"""
+
+from collections.abc import Mapping
+from math import exp, inf, sqrt
+
+from msgspec import Struct
+
+from libs.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH, BUCKETS_MAX
+
+UPPER = tuple(BUCKET_FIRST_SECONDS * BUCKET_GROWTH**bucket for bucket in range(BUCKETS_MAX))
+LOWER = (0.0, *UPPER[:-1])
+MIDDLE = tuple((low + high) / 2 for low, high in zip(LOWER, UPPER, strict=True))
+HALF_LIFE_SECONDS = 600.0
+WEIGHT_MAX = 1e12
+
+
+class Shape(Struct, frozen=True):
+    """The times of a service's requests at a replica. `parts`: for each bucket its bounds and its part of the requests;
+    `variation`: the square of their coefficient of variation."""
+
+    mean: float
+    variation: float
+    parts: tuple[tuple[float, float, float], ...]
+
+
+class CountsBefore:
+    """Totals by bucket, as they were told last."""
+
+    def __init__(self) -> None:
+        self._last: Mapping[int, int] = {}
+
+    def news(self, totals: Mapping[int, int]) -> dict[int, int]:
+        """What is new in these totals since the last call."""
+        last, self._last = self._last, totals
+        if totals == last:
+            return {}
+        return {bucket: count - last.get(bucket, 0) for bucket, count in totals.items() if count > last.get(bucket, 0)}
+
+
+class ServiceTimes:
+    """Times counted in buckets, of which older ones count less: half after `HALF_LIFE_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._weights: dict[int, float] = {}
+        self._unit, self._since = 1.0, 0.0  # the weight of a time now; since when it is that
+        self._shape: Shape | None = None
+        self.count = 0.0  # of all that were counted
+
+    def add(self, counts: Mapping[int, int], *, at: float) -> None:
+        if not counts:
+            return
+        if self._since < at:
+            self._unit *= 2.0 ** min(1000.0, (at - self._since) / HALF_LIFE_SECONDS) if self._weights else 1.0
+            self._since = at
+        if self._unit > WEIGHT_MAX:
+            self._weights = {bucket: weight / self._unit for bucket, weight in self._weights.items()}
+            self._unit = 1.0
+        for bucket, count in counts.items():
+            if 0 <= bucket < BUCKETS_MAX:
+                self._weights[bucket] = self._weights.get(bucket, 0.0) + count * self._unit
+                self.count += count
+        self._shape = None
+
+    @property
+    def shape(self) -> Shape | None:
+        """None while nothing was counted."""
+        if self._shape is None and self._weights:
+            total = sum(self._weights.values())
+            mean = sum(MIDDLE[bucket] * weight for bucket, weight in self._weights.items()) / total
+            square = sum(MIDDLE[bucket] ** 2 * weight for bucket, weight in self._weights.items()) / total
+            parts = tuple(
+                (LOWER[bucket], UPPER[bucket], weight / total) for bucket, weight in sorted(self._weights.items())
+            )
+            self._shape = Shape(mean, max(0.0, square / mean**2 - 1.0), parts)
+        return self._shape
+
+
+def mean_of(counts: Mapping[int, int]) -> float:
+    """0 for no counts."""
+    total = sum(counts.values())
+    return sum(MIDDLE[bucket] * count for bucket, count in counts.items()) / total if total else 0.0
+
+
+def waiting_part(servers: float, load: float) -> float:
+    """The part of the requests that wait at all. `load`: how many servers they keep busy."""
+    busy = load / servers
+    return 1.0 if busy >= 1.0 else busy ** (sqrt(2.0 * (servers + 1.0)) - 1.0)
+
+
+def mean_wait(servers: float, load: float, service: float, variation: float) -> float:
+    """Of those that wait. `variation`: the mean of the squared coefficients of variation of the times between arrivals
+    and of the service times."""
+    busy = load / servers
+    return inf if busy >= 1.0 else variation * service / (servers * (1.0 - busy))
+
+
+def late_alone(shape: Shape, *, slower: float, first: float, within: float) -> float:
+    """The part of the requests that take longer than `within` though none of them waits. `slower`: how much longer all
+    of them take than in `shape`; `first`: the part of its time after which a request's answer begins."""
+    limit = within / (slower * first) if slower * first > 0.0 else inf
+    late = 0.0
+    for low, high, part in shape.parts:
+        if low >= limit:
+            late += part
+        elif high > limit:
+            late += part * (high - limit) / (high - low)
+    return late
+
+
+def late_by_waiting(
+    shape: Shape, *, servers: float, rate: float, slower: float, first: float, within: float, arrivals: float
+) -> float:
+    """The part of the requests that take longer than `within` because they wait. `arrivals`: the squared coefficient of
+    variation of the times between arrivals, 1 for Poisson's."""
+    service = shape.mean * slower
+    load = rate * service
+    if servers <= 0.0 or load >= servers:
+        return 1.0
+    waits = waiting_part(servers, load)
+    if waits < 1e-9:
+        return 0.0
+    mean = mean_wait(servers, load, service, (arrivals + shape.variation) / 2.0)
+    late = 0.0
+    for low, high, part in shape.parts:
+        left = within - (low + high) / 2.0 * slower * first
+        late += (
+            part * exp(-left / mean) if left > 0.0 and mean > 0.0 else part if low * slower * first < within else 0.0
+        )
+    return waits * late

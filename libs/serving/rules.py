@@ -1,0 +1,36 @@
+"""The constants of Weft's own autoscaler, and which of its parts are switched on. docs/serving.md has the reasons."""
+
+from msgspec import Struct
+
+
+class ScalingRules(Struct, frozen=True, kw_only=True):
+    """Seconds, where nothing else is named."""
+
+    aim: float = 0.8  # of the latency of the objective: more replicas from here on
+    down_aim: float = 0.75  # the part of it below which fewer replicas must keep the latency
+    busy_most: float = 0.7  # of a replica's concurrency, for a service without an objective
+    window: float = 60.0  # of the rate
+    bursts: tuple[float, ...] = (2.0, 6.0, 20.0)  # windows in which a burst is looked for
+    likelihood: float = 20.0  # the logarithm: one false burst in e^20 windows
+    trend_likelihood: float = 15.0
+    noise: float = 3.0  # standard deviations of the rate that fewer replicas must bear beyond its highest
+    hold_least: float = 120.0  # before there are fewer replicas
+    hold_most: float = 600.0
+    hold_starts: float = 3.0  # times as long as a start takes
+    idle_least: float = 60.0  # without a request, before there are none
+    idle_most: float = 3600.0
+    idle_starts: float = 20.0
+    down_every: float = 5.0  # between two steps down
+    down_part: int = 8  # of the replicas at once: an eighth, one at least
+    alarm_window: float = 10.0
+    alarm_least: float = 3.0
+    alarm_deviations: float = 5.0
+    share_step: int = 100  # thousandths
+    share_wait: float = 3.0  # until a larger share that was asked for counts as not to be had
+    share_rest: float = 60.0  # before it is asked for again
+    remembered: float = 3600.0  # how long a size that did not suffice is remembered
+    fresh: float = 30.0  # what a replica answers so soon after it became ready says little of how it will go on
+    shares: bool = True
+    forecasts: bool = True
+    sees_bursts: bool = True
+    alarms: bool = True

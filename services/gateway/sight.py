@@ -1,0 +1,7 @@
+"""Whose jobs a caller may see."""
+
+from libs.store import Access
+
+
+def may_see(who: Access, tenant: str) -> bool:
+    return who.admin or tenant == who.tenant

@@ -1,0 +1,58 @@
+"""The refusals of an update of a service, before it is stored. Pure."""
+
+import msgspec
+from msgspec import structs
+
+from libs.domain.job import FINAL, Job, JobState
+from libs.domain.spec import JobSpec, SpecError, decode_spec
+from libs.messages.asks import Update
+from libs.messages.http_services import UpdateWanted
+from services.gateway.errors import RejectedError
+from services.gateway.thinking.admission import Admission
+
+ENV_MAX = 1024  # variables, as in a specification
+
+
+def check_update(job: Job, wanted: UpdateWanted, admission: Admission) -> Update:
+    """What is asked of the scheduler. The job that would follow is checked like a submission. Raises RejectedError."""
+    if not job.spec.is_service:
+        why = "only a service (kind inference with `service`) is updated"
+        raise RejectedError(409, "job", f"{job.id} is no service: {why}")
+    if job.state in FINAL:
+        raise RejectedError(409, "job", f"{job.id} is over already: {job.state}")
+    if job.state is JobState.STOPPING:
+        raise RejectedError(409, "job", f"{job.id} is being stopped")
+    env = _env_after(job, wanted)
+    if len(env) > ENV_MAX:
+        raise RejectedError(400, "env", f"its replicas would have {len(env)} variables of their own; at most {ENV_MAX}")
+    following = _following(job.spec, wanted, env)
+    try:
+        decode_spec(msgspec.json.encode(following))
+    except UnicodeEncodeError:
+        raise RejectedError(400, "", "has text that is not Unicode (half of a surrogate pair)") from None
+    except SpecError as error:
+        raise RejectedError(400, error.field, error.reason) from None
+    admission.check_runtime(following)
+    return Update(image=wanted.image, command=wanted.command, env=wanted.env)
+
+
+def _env_after(job: Job, wanted: UpdateWanted) -> dict[str, str]:
+    """What its replicas would be given beyond what every run has: an empty text takes a variable away."""
+    env = dict(job.spec.env)
+    for role in job.spec.roles.values():
+        env |= role.env
+    for more in (*(revision.env for revision in job.revisions), wanted.env):
+        env |= more or {}
+    return {name: value for name, value in env.items() if value}
+
+
+def _following(spec: JobSpec, wanted: UpdateWanted, env: dict[str, str]) -> JobSpec:
+    """The specification of a job that begins with what the update asks for; a service has one role."""
+    ((name, role),) = spec.roles.items()
+    return structs.replace(
+        spec,
+        image=wanted.image or role.image or spec.image,
+        command=wanted.command or role.command or spec.command,
+        env=env,
+        roles={name: structs.replace(role, image=None, command=None, env={})},
+    )

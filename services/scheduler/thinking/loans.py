@@ -1,0 +1,365 @@
+"""Loans: a running service that wants more replicas than the free room holds takes what training can spare.
+
+`libs.planning.lending` decides which ranks and jobs give way. Until they are gone their GPUs are kept for the service,
+but no longer than they may take: then it looks again. docs/serving.md describes how a loan works.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
+from math import inf
+
+from msgspec import Struct, structs
+
+from libs.domain.cluster import Request
+from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Loan, Step
+from libs.domain.sizes import how_resized
+from libs.domain.spec import ResizeHow
+from libs.planning.jobs import asked_by, standing_of
+from libs.planning.keeping import fits_there
+from libs.planning.lending import Borrowed, borrow, gpu_text, loans_text, spare_ranks, whole_job
+from libs.planning.preemption import Holder
+from libs.planning.scores import GpuKey
+from libs.planning.shape import shape_of
+from services.scheduler.thinking import lives
+from services.scheduler.thinking.holders import LEAVES_FIRST
+from services.scheduler.thinking.orders import fresh_ranks
+from services.scheduler.thinking.picture import Picture
+from services.scheduler.thinking.placing import following
+
+_S, _E, _C = JobState, JobEvent, CauseCode
+
+LOOK_SECONDS = 0.5  # between two looks at the services that have too little
+LOOKED_AT_MAX = 32  # of them at once
+WAIT_SECONDS, WAIT_SECONDS_MAX = 1.0, 30.0  # until a service to which nobody lends is looked at again
+LENT_AT_ONCE_MAX = 64  # replicas for which others give way in one look
+KEPT_SECONDS = 30.0  # beyond the grace of those that leave, and the time in which nodes must stop them
+
+
+class _Awaited(Struct, frozen=True, kw_only=True):
+    """A place for one replica of a service in `epoch`, kept until `until`. `leaving`: by job and its epoch, the ranks
+    that must be gone before; empty: all of them."""
+
+    epoch: int
+    place: Allocation
+    leaving: dict[tuple[str, int], tuple[int, ...]]
+    lenders: dict[str, tuple[float, int]]
+    until: float
+
+
+class Loans:
+    """`stop_seconds`: how long nodes may take to stop a rank, besides its grace."""
+
+    def __init__(self, picture: Picture, *, stop_seconds: float) -> None:
+        self._picture = picture
+        self._stop_seconds = stop_seconds
+        self._awaited: dict[str, list[_Awaited]] = {}  # by service
+        self._kept: dict[GpuKey, int] = {}  # how many replicas wait for a part of each
+        self._again: dict[str, tuple[int, float, float]] = {}  # by service: its version, when it is looked at, the wait
+        self._looked_at = -inf
+        self._news: set[str] = set()  # the services that had too little, at the last look
+        self._short: Mapping[str, int] = {}
+        self._last_seq = 0  # of the service that was looked at last
+
+    # what was asked for is free
+
+    def arrive(self, now: float) -> list[Step]:
+        """Replicas join where those that had to leave are gone."""
+        steps: list[Step] = []
+        for job_id in sorted(self._awaited):
+            steps += self._arrive(job_id, now)
+        return steps
+
+    def _arrive(self, job_id: str, now: float) -> list[Step]:
+        job = self._picture.jobs.get(job_id)
+        missing = 0 if job is None else _missing(job)
+        awaited = self._awaited.pop(job_id)
+        due = [one for one in awaited if job is not None and job.epoch == one.epoch and self._is_there(one)]
+        joins = [one for one in due if not self._leaves(one)][:missing]
+        stay = [one for one in due if self._leaves(one) and now < one.until][: missing - len(joins)]
+        for one in awaited:
+            if one not in stay:
+                self._let_go(one)
+            if one not in stay and one not in joins:
+                self._picture.returned.keep([one.place], now)
+        if stay:
+            self._awaited[job_id] = stay
+        return self._join(job, joins, now) if job is not None and joins else []
+
+    def _is_there(self, one: _Awaited) -> bool:
+        node = self._picture.pool.nodes.get(one.place.node_id)
+        return node is not None and node.ready
+
+    def _leaves(self, one: _Awaited) -> bool:
+        """Is anything still there that must be gone first?"""
+        for (job_id, epoch), ranks in one.leaving.items():
+            job = self._picture.jobs.get(job_id)
+            if job is None or job.epoch != epoch or job.placement is None:
+                continue
+            if not ranks or any(each.rank in ranks for each in job.placement.allocations):
+                return True
+        return False
+
+    def _join(self, job: Job, awaited: Iterable[_Awaited], now: float) -> list[Step]:
+        """The replicas join, as far as their places are really free."""
+        assert job.placement is not None
+        room = self._picture.pool.room
+        fit: list[_Awaited] = []
+        with room.supposing():
+            for one in awaited:
+                if fits_there(room, [one.place]):
+                    room.take(one.place)
+                    fit.append(one)
+        if not fit:
+            return []
+        above = self._picture.pool.strays.highest_rank(job.id, job.epoch)
+        ranks = fresh_ranks(job, len(fit), above=above)
+        new = tuple(
+            structs.replace(one.place, rank=rank, extra=True, leaving=False, revision=job.revision)
+            for one, rank in zip(fit, ranks, strict=True)
+        )
+        placement = structs.replace(
+            job.placement,
+            allocations=(*job.placement.allocations, *new),
+            ranks_used=ranks[-1] + 1,
+            changes=job.placement.changes + 1,
+        )
+        lent = tuple(
+            Loan(lender=lender, rank=rank, gpus=gpus, ranks=count, since=round(now, 6))
+            for one, rank in zip(fit, ranks, strict=True)
+            for lender, (gpus, count) in one.lenders.items()
+        )
+        after = structs.replace(job, placement=placement).granted
+        changes = ", ".join(f"{role} {job.granted[role]} → {count}" for role, count in after.items())
+        borrows = f", and borrows {loans_text(lent)}" if lent else ""
+        numbers = {role: float(count) for role, count in after.items()} | {"gpus_borrowed": sum(x.gpus for x in lent)}
+        cause = Cause(code=_C.GREW, sentence=f"{changes}{borrows}", numbers=numbers)
+        return self._picture.go(
+            job,
+            _E.RESIZED,
+            cause,
+            now,
+            placement=placement,
+            loans=(*self._picture.owed(job, placement), *lent),
+        )
+
+    # what others can spare
+
+    def decide(self, now: float, *, short: Mapping[str, int], closed: Sequence[str], ahead: str) -> list[Step]:
+        """The steps of those that give way to services. `short`: by service, how many of the replicas that it should
+        have found no place. `closed` nodes are kept, or cleared, for a waiting job;
+        `ahead`: a job that waits for room, before which services of a lower priority take nothing."""
+        self._short = short
+        if not short or (short.keys() == self._news and now < self._looked_at + LOOK_SECONDS):
+            return []
+        self._news, self._looked_at = set(short), now
+        services = self._next(now, ahead)
+        if not services:
+            return []
+        found = self._plan(services, closed, now)
+        for job in services:
+            waits = self._again.get(job.id)
+            wait = WAIT_SECONDS if waits is None or waits[0] != job.version else min(2 * waits[2], WAIT_SECONDS_MAX)
+            if not any(service.id == job.id for service, _ in found):
+                self._again[job.id] = (job.version, now + wait, wait)
+        steps = self._ask(found, now)
+        for job_id in dict.fromkeys(job.id for job, _ in found):
+            steps += self._arrive(job_id, now)  # those for which nothing has to leave
+        return steps
+
+    def _next(self, now: float, ahead: str) -> list[Job]:
+        """The services that have too little, in the order of submission, those behind the last one first."""
+        jobs = self._picture.jobs
+        first = jobs.get(ahead)
+        self._again = {job_id: again for job_id, again in self._again.items() if job_id in self._short}
+        short = (
+            job
+            for job in (jobs[job_id] for job_id in self._short if job_id in jobs)
+            if self._lacks(job) > len(self._awaited.get(job.id, ()))
+            and (first is None or first.priority <= job.priority)
+            and not self._waits(job, now)
+        )
+        found = nsmallest(LOOKED_AT_MAX, short, key=lambda job: (job.seq <= self._last_seq, job.seq))
+        if found:
+            self._last_seq = found[-1].seq
+        return found
+
+    def _lacks(self, job: Job) -> int:
+        """How many replicas the service may borrow for: none that only an update would add for a while."""
+        return min(_missing(job), self._short.get(job.id, 0))
+
+    def _waits(self, job: Job, now: float) -> bool:
+        again = self._again.get(job.id)
+        return again is not None and again[0] == job.version and now < again[1]
+
+    def _plan(self, services: Sequence[Job], closed: Sequence[str], now: float) -> list[tuple[Job, Borrowed]]:
+        """Places for replicas, the services in turn; nothing changes yet."""
+        room = self._picture.pool.room
+        found: list[tuple[Job, Borrowed]] = []
+        willing: dict[tuple[float, ...], list[Holder]] = {}
+        nothing: set[tuple[Request, tuple[float, ...]]] = set()
+        promised: dict[GpuKey, Holder] = {}
+        gone: set[tuple[str, int]] = set()
+        with room.supposing(closed=[*closed, *self._picture.pool.earlier]):
+            for job in services:
+                rank = self._rank(job, now)
+                if rank not in willing:
+                    willing[rank] = self._willing(job, now)
+                want = shape_of(job.spec)[0]
+                held = list(job.placement.allocations) if job.placement else []
+                held += [one.place for one in self._awaited.get(job.id, ())]
+                asked = asked_by(job, self._picture.beliefs.learnt)
+                missing = self._lacks(job) - len(self._awaited.get(job.id, ()))
+                for _ in range(missing):
+                    if (want.request, rank) in nothing or len(found) >= LENT_AT_ONCE_MAX:
+                        break
+                    left = [each for each in willing[rank] if not _is_gone(each, gone)]
+                    borrowed = borrow(room, want, held, asked, willing=left, promised=promised)
+                    if borrowed is None:
+                        nothing.add((want.request, rank))
+                        break
+                    found.append((job, borrowed))
+                    held.append(borrowed.place)
+                    for victim in borrowed.victims:
+                        gone.update((victim.job_id, one.rank) for one in victim.allocations)
+                        promised.update({(one.node_id, gpu): victim for one in victim.allocations for gpu in one.gpus})
+        return found
+
+    def _rank(self, job: Job, now: float) -> tuple[float, ...]:
+        """Services of the same rank may take from the same jobs."""
+        order = self._picture.waitlist.queue.order
+        tier = 0 if order.tier is None else order.tier(standing_of(job, now, order))
+        return (float(job.priority), float(tier))
+
+    def _willing(self, service: Job, now: float) -> list[Holder]:
+        """What is about to be free, then what may be lent to the service, by what is lost."""
+        picture, holders = self._picture, self._picture.holdings.holders
+        found: list[Holder] = []
+        standing = standing_of(service, now, picture.waitlist.queue.order)
+        for holder in holders.who_may_leave(standing, picture.jobs, now, self._progress_of):
+            if holder.worth == LEAVES_FIRST:
+                found.append(holder)
+            elif not holder.extra and holder.allocations and not picture.jobs[holder.job_id].spec.is_service:
+                found.append(whole_job(holder))
+        for job_id in sorted(holders.lending):
+            job = picture.jobs[job_id]
+            found += spare_ranks(job, service, now, self._progress_of(job))
+        return sorted(found, key=lambda holder: (holder.worth, holder.job_id))
+
+    def _progress_of(self, job: Job) -> Mapping[str, float]:
+        return self._picture.pool.runs.of(job).progress or {}
+
+    def _lends(self, victim: Holder, service: Job) -> bool:
+        """Does the victim lose something by that, or did it leave by itself?"""
+        job = self._picture.jobs[victim.job_id]
+        if job.spec.is_service:
+            return False
+        if job.state is _S.STOPPING:
+            why = job.stopping_for
+            return why is not None and (why.code, why.by) == (_C.LENT, service.id)
+        return victim.worth != LEAVES_FIRST or any(job.wanted[role] > count for role, count in job.granted.items())
+
+    # those that give way are told
+
+    def _ask(self, found: Sequence[tuple[Job, Borrowed]], now: float) -> list[Step]:
+        for job, borrowed in found:
+            self._await(job, borrowed, now)
+        asked: dict[str, list[tuple[Job, Holder]]] = {}
+        for job, borrowed in found:
+            for victim in borrowed.victims:
+                if victim.worth != LEAVES_FIRST:
+                    asked.setdefault(victim.job_id, []).append((job, victim))
+        steps: list[Step] = []
+        for lender_id, victims in asked.items():
+            steps += self._give_way(self._picture.jobs[lender_id], victims, now)
+        return steps
+
+    def _await(self, job: Job, borrowed: Borrowed, now: float) -> None:
+        jobs = self._picture.jobs
+        leaving: dict[tuple[str, int], tuple[int, ...]] = {}
+        victims = (*borrowed.victims, *borrowed.others)
+        for victim in victims:
+            key = (victim.job_id, jobs[victim.job_id].epoch)
+            ranks = tuple(one.rank for one in victim.allocations) if victim.extra else ()
+            known = leaving.get(key)
+            leaving[key] = ranks if known is None else (*known, *ranks) if known and ranks else ()
+        grace = max((jobs[job_id].spec.grace_seconds for job_id, _ in leaving), default=0.0)
+        one = _Awaited(
+            epoch=job.epoch,
+            place=borrowed.place,
+            leaving=leaving,
+            lenders={
+                lender: what
+                for lender, what in borrowed.lenders.items()
+                if all(self._lends(each, job) for each in victims if each.job_id == lender)
+            },
+            until=now + grace + self._stop_seconds + KEPT_SECONDS,
+        )
+        self._awaited.setdefault(job.id, []).append(one)
+        for gpu in borrowed.place.gpus:
+            key_of_gpu = (borrowed.place.node_id, gpu)
+            self._kept[key_of_gpu] = self._kept.get(key_of_gpu, 0) + 1
+            if self._kept[key_of_gpu] == 1:
+                part = structs.replace(borrowed.place, gpus=(gpu,))
+                self._picture.pool.keep_place(_keeper(key_of_gpu), (part,))
+
+    def _let_go(self, one: _Awaited) -> None:
+        for gpu in one.place.gpus:
+            key = (one.place.node_id, gpu)
+            self._kept[key] -= 1
+            if not self._kept[key]:
+                del self._kept[key]
+                self._picture.pool.let_place_go(_keeper(key))
+
+    def _give_way(self, lender: Job, victims: Sequence[tuple[Job, Holder]], now: float) -> list[Step]:
+        services = {job.id: job.name for job, _ in victims}
+        ranks = [one for _, victim in victims for one in victim.allocations]
+        whole = not all(victim.extra for _, victim in victims)
+        gpus = lender.gpus_held if whole else float(sum(len(one.gpus) for one in ranks))
+        names = " and ".join(f"{name} ({job_id})" for job_id, name in services.items())
+        sentence = f"lends {gpu_text(gpus)} to {names}, which needs more than what is free"
+        cause = Cause(code=_C.LENT, sentence=sentence, by=next(iter(services)), numbers={"gpus": gpus})
+        if whole:
+            return lives.stop(self._picture, lender, cause, now)
+        if how_resized(lender.spec) is ResizeHow.LIVE:
+            return lives.give_up_ranks(self._picture, lender, ranks, cause, now)
+        return self._shrink_by_restart(lender, ranks, cause, now)
+
+    def _shrink_by_restart(self, lender: Job, ranks: Sequence[Allocation], cause: Cause, now: float) -> list[Step]:
+        """It stops, starts without the ranks, and grows back to the size that it has now."""
+        steps: list[Step] = []
+        if not lender.size:
+            grows_back = structs.replace(cause, sentence=f"{cause.sentence}, and grows back")
+            steps = self._picture.go(lender, _E.SCALED, grows_back, now, size=lender.wanted)
+            lender = self._picture.jobs[lender.id]
+        assert lender.placement is not None
+        gone = {one.rank for one in ranks}
+        stay = [one for one in lender.placement.allocations if one.rank not in gone]
+        return steps + lives.stop(
+            self._picture, lender, cause, now, next_placement=following(self._picture, lender, stay)
+        )
+
+
+def pays_back(job: Job, gone: Iterable[Allocation], cause: Cause) -> Cause:
+    """The cause with which replicas leave, if they give back what others lent."""
+    ranks = {one.rank for one in gone}
+    paid = [loan for loan in job.loans if loan.rank in ranks]
+    if not paid:
+        return cause
+    sentence = f"{cause.sentence}, and gives back {loans_text(paid)}"
+    return structs.replace(cause, code=_C.PAID_BACK, sentence=sentence, by=paid[0].lender)
+
+
+def _missing(job: Job) -> int:
+    """How many replicas a running service has too few."""
+    if job.state is not _S.RUNNING or job.placement is None:
+        return 0
+    return max(0, sum(job.wanted.values()) - sum(job.granted.values()))
+
+
+def _is_gone(holder: Holder, gone: set[tuple[str, int]]) -> bool:
+    return any((holder.job_id, one.rank) in gone for one in holder.allocations)
+
+
+def _keeper(gpu: GpuKey) -> str:
+    """Under which name the pool keeps the GPU."""
+    return f"a loan of GPU {gpu[1]} of {gpu[0]}"

@@ -1,0 +1,45 @@
+"""All of it; at its end one line of JSON."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from tests.bench.figures import Aim, line_of
+from tests.bench.serving import rules, scale
+
+PROCESSES = 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    asked = _asked(arguments)
+    quick, seed, began = asked.quick, asked.seed, time.monotonic()
+    aims: dict[str, Aim] = {}
+    with ProcessPoolExecutor(PROCESSES) as executor:
+        parts: dict[str, Callable[[], dict[str, Aim]]] = {
+            "scale": lambda: scale.measure(seed, quick=quick),
+            "bursts": lambda: rules.bursts(seed, quick=quick),
+            "constant": lambda: rules.constant(seed, quick=quick),
+            "rules": lambda: rules.measure(seed, executor, quick=quick),
+        }
+        if unknown := set(asked.only) - parts.keys():
+            sys.exit(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
+        for name, measure in parts.items():
+            if not asked.only or name in asked.only:
+                aims |= measure()
+    for name, aim in aims.items():
+        bound = f"at least {aim.aim:g}" if aim.at_least else f"at most {aim.aim:g}"
+        print(f"{name}: {aim.value:g} (aim: {bound}){'' if aim.met else ' NOT MET'}")
+    print(f"{time.monotonic() - began:.0f} s on {len(os.sched_getaffinity(0))} cores")
+    print(line_of(aims, seed=seed))
+    return 0
+
+
+def _asked(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench serving", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few minutes: shorter days, one seed")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default=[], type=lambda text: text.split(","), help="some parts, with commas")
+    return parser.parse_args(arguments)

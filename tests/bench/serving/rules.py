@@ -1,0 +1,267 @@
+"""Autoscalers on the same requests, GPUs and start times, simulated: ours, ours without each of its parts, and the
+rules of Knative, Ray Serve, Dynamo and dstack with their own constants; sizes fixed for the mean and for the peak.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from itertools import pairwise
+
+from msgspec import Struct, structs
+
+from libs.planning.policy import Policy
+from libs.serving.loads import Autoscaler, Goal
+from libs.serving.policies import OTHERS, OURS, autoscaler
+from libs.simulator.model import Cluster, World
+from libs.simulator.outcome import Outcome
+from libs.simulator.run import simulate
+from libs.simulator.serving.outcome import Counted
+from libs.simulator.serving.over_time import Serving
+from libs.simulator.serving.rates import Bursts, Rate
+from libs.simulator.serving.service import Services, Spread, TraceService, replicas_for
+from libs.simulator.workload import Workload
+from tests.bench.figures import Aim
+from tests.bench.serving.oracle import oracle_gpu_s
+
+STICKY = Policy("fifo", "packed-sticky", "none")
+NONE = Workload(name="services", jobs=())
+RULES = tuple(name for name in OTHERS if name != "fixed")
+FIXED = ("fixed-mean", "fixed-peak")
+TIMES = 4.0  # of a burst
+
+
+class Day(Struct, frozen=True, kw_only=True):
+    """How long a day of the rates is, how many there are, and how often bursts come."""
+
+    lasts_s: float
+    days: int
+    burst_every_s: float
+
+    @property
+    def all_s(self) -> float:
+        return self.lasts_s * self.days
+
+
+QUICK = Day(lasts_s=3600.0, days=2, burst_every_s=1800.0)
+FULL = Day(lasts_s=4 * 3600.0, days=3, burst_every_s=3600.0)
+
+
+def services_of(day: Day) -> tuple[TraceService, ...]:
+    """A chat model, one that classifies pictures, and a slow one; each with bursts."""
+
+    def rate(mean: float) -> Rate:
+        bursts = Bursts(every_s=day.burst_every_s, lasts_s=90.0, times=TIMES)
+        return Rate(mean=mean, swing=0.7, period_s=day.lasts_s, peak_at_s=day.lasts_s / 2, bursts=bursts)
+
+    return (
+        TraceService(
+            name="chat",
+            rate=rate(20.0),
+            work=Spread(mean_s=0.1, cv=0.5),
+            start=Spread(mean_s=20.0, cv=0.2),
+            latency_s=0.4,
+            rate_promised=34.0,
+            most=60,
+            want=4,
+        ),
+        TraceService(
+            name="pictures",
+            rate=rate(30.0),
+            work=Spread(mean_s=0.2, cv=0.3),
+            start=Spread(mean_s=10.0, cv=0.2),
+            latency_s=1.0,
+            rate_promised=51.0,
+            most=60,
+            want=3,
+            concurrency=4,
+        ),
+        TraceService(
+            name="slow",
+            rate=rate(3.0),
+            work=Spread(mean_s=0.8, cv=1.0),
+            start=Spread(mean_s=40.0, cv=0.2),
+            latency_s=8.0,
+            percentile=95.0,
+            rate_promised=5.0,
+            most=60,
+            want=4,
+        ),
+    )
+
+
+def ran(name: str, services: Sequence[TraceService], day: Day, seed: int) -> Outcome:
+    """The services under one rule."""
+    if name in FIXED:
+        services = [structs.replace(each, want=fixed_size(each, name)) for each in services]
+    found = Services(services=tuple(services), lasts_s=day.all_s)
+    gpus = sum(service.most * service.gpus for service in services)
+    return simulate(
+        NONE,
+        Cluster(nodes=-(-gpus // 8), gpus_per_node=8),
+        STICKY,
+        World(),
+        seed=seed,
+        serving=Serving(services=found, name=name, make=maker(name, day.lasts_s)),
+    )
+
+
+def maker(name: str, day_s: float) -> Callable[[TraceService, Goal, float], Autoscaler]:
+    rule = "fixed" if name in FIXED else name
+
+    def make(trace: TraceService, goal: Goal, at: float) -> Autoscaler:
+        return autoscaler(rule, goal, at=at, start=trace.start.mean_s, day=day_s)
+
+    return make
+
+
+def fixed_size(service: TraceService, name: str) -> int:
+    """For the mean of the rate, or for the highest, bursts included."""
+    times = service.rate.bursts.times if service.rate.bursts is not None else 1.0
+    peak = service.rate.mean * (1 + service.rate.swing) * times
+    return replicas_for(service, service.rate.mean if name == "fixed-mean" else peak)
+
+
+def counted(name: str, day: Day, seed: int) -> tuple[Counted, ...]:
+    return ran(name, services_of(day), day, seed).services
+
+
+def oracles(day: Day, seed: int) -> tuple[float, ...]:
+    return tuple(oracle_gpu_s(service, day.all_s, seed) for service in services_of(day))
+
+
+class Totals(Struct, frozen=True, kw_only=True):
+    """Of all services and seeds under one rule."""
+
+    requests: int
+    bad: int
+    windows: int
+    bad_windows: int
+    gpu_s: float
+    reversals: int
+    starts: int
+
+
+def totals(found: Sequence[Counted]) -> Totals:
+    return Totals(
+        requests=sum(each.arrived for each in found),
+        bad=sum(each.bad for each in found),
+        windows=sum(each.windows for each in found),
+        bad_windows=sum(each.bad_windows for each in found),
+        gpu_s=sum(each.gpu_s for each in found),
+        reversals=sum(each.reversals for each in found),
+        starts=sum(each.starts for each in found),
+    )
+
+
+def measure(seed: int, executor: Executor, *, quick: bool) -> dict[str, Aim]:
+    day, seeds = (QUICK, (seed,)) if quick else (FULL, tuple(range(seed, seed + 5)))
+    names = (*OURS, *RULES, *FIXED)
+    futures = {(name, one): executor.submit(counted, name, day, one) for name in names for one in seeds}
+    ideal = [executor.submit(oracles, day, one) for one in seeds]
+    of_name = {name: [future.result() for (rule, _), future in futures.items() if rule == name] for name in names}
+    summed = {name: totals([each for run in runs for each in run]) for name, runs in of_name.items()}
+    oracle = [sum(of_seed) for of_seed in zip(*(future.result() for future in ideal), strict=True)]
+    _print(summed, sum(oracle), day, len(seeds))
+    _print_services(of_name, oracle, services_of(day))
+    return aims_of(summed, sum(oracle))
+
+
+def aims_of(summed: Mapping[str, Totals], oracle_s: float) -> dict[str, Aim]:
+    """`best`: of the rules of others, the one with the fewest bad requests."""
+    ours, peak = summed["weft"], summed["fixed-peak"]
+    best = min((summed[name] for name in RULES), key=lambda found: found.bad)
+    return {
+        "simulated.bad_against_best_rule": Aim(value=round(ours.bad / max(1, best.bad), 3), aim=0.333),
+        "simulated.gpu_s_against_that_rule": Aim(value=round(ours.gpu_s / best.gpu_s, 3), aim=1.0),
+        "simulated.gpu_s_against_oracle": Aim(value=round(ours.gpu_s / oracle_s, 3), aim=1.15),
+        "simulated.gpu_s_against_peak": Aim(value=round(ours.gpu_s / peak.gpu_s, 3), aim=0.667),
+    }
+
+
+def _print(summed: Mapping[str, Totals], oracle_s: float, day: Day, seeds: int) -> None:
+    print(f"\nsimulated: 3 services, {day.all_s / 3600:g} h, {seeds} seeds, bursts x {TIMES:g}; all requests count\n")
+    print("| rule | bad requests | of them, % | bad windows | of | GPU h | to the oracle | starts | reversals |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name, found in summed.items():
+        print(
+            f"| {name} | {found.bad:,} | {found.bad / found.requests:.3%} | {found.bad_windows:,} | {found.windows:,}"
+            f" | {found.gpu_s / 3600:.1f} | {found.gpu_s / oracle_s:.2f} | {found.starts:,} | {found.reversals:,} |"
+        )
+    print(f"| oracle | | | 0 | | {oracle_s / 3600:.1f} | 1.00 | | |\n", flush=True)
+
+
+def _print_services(
+    of_name: Mapping[str, Sequence[Sequence[Counted]]], oracle: Sequence[float], services: Sequence[TraceService]
+) -> None:
+    for place, service in enumerate(services):
+        print(f"| {service.name} | bad | bad windows | GPU h | to the oracle |\n|---|---|---|---|---|")
+        for name, runs in of_name.items():
+            found = totals([run[place] for run in runs])
+            print(
+                f"| {name} | {found.bad:,} | {found.bad_windows:,} | {found.gpu_s / 3600:.1f}"
+                f" | {found.gpu_s / oracle[place]:.2f} |"
+            )
+        print(flush=True)
+
+
+# a constant rate, and one burst
+
+
+def constant(seed: int, *, quick: bool) -> dict[str, Aim]:
+    """Changes of size against the change before, at a constant rate; the first ten minutes are not counted, in which an
+    autoscaler finds its size."""
+    hours = 24.0
+    rates = (5.0,) if quick else (2.0, 5.0, 12.0, 20.0)
+    most = 0
+    for rate in rates:
+        service = TraceService(
+            name=f"constant-{rate:g}",
+            rate=Rate(mean=rate),
+            work=Spread(mean_s=0.1, cv=0.5),
+            start=Spread(mean_s=20.0, cv=0.2),
+            latency_s=0.4,
+            rate_promised=rate,
+            most=40,
+            want=3,
+        )
+        outcome = ran("weft", (service,), Day(lasts_s=hours * 3600, days=1, burst_every_s=1.0), seed)
+        sizes = [(at, size) for at, size, _ in outcome.courses[0].wanted]
+        found = outcome.services[0]
+        later = [size for at, size in sizes if at > 600]
+        settled = [size for at, size in sizes if at <= 600][-1:]
+        turns = reversals_of([*settled, *later])
+        most = max(most, turns)
+        print(
+            f"constant {rate:g}/s for {hours:g} h: {turns} reversals, sizes {sorted({size for _, size in sizes})},"
+            f" {found.bad:,} of {found.arrived:,} bad, {found.gpu_s / 3600:.1f} GPU h",
+            flush=True,
+        )
+    return {"simulated.reversals_constant_24h": Aim(value=most, aim=0)}
+
+
+def reversals_of(sizes: Sequence[int]) -> int:
+    signs = [after > before for before, after in pairwise(sizes) if after != before]
+    return sum(one != other for one, other in pairwise(signs))
+
+
+def bursts(seed: int, *, quick: bool) -> dict[str, Aim]:
+    """From the first second of a rate of four times as much to the first decision that wants more."""
+    took: list[float] = []
+    begins = [1200.0 + 97.3 * number for number in range(3 if quick else 12)]
+    for begin in begins:
+        service = TraceService(
+            name=f"burst-{begin:g}",
+            rate=Rate(steps=((0.0, 20.0), (float(int(begin)), 80.0))),
+            work=Spread(mean_s=0.1, cv=0.5),
+            start=Spread(mean_s=20.0, cv=0.2),
+            latency_s=0.4,
+            rate_promised=30.0,
+            most=60,
+            want=4,
+        )
+        outcome = ran("weft", (service,), Day(lasts_s=begin + 60.0, days=1, burst_every_s=1.0), seed)
+        wanted = outcome.courses[0].wanted
+        before = [size for at, size, _ in wanted if at <= int(begin)][-1]
+        up = [at for at, size, _ in wanted if at > int(begin) and size > before]
+        took.append(up[0] - int(begin) if up else 60.0)
+    print(f"burst x {TIMES:g} to decision: {', '.join(f'{each:.1f}' for each in took)} s", flush=True)
+    return {"simulated.burst_to_decision_s": Aim(value=round(max(took), 2), aim=2.0)}

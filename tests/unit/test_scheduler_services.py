@@ -1,0 +1,445 @@
+"""Services: replicas begin, become ready, fail and leave one by one, and the service goes on."""
+
+import pytest
+from msgspec import structs
+
+from libs.domain.job import CauseCode, JobEvent, JobState
+from libs.messages.asks import AskKind
+from libs.messages.nodes import JOBS, SHARES, EndReason, NodeDesired, RunSeen, RunState
+from services.executor.thinking.orders import runs_of
+from services.scheduler.thinking.core import Settings
+from services.scheduler.thinking.orders import as_jobs, job_order, run_orders
+from tests.support.scheduler import World, world
+from tests.support.service_lives import end, of, ranks, rounds, running, runs, service
+
+S, E, C = JobState, JobEvent, CauseCode
+
+
+def causes(w: World, event: JobEvent, job_id: str = "j-1") -> list[CauseCode]:
+    return [step.cause.code for step in w.steps if step.job_id == job_id and step.event is event]
+
+
+def free(w: World) -> int:
+    return sum(len(node.gpus.whole) for node in w.core.picture.pool.room.nodes.values())
+
+
+# begin
+
+
+def test_a_service_runs_once_its_first_replica_does_and_all_its_replicas_may_go() -> None:
+    w = world(gpus=4)
+    running(w, service(want=3))
+    assert (w.state("j-1"), ranks(w), len(runs(w))) == (S.RUNNING, [0, 1, 2], 3)
+    placement = of(w).placement
+    assert placement is not None
+    assert all(each.extra for each in placement.allocations)
+    assert w.told("j-1")[:3] == [E.PLACED, E.STARTING, E.STARTED]
+
+
+def test_a_service_that_should_have_no_replica_runs_at_once_and_holds_nothing() -> None:
+    w = world(gpus=4)
+    running(w, service(want=0))
+    assert (w.state("j-1"), ranks(w), free(w)) == (S.RUNNING, [], 4)
+    w.scale("j-1", worker=2)
+    rounds(w)
+    assert (ranks(w), len(runs(w))) == ([0, 1], 2)
+    w.scale("j-1", worker=0)
+    rounds(w)
+    assert (w.state("j-1"), ranks(w), runs(w), free(w)) == (S.RUNNING, [], [], 4)
+    w.scale("j-1", worker=1)
+    rounds(w)
+    assert ranks(w) == [2], "a number is never given again"
+
+
+def test_one_replica_is_enough_to_begin_and_the_others_follow_when_there_is_room() -> None:
+    w = world(gpus=4)
+    w.submit("j-2", gpus=3)
+    rounds(w)
+    running(w, service(least=2, want=3))
+    assert (w.state("j-1"), ranks(w)) == (S.RUNNING, [0])
+    w.ask(AskKind.CANCEL, "j-2")
+    rounds(w)
+    assert len(ranks(w)) == 3
+
+
+def test_a_service_without_room_waits_in_the_queue_and_may_be_scaled_to_nothing_there() -> None:
+    w = world(gpus=1)
+    w.submit("j-2", gpus=1)
+    rounds(w)
+    running(w, service())
+    assert w.state("j-1") is S.QUEUED
+    w.scale("j-1", worker=0)
+    rounds(w, 1)
+    assert w.state("j-1") is S.RUNNING
+
+
+def test_replicas_are_told_how_to_serve_and_nothing_of_each_other() -> None:
+    w = world(gpus=4)
+    running(w, service(want=1, service={"path": "/s/{job}/v1", "port": 9000}))
+    (first,) = w.nodes["node-1"].orders.values()
+    assert first.serve is not None
+    assert (first.serve.port, first.serve.path, first.serve.address) == (9000, "/s/j-1/v1", "/s/j-1/")
+    assert (first.serve.ready, first.serve.drain) == ("/healthz", 1.0)
+    assert (first.members, first.peers, first.world_size, first.master_port) == (None, {"worker": ()}, 1, 0)
+    w.scale("j-1", worker=3)
+    rounds(w)
+    assert w.nodes["node-1"].orders["j-1", 0, 0] == first
+
+
+def test_the_orders_of_replicas_are_the_same_in_both_forms_of_an_answer() -> None:
+    w = world(gpus=4)
+    running(w, service(want=3, env={"A": "1", "B": "2"}, image="chat:1"))
+    w.nodes["node-1"].becomes_ready = False
+    w.update("j-1", image="chat:2", env={"A": ""}, command=("serve",))
+    rounds(w)
+    job, nodes = of(w), w.core.picture.pool.nodes
+    orders = run_orders(job, nodes)["node-1"]
+    assert {order.revision for order in orders} == {0, 1}
+    shared = NodeDesired(seq=0, jobs=as_jobs(orders, {job.id: job_order(job, nodes)}))
+    assert sorted(runs_of(shared), key=lambda run: run.rank) == orders
+
+
+def test_a_node_that_makes_up_ranks_does_not_use_up_the_numbers() -> None:
+    w = world(gpus=4)
+    running(w, service(want=1))
+    made_up = ("j-1", 0, (1 << 31) - 1)
+    w.nodes["node-1"].runs[made_up] = RunSeen(job_id="j-1", epoch=0, rank=made_up[2], state=RunState.RUNNING, gpus=())
+    w.nodes["node-1"].orders[made_up] = structs.replace(w.nodes["node-1"].orders["j-1", 0, 0], gpus=())
+    w.nodes["node-1"].unkillable.add(made_up)
+    w.scale("j-1", worker=2)
+    rounds(w)
+    assert ranks(w) == [0, 1]
+
+
+def test_a_node_of_an_earlier_version_gets_no_replica() -> None:
+    w = world(nodes=2, gpus=4)
+    w.nodes["node-1"].reads = (JOBS, SHARES)
+    w.sync("node-1")
+    running(w, service(want=5))
+    assert {key[2] for key in w.nodes["node-2"].live} == {0, 1, 2, 3}
+    assert w.nodes["node-1"].live == []
+    w.submit("j-2", gpus=4)
+    rounds(w)
+    assert w.state("j-2") is S.RUNNING, "other jobs go there"
+
+
+def test_a_service_does_not_wait_forever_on_nodes_of_an_earlier_version() -> None:
+    w = world(gpus=4)
+    w.nodes["node-1"].reads = (JOBS, SHARES)
+    w.sync("node-1")
+    running(w, service())
+    assert w.state("j-1") is S.QUEUED
+    w.nodes["node-1"].reads = (*w.nodes["node-1"].reads, "serves")
+    rounds(w)
+    assert w.state("j-1") is S.RUNNING
+
+
+# ends
+
+
+def test_a_replica_that_ends_leaves_alone_and_another_takes_its_place_after_a_wait() -> None:
+    w = world(gpus=4)
+    running(w, service(want=2))
+    end(w, 0, 1)
+    w.sync("node-1")
+    assert (w.state("j-1"), ranks(w), of(w).attempts) == (S.RUNNING, [1], 1)
+    assert of(w).not_before == pytest.approx(w.now + 5)
+    rounds(w, 3)
+    assert ranks(w) == [1]
+    rounds(w, 3)
+    assert (ranks(w), len(runs(w)), of(w).wanted) == ([1, 2], 2, {"worker": 2})
+    assert C.REPLICA_ENDED in causes(w, E.RESIZED)
+
+
+def test_status_0_is_an_end_like_any_other() -> None:
+    w = world(gpus=4)
+    running(w, service())
+    end(w, 0, 0)
+    w.sync("node-1")
+    assert (w.state("j-1"), ranks(w)) == (S.RUNNING, [])
+    rounds(w, 8)
+    assert ranks(w) == [1]
+
+
+def test_the_wait_doubles_with_each_end_in_a_row_up_to_its_most() -> None:
+    w = world(gpus=1)
+    running(w, service())
+    waits = []
+    for _ in range(5):
+        end(w, ranks(w)[0])
+        w.sync("node-1")
+        waits.append(of(w).not_before - w.now)
+        w.tick(of(w).not_before - w.now)
+        rounds(w)
+    assert waits == pytest.approx([5, 10, 20, 40, 40])
+
+
+def test_after_a_replica_that_was_ready_for_long_the_next_begins_at_once_and_ends_count_anew() -> None:
+    w = world(gpus=1)
+    running(w, service())
+    end(w, 0)
+    w.sync("node-1")
+    w.tick(6)
+    rounds(w)
+    for _ in range(7):
+        w.tick(10)
+        w.sync("node-1")
+    end(w, ranks(w)[0])
+    w.sync("node-1")
+    assert (of(w).attempts, len(ranks(w))) == (1, 1)
+
+
+def test_a_lost_node_takes_its_replicas_and_others_begin_elsewhere() -> None:
+    w = world(nodes=2, gpus=2)
+    running(w, service(want=3))
+    there = [each.rank for each in of(w).placement.allocations if each.node_id == "node-1"]  # type: ignore[union-attr]
+    assert there
+    w.nodes.pop("node-1")
+    for _ in range(80):
+        w.tick(2)
+        w.sync("node-2")
+    assert w.state("j-1") is S.RUNNING
+    assert not set(there) & set(ranks(w))
+    assert (len(ranks(w)), of(w).attempts) == (2, 0)
+
+
+def test_a_service_is_never_lost_with_its_last_replica() -> None:
+    w = world(gpus=1)
+    running(w, service())
+    for _ in range(20):
+        for key in runs(w):
+            w.nodes["node-1"].end(key, 137)
+        w.tick(45)
+        rounds(w)
+    assert w.state("j-1") is S.RUNNING
+    assert len(runs(w)) == 1
+
+
+# never ready
+
+
+def test_a_service_of_which_no_replica_becomes_ready_fails_with_its_last_words() -> None:
+    w = world(gpus=4)
+    w.nodes["node-1"].becomes_ready = False
+    running(w, service(want=1))
+    for number in range(3):
+        assert w.state("j-1") is S.RUNNING
+        end(w, ranks(w)[0], 3, detail=f"cannot bind, try {number}")
+        w.sync("node-1")
+        w.tick(50)
+        rounds(w)
+    assert w.state("j-1") is S.FAILED
+    why = next(step.cause for step in w.steps if step.event is E.FAILED)
+    assert why.code is C.NEVER_READY
+    assert why.sentence.endswith("cannot bind, try 2")
+    assert free(w) == 4
+
+
+def test_tries_before_it_is_given_up_are_as_many_as_its_retries_allow() -> None:
+    w = world(gpus=4)
+    w.nodes["node-1"].becomes_ready = False
+    running(w, service(want=1, retries={"max": 5, "backoff": "1s"}))
+    ends = 0
+    while w.state("j-1") is S.RUNNING and ends < 20:
+        end(w, ranks(w)[0], 3)
+        ends += 1
+        w.sync("node-1")
+        w.tick(60)
+        rounds(w)
+    assert (w.state("j-1"), ends) == (S.FAILED, 6)
+
+
+def test_a_service_that_was_ready_once_is_started_again_for_ever() -> None:
+    w = world(gpus=4)
+    running(w, service())
+    for _ in range(10):
+        end(w, ranks(w)[0], 3)
+        w.sync("node-1")
+        w.tick(50)
+        rounds(w)
+    assert (w.state("j-1"), of(w).attempts) == (S.RUNNING, 10)
+
+
+def test_a_replica_that_is_not_ready_in_time_leaves_and_counts() -> None:
+    w = world(gpus=4)
+    w.nodes["node-1"].becomes_ready = False
+    running(w, service(want=1))
+    w.tick(30)
+    rounds(w)
+    assert ranks(w) == [0]
+    w.tick(40)
+    rounds(w)
+    assert (ranks(w), of(w).attempts) == ([], 1)
+    for _ in range(60):
+        w.tick(5)
+        rounds(w, 1)
+    assert w.state("j-1") is S.FAILED
+    assert C.NEVER_READY in causes(w, E.STOPPING)
+
+
+def test_replicas_that_cannot_start_before_any_runs_are_tried_again_until_it_fails() -> None:
+    w = world(gpus=4)
+    w.submit("j-1", gpus=1, spec=service())
+    for number in range(3):
+        w.tick(60)
+        w.sync("node-1")
+        (key,) = runs(w)
+        w.nodes["node-1"].end(key, 0, reason=EndReason.START_FAILED, detail=f"no such image, try {number}")
+        w.sync("node-1")
+        assert w.state("j-1") is (S.QUEUED if number < 2 else S.FAILED)
+    why = w.steps[-1].cause
+    assert (why.code, "no such image, try 2" in why.sentence) == (C.NEVER_READY, True)
+
+
+def test_a_replica_that_never_begins_makes_place_for_another() -> None:
+    w = world(gpus=4, settings=Settings(start_seconds=30))
+    running(w, service(want=1))
+    w.scale("j-1", worker=2)
+    w.tick()
+    w.nodes["node-1"].prepares(("j-1", 0, 1))
+    rounds(w)
+    assert ranks(w) == [0, 1]
+    w.tick(40)
+    rounds(w, 8)
+    assert (w.state("j-1"), ranks(w)) == (S.RUNNING, [0, 2])
+
+
+def test_a_replica_that_does_not_leave_is_given_up_and_keeps_its_gpu() -> None:
+    w = world(gpus=4, settings=Settings(stop_seconds=30))
+    running(w, service(want=2))
+    w.nodes["node-1"].unkillable.add(("j-1", 0, 1))
+    w.scale("j-1", worker=1)
+    rounds(w)
+    w.tick(40)
+    rounds(w)
+    assert (ranks(w), free(w)) == ([0], 2)
+    w.scale("j-1", worker=2)
+    rounds(w)
+    assert (ranks(w), len(runs(w))) == ([0, 2], 3), "a stray is in the way of no other replica"
+
+
+# others
+
+
+def test_a_cancelled_service_ends_and_so_does_one_without_a_replica() -> None:
+    w = world(gpus=4)
+    running(w, service(want=2))
+    running(w, service(want=0), "j-2")
+    w.ask(AskKind.CANCEL, "j-1")
+    w.ask(AskKind.CANCEL, "j-2")
+    rounds(w)
+    assert (w.state("j-1"), w.state("j-2"), free(w)) == (S.CANCELLED, S.CANCELLED, 4)
+
+
+def test_a_service_that_is_stopped_with_status_0_has_not_succeeded() -> None:
+    w = world(gpus=4)
+    running(w, service(want=1, time_limit="100s"))
+    w.tick(101)
+    for key in runs(w):
+        w.nodes["node-1"].end(key, 0, reason=EndReason.STOPPED)
+    rounds(w)
+    assert (w.state("j-1"), w.steps[-1].cause.code) == (S.FAILED, C.TIME_LIMIT)
+
+
+def test_a_job_of_higher_priority_takes_single_replicas_and_they_come_back() -> None:
+    w = world(gpus=4)
+    running(w, service(least=1, want=4))
+    w.submit("j-2", gpus=2, spec={"priority": 10})
+    rounds(w, 5)
+    assert (w.state("j-2"), w.state("j-1"), len(ranks(w))) == (S.RUNNING, S.RUNNING, 2)
+    assert 0 in ranks(w), "the newest give way first"
+    w.ask(AskKind.CANCEL, "j-2")
+    rounds(w, 5)
+    assert len(ranks(w)) == 4
+
+
+def test_a_job_of_higher_priority_may_take_all_of_a_service() -> None:
+    w = world(gpus=2)
+    running(w, service(least=1, want=2))
+    w.submit("j-2", gpus=2, spec={"priority": 10})
+    rounds(w, 5)
+    assert (w.state("j-2"), w.state("j-1"), ranks(w)) == (S.RUNNING, S.RUNNING, [])
+    w.ask(AskKind.CANCEL, "j-2")
+    rounds(w, 5)
+    assert len(ranks(w)) == 2
+
+
+def test_a_job_that_waits_for_room_does_not_keep_a_replica_from_being_started_again() -> None:
+    w = world(gpus=4)
+    running(w, service(want=2))
+    w.submit("j-2", gpus=4)
+    rounds(w)
+    end(w, 0)
+    w.sync("node-1")
+    rounds(w, 8)
+    assert len(ranks(w)) == 2
+
+
+def test_a_size_outside_of_its_range_changes_nothing() -> None:
+    w = world(gpus=4)
+    running(w, service(least=1, want=2, most=3))
+    assert w.scale("j-1", worker=4) == []
+    assert w.scale("j-1", worker=0) == []
+    assert of(w).wanted == {"worker": 2}
+
+
+def test_a_service_that_could_not_grow_is_known_with_what_it_lacks() -> None:
+    w = world(gpus=2)
+    running(w, service(want=5))
+    assert len(ranks(w)) == 2
+    assert w.core._sizing.short == {"j-1": 3}
+    w.scale("j-1", worker=2)
+    rounds(w, 1)
+    assert w.core._sizing.short == {}
+
+
+# leaders
+
+
+def test_a_new_leader_goes_on_with_all_replicas_and_their_wait() -> None:
+    w = world(gpus=4)
+    running(w, service(want=3))
+    end(w, 1)
+    w.sync("node-1")
+    until = of(w).not_before
+    w.lead_anew(w.open_jobs(), w.core.picture.pool.nodes.values())
+    w.sync("node-1")
+    w.sync("node-1")
+    assert (w.state("j-1"), ranks(w), len(runs(w))) == (S.RUNNING, [0, 2], 2)
+    rounds(w, 2)
+    assert w.now < until
+    assert ranks(w) == [0, 2]
+    rounds(w, 6)
+    assert ranks(w) == [0, 2, 3]
+
+
+def test_a_new_leader_knows_that_a_service_was_ready() -> None:
+    w = world(gpus=1)
+    running(w, service())
+    w.nodes["node-1"].becomes_ready = False
+    for _ in range(5):
+        w.lead_anew(w.open_jobs(), w.core.picture.pool.nodes.values())
+        w.sync("node-1")
+        w.tick(45)
+        rounds(w)
+        end(w, ranks(w)[0])
+        w.sync("node-1")
+    assert w.state("j-1") is S.RUNNING
+
+
+def test_after_the_store_went_back_no_number_of_a_living_replica_is_given_again() -> None:
+    w = world(gpus=4)
+    running(w, service(want=1))
+    before = of(w)
+    w.scale("j-1", worker=3)
+    rounds(w)
+    assert len(runs(w)) == 3
+    w.nodes["node-1"].unkillable |= {("j-1", 0, 1), ("j-1", 0, 2)}
+    w.lead_anew([before], w.core.picture.pool.nodes.values(), went_back_at=w.now)
+    for _ in range(80):
+        w.round()
+        w.tick(2)
+    w.scale("j-1", worker=2)
+    rounds(w, 5)
+    assert len(ranks(w)) == 2
+    assert min(set(ranks(w)) - {0}) > 2
