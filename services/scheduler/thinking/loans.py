@@ -256,8 +256,8 @@ class Loans:
         return (float(job.priority), float(tier))
 
     def _willing(self, service: Job, look: _Look, now: float) -> Iterator[Holder]:
-        """What is about to be free, then what may be lent to the service, as far as somebody asks for it: first what
-        loses least."""
+        """What is about to be free, then what may be lent to the service, one after the other: first what loses
+        least. Only what is asked for is looked for."""
         picture, rank = self._picture, self._rank(service, now)
         holders, jobs = picture.holdings.holders, picture.jobs
         if look.leaving is None:
