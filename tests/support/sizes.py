@@ -158,6 +158,8 @@ class Sizes:
     def _check_range(self, said: Said, job: Sized, spec: Mapping[str, Any]) -> None:
         for name, (least, most) in ranges(spec).items():
             has = job.staying(name)
+            if _is_service(spec):  # each replica may come and go, and during an update there are more
+                least, most = 0, most + spec["service"].get("max_surge", 1)
             if not least <= has <= most:
                 self._fail(f"out of range: {said.job_id} is {said.state} with {has} {name}, of {least} to {most}")
 
@@ -219,11 +221,16 @@ def ranges(spec: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 def _is_live(spec: Mapping[str, Any]) -> bool:
-    return spec.get("resize", {}).get("how") == "live"
+    """Do its ranks join and leave while it runs?"""
+    return spec.get("resize", {}).get("how") == "live" or _is_service(spec)
+
+
+def _is_service(spec: Mapping[str, Any]) -> bool:
+    return spec.get("kind") == "inference" and "service" in spec
 
 
 def _may_resize(spec: Mapping[str, Any]) -> bool:
-    return _is_live(spec) or "checkpoints" in spec or bool(spec.get("labels"))
+    return _is_live(spec) or _is_service(spec) or "checkpoints" in spec or bool(spec.get("labels"))
 
 
 def _core(placement: Placement, spec: Mapping[str, Any] | None) -> frozenset[int]:
@@ -232,6 +239,8 @@ def _core(placement: Placement, spec: Mapping[str, Any] | None) -> frozenset[int
     if spec is None or not _is_live(spec):
         return frozenset(one.rank for one in placement.allocations)
     found: set[int] = set()
+    if _is_service(spec):
+        return frozenset()
     for name, (least, _) in ranges(spec).items():
         found.update(sorted(one.rank for one in placement.allocations if one.role == name)[:least])
     return frozenset(found)
