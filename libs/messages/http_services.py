@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from libs.domain.job import Cause
-from libs.domain.spec import Command, EnvName, EnvValue, Image
+from libs.domain.spec import Command, EnvName, EnvValue, Image, Objective
 
 Seconds = Annotated[float, Meta(description="Seconds since 1970-01-01 UTC.")]
 UpdateEnv = Annotated[
@@ -72,9 +72,9 @@ class ServiceView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a job that serves requests is now. `url`: where its requests go; empty: this cluster has no router.
 
     `ready` and `draining`: replicas that take requests, and that finish those they have, by what their nodes report;
-    None: no node of its replicas reported lately.
-    `requests`: none if no router reports the service. `kept`: was the objective kept in that time? None: it has no
-    objective, or nothing arrived. `unattainable`: why it cannot be kept, by the autoscaler. `sized_for`: why it has the
+    None: no node of its replicas reported lately. `requests`: none if no router reports the service. `kept`: was the
+    objective kept in that time? None: it has no objective, or nothing arrived. By the autoscaler: `unattainable`, why
+    the objective cannot be kept; `shedding`, that requests are refused for that; `sized_for`, why the service has the
     size that it should have, in the view of one job.
     """
 
@@ -89,8 +89,10 @@ class ServiceView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     revision: int = 0
     update: UpdateView | None = None
     requests: RequestsView | None = None
+    objective: Objective | None = None
     kept: bool | None = None
     unattainable: str = ""
+    shedding: str = ""
     sized_for: Cause | None = None
     loans: tuple[LoanView, ...] = ()
 

@@ -37,6 +37,16 @@ _ACT = _commands(
     drain="give a node no new jobs",
     resume="let a drained node take jobs again",
 )
+_SERVE = {
+    **_commands("update", update="change what a service runs, replica by replica"),
+    **_commands(
+        "endpoints",
+        endpoints="where a service's replicas are",
+        open="the URL of a service, for a browser",
+    ),
+    **_commands("call", call="send a request to a service"),
+    **_commands("notebook", notebook="a JupyterLab as a job; prints its URL"),
+}
 _CLUSTER = {
     **_commands("up", up="start a cluster on this machine, or attach to it"),
     **_commands("bench_gpu", **{"bench-gpu": "measure how fast GPUs are"}),
@@ -54,7 +64,8 @@ FAMILIES = {
     "Run": list(_RUN),
     "See": list(_SEE),
     "Act": list(_ACT),
+    "Serve": list(_SERVE),
     "Cluster": list(_CLUSTER),
     "Study": list(_STUDY),
 }
-COMMANDS = {**_RUN, **_SEE, **_ACT, **_CLUSTER, **_STUDY}
+COMMANDS = {**_RUN, **_SEE, **_ACT, **_SERVE, **_CLUSTER, **_STUDY}

@@ -17,6 +17,7 @@ from services.cli.spec import option_of, spec_of
 _EXAMPLES = """examples:
   weft run --gpus 1 -- "$(which python3)" train.py --epochs 10
   weft run --gpus 2 --replicas 4 --follow -- torchrun train.py
+  weft run --kind inference --service-port 8000 --ready /healthz --replicas-min 0 --replicas-max 4 -- ./serve
   weft run --image pytorch:2.9 --gpus 1 --volume /data/sets:/data:ro -- python /data/train.py
 """
 
@@ -34,6 +35,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     _what(parser)
     _needs(parser)
     _how(parser)
+    _serves(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="stay, show its log, and exit as it does")
     parser.add_argument("--key", help="submitted again with the same key, it is the same job")
     connection.options(parser)
@@ -73,6 +75,17 @@ def _how(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--resize", choices=[how.value for how in ResizeHow], help="how it takes another size")
     group.add_argument("--checkpoints", metavar="TIME", help="it writes one so often, such as 10m; stop: when stopped")
     group.add_argument("--pool", metavar="P", help="default: default")
+
+
+def _serves(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("a service (--kind inference); --replicas-min 0: none while nobody asks")
+    group.add_argument("--service-port", type=int, metavar="N", help="where a container listens (WEFT_PORT says it)")
+    group.add_argument("--ready", metavar="PATH", help="it answers this with 200 once it takes requests, as /healthz")
+    group.add_argument("--concurrency", type=int, metavar="N", help="requests at one replica at once (default: 100)")
+    group.add_argument("--public", action="store_true", help="its requests need no token")
+    group.add_argument("--objective-latency", metavar="TIME", help="to the first byte of an answer, such as 200ms")
+    group.add_argument("--objective-rate", type=float, metavar="N", help="kept up to so many requests per second")
+    group.add_argument("--objective-percentile", type=float, metavar="N", help="of the requests (default: 99)")
 
 
 async def run(args: argparse.Namespace) -> int:

@@ -29,6 +29,14 @@ _OPTIONS = {  # the field of the specification → the option that the user wrot
     "gpu_model": "--gpu-model",
     "checkpoints": "--checkpoints",
     "resize": "--resize",
+    "service.port": "--service-port",
+    "service.ready": "--ready",
+    "service.concurrency": "--concurrency",
+    "service": "--service-port",
+    "objective.latency": "--objective-latency",
+    "objective.rate": "--objective-rate",
+    "objective.percentile": "--objective-percentile",
+    "objective": "--objective-latency",
     "roles.worker.replicas.min": "--replicas-min",
     "roles.worker.replicas.max": "--replicas-max",
     "roles.worker.replicas": "--replicas",
@@ -36,6 +44,8 @@ _OPTIONS = {  # the field of the specification → the option that the user wrot
     "roles.worker.cpus": "--cpus",
     "roles.worker.memory": "--memory",
     "roles.worker.shm": "--shm",
+    "roles.worker.share.memory": "--gpu-memory",
+    "roles.worker.share": "--share",
     "roles.worker": "",  # of several options together: the reason names them
     "roles": "",
 }
@@ -73,19 +83,21 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str]) -
         "image": args.image,
         "command": command or None,
         "workdir": workdir,
-        "env": dict(_env(pair, environment) for pair in args.env),
+        "env": dict(env_of(pair, environment) for pair in args.env),
         "roles": {"worker": _worker(args)},
         "priority": args.priority,
         "preemptible": False if args.no_preempt else None,
         "grace": args.grace,
         "time_limit": args.time_limit,
         "retries": None if args.retries is None else {"max": args.retries},
-        "volumes": [_volume(text, cwd) for text in args.volume],
+        "volumes": [volume_of(text, cwd) for text in args.volume],
         "labels": dict(_label(text) for text in args.label),
         "checkpoints": _checkpoints(args.checkpoints),
         "resize": None if args.resize is None else {"how": args.resize},
         "pool": args.pool,
         "gpu_model": args.gpu_model,
+        "service": _service(args),
+        "objective": _objective(args),
     }
     return _said(asked)
 
@@ -93,6 +105,18 @@ def _asked(args: argparse.Namespace, cwd: str, environment: Mapping[str, str]) -
 def _worker(args: argparse.Namespace) -> dict[str, Any]:
     replicas = _said({"want": args.replicas, "min": args.replicas_min, "max": args.replicas_max}) or None
     return _said({"replicas": replicas, "gpus": args.gpus, "cpus": args.cpus, "memory": args.memory, "shm": args.shm})
+
+
+def _service(args: argparse.Namespace) -> dict[str, Any] | None:
+    """How it serves requests, if any option of a service is given."""
+    public = True if args.public else None
+    asked = {"port": args.service_port, "ready": args.ready, "concurrency": args.concurrency, "public": public}
+    return _said(asked) or (None if _objective(args) is None else {})
+
+
+def _objective(args: argparse.Namespace) -> dict[str, Any] | None:
+    latency, rate, percentile = args.objective_latency, args.objective_rate, args.objective_percentile
+    return _said({"latency": latency, "rate": rate, "percentile": percentile}) or None
 
 
 def _checkpoints(text: str | None) -> dict[str, Any] | None:
@@ -106,7 +130,7 @@ def _said(asked: dict[str, Any]) -> dict[str, Any]:
     return {field: value for field, value in asked.items() if value is not None}
 
 
-def _env(pair: str, environment: Mapping[str, str]) -> tuple[str, str]:
+def env_of(pair: str, environment: Mapping[str, str]) -> tuple[str, str]:
     name, given, value = pair.partition("=")
     if not given and name not in environment:
         raise Complaint(f"{name} is not set here: say {name}=VALUE", field="--env")
@@ -118,7 +142,7 @@ def _label(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _volume(text: str, cwd: str) -> dict[str, Any]:
+def volume_of(text: str, cwd: str) -> dict[str, Any]:
     source, target, mode = [*text.split(":"), "", ""][:3] if text.count(":") <= 2 else ("", "", "")
     if not (source and target) or mode not in ("", "ro", "rw"):
         raise Complaint(f"expected SOURCE:TARGET or SOURCE:TARGET:ro, got {text!r}", field="--volume")

@@ -11,7 +11,7 @@ from msgspec import Struct
 from libs.domain.job import Allocation, Job
 from libs.messages.http_services import RequestsView
 from libs.messages.serving import Endpoint, EndpointsSeen, ServiceServed, ServicesServed
-from services.gateway.thinking.requests import Mark, Window, mark_of, requests_of
+from services.gateway.thinking.requests import ServedMark, ServedWindow, mark_of, requests_of
 
 NODES_MAX = 10_000
 TRACKS_MAX = 20_000  # services at routers, each counted once for every router
@@ -43,7 +43,7 @@ class _Track(Struct):
     told_at: float  # by the router's clock
     at: float
     newest: ServiceServed
-    marks: deque[Mark]
+    marks: deque[ServedMark]
 
 
 class LiveServing:
@@ -121,7 +121,7 @@ class LiveServing:
         now = self._clock()
         tracks = [self._tracks[job.id, router] for router in self._routers.get(job.id, ())]
         windows = [
-            Window(begin=track.marks[0], end=mark_of(track.newest, track.at), now=track.newest)
+            ServedWindow(begin=track.marks[0], end=mark_of(track.newest, track.at), now=track.newest)
             for track in tracks
             if now - track.at <= SECONDS_MAX
         ]

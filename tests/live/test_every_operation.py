@@ -46,6 +46,7 @@ BODIES = {
     "PriorityWanted": {"priority": 1},
     "SizeWanted": {"size": {"worker": 1}},
     "ShareWanted": {"request": 0.5},
+    "UpdateWanted": {"env": {"A": "b"}},
 }
 
 

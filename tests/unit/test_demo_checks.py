@@ -9,6 +9,7 @@ from libs.domain.job import Cause, CauseCode, JobEvent, JobState
 from libs.domain.spec import Kind
 from libs.messages.http import EventData, EventView, JobView
 from libs.planning.explain import Explanation
+from services.cli.demo.burst import Burst
 from services.cli.demo.checks import Evidence, judge, spent
 
 FELL = "loss fell from 0.882811 to 0.049556"
@@ -36,6 +37,17 @@ GAVE = event(JobEvent.RESIZED, CauseCode.PREEMPTED)
 SEEN = "members: 1 (piece 0)\nmembers: 6 (piece 9)\nmembers: 4 (piece 99)"
 LESS = "\n".join(f"second {second}: {0.7 if second < 8 else 0.31} of the GPU" for second in range(1, 17))
 MORE = "\n".join(f"second {second}: {0.29 if second < 8 else 0.7} of the GPU" for second in range(1, 17))
+LENT = event(JobEvent.RESIZED, CauseCode.LENT)
+ANSWERED = Burst(sent=400, answered=400, seconds=[0.1] * 380 + [0.4] * 20)
+
+
+def sized(replicas: int, code: CauseCode = CauseCode.LOAD) -> EventView:
+    found = event(JobEvent.SCALED, code)
+    return replace(found, data=replace(found.data, size={"worker": replicas}))
+
+
+ENDED = job(state=JobState.CANCELLED)
+GREW_AND_SHRANK = (sized(2), sized(3), sized(2))
 FAILED_ONCE = event(JobEvent.REQUEUED, CauseCode.EXITED)
 EXPLAINED = Explanation(job_id="j", name="n", state=JobState.QUEUED, code="no-room", sentence="wants 2 GPUs")
 
@@ -53,6 +65,8 @@ EXPLAINED = Explanation(job_id="j", name="n", state=JobState.QUEUED, code="no-ro
         ("guest", Evidence(job=job(), story=())),
         ("major", Evidence(job=job(), story=(), logs=(LESS,))),
         ("minor", Evidence(job=job(), story=(), logs=(MORE,))),
+        ("model", Evidence(job=ENDED, story=GREW_AND_SHRANK, burst=ANSWERED)),
+        ("lender", Evidence(job=job(), story=(LENT,))),
     ],
 )
 def test_a_job_that_showed_what_it_should_is_good(name: str, evidence: Evidence) -> None:
@@ -70,6 +84,24 @@ def test_a_job_that_showed_what_it_should_is_good(name: str, evidence: Evidence)
         ("minor", Evidence(job=job(), story=(), logs=(LESS,)), "did not change hands"),
         ("major", Evidence(job=job(epoch=1), story=(), logs=(LESS,)), "started 2 times"),
         ("major", Evidence(job=job(), story=(), logs=("second 1: 0.7 of the GPU",)), "too few"),
+        ("model", Evidence(job=ENDED, story=GREW_AND_SHRANK), "no request was sent"),
+        ("model", Evidence(job=ENDED, story=GREW_AND_SHRANK, burst=Burst()), "no request was sent"),
+        (
+            "model",
+            Evidence(job=ENDED, story=GREW_AND_SHRANK, burst=Burst(sent=9, answered=6, refused=2, failed=1)),
+            "6 of 9 requests were answered: 2 were refused, 1 failed",
+        ),
+        ("model", Evidence(job=ENDED, story=(sized(1),), burst=ANSWERED), "never asked for more"),
+        (
+            "model",
+            Evidence(job=ENDED, story=(sized(3, CauseCode.SCALE_ASKED),), burst=ANSWERED),
+            "never asked for more",
+        ),
+        ("model", Evidence(job=ENDED, story=(sized(2), sized(3)), burst=ANSWERED), "never made smaller"),
+        ("model", Evidence(job=replace(ENDED, epoch=1), story=GREW_AND_SHRANK, burst=ANSWERED), "started 2 times"),
+        ("model", Evidence(job=job(), story=GREW_AND_SHRANK, burst=ANSWERED), "should be cancelled"),
+        ("lender", Evidence(job=job(), story=(GAVE,)), "lent nothing"),
+        ("lender", Evidence(job=job(epoch=1), story=(LENT,)), "started 2 times"),
         ("trainer", Evidence(job=job(), story=(), logs=(f"resumed at step 70\n{FELL}",)), "never pre-empted"),
         ("trainer", Evidence(job=job(), story=(PREEMPTED,), logs=(f"starting from nothing\n{FELL}",)), "not resume"),
         ("trainer", Evidence(job=job(), story=(PREEMPTED,), logs=("resumed at step 70",)), "loss fell"),
@@ -96,3 +128,8 @@ def test_time_spent_in_a_state_is_told_by_the_story() -> None:
     )
     assert spent(story, JobState.QUEUED) == 5
     assert spent(story, JobState.RUNNING) == 6
+
+
+def test_the_time_of_a_part_of_the_answers_is_that_of_the_slowest_of_them() -> None:
+    assert (ANSWERED.within(0.5), ANSWERED.within(0.95), ANSWERED.within(1.0)) == (0.1, 0.4, 0.4)
+    assert Burst().within(0.5) == 0.0

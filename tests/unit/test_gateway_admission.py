@@ -104,9 +104,12 @@ def test_a_share_where_no_node_gives_any_is_refused() -> None:
     assert "no node" in reason
 
 
-def test_what_nothing_acts_on_yet_is_refused_and_a_job_that_may_grow_is_not() -> None:
-    asked = spec(kind="inference", objective={"latency": "50ms", "rate": 10})
-    assert refusal(asked) == (422, "objective", "nothing acts on an objective yet; leave it out")
+def test_an_objective_is_for_services_and_a_job_that_may_grow_is_taken() -> None:
+    promised = {"kind": "inference", "objective": {"latency": "50ms", "rate": 10}}
+    status, field, reason = refusal(spec(**promised)) or (0, "", "")
+    assert (status, field) == (422, "objective")
+    assert "is kept for services alone" in reason
+    assert refusal(spec(**promised, service={"port": 8000})) is None
     assert refusal(spec(role={"replicas": {"want": 1, "max": 2}})) is None
 
 

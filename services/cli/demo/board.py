@@ -7,6 +7,7 @@ from libs.client import Client
 from libs.domain.job import JobState
 from libs.messages.http import JobView
 from libs.planning.explain import Explanation
+from services.cli.demo.burst import Burst
 
 LOOK_SECONDS = 0.25
 
@@ -23,6 +24,9 @@ class Board:
     ) -> None:
         self.jobs: dict[str, JobView] = {}  # by name, in the order of submission
         self.explained: dict[str, Explanation] = {}
+        self.burst = Burst()
+        self.borrowed = 0.0  # GPUs that the service had of other jobs, at most
+        self.left_out: dict[str, str] = {}  # jobs that cannot be shown here, and why
         self._client = client
         self._told, self._drawn = told, drawn
         self._looked = asyncio.Condition()
@@ -37,16 +41,16 @@ class Board:
         seen = await self._client.jobs()
         for job in sorted(seen.jobs, key=lambda job: job.seq):
             before = self.jobs.get(job.name)
-            if before is None or (before.state, before.epoch) != (job.state, job.epoch):
+            if before is None or (before.state, before.epoch, _size(before)) != (job.state, job.epoch, _size(job)):
                 self._told(job.name, in_words(job))
             self.jobs[job.name] = job
         self._drawn()
         async with self._looked:
             self._looked.notify_all()
 
-    async def until(self, name: str, so: Callable[[JobView], bool]) -> JobView:
-        """Wait until the job meets the condition. The caller bounds the wait."""
-        async with self._looked:
+    async def until(self, name: str, so: Callable[[JobView], bool], *, seconds_max: float | None = None) -> JobView:
+        """Wait until the job meets the condition; with None the caller bounds the wait. Raises TimeoutError."""
+        async with asyncio.timeout(seconds_max), self._looked:
             await self._looked.wait_for(lambda: name in self.jobs and so(self.jobs[name]))
             return self.jobs[name]
 
@@ -57,9 +61,16 @@ class Board:
         self._told(name, line)
 
 
+def _size(job: JobView) -> tuple[int, int]:
+    """Of a service, how many replicas it should have, and has."""
+    return (job.service.wanted, job.service.granted) if job.service is not None else (0, 0)
+
+
 def in_words(job: JobView) -> str:
     where = f" on {', '.join(job.nodes)}" if job.nodes and job.state.holding else ""
     again = f", try {job.attempts + 1}" if job.attempts and not job.state.final else ""
     cause = job.waiting_for if job.state is JobState.QUEUED else job.stopping_for
     why = f": {cause.sentence}" if cause and cause.sentence and not job.state.final else ""
-    return f"{job.state}{where}{again}{why}"
+    serves = job.service is not None and job.state is JobState.RUNNING
+    replicas = f", {job.service.granted} of {job.service.wanted} replicas" if serves and job.service else ""
+    return f"{job.state}{where}{again}{replicas}{why}"

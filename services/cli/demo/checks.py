@@ -11,6 +11,7 @@ from msgspec import Struct
 from libs.domain.job import CauseCode, JobEvent, JobState
 from libs.messages.http import EventView, JobView
 from libs.planning.explain import Explanation
+from services.cli.demo.burst import Burst
 
 WAITS_FOR_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.HELD_BACK, CauseCode.MAKING_ROOM})
 
@@ -26,6 +27,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
     story: tuple[EventView, ...]
     logs: tuple[str, ...] = ()
     explained: Explanation | None = None  # while it waited
+    burst: Burst | None = None  # of the service
 
 
 class CheckResult(Struct, frozen=True):
@@ -36,7 +38,7 @@ class CheckResult(Struct, frozen=True):
 
 
 def judge(name: str, evidence: Evidence) -> CheckResult:
-    wanted = JobState.CANCELLED if name == "doomed" else JobState.SUCCEEDED
+    wanted = JobState.CANCELLED if name in ("doomed", "model") else JobState.SUCCEEDED
     if evidence.job.state is not wanted:
         return CheckResult(False, f"should be {wanted}: {last_sentence(evidence.story)}")
     match name:
@@ -52,6 +54,10 @@ def judge(name: str, evidence: Evidence) -> CheckResult:
             return _grew_and_gave_back(evidence)
         case "major" | "minor":
             return _shared(evidence, more_first=name == "major")
+        case "model":
+            return _served(evidence)
+        case "lender":
+            return _lent(evidence)
         case "doomed":
             return CheckResult(True, "cancelled, as asked")
         case _:
@@ -120,6 +126,35 @@ def _shared(evidence: Evidence, *, more_first: bool) -> CheckResult:
     if evidence.job.epoch:
         return CheckResult(False, f"was started {evidence.job.epoch + 1} times: its share should change while it runs")
     return CheckResult(True, f"{first:.2f} of its GPU, then {last:.2f}, without a restart")
+
+
+def _served(evidence: Evidence) -> CheckResult:
+    """It grew for its load, lost no request, and gave replicas back."""
+    burst = evidence.burst
+    if burst is None or not burst.sent:
+        return CheckResult(False, "no request was sent to it")
+    if burst.answered != burst.sent:
+        bad = f"{burst.refused} were refused, {burst.failed} failed"
+        return CheckResult(False, f"{burst.answered} of {burst.sent} requests were answered: {bad}")
+    sizes = [event.data.size or {} for event in of_kind(evidence.story, JobEvent.SCALED) if _for(event, CauseCode.LOAD)]
+    wanted = [sum(size.values()) for size in sizes]
+    if not wanted or max(wanted) < 2:
+        return CheckResult(False, f"its load never asked for more than one replica: {wanted}")
+    if wanted[-1] >= max(wanted):
+        return CheckResult(False, f"it was never made smaller again: {wanted}")
+    if evidence.job.epoch:
+        return CheckResult(False, f"was started {evidence.job.epoch + 1} times: its size should change while it runs")
+    quick = f"95 % within {burst.within(0.95):.2f} s"
+    return CheckResult(True, f"1 to {max(wanted)} replicas and back; {burst.answered} requests, {quick}")
+
+
+def _lent(evidence: Evidence) -> CheckResult:
+    lent = [event.data for event in of_kind(evidence.story, JobEvent.RESIZED) if _for(event, CauseCode.LENT)]
+    if not lent:
+        return CheckResult(False, "lent nothing to the service")
+    if evidence.job.epoch:
+        return CheckResult(False, f"was started {evidence.job.epoch + 1} times: it should lend while it runs")
+    return CheckResult(True, _sentence(lent[0].cause))
 
 
 def _preempted_another(evidence: Evidence) -> CheckResult:

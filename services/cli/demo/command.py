@@ -22,9 +22,13 @@ from services.cli.local import LocalCluster, LocalError, Options, running
 from services.cli.local.leftovers import living_runs
 from services.cli.local.signals import Stops, stops_on_signals
 
-SECONDS_MAX = 240.0
+SECONDS_MAX = 260.0
 INTERRUPTED = 130
-EXPECTED = ("trainer", "gang", "flaky", "doomed", "patient", "urgent", "elastic", "guest", "major", "minor")
+EXPECTED = (
+    *("trainer", "gang", "flaky", "doomed", "patient", "urgent", "elastic", "guest", "major", "minor"),
+    *("model", "lender"),
+)
+QUICK = {"REALLOCATOR_SERVING_POLICY": "weft-quick"}  # a day of the service lasts half a minute
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -65,7 +69,7 @@ async def _until_stopped(work: Coroutine[Any, Any, int], stops: Stops) -> int:
 
 
 async def _demo(folder: Path, show: Show, stops: Stops, args: argparse.Namespace) -> int:
-    options = Options(nodes=parts.NODES, emulated_gpus=parts.GPUS_PER_NODE, port=0)
+    options = Options(nodes=parts.NODES, emulated_gpus=parts.GPUS_PER_NODE, port=0, settings=QUICK)
     started: list[int] = []
     try:
         with show.live():
@@ -92,7 +96,7 @@ async def _played(cluster: LocalCluster, show: Show, seconds_max: float) -> bool
         show.watch(board.jobs)
         try:
             async with asyncio.timeout(seconds_max):
-                evidence = await play(client, board)
+                evidence = await play(client, board, token=cluster.token)
         except TimeoutError:
             stuck = [f"{name}: {in_words(job)}" for name, job in board.jobs.items() if not job.state.final]
             show.say(f"after {seconds_max:g} s these are not over: {'; '.join(stuck) or 'none'}")
@@ -100,15 +104,22 @@ async def _played(cluster: LocalCluster, show: Show, seconds_max: float) -> bool
         except ClientError as error:
             show.say(f"the gateway: {error}")
             return False
-    return _judged(show, evidence)
+    return _judged(show, evidence, board.left_out)
 
 
-def _judged(show: Show, evidence: Mapping[str, Evidence]) -> bool:
-    verdicts = {name: judge(name, left) for name, left in evidence.items()}
-    missing = {name: CheckResult(False, "was never seen") for name in EXPECTED if name not in evidence}
+def _judged(show: Show, evidence: Mapping[str, Evidence], left_out: Mapping[str, str]) -> bool:
+    """Whether every job did its part; those that cannot be shown here are told of, and judged by nothing."""
+    seen = {name: left for name, left in evidence.items() if name not in left_out}
+    verdicts = {name: judge(name, left) for name, left in seen.items()}
+    missing = {
+        name: CheckResult(False, "was never seen") for name in EXPECTED if name not in seen and name not in left_out
+    }
+    evidence = seen
     show.ends(evidence, verdicts)
     for name, verdict in missing.items():
         show.tell(name, verdict.why)
+    for name, why in left_out.items():
+        show.tell(name, f"left out: {why}")
     return all(verdict.good for verdict in (*verdicts.values(), *missing.values()))
 
 

@@ -3,7 +3,8 @@
 Two nodes of four GPUs: the first four jobs fill them (2 + 2×2 + 1 + 1), so that `patient` must wait, and only `trainer`
 may be preempted, so that it gives way to `urgent`. `elastic` grows into all GPUs but two as the others end, so that
 `guest`, which needs a whole node, can have it only if `elastic` gives some back. Then `major` and `minor` share one
-GPU, whose time is divided anew while both run.
+GPU, whose time is divided anew while both run; on the other GPUs `model` answers requests, with one replica at first,
+and `lender` trains on all that are left, so that `model` must borrow for a burst.
 """
 
 import sys
@@ -11,7 +12,18 @@ from importlib.resources import files
 
 from msgspec import structs
 
-from libs.domain.spec import GpuShare, JobSpec, Kind, Replicas, ResizeHow, ResizeRules, Retries, Role
+from libs.domain.spec import (
+    GpuShare,
+    JobSpec,
+    Kind,
+    Objective,
+    Replicas,
+    ResizeHow,
+    ResizeRules,
+    Retries,
+    Role,
+    ServiceRules,
+)
 
 NODES = 2
 GPUS_PER_NODE = 4
@@ -19,6 +31,9 @@ ELASTIC_RANKS = 6
 MEMORY = "256MiB"
 MAJOR, MINOR = 0.7, 0.3  # of the GPU that `major` and `minor` share, at first; then the other way round
 SHARING_SECONDS = 24
+MODEL_REPLICAS = 3  # in the burst
+LENDER_RANKS = NODES * GPUS_PER_NODE - 2  # all GPUs but that of `major` and `minor`, and the first of `model`
+BURST_RATE = 45.0  # requests per second, of which one replica answers 20
 
 
 def trainer() -> JobSpec:
@@ -76,6 +91,25 @@ def major() -> JobSpec:
 def minor() -> JobSpec:
     """As busy, and beside it."""
     return _sharing("minor", MINOR)
+
+
+def model() -> JobSpec:
+    """Serves an emulated model: an answer takes 0.1 s, and two are made at once by each replica."""
+    made = spec("model", program("model"), gpus=1, kind=Kind.INFERENCE)
+    knobs = {"SERVICE_MS": "100", "SLOTS": "2", "LOAD_SECONDS": "0.5"}
+    replicas = Replicas(min=1, want=1, max=MODEL_REPLICAS)
+    roles = {"worker": structs.replace(made.roles["worker"], replicas=replicas)}
+    service = ServiceRules(ready="/healthz", concurrency=2, queue=1000, drain="3s", start="15s")
+    promise = Objective(latency="400ms", percentile=90.0, rate=BURST_RATE)
+    return structs.replace(made, roles=roles, env={**made.env, **knobs}, service=service, objective=promise)
+
+
+def lender() -> JobSpec:
+    """Trains on all GPUs that are left, until it has lent some and goes on with the others."""
+    made = spec("lender", program("elastic", "--until-it-gave-back", "--idle"), gpus=1, preemptible=True)
+    replicas = Replicas(min=1, want=LENDER_RANKS, max=LENDER_RANKS)
+    roles = {"worker": structs.replace(made.roles["worker"], replicas=replicas)}
+    return structs.replace(made, roles=roles, resize=ResizeRules(how=ResizeHow.LIVE))
 
 
 def _sharing(name: str, request: float) -> JobSpec:

@@ -10,16 +10,17 @@ from libs.messages.http import JobView
 from services.cli.demo import parts
 from services.cli.demo.board import LOOK_SECONDS, Board
 from services.cli.demo.checks import WAITS_FOR_ROOM, Evidence
+from services.cli.demo.serving import serve
 
 UNDER_WAY = 0.05  # the part of its steps after which preempting the trainer would lose work
 BOTH_BUSY = 4  # seconds that the two jobs have shared their GPU before it is divided anew
 CATCH_UP_SECONDS_MAX = 5.0  # the gateway explains from a picture that is up to a second old
 
 
-async def play(client: Client, board: Board) -> dict[str, Evidence]:
+async def play(client: Client, board: Board, *, token: str) -> dict[str, Evidence]:
     """Submit the jobs, preempt, cancel and requeue them, and return the evidence of each, by name."""
     watching = asyncio.create_task(board.watch())
-    playing = asyncio.create_task(_play(client, board))
+    playing = asyncio.create_task(_play(client, board, token))
     try:
         await asyncio.wait({watching, playing}, return_when=asyncio.FIRST_COMPLETED)
         if watching.done():
@@ -32,7 +33,7 @@ async def play(client: Client, board: Board) -> dict[str, Evidence]:
     return {name: await _evidence(client, board, job) for name, job in board.jobs.items()}
 
 
-async def _play(client: Client, board: Board) -> None:
+async def _play(client: Client, board: Board, token: str) -> None:
     await _submit(client, parts.trainer(), parts.gang(), parts.flaky(), parts.doomed())
     for name in ("trainer", "gang", "doomed"):
         await board.until(name, lambda job: job.state is JobState.RUNNING or job.state.final)
@@ -52,12 +53,17 @@ async def _play(client: Client, board: Board) -> None:
     for name in ("elastic", "guest"):
         await board.until_state(name, *FINAL)
     await _submit(client, parts.major(), parts.minor())
+    await asyncio.gather(_divide(client, board), serve(client, board, token))
+    for name in list(board.jobs):
+        await board.until_state(name, *FINAL)
+
+
+async def _divide(client: Client, board: Board) -> None:
+    """Divide the GPU of `major` and `minor` anew while both run."""
     for name in ("major", "minor"):
         await board.until(name, lambda job: job.progress.get("step", 0.0) >= BOTH_BUSY or job.state.final)
     await _share(client, board, "major", parts.MINOR)
     await _share(client, board, "minor", parts.MAJOR)
-    for name in list(board.jobs):
-        await board.until_state(name, *FINAL)
 
 
 async def _submit(client: Client, *specs: JobSpec) -> None:
@@ -80,13 +86,15 @@ async def _explain(client: Client, board: Board, name: str) -> None:
 
 
 async def _evidence(client: Client, board: Board, job: JobView) -> Evidence:
-    ranks = range(1 if job.name == "elastic" else job.replicas)  # the others of an elastic job have any numbers
+    # The other ranks of an elastic job, or of a service, have any numbers.
+    ranks = range(1 if job.name in ("elastic", "lender", "model") else job.replicas)
     logs = [await client.read_log(job.id, rank=rank) for rank in ranks] if job.started_at else []
     return Evidence(
         job=job,
         story=await client.story(job.id),
         logs=tuple(log.decode(errors="replace") for log in logs),
         explained=board.explained.get(job.name),
+        burst=board.burst if job.name == "model" else None,
     )
 
 

@@ -24,6 +24,7 @@ from services.cli.drawing.look import (
     state_text,
     table,
 )
+from services.cli.drawing.services import service_lines, service_short
 from services.cli.drawing.sizes import is_sized, size_sentence, size_short
 from services.cli.drawing.story import NO_NAMES, story_table
 from services.cli.drawing.tuned import curve_table, tuning_lines
@@ -138,7 +139,8 @@ def what_now(job: JobView, look: Look, *, bar_width: int = 16, silent: Mapping[s
         case JobState.PLACED | JobState.STARTING | JobState.RUNNING | JobState.STOPPING:
             where = silence_text(job.nodes, silent) or plain(some(job.nodes), "dim")
             done = progress_text(job.progress, look, width=8 if look.narrow else bar_width)
-            return Text(" · ", "dim").join([part for part in (done, where) if part])
+            serves = plain(service_short(job.service)) if job.service is not None else None
+            return Text(" · ", "dim").join([part for part in (serves, done, where) if part])
         case JobState.SUCCEEDED | JobState.FAILED | JobState.CANCELLED:
             return ending_text(job, look)
 
@@ -274,6 +276,8 @@ def _fact_lines(job: JobView, look: Look) -> list[tuple[str, Text]]:
     if job.progress:
         told = progress_text(job.progress, look, width=24)
         lines.append(("progress", Text(" ").join([told, plain(other_progress(job.progress), "dim")])))
+    if job.service is not None and not job.state.final:
+        lines += [(name, plain(fact)) for name, fact in service_lines(job.service, look)]
     lines += tuning_lines(job, look)
     if spec:
         lines += _spec_lines(spec)

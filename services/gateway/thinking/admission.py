@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from libs.domain.cluster import Node
-from libs.domain.spec import GpuShare, JobSpec, Role
+from libs.domain.spec import GpuShare, JobSpec, Replicas, Role
 from libs.planning.refusals import never_fits
 from libs.planning.shape import Shape, shape_of
 from services.gateway.errors import RejectedError
@@ -79,6 +79,7 @@ class Admission:
         nodes = self._nodes.get(spec.pool)
         if not nodes:
             return  # It waits for the first node.
+        spec = _with_a_replica(spec)
         key = (spec.pool, shape_of(spec))
         if key not in self._verdicts:
             if len(self._verdicts) >= VERDICTS_MAX:
@@ -88,6 +89,19 @@ class Admission:
         sentence = self._verdicts[key]
         if sentence is not None:
             raise RejectedError(422, _too_big(spec, nodes), sentence)
+
+
+def _with_a_replica(spec: JobSpec) -> JobSpec:
+    """The same job; a service that may have no replica is judged by what a single one needs."""
+    if all(role.replicas.least for role in spec.roles.values()):
+        return spec
+    roles = {
+        name: msgspec.structs.replace(
+            role, replicas=Replicas(want=max(1, role.replicas.want), min=1, max=role.replicas.most)
+        )
+        for name, role in spec.roles.items()
+    }
+    return msgspec.structs.replace(spec, roles=roles)
 
 
 def _too_big(spec: JobSpec, nodes: Sequence[Node]) -> str:

@@ -11,7 +11,7 @@ from libs.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH, ServiceSe
 COUNTED = ("arrived", "refused", "failed", "late")
 
 
-class Mark(Struct, frozen=True, kw_only=True):
+class ServedMark(Struct, frozen=True, kw_only=True):
     """The counts of one service at one router, `at` a moment of our clock."""
 
     at: float
@@ -22,16 +22,16 @@ class Mark(Struct, frozen=True, kw_only=True):
     totals: Mapping[int, int]
 
 
-class Window(Struct, frozen=True, kw_only=True):
+class ServedWindow(Struct, frozen=True, kw_only=True):
     """One router's counts at the beginning of a time, and its newest report at the end of it."""
 
-    begin: Mark
-    end: Mark
+    begin: ServedMark
+    end: ServedMark
     now: ServiceServed
 
 
-def mark_of(served: ServiceServed, at: float) -> Mark:
-    return Mark(
+def mark_of(served: ServiceServed, at: float) -> ServedMark:
+    return ServedMark(
         at=at,
         arrived=served.arrived,
         refused=served.refused,
@@ -41,7 +41,7 @@ def mark_of(served: ServiceServed, at: float) -> Mark:
     )
 
 
-def requests_of(windows: Iterable[Window], objective: Objective | None) -> RequestsView | None:
+def requests_of(windows: Iterable[ServedWindow], objective: Objective | None) -> RequestsView | None:
     """What all routers together had; None if there is no router. Counts that went back count as none."""
     windows = list(windows)
     if not windows:
@@ -85,4 +85,4 @@ def is_kept(requests: RequestsView | None, objective: Objective | None) -> bool 
     if requests is None or objective is None or not requests.arrived:
         return None
     bad = requests.late + requests.refused + requests.failed
-    return bad <= requests.arrived * (1.0 - objective.percentile / 100.0)
+    return 100 * bad <= round(requests.arrived * (100.0 - objective.percentile), 6)

@@ -47,11 +47,12 @@ def _env_after(job: Job, wanted: UpdateWanted) -> dict[str, str]:
 
 
 def _following(spec: JobSpec, wanted: UpdateWanted, env: dict[str, str]) -> JobSpec:
-    """The specification of a job that begins with what the update asks for."""
-    roles = {
-        name: structs.replace(role, image=wanted.image or role.image, command=wanted.command or role.command, env={})
-        for name, role in spec.roles.items()
-    }
+    """The specification of a job that begins with what the update asks for; a service has one role."""
+    ((name, role),) = spec.roles.items()
     return structs.replace(
-        spec, image=wanted.image or spec.image, command=wanted.command or spec.command, env=env, roles=roles
+        spec,
+        image=wanted.image or role.image or spec.image,
+        command=wanted.command or role.command or spec.command,
+        env=env,
+        roles={name: structs.replace(role, image=None, command=None, env={})},
     )

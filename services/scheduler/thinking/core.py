@@ -256,7 +256,7 @@ class Scheduler:
             closed = self._waiting.reserved
             steps += self._sizing.decide(now, closed=closed, ahead=self._waiting.ahead)
             cleared = (*closed, *self._waiting.being_cleared)
-            steps += self._loans.decide(now, closed=cleared, ahead=self._waiting.ahead)
+            steps += self._loans.decide(now, short=self._sizing.short, closed=cleared, ahead=self._waiting.ahead)
             steps += self._moving.decide(now, closed=closed)
         return steps
 

@@ -1,0 +1,169 @@
+"""`weft notebook`: JupyterLab as a job, on a GPU, a share of one, or none; prints its URL once it answers.
+
+Its way in is the router of services, which asks for your token; so JupyterLab asks for none. The job needs the program
+`jupyter`: of this shell's PATH if the node has it at the same place, else of the node's own PATH, or of the --image.
+"""
+
+import argparse
+import asyncio
+import os
+import shutil
+from typing import Any
+
+import msgspec
+
+from libs.client import Client, RefusedError
+from libs.domain.job import JobState
+from libs.domain.spec import JobSpec, SpecError, decode_spec
+from libs.messages.http import JobView, Submitted
+from libs.messages.http_services import EndpointsView
+from services.cli import connection, page
+from services.cli.complaint import Complaint
+from services.cli.drawing.jobs import failure_text
+from services.cli.endpoints import address
+from services.cli.failure import last_words
+from services.cli.spec import env_of, option_of, volume_of
+from services.cli.wait import seconds
+from services.cli.words import span
+
+LOOK_SECONDS = 0.5
+WAIT_SECONDS_MAX = 600.0
+NOT_FOUND = 127  # what a shell reports for a program that is not there
+PORT = 8888  # in a container
+
+# $1: jupyter as the submitting shell has it; $2: the address to listen at, empty: by where the node is reached.
+# A node that is reached on loopback alone needs no more; another one is reached from its routers.
+SCRIPT = """
+jupyter=$1 ip=$2
+[ -n "$jupyter" ] && [ -x "$jupyter" ] || jupyter=$(command -v jupyter) || {
+  echo "weft notebook: there is no jupyter here: PATH is $PATH" >&2
+  exit 127
+}
+if [ -z "$ip" ]; then
+  case "${MASTER_ADDR:-127.0.0.1}" in 127.*|localhost|::1) ip=127.0.0.1 ;; *) ip=0.0.0.0 ;; esac
+fi
+exec "$jupyter" lab --no-browser --allow-root --ip="$ip" --port="$WEFT_PORT" --ServerApp.port_retries=0 \\
+  --ServerApp.base_url="$WEFT_SERVICE_PATH" --IdentityProvider.token= --ServerApp.allow_remote_access=True
+"""
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "notebook",
+        help="a JupyterLab as a job",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--name", dest="job_name", metavar="NAME", default="notebook", help="default: notebook")
+    parser.add_argument("--image", metavar="I", help="a container image with jupyter; else as a process of the node")
+    parser.add_argument("--gpus", type=int, metavar="N", help="whole GPUs (default: 0)")
+    parser.add_argument("--gpu-model", metavar="M", help="only of this model")
+    parser.add_argument("--share", type=float, metavar="PART", help="of a GPU's time, such as 0.25; with --gpu-memory")
+    parser.add_argument("--gpu-memory", metavar="SIZE", help="of that GPU, such as 8GiB")
+    parser.add_argument("--cpus", type=float, metavar="N", help="CPU cores (default: 1)")
+    parser.add_argument("--memory", metavar="SIZE", default="2GiB", help="default: 2GiB")
+    parser.add_argument("--workdir", metavar="DIR", help="its folder; default: here, or the image's own")
+    parser.add_argument("--volume", action="append", default=[], metavar="SRC:DST[:ro]", help="repeat it")
+    parser.add_argument("--env", action="append", default=[], metavar="K=V", help="repeat it; K alone: as it is here")
+    parser.add_argument("--time-limit", metavar="TIME", help="stop it after this long, such as 8h")
+    parser.add_argument("--priority", type=int, metavar="N", help="higher goes first (default: 0)")
+    parser.add_argument("--pool", metavar="P", help="default: default")
+    parser.add_argument(
+        "--wait", type=seconds, default=WAIT_SECONDS_MAX, metavar="TIME", help="for it to answer (default: 10m; 0: not)"
+    )
+    connection.options(parser)
+    parser.set_defaults(func=notebook)
+
+
+async def notebook(args: argparse.Namespace) -> int:
+    if (args.share is None) != (args.gpu_memory is None):
+        raise Complaint("say --share and --gpu-memory together", status=2)
+    spec = notebook_spec(args, cwd=os.getcwd(), jupyter=shutil.which("jupyter") or "")
+    place = connection.find_place(args, os.environ)
+    async with connection.connected(args, patience=connection.PATIENT_SECONDS) as client:
+        try:
+            submitted = await client.submit(spec)
+        except RefusedError as error:
+            raise Complaint(error.reason, field=option_of(error.field)) from error
+        for remark in submitted.notes:
+            page.remark(f"note: {remark}")
+        view = await _answering(client, submitted, args.wait)
+    url = address(view, place.token)
+    page.answered(args, {"id": submitted.id, "url": url}, url)
+    page.note(f"{submitted.name}: `weft logs -f {submitted.id}` follows it, `weft cancel {submitted.id}` ends it")
+    return 0
+
+
+def notebook_spec(args: argparse.Namespace, *, cwd: str, jupyter: str) -> JobSpec:
+    """The job that these options ask for; `jupyter`: the program as this shell finds it. Raises `Complaint`."""
+    share = None if args.share is None else {"request": args.share, "memory": args.gpu_memory}
+    worker = {"gpus": args.gpus, "share": share, "cpus": args.cpus, "memory": args.memory}
+    asked: dict[str, Any] = {
+        "name": args.job_name,
+        "kind": "notebook",
+        "image": args.image,
+        "command": [
+            "/bin/sh",
+            "-c",
+            SCRIPT,
+            "notebook",
+            "" if args.image else jupyter,
+            "0.0.0.0" if args.image else "",
+        ],
+        "workdir": args.workdir or (None if args.image else cwd),
+        "env": dict(env_of(pair, os.environ) for pair in args.env),
+        "volumes": [volume_of(text, cwd) for text in args.volume],
+        "roles": {"worker": _given(worker)},
+        "service": {"port": PORT, "path": "/s/{job}/"},
+        "time_limit": args.time_limit,
+        "priority": args.priority,
+        "pool": args.pool,
+        "gpu_model": args.gpu_model,
+    }
+    try:
+        return decode_spec(msgspec.json.encode(_given(asked)))
+    except SpecError as error:
+        raise Complaint(error.reason, field=option_of(error.field)) from error
+
+
+def _given(asked: dict[str, Any]) -> dict[str, Any]:
+    return {field: value for field, value in asked.items() if value is not None}
+
+
+async def _answering(client: Client, submitted: Submitted, wait: float) -> EndpointsView:
+    """The endpoints of the notebook once it takes requests. Raises `Complaint` if it ends before, or `wait` is over."""
+    told = ""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + wait
+    while True:
+        view = await client.endpoints(submitted.id)
+        if any(each.ready for each in view.endpoints) or not wait:
+            return view
+        job = await client.job(submitted.id)
+        if job.state.final:
+            raise Complaint(await _why_ended(client, job))
+        if loop.time() >= until:
+            why = _state(job)
+            raise Complaint(
+                f"{job.name} ({job.id}) did not answer within {span(wait)}: {why}; `weft open {job.id}` prints its URL"
+            )
+        if told != (told := _state(job)):
+            page.note(told)
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def _state(job: JobView) -> str:
+    if job.state is JobState.QUEUED and job.waiting_for is not None:
+        return f"it waits: {job.waiting_for.sentence or job.waiting_for.code}"
+    return f"it is {job.state}"
+
+
+async def _why_ended(client: Client, job: JobView) -> str:
+    if job.exit_code == NOT_FOUND:
+        return (
+            f"there is no jupyter in the environment of the job {job.id}: install it on the node (pip install"
+            " jupyterlab) where its PATH, or this shell's, finds it; or name an --image that has it"
+        )
+    words = await last_words(client, job)
+    last = "".join(f"\n  {line}" for line in words.lines) if words is not None else ""
+    return f"{job.name} ({job.id}) {job.state}: {failure_text(job) or 'it ended'}{last}"
