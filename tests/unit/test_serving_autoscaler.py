@@ -155,7 +155,7 @@ def test_complaint_9_what_cannot_be_had_is_said_and_withdrawn_when_it_is_no_long
     assert run.last is not None
     assert re.fullmatch(r"it needs \d+ replicas and has 5", run.last.unattainable)
     most = run.wanted
-    run.run(90.0)
+    run.run(130.0)
     assert run.wanted <= most / 2, "long before its hold is over"
 
 
