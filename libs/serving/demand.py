@@ -6,7 +6,7 @@ from math import sqrt
 from libs.serving.forecast import DAY_SECONDS, Forecast
 from libs.serving.loads import ServiceLoad
 from libs.serving.rules import ScalingRules
-from libs.serving.windows import Windows, likelihood_of_change
+from libs.serving.windows import CountWindows, likelihood_of_change
 
 VARIATION_MOST = 8.0
 VARIATION_HALF_LIFE = 300.0  # samples
