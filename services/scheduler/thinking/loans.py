@@ -175,6 +175,7 @@ class Loans:
             job
             for job in (jobs[job_id] for job_id in self._short if job_id in jobs)
             if self._lacks(job) > len(self._awaited.get(job.id, ()))
+            and now >= job.not_before  # those that failed are not replaced yet
             and (first is None or first.priority <= job.priority)
             and not self._waits(job, now)
         )
