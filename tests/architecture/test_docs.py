@@ -237,7 +237,7 @@ def test_the_sender_and_the_takers_of_a_message_may_be_that(subject: str) -> Non
     assert set(hears.split(", ")) <= {user for user, may in USERS.items() if allows(may.subscribe, subject)}
 
 
-@pytest.mark.parametrize("service", ["gateway", "scheduler", "scorer", "reallocator"])
+@pytest.mark.parametrize("service", ["gateway", "scheduler", "scorer", "reallocator", "router"])
 def test_a_service_may_hear_only_what_it_listens_to(service: str) -> None:
     heard = [subject for subject, (_, _, hears, _) in table_of_messages().items() if service in hears.split(", ")]
     unused = [
