@@ -148,7 +148,7 @@ def test_a_job_of_higher_priority_a_service_a_notebook_and_one_that_may_not_be_p
     running(w, "j-1", elastic(want=2, most=2, priority=2))
     running(w, "j-2", service(want=2, most=2))
     running(w, "j-3", elastic(want=2, most=2, preemptible=False))
-    running(w, "j-4", {"kind": "notebook", "preemptible": False})
+    running(w, "j-4", {"kind": "notebook", "priority": -5})
     before = [count(w, f"j-{number}") for number in range(1, 5)]
     w.scale("j-s", worker=4)
     rounds(w)
