@@ -50,7 +50,7 @@ def why_not_lend(job: Job, service: Job) -> str:
 
 
 def why_never_lends(job: Job) -> str:
-    """The same of a job that lends nothing to anybody, nor gives way to a service as a whole."""
+    """The same of a job that lends nothing to any service, nor gives way to one as a whole."""
     if job.spec.is_service:
         return SERVICE
     if job.spec.kind is Kind.NOTEBOOK:
