@@ -264,7 +264,7 @@ def listeners() -> dict[str, set[str]]:
     return found
 
 
-UNHEARD_YET = {"EndpointsSeen", "ServicesServed"}  # not each taker of these listens yet: empty once each does
+UNHEARD_YET = {"EndpointsSeen"}  # not each taker of these listens yet: empty once each does
 
 
 def test_the_takers_of_a_message_listen_to_it() -> None:

@@ -22,7 +22,7 @@ from services.executor.runs import Run, RunKey
 from services.executor.runtime.fake import Program
 from services.executor.serving.logends import CHARS_MAX, LINES_MAX, last_lines
 from services.executor.thinking.orders import runs_of
-from services.executor.thinking.serving import AGAIN_SECONDS, FIRST_SECONDS, ReadySince, Serving
+from services.executor.thinking.serving import AGAIN_SECONDS, FIRST_SECONDS, Readiness, ReadySince
 from tests.support.runs import order
 from tests.unit.test_executor_service import KEY, World, story
 
@@ -33,13 +33,13 @@ def run_of(key: RunKey = KEY, **fields: Any) -> Run:
     return Run(**{"key": key, "state": RunState.RUNNING, "serve": SERVE, "port": 8080, "started_at": 5.0, **fields})
 
 
-def looked(*runs: Run, ready: tuple[ReadySince, ...] = ()) -> Serving:
-    serving = Serving(ready)
+def looked(*runs: Run, ready: tuple[ReadySince, ...] = ()) -> Readiness:
+    serving = Readiness(ready)
     serving.look(runs or (run_of(),), 0.0)
     return serving
 
 
-def ask(serving: Serving, why: str, now: float) -> None:
+def ask(serving: Readiness, why: str, now: float) -> None:
     assert [run.key for run in serving.due(now)] == [KEY]
     serving.asked(KEY, now)
     serving.answered(KEY, why, at=1000.0 + now)
@@ -133,6 +133,7 @@ def test_each_rank_runs_what_its_revision_says() -> None:
         serve=SERVE,
         revisions={
             1: RevisionOrder(image="new", env={"B": "2"}),
+            4: RevisionOrder(env={"A": "", "C": ""}),
             2: RevisionOrder(command=("serve", "--fast")),
             3: RevisionOrder(command=()),
         },
@@ -143,9 +144,11 @@ def test_each_rank_runs_what_its_revision_says() -> None:
         ),
     )
     runs = list(runs_of(NodeDesired(seq=1, jobs=(asked,))))
+    both = {"A": "1", "B": "1"}
+    assert [run.revision for run in runs] == [0, 1, 2, 3, 4]
     assert [run.image for run in runs] == ["old", "new", "old", "old", "old"]
     assert [run.command for run in runs] == [("serve",), ("serve",), ("serve", "--fast"), (), ("serve",)]
-    assert [run.env for run in runs] == [{"A": "1", "B": "1"}, {"A": "1", "B": "2"}, *[{"A": "1", "B": "1"}] * 3]
+    assert [run.env for run in runs] == [both, {"A": "1", "B": "2"}, both, both, {"B": "1"}]
     assert {run.serve for run in runs} == {SERVE}
 
 

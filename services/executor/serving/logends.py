@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from services.executor.runs import Run, RunKey, Runtime, RuntimeUnavailableError
-from services.executor.thinking.serving import Serving
+from services.executor.thinking.serving import Readiness
 
 READ_BYTES = 4096
 CHARS_MAX = 1000
@@ -17,7 +17,7 @@ class LogEnds:
         self._runtime = runtime
         self._said: dict[RunKey, tuple[float, bool, str]] = {}  # when it was read, whether from a run that lived
 
-    async def of(self, runs: Iterable[Run], serving: Serving, *, now: float) -> dict[RunKey, str]:
+    async def of(self, runs: Iterable[Run], serving: Readiness, *, now: float) -> dict[RunKey, str]:
         """The last lines of those of these runs that failed, or serve no requests yet."""
         wanted = {run.key: run for run in runs if run.serve is not None and _is_wanted(run, serving)}
         self._said = {key: said for key, said in self._said.items() if key in wanted}
@@ -48,7 +48,7 @@ def last_lines(data: bytes) -> str:
     return "\n".join([line for line in lines if line][-LINES_MAX:])[-CHARS_MAX:]
 
 
-def _is_wanted(run: Run, serving: Serving) -> bool:
+def _is_wanted(run: Run, serving: Readiness) -> bool:
     if not serving.was_ready(run.key):
         return True
     return not run.live and run.exit_code != 0

@@ -89,7 +89,7 @@ def _slowdown(path: str) -> float:
         return 1.0
 
 
-class Gpu:
+class GpuTime:
     """Where the time of a request passes: on an emulated GPU of which it has a share, or in sleep."""
 
     def __init__(self, slots: int, environ: dict[str, str]) -> None:
@@ -125,8 +125,8 @@ def _launcher() -> Callable[[float], None] | None:
     return launch
 
 
-class Model:
-    def __init__(self, knobs: Knobs, gpu: Gpu) -> None:
+class EmulatedModel:
+    def __init__(self, knobs: Knobs, gpu: GpuTime) -> None:
         self._knobs = knobs
         self._gpu = gpu
         self._ready_at = time.monotonic() + knobs.load_seconds
@@ -262,7 +262,7 @@ async def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
 async def run() -> None:
     environ = dict(os.environ)
     knobs = Knobs(environ)
-    model = Model(knobs, Gpu(knobs.slots, environ))
+    model = EmulatedModel(knobs, GpuTime(knobs.slots, environ))
     port = int(environ.get("WEFT_PORT") or environ.get("PORT") or 8080)
     server = await asyncio.start_server(model.serve, port=port, limit=HEAD_BYTES_MAX, backlog=1024, reuse_address=True)
     print(f"rank {knobs.rank} listens at port {port}, ready in {knobs.load_seconds:g} s", flush=True)
@@ -272,7 +272,7 @@ async def run() -> None:
     await model.done.wait()
 
 
-def _stop(server: asyncio.Server, model: Model) -> None:
+def _stop(server: asyncio.Server, model: EmulatedModel) -> None:
     print("told to stop, finishing what there is", flush=True)
     server.close()
     model.stop()
