@@ -103,6 +103,11 @@ class Readiness:
         found = self._found.get(key)
         return None if found is None else found.ready
 
+    def why_not(self, key: RunKey) -> str:
+        """Why a run is not ready, by its last answer; empty if it is, or was not asked yet."""
+        found = self._found.get(key)
+        return "" if found is None or found.ready else found.why
+
     def was_ready(self, key: RunKey) -> bool:
         return key in self._ready_at
 
