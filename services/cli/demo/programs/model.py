@@ -27,6 +27,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -38,10 +39,17 @@ BODY_BYTES_MAX = 1 << 20
 TOKENS, TOKENS_MAX = 8, 4096
 SECONDS_MAX = 600.0  # a drawn time is never longer
 WORDS = ("a", "GPU", "that", "is", "shared", "serves", "more", "than", "one")
-REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 413: "Content Too Large", 503: "Service Unavailable"}
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    413: "Content Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
 
 
-class BadRequest(Exception):  # noqa: N818 - it is the client's
+class BadRequest(Exception):  # noqa: N818 - mostly the client's
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
         self.status = status
@@ -101,7 +109,10 @@ class GpuTime:
         if self._launch is None:
             await asyncio.sleep(seconds)
         else:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._launch, seconds)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._threads, self._launch, seconds)
+            except OSError as error:
+                raise BadRequest(500, f"the GPU: {error}") from error
 
 
 def _launcher() -> Callable[[float], None] | None:
@@ -113,12 +124,14 @@ def _launcher() -> Callable[[float], None] | None:
             from kernels import KERNEL_US, Driver  # type: ignore[import-not-found, no-redef]
         except ImportError:
             return None
+    own = threading.local()  # the driver's context is that of a thread
     try:
-        driver = Driver()
+        own.driver = Driver()
     except (OSError, AttributeError):
         return None
 
     def launch(seconds: float) -> None:
+        driver = own.driver = getattr(own, "driver", None) or Driver()
         for _ in range(max(1, round(seconds * 1e6 / KERNEL_US))):
             driver.wait(driver.launch())
 
@@ -206,7 +219,10 @@ class EmulatedModel:
         seconds = self._knobs.seconds()
         words = [WORDS[number % len(WORDS)] for number in range(tokens)]
         if asked.get("stream"):
-            await self._stream(words, seconds, writer)
+            try:
+                await self._stream(words, seconds, writer)
+            except BadRequest as bad:  # the head is sent: all that is left is to break off
+                raise ConnectionError(str(bad)) from bad
         else:
             async with self._gpu.turns:
                 await self._gpu.work(seconds)
