@@ -19,7 +19,8 @@ from libs.messages.signals import ShareSample
 from libs.planning.capacity import Room, room_of
 from libs.planning.closed import closed_with_room, silent_seconds
 from libs.planning.finding import find
-from libs.planning.jobs import ends_at, standing_of
+from libs.planning.jobs import asked_by, ends_at, standing_of
+from libs.planning.lending import still_owed, why_nobody_lends
 from libs.planning.order.standing import Order
 from libs.planning.pins import in_the_way, with_holders
 from libs.planning.policy import ORDERS, Policy
@@ -30,6 +31,8 @@ from libs.planning.shares import Shares
 from libs.planning.slow import SlowGpus
 
 HOLDERS_MAX = 10
+LENT_MAX = 20
+NAMED_MAX = 3
 CLOSED_MAX = 10
 
 # It derives these from the reports of nodes, their orders, and the room it keeps for jobs.
@@ -95,6 +98,17 @@ class ShareSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
     beside: tuple[BesideSeen, ...] = ()
 
 
+class LentSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a job lent to a service: `gpus`, with `ranks` of its ranks; 0: the whole job gave way, and waits."""
+
+    service: str
+    name: str = ""
+    tenant: str = ""
+    gpus: float
+    ranks: int = 0
+    since: float = 0.0
+
+
 class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`estimate_at`: when it could start at the latest, by time limits; None: unknown.
 
@@ -104,7 +118,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     several sizes, `size`: by role; `resize`: how it takes another while it runs, or why it does not (`keeps_size_for`);
     `sized_for`: why it should have the size that it should have, None: as it was submitted; `resized_for`: why its size
     changed last. `shares`: what the first of its ranks hold of GPUs, of a job that shares them. `service`: of a
-    job that serves requests.
+    job that serves requests. `lent`: what the job lent to services; it grows back once there is room again.
     """
 
     job_id: str
@@ -128,6 +142,7 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     resized_for: Cause | None = None
     shares: tuple[ShareSeen, ...] = ()
     service: ServiceView | None = None
+    lent: tuple[LentSeen, ...] = ()
 
 
 def explain(
@@ -141,7 +156,8 @@ def explain(
     policy: str = "",
     slow: SlowGpus | None = None,
 ) -> Explanation:
-    """`nodes`, `holding` (jobs that hold GPUs) and `queued` are the pool's, of one moment.
+    """`nodes`, `holding` (jobs that hold GPUs) and `queued` are the pool's, of one moment; of a placed job that is no
+    service and lends nothing, `holding` and `queued` may be empty.
 
     `ended_for` is the cause of a final job's last event; `policy`, by which the pool is led, as `Policy` writes itself;
     `slow`, what is known now of GPUs for a job of its class.
@@ -149,9 +165,10 @@ def explain(
     if job.state.final:
         return _of_ended(job, ended_for)
     if job.state is not JobState.QUEUED:
-        return _with_size(_with_class(_with_silent(_of_placed(job, slow), job, nodes, now), job), job)
+        placed = _with_short(_of_placed(job, slow), job, nodes, holding)
+        return _with_lent(_with_size(_with_class(_with_silent(placed, job, nodes, now), job), job), job, holding)
     found = _of_waiting(job, nodes=nodes, holding=holding, queued=queued, now=now, order=_order_of(policy))
-    return _with_size(_with_class(structs.replace(found, policy=policy), job), job)
+    return _with_lent(_with_size(_with_class(structs.replace(found, policy=policy), job), job), job, holding)
 
 
 def _of_waiting(
@@ -274,6 +291,59 @@ def _of_placed(job: Job, slow: SlowGpus | None) -> Explanation:
         **job.placement.numbers,
     }
     return Explanation(job_id=job.id, name=job.name, state=job.state, code=code, sentence=sentence, numbers=numbers)
+
+
+def _with_short(found: Explanation, job: Job, nodes: Sequence[Node], holding: Sequence[Job]) -> Explanation:
+    """Adds why a running service has fewer replicas than it should have, if no more of them fit."""
+    has, wanted = sum(job.granted.values()), sum(job.wanted.values())
+    if not job.spec.is_service or job.state is not JobState.RUNNING or has >= wanted or not holding:
+        return found
+    room = room_of(nodes, holding)
+    shape = tuple(structs.replace(want, least=1, count=1) for want in shape_of_job(job))
+    refusal = why_not(room, shape, asked_by(job))
+    numbers = {"replicas": float(has), "replicas_missing": float(wanted - has)}
+    short = f"has {has} of {wanted} replicas"
+    if refusal is None:
+        sentence = f"{short}: there is room for one more, which joins in the next tick"
+        return structs.replace(found, sentence=f"{found.sentence}; {sentence}", numbers={**found.numbers, **numbers})
+    leaving = [held for held in holding if _leaves_for(held, job)]
+    lenders, of_lenders = why_nobody_lends(job, holding)
+    if leaving:
+        names = ", ".join(held.id for held in leaving[:NAMED_MAX])
+        lenders = f"room is being made: by {names}{' and others' if len(leaving) > NAMED_MAX else ''}"
+    relevant = [held for held in holding if held.id != job.id and _on_open_node(held, room)]
+    return structs.replace(
+        found,
+        code=str(refusal.code),
+        sentence=f"{short}: {refusal.sentence}; {lenders}; {found.sentence}",
+        numbers={**refusal.numbers, **found.numbers, **numbers, **of_lenders},
+        holders=_holders(shape, room, relevant)[0],
+    )
+
+
+def _leaves_for(held: Job, service: Job) -> bool:
+    """Does the job stop for the service, or do ranks of it leave, which may be for it?"""
+    if held.state is JobState.STOPPING:
+        why = held.stopping_for
+        return why is not None and why.code is CauseCode.LENT and why.by == service.id
+    return not held.spec.is_service and any(one.leaving for one in held.held)
+
+
+def _with_lent(found: Explanation, job: Job, holding: Sequence[Job]) -> Explanation:
+    """Adds what the job lent to services."""
+    lent = [
+        LentSeen(
+            service=service.id,
+            name=service.name,
+            tenant=service.tenant,
+            gpus=loan.gpus,
+            ranks=loan.ranks,
+            since=loan.since,
+        )
+        for service in holding
+        for loan in still_owed(service.loans, {loan.rank for loan in service.loans}, {job.id: job})
+    ]
+    return structs.replace(found, lent=tuple(lent[:LENT_MAX])) if lent else found
 
 
 def _with_silent(found: Explanation, job: Job, nodes: Sequence[Node], now: float) -> Explanation:

@@ -86,7 +86,7 @@ class Weft:
     # up
 
     def _from_zero(self, load: ServiceLoad, wanted: int, share: int | None) -> Sized:
-        need = max(1, wanted, self._needed(self.demand.rate, share) + self._backlog(load, share))
+        need = max(1, wanted, self._needed(self.demand.rate, share) + self._backlog(load, share, 0))
         need = min(self._goal.most, need)
         if need > wanted:
             self._grew_at = load.at
@@ -111,15 +111,19 @@ class Weft:
         if alarm and settled and have:
             self._failed.append((load.at, have, self.demand.measured))
         if not self.capacity.known:
-            return self._more_unknown(load, wanted, have, len(late), alarm=alarm and settled)
+            return self._more_unknown(load, wanted, have, len(late), share, alarm=alarm and settled)
         trouble = alarm or self.demand.burst
         aim = rules.aim + (1.0 - rules.aim) * self.demand.unsure
-        more = self._backlog(load, share) if trouble else 0
-        need = self._needed(rate, share, aim) + more
+        ready = len(there) - len(starting)
+        need = self._needed(rate, share, aim)
+        more = min(need, self._backlog(load, share, ready)) if trouble else 0
+        need += more
         larger = None
         if need > have and share is not None and (most := self._share_bound(load.at)) > share:
-            larger = self._larger(have - more, rate, share, most, aim)
-            need = self._needed(rate, larger, aim) + more
+            larger = self._larger(have, rate, share, most, aim)
+            need = self._needed(rate, larger, aim)
+            if trouble:
+                need += min(more, self._backlog(load, larger, ready))
         if alarm and settled and larger is None:
             need = max(need, have + max(1, ceil(have / 10)))
         target = min(goal.most, need + len(late))
@@ -129,16 +133,19 @@ class Weft:
         if replicas > wanted:
             self._grew_at = load.at
         if larger is not None:
-            self._share_asked = (load.at, larger)
-            self._grew_at = load.at
+            self._ask_share(larger, load.at)
         cause = _cause(self._why_more(load, wanted, replicas, share, larger, alarm), self._numbers(replicas))
         return Sized(replicas=replicas, share=larger, cause=cause)
 
-    def _more_unknown(self, load: ServiceLoad, wanted: int, have: int, late: int, *, alarm: bool) -> Sized | None:
+    def _more_unknown(
+        self, load: ServiceLoad, wanted: int, have: int, late: int, share: int | None, *, alarm: bool
+    ) -> Sized | None:
         """No request was answered yet, so that nothing is known of their times: by how many there are at once."""
         at_once = load.in_flight + load.queued
         waits_long = load.oldest_wait > (self._goal.latency or WAIT_SECONDS) / 4.0
         need = ceil(at_once / (self._rules.busy_most * self._goal.concurrency)) if waits_long else 0
+        if alarm and share is not None and (most := self._share_bound(load.at)) > share:
+            return self._larger_share(load, wanted, share, min(most, 2 * share))
         if alarm:
             need = max(need, have + 1)
         replicas = min(self._goal.most, max(need, 1 if at_once or self.demand.foreseen else 0) + late)
@@ -155,12 +162,16 @@ class Weft:
             return 0
         return min(self._goal.most, self.capacity.need(rate, share=share, aim=self._rules.aim if aim is None else aim))
 
-    def _backlog(self, load: ServiceLoad, share: int | None) -> int:
-        """The replicas that answer what waits, within the time that a start takes."""
+    def _backlog(self, load: ServiceLoad, share: int | None, ready: int) -> int:
+        """The replicas beyond those for the rate that answer what waits, once they are ready: what waits now, and what
+        the `ready` ones cannot answer until then."""
         each = self.capacity.each(share)
         if each <= 0.0:
             return ceil(load.queued / self._goal.concurrency) - 1 if load.queued else 0
-        return min(REPLICAS_MAX, int(load.queued / (each * max(self._goal.latency or 0.0, self.starts.seconds))))
+        start = self.starts.seconds
+        waits = load.queued + max(0.0, self.demand.rate - each * ready) * start if load.queued else 0.0
+        within = max(self._goal.latency or 0.0, self._rules.clear_starts * start, 1.0)
+        return min(REPLICAS_MAX, int(waits / (each * within)))
 
     def _larger(self, have: int, rate: float, share: int, most: int, aim: float) -> int:
         """The least share with which the replicas that are there suffice; the largest if none does."""
@@ -218,8 +229,8 @@ class Weft:
             return None
         if load.queued or self._alarm(load) or wanted > len(there):
             return None
-        allowed = (1.0 - goal.percentile / 100.0) * self.demand.windows.arrivals(60.0)[0]
-        if self.demand.windows.bad(60.0) > max(1.0, allowed):
+        allowed = (1.0 - goal.percentile / 100.0) * self.demand.windows.arrivals(rules.regret)[0]
+        if self.demand.windows.bad(rules.regret) > max(1.0, allowed):
             return None
         rate = self.demand.peak(self._hold, at=at) + rules.noise * self.demand.noise()
         step = max(1, wanted // rules.down_part)
@@ -247,8 +258,9 @@ class Weft:
         if load.at < self._firm_from or not self.capacity.known:
             return None
         rate = self.demand.peak(self._rules.window / 2, at=load.at)
-        need = max(there, self._goal.least, self._needed(rate, share))
-        if need >= wanted or load.queued:
+        need = self._needed(rate, share)
+        need = max(there, self._goal.least, need + min(need, self._backlog(load, share, there)))
+        if need >= wanted:
             return None
         return Sized(replicas=need, cause=_cause(f"{wanted} → {need}: no longer needed", self._numbers(need)))
 
@@ -287,7 +299,18 @@ class Weft:
             elif at - when >= self._rules.share_wait:
                 self._share_most, self._share_most_until = share, at + self._rules.share_rest
                 self._share_asked = None
+        on_its_way = self._share_asked is not None
+        self.capacity.share_most = self._goal.share_most if on_its_way else max(share, self._share_bound(at))
         return share
+
+    def _larger_share(self, load: ServiceLoad, wanted: int, share: int, larger: int) -> Sized:
+        self._ask_share(larger, load.at)
+        sentence = f"share {share / 1000:g} → {larger / 1000:g}: more requests are late than the objective allows"
+        return Sized(replicas=wanted, share=larger, cause=_cause(sentence, self._numbers(wanted)))
+
+    def _ask_share(self, larger: int, at: float) -> None:
+        self._share_asked, self._grew_at = (at, larger), at
+        self._failed.clear()  # with larger shares, fewer replicas may do
 
     def _share_bound(self, at: float) -> int:
         assert self._goal.share_most is not None, "only services with shares are asked"

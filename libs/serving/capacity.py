@@ -42,6 +42,7 @@ class ServiceCapacity:
         self._share: int | None = goal.share
         self._score_now = 0.0
         self.variation = 1.0  # of the times between arrivals, as `ServiceDemand` has it
+        self.share_most: int | None = None  # that can be had; None: there are no shares, or no others
         self.speed = 1.0  # of a replica now, 1.0: a typical GPU, all of it
 
     @property
@@ -112,7 +113,8 @@ class ServiceCapacity:
         late = late_alone(shape, slower=slower, first=first, within=within)
         allowed = 1.0 - self._goal.percentile / 100.0
         if late > allowed / 2.0:
-            idle = late_alone(shape, slower=self._slower(0.0, share)[0], first=first, within=within)
+            # What takes too long even alone, with the largest share that can be had, is no reason for more replicas.
+            idle = late_alone(shape, slower=self._slower(0.0, self.share_most)[0], first=first, within=within)
             allowed = max(allowed, idle + allowed / 2.0)
         if late > allowed:
             return False

@@ -20,8 +20,10 @@ class ScalingRules(Struct, frozen=True, kw_only=True):
     idle_least: float = 60.0  # without a request, before there are none
     idle_most: float = 3600.0
     idle_starts: float = 20.0
+    clear_starts: float = 0.5  # times as long as a start takes: within that, what has waited so long is answered
     down_every: float = 5.0  # between two steps down
     down_part: int = 8  # of the replicas at once: an eighth, one at least
+    regret: float = 60.0  # since more requests were bad than the objective allows, before there are fewer replicas
     alarm_window: float = 10.0
     alarm_least: float = 3.0
     alarm_deviations: float = 5.0

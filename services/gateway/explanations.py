@@ -8,8 +8,9 @@ import msgspec
 from libs.domain.classes import class_of
 from libs.domain.cluster import Node
 from libs.domain.job import Cause, Job, JobEvent, JobState
+from libs.domain.sizes import is_elastic
 from libs.messages.events import Event
-from libs.planning.explain import ClosedSeen, Explanation, HolderSeen, ShareSeen, explain
+from libs.planning.explain import ClosedSeen, Explanation, HolderSeen, LentSeen, ShareSeen, explain
 from libs.planning.slow import SlowGpus
 from libs.store import Access, GatewayStore
 from services.gateway.cluster import LiveCluster
@@ -37,6 +38,8 @@ async def explanation(
     nodes, holding, queued = await snapshots.nodes.get(), list[Job](), list[Job]()
     if job.state is JobState.QUEUED:
         holding, queued = await asyncio.gather(snapshots.holding(job.pool), snapshots.queued(job.pool))
+    elif job.spec.is_service or is_elastic(job.spec):  # it may have too little, or lend to services
+        holding = await snapshots.holding(job.pool)
     policy = await store.policy(pool=job.pool)
     slow = await _slow_gpus(snapshots, job, now) if job.placement is not None else None
     full = await asyncio.to_thread(  # it looks at every job of the pool: other requests must not wait for that
@@ -45,6 +48,7 @@ async def explanation(
     return msgspec.structs.replace(
         full,
         holders=tuple(_seen_by(who, holder) for holder in full.holders),
+        lent=tuple(_lent_seen_by(who, lent) for lent in full.lent),
         closed=await _with_drains(store, full.closed, who),
         stopped_for=await _stopped_for(store, job),
         sized_for=await last_cause(store, job, [JobEvent.SCALED]) if full.size else None,
@@ -96,6 +100,10 @@ async def _slow_gpus(snapshots: Snapshots, job: Job, now: float) -> SlowGpus:
     scores, classes = await asyncio.gather(snapshots.scores(job.pool), snapshots.classes(job.pool))
     job_class = class_of(job.spec, {one.workload: one.job_class for one in classes})
     return SlowGpus({(score.node_id, score.gpu_index): score for score in scores if score.job_class == job_class}, now)
+
+
+def _lent_seen_by(who: Access, lent: LentSeen) -> LentSeen:
+    return lent if may_see(who, lent.tenant) else msgspec.structs.replace(lent, name="", tenant="")
 
 
 def _seen_by(who: Access, holder: HolderSeen) -> HolderSeen:

@@ -13,7 +13,9 @@ from services.cli.local.process import environment
 from services.cli.up import welcome
 
 HOME = ClusterHome(Path("/home"))
-ADDRESSES = Addresses(nats_url="nats://127.0.0.1:1", pg_dsn="postgresql://weft_owner@127.0.0.1:2/weft", port=3)
+ADDRESSES = Addresses(
+    nats_url="nats://127.0.0.1:1", pg_dsn="postgresql://weft_owner@127.0.0.1:2/weft", port=3, router_port=4
+)
 
 
 def planned(options: Options) -> dict[str, Service]:
@@ -23,7 +25,7 @@ def planned(options: Options) -> dict[str, Service]:
 def test_every_node_has_an_executor_and_a_telemetry_with_users_of_its_own() -> None:
     found = planned(Options(nodes=2, emulated_gpus=4))
     assert set(found) == {
-        *("gateway", "scheduler", "scorer", "reallocator"),
+        *("gateway", "scheduler", "scorer", "reallocator", "router"),
         *("executor-node-1", "telemetry-node-1", "executor-node-2", "telemetry-node-2"),
     }
     for name, service in found.items():
@@ -33,7 +35,7 @@ def test_every_node_has_an_executor_and_a_telemetry_with_users_of_its_own() -> N
 
 def test_only_the_control_plane_is_told_of_postgres() -> None:
     told = {name for name, service in planned(Options()).items() if "WEFT_PG_DSN" in service.settings}
-    assert told == {"gateway", "scheduler", "scorer", "reallocator"}
+    assert told == {"gateway", "scheduler", "scorer", "reallocator", "router"}
 
 
 def test_the_executors_end_after_whoever_brings_work_and_before_the_scheduler_that_hears_of_it() -> None:

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from libs.domain.job import CauseCode, JobEvent, JobState, Revision
 from libs.messages.asks import AskKind
 from tests.support.nodes import Key
-from tests.support.replicas import end, of, ranks, revisions, rounds, running, runs, service
 from tests.support.scheduler import World, world
+from tests.support.service_lives import end, of, ranks, revisions, rounds, running, runs, service
 
 S, E, C = JobState, JobEvent, CauseCode
 

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from libs.domain.job import Cause, CauseCode, JobState
 from libs.planning.explain import Explanation, HolderSeen
+from libs.planning.lending import gpu_text
 from services.cli.drawing.jobs import last_words_text
 from services.cli.drawing.look import Look, plain, state_text, table
 from services.cli.drawing.services import service_lines
@@ -20,6 +21,7 @@ from services.cli.words import clean, count, number, span
 _IN_THE_SENTENCE = frozenset(
     {"not_before", "attempts", "ahead", "replicas_wanted", "gpus_wanted", "gpus_free", "gpus_free_max"}
     | {"replicas_that_fit", "gpus_occupied", "nodes_closed", "gpus_asked", "gpus_on_largest_node", "gpus_in_pool"}
+    | {"replicas", "replicas_missing", "jobs_that_may_lend", "jobs_that_lend_nothing"}
     | {"rank", "exit_code", "ranks_left", "gpus_busy", "cpus_free", "memory_free", "epoch"}
 )
 
@@ -31,6 +33,7 @@ def explanation(
     parts: list[RenderableType] = [head, Text.assemble((told.code, "yellow"), ": ", plain(told.sentence))]
     parts += [Text(line, "yellow") for line in (_stopped(told), *_drains(told, look)) if line]
     parts += [Text(line) for line in _size(told)]
+    parts += [Text(line) for line in _lent(told, look)]
     parts += [Text(line) for line in share_lines(told.shares)]
     if told.service is not None and not told.state.final:
         parts += [Text(f"{name}: {line}") for name, line in service_lines(told.service, look)]
@@ -64,6 +67,16 @@ def _size(told: Explanation) -> list[str]:
     if told.resized_for is not None:
         lines.append(f"  it changed last: {_cause(told.resized_for)}")
     return lines
+
+
+def _lent(told: Explanation, look: Look) -> list[str]:
+    """What it lent to services, and that it gets that back."""
+    lines = [
+        f"  {gpu_text(lent.gpus)} to {clean(' '.join(part for part in (lent.name, f'({lent.service})') if part))},"
+        f" for {span(look.now - lent.since)}" + ("" if lent.ranks else ": all of it gave way")
+        for lent in told.lent
+    ]
+    return ["lent to services, and taken back once there is room again:", *lines] if lines else []
 
 
 def _cause(cause: Cause) -> str:

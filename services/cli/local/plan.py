@@ -38,6 +38,7 @@ class Addresses(Struct, frozen=True, kw_only=True):
     nats_url: str
     pg_dsn: str
     port: int  # of the gateway
+    router_port: int = 0  # 0: any
 
 
 def services(options: Options, home: ClusterHome, credentials: Credentials, addresses: Addresses) -> list[Service]:
@@ -47,6 +48,7 @@ def services(options: Options, home: ClusterHome, credentials: Credentials, addr
         _control("scheduler", options, home, credentials, addresses, {"SCHEDULER_POOL": options.pool}),
         _control("scorer", options, home, credentials, addresses, _scorer(options, credentials)),
         _control("reallocator", options, home, credentials, addresses, _reallocator(options)),
+        _control("router", options, home, credentials, addresses, {"ROUTER_PORT": str(addresses.router_port)}),
     ]
     for node_id in options.node_ids:
         made.append(_node("executor", node_id, options, home, credentials, addresses))

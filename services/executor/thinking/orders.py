@@ -1,8 +1,8 @@
 """Turns the orders for jobs into the orders for ranks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from libs.messages.nodes import JobOrder, NodeDesired, RevisionOrder, RoleOrder, StartRun
+from libs.messages.nodes import JobOrder, NodeDesired, RevisionOrder, RoleOrder, StartRun, env_with
 
 
 def runs_of(answer: NodeDesired) -> Iterator[StartRun]:
@@ -24,7 +24,7 @@ def _runs_of(order: JobOrder) -> Iterator[StartRun]:
         if revision.env:
             both = (rank.role, rank.revision)
             if both not in envs_of_revisions:
-                envs_of_revisions[both] = _added(env, revision.env)
+                envs_of_revisions[both] = env_with(env, revision.env)
             env = envs_of_revisions[both]
         yield StartRun(
             job_id=order.job_id,
@@ -59,11 +59,6 @@ def _runs_of(order: JobOrder) -> Iterator[StartRun]:
 
 
 _AS_ORDERED = RevisionOrder()
-
-
-def _added(env: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """An environment with a revision's own, where an empty text takes one away."""
-    return {name: text for name, text in {**env, **own}.items() if text or name not in own}
 
 
 def _addresses(order: JobOrder, role: RoleOrder) -> tuple[str, ...]:

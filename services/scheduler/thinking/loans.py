@@ -56,7 +56,8 @@ class Loans:
         self._kept: dict[GpuKey, int] = {}  # how many replicas wait for a part of each
         self._again: dict[str, tuple[int, float, float]] = {}  # by service: its version, when it is looked at, the wait
         self._looked_at = -inf
-        self._news = 0  # of the misfits, at the last look
+        self._news: set[str] = set()  # the services that had too little, at the last look
+        self._short: Mapping[str, int] = {}
         self._last_seq = 0  # of the service that was looked at last
 
     # what was asked for is free
@@ -143,13 +144,14 @@ class Loans:
 
     # what others can spare
 
-    def decide(self, now: float, *, closed: Sequence[str], ahead: str) -> list[Step]:
-        """The steps of those that give way to services. `closed` nodes are kept, or cleared, for a waiting job;
+    def decide(self, now: float, *, short: Mapping[str, int], closed: Sequence[str], ahead: str) -> list[Step]:
+        """The steps of those that give way to services. `short`: by service, how many of the replicas that it should
+        have found no place. `closed` nodes are kept, or cleared, for a waiting job;
         `ahead`: a job that waits for room, before which services of a lower priority take nothing."""
-        misfits = self._picture.misfits
-        if not misfits.serving or (self._news == misfits.news and now < self._looked_at + LOOK_SECONDS):
+        self._short = short
+        if not short or (short.keys() == self._news and now < self._looked_at + LOOK_SECONDS):
             return []
-        self._news, self._looked_at = misfits.news, now
+        self._news, self._looked_at = set(short), now
         services = self._next(now, ahead)
         if not services:
             return []
@@ -166,15 +168,14 @@ class Loans:
 
     def _next(self, now: float, ahead: str) -> list[Job]:
         """The services that have too little, in the order of submission, those behind the last one first."""
-        misfits, jobs = self._picture.misfits, self._picture.jobs
+        jobs = self._picture.jobs
         first = jobs.get(ahead)
-        self._again = {job_id: again for job_id, again in self._again.items() if job_id in misfits.serving}
+        self._again = {job_id: again for job_id, again in self._again.items() if job_id in self._short}
         short = (
             job
-            for job in map(jobs.__getitem__, misfits.serving)
-            if job.spec.is_service
+            for job in (jobs[job_id] for job_id in self._short if job_id in jobs)
+            if self._lacks(job) > len(self._awaited.get(job.id, ()))
             and now >= job.not_before  # those that failed are not replaced yet
-            and _missing(job) > len(self._awaited.get(job.id, ()))
             and (first is None or first.priority <= job.priority)
             and not self._waits(job, now)
         )
@@ -182,6 +183,10 @@ class Loans:
         if found:
             self._last_seq = found[-1].seq
         return found
+
+    def _lacks(self, job: Job) -> int:
+        """How many replicas the service may borrow for: none that only an update would add for a while."""
+        return min(_missing(job), self._short.get(job.id, 0))
 
     def _waits(self, job: Job, now: float) -> bool:
         again = self._again.get(job.id)
@@ -195,7 +200,7 @@ class Loans:
         nothing: set[tuple[Request, tuple[float, ...]]] = set()
         promised: dict[GpuKey, Holder] = {}
         gone: set[tuple[str, int]] = set()
-        with room.supposing(closed=[*closed, *sorted(self._picture.pool.earlier)]):
+        with room.supposing(closed=[*closed, *self._picture.pool.earlier]):
             for job in services:
                 rank = self._rank(job, now)
                 if rank not in willing:
@@ -204,7 +209,7 @@ class Loans:
                 held = list(job.placement.allocations) if job.placement else []
                 held += [one.place for one in self._awaited.get(job.id, ())]
                 asked = asked_by(job, self._picture.beliefs.learnt)
-                missing = _missing(job) - len(self._awaited.get(job.id, ()))
+                missing = self._lacks(job) - len(self._awaited.get(job.id, ()))
                 for _ in range(missing):
                     if (want.request, rank) in nothing or len(found) >= LENT_AT_ONCE_MAX:
                         break
