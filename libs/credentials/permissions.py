@@ -84,7 +84,9 @@ SERVICE_PERMISSIONS: Mapping[str, Permissions] = {
         publish=("weft.findings.*", "weft.asks.*"),
         subscribe=("weft.telemetry.*", "weft.progress.*", "weft.endpoints.*", "weft.serving.*"),
     ),
-    "router": Permissions(publish=("weft.serving.*",), subscribe=("weft.endpoints.*", "weft.events.>")),
+    "router": Permissions(
+        publish=("weft.serving.*",), subscribe=("weft.endpoints.*", "weft.serving.*", "weft.events.>")
+    ),
     "operator": Permissions(publish=READ_EVERY_STREAM, subscribe=("weft.>",)),
     # `_INBOX.>` is where a plain client expects its replies. Replies to any other user arrive below that user's own
     # prefix, so this subscription gets none of them.

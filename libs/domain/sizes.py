@@ -77,7 +77,11 @@ def is_elastic(spec: JobSpec) -> bool:
 
 
 def wrong_size(spec: JobSpec, size: Size) -> tuple[str, str] | None:
-    """The first role in `size` that the job does not have, or whose number is outside its range, with the reason."""
+    """A role that `size` gives a wrong number of replicas, and why that number is wrong; None if every number is right.
+
+    A number is wrong if the job has no such role, or if the number is outside the range of the role. Of several wrong
+    roles the first is returned.
+    """
     for name, count in size.items():
         role = spec.roles.get(name)
         if role is None:

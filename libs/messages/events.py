@@ -4,12 +4,14 @@ docs/events.md shows one of each; a test holds it against this file.
 """
 
 from datetime import UTC, datetime
+from typing import ClassVar
 
 import msgspec
 from msgspec import Struct
 
 from libs.domain.job import Cause, CauseCode, JobChange, JobState, Loan, Placement, Revision
 from libs.domain.spec import JobSpec
+from libs.messages import Message
 
 JOB_SUBJECT = "weft.events.jobs."
 NODE_SUBJECT = "weft.events.nodes."
@@ -108,6 +110,24 @@ def step_data(change: JobChange) -> JobEventData:
         revisions=step.revisions,
         loans=step.loans,
     )
+
+
+class EventTold(Message, frozen=True, kw_only=True):
+    """The relay → all: one CloudEvent. A hint to read the store."""
+
+    subject: ClassVar[str] = "weft.events.{topic}.{event}"
+    id: str
+    type: str  # weft.<topic>.<event>
+
+    @property
+    def topic(self) -> str:
+        _, topic, _ = self.type.split(".")
+        return topic
+
+    @property
+    def event(self) -> str:
+        _, _, event = self.type.split(".")
+        return event
 
 
 class CloudEvent(Struct, frozen=True, kw_only=True):

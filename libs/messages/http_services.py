@@ -72,9 +72,9 @@ class ServiceView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a job that serves requests is now. `url`: where its requests go; empty: this cluster has no router.
 
     `ready` and `draining`: replicas that take requests, and that finish those they have, by what their nodes report;
-    None: no node of its replicas reported lately.
-    `requests`: none if no router reports the service. `kept`: was the objective kept in that time? None: it has no
-    objective, or nothing arrived. `unattainable`: why it cannot be kept, by the autoscaler. `sized_for`: why it has the
+    None: no node of its replicas reported lately. `requests`: none if no router reports the service. `kept`: was the
+    objective kept in that time? None: it has no objective, or nothing arrived. By the autoscaler: `unattainable`, why
+    the objective cannot be kept; `shedding`, that requests are refused for that; `sized_for`, why the service has the
     size that it should have, in the view of one job.
     """
 
@@ -92,6 +92,7 @@ class ServiceView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     objective: Objective | None = None
     kept: bool | None = None
     unattainable: str = ""
+    shedding: str = ""
     sized_for: Cause | None = None
     loans: tuple[LoanView, ...] = ()
 

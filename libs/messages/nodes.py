@@ -1,5 +1,6 @@
 """The messages between a node and the control plane: what the node sees, and what it should run."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
@@ -214,6 +215,11 @@ class RevisionOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     command: tuple[str, ...] | None = None
     image: str | None = None
     env: dict[str, str] | None = None
+
+
+def env_with(env: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """An environment with that of a revision, where an empty text takes a variable away."""
+    return {name: text for name, text in {**env, **own}.items() if text or name not in own}
 
 
 class RankOrder(Struct, frozen=True, array_like=True, kw_only=True):

@@ -229,8 +229,8 @@ class Weft:
             return None
         if load.queued or self._alarm(load) or wanted > len(there):
             return None
-        allowed = (1.0 - goal.percentile / 100.0) * self.demand.windows.arrivals(60.0)[0]
-        if self.demand.windows.bad(60.0) > max(1.0, allowed):
+        allowed = (1.0 - goal.percentile / 100.0) * self.demand.windows.arrivals(rules.regret)[0]
+        if self.demand.windows.bad(rules.regret) > max(1.0, allowed):
             return None
         rate = max(self.demand.peak(self._hold, at=at), self.demand.bound())
         step = max(1, wanted // rules.down_part)

@@ -25,6 +25,7 @@ class ScalingRules(Struct, frozen=True, kw_only=True):
     clear_starts: float = 0.5  # times as long as a start takes: within that, what has waited so long is answered
     down_every: float = 2.0  # between two steps down
     down_part: int = 8  # of the replicas at once: an eighth, one at least
+    regret: float = 60.0  # since more requests were bad than the objective allows, before there are fewer replicas
     alarm_window: float = 10.0
     alarm_least: float = 3.0
     alarm_deviations: float = 5.0

@@ -23,6 +23,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser("up", help="start a cluster on this machine, or attach to it", description=__doc__)
     parser.add_argument("--home", type=Path, metavar="DIR", help="for its data (or WEFT_HOME; default: in your home)")
     parser.add_argument("--port", type=int, help="of the gateway; 0 for any (default: 8470, or any if it is taken)")
+    parser.add_argument("--router-port", type=int, help="of the router; 0 for any (default: 8480, or any)")
     parser.add_argument("--nodes", type=int, metavar="N", help=f"default: {NODES}, or 1 with real GPUs")
     parser.add_argument(
         "--gpus", choices=("auto", "real", "emulated"), default="auto", help="auto: the real ones where there are any"
@@ -62,6 +63,7 @@ async def options(args: argparse.Namespace) -> Options:
         emulated_gpus=emulated,
         cpus=args.cpus,
         port=args.port,
+        router_port=args.router_port,
         benchmarks=True,
         partition=TuningMode(args.partition),
         nats_url=os.environ.get("WEFT_NATS_URL"),
@@ -111,6 +113,7 @@ def welcome(cluster: LocalCluster) -> str:
         "  a browser shows the reference of the API there; jobs are looked at with the commands below",
         f"  {cluster.options.in_words()}{f' ({pretended})' if pretended else ''}",
         "  jobs run as processes of this machine",
+        *([f"  services answer at {cluster.router_url}/s/JOB/"] if cluster.router_url else []),
         "",
         "in another terminal (`. .venv/bin/activate` finds weft):",
         "  weft run --gpus 1 -- python3 train.py   a job",

@@ -18,7 +18,6 @@ NODES_MAX = 10_000
 POOLS_MAX = 100
 SAMPLE_SECONDS_MAX = 10.0  # an older sample does not show the present
 FINDINGS_SECONDS_MAX = 300.0
-UNATTAINABLE = "unattainable"  # the code of a finding on a service
 
 
 class Newest(Generic[T]):
@@ -112,12 +111,12 @@ class LiveCluster:
         of_job = [one for one in heard.what.verdicts if (one.job_id, one.epoch) == (job.id, job.epoch)]
         return tuple(sorted(of_job, key=lambda verdict: verdict.rank))
 
-    def unattainable(self, job: Job) -> str:
-        """Why the objective of a service cannot be kept, by the last review of its pool; empty: nothing says so."""
+    def finding(self, job: Job, code: str) -> str:
+        """The sentence of a finding on a job in the last review of its pool; empty: there is none."""
         heard = self._reviews.get(job.pool)
         if heard is None or self._clock() - heard.at > FINDINGS_SECONDS_MAX:
             return ""
-        told = (one.sentence for one in heard.what.findings if (one.job_id, one.code) == (job.id, UNATTAINABLE))
+        told = (one.sentence for one in heard.what.findings if (one.job_id, one.code) == (job.id, code))
         return next(told, "")
 
     def findings(self) -> tuple[Finding, ...]:

@@ -5,13 +5,11 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
-from typing import ClassVar
 
 import msgspec
 
 from libs.bus import Bus, BusError, Subscription
-from libs.messages import Message
-from libs.messages.events import CloudEvent, Event, cloud_event
+from libs.messages.events import CloudEvent, Event, EventTold, cloud_event
 from libs.store import GatewayStore, StoreUnavailableError
 from services.gateway.turns import Turns
 
@@ -25,24 +23,6 @@ EVERYBODY = "admin"  # the name for turns of administrators: they read events of
 GAP_SECONDS = 0.02  # between two reads of the store, however many hints there are
 GAP_SECONDS_PER_READER = 0.001  # in addition: each read wakes all readers
 READERS_AT_ONCE = 16  # then other requests have their turn
-
-
-class EventTold(Message, frozen=True, kw_only=True):
-    """The relay → all: one CloudEvent. The gateway uses it only as a hint to read the store."""
-
-    subject: ClassVar[str] = "weft.events.{topic}.{event}"
-    id: str
-    type: str  # weft.<topic>.<event>
-
-    @property
-    def topic(self) -> str:
-        _, topic, _ = self.type.split(".")
-        return topic
-
-    @property
-    def event(self) -> str:
-        _, _, event = self.type.split(".")
-        return event
 
 
 class ToldEvent(CloudEvent, frozen=True, kw_only=True):

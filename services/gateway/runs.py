@@ -38,17 +38,19 @@ class _Ended(Struct, frozen=True):
 
 
 class _Placed(Struct, frozen=True):
-    """The placement in an event of `PLACES`."""
+    """The placement in an event of `PLACES`; none where a replica only became ready, or its wait changed."""
 
     epoch: int
-    placement: Placement
+    placement: Placement | None = None
 
 
 def placements(job: Job, story: list[Event]) -> dict[int, Placement]:
     """Where each epoch of a job was placed, oldest first, with every rank that it ever had: also those that left."""
     known: dict[int, Placement] = {}
     decoded = (msgspec.json.decode(event.data, type=_Placed) for event in story if event.event in PLACES)
-    for placed in (*decoded, *((_Placed(job.epoch, job.placement),) if job.placement is not None else ())):
+    for placed in (*decoded, _Placed(job.epoch, job.placement)):
+        if placed.placement is None:
+            continue
         before = known[placed.epoch].allocations if placed.epoch in known else ()
         ranks = {each.rank: each for each in (*before, *placed.placement.allocations)}
         every = tuple(ranks[rank] for rank in sorted(ranks))

@@ -14,6 +14,7 @@ from services.gateway.endings import last_cause
 from services.gateway.sight import may_see
 from services.gateway.thinking.requests import is_kept
 
+UNATTAINABLE, SHEDDING = "unattainable", "shedding"  # codes of findings on services
 NAMED_MAX = 20  # lenders
 NO_NAMES: Mapping[str, str] = {}
 
@@ -44,7 +45,8 @@ def service_view(
         requests=requests,
         objective=job.spec.objective,
         kept=is_kept(requests, job.spec.objective),
-        unattainable=cluster.unattainable(job),
+        unattainable=cluster.finding(job, UNATTAINABLE),
+        shedding=cluster.finding(job, SHEDDING),
         sized_for=sized_for,
         loans=tuple(
             LoanView(

@@ -20,7 +20,7 @@ from tests.support.steps import CAUSES
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("ARCHITECTURE.md", "README.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md"))))
-SERVICES = ("arbiter", "executor", "gateway", "reallocator", "scheduler", "scorer", "telemetry")
+SERVICES = ("arbiter", "executor", "gateway", "reallocator", "router", "scheduler", "scorer", "telemetry")
 PATH = re.compile(r"`((?:libs|services|tests|docs|deploy)/[\w./-]+)(?:::(\w+))?`")
 
 

@@ -252,7 +252,7 @@ async def test_any_parts_of_gpus_are_held_alike_in_memory_and_in_postgres(
     await real.clear()
     memory = MemoryStore()
     worlds = [
-        World(memory, memory, memory, memory, memory),
+        World(memory, memory, memory, memory, memory, memory),
         world_of(real),
     ]
     leases = [(await cluster(world, *(f"j-{number}" for number in range(4))))[0] for world in worlds]

@@ -1,4 +1,5 @@
-"""What live tests need: of one executor a NATS and a control plane of a few lines, of a gateway a world around it."""
+"""What live tests need: of one executor a NATS and a control plane of a few lines, of a gateway a world around it, of
+the hook an emulated GPU and the arbiter that a test plays."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -6,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from libs.bus.nats import NatsBus
+from libs.sharing.native import Built, NotBuilt, build
 from tests.support.control_plane import ControlPlane
 from tests.support.gateway import Place, place
 from tests.support.gateway_world import World, opened
 from tests.support.nats_server import NatsServer
+from tests.support.scripted_arbiter import ScriptedArbiter
 
 
 @pytest.fixture
@@ -38,3 +41,32 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pla
 async def world(servers: Place) -> AsyncIterator[World]:
     async with opened(servers) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def built() -> Built:
+    """The hook and the emulated driver."""
+    found = build()
+    if isinstance(found, NotBuilt):
+        pytest.skip(found.reason)
+    return found
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Path:
+    """The folder of an emulated GPU."""
+    folder = tmp_path / "device"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def slot(tmp_path: Path) -> Path:
+    """The folder of a job that shares it."""
+    return tmp_path / "slot"
+
+
+@pytest.fixture
+def arbiter(slot: Path) -> Iterator[ScriptedArbiter]:
+    with ScriptedArbiter(slot) as arbiter:
+        yield arbiter

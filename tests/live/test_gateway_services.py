@@ -194,3 +194,13 @@ async def test_a_loan_shows_its_lender_and_the_size_its_cause(world: World) -> N
         assert view is not None
         assert (view.wanted, view.granted, view.sized_for) == (3, 2, load)
         assert [(one.lender, one.name, one.gpus) for one in view.loans] == [(lender.id, "mnist", 1)]
+
+
+async def test_the_log_of_a_replica_is_read_though_not_every_change_has_a_placement(world: World) -> None:
+    """A replica that became ready is told with `resized`, and stays where it is."""
+    job = await world.go(await service(world), JobEvent.RESIZED)
+    job = await world.go(job, JobEvent.RESIZED, placement=structs.replace(where(), changes=1))
+    job = await world.go(job, JobEvent.RESIZED)
+    assert [event.data.placement is None for event in await world.alice.story(job.id)][-3:] == [True, False, True]
+    await world.nodes["node-2"].write(job.id, b"a line\n", rank=1, end=True)
+    assert await world.alice.read_log(job.id, rank=1) == b"a line\n"

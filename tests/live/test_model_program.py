@@ -1,6 +1,7 @@
 """The emulated model of the demo and of the benchmarks: a real HTTP server in a process of its own."""
 
 import asyncio
+import io
 import json
 import os
 import signal
@@ -139,7 +140,7 @@ async def test_what_it_cannot_read_is_answered_and_it_goes_on(body: bytes, statu
     async with model(SERVICE_MS="1") as (process, url):
         async with aiohttp.ClientSession() as session:
             try:
-                async with session.post(f"{url}/v1/generate", data=body) as answer:
+                async with session.post(f"{url}/v1/generate", data=io.BytesIO(body)) as answer:
                     assert answer.status == status
             except aiohttp.ClientError:  # it did not read the body to its end
                 assert status == 413

@@ -45,7 +45,7 @@ REFUSED = {
     ),
     "router": (
         ["weft.endpoints.node-1", "weft.asks.p", "weft.submit", "weft.events.job", "weft.hints.node-1", "$JS.API.INFO"],
-        ["weft.>", "weft.serving.*", "weft.asks.*", "weft.sync.*.*", "weft.telemetry.*", "weft.progress.*"],
+        ["weft.>", "weft.asks.*", "weft.sync.*.*", "weft.telemetry.*", "weft.progress.*", "weft.submit"],
     ),
     "executor-node-1": (
         [

@@ -17,6 +17,7 @@ from typing import NamedTuple, Self
 from libs.sharing.native import Built
 
 ROOT = Path(__file__).parents[2]
+MIB = 1 << 20
 HOLD, GATED, CAPPED, CLOSED = 1, 2, 4, 8
 HELLO, WANT, RETURN, CHARGE = 1, 2, 3, 4
 GRANT, REVOKE = 17, 18
@@ -52,6 +53,10 @@ def grant_always(arbiter: "ScriptedArbiter", said: Said) -> None:
     """The turn for each WANT at once: a process that is alone on its GPU."""
     if said.op == WANT:
         arbiter.grant(said.connection)
+
+
+def never(arbiter: "ScriptedArbiter", said: Said) -> None:
+    """An arbiter that hears and says nothing."""
 
 
 class ScriptedArbiter:

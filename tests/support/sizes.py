@@ -158,6 +158,8 @@ class Sizes:
     def _check_range(self, said: Said, job: Sized, spec: Mapping[str, Any]) -> None:
         for name, (least, most) in ranges(spec).items():
             has = job.staying(name)
+            if _is_service(spec):  # its replicas fail alone, and during an update there are more of them
+                least, most = 0, most + int(spec["service"].get("max_surge", 1))
             if not least <= has <= most:
                 self._fail(f"out of range: {said.job_id} is {said.state} with {has} {name}, of {least} to {most}")
 
@@ -218,12 +220,16 @@ def ranges(spec: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     return found
 
 
+def _is_service(spec: Mapping[str, Any]) -> bool:
+    return spec.get("kind") == "inference" and spec.get("service") is not None
+
+
 def _is_live(spec: Mapping[str, Any]) -> bool:
-    return spec.get("resize", {}).get("how") == "live"
+    return _is_service(spec) or spec.get("resize", {}).get("how") == "live"
 
 
 def _may_resize(spec: Mapping[str, Any]) -> bool:
-    return _is_live(spec) or "checkpoints" in spec or bool(spec.get("labels"))
+    return _is_live(spec) or _is_service(spec) or "checkpoints" in spec or bool(spec.get("labels"))
 
 
 def _core(placement: Placement, spec: Mapping[str, Any] | None) -> frozenset[int]:
@@ -231,6 +237,8 @@ def _core(placement: Placement, spec: Mapping[str, Any] | None) -> frozenset[int
     live; else all."""
     if spec is None or not _is_live(spec):
         return frozenset(one.rank for one in placement.allocations)
+    if _is_service(spec):
+        return frozenset()
     found: set[int] = set()
     for name, (least, _) in ranges(spec).items():
         found.update(sorted(one.rank for one in placement.allocations if one.role == name)[:least])

@@ -1,5 +1,6 @@
 """A gateway that answers what a test tells it to, over real HTTP, and remembers what it was asked."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -8,6 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from libs.messages.http import ErrorDetail, ErrorView
+from services.cli.__main__ import main
 
 
 class ToldGateway:
@@ -53,3 +55,13 @@ async def told_gateway() -> AsyncIterator[ToldGateway]:
     async with TestServer(app) as server:
         gateway.url = str(server.make_url("")).rstrip("/")
         yield gateway
+
+
+async def weft(gateway: ToldGateway, *typed: str) -> int:
+    """The exit status of `weft`, run in this process: in a thread of its own, since it makes its own event loop."""
+    name, *rest = typed
+    words = rest.index("--") if "--" in rest else len(rest)
+    place = ["--url", gateway.url, "--token", "t"]
+    words = 0 if name == "run" else words  # its command takes all that follows
+    arguments = [name, *rest[:words], *place, *rest[words:]]
+    return await asyncio.to_thread(main, arguments)

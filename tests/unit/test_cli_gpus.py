@@ -11,8 +11,8 @@ from services.cli.drawing.gpus import known_text, scores_text, table_of_gpus, wo
 from services.cli.drawing.jobs import description
 from services.cli.drawing.tuned import pace_text, tuned_text
 from services.cli.nodes import drawn as nodes_page
+from tests.support.drawn import PIPE, TERMINAL, cells, line_with, seen
 from tests.support.views import GIB, NOW, gpu_view, job_view, node_view
-from tests.unit.test_cli_drawing import PIPE, TERMINAL, cells, line_with, seen
 
 
 def score(value: float, job_class: str = "compute", **fields: Any) -> GpuScoreView:

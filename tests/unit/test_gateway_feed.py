@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 from libs.bus.memory import MemoryBus
-from libs.messages.events import Event
+from libs.messages.events import Event, EventTold
 from libs.store import StoreUnavailableError
 from libs.store.memory import MemoryStore
-from services.gateway.feed import EventTold, Feed
+from services.gateway.feed import Feed
 from services.gateway.turns import Turns
 from services.scheduler.relay import Relay
 from tests.support.builders import spec

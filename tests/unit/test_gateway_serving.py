@@ -221,10 +221,11 @@ async def test_an_objective_is_kept_as_long_as_few_enough_requests_were_bad(
 async def test_a_promise_that_cannot_be_kept_is_told_as_the_autoscaler_tells_it(cluster: LiveCluster) -> None:
     finding = Finding(code="unattainable", job_id="j-s", sentence="one request alone takes 0.3 s, over 0.1 s")
     other = Finding(code="unattainable", job_id="j-other", sentence="not this")
-    await cluster.hear_review(PoolReviewed(pool="default", at=1.0, findings=(other, finding)))
+    sheds = Finding(code="shedding", job_id="j-s", sentence="12 requests were refused")
+    await cluster.hear_review(PoolReviewed(pool="default", at=1.0, findings=(other, finding, sheds)))
     view = service_view(service(), cluster)
     assert view is not None
-    assert view.unattainable == finding.sentence
+    assert (view.unattainable, view.shedding) == (finding.sentence, sheds.sentence)
 
 
 def test_an_update_is_under_way_until_every_replica_runs_it_and_one_was_ready(cluster: LiveCluster) -> None:

@@ -1,13 +1,16 @@
 """Services: replicas begin, become ready, fail and leave one by one, and the service goes on."""
 
 import pytest
+from msgspec import structs
 
 from libs.domain.job import CauseCode, JobEvent, JobState
 from libs.messages.asks import AskKind
-from libs.messages.nodes import JOBS, SHARES, EndReason
+from libs.messages.nodes import JOBS, SHARES, EndReason, NodeDesired, RunSeen, RunState
+from services.executor.thinking.orders import runs_of
 from services.scheduler.thinking.core import Settings
-from tests.support.replicas import end, of, ranks, rounds, running, runs, service
+from services.scheduler.thinking.orders import as_jobs, job_order, run_orders
 from tests.support.scheduler import World, world
+from tests.support.service_lives import end, of, ranks, rounds, running, runs, service
 
 S, E, C = JobState, JobEvent, CauseCode
 
@@ -77,10 +80,35 @@ def test_replicas_are_told_how_to_serve_and_nothing_of_each_other() -> None:
     assert first.serve is not None
     assert (first.serve.port, first.serve.path, first.serve.address) == (9000, "/s/j-1/v1", "/s/j-1/")
     assert (first.serve.ready, first.serve.drain) == ("/healthz", 1.0)
-    assert (first.members, first.peers, first.world_size, first.master_port) == (None, {}, 1, 0)
+    assert (first.members, first.peers, first.world_size, first.master_port) == (None, {"worker": ()}, 1, 0)
     w.scale("j-1", worker=3)
     rounds(w)
     assert w.nodes["node-1"].orders["j-1", 0, 0] == first
+
+
+def test_the_orders_of_replicas_are_the_same_in_both_forms_of_an_answer() -> None:
+    w = world(gpus=4)
+    running(w, service(want=3, env={"A": "1", "B": "2"}, image="chat:1"))
+    w.nodes["node-1"].becomes_ready = False
+    w.update("j-1", image="chat:2", env={"A": ""}, command=("serve",))
+    rounds(w)
+    job, nodes = of(w), w.core.picture.pool.nodes
+    orders = run_orders(job, nodes)["node-1"]
+    assert {order.revision for order in orders} == {0, 1}
+    shared = NodeDesired(seq=0, jobs=as_jobs(orders, {job.id: job_order(job, nodes)}))
+    assert sorted(runs_of(shared), key=lambda run: run.rank) == orders
+
+
+def test_a_node_that_makes_up_ranks_does_not_use_up_the_numbers() -> None:
+    w = world(gpus=4)
+    running(w, service(want=1))
+    made_up = ("j-1", 0, (1 << 31) - 1)
+    w.nodes["node-1"].runs[made_up] = RunSeen(job_id="j-1", epoch=0, rank=made_up[2], state=RunState.RUNNING, gpus=())
+    w.nodes["node-1"].orders[made_up] = structs.replace(w.nodes["node-1"].orders["j-1", 0, 0], gpus=())
+    w.nodes["node-1"].unkillable.add(made_up)
+    w.scale("j-1", worker=2)
+    rounds(w)
+    assert ranks(w) == [0, 1]
 
 
 def test_a_node_of_an_earlier_version_gets_no_replica() -> None:
@@ -144,6 +172,19 @@ def test_the_wait_doubles_with_each_end_in_a_row_up_to_its_most() -> None:
         w.tick(of(w).not_before - w.now)
         rounds(w)
     assert waits == pytest.approx([5, 10, 20, 40, 40])
+
+
+def test_a_service_that_wants_no_wait_has_one_all_the_same() -> None:
+    w = world(gpus=1)
+    running(w, service(retries={"backoff": "0s", "backoff_max": "0s"}))
+    waits = []
+    for _ in range(7):
+        end(w, ranks(w)[0])
+        w.sync("node-1")
+        waits.append(of(w).not_before - w.now)
+        w.tick(of(w).not_before - w.now)
+        rounds(w)
+    assert waits == pytest.approx([1, 2, 4, 8, 16, 30, 30])
 
 
 def test_after_a_replica_that_was_ready_for_long_the_next_begins_at_once_and_ends_count_anew() -> None:
@@ -261,6 +302,19 @@ def test_replicas_that_cannot_start_before_any_runs_are_tried_again_until_it_fai
         assert w.state("j-1") is (S.QUEUED if number < 2 else S.FAILED)
     why = w.steps[-1].cause
     assert (why.code, "no such image, try 2" in why.sentence) == (C.NEVER_READY, True)
+
+
+def test_a_replica_that_ends_before_it_is_seen_to_run_has_last_words_too() -> None:
+    w = world(gpus=4)
+    w.submit("j-1", gpus=1, spec=service())
+    for number in range(3):
+        w.tick(60)
+        w.sync("node-1")
+        (key,) = runs(w)
+        w.nodes["node-1"].end(key, 3, detail=f"no port, try {number}")
+        w.sync("node-1")
+    assert w.state("j-1") is S.FAILED
+    assert w.steps[-1].cause.sentence.endswith("no port, try 2")
 
 
 def test_a_replica_that_never_begins_makes_place_for_another() -> None:

@@ -61,6 +61,7 @@ def ran(
     *services: TraceService,
     scaler: Any = None,
     nodes: int = 2,
+    gpus_per_node: int = 4,
     lasts_s: float = 600.0,
     jobs: tuple[TraceJob, ...] = (),
     policy: Policy = FIFO,
@@ -74,7 +75,7 @@ def ran(
 
     return simulate(
         Workload(name="w", jobs=jobs),
-        Cluster(nodes=nodes, gpus_per_node=4),
+        Cluster(nodes=nodes, gpus_per_node=gpus_per_node),
         policy,
         World(**{"penalty": 1.0, **world}),
         seed=seed,
@@ -224,13 +225,30 @@ def test_a_service_without_replicas_asks_its_autoscaler_at_the_first_request() -
 
 
 def test_a_larger_share_makes_requests_shorter_and_holds_more() -> None:
-    shared = service(share=250, share_most=1000, want=2, work=Spread(mean_s=0.02))
-    small, large = only(ran(shared)), only(ran(shared, scaler=AsTold((0.0, 2), share=1000)))
+    bounded = service(share=250, share_most=250, want=2, work=Spread(mean_s=0.02))
+    shared = structs.replace(bounded, share_most=1000)
+    small, large = only(ran(bounded)), only(ran(shared, scaler=AsTold((0.0, 2), share=1000)))
     assert small.latency_p50_s is not None
     assert large.latency_p50_s is not None
     assert small.latency_p50_s > 3 * large.latency_p50_s
+    alone = only(ran(shared))
+    assert alone.latency_p50_s == pytest.approx(large.latency_p50_s)
+    assert alone.gpu_s == pytest.approx(small.gpu_s)
     assert small.gpu_s == pytest.approx(2 * 0.25 * 600.0, rel=0.01)
     assert large.gpu_s == pytest.approx(2 * 600.0, rel=0.01)
+
+
+def test_replicas_that_share_a_gpu_divide_its_time_by_their_shares_within_their_limits() -> None:
+    shares = {"a": (200, 1000), "b": (600, 700), "c": (200, 1000)}
+    services = [
+        service(name, share=least, share_most=most, rate=Rate(mean=0.2), work=Spread(mean_s=0.1))
+        for name, (least, most) in shares.items()
+    ]
+    outcome = ran(*services, nodes=1, gpus_per_node=1)
+    took = [counted.latency_p50_s for counted in outcome.services]
+    assert took == pytest.approx([0.1 / 0.2, 0.1 / 0.6, 0.1 / 0.2])
+    first = ran(*services[:2], nodes=1, gpus_per_node=1)
+    assert [counted.latency_p50_s for counted in first.services] == pytest.approx([0.1 / 0.25, 0.1 / 0.7])
 
 
 def test_a_service_gets_no_more_than_there_is_and_takes_the_rest_when_it_is_free() -> None:

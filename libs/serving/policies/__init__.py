@@ -19,12 +19,26 @@ OTHERS: Mapping[str, Callable[[Goal, float], Autoscaler]] = {
     "dstack": Dstack,
     "fixed": Fixed,
 }
+QUICK = ScalingRules(
+    window=6.0,
+    bursts=(1.0, 2.0, 4.0),
+    hold_least=4.0,
+    hold_most=10.0,
+    hold_starts=1.0,
+    down_every=1.0,
+    regret=3.0,
+    alarm_window=3.0,
+    remembered=5.0,
+    fresh=5.0,
+)
+"""Forgets within seconds what `weft` remembers for minutes: for a demonstration, whose day lasts half a minute."""
 OURS: Mapping[str, ScalingRules] = {
     "weft": ScalingRules(),
     "weft-without-shares": ScalingRules(shares=False),
     "weft-without-forecast": ScalingRules(forecasts=False),
     "weft-without-bursts": ScalingRules(sees_bursts=False),
     "weft-without-alarm": ScalingRules(alarms=False),
+    "weft-quick": QUICK,
 }
 NAMES = (*OURS, *OTHERS)
 

@@ -3,6 +3,9 @@
 What they hold is taken from the same room as what jobs hold, by the same placement. Elastic jobs lend only where a
 partition planner sizes them: it lets them grow again, but not onto a GPU that was returned less than `rest_s` ago.
 Where the order of service lets jobs be preempted, services come before all of them.
+
+Replicas with shares of one GPU divide all of its time by their shares, as if each were always busy: none gets less than
+its share, and none more than its limit.
 """
 
 from collections import Counter
@@ -29,7 +32,7 @@ from libs.simulator.lives import Lives
 from libs.simulator.serving.outcome import Counted, Course
 from libs.simulator.serving.rates import arrivals_of, drawn
 from libs.simulator.serving.served import Replica, Served
-from libs.simulator.serving.service import Services, TraceService
+from libs.simulator.serving.service import WHOLE, Services, TraceService
 from libs.simulator.sizing import SizesOverTime
 
 ROLE = "replica"
@@ -96,6 +99,7 @@ class ServicesOverTime:
                     break
                 self._take(allocation)
                 service.begin_ready(allocation, 0.0, score=self._score(allocation))
+                self._divide([allocation])
             self._agenda.add(0.0, What.SERVES, number)
 
     def outcomes(self) -> tuple[Counted, ...]:
@@ -150,6 +154,7 @@ class ServicesOverTime:
                 break
             self._take(allocation)
             service.place(allocation, now, score=self._score(allocation), after_s=after_s, lender=lender)
+            self._divide([allocation])
             changed = True
         return changed
 
@@ -170,6 +175,7 @@ class ServicesOverTime:
             self._give_back([replica.allocation])
             self._take(after)
             service.reshare(replica, after, now)
+            self._divide([after])
             changed = True
         return changed
 
@@ -177,7 +183,9 @@ class ServicesOverTime:
         service.end(now)
         for replica in service.replicas.values():
             self._give_back([replica.allocation])
+        allocations = [replica.allocation for replica in service.replicas.values()]
         service.replicas.clear()
+        self._divide(allocations)
         self._open -= 1
         self._plan_again(now)
         return True
@@ -188,6 +196,7 @@ class ServicesOverTime:
             self._give_back([replica.allocation])
             self._returned.append((now, replica.allocation.node_id))
         if gone:
+            self._divide([replica.allocation for replica in gone])
             self._plan_again(now + self._how.rest_s)
         return bool(gone)
 
@@ -201,7 +210,8 @@ class ServicesOverTime:
         trace = service.trace
         if service.share is None:
             return Request(gpus=trace.gpus, cpus=1e-6, memory=1)
-        share = Share(request=service.share, memory=1, kind=Kind.INFERENCE)
+        most = max(service.share, trace.share_most or service.share)
+        share = Share(request=service.share, limit=most, memory=1, kind=Kind.INFERENCE)
         return Request(gpus=0, cpus=1e-6, memory=1, share=share)
 
     def _find(self, service: Served) -> Allocation | None:
@@ -229,6 +239,22 @@ class ServicesOverTime:
         free = self._room.gpus_free
         self._room.give_back_all(allocations)
         self._lives.running.free += self._room.gpus_free - free
+
+    def _divide(self, changed: Sequence[Allocation]) -> None:
+        """Divide the time of these shared GPUs anew among the replicas there."""
+        gpus = {(each.node_id, gpu) for each in changed if each.share is not None for gpu in each.gpus}
+        if not gpus:
+            return
+        there: dict[GpuKey, list[tuple[Served, Replica, Share]]] = {}
+        for service in self.served:
+            for replica in service.replicas.values():
+                share = replica.allocation.share
+                if share is not None and (key := (replica.allocation.node_id, replica.allocation.gpus[0])) in gpus:
+                    there.setdefault(key, []).append((service, replica, share))
+        for holders in there.values():
+            whole = sum(share.request for _, _, share in holders)
+            for service, replica, share in holders:
+                service.retime(replica, min(share.limit, max(share.request, WHOLE * share.request // whole)))
 
     def _room_for(self, service: Served) -> int:
         """How many more replicas would fit, those of lent GPUs included; roughly, where a replica has several GPUs."""

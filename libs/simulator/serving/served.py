@@ -16,7 +16,7 @@ from libs.simulator.serving.service import TraceService
 
 
 class Replica(Struct, kw_only=True):
-    """`lender`: the job that lent its GPU, if one did. `lent_at`: since when."""
+    """Where one replica is, and since when. `lender`: the job that lent its GPU, if one did."""
 
     rank: int
     allocation: Allocation
@@ -27,6 +27,7 @@ class Replica(Struct, kw_only=True):
     is_ready: bool = False
     draining: bool = False
     lender: str | None = None
+    part: int | None = None  # thousandths of its GPU's time that it gets, at least its share
     since: float = 0.0  # up to when its GPU-seconds are counted
 
 
@@ -94,6 +95,7 @@ class Served:
             started_at=now,
             ready_at=now + after_s + next(self._starts),
             lender=lender,
+            part=None if allocation.share is None else allocation.share.request,
             since=now,
         )
         self._note(now)
@@ -105,13 +107,17 @@ class Served:
         self._ready(self.replicas[allocation.rank], now)
 
     def reshare(self, replica: Replica, allocation: Allocation, now: float) -> None:
-        """The replica has another share of its GPU; requests that begin from now on feel it."""
+        """The replica has another share of its GPU."""
         self._count(replica, now)
         assert allocation.share is not None
         replica.allocation, replica.share = allocation, allocation.share.request
+
+    def retime(self, replica: Replica, part: int) -> None:
+        """The replica gets another part of its GPU's time; requests that begin from now on feel it."""
+        replica.part = part
         server = self.requests.servers.get(replica.rank)
         if server is not None:
-            server.slowness = self.trace.slowness(replica.share, replica.score)
+            server.slowness = self.trace.slowness(part, replica.score)
 
     def drain(self, replica: Replica) -> None:
         replica.draining = True
@@ -163,7 +169,7 @@ class Served:
 
     def _ready(self, replica: Replica, at: float) -> None:
         replica.is_ready = True
-        self.requests.add(replica.rank, self.trace.slowness(replica.share, replica.score), at)
+        self.requests.add(replica.rank, self.trace.slowness(replica.part, replica.score), at)
 
     def load(self, now: float, room: int | None) -> ServiceLoad:
         requests = self.requests

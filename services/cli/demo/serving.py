@@ -69,7 +69,8 @@ async def _burst(board: Board, url: str, token: str) -> None:
         sending.cancel()
     burst = board.burst
     took = f"half within {latency_text(burst.within(0.5))}, 95 % within {latency_text(burst.within(0.95))}"
-    lent = f", {number(board.borrowed)} GPUs of it borrowed from lender" if board.borrowed else ""
+    gpus = f"{number(board.borrowed)} GPU{'' if board.borrowed == 1 else 's'}"
+    lent = f"; {gpus} borrowed from lender" if board.borrowed else ""
     board.tell("model", f"the burst is over: {burst.answered} of {burst.sent} answered, {took}{lent}")
 
 

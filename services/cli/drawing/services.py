@@ -49,6 +49,8 @@ def service_lines(view: ServiceView, look: Look) -> list[tuple[str, str]]:
         lines.append(("objective", _objective(view, view.objective)))
     if view.unattainable:
         lines.append(("out of reach", clean(view.unattainable)))
+    if view.shedding:
+        lines.append(("sheds", clean(view.shedding)))
     if view.loans:
         lines.append(("borrowed", _loans(view.loans, look)))
     return lines

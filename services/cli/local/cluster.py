@@ -16,12 +16,13 @@ from libs.client import Client, ClientError
 from libs.credentials import Credentials, CredentialsError, provision
 from libs.store import StoreError
 from libs.store.migrate import ROLES, migrate
+from services.cli.local.caddy import has_caddy
 from services.cli.local.errors import LocalError, StartFailedError
 from services.cli.local.home import ClientFile, ClusterHome, ClusterState
 from services.cli.local.leftovers import end_guards, kill_runs
 from services.cli.local.options import Options
 from services.cli.local.plan import Addresses, Service, Stage, services
-from services.cli.local.ports import gateway_port
+from services.cli.local.ports import ROUTER_PORT, USUAL_PORT, usable_port
 from services.cli.local.process import ServiceProcess
 
 START_SECONDS_MAX = 120.0  # a first start on a slow disk; the usual one takes seconds
@@ -39,7 +40,7 @@ class LocalCluster:
         self.options = options
         self.credentials = Credentials(home.credentials)
         self._tell = tell
-        self._port = 0
+        self._port = self._router_port = 0
         self._phase: Literal["starting", "ready", "stopping", "stopped"] = "stopped"
         self._processes: list[ServiceProcess] = []
         self._keeper: asyncio.Task[None] | None = None
@@ -47,6 +48,11 @@ class LocalCluster:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def router_url(self) -> str:
+        """Where services are: each at `/s/<job>/` below it; empty where no router runs."""
+        return f"http://127.0.0.1:{self._router_port}" if self._router_port else ""
 
     @property
     def token(self) -> str:
@@ -98,7 +104,11 @@ class LocalCluster:
         self.home.release()
 
     async def _start(self) -> None:
-        self._port = gateway_port(self.options.port)
+        self._port = usable_port(self.options.port, USUAL_PORT, "--port")
+        if has_caddy({**os.environ, **self.options.settings}):
+            self._router_port = usable_port(self.options.router_port, ROUTER_PORT, "--router-port")
+        else:
+            self._tell("Caddy is not there, so no router runs: services have no address (pip install 'weft[embedded]')")
         self._enter("starting")
         stopwatch = Stopwatch(self._tell)
         addresses = await self._servers()
@@ -138,7 +148,7 @@ class LocalCluster:
             )
         except (servers.ServersError, CredentialsError, OSError) as error:
             raise StartFailedError(str(error)) from error
-        return Addresses(nats_url=up.nats_url, pg_dsn=up.pg_dsn, port=self._port)
+        return Addresses(nats_url=up.nats_url, pg_dsn=up.pg_dsn, port=self._port, router_port=self._router_port)
 
     async def _migrate(self, dsn: str) -> list[str]:
         passwords = {role: self.credentials.postgres_password(role) for role in ROLES}

@@ -12,7 +12,7 @@ from services.cli.words import cpus_text
 
 class Options(Struct, frozen=True, kw_only=True):
     """`emulated_gpus` 0 offers the machine's real ones, which only one node can.
-    `port` is the gateway's; 0 is any that is free, None the usual one unless it is taken.
+    `port` is the gateway's, `router_port` the router's; 0 is any that is free, None the usual one unless it is taken.
 
     A URL or DSN that is given is used, and that server is neither started nor stopped. `settings` go to every service.
     `benchmarks`: whether GPUs that are idle are measured, by jobs; `partition`: whether the sizes of elastic jobs are
@@ -24,6 +24,7 @@ class Options(Struct, frozen=True, kw_only=True):
     cpus: float | None = None  # per node
     memory: int | None = None  # bytes per node
     port: int | None = None
+    router_port: int | None = None
     pool: str = "default"
     nats_url: str | None = None
     pg_dsn: str | None = None

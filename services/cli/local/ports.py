@@ -5,6 +5,7 @@ import socket
 from services.cli.local.errors import LocalError
 
 USUAL_PORT = 8470
+ROUTER_PORT = 8480
 
 
 def free_port() -> int:
@@ -24,10 +25,10 @@ def is_free(port: int) -> bool:
     return True
 
 
-def gateway_port(wanted: int | None) -> int:
+def usable_port(wanted: int | None, usual: int, option: str) -> int:
     """The requested port, which must be free; else the usual one, or any. 0 requests any."""
     if wanted is None:
-        return USUAL_PORT if is_free(USUAL_PORT) else free_port()
+        return usual if is_free(usual) else free_port()
     if wanted and not is_free(wanted):
-        raise LocalError(f"port {wanted} is taken; choose another with --port, or any with --port 0")
+        raise LocalError(f"port {wanted} is taken; choose another with {option}, or any with {option} 0")
     return wanted or free_port()

@@ -12,10 +12,12 @@ from services.executor.thinking.serving import Serving
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.1  # between two looks for runs that are to be asked
+LOOK_SECONDS = 0.05  # between two looks for runs that are to be asked
 TELL_SECONDS = 1.0
-AT_ONCE_MAX = 128  # probes; a run that does not answer holds one for two seconds
-STARTS_MAX = 60  # probes that one look begins: 600 a second
+AT_ONCE_MAX = 256  # probes; a run that does not answer holds one for two seconds
+STARTS_MAX = 64  # probes that one look begins: some 1,200 a second
+ENDPOINTS_MAX = 8192  # of a node, in one message, which then has some 1.5 MB
+REST_SECONDS_EACH, REST_SECONDS_MAX = 0.0002, 0.5  # between two messages: many changes of many runs make few of them
 SECONDS_MAX = 5.0  # for one probe, whatever a runtime does
 
 
@@ -74,7 +76,7 @@ class Prober:
         now = self._clock()
         if not self._serving.settled(now):
             return
-        endpoints = self._serving.endpoints()
+        endpoints = self._serving.endpoints()[:ENDPOINTS_MAX]
         if not endpoints and not self._told_any:
             return
         self._told_any = True
@@ -88,6 +90,7 @@ class Prober:
                 endpoints=endpoints,
             )
         )
+        await asyncio.sleep(min(REST_SECONDS_MAX, len(endpoints) * REST_SECONDS_EACH))
 
     async def heard(self, served: ServicesServed) -> None:
         if self._serving.heard(served, self._clock()):

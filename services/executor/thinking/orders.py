@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from libs.messages.nodes import JobOrder, NodeDesired, RevisionOrder, RoleOrder, StartRun
+from libs.messages.nodes import JobOrder, NodeDesired, RevisionOrder, RoleOrder, StartRun, env_with
 
 
 def runs_of(answer: NodeDesired) -> Iterator[StartRun]:
@@ -24,7 +24,7 @@ def _runs_of(order: JobOrder) -> Iterator[StartRun]:
         if revision.env:
             both = (rank.role, rank.revision)
             if both not in envs_of_revisions:
-                envs_of_revisions[both] = {**env, **revision.env}
+                envs_of_revisions[both] = env_with(env, revision.env)
             env = envs_of_revisions[both]
         yield StartRun(
             job_id=order.job_id,
@@ -54,6 +54,7 @@ def _runs_of(order: JobOrder) -> Iterator[StartRun]:
             members=order.members,
             share=rank.share,
             serve=order.serve,
+            revision=rank.revision,
         )
 
 

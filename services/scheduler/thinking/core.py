@@ -408,9 +408,11 @@ class Scheduler:
         if run.share is not None and not self.picture.pool.nodes[node_id].gives_shares:
             return False
         job = self.picture.jobs[run.job_id]
-        if job.spec.is_service:  # its replicas do not meet: a stray is in the way of none
-            return self._not_yet is None and node_id not in self.picture.pool.earlier
-        return self._not_yet is None and not self.picture.pool.strays.has_living(run.job_id)
+        if job.spec.is_service and node_id in self.picture.pool.earlier:
+            return False
+        # The replicas of a service do not meet: a stray of the same epoch is in the way of none.
+        but_of = job.epoch if job.spec.is_service else -1
+        return self._not_yet is None and not self.picture.pool.strays.has_living(run.job_id, but_of=but_of)
 
     def take_hinted(self) -> set[str]:
         """Nodes whose desired runs changed since the last call."""

@@ -10,10 +10,21 @@ from libs.domain.job import Allocation, Job, Revision
 from libs.domain.quantity import size_bytes
 from libs.domain.sizes import how_resized
 from libs.domain.spec import ResizeHow, Role
-from libs.messages.nodes import JobOrder, Member, Members, RankOrder, RevisionOrder, RoleOrder, Serve, StartRun
+from libs.messages.nodes import (
+    JobOrder,
+    Member,
+    Members,
+    RankOrder,
+    RevisionOrder,
+    RoleOrder,
+    Serve,
+    StartRun,
+    env_with,
+)
 
 RANK_BYTES, GPU_BYTES = 96, 5  # the size of one rank's own part of an order, and of each of its GPUs
 ORDER_BYTES, PEER_BYTES = 2048, 64  # of one rank's separate order, besides the shared part; of each peer in it
+AHEAD_MAX = 1 << 20  # ranks that were given in a time which the store forgot
 PORT_FIRST, PORT_COUNT = 10000, 22000  # below the range that Linux gives to outgoing connections
 
 
@@ -54,7 +65,9 @@ def fresh_ranks(job: Job, count: int, *, above: int = -1) -> list[int]:
     """Rank numbers greater than `above` for `count` ranks that join: none that this epoch has given, and each with a
     port of its own, of which there must be enough."""
     assert job.placement is not None
-    first = max(job.placement.fresh_rank, above + 1)
+    first = job.placement.fresh_rank
+    if above < first + AHEAD_MAX:  # a node that tells of a higher one makes it up
+        first = max(first, above + 1)
     ports = ports_needed(job, job.placement.allocations)
     if not ports:
         return list(range(first, first + count))
@@ -177,12 +190,6 @@ def _revisions(job: Job) -> dict[int, RevisionOrder]:
     }
 
 
-def env_with(env: Mapping[str, str], revision: Revision) -> dict[str, str]:
-    """The environment of a replica: that of its role with that of its revision, where an empty text takes one away."""
-    own = revision.env or {}
-    return {name: text for name, text in {**env, **own}.items() if text or name not in own}
-
-
 _AS_SPECIFIED = Revision(number=0)
 
 
@@ -223,14 +230,14 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
     """The runs of `job` by node."""
     placement = job.placement
     assert placement is not None
-    peers: dict[str, list[str]] = {}
+    peers: dict[str, list[str]] = {name: [] for name in job.spec.roles} if job.spec.is_service else {}
     alone = job.spec.is_service  # a replica knows of no other
     for allocation in () if alone else placement.staying:
         peers.setdefault(allocation.role, []).append(_address(nodes, allocation.node_id))
     by_role = {role: tuple(addresses) for role, addresses in peers.items()}
     orders: dict[str, list[StartRun]] = {}
     # The lowest rank of a role is of the core, which never leaves: so the number of a rank in its role never changes.
-    first = {role: min(each.rank for each in placement.staying if each.role == role) for role in peers}
+    first = {} if alone else {role: min(each.rank for each in placement.staying if each.role == role) for role in peers}
     spec = job.spec
     members, serve = members_of(job, nodes), serve_of(job)
     revisions = {one.number: one for one in job.revisions}
@@ -250,7 +257,7 @@ def run_orders(job: Job, nodes: Mapping[str, Node]) -> dict[str, list[StartRun]]
                 command=(role.command or spec.command or ()) if revision.command is None else revision.command,
                 image=revision.image or role.image or spec.image,
                 workdir=spec.workdir,
-                env=env_with({**spec.env, **role.env}, revision),
+                env=env_with({**spec.env, **role.env}, revision.env or {}),
                 gpus=allocation.gpus,
                 cpus=allocation.cpus,
                 memory=allocation.memory,

@@ -44,9 +44,13 @@ class Strays:
     def living(self) -> int:
         return sum(run.state is not RunState.EXITED for runs in self._found.values() for run in runs)
 
-    def has_living(self, job_id: str) -> bool:
+    def has_living(self, job_id: str, *, but_of: int = -1) -> bool:
+        """`but_of`: an epoch of which strays do not count."""
         return any(
-            run.job_id == job_id and run.state is not RunState.EXITED and self._may_have(run, node_id)
+            run.job_id == job_id
+            and run.epoch != but_of
+            and run.state is not RunState.EXITED
+            and self._may_have(run, node_id)
             for node_id, runs in self._found.items()
             for run in runs
         )

@@ -1,16 +1,19 @@
 """All of it; at its end one line of JSON."""
 
 import argparse
+import asyncio
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 from tests.bench.figures import Aim, line_of
-from tests.bench.serving import rules, scale
+from tests.bench.serving import drawing, live, mixed, rules, scale
 
 PROCESSES = 2
+PICTURE = Path("docs/measurements/serving.png")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,6 +25,8 @@ def main(arguments: Sequence[str]) -> int:
             "scale": lambda: scale.measure(seed, quick=quick),
             "bursts": lambda: rules.bursts(seed, quick=quick),
             "constant": lambda: rules.constant(seed, quick=quick),
+            "live": lambda: real(seed, asked.live, quick=quick),
+            "mixed": lambda: mixed.measure(seed, executor, quick=quick),
             "rules": lambda: rules.measure(seed, executor, quick=quick),
         }
         if unknown := set(asked.only) - parts.keys():
@@ -37,9 +42,20 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def real(seed: int, only: Sequence[str], *, quick: bool) -> dict[str, Aim]:
+    """Real processes; a picture of the day, where matplotlib is there."""
+    found, watched = asyncio.run(live.run(seed=seed, quick=quick, only=only))
+    if watched:
+        drawing.draw(watched, PICTURE)
+    return found
+
+
 def _asked(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench serving", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few minutes: shorter days, one seed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default=[], type=lambda text: text.split(","), help="some parts, with commas")
+    parser.add_argument(
+        "--live", default=[], type=lambda text: text.split(","), help="of the real part only zero,changes,day,hundred"
+    )
     return parser.parse_args(arguments)

@@ -192,8 +192,8 @@ class Model:
             else:
                 raise BadRequest(404, f"there is no {path}: POST /v1/generate")
         except BadRequest as bad:
-            await _tell(writer, bad.status, {"error": str(bad)})
-            return bad.status == 404 and goes_on
+            goes_on = goes_on and bad.status != 413  # That body is not read to its end.
+            await _tell(writer, bad.status, {"error": str(bad)}, close=not goes_on)
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
             await _tell(writer, 400, {"error": "the body is no JSON"})
         return goes_on and not self._ending
@@ -247,12 +247,10 @@ async def _body(reader: asyncio.StreamReader, fields: dict[str, str]) -> bytes:
     return await reader.readexactly(size)
 
 
-async def _tell(writer: asyncio.StreamWriter, status: int, document: dict[str, Any]) -> None:
+async def _tell(writer: asyncio.StreamWriter, status: int, document: dict[str, Any], *, close: bool = False) -> None:
     body = json.dumps(document).encode() + b"\n"
-    head = (
-        f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    writer.write(head.encode() + body)
+    head = [f"HTTP/1.1 {status} {REASONS[status]}", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    writer.write("\r\n".join([*head, *(["Connection: close"] if close else []), "", ""]).encode() + body)
     await writer.drain()
 
 

@@ -1,0 +1,200 @@
+"""Caddy's one static configuration. It names no service and no replica: the gate says for each request where it goes.
+
+A request passes three stages. *Clean*: headers that only the gate may set are taken away. *Ask*: the gate is asked, by
+a GET without the body; its answer 200 lets the request go on, any other is the client's. *Pass*: the request goes to
+the address that the gate named. Where that fails before the answer began, the gate is asked again, with the lease that
+failed, and says whether to try once more.
+"""
+
+from bisect import bisect_left
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+Json = dict[str, Any]
+
+TRIES = 3  # at replicas, for one request
+SILENCE_SECONDS = (0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 450, 600, 900, 1800, 3600)
+"""How long a replica may take until its answer begins. Each step is a handler of its own, since the configuration is
+static; the gate names the step."""
+
+HTTP, H2C = "http", "h2c"
+GATE_SECONDS = "15s"  # for which a request waits for a gate that is being started again
+DIAL_SECONDS = "2s"
+IDLE_SECONDS = "1s"  # shorter than servers keep an idle connection: none is used in the moment in which it is closed
+HEADER_BYTES_MAX = 64 << 10
+NO_PROXY: Json = {"network_proxy": {"from": "none"}, "compression": False}
+COOKIE = {"search_regexp": "(^|; *)weft_token=[^;]*", "replace": ""}
+
+
+class Proxy(Struct, frozen=True, kw_only=True):
+    """Where Caddy listens (`fd/3`, or a host and port), asks, tells its ends of requests, and is asked itself."""
+
+    listen: str
+    gate: Path
+    admin: Path
+    log_port: int
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    drain_seconds: float = 10.0
+    body_seconds_max: float = 3600.0
+
+
+def step_of(protocol: str, seconds: float) -> str:
+    """The name of the handler that waits at least so long for an answer to begin; the longest wait is the last step."""
+    index = min(bisect_left(SILENCE_SECONDS, seconds), len(SILENCE_SECONDS) - 1)
+    return f"{protocol}-{SILENCE_SECONDS[index]:g}"
+
+
+def configuration(proxy: Proxy) -> Json:
+    apps: Json = {"http": {"grace_period": _seconds(proxy.drain_seconds), "servers": {"weft": _server(proxy)}}}
+    if proxy.tls_cert_file:
+        apps["tls"] = {
+            "certificates": {"load_files": [{"certificate": proxy.tls_cert_file, "key": proxy.tls_key_file}]}
+        }
+    return {
+        "admin": {"listen": f"unix/{proxy.admin}|0600", "config": {"persist": False}},
+        "logging": _logging(proxy),
+        "apps": apps,
+    }
+
+
+def _server(proxy: Proxy) -> Json:
+    server: Json = {
+        "listen": [proxy.listen],
+        "automatic_https": {"disable": True},
+        "protocols": ["h1", "h2"] if proxy.tls_cert_file else ["h1", "h2c"],
+        "read_header_timeout": "10s",
+        "read_timeout": _seconds(proxy.body_seconds_max),
+        "idle_timeout": "120s",
+        "max_header_bytes": HEADER_BYTES_MAX,
+        "enable_full_duplex": True,  # an answer may begin before the body has ended, and costs nothing of it
+        "logs": {"default_logger_name": "weft"},
+        "routes": [{"handle": [*_told(), *_clean(), _tried(proxy, TRIES)]}],
+    }
+    if proxy.tls_cert_file:
+        server["tls_connection_policies"] = [{}]
+    return server
+
+
+def _logging(proxy: Proxy) -> Json:
+    """Ends of requests over UDP, without what clients and replicas wrote: a datagram is small, and a reader that stalls
+    stops nothing. Caddy's own mistakes on its standard error, few a second however many there are."""
+    fields = {name: {"filter": "delete"} for name in ("request", "resp_headers", "user_id")}
+    return {
+        "logs": {
+            "default": {
+                "level": "ERROR",
+                "exclude": ["http.log"],
+                "sampling": {"interval": 1_000_000_000, "first": 5, "thereafter": 1000},
+            },
+            "ends": {
+                "level": "INFO",
+                "include": ["http.log.access"],
+                "writer": {"output": "net", "address": f"udp/127.0.0.1:{proxy.log_port}", "soft_start": True},
+                "encoder": {"format": "filter", "wrap": {"format": "json"}, "fields": fields},
+            },
+        }
+    }
+
+
+def _told() -> list[Json]:
+    """What the end of a request tells beside its status and duration."""
+    told = {
+        "lease": "{http.vars.weft_lease}",
+        "first_ms": "{http.reverse_proxy.upstream.latency_ms}",
+        "took_ms": "{http.reverse_proxy.upstream.duration_ms}",
+    }
+    return [{"handler": "log_append", "key": key, "value": value} for key, value in told.items()]
+
+
+def _clean() -> list[Json]:
+    return [{"handler": "headers", "request": {"delete": ["X-Weft-*"]}}]
+
+
+def _tried(proxy: Proxy, tries: int, *, again: bool = False) -> Json:
+    """Ask, pass; and where that fails, the same again, so often that the last answer is the gate's refusal."""
+    tried: Json = {"handler": "subroute", "routes": [{"handle": [_ask(proxy, again=again)]}]}
+    if tries:
+        tried["routes"] += _pass()
+        tried["errors"] = {"routes": [{"handle": [_tried(proxy, tries - 1, again=True)]}]}
+    return tried
+
+
+def _ask(proxy: Proxy, *, again: bool) -> Json:
+    said = {
+        "X-Weft-Uri": ["{http.request.orig_uri}"],
+        "X-Weft-Method": ["{http.request.orig_method}"],
+        "X-Weft-Host": ["{http.request.host}"],
+        "X-Weft-Remote": ["{http.request.remote.host}"],
+        "X-Weft-Port": ["{http.request.remote.port}"],
+        "X-Weft-Upgrade": ["{http.request.header.Upgrade}"],
+        "X-Weft-Failed": ["{http.vars.weft_lease}"] if again else [""],
+        "X-Weft-Error": ["{http.error.message}"] if again else [""],
+        "X-Weft-Status": ["{http.error.status_code}"] if again else [""],
+    }
+    answer = "{{http.reverse_proxy.header.X-Weft-{}}}"
+    names = {"to": "To", "lease": "Lease", "prefix": "Prefix", "strip": "Strip", "step": "Step", "auth": "Auth"}
+    return {
+        "handler": "reverse_proxy",
+        "upstreams": [{"dial": f"unix/{proxy.gate}"}],
+        "rewrite": {"method": "GET", "uri": "/"},
+        "load_balancing": {"try_duration": GATE_SECONDS, "try_interval": "50ms"},
+        "transport": {
+            "protocol": "http",
+            **NO_PROXY,
+            "versions": ["1.1"],
+            "keep_alive": {"max_idle_conns_per_host": 1024, "idle_timeout": "30s"},
+        },
+        "headers": {"request": {"set": said, "delete": ["Content-Type", "Expect"]}},
+        "handle_response": [
+            {
+                "match": {"status_code": [200]},
+                "routes": [
+                    {"handle": [{"handler": "vars", **{f"weft_{key}": answer.format(of) for key, of in names.items()}}]}
+                ],
+            }
+        ],
+    }
+
+
+def _pass() -> list[Json]:
+    return [
+        {"match": [{"vars": {"weft_strip": ["1"]}}], "handle": [_moved("^/s/[^/]+")]},
+        {"match": [{"vars": {"weft_strip": ["0"]}}], "handle": [_moved("^")]},
+        {
+            "match": [{"vars": {"weft_auth": ["1"]}}],
+            "handle": [{"handler": "headers", "request": {"delete": ["Authorization"]}}],
+        },
+        *(
+            {"match": [{"vars": {"weft_step": [step_of(protocol, seconds)]}}], "handle": [_proxy(protocol, seconds)]}
+            for protocol in (HTTP, H2C)
+            for seconds in sorted(SILENCE_SECONDS, key=lambda seconds: seconds != 60)  # what is usual is found first
+        ),
+    ]
+
+
+def _moved(find: str) -> Json:
+    return {"handler": "rewrite", "path_regexp": [{"find": find, "replace": "{http.vars.weft_prefix}"}]}
+
+
+def _proxy(protocol: str, seconds: float) -> Json:
+    return {
+        "handler": "reverse_proxy",
+        "upstreams": [{"dial": "{http.vars.weft_to}"}],
+        "flush_interval": -1,
+        "headers": {"request": {"replace": {"Cookie": [COOKIE]}}},
+        "transport": {
+            "protocol": "http",
+            **NO_PROXY,
+            "versions": ["1.1"] if protocol == HTTP else ["h2c"],
+            "dial_timeout": DIAL_SECONDS,
+            "response_header_timeout": _seconds(seconds),
+            "keep_alive": {"max_idle_conns_per_host": 256, "idle_timeout": IDLE_SECONDS},
+        },
+    }
+
+
+def _seconds(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"

@@ -1,0 +1,316 @@
+"""The gate: it answers Caddy's questions, each when the request may go on, and hears of the ends of requests."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import cast
+
+import msgspec
+from msgspec import Struct
+
+from libs.store import Access, StoreUnavailableError
+from services.router.answers import Question, admitted, moved, question_of, refused
+from services.router.caddy import H2C, HTTP, step_of
+from services.router.clients import Peer
+from services.router.thinking.routing import Answer, Routing
+from services.router.thinking.seats import RequestLease
+from services.router.thinking.table import RoutedService, ServiceTable
+from services.router.thinking.ways import Elsewhere, Refused, Way, bearer_token, cookie_token, way_of
+from services.router.tokens import TokenCache, TooManyGuessesError
+
+logger = logging.getLogger(__name__)
+
+HEAD_BYTES_MAX = 1 << 20  # Caddy lets no larger one through
+LOOKED_UP_MAX = 256  # tokens at once
+WEFT_TOKEN = "weft_"
+UNKNOWN = "there is no public service here; a service of your own needs a token of its tenant"
+
+
+class EndTold(Struct):
+    """One line of Caddy's log. What is not known is empty or None."""
+
+    status: int = 0
+    lease: str | None = None
+    first_ms: float | str | None = None
+    took_ms: float | str | None = None
+
+
+class HeldQuestion(Struct):
+    """A request that the gate has not answered."""
+
+    connection: "GateConnection"
+    question: Question
+    way: Way
+    service: RoutedService | None = None
+    drops_authorization: bool = False
+
+
+class Gate:
+    """`boot`: another one for each start; leases of earlier ones are none of ours. `wake` is called when a request
+    waits and no replica is there, `drained` when a replica that drains has ended its last request."""
+
+    def __init__(
+        self,
+        *,
+        routing: Routing,
+        tokens: TokenCache,
+        domains: tuple[str, ...],
+        boot: str,
+        clock: Callable[[], float],
+        wake: Callable[[], None] = lambda: None,
+        drained: Callable[[], None] = lambda: None,
+        secure: bool = False,
+    ) -> None:
+        self.routing = routing
+        self.table = ServiceTable()
+        self.refused: dict[int, int] = {}  # requests by the status of our refusal
+        self._tokens, self._domains, self._boot, self._clock = tokens, domains, boot, clock
+        self._wake, self._drained, self._secure = wake, drained, secure
+        self._tickets = count(1)
+        self._waiting: dict[int, HeldQuestion] = {}
+        self._looking_up: set[asyncio.Task[None]] = set()
+        self._decoder = msgspec.json.Decoder(EndTold)
+
+    # what is known
+
+    def know(self, services: Iterable[RoutedService]) -> None:
+        """Services that are new, or otherwise than before."""
+        changed = [*services]
+        for service in changed:
+            self.table.put(service)
+        self.tell(self.routing.know(changed, self._clock()))
+
+    def forget(self, job_ids: Iterable[str]) -> None:
+        """Services that are no more."""
+        gone = [*job_ids]
+        for job_id in gone:
+            self.table.drop(job_id)
+        self.tell(self.routing.forget(gone))
+
+    def tell(self, answers: Iterable[Answer]) -> None:
+        """Answer requests that waited."""
+        for ticket, answer in answers:
+            asking = self._waiting.pop(ticket, None)
+            if asking is None:
+                continue
+            asking.connection.ticket = 0
+            self._say(asking, answer)
+
+    # questions
+
+    def ask(self, connection: "GateConnection", head: bytes) -> None:
+        question = question_of(head)
+        if question.failed:
+            self._again(connection, question)
+            return
+        way = way_of(question.uri, question.host, self._domains)
+        if isinstance(way, Refused):
+            self._refuse(connection, question, way)
+        elif isinstance(way, Elsewhere):
+            self._move(connection, question, way)
+        else:
+            self._admit(HeldQuestion(connection, question, way))
+
+    def _move(self, connection: "GateConnection", question: Question, to: Elsewhere) -> None:
+        if to.token and question.method not in ("GET", "HEAD"):
+            refusal = Refused(400, "a token in the address is for GET alone: send it as 'Authorization: Bearer TOKEN'")
+            self._refuse(connection, question, refusal)
+        else:
+            connection.answer(moved(to, secure=self._secure))
+
+    def _admit(self, asking: HeldQuestion) -> None:
+        """Let it in at once, or once its token was looked up."""
+        question = asking.question
+        asking.service = service = self.table.find(asking.way)
+        token = bearer_token(question.authorization)
+        asking.drops_authorization = token.startswith(WEFT_TOKEN)
+        if service is not None and service.public:
+            self._let_in(asking, service)
+            return
+        if token:
+            asking.drops_authorization = True
+        token = token or cookie_token(question.cookie)
+        if not token:
+            self._refuse(asking.connection, question, Refused(401, UNKNOWN))
+            return
+        known, access = self._tokens.fresh(token)
+        if known:
+            self._let_tenant_in(asking, access)
+        elif len(self._looking_up) >= LOOKED_UP_MAX:
+            self._refuse(asking.connection, question, Refused(503, "too many tokens are looked up at once", 1.0))
+        else:
+            task = asyncio.create_task(self._look_up(asking, token))
+            self._looking_up.add(task)
+            asking.connection.looking_up = task
+            task.add_done_callback(self._looking_up.discard)
+
+    async def _look_up(self, asking: HeldQuestion, token: str) -> None:
+        try:
+            access = await self._tokens.of(token, source=asking.question.remote)
+        except TooManyGuessesError:
+            refusal = Refused(429, "too many unknown tokens come from this address", 1.0)
+            self._refuse(asking.connection, asking.question, refusal)
+        except StoreUnavailableError:
+            refusal = Refused(503, "the store is away for a moment, and this token was not seen before", 1.0)
+            self._refuse(asking.connection, asking.question, refusal)
+        else:
+            self._let_tenant_in(asking, access)
+
+    def _let_tenant_in(self, asking: HeldQuestion, access: Access | None) -> None:
+        service = self.table.find(asking.way)  # it may have changed while the token was looked up
+        asking.service = service
+        if access is None:
+            refusal = Refused(401, "this token is not known, was revoked, or has expired")
+        elif service is None or not (access.admin or access.tenant == service.tenant):
+            refusal = Refused(404, "there is no such service of this tenant")
+        else:
+            self._let_in(asking, service)
+            return
+        self._refuse(asking.connection, asking.question, refusal)
+
+    def _let_in(self, asking: HeldQuestion, service: RoutedService) -> None:
+        ticket = next(self._tickets)
+        upgraded = bool(asking.question.upgrade)
+        self._follow(ticket, asking, self.routing.ask(ticket, service, self._clock(), upgraded=upgraded))
+
+    def _again(self, connection: "GateConnection", question: Question) -> None:
+        """A request that could not be passed on. Its path and its headers are changed already."""
+        number, ticket = self._number(question.failed), next(self._tickets)
+        lease = self.routing.leases.get(number)
+        service = None if lease is None else self.routing.lanes[lease.job_id].service
+        status = int(question.status) if question.status.isdigit() else 502
+        answer, others = self.routing.failed(
+            number, ticket, self._clock(), method=question.method, error=question.error, status=status
+        )
+        self._follow(ticket, HeldQuestion(connection, question, Way(), service), answer)
+        self.tell(others)
+
+    def _follow(self, ticket: int, asking: HeldQuestion, answer: RequestLease | Refused | None) -> None:
+        if answer is not None:
+            self._say(asking, answer)
+            return
+        asking.connection.ticket = ticket
+        self._waiting[ticket] = asking
+        if asking.service is not None and self.routing.lanes[asking.service.job_id].wants_replica:
+            self._wake()
+
+    def _say(self, asking: HeldQuestion, answer: RequestLease | Refused) -> None:
+        if isinstance(answer, Refused):
+            self._refuse(asking.connection, asking.question, answer)
+            return
+        service = asking.service
+        assert service is not None, "only a request for a service is given a replica"
+        moves = not asking.question.failed
+        strip = "" if not moves else "1" if not asking.way.by_host else "0" if service.prefix else ""
+        asking.connection.answer(
+            admitted(
+                to=answer.seat.replica.address,
+                lease=f"{self._boot}.{answer.number}",
+                step=step_of(H2C if service.h2c else HTTP, answer.deadline - answer.granted),
+                strip=strip,
+                prefix=service.prefix,
+                drops_authorization=asking.drops_authorization,
+            )
+        )
+
+    def _refuse(self, connection: "GateConnection", question: Question, refusal: Refused) -> None:
+        self.refused[refusal.status] = self.refused.get(refusal.status, 0) + 1
+        connection.answer(refused(refusal, question.accept))
+
+    def left(self, connection: "GateConnection") -> None:
+        """The client left, or Caddy did: nobody waits for the answer."""
+        if connection.looking_up is not None:
+            connection.looking_up.cancel()
+        if connection.ticket:
+            self._waiting.pop(connection.ticket, None)
+            self.routing.gone(connection.ticket)
+
+    def waiting_clients(self) -> dict[Peer, list[int]]:
+        """The tickets of what waits, by the client's address."""
+        found: dict[Peer, list[int]] = {}
+        for ticket, asking in self._waiting.items():
+            question = asking.question
+            if question.remote and question.port.isdigit():
+                found.setdefault((question.remote, int(question.port)), []).append(ticket)
+        return found
+
+    def leave(self, tickets: Iterable[int]) -> None:
+        """The clients of these have left."""
+        for ticket in tickets:
+            asking = self._waiting.pop(ticket, None)
+            if asking is not None:
+                asking.connection.ticket = 0
+                self.routing.gone(ticket)
+                # Caddy would ask again if the connection were closed.
+                asking.connection.answer(refused(Refused(503, "the client has left"), ""))
+
+    # ends
+
+    def hear_end(self, line: bytes) -> None:
+        try:
+            told = self._decoder.decode(line)
+        except msgspec.DecodeError:
+            return
+        number = self._number(told.lease or "")
+        if not number:
+            return
+        first, took = (_seconds(ms) for ms in (told.first_ms, told.took_ms))
+        lease = self.routing.leases.get(number)
+        if lease is not None and not lease.seat.replica.takes and len(lease.seat.leases) == 1:
+            self._drained()
+        self.tell(self.routing.ended(number, self._clock(), status=told.status, first=first, took=took))
+
+    def _number(self, lease: str) -> int:
+        boot, _, number = lease.partition(".")
+        return int(number) if boot == self._boot and number.isdigit() else 0
+
+
+class GateConnection(asyncio.Protocol):
+    """One connection of Caddy: a question, its answer, the next question."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.ticket = 0  # of the question that waits
+        self.looking_up: asyncio.Task[None] | None = None
+        self._gate = gate
+        self._transport: asyncio.Transport | None = None
+        self._read = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        end = self._read.find(b"\r\n\r\n")
+        if end >= 0:
+            head, self._read = self._read[:end], self._read[end + 4 :]
+            self._gate.ask(self, head)
+        elif len(self._read) > HEAD_BYTES_MAX:
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._gate.left(self)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def answer(self, text: bytes) -> None:
+        self.looking_up = None
+        if self._transport is not None:
+            self._transport.write(text)
+
+
+class EndListener(asyncio.DatagramProtocol):
+    """Caddy's log, a datagram a line."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        self._gate.hear_end(data)
+
+
+def _seconds(milliseconds: float | str | None) -> float | None:
+    return milliseconds / 1000.0 if isinstance(milliseconds, float) else None

@@ -1,0 +1,286 @@
+"""Which request goes where, and when: all services of one router.
+
+A request asks, and goes to a replica, waits, or is refused. What waits is given a replica in the order of arrival, each
+as soon as one has room, and is refused once it has waited as long as its service lets it.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import count
+
+from msgspec import Struct
+
+from libs.messages.serving import ServiceServed, ServicesServed
+from services.router.thinking.lanes import Lane, Waiter
+from services.router.thinking.seats import RequestLease, Seat
+from services.router.thinking.table import RoutedService
+from services.router.thinking.ways import Refused
+
+TRIES_MAX = 3
+OTHERS_SECONDS = 3.0  # after which a router that is silent has no requests any more
+LOST_SECONDS = 1.0  # a request that was given to a replica earlier must be known to Caddy
+SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+
+Answer = tuple[int, "RequestLease | Refused"]
+"""What follows for a request that waited, by its ticket."""
+
+
+class _Other(Struct):
+    """What another router has at each replica."""
+
+    at: float
+    in_flight: dict[tuple[str, int, int], int]
+    services: frozenset[str]
+
+
+class Routing:
+    """`waiting_max`: requests that wait, of all services together."""
+
+    def __init__(self, *, waiting_max: int = 20_000) -> None:
+        self.lanes: dict[str, Lane] = {}
+        self.leases: dict[int, RequestLease] = {}
+        self.waiting = 0
+        self.lost = 0  # leases whose end was never heard of
+        self._waiting_max = waiting_max
+        self._numbers = count(1)
+        self._places: dict[int, Lane] = {}  # of each request that waits, by its ticket
+        self._others: dict[tuple[str, int], _Other] = {}  # by router and part
+        self._missing = 0  # leases that Caddy did not know at the last look
+
+    # what is there
+
+    def know(self, services: Iterable[RoutedService], now: float) -> list[Answer]:
+        """Services that are new, or otherwise than before."""
+        answers: list[Answer] = []
+        for service in services:
+            lane = self.lanes.get(service.job_id)
+            if lane is None:
+                self.lanes[service.job_id] = Lane(service)
+            elif lane.over or lane.service != service:
+                lane.know(service)
+                answers += self._go_on(lane, now)
+        return answers
+
+    def forget(self, job_ids: Iterable[str]) -> list[Answer]:
+        """Services that are no more. What waits for them is refused; requests at their replicas go on."""
+        return [answer for job_id in job_ids for answer in self._end(self.lanes[job_id])]
+
+    def _end(self, lane: Lane) -> list[Answer]:
+        lane.end()
+        refusal = Refused(503, "this service has ended")
+        answers: list[Answer] = [(ticket, refusal) for ticket in lane.line]
+        for ticket in [*lane.line]:
+            self._leave(lane, ticket)
+        if not lane.seats:
+            del self.lanes[lane.service.job_id]
+        return answers
+
+    def hear(self, served: ServicesServed, now: float) -> None:
+        """What another router has where: it takes room there."""
+        self._others[served.router, served.part] = _Other(
+            now,
+            {
+                (service.job_id, replica.epoch, replica.rank): replica.in_flight
+                for service in served.services
+                for replica in service.replicas
+                if replica.in_flight
+            },
+            frozenset(service.job_id for service in served.services if service.queued or _in_flight(service)),
+        )
+
+    # requests
+
+    def ask(
+        self, ticket: int, service: RoutedService, now: float, *, upgraded: bool = False
+    ) -> RequestLease | Refused | None:
+        """None: it waits, and its answer comes later. `upgraded`: it becomes a connection of its own."""
+        lane = self.lanes[service.job_id]
+        lane.counts.arrived += 1
+        return self._ask(lane, Waiter(ticket, now, now, now + service.timeout, upgraded=upgraded), now)
+
+    def _ask(self, lane: Lane, waiter: Waiter, now: float) -> RequestLease | Refused | None:
+        if not lane.line and (seat := lane.free(now, waiter.avoid)):
+            return self._give(lane, waiter, seat, now)
+        again = waiter.tries > 1
+        if (full := None if again else self._full(lane)) is not None:
+            lane.counts.refused += 1
+            return full
+        lane.line[waiter.ticket] = waiter
+        if again:  # it has waited once
+            lane.line.move_to_end(waiter.ticket, last=False)
+        self._places[waiter.ticket] = lane
+        self.waiting += 1
+        return None
+
+    def _full(self, lane: Lane) -> Refused | None:
+        if self.waiting >= self._waiting_max:
+            return Refused(429, f"{self.waiting} requests wait for services already", 1.0)
+        return lane.full()
+
+    def gone(self, ticket: int) -> None:
+        """The client left while its request waited."""
+        if (lane := self._places.get(ticket)) is not None:
+            self._leave(lane, ticket)
+
+    def _leave(self, lane: Lane, ticket: int) -> None:
+        del lane.line[ticket], self._places[ticket]
+        self.waiting -= 1
+
+    def _give(self, lane: Lane, waiter: Waiter, seat: Seat, now: float) -> RequestLease:
+        lease = RequestLease(
+            next(self._numbers),
+            lane.service.job_id,
+            seat,
+            waiter.arrived,
+            now,
+            waiter.deadline,
+            waiter.tries,
+            waiter.upgraded,
+        )
+        self.leases[lease.number] = seat.leases[lease.number] = lease
+        lane.waited(now - waiter.since)
+        return lease
+
+    def _go_on(self, lane: Lane, now: float) -> list[Answer]:
+        """Give what waits to whichever replica has room."""
+        answers: list[Answer] = []
+        while lane.line:
+            ticket, waiter = next(iter(lane.line.items()))
+            seat = lane.free(now, waiter.avoid)
+            if seat is None:
+                break
+            self._leave(lane, ticket)
+            answers.append((ticket, self._give(lane, waiter, seat, now)))
+        return answers
+
+    # their ends
+
+    def ended(self, number: int, now: float, *, status: int, first: float | None, took: float | None) -> list[Answer]:
+        """Caddy told the end of a request, with the replica's status; 499: its client had left."""
+        lease = self._ends(number)
+        if lease is None:
+            return []
+        lane = self.lanes[lease.job_id]
+        if status >= 500:
+            lane.counts.failed += 1
+            lease.seat.fell(now, at_once=False, may_rest=lane.may_rest(lease.seat, now))
+        elif status != 499:
+            lane.answered(lease, first=first, took=now - lease.granted if took is None else took)
+        return self._after(lane, lease.seat, now)
+
+    def failed(
+        self, number: int, ticket: int, now: float, *, method: str, error: str, status: int
+    ) -> tuple[RequestLease | Refused | None, list[Answer]]:
+        """Caddy could not pass a request on, and its answer has not begun: what follows for it, and for others.
+
+        It goes to a replica again if it cannot have run, or does no harm where it runs twice.
+        """
+        lease = self._ends(number)
+        if lease is None:
+            return Refused(502, "the replica of this service did not answer"), []
+        lane, at_once = self.lanes[lease.job_id], error.startswith("dial ")
+        lease.seat.fell(now, at_once=at_once, may_rest=at_once or lane.may_rest(lease.seat, now))
+        if lease.tries < TRIES_MAX and now < lease.deadline and not lane.over and (at_once or method in SAFE):
+            again = Waiter(
+                ticket, lease.arrived, now, lease.deadline, lease.tries + 1, lease.seat, upgraded=lease.upgraded
+            )
+            answer = self._ask(lane, again, now)
+        else:
+            lane.counts.failed += 1
+            answer = _no_answer(lane, at_once=at_once, status=status)
+        return answer, self._after(lane, lease.seat, now)
+
+    def _ends(self, number: int) -> RequestLease | None:
+        lease = self.leases.pop(number, None)
+        if lease is not None:
+            del lease.seat.leases[number]
+        return lease
+
+    def _after(self, lane: Lane, seat: Seat, now: float) -> list[Answer]:
+        lane.clear(seat)
+        if lane.over and not lane.seats:
+            self.lanes.pop(lane.service.job_id, None)
+        if lane.line and seat.room(lane.service.concurrency, lane.routers, now) == 1:  # the usual case: it was full
+            ticket, waiter = next(iter(lane.line.items()))
+            if waiter.avoid is None:
+                self._leave(lane, ticket)
+                return [(ticket, self._give(lane, waiter, seat, now))]
+        return self._go_on(lane, now)
+
+    # from time to time
+
+    def tick(self, now: float) -> list[Answer]:
+        """Refuse what has waited too long; give out what became free by itself."""
+        self._count_others(now)
+        answers: list[Answer] = []
+        for lane in {id(lane): lane for lane in self._places.values()}.values():
+            answers += self._go_on(lane, now)
+            for ticket in [ticket for ticket, waiter in lane.line.items() if waiter.deadline <= now]:
+                self._leave(lane, ticket)
+                lane.counts.failed += 1
+                answers.append((ticket, _waited_too_long(lane)))
+        return answers
+
+    def _count_others(self, now: float) -> None:
+        for key in [key for key, other in self._others.items() if now - other.at > OTHERS_SECONDS]:
+            del self._others[key]
+        if not self._others and all(lane.routers == 1 for lane in self.lanes.values()):
+            return
+        for job_id, lane in self.lanes.items():
+            there = {router for (router, _), other in self._others.items() if job_id in other.services}
+            lane.routers = 1 + len(there)
+            for (epoch, rank), seat in lane.seats.items():
+                seat.others = sum(other.in_flight.get((job_id, epoch, rank), 0) for other in self._others.values())
+
+    def settle(self, passing: int, asked_at: float, now: float) -> list[Answer]:
+        """Caddy passes so many requests on, as it said when it was asked then. If we count more at two looks, the ends
+        of some were lost: as many leases as too many end. Of those that may be it, the ones that last longest beside
+        what is usual at their replica."""
+        settled = [lease for lease in self.leases.values() if lease.granted < asked_at - LOST_SECONDS]
+        missing = len(settled) - passing
+        lost, self._missing = min(missing, self._missing), max(0, missing)
+        if lost <= 0:
+            return []
+        settled.sort(key=lambda lease: (lease.upgraded, -(now - lease.granted) / (lease.seat.speed or 1.0)))
+        return self._lose(settled[:lost], now)
+
+    def lose_all(self, now: float) -> list[Answer]:
+        """Caddy is gone, and with it every request that it passed on."""
+        self._missing = 0
+        return self._lose([*self.leases.values()], now)
+
+    def _lose(self, leases: Iterable[RequestLease], now: float) -> list[Answer]:
+        answers: list[Answer] = []
+        for lease in leases:
+            self.lost += 1
+            self._ends(lease.number)
+            answers += self._after(self.lanes[lease.job_id], lease.seat, now)
+        return answers
+
+    # what is told
+
+    def served(self, now: float) -> list[ServiceServed]:
+        return [lane.served(now) for lane in self.lanes.values()]
+
+    def in_flight(self) -> Mapping[str, int]:
+        """The requests at replicas, by service."""
+        return {job_id: sum(len(seat.leases) for seat in lane.seats.values()) for job_id, lane in self.lanes.items()}
+
+
+def _in_flight(service: ServiceServed) -> int:
+    return sum(replica.in_flight for replica in service.replicas)
+
+
+def _no_answer(lane: Lane, *, at_once: bool, status: int) -> Refused:
+    if status == 504:
+        return Refused(504, f"the replica did not begin its answer within {lane.service.timeout:g} s")
+    if at_once:
+        return Refused(502, "no replica of this service could be reached", 1.0)
+    return Refused(502, "the replica ended the connection before it answered; the request may have run")
+
+
+def _waited_too_long(lane: Lane) -> Refused:
+    waited = f"this request has waited {lane.service.timeout:g} s for a replica"
+    ready = sum(seat.replica.takes and not seat.gone for seat in lane.seats.values())
+    if not ready:
+        return Refused(503, f"{waited}, and none is ready", 1.0)
+    return Refused(503, f"{waited}: each has as many requests as it takes at once", 1.0)

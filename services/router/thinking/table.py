@@ -1,0 +1,172 @@
+"""The services, and the replicas that take their requests: what the store has placed, and what its nodes see of it.
+
+A node is believed only about runs that the store has placed on it. An address is the node's in the store.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from libs.domain.job import JobState, Placement
+from libs.domain.quantity import duration_seconds
+from libs.domain.spec import Objective, ServiceProtocol, ServiceRules
+from libs.messages.serving import Endpoint, EndpointsSeen
+from services.router.thinking.ways import Way, prefix_of
+
+HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,253}[A-Za-z0-9])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+RunKey = tuple[int, int]
+"""The epoch and the rank of one replica of a job."""
+
+
+class ServingJob(Protocol):
+    """A job that serves requests, as the store tells of it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def rules(self) -> ServiceRules: ...
+    @property
+    def objective(self) -> Objective | None: ...
+    @property
+    def state(self) -> JobState: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def placement(self) -> Placement | None: ...
+
+
+class RoutedReplica(Struct, frozen=True, kw_only=True):
+    """`takes`: it may be given requests. `draining`: it never will be again."""
+
+    epoch: int
+    rank: int
+    address: str  # host:port
+    takes: bool
+    draining: bool = False
+
+    @property
+    def key(self) -> RunKey:
+        return self.epoch, self.rank
+
+
+class RoutedService(Struct, frozen=True, kw_only=True):
+    """A job that serves requests. Times in seconds; `latency`: its objective, None if it has none."""
+
+    job_id: str
+    name: str
+    tenant: str
+    seq: int
+    concurrency: int
+    queue: int
+    timeout: float
+    prefix: str
+    h2c: bool
+    public: bool
+    latency: float | None = None
+    replicas: tuple[RoutedReplica, ...] = ()
+
+
+class Endpoints:
+    """The newest that each node said of its replicas."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, tuple[int, int]] = {}
+        self._by_run: dict[str, dict[tuple[str, int, int], Endpoint]] = {}
+
+    def hear(self, seen: EndpointsSeen) -> set[str]:
+        """The jobs of which this node says anything else than before. An older message is ignored."""
+        newest = seen.incarnation, seen.seq
+        if newest <= self._newest.get(seen.node_id, (-1, -1)):
+            return set()
+        self._newest[seen.node_id] = newest
+        before = self._by_run.get(seen.node_id, {})
+        by_run = {(one.job_id, one.epoch, one.rank): one for one in seen.endpoints}
+        self._by_run[seen.node_id] = by_run
+        return {key[0] for key in before.keys() | by_run.keys() if before.get(key) != by_run.get(key)}
+
+    def of(self, node_id: str, job_id: str, epoch: int, rank: int) -> Endpoint | None:
+        return self._by_run.get(node_id, {}).get((job_id, epoch, rank))
+
+    def keep(self, node_ids: Iterable[str]) -> None:
+        """Forget all other nodes: the store has them no longer."""
+        for gone in self._newest.keys() - set(node_ids):
+            del self._newest[gone]
+            del self._by_run[gone]
+
+
+class ServiceTable:
+    """Every service, by the id of its job and by its name."""
+
+    def __init__(self, services: Iterable[RoutedService] = ()) -> None:
+        self.services: dict[str, RoutedService] = {}
+        self._by_name: defaultdict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+        for service in services:
+            self.put(service)
+
+    def put(self, service: RoutedService) -> None:
+        self.services[service.job_id] = service
+        self._by_name[service.tenant, service.name][service.seq] = service.job_id
+
+    def drop(self, job_id: str) -> None:
+        service = self.services.pop(job_id)
+        named = self._by_name[service.tenant, service.name]
+        del named[service.seq]
+        if not named:
+            del self._by_name[service.tenant, service.name]
+
+    def find(self, way: Way) -> RoutedService | None:
+        """Of several with one name the newest."""
+        if not way.by_host:
+            return self.services.get(way.job)
+        named = self._by_name.get((way.tenant, way.name))
+        return self.services[named[max(named)]] if named else None
+
+
+def trusted(hosts: Mapping[str, str]) -> dict[str, str]:
+    """The nodes' addresses, without those that are none."""
+    return {node_id: host for node_id, host in hosts.items() if HOST.fullmatch(host)}
+
+
+def routed(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpoints) -> RoutedService:
+    """`addresses`: of the nodes, each one that can be believed."""
+    rules, objective = job.rules, job.objective
+    return RoutedService(
+        job_id=job.id,
+        name=job.name,
+        tenant=job.tenant,
+        seq=job.seq,
+        concurrency=rules.concurrency,
+        queue=rules.queue,
+        timeout=duration_seconds(rules.timeout),
+        prefix=prefix_of(rules.path, job.id),
+        h2c=rules.protocol is ServiceProtocol.H2C,
+        public=rules.public,
+        latency=None if objective is None else duration_seconds(objective.latency),
+        replicas=tuple(_replicas_of(job, addresses, endpoints)),
+    )
+
+
+def _replicas_of(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpoints) -> Iterable[RoutedReplica]:
+    """Its replicas that listen. One that leaves gets nothing more, whatever its node has heard of that."""
+    for placed in job.placement.allocations if job.placement is not None else ():
+        seen = endpoints.of(placed.node_id, job.id, job.epoch, placed.rank)
+        host = addresses.get(placed.node_id)
+        if seen is None or not host:
+            continue
+        draining = seen.draining or placed.leaving or job.state is JobState.STOPPING
+        yield RoutedReplica(
+            epoch=job.epoch,
+            rank=placed.rank,
+            address=f"[{host}]:{seen.port}" if ":" in host else f"{host}:{seen.port}",
+            takes=seen.ready and not draining,
+            draining=draining,
+        )

@@ -1,0 +1,198 @@
+"""A mixed day, simulated: elastic training, notebooks, and two services with objectives, under a rate that follows the
+day, with bursts; by Weft, and by what plain Kubernetes gives: whole GPUs, gangs, fixed replicas, no sharing, no
+pre-emption. Replicas that share a GPU divide its time by their shares, as if each were always
+busy.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from random import Random
+from statistics import fmean
+
+from msgspec import Struct, structs
+
+from libs.planning.policy import Policy
+from libs.simulator.elastic import EACH
+from libs.simulator.model import Cluster, World
+from libs.simulator.outcome import Outcome
+from libs.simulator.partitionings import partitioning_of
+from libs.simulator.run import simulate
+from libs.simulator.serving.outcome import Counted, Course
+from libs.simulator.serving.over_time import Serving
+from libs.simulator.serving.rates import Bursts, Rate
+from libs.simulator.serving.service import WHOLE, Services, Spread, TraceService
+from libs.simulator.workload import Elastic, TraceJob, Workload
+from tests.bench.figures import Aim
+from tests.bench.serving.rules import TIMES, fixed_size, maker
+
+NODES, GPUS = 4, 4
+NOTEBOOKS, NOTEBOOK_SHARE = 3, 200
+JOBS, ASKED, MOST = 8, 2, 8
+WORK_S = (1800.0, 5400.0)
+DAY_S, QUICK_DAY_S = 4 * 3600.0, 2 * 3600.0
+OURS, KUBERNETES = Policy("las", "weft-best", "easy"), Policy("fifo", "packed-sticky", "none")
+WITHOUT = {
+    "weft": "all of it",
+    "weft-without-shares": "autoscaler: no larger shares",
+    "weft-without-forecast": "autoscaler: no forecast",
+    "weft-without-bursts": "autoscaler: no window of seconds",
+    "weft-without-alarm": "autoscaler: no alarm",
+    "no-loans": "training lends nothing",
+    "no-sharing": "whole GPUs",
+    "fixed-mean": "plain Kubernetes, replicas for the mean",
+    "fixed-peak": "plain Kubernetes, replicas for the peak",
+}
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """`work_per_hour`: GPU-hours of training work done per hour until the last job ended; `gpu_s`: of services, without
+    notebooks; `lost`: the part of training's held GPU-seconds that loans lost."""
+
+    services: tuple[Counted, ...]
+    jct_mean_s: float
+    work_per_hour: float
+    gpu_s: float
+    lost: float
+    courses: tuple[Course, ...]
+
+
+def services_of(day_s: float, *, whole: bool) -> tuple[TraceService, ...]:
+    def rate(mean: float) -> Rate:
+        bursts = Bursts(every_s=day_s / 4, lasts_s=90.0, times=TIMES)
+        return Rate(mean=mean, swing=0.6, period_s=day_s, peak_at_s=day_s / 2, bursts=bursts)
+
+    chat = TraceService(
+        name="chat",
+        rate=rate(8.0),
+        work=Spread(mean_s=0.05, cv=0.5),
+        start=Spread(mean_s=20.0, cv=0.2),
+        timeout_s=5.0,
+        latency_s=1.0,
+        rate_promised=13.0,
+        most=16,
+        want=2,
+        share=250,
+        share_most=WHOLE,
+    )
+    search = TraceService(
+        name="search",
+        rate=rate(12.0),
+        work=Spread(mean_s=0.03, cv=0.3),
+        start=Spread(mean_s=10.0, cv=0.2),
+        timeout_s=3.0,
+        latency_s=0.6,
+        rate_promised=20.0,
+        most=16,
+        want=2,
+        share=250,
+        share_most=WHOLE,
+    )
+    notebook = TraceService(
+        name="notebook",
+        rate=Rate(),
+        work=Spread(mean_s=0.1),
+        start=Spread(mean_s=5.0),
+        most=1,
+        share=NOTEBOOK_SHARE,
+        share_most=NOTEBOOK_SHARE,
+    )
+    notebooks = [structs.replace(notebook, name=f"notebook-{number}") for number in range(NOTEBOOKS)]
+    found = (chat, search, *notebooks)
+    return tuple(structs.replace(each, share=None, share_most=None) for each in found) if whole else found
+
+
+def jobs_of(day_s: float, seed: int) -> Workload:
+    """Training that arrives within the first quarter of the day."""
+    dice = Random(seed)
+    scale = day_s / DAY_S
+    jobs = [
+        TraceJob(
+            id=f"train-{number}",
+            arrival_s=dice.uniform(0, day_s / 4),
+            gpus=ASKED,
+            work_s=dice.uniform(*WORK_S) * scale,
+            elastic=Elastic(asked=ASKED, least=1, most=MOST, each=EACH, exponent=0.9, live=True, resize_s=3.0),
+        )
+        for number in range(JOBS)
+    ]
+    return Workload(name="mixed", jobs=tuple(sorted(jobs, key=lambda job: job.arrival_s)))
+
+
+def run(name: str, day_s: float, seed: int) -> Run:
+    plain = name.startswith("fixed")
+    services = services_of(day_s, whole=plain or name == "no-sharing")
+    if plain:
+        services = tuple(
+            structs.replace(each, want=fixed_size(each, name)) if each.rate.mean else each for each in services
+        )
+    rule = name if plain or name.startswith("weft") else "weft"
+    workload = jobs_of(day_s, seed)
+    outcome = simulate(
+        workload,
+        Cluster(nodes=NODES, gpus_per_node=GPUS),
+        KUBERNETES if plain else OURS,
+        World(penalty=1.1, move_s=5.0),
+        seed=seed,
+        partitioning=None if plain or name == "no-loans" else partitioning_of("weft"),
+        serving=Serving(services=Services(services=services, lasts_s=day_s), name=name, make=maker(rule, day_s)),
+    )
+    return run_of(outcome)
+
+
+def run_of(outcome: Outcome) -> Run:
+    jobs = outcome.jobs
+    ends = max(job.completed_s for job in jobs) - min(job.arrival_s for job in jobs)
+    served = [each for each in outcome.services if not each.name.startswith("notebook")]
+    held = sum((spell.end_s - spell.begin_s) * len(spell.gpus) for spell in outcome.spells)
+    return Run(
+        services=tuple(served),
+        jct_mean_s=fmean(job.jct_s for job in jobs),
+        work_per_hour=sum(job.work_s * job.gpus for job in jobs) / ends,
+        gpu_s=sum(each.gpu_s for each in served),
+        lost=sum(each.loan_lost_gpu_s for each in served) / held,
+        courses=outcome.courses,
+    )
+
+
+def measure(seed: int, executor: Executor, *, quick: bool) -> dict[str, Aim]:
+    day_s, seeds = (QUICK_DAY_S, (seed,)) if quick else (DAY_S, tuple(range(seed, seed + 5)))
+    futures = {(name, one): executor.submit(run, name, day_s, one) for name in WITHOUT for one in seeds}
+    found = {name: [futures[name, one].result() for one in seeds] for name in WITHOUT}
+    print(
+        f"\nsimulated mixed day of {day_s / 3600:g} h on {NODES * GPUS} GPUs, {len(seeds)} seeds; all requests count\n"
+    )
+    print("| what | bad, % | bad windows | service GPU h | training, min | GPU h of work an hour | loans | lost, % |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, runs in found.items():
+        print(
+            f"| {WITHOUT[name]} | {_bad(runs):.3%} | {_windows(runs)} | {_mean(runs, 'gpu_s') / 3600:.1f}"
+            f" | {_mean(runs, 'jct_mean_s') / 60:.1f} | {_mean(runs, 'work_per_hour'):.1f}"
+            f" | {sum(each.loans for one in runs for each in one.services)} | {_mean(runs, 'lost'):.2%} |"
+        )
+    print(flush=True)
+    ours, peak = found["weft"], found["fixed-peak"]
+    return {
+        "mixed.bad_windows": Aim(value=_windows(ours), aim=0),
+        "mixed.bad_requests_part": Aim(value=round(_bad(ours), 5), aim=0.001),
+        "mixed.gpu_s_against_peak": Aim(value=round(_mean(ours, "gpu_s") / _mean(peak, "gpu_s"), 3), aim=0.667),
+        "mixed.work_per_hour_gain": Aim(
+            value=round(_mean(ours, "work_per_hour") / _mean(peak, "work_per_hour") - 1, 3), aim=0.6, at_least=True
+        ),
+        "mixed.training_time_change": Aim(
+            value=round(_mean(ours, "jct_mean_s") / _mean(peak, "jct_mean_s") - 1, 3), aim=-0.7
+        ),
+        "mixed.training_lost_part": Aim(value=round(_mean(ours, "lost"), 5), aim=0.01),
+    }
+
+
+def _bad(runs: Sequence[Run]) -> float:
+    services = [each for one in runs for each in one.services]
+    return sum(each.bad for each in services) / max(1, sum(each.arrived for each in services))
+
+
+def _windows(runs: Sequence[Run]) -> int:
+    return sum(each.bad_windows for one in runs for each in one.services)
+
+
+def _mean(runs: Sequence[Run], field: str) -> float:
+    return fmean(getattr(one, field) for one in runs)
