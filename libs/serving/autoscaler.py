@@ -119,7 +119,8 @@ class Weft:
         more = min(need, self._backlog(load, share, ready)) if trouble else 0
         need += more
         larger = None
-        if need > have and share is not None and (most := self._share_bound(load.at)) > share:
+        short = need > have or (alarm and settled)
+        if short and share is not None and (most := self._share_bound(load.at)) > share:
             larger = self._larger(have, rate, share, most, aim)
             need = self._needed(rate, larger, aim)
             if trouble:
