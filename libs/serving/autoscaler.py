@@ -115,7 +115,9 @@ class Weft:
         trouble = alarm or self.demand.burst
         aim = rules.aim + (1.0 - rules.aim) * self.demand.unsure
         ready = len(there) - len(starting)
-        need = self._needed(rate, share, aim)
+        # Whether those that are there suffice takes one computation; how many would, takes several.
+        suffice = not trouble and have > 0 and self.capacity.fits(have, rate, share=share, aim=aim)
+        need = have if suffice else self._needed(rate, share, aim)
         more = min(need, self._backlog(load, share, ready)) if trouble else 0
         need += more
         larger = None
