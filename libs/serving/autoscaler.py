@@ -115,11 +115,14 @@ class Weft:
         trouble = alarm or self.demand.burst
         aim = rules.aim + (1.0 - rules.aim) * self.demand.unsure
         ready = len(there) - len(starting)
-        need = self._needed(rate, share, aim)
+        # Whether those that are there suffice takes one computation; how many would, takes several.
+        suffice = not trouble and have > 0 and self.capacity.fits(have, rate, share=share, aim=aim)
+        need = have if suffice else self._needed(rate, share, aim)
         more = min(need, self._backlog(load, share, ready)) if trouble else 0
         need += more
         larger = None
-        if need > have and share is not None and (most := self._share_bound(load.at)) > share:
+        short = need > have or (alarm and settled)
+        if short and share is not None and (most := self._share_bound(load.at)) > share:
             larger = self._larger(have, rate, share, most, aim)
             need = self._needed(rate, larger, aim)
             if trouble:
