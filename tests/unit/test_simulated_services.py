@@ -14,11 +14,12 @@ from libs.domain.job import Cause, CauseCode
 from libs.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH
 from libs.planning.policy import Policy
 from libs.serving.loads import Goal, ServiceLoad, Sized
+from libs.simulator.counted import Counted
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Outcome
 from libs.simulator.partitionings import partitioning_of
 from libs.simulator.run import simulate
-from libs.simulator.serving.outcome import Counted, bad_requests, windows_of
+from libs.simulator.serving.outcome import bad_requests, windows_of
 from libs.simulator.serving.over_time import Serving
 from libs.simulator.serving.queueing import Requests, bucket_of
 from libs.simulator.serving.rates import Bursts, Rate, arrivals_of, burst_spans, rates_of

@@ -27,9 +27,9 @@ from libs.planning.shape import PlacementRequest, Want
 from libs.serving.loads import Autoscaler, Goal
 from libs.serving.policies import autoscaler
 from libs.simulator.agenda import Agenda, What
+from libs.simulator.counted import Counted, Course
 from libs.simulator.job import SimulatedJob
 from libs.simulator.lives import Lives
-from libs.simulator.serving.outcome import Counted, Course
 from libs.simulator.serving.rates import arrivals_of, drawn
 from libs.simulator.serving.served import Replica, Served
 from libs.simulator.serving.service import WHOLE, Services, TraceService

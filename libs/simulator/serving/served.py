@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from libs.domain.job import Allocation
 from libs.serving.loads import Autoscaler, ReplicaLoad, ServiceLoad, Sized
-from libs.simulator.serving.outcome import Counted, Course, bad_requests, windows_of
+from libs.simulator.counted import Counted, Course
+from libs.simulator.serving.outcome import bad_requests, windows_of
 from libs.simulator.serving.queueing import Requests
 from libs.simulator.serving.rates import Times
 from libs.simulator.serving.service import TraceService

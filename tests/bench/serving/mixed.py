@@ -12,12 +12,12 @@ from statistics import fmean
 from msgspec import Struct, structs
 
 from libs.planning.policy import Policy
+from libs.simulator.counted import Counted, Course
 from libs.simulator.elastic import EACH
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Outcome
 from libs.simulator.partitionings import partitioning_of
 from libs.simulator.run import simulate
-from libs.simulator.serving.outcome import Counted, Course
 from libs.simulator.serving.over_time import Serving
 from libs.simulator.serving.rates import Bursts, Rate
 from libs.simulator.serving.service import WHOLE, Services, Spread, TraceService

@@ -11,10 +11,10 @@ from msgspec import Struct, structs
 from libs.planning.policy import Policy
 from libs.serving.loads import Autoscaler, Goal
 from libs.serving.policies import OTHERS, OURS, autoscaler
+from libs.simulator.counted import Counted
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Outcome
 from libs.simulator.run import simulate
-from libs.simulator.serving.outcome import Counted
 from libs.simulator.serving.over_time import Serving
 from libs.simulator.serving.rates import Bursts, Rate
 from libs.simulator.serving.service import Services, Spread, TraceService, replicas_for
