@@ -24,7 +24,7 @@ from services.router.sockets import asks_at, ends_here, folder_of, port_taken
 
 logger = logging.getLogger(__name__)
 
-GATE_END_SECONDS = 12.0
+GATE_END_SECONDS = 5.0
 CADDY_END_SECONDS = 2.0  # beside the time that requests have
 
 

@@ -28,7 +28,7 @@ class RouterMeters:
     def collect(self) -> Iterator[Metric]:
         routing = self._gate.routing
         lanes = [*routing.lanes.values()]
-        labels = ["job", "tenant"]
+        labels = ["job_id", "tenant"]
         for name, (field, words) in COUNTERS.items():
             counted = CounterMetricFamily(name, words, labels=labels)
             for lane in lanes:

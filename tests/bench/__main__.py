@@ -16,6 +16,7 @@ from tests.bench.elastic import main as elastic
 from tests.bench.fairness.measure import main as fairness
 from tests.bench.figures import Figures
 from tests.bench.partition.measure import main as partition
+from tests.bench.routing import main as routing
 from tests.bench.serving.measure import main as serving
 from tests.bench.sharing.measure import main as sharing
 
@@ -41,7 +42,14 @@ async def bench(names: list[str]) -> None:
     figures.show()
 
 
-OWN = {"fairness": fairness, "elastic": elastic, "partition": partition, "serving": serving, "sharing": sharing}
+OWN = {
+    "fairness": fairness,
+    "elastic": elastic,
+    "partition": partition,
+    "serving": serving,
+    "sharing": sharing,
+    "routing": routing,
+}
 
 if sys.argv[1:2] and (own := OWN.get(sys.argv[1])):
     sys.exit(own(sys.argv[2:]))

@@ -97,11 +97,7 @@ async def test_every_way_of_http_goes_through(there: Town, http: aiohttp.ClientS
             read += len(chunk)
     assert read == size
     await there.settled(job)
-    try:
-        await until(lambda: there.last(job).answered == 3)
-    except TimeoutError:
-        print(there.last(job), there.log())
-        raise
+    await until(lambda: there.last(job).answered == 3)
 
 
 async def test_requests_for_a_service_at_zero_wait_in_order_until_it_wakes(

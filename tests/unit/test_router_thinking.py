@@ -1,0 +1,387 @@
+"""Where requests go, and when: in order, never above what a replica takes, and each answered once."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from libs.domain.job import Allocation, JobState, Placement
+from libs.domain.spec import Kind, ServiceRules
+from libs.messages.serving import (
+    BUCKET_FIRST_SECONDS,
+    BUCKET_GROWTH,
+    BUCKETS_MAX,
+    Endpoint,
+    EndpointsSeen,
+    ReplicaServed,
+    ServiceServed,
+    ServicesServed,
+)
+from libs.store import OpenService
+from services.router.caddy import SILENCE_SECONDS, Proxy, configuration, step_of
+from services.router.service import parted
+from services.router.thinking.counting import bucket_of
+from services.router.thinking.routing import Routing
+from services.router.thinking.seats import RequestLease
+from services.router.thinking.table import Endpoints, RoutedReplica, RoutedService, ServiceTable, routed, trusted
+from services.router.thinking.ways import Elsewhere, Refused, Way, way_of
+
+
+def replica(rank: int, *, takes: bool = True, draining: bool = False) -> RoutedReplica:
+    return RoutedReplica(epoch=0, rank=rank, address=f"10.0.0.{rank}:80", takes=takes, draining=draining)
+
+
+def service(*replicas: RoutedReplica, job_id: str = "j-1", **fields: object) -> RoutedService:
+    made = {"concurrency": 2, "queue": 3, "timeout": 10.0, "prefix": "", "h2c": False, "public": True, **fields}
+    return RoutedService(job_id=job_id, name="chat", tenant="alice", seq=1, replicas=replicas, **made)  # type: ignore[arg-type]
+
+
+def test_a_bucket_holds_the_times_up_to_its_bound() -> None:
+    for number in range(BUCKETS_MAX - 1):
+        bound = BUCKET_FIRST_SECONDS * BUCKET_GROWTH**number
+        assert (bucket_of(bound), bucket_of(bound * 1.001)) == (number, number + 1)
+    assert (bucket_of(0.0), bucket_of(-1.0), bucket_of(float("nan")), bucket_of(1e300)) == (0, 0, 0, BUCKETS_MAX - 1)
+
+
+class Model:
+    """A router's requests as they must be: what waits, in order, and what is where."""
+
+    def __init__(self, concurrency: int, queue: int) -> None:
+        self.routing = Routing(waiting_max=40)
+        self.service = service(concurrency=concurrency, queue=queue)
+        self.routing.know([self.service], 0.0)
+        self.now = 0.0
+        self.tickets = 0
+        self.line: list[int] = []
+        self.there: dict[int, RequestLease] = {}
+        self.answers: Counter[int] = Counter()
+        self.retried: set[int] = set()
+
+    def take(self, ticket: int, answer: RequestLease | Refused) -> None:
+        self.answers[ticket] += 1
+        if isinstance(answer, RequestLease):
+            assert answer.seat.replica.takes, "only a replica that takes requests gets one"
+            self.there[answer.number] = answer
+
+    def told(self, answers: list[tuple[int, RequestLease | Refused]]) -> None:
+        for ticket, answer in answers:
+            if isinstance(answer, RequestLease) and answer.tries == 1:
+                firsts = [one for one in self.line if one not in self.retried]
+                assert not firsts or ticket == firsts[0], "the first that came is the first that goes"
+            self.line.remove(ticket)
+            self.take(ticket, answer)
+
+    def ask(self) -> None:
+        self.tickets += 1
+        answer = self.routing.ask(self.tickets, self.service, self.now)
+        if answer is None:
+            self.line.append(self.tickets)
+        else:
+            assert not self.line or isinstance(answer, Refused), "nothing overtakes what waits"
+            self.take(self.tickets, answer)
+
+    def end(self, at: int, status: int) -> None:
+        if self.there:
+            number = sorted(self.there)[at % len(self.there)]
+            del self.there[number]
+            self.told(self.routing.ended(number, self.now, status=status, first=0.01, took=0.02))
+
+    def fail(self, at: int, *, dial: bool) -> None:
+        if self.there:
+            number = sorted(self.there)[at % len(self.there)]
+            del self.there[number]
+            self.tickets += 1
+            error = "dial tcp: refused" if dial else "EOF"
+            ticket = self.tickets
+            answer, others = self.routing.failed(number, ticket, self.now, method="POST", error=error, status=502)
+            if answer is None:
+                self.retried.add(ticket)
+                self.line.insert(0, ticket)
+            else:
+                self.take(ticket, answer)
+            self.told(others)
+
+    def leave(self, at: int) -> None:
+        if self.line:
+            ticket = self.line.pop(at % len(self.line))
+            self.answers[ticket] += 1
+            self.routing.gone(ticket)
+
+    def change(self, takes: list[bool]) -> None:
+        self.service = service(
+            *(replica(rank, takes=one, draining=not one) for rank, one in enumerate(takes)),
+            concurrency=self.service.concurrency,
+            queue=self.service.queue,
+        )
+        self.told(self.routing.know([self.service], self.now))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.told(self.routing.tick(self.now))
+
+    def check(self) -> None:
+        lane = self.routing.lanes["j-1"]
+        assert list(lane.line) == self.line
+        assert self.routing.waiting == len(self.line)
+        assert len([one for one in self.line if one not in self.retried]) <= self.service.queue
+        assert set(self.routing.leases) == set(self.there)
+        for seat in lane.seats.values():
+            assert len(seat.leases) <= self.service.concurrency
+        assert all(times == 1 for times in self.answers.values())
+        assert len(self.answers) + len(self.line) == self.tickets
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("ask")),
+    st.tuples(st.just("end"), st.integers(0, 9), st.sampled_from([200, 200, 499, 500])),
+    st.tuples(st.just("fail"), st.integers(0, 9), st.booleans()),
+    st.tuples(st.just("leave"), st.integers(0, 9)),
+    st.tuples(st.just("change"), st.lists(st.booleans(), max_size=4)),
+    st.tuples(st.just("time"), st.floats(0.01, 6.0)),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 3), st.integers(0, 5), st.lists(STEPS, max_size=60))
+def test_requests_go_in_order_never_above_the_bound_and_none_is_lost(
+    concurrency: int, queue: int, steps: list[tuple[object, ...]]
+) -> None:
+    model = Model(concurrency, queue)
+    for what, *with_ in steps:
+        match what:
+            case "ask":
+                model.ask()
+            case "end":
+                model.end(*with_)  # type: ignore[arg-type]
+            case "fail":
+                model.fail(with_[0], dial=with_[1])  # type: ignore[arg-type]
+            case "leave":
+                model.leave(*with_)  # type: ignore[arg-type]
+            case "change":
+                model.change(*with_)  # type: ignore[arg-type]
+            case _:
+                model.pass_time(*with_)  # type: ignore[arg-type]
+        model.check()
+    model.change([True])
+    for _ in range(200):  # whatever was left waiting is answered, once
+        model.pass_time(0.5)
+        model.end(0, 200)
+        model.check()
+    assert model.line == []
+
+
+def test_a_post_goes_again_only_if_it_cannot_have_run() -> None:
+    for method, error, again in (
+        ("POST", "dial tcp 10.0.0.1:80: connect: connection refused", True),
+        ("POST", "EOF", False),
+        ("POST", "malformed: dial tcp", False),
+        ("GET", "EOF", True),
+    ):
+        routing = Routing()
+        chat = service(replica(1), replica(2))
+        routing.know([chat], 0.0)
+        lease = routing.ask(1, chat, 0.0)
+        assert isinstance(lease, RequestLease)
+        answer, _ = routing.failed(lease.number, 2, 0.1, method=method, error=error, status=502)
+        assert isinstance(answer, RequestLease) is again
+        if isinstance(answer, RequestLease):
+            assert answer.seat is not lease.seat
+            assert answer.deadline == lease.deadline
+
+
+def test_a_request_is_tried_three_times_at_most() -> None:
+    routing = Routing()
+    chat = service(*(replica(rank) for rank in range(1, 6)))
+    routing.know([chat], 0.0)
+    answer = routing.ask(1, chat, 0.0)
+    tries = 0
+    while isinstance(answer, RequestLease):
+        tries += 1
+        answer, _ = routing.failed(answer.number, 1, 0.1, method="GET", error="dial x", status=502)
+    assert tries == 3
+    assert isinstance(answer, Refused)
+    assert answer.status == 502
+
+
+def test_a_faster_replica_gets_more() -> None:
+    routing = Routing()
+    chat = service(replica(1), replica(2), concurrency=100)
+    routing.know([chat], 0.0)
+    seats = routing.lanes["j-1"].seats
+    seats[0, 1].speed, seats[0, 2].speed = 0.1, 0.3
+    for ticket in range(40):
+        routing.ask(ticket, chat, 0.0)
+    assert (len(seats[0, 1].leases), len(seats[0, 2].leases)) == (30, 10)
+
+
+def test_what_other_routers_have_at_a_replica_counts_but_takes_no_more_than_their_part() -> None:
+    routing = Routing()
+    chat = service(replica(1), concurrency=4)
+    routing.know([chat], 0.0)
+    there = ReplicaServed(epoch=0, rank=1, in_flight=4)
+    told = ServiceServed(job_id="j-1", queued=1, replicas=(there,))
+    routing.hear(ServicesServed(router="other", boot="a", seq=1, at=0.0, services=(told,)), 0.0)
+    routing.tick(0.1)
+    given_now = [routing.ask(ticket, chat, 0.2) for ticket in range(3)]
+    assert [isinstance(one, RequestLease) for one in given_now] == [True, True, False]
+    assert len(routing.tick(4.0)) == 1, "a router that is silent has nothing"
+
+
+def test_a_lost_end_gives_its_place_back_at_the_second_look() -> None:
+    routing = Routing()
+    chat = service(replica(1), concurrency=1)
+    routing.know([chat], 0.0)
+    routing.ask(1, chat, 0.0)
+    assert routing.ask(2, chat, 0.0) is None
+    assert routing.settle(0, 0.5, 0.5) == []  # Caddy may not know of it yet
+    assert routing.settle(0, 2.0, 2.0) == []
+    (answer,) = routing.settle(0, 3.0, 3.0)
+    assert (answer[0], routing.lost) == (2, 1)
+
+
+def test_a_service_with_an_objective_refuses_early_what_it_cannot_serve_in_time() -> None:
+    routing = Routing()
+    chat = service(replica(1), concurrency=1, queue=1000, timeout=1.0, latency=0.5)
+    routing.know([chat], 0.0)
+    routing.lanes["j-1"].seats[0, 1].speed = 0.1
+    answers = [routing.ask(ticket, chat, 0.0) for ticket in range(30)]
+    refused = [one for one in answers if isinstance(one, Refused)]
+    assert len(refused) == 30 - 1 - 11
+    assert {one.status for one in refused} == {429}
+    assert all(one.retry_after >= 1 for one in refused)
+
+
+def test_a_service_that_ends_lets_its_requests_end() -> None:
+    routing = Routing()
+    chat = service(replica(1), concurrency=1)
+    routing.know([chat], 0.0)
+    lease = routing.ask(1, chat, 0.0)
+    assert isinstance(lease, RequestLease)
+    assert routing.ask(2, chat, 0.0) is None
+    ((ticket, answer),) = routing.forget(["j-1"])
+    assert (ticket, isinstance(answer, Refused)) == (2, True)
+    assert [one.rank for one in routing.served(0.1)[0].replicas if one.draining and one.in_flight == 1] == [1]
+    routing.ended(lease.number, 0.2, status=200, first=None, took=None)
+    assert routing.served(0.3) == []
+
+
+def job(*ranks: int, **fields: object) -> OpenService:
+    placed = tuple(Allocation(rank=rank, role="s", node_id="node-1", cpus=1.0, memory=1) for rank in ranks)
+    made = {
+        "id": "j-1",
+        "tenant": "alice",
+        "pool": "default",
+        "name": "chat",
+        "seq": 1,
+        "kind": Kind.INFERENCE,
+        "rules": ServiceRules(path="/s/{job}/"),
+        "objective": None,
+        "wanted": 1,
+        "state": JobState.RUNNING,
+        "epoch": 3,
+        "version": 1,
+        "priority": 0,
+        "placement": Placement(allocations=placed),
+        **fields,
+    }
+    return OpenService(**made)  # type: ignore[arg-type]
+
+
+def seen(seq: int, *endpoints: Endpoint, node: str = "node-1") -> EndpointsSeen:
+    return EndpointsSeen(node_id=node, incarnation=1, seq=seq, at=0.0, endpoints=endpoints)
+
+
+def endpoint(rank: int, *, epoch: int = 3, port: int = 80, ready: bool = True, draining: bool = False) -> Endpoint:
+    return Endpoint(job_id="j-1", epoch=epoch, rank=rank, port=port, ready=ready, draining=draining)
+
+
+def test_a_node_is_believed_only_about_what_the_store_has_placed_on_it() -> None:
+    endpoints = Endpoints()
+    assert endpoints.hear(seen(5, endpoint(0), endpoint(1, draining=True), endpoint(2, epoch=2), endpoint(9))) == {
+        "j-1"
+    }
+    assert endpoints.hear(seen(1, node="node-2")) == set()
+    endpoints.hear(seen(2, endpoint(0, port=22), node="node-2"))
+    assert endpoints.hear(seen(4)) == set(), "an older message is ignored"
+    hosts = trusted({"node-1": "10.0.0.1", "node-2": "10.0.0.2", "node-3": "a b", "node-4": "{env.HOME}"})
+    assert set(hosts) == {"node-1", "node-2"}
+    found = routed(job(0, 1, 2), hosts, endpoints)
+    assert [(one.rank, one.address, one.takes, one.draining) for one in found.replicas] == [
+        (0, "10.0.0.1:80", True, False),
+        (1, "10.0.0.1:80", False, True),
+    ]
+    assert found.prefix == "/s/j-1"
+    assert not any(one.takes for one in routed(job(0, state=JobState.STOPPING), hosts, endpoints).replicas)
+    assert routed(job(0), trusted({"node-1": "fd00::1"}), endpoints).replicas[0].address == "[fd00::1]:80"
+
+
+def test_of_services_with_one_name_the_newest_is_found() -> None:
+    older, newer = service(job_id="j-1"), structs.replace(service(job_id="j-2"), seq=2)
+    table = ServiceTable([newer, older])
+    named = Way(name="chat", tenant="alice", by_host=True)
+    assert table.find(named) is newer
+    table.drop("j-2")
+    assert table.find(named) is older
+    table.drop("j-1")
+    assert (table.find(named), table.find(Way(job="j-1"))) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("uri", "host", "found"),
+    [
+        ("/s/j-1/a?b", "x", Way(job="j-1")),
+        ("/s/j-1?b", "x", Elsewhere("/s/j-1/?b")),
+        ("/a", "Chat.alice.localhost.", Way(name="chat", tenant="alice", by_host=True)),
+        ("/s/j-1/", "a.chat.alice.localhost", Way(job="j-1")),
+        ("/a?x=1&weft_token=t%5F1&y=2", "chat.alice.localhost", Elsewhere("/a?x=1&y=2", "t_1", "/")),
+        ("//evil.example/?weft_token=t", "chat.alice.localhost", Elsewhere("/evil.example/", "t", "/")),
+        ("/s/j-1/?weft%5Ftoken=t", "x", Way(job="j-1")),  # only the plain name is Weft's
+    ],
+)
+def test_a_request_finds_its_service(uri: str, host: str, found: object) -> None:
+    assert way_of(uri, host, ["localhost"]) == found
+
+
+@pytest.mark.parametrize(
+    ("uri", "status"),
+    [
+        ("/", 404),
+        ("/s/", 404),
+        ("/s/../x", 400),
+        ("/s/j-1/..", 400),
+        ("/s/j-1/%2E%2e/x", 400),
+        ("/s/j-1/..%5cx", 400),
+        ("/s/j 1/", 400),
+        ("*", 400),
+        ("", 400),
+        ("/s/j-1/é", 400),
+        ("/s/%6a-1/", 404),
+        ("/s/j-1/?weft_token=a%0d%0aX: y", 400),
+        ("/s/j-1/?weft_token=a%0d%0aSet-Cookie:x", 400),
+    ],
+)
+def test_what_is_no_address_is_refused(uri: str, status: int) -> None:
+    found = way_of(uri, "x", ["localhost"])
+    assert isinstance(found, Refused)
+    assert found.status == status
+
+
+def test_the_configuration_has_a_handler_for_each_wait_and_names_no_replica() -> None:
+    text = str(configuration(Proxy(listen="fd/3", gate=Path("/g"), admin=Path("/a"), log_port=9)))
+    for protocol in ("http", "h2c"):
+        assert step_of(protocol, 0.0) == f"{protocol}-0.5"
+        assert step_of(protocol, 1e9) == f"{protocol}-3600"
+        for seconds in SILENCE_SECONDS:
+            assert f"'{step_of(protocol, seconds)}'" in text
+    assert "10.0.0" not in text
+
+
+def test_what_is_told_comes_in_parts_that_a_message_holds() -> None:
+    many = [ServiceServed(job_id=f"j-{number}", waits=dict.fromkeys(range(100), 1)) for number in range(2000)]
+    parts = [*parted(many)]
+    assert len(parts) > 3
+    assert [one for part in parts for one in part] == many
+    assert [*parted([])] == [()]
