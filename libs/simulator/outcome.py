@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from libs.planning.shares import NOTHING, Amounts
-from libs.simulator.serving.outcome import Counted, Course
+from libs.simulator.counted import Counted, Course
 from libs.simulator.workload import Elastic, TraceJob
 
 Gpu = tuple[int, int]

@@ -14,14 +14,15 @@ from libs.domain.job import Cause, CauseCode
 from libs.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH
 from libs.planning.policy import Policy
 from libs.serving.loads import Goal, ServiceLoad, Sized
+from libs.simulator.counted import Counted
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Outcome
 from libs.simulator.partitionings import partitioning_of
 from libs.simulator.run import simulate
-from libs.simulator.serving.outcome import Counted, bad_requests, windows_of
+from libs.simulator.serving.outcome import bad_requests, windows_of
 from libs.simulator.serving.over_time import Serving
 from libs.simulator.serving.queueing import Requests, bucket_of
-from libs.simulator.serving.rates import Bursts, Rate, arrivals_of, burst_spans, rates_of
+from libs.simulator.serving.rates import Bursts, RequestRate, arrivals_of, burst_spans, rates_of
 from libs.simulator.serving.served import reversals
 from libs.simulator.serving.service import Services, Spread, TraceService, replicas_for
 from libs.simulator.workload import Elastic, TraceJob, Workload
@@ -46,7 +47,7 @@ class AsTold:
 
 def service(name: str = "s", **fields: Any) -> TraceService:
     made: dict[str, Any] = {
-        "rate": Rate(mean=5.0),
+        "rate": RequestRate(mean=5.0),
         "work": Spread(mean_s=0.1),
         "start": Spread(mean_s=10.0),
         "latency_s": 0.5,
@@ -141,7 +142,7 @@ def test_every_request_is_answered_refused_lost_or_still_there(
     seed: int, sizes: list[tuple[int, int]], queue: int, timeout_s: float
 ) -> None:
     scaler = AsTold((0.0, 2), *((float(at), size) for at, size in sorted(sizes)))
-    one = service(rate=Rate(mean=15.0), queue=queue, timeout_s=timeout_s, start=Spread(mean_s=3.0), want=2)
+    one = service(rate=RequestRate(mean=15.0), queue=queue, timeout_s=timeout_s, start=Spread(mean_s=3.0), want=2)
     outcome = ran(one, scaler=scaler, lasts_s=300.0, seed=seed, failures_per_node_day=300.0, repair_s=60.0)
     found = only(outcome)
     assert found.arrived == found.answered + found.refused + found.failed + found.open
@@ -154,7 +155,7 @@ def test_every_request_is_answered_refused_lost_or_still_there(
 
 
 def test_a_request_beyond_the_queue_is_refused_and_one_that_waits_too_long_is_lost() -> None:
-    found = only(ran(service(rate=Rate(mean=10.0), want=0, queue=20, timeout_s=5.0), lasts_s=60.0))
+    found = only(ran(service(rate=RequestRate(mean=10.0), want=0, queue=20, timeout_s=5.0), lasts_s=60.0))
     assert found.answered == 0
     assert found.refused > 0
     assert found.failed > 0
@@ -162,7 +163,7 @@ def test_a_request_beyond_the_queue_is_refused_and_one_that_waits_too_long_is_lo
 
 
 def test_requests_of_a_replica_whose_node_fails_are_tried_again() -> None:
-    one = service(rate=Rate(mean=20.0), work=Spread(mean_s=1.0), want=8, most=8, concurrency=4)
+    one = service(rate=RequestRate(mean=20.0), work=Spread(mean_s=1.0), want=8, most=8, concurrency=4)
     found = only(ran(one, failures_per_node_day=2000.0, repair_s=20.0))
     assert found.retried > 0
     assert found.starts > 0
@@ -182,27 +183,27 @@ def test_a_bucket_holds_the_times_up_to_its_bound() -> None:
 
 def test_a_rate_goes_up_and_down_within_a_day_and_bursts_multiply_it() -> None:
     dice = np.random.default_rng(1)
-    rates = rates_of(Rate(mean=10.0, swing=0.5, period_s=1000.0, peak_at_s=250.0), 1000.0, dice)
+    rates = rates_of(RequestRate(mean=10.0, swing=0.5, period_s=1000.0, peak_at_s=250.0), 1000.0, dice)
     assert rates[250] == pytest.approx(15.0)
     assert rates[750] == pytest.approx(5.0)
     bursts = Bursts(every_s=100.0, lasts_s=20.0, times=4.0)
     spans = burst_spans(bursts, 1000.0, np.random.default_rng(2))
-    burst = rates_of(Rate(mean=10.0, bursts=bursts), 1000.0, np.random.default_rng(2))
+    burst = rates_of(RequestRate(mean=10.0, bursts=bursts), 1000.0, np.random.default_rng(2))
     assert spans
     assert all(burst[int(begin) + 1] == 40.0 for begin, _ in spans if begin < 998)
     assert set(burst) == {10.0, 40.0}
 
 
 def test_recorded_rates_and_recorded_arrivals_are_taken_as_they_are() -> None:
-    rate = Rate(steps=((10.0, 5.0), (20.0, 0.0)))
+    rate = RequestRate(steps=((10.0, 5.0), (20.0, 0.0)))
     arrivals = arrivals_of(rate, 60.0, np.random.default_rng(1))
     assert 20 < len(arrivals) < 90
     assert all(10 <= at < 20 for at in arrivals)
-    assert arrivals_of(Rate(arrivals=(3.0, 1.0, 99.0)), 60.0, np.random.default_rng(1)).tolist() == [1.0, 3.0]
+    assert arrivals_of(RequestRate(arrivals=(3.0, 1.0, 99.0)), 60.0, np.random.default_rng(1)).tolist() == [1.0, 3.0]
 
 
 def test_the_number_of_arrivals_is_that_of_the_rate() -> None:
-    count = len(arrivals_of(Rate(mean=10.0, swing=1.0), 86_400.0, np.random.default_rng(5)))
+    count = len(arrivals_of(RequestRate(mean=10.0, swing=1.0), 86_400.0, np.random.default_rng(5)))
     assert abs(count - 864_000) < 6 * 864_000**0.5
 
 
@@ -211,7 +212,7 @@ def test_the_number_of_arrivals_is_that_of_the_rate() -> None:
 
 def test_replicas_take_requests_once_they_have_started_and_hold_gpus_from_their_place_on() -> None:
     scaler = AsTold((0.0, 0), (100.0, 2), (200.0, 0))
-    found = only(ran(service(rate=Rate(mean=5.0), want=0, timeout_s=500.0), scaler=scaler))
+    found = only(ran(service(rate=RequestRate(mean=5.0), want=0, timeout_s=500.0), scaler=scaler))
     assert found.starts == 2
     assert found.gpu_s == pytest.approx(200.0, abs=4.0)
     assert found.cold_waits > 0
@@ -220,7 +221,7 @@ def test_replicas_take_requests_once_they_have_started_and_hold_gpus_from_their_
 
 def test_a_service_without_replicas_asks_its_autoscaler_at_the_first_request() -> None:
     scaler = AsTold((0.0, 0))
-    ran(service(rate=Rate(arrivals=(100.25,)), want=0), scaler=scaler, lasts_s=200.0)
+    ran(service(rate=RequestRate(arrivals=(100.25,)), want=0), scaler=scaler, lasts_s=200.0)
     assert 100.25 in {load.at for load in scaler.told}
 
 
@@ -241,7 +242,7 @@ def test_a_larger_share_makes_requests_shorter_and_holds_more() -> None:
 def test_replicas_that_share_a_gpu_divide_its_time_by_their_shares_within_their_limits() -> None:
     shares = {"a": (200, 1000), "b": (600, 700), "c": (200, 1000)}
     services = [
-        service(name, share=least, share_most=most, rate=Rate(mean=0.2), work=Spread(mean_s=0.1))
+        service(name, share=least, share_most=most, rate=RequestRate(mean=0.2), work=Spread(mean_s=0.1))
         for name, (least, most) in shares.items()
     ]
     outcome = ran(*services, nodes=1, gpus_per_node=1)
@@ -342,7 +343,9 @@ def test_a_window_is_bad_if_more_of_its_requests_are_bad_than_the_objective_allo
 
 
 def test_the_same_inputs_give_the_same_outcome_and_other_dice_another() -> None:
-    one = service(rate=Rate(mean=8.0, bursts=Bursts(every_s=100.0, lasts_s=20.0)), work=Spread(mean_s=0.1, cv=1.0))
+    one = service(
+        rate=RequestRate(mean=8.0, bursts=Bursts(every_s=100.0, lasts_s=20.0)), work=Spread(mean_s=0.1, cv=1.0)
+    )
 
     def again(seed: int) -> Outcome:
         scaler = AsTold((0.0, 1), (50.0, 3), (400.0, 1))
@@ -353,5 +356,5 @@ def test_the_same_inputs_give_the_same_outcome_and_other_dice_another() -> None:
 
 
 def test_an_autoscaler_does_not_change_the_requests() -> None:
-    one = service(rate=Rate(mean=8.0))
+    one = service(rate=RequestRate(mean=8.0))
     assert only(ran(one)).arrived == only(ran(structs.replace(one, want=3))).arrived

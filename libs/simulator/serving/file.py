@@ -25,7 +25,7 @@ from libs.domain.mistakes import mistakes_of
 from libs.domain.quantity import DURATION_PATTERN, duration_seconds
 from libs.domain.spec import GpuShare, Objective
 from libs.domain.yaml_reader import DocumentError, read_yaml
-from libs.simulator.serving.rates import Bursts, Rate
+from libs.simulator.serving.rates import Bursts, RequestRate
 from libs.simulator.serving.service import Services, Spread, TraceService
 from libs.simulator.traces.table import Columns, header_of, read_rows, seconds
 from libs.simulator.workload import InputError
@@ -136,7 +136,7 @@ def _service(read: _Service, folder: Path) -> TraceService:
     )
 
 
-def _rate(read: _Service, folder: Path) -> Rate:
+def _rate(read: _Service, folder: Path) -> RequestRate:
     if (read.rate is None) == (read.recorded is None):
         raise ValueError("rate: a service has a rate, or a recorded file of its requests: one of them")
     bursts = None
@@ -153,7 +153,7 @@ def _rate(read: _Service, folder: Path) -> Rate:
         return _recorded(str(folder / read.recorded), bursts)
     if not duration_seconds(read.period) > 0:
         raise ValueError(f"period: must be above 0, not {read.period}")
-    return Rate(
+    return RequestRate(
         mean=read.rate or 0.0,
         swing=read.swing,
         period_s=duration_seconds(read.period),
@@ -162,14 +162,14 @@ def _rate(read: _Service, folder: Path) -> Rate:
     )
 
 
-def _recorded(path: str, bursts: Bursts | None) -> Rate:
+def _recorded(path: str, bursts: Bursts | None) -> RequestRate:
     if "rate" not in header_of(path):
         if bursts is not None:
             raise ValueError("bursts: recorded arrivals are taken as they are")
         times: list[float] = []
         for line, (at,) in read_rows(path, Columns(("time",))):
             times.append(_field(path, line, "time", at))
-        return Rate(arrivals=tuple(times)) if times else Rate()
+        return RequestRate(arrivals=tuple(times)) if times else RequestRate()
     steps: list[tuple[float, float]] = []
     before = -inf
     for line, (at, rate) in read_rows(path, Columns(("time", "rate"))):
@@ -178,7 +178,7 @@ def _recorded(path: str, bursts: Bursts | None) -> Rate:
             raise InputError(path, line, f"time does not grow: {at}")
         before = when
         steps.append((when, _field(path, line, "rate", rate)))
-    return Rate(steps=tuple(steps), bursts=bursts)
+    return RequestRate(steps=tuple(steps), bursts=bursts)
 
 
 def _field(path: str, line: int, column: str, text: str) -> float:

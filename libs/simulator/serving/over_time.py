@@ -27,11 +27,11 @@ from libs.planning.shape import PlacementRequest, Want
 from libs.serving.loads import Autoscaler, Goal
 from libs.serving.policies import autoscaler
 from libs.simulator.agenda import Agenda, What
+from libs.simulator.counted import Counted, Course
 from libs.simulator.job import SimulatedJob
 from libs.simulator.lives import Lives
-from libs.simulator.serving.outcome import Counted, Course
 from libs.simulator.serving.rates import arrivals_of, drawn
-from libs.simulator.serving.served import Replica, Served
+from libs.simulator.serving.served import SimulatedReplica, SimulatedService
 from libs.simulator.serving.service import WHOLE, Services, TraceService
 from libs.simulator.sizing import SizesOverTime
 
@@ -136,7 +136,7 @@ class ServicesOverTime:
 
     # sizes
 
-    def _resize(self, service: Served, now: float) -> bool:
+    def _resize(self, service: SimulatedService, now: float) -> bool:
         more = service.wanted - len(service.staying)
         if more < 0:
             for replica in _leaving(service, -more):
@@ -158,7 +158,7 @@ class ServicesOverTime:
             changed = True
         return changed
 
-    def _reshare(self, service: Served, now: float) -> bool:
+    def _reshare(self, service: SimulatedService, now: float) -> bool:
         """Give every replica the share that is wanted, where its GPU has as much left."""
         changed = False
         for replica in service.replicas.values():
@@ -179,7 +179,7 @@ class ServicesOverTime:
             changed = True
         return changed
 
-    def _end(self, service: Served, now: float) -> bool:
+    def _end(self, service: SimulatedService, now: float) -> bool:
         service.end(now)
         for replica in service.replicas.values():
             self._give_back([replica.allocation])
@@ -190,7 +190,7 @@ class ServicesOverTime:
         self._plan_again(now)
         return True
 
-    def _release(self, service: Served, gone: Sequence[Replica], now: float) -> bool:
+    def _release(self, service: SimulatedService, gone: Sequence[SimulatedReplica], now: float) -> bool:
         """The GPUs of these replicas are free again."""
         for replica in gone:
             self._give_back([replica.allocation])
@@ -206,7 +206,7 @@ class ServicesOverTime:
 
     # GPUs
 
-    def _request(self, service: Served) -> Request:
+    def _request(self, service: SimulatedService) -> Request:
         trace = service.trace
         if service.share is None:
             return Request(gpus=trace.gpus, cpus=1e-6, memory=1)
@@ -214,7 +214,7 @@ class ServicesOverTime:
         share = Share(request=service.share, limit=most, memory=1, kind=Kind.INFERENCE)
         return Request(gpus=0, cpus=1e-6, memory=1, share=share)
 
-    def _find(self, service: Served) -> Allocation | None:
+    def _find(self, service: SimulatedService) -> Allocation | None:
         beside = tuple(
             (replica.allocation.node_id, gpu)
             for replica in service.replicas.values()
@@ -245,7 +245,7 @@ class ServicesOverTime:
         gpus = {(each.node_id, gpu) for each in changed if each.share is not None for gpu in each.gpus}
         if not gpus:
             return
-        there: dict[GpuKey, list[tuple[Served, Replica, Share]]] = {}
+        there: dict[GpuKey, list[tuple[SimulatedService, SimulatedReplica, Share]]] = {}
         for service in self.served:
             for replica in service.replicas.values():
                 share = replica.allocation.share
@@ -256,7 +256,7 @@ class ServicesOverTime:
             for service, replica, share in holders:
                 service.retime(replica, min(share.limit, max(share.request, WHOLE * share.request // whole)))
 
-    def _room_for(self, service: Served) -> int:
+    def _room_for(self, service: SimulatedService) -> int:
         """How many more replicas would fit, those of lent GPUs included; roughly, where a replica has several GPUs."""
         free = self._room.gpus_free + sum(len(extras) for _, extras in self._lenders())
         return int(free / service.trace.held(service.share))
@@ -283,7 +283,7 @@ class ServicesOverTime:
             if elastic is not None and elastic.each[0] and job.size > elastic.least:
                 yield job, job.allocations[elastic.least :]
 
-    def _borrow(self, service: Served, now: float) -> str | None:
+    def _borrow(self, service: SimulatedService, now: float) -> str | None:
         """Make room for one more replica with the extras of elastic jobs, least work lost first; else by preempting
         jobs. Returns the job that lends; None: no room can be made."""
         taken: dict[str, list[Allocation]] = {}
@@ -311,7 +311,7 @@ class ServicesOverTime:
         service.loans += 1
         return next(iter(taken))
 
-    def _preempt(self, service: Served, now: float) -> str | None:
+    def _preempt(self, service: SimulatedService, now: float) -> str | None:
         if not self._preempts:
             return None
         request = self._request(service)
@@ -334,25 +334,25 @@ def _cost(job: SimulatedJob) -> float:
     return elastic.resize_s * job.size * elastic.each[0]
 
 
-def _leaving(service: Served, fewer: int) -> list[Replica]:
+def _leaving(service: SimulatedService, fewer: int) -> list[SimulatedReplica]:
     """Borrowed replicas leave first, then those that are starting, then those with the fewest requests."""
     servers = service.requests.servers
 
-    def worth(replica: Replica) -> tuple[bool, bool, int, int]:
+    def worth(replica: SimulatedReplica) -> tuple[bool, bool, int, int]:
         in_flight = servers[replica.rank].in_flight if replica.is_ready else 0
         return replica.lender is None, replica.is_ready, in_flight, -replica.rank
 
     return sorted(service.staying, key=worth)[:fewer]
 
 
-def _served(trace: TraceService, services: Services, make: MakeAutoscaler, seed: int) -> Served:
+def _served(trace: TraceService, services: Services, make: MakeAutoscaler, seed: int) -> SimulatedService:
     """The service with its requests, which are the same whatever else is simulated."""
     name = crc32(trace.name.encode())
     arriving, working, starting = (np.random.default_rng([seed, name, which]) for which in range(3))
     arrivals = arrivals_of(trace.rate, services.lasts_s, arriving)
     works = drawn(trace.work.mean_s, trace.work.cv, len(arrivals), working)
     starts = drawn(trace.start.mean_s, trace.start.cv, STARTS, starting)
-    return Served(
+    return SimulatedService(
         trace,
         make(trace, trace.goal, 0.0),
         arrivals=arrivals,

@@ -22,7 +22,7 @@ def bucket_of(seconds: float) -> int:
     return min(BUCKETS_MAX - 1, ceil(log(seconds / BUCKET_FIRST_SECONDS) / _GROWTH - 1e-9))
 
 
-class Server:
+class ReplicaServer:
     """One replica that takes requests. A request takes `slowness` times its work there."""
 
     __slots__ = ("answered", "busy_s", "in_flight", "is_open", "slowness")
@@ -59,7 +59,7 @@ class Requests:
         self.services: dict[int, int] = {}
         self.totals: dict[int, int] = {}
         self.waiting: deque[int] = deque()
-        self.servers: dict[int, Server] = {}
+        self.servers: dict[int, ReplicaServer] = {}
         self._busy: list[tuple[float, int, int, int, float]] = []  # end, rank, slot, request, begun
         self._idle: list[tuple[int, float, int]] = []  # slot, slowness, rank
 
@@ -103,7 +103,7 @@ class Requests:
 
     def add(self, rank: int, slowness: float, at: float) -> None:
         """A replica is ready; all that happened before is to be counted."""
-        server = self.servers[rank] = Server(slowness)
+        server = self.servers[rank] = ReplicaServer(slowness)
         for slot in range(self._concurrency):
             self._free(at, rank, slot, server)
 
@@ -127,14 +127,14 @@ class Requests:
         while self.waiting and (taken := self._take_idle()) is not None:
             self._start(at, self.waiting.popleft(), *taken)
 
-    def _free(self, at: float, rank: int, slot: int, server: Server) -> None:
+    def _free(self, at: float, rank: int, slot: int, server: ReplicaServer) -> None:
         self._forget_lost(at)
         if self.waiting:
             self._start(at, self.waiting.popleft(), slot, rank, server)
         else:
             heappush(self._idle, (slot, server.slowness, rank))
 
-    def _take_idle(self) -> tuple[int, int, Server] | None:
+    def _take_idle(self) -> tuple[int, int, ReplicaServer] | None:
         """A slot of a replica that has few requests, of those the fastest."""
         while self._idle:
             slot, _, rank = heappop(self._idle)
@@ -143,14 +143,14 @@ class Requests:
                 return slot, rank, server
         return None
 
-    def _start(self, at: float, request: int, slot: int, rank: int, server: Server) -> None:
+    def _start(self, at: float, request: int, slot: int, rank: int, server: ReplicaServer) -> None:
         wait = bucket_of(at - self.arrivals[request])
         self.waits[wait] = self.waits.get(wait, 0) + 1
         self.started[request] = at
         server.in_flight += 1
         heappush(self._busy, (at + self._works[request] * server.slowness, rank, slot, request, at))
 
-    def _answer(self, server: Server, request: int, begun: float, end: float) -> None:
+    def _answer(self, server: ReplicaServer, request: int, begun: float, end: float) -> None:
         total = end - self.arrivals[request]
         self.latency[request] = total
         server.in_flight -= 1

@@ -25,7 +25,7 @@ class Bursts(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name.removesuffix('_s')} of bursts must be above 0, and finite")
 
 
-class Rate(Struct, frozen=True, kw_only=True):
+class RequestRate(Struct, frozen=True, kw_only=True):
     """Requests per second. `mean`, and `swing` of it (0 to 1) up and down once in `period_s`, highest at `peak_at_s`.
 
     `steps`: recorded instead: from each time on, that rate, until the next. `arrivals`: recorded times of requests.
@@ -48,7 +48,7 @@ class Rate(Struct, frozen=True, kw_only=True):
             raise ValueError(f"period must be above 0: {self.period_s:g}")
 
 
-def rates_of(rate: Rate, lasts_s: float, dice: np.random.Generator) -> Times:
+def rates_of(rate: RequestRate, lasts_s: float, dice: np.random.Generator) -> Times:
     """The rate in each second; the dice decide when bursts come."""
     at = np.arange(0.0, lasts_s, STEP_S)
     if rate.steps:
@@ -76,7 +76,7 @@ def burst_spans(bursts: Bursts | None, lasts_s: float, dice: np.random.Generator
     return found
 
 
-def arrivals_of(rate: Rate, lasts_s: float, dice: np.random.Generator) -> Times:
+def arrivals_of(rate: RequestRate, lasts_s: float, dice: np.random.Generator) -> Times:
     """The times of all requests, in order: a Poisson process with that rate, or those that were recorded.
 
     Raises ValueError if there are too many.

@@ -9,13 +9,14 @@ from msgspec import Struct
 
 from libs.domain.job import Allocation
 from libs.serving.loads import Autoscaler, ReplicaLoad, ServiceLoad, Sized
-from libs.simulator.serving.outcome import Counted, Course, bad_requests, windows_of
+from libs.simulator.counted import Counted, Course
+from libs.simulator.serving.outcome import bad_requests, windows_of
 from libs.simulator.serving.queueing import Requests
 from libs.simulator.serving.rates import Times
 from libs.simulator.serving.service import TraceService
 
 
-class Replica(Struct, kw_only=True):
+class SimulatedReplica(Struct, kw_only=True):
     """Where one replica is, and since when. `lender`: the job that lent its GPU, if one did."""
 
     rank: int
@@ -31,7 +32,7 @@ class Replica(Struct, kw_only=True):
     since: float = 0.0  # up to when its GPU-seconds are counted
 
 
-class Served:
+class SimulatedService:
     """`wanted`: how many replicas its autoscaler wants, with `share` of a GPU each."""
 
     def __init__(
@@ -44,7 +45,7 @@ class Served:
         starts: Iterator[float],
     ) -> None:
         self.trace = trace
-        self.replicas: dict[int, Replica] = {}
+        self.replicas: dict[int, SimulatedReplica] = {}
         self.wanted, self.share = trace.want, trace.share
         self._wants: list[tuple[float, int, int | None]] = [(0.0, trace.want, trace.share)]
         self._held: list[tuple[float, int, int]] = []
@@ -71,7 +72,7 @@ class Served:
     # replicas
 
     @property
-    def staying(self) -> list[Replica]:
+    def staying(self) -> list[SimulatedReplica]:
         """Those that are not draining, by rank."""
         return [replica for replica in self.replicas.values() if not replica.draining]
 
@@ -87,7 +88,7 @@ class Served:
         """A replica begins to start there, once `after_s` have passed."""
         self.starts += 1
         rank = allocation.rank
-        self.replicas[rank] = Replica(
+        self.replicas[rank] = SimulatedReplica(
             rank=rank,
             allocation=allocation,
             share=None if allocation.share is None else allocation.share.request,
@@ -106,25 +107,25 @@ class Served:
         self.starts -= 1
         self._ready(self.replicas[allocation.rank], now)
 
-    def reshare(self, replica: Replica, allocation: Allocation, now: float) -> None:
+    def reshare(self, replica: SimulatedReplica, allocation: Allocation, now: float) -> None:
         """The replica has another share of its GPU."""
         self._count(replica, now)
         assert allocation.share is not None
         replica.allocation, replica.share = allocation, allocation.share.request
 
-    def retime(self, replica: Replica, part: int) -> None:
+    def retime(self, replica: SimulatedReplica, part: int) -> None:
         """The replica gets another part of its GPU's time; requests that begin from now on feel it."""
         replica.part = part
         server = self.requests.servers.get(replica.rank)
         if server is not None:
             server.slowness = self.trace.slowness(part, replica.score)
 
-    def drain(self, replica: Replica) -> None:
+    def drain(self, replica: SimulatedReplica) -> None:
         replica.draining = True
         if replica.is_ready:
             self.requests.close(replica.rank)
 
-    def gone(self, now: float) -> list[Replica]:
+    def gone(self, now: float) -> list[SimulatedReplica]:
         """The replicas that have drained; they hold nothing any more."""
         servers = self.requests.servers
         found = [
@@ -136,7 +137,7 @@ class Served:
             self.remove(replica, now)
         return found
 
-    def remove(self, replica: Replica, now: float) -> None:
+    def remove(self, replica: SimulatedReplica, now: float) -> None:
         """The replica is gone; requests that it had are tried again."""
         self._count(replica, now)
         if replica.is_ready:
@@ -167,7 +168,7 @@ class Served:
         else:
             self.requests.hand_out(to)
 
-    def _ready(self, replica: Replica, at: float) -> None:
+    def _ready(self, replica: SimulatedReplica, at: float) -> None:
         replica.is_ready = True
         self.requests.add(replica.rank, self.trace.slowness(replica.part, replica.score), at)
 
@@ -192,7 +193,7 @@ class Served:
             room=room,
         )
 
-    def _replica_load(self, replica: Replica) -> ReplicaLoad:
+    def _replica_load(self, replica: SimulatedReplica) -> ReplicaLoad:
         server = self.requests.servers.get(replica.rank)
         return ReplicaLoad(
             rank=replica.rank,
@@ -283,7 +284,7 @@ class Served:
         begun = self.requests.started[request]
         return (self._ended_at if begun != begun else begun) - self.requests.arrivals[request]
 
-    def _count(self, replica: Replica, now: float) -> None:
+    def _count(self, replica: SimulatedReplica, now: float) -> None:
         held = self.trace.held(replica.share) * (now - replica.since)
         self._gpu_s += held
         self._borrowed_gpu_s += held if replica.lender is not None else 0.0

@@ -5,7 +5,7 @@ from math import ceil, inf
 from msgspec import Struct
 
 from libs.serving.loads import Goal
-from libs.simulator.serving.rates import Rate
+from libs.simulator.serving.rates import RequestRate
 
 WHOLE = 1000  # thousandths of a GPU
 LOADED = 0.7
@@ -34,7 +34,7 @@ class TraceService(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    rate: Rate
+    rate: RequestRate
     work: Spread
     start: Spread
     latency_s: float | None = None

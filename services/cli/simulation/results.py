@@ -7,6 +7,7 @@ from msgspec import Struct
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from libs.simulator.counted import Counted
 from libs.simulator.metrics import Metrics, metrics
 from libs.simulator.outcome import JobOutcome, Outcome
 from libs.simulator.report.compared import (
@@ -26,7 +27,6 @@ from libs.simulator.report.compared import (
     unit_of,
 )
 from libs.simulator.report.sizes import HEADER, is_elastic, size_rows
-from libs.simulator.serving.outcome import Counted
 from libs.simulator.sized import SizeMetrics, size_metrics
 from services.cli.drawing.look import Look, plain, table
 from services.cli.simulation.serving import services_table

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from rich.console import RenderableType
 
+from libs.simulator.counted import Counted
 from libs.simulator.outcome import Outcome
 from libs.simulator.report.compared import labels_of, significant
-from libs.simulator.serving.outcome import Counted
 from services.cli.drawing.look import Look, plain, table
 
 HEADS = ("RUN", "SERVICE", "REQUESTS", "KEPT %", "BAD", "BAD WINDOWS", "P50 ms", "P99 ms", "COLD", "COLD MAX s")

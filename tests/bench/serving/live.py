@@ -27,6 +27,7 @@ WINDOW_S = 10.0
 SAMPLE_S = 0.25
 HUNDRED = 100
 BURST = 4.0
+LENT_SECONDS_MAX = 240.0  # after the day, until loans are given back
 Change = Callable[[Load], Awaitable[None]]
 
 
@@ -284,8 +285,8 @@ def day_steps(mean: float, seconds: float, *, burst_at: float) -> list[tuple[flo
 
 async def _watch(made: Rig, job_id: str, load: Load, seconds: float) -> list[Sample]:
     samples: list[Sample] = []
-    end = load.plan.begins_at + seconds + 40.0  # until loans are given back
-    while time.time() < end:
+    over = load.plan.begins_at + seconds
+    while time.time() < over or (samples and samples[-1].borrowed and time.time() < over + LENT_SECONDS_MAX):
         view = (await made.client.job(job_id)).service
         if view is not None:
             at = time.time() - load.plan.begins_at

@@ -12,14 +12,14 @@ from statistics import fmean
 from msgspec import Struct, structs
 
 from libs.planning.policy import Policy
+from libs.simulator.counted import Counted, Course
 from libs.simulator.elastic import EACH
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Outcome
 from libs.simulator.partitionings import partitioning_of
 from libs.simulator.run import simulate
-from libs.simulator.serving.outcome import Counted, Course
 from libs.simulator.serving.over_time import Serving
-from libs.simulator.serving.rates import Bursts, Rate
+from libs.simulator.serving.rates import Bursts, RequestRate
 from libs.simulator.serving.service import WHOLE, Services, Spread, TraceService
 from libs.simulator.workload import Elastic, TraceJob, Workload
 from tests.bench.figures import Aim
@@ -57,9 +57,9 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 def services_of(day_s: float, *, whole: bool) -> tuple[TraceService, ...]:
-    def rate(mean: float) -> Rate:
+    def rate(mean: float) -> RequestRate:
         bursts = Bursts(every_s=day_s / 4, lasts_s=90.0, times=TIMES)
-        return Rate(mean=mean, swing=0.6, period_s=day_s, peak_at_s=day_s / 2, bursts=bursts)
+        return RequestRate(mean=mean, swing=0.6, period_s=day_s, peak_at_s=day_s / 2, bursts=bursts)
 
     chat = TraceService(
         name="chat",
@@ -89,7 +89,7 @@ def services_of(day_s: float, *, whole: bool) -> tuple[TraceService, ...]:
     )
     notebook = TraceService(
         name="notebook",
-        rate=Rate(),
+        rate=RequestRate(),
         work=Spread(mean_s=0.1),
         start=Spread(mean_s=5.0),
         most=1,

@@ -98,7 +98,7 @@ class Rig:
         load = Load(plan)
         try:
             yield load
-            async with asyncio.timeout(seconds + timeout_s + 30.0):
+            async with asyncio.timeout(seconds + timeout_s + 60.0):
                 assert await process.wait() == 0, "the client failed"
             load.answers = read(out)
         finally:

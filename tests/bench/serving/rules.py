@@ -11,12 +11,12 @@ from msgspec import Struct, structs
 from libs.planning.policy import Policy
 from libs.serving.loads import Autoscaler, Goal
 from libs.serving.policies import OTHERS, OURS, autoscaler
+from libs.simulator.counted import Counted
 from libs.simulator.model import Cluster, World
 from libs.simulator.outcome import Outcome
 from libs.simulator.run import simulate
-from libs.simulator.serving.outcome import Counted
 from libs.simulator.serving.over_time import Serving
-from libs.simulator.serving.rates import Bursts, Rate
+from libs.simulator.serving.rates import Bursts, RequestRate
 from libs.simulator.serving.service import Services, Spread, TraceService, replicas_for
 from libs.simulator.workload import Workload
 from tests.bench.figures import Aim
@@ -49,9 +49,9 @@ def services_of(day: Day) -> tuple[TraceService, ...]:
     """A chat model, one that classifies pictures, and a slow one; each with bursts. Clients wait five times as long as
     the objective is, and then give up."""
 
-    def rate(mean: float) -> Rate:
+    def rate(mean: float) -> RequestRate:
         bursts = Bursts(every_s=day.burst_every_s, lasts_s=90.0, times=TIMES)
-        return Rate(mean=mean, swing=0.7, period_s=day.lasts_s, peak_at_s=day.lasts_s / 2, bursts=bursts)
+        return RequestRate(mean=mean, swing=0.7, period_s=day.lasts_s, peak_at_s=day.lasts_s / 2, bursts=bursts)
 
     return (
         TraceService(
@@ -219,7 +219,7 @@ def constant(seed: int, *, quick: bool) -> dict[str, Aim]:
     for rate in rates:
         service = TraceService(
             name=f"constant-{rate:g}",
-            rate=Rate(mean=rate),
+            rate=RequestRate(mean=rate),
             work=Spread(mean_s=0.1, cv=0.5),
             start=Spread(mean_s=20.0, cv=0.2),
             latency_s=0.4,
@@ -254,7 +254,7 @@ def bursts(seed: int, *, quick: bool) -> dict[str, Aim]:
     for begin in begins:
         service = TraceService(
             name=f"burst-{begin:g}",
-            rate=Rate(steps=((0.0, 20.0), (float(int(begin)), 80.0))),
+            rate=RequestRate(steps=((0.0, 20.0), (float(int(begin)), 80.0))),
             work=Spread(mean_s=0.1, cv=0.5),
             start=Spread(mean_s=20.0, cv=0.2),
             latency_s=0.4,
