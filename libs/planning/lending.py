@@ -40,12 +40,8 @@ class Borrowed(Struct, frozen=True, kw_only=True):
 def why_not_lend(job: Job, service: Job) -> str:
     """What keeps a running job from lending ranks to a service, in a word or some; empty: nothing. Whether it may stop
     as a whole for the service is for the order of the pool to say."""
-    if job.spec.is_service:
-        return SERVICE
-    if job.spec.kind is Kind.NOTEBOOK:
-        return NOTEBOOK
-    if not job.spec.preemptible:
-        return "not pre-emptible"
+    if never := why_never_lends(job):
+        return never
     if job.priority > service.priority:
         return "of higher priority"
     if not (job.state is JobState.RUNNING and _ranks_to_spare(job)):
@@ -53,12 +49,18 @@ def why_not_lend(job: Job, service: Job) -> str:
     return ""
 
 
+def why_never_lends(job: Job) -> str:
+    """The same of a job that lends nothing to anybody, nor gives way to a service as a whole."""
+    if job.spec.is_service:
+        return SERVICE
+    if job.spec.kind is Kind.NOTEBOOK:
+        return NOTEBOOK
+    return "" if job.spec.preemptible else "not pre-emptible"
+
+
 def may_ever_lend(job: Job) -> bool:
     """Whether the job has ranks that it could lend to a service, whatever the priority of that is."""
-    spec = job.spec
-    if job.state is not JobState.RUNNING or not spec.preemptible or spec.is_service or spec.kind is Kind.NOTEBOOK:
-        return False
-    return bool(_ranks_to_spare(job))
+    return job.state is JobState.RUNNING and not why_never_lends(job) and bool(_ranks_to_spare(job))
 
 
 def spare_ranks(job: Job, service: Job, now: float, progress: Mapping[str, float]) -> list[Holder]:

@@ -7,6 +7,7 @@ to the server directly. Arrivals are open-loop: a request is sent when it is due
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import tempfile
@@ -71,11 +72,15 @@ async def _measure(seed: int, *, quick: bool) -> dict[str, Aim]:
 async def _beside_direct(there: Town, job: Job, port: int, seed: int, *, seconds: float, rounds: int) -> dict[str, Aim]:
     ways = {"direct": (port, "/"), "routed": (there.port, f"/s/{job.id}/")}
     most = {}
+    before = {name: _cpu(pid) for name, pid in there.children().items()}
     for way, (to, path) in ways.items():
         found = await _run(port=to, path=path, rate=0.0, seconds=seconds, seed=seed)
         most[way] = found["count"] / seconds
         print(f"{way}: {most[way]:.0f} requests a second with 32 at once; {found['failed']} failed")
     memory = {name: _rss(pid) for name, pid in there.children().items()}
+    count = most["routed"] * seconds
+    cpu = {name: (_cpu(pid) - before[name]) / count * 1e6 for name, pid in there.children().items()}
+    print(f"processor time for each request: {', '.join(f'{name} {of:.0f} us' for name, of in cpu.items())}")
     rate = most["routed"] / 2
     p50: dict[str, list[float]] = {"direct": [], "routed": []}
     p99: dict[str, list[float]] = {"direct": [], "routed": []}
@@ -97,6 +102,7 @@ async def _beside_direct(there: Town, job: Job, port: int, seed: int, *, seconds
         "failed requests": Aim(value=failed, aim=0),
         "its maximum (requests/s)": Aim(value=round(most["routed"]), aim=0, at_least=True),
         "maximum without it (requests/s)": Aim(value=round(most["direct"]), aim=0, at_least=True),
+        "processor time of Caddy and gate (us/request)": Aim(value=round(sum(cpu.values())), aim=700),
         "memory of Caddy and gate (MiB)": Aim(value=round(sum(memory.values())), aim=400),
     }
 
@@ -143,6 +149,12 @@ def _rss(pid: int) -> float:
         if line.startswith("VmRSS"):
             return int(line.split()[1]) / 1024
     return 0.0
+
+
+def _cpu(pid: int) -> float:
+    """Seconds of processor time that it has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _run(**asked: Any) -> dict[str, Any]:

@@ -92,6 +92,14 @@ class Witness:
         job = self.sizes.jobs.get(key.job_id)
         return job is not None and (job.epoch != key.epoch or key.rank in job.used)
 
+    def reshared(self, key: RunKey, share: Share | None) -> None:
+        """The node holds a run to another share from now on."""
+        alive = self.alive[key]
+        alive.share = share
+        self.history.note(alive.node_id, f"run {key} has another share")
+        for gpu in alive.gpus:
+            self._check_gpu(alive.node_id, gpu, key)
+
     def _check_gpu(self, node_id: str, gpu: int, newest: RunKey) -> None:
         """What runs on a GPU has no more than all its time and its memory."""
         here = {key: one for key, one in self.alive.items() if one.node_id == node_id and gpu in one.gpus}

@@ -17,7 +17,7 @@ from libs.domain.spec import ResizeHow
 from libs.planning.giving_way import loss
 from libs.planning.jobs import asked_by, standing_of
 from libs.planning.keeping import fits_there
-from libs.planning.lending import Borrowed, borrow, gpu_text, loans_text, spare_ranks, why_not_lend
+from libs.planning.lending import Borrowed, borrow, gpu_text, loans_text, spare_ranks, why_never_lends, why_not_lend
 from libs.planning.preemption import Holder
 from libs.planning.scores import GpuKey
 from libs.planning.shape import shape_of
@@ -256,8 +256,8 @@ class Loans:
         return (float(job.priority), float(tier))
 
     def _willing(self, service: Job, look: _Look, now: float) -> Iterator[Holder]:
-        """What is about to be free, then what may be lent to the service, as far as somebody asks for it: first what
-        loses least."""
+        """What is about to be free, then what may be lent to the service, one after the other: first what loses
+        least. Only what is asked for is looked for."""
         picture, rank = self._picture, self._rank(service, now)
         holders, jobs = picture.holdings.holders, picture.jobs
         if look.leaving is None:
@@ -279,7 +279,7 @@ class Loans:
                 standing = standing_of(service, now, picture.waitlist.queue.order)
                 found = holders.who_may_leave(standing, jobs, now, self._progress_of, most=most)
                 whole = [each for each in found if not each.extra and each.worth != LEAVES_FIRST and each.allocations]
-                whole = [each for each in whole if not jobs[each.job_id].spec.is_service]
+                whole = [each for each in whole if not why_never_lends(jobs[each.job_id])]
                 look.whole[rank, most] = sorted(whole, key=lambda holder: (holder.worth, holder.job_id))
             yield from look.whole[rank, most]
 
