@@ -20,7 +20,7 @@ from services.executor.runs import Run, RunKey
 from services.executor.thinking.core import Action, Reconciler, Remove
 from services.scheduler import leadership
 from services.scheduler.relay import Relay
-from services.scheduler.thinking import lives
+from services.scheduler.thinking import lives, updating
 from services.scheduler.thinking import runs as scheduler_runs
 from services.scheduler.thinking.peers import Bond, Peers
 from services.scheduler.thinking.picture import Picture
@@ -123,6 +123,27 @@ def released_when_told(picture: Picture, job: Job, now: float) -> list[Step]:
 def never_released(picture: Picture, job: Job, now: float) -> list[Step]:
     """A rank that was told to leave holds its GPUs for ever."""
     return []
+
+
+_plan = updating.plan
+
+
+def never_again(job: Job, ready: frozenset[int]) -> updating.Exchange:
+    """A replica of a service that ended is not started again."""
+    return structs.replace(_plan(job, ready), join=0)
+
+
+def never_replaced(job: Job, ready: frozenset[int]) -> updating.Exchange:
+    """Replicas of an earlier revision stay."""
+    assert job.placement is not None
+    planned = _plan(job, ready)
+    return structs.replace(planned, leave=tuple(one for one in planned.leave if one.revision == job.revision))
+
+
+def all_at_once(job: Job, ready: frozenset[int]) -> updating.Exchange:
+    """An update begins all new replicas beside all old ones."""
+    planned = _plan(job, ready)
+    return structs.replace(planned, join=sum(job.wanted.values())) if planned.replaces and planned.join else planned
 
 
 def held_of_the_present(placement: Placement, following: Placement) -> tuple[Allocation, ...]:

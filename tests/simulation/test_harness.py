@@ -14,7 +14,7 @@ from libs.domain.job import CauseCode
 from libs.messages.nodes import EndReason
 from services.executor.runs import RunKey
 from services.scheduler import service as scheduler_service
-from services.scheduler.thinking import lives, pool, sizing, tuning
+from services.scheduler.thinking import lives, pool, sizing, tuning, updating
 from tests.simulation import mutants
 from tests.simulation.history import History
 from tests.simulation.simulate import Result, Variation, simulate
@@ -63,6 +63,18 @@ def test_without_fencing_two_epochs_run_at_once_and_that_is_found() -> None:
 
 
 MUTANTS = {
+    "a scheduler that starts no replica of a service again": (
+        mutants.scheduler_has(updating, "plan", mutants.never_again),
+        "and should have",
+    ),
+    "a scheduler that keeps what an update replaces": (
+        mutants.scheduler_has(updating, "plan", mutants.never_replaced),
+        "of an earlier revision than",
+    ),
+    "a scheduler that replaces all replicas of a service at once": (
+        mutants.scheduler_has(updating, "plan", mutants.all_at_once),
+        "out of range",
+    ),
     "a store that ignores versions and leases": (mutants.store_is(mutants.UnguardedStore), "written twice"),
     "a store that forgets what it acknowledged": (mutants.store_is(mutants.ForgetfulStore), "hang: "),
     "an executor that takes an interruption for an end": (
