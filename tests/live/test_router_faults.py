@@ -167,6 +167,7 @@ async def test_a_service_that_is_not_public_wants_a_token_of_its_tenant(
     replica = await there.replica(0)
     await there.tell(replica.endpoint(job))
     url = f"{there.url}/s/{job.id}/x"
+    body = {}
     for headers, status in (
         ({}, 401),
         ({"Authorization": "Bearer nothing"}, 401),
