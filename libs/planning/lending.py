@@ -15,15 +15,12 @@ from libs.domain.sizes import how_resized
 from libs.domain.spec import Kind, ResizeHow
 from libs.planning.capacity import Room
 from libs.planning.giving_way import loss
-from libs.planning.preemption import Holder, clearing_for
+from libs.planning.preemption import Holder
 from libs.planning.resizing import grow, shrink
+from libs.planning.scores import GpuKey
 from libs.planning.shape import PlacementRequest, Want
 
-FEW = 64  # extras that are tried before all that may be lent are looked at
-
 SERVICE, NOTEBOOK = "service", "notebook"
-
-_LIVE, _RESTARTS, _WHOLE = 0.0, 1.0, 2.0
 
 Gone = tuple[str, tuple[int, ...]]
 """A job and the ranks of it that leave."""
@@ -43,12 +40,8 @@ class Borrowed(Struct, frozen=True, kw_only=True):
 def why_not_lend(job: Job, service: Job) -> str:
     """What keeps a running job from lending ranks to a service, in a word or some; empty: nothing. Whether it may stop
     as a whole for the service is for the order of the pool to say."""
-    if job.spec.is_service:
-        return SERVICE
-    if job.spec.kind is Kind.NOTEBOOK:
-        return NOTEBOOK
-    if not job.spec.preemptible:
-        return "not pre-emptible"
+    if never := why_never_lends(job):
+        return never
     if job.priority > service.priority:
         return "of higher priority"
     if not (job.state is JobState.RUNNING and _ranks_to_spare(job)):
@@ -56,29 +49,30 @@ def why_not_lend(job: Job, service: Job) -> str:
     return ""
 
 
+def why_never_lends(job: Job) -> str:
+    """The same of a job that lends nothing to anybody, nor gives way to a service as a whole."""
+    if job.spec.is_service:
+        return SERVICE
+    if job.spec.kind is Kind.NOTEBOOK:
+        return NOTEBOOK
+    return "" if job.spec.preemptible else "not pre-emptible"
+
+
 def may_ever_lend(job: Job) -> bool:
     """Whether the job has ranks that it could lend to a service, whatever the priority of that is."""
-    spec = job.spec
-    if job.state is not JobState.RUNNING or not spec.preemptible or spec.is_service or spec.kind is Kind.NOTEBOOK:
-        return False
-    return bool(_ranks_to_spare(job))
+    return job.state is JobState.RUNNING and not why_never_lends(job) and bool(_ranks_to_spare(job))
 
 
 def spare_ranks(job: Job, service: Job, now: float, progress: Mapping[str, float]) -> list[Holder]:
-    """The ranks that the job may lend to the service, each for itself."""
+    """The ranks that the job may lend to the service, each for itself, the newest first."""
     if why_not_lend(job, service):
         return []
     is_live = how_resized(job.spec) is ResizeHow.LIVE
-    worth = (_LIVE if is_live else _RESTARTS, *loss(job, now, progress, extra=is_live))
+    worth = loss(job, now, progress, extra=is_live)
     return [
         Holder(job_id=job.id, worth=(*worth, -float(rank.rank)), allocations=(rank,), extra=True)
-        for rank in _ranks_to_spare(job)
+        for rank in sorted(_ranks_to_spare(job), key=lambda each: -each.rank)
     ]
-
-
-def whole_job(holder: Holder) -> Holder:
-    """The holder of all that a job cannot do without, behind all ranks that are lent."""
-    return structs.replace(holder, worth=(_WHOLE, *holder.worth))
 
 
 def borrow(
@@ -87,29 +81,61 @@ def borrow(
     held: Sequence[Allocation],
     asked: PlacementRequest,
     *,
-    willing: Sequence[Holder],
-    promised: Mapping[tuple[str, int], Holder],
+    willing: Iterable[Holder],
+    promised: Mapping[GpuKey, Holder],
 ) -> Borrowed | None:
     """A place for one more replica, which the room holds afterwards, and what is given back for it. None if there is
-    none. `willing` is sorted by worth; `promised`: GPUs that come free for another replica, with what leaves there."""
+    none. `willing` come in the order in which they leave, and only as many are asked for as are needed; `promised`:
+    GPUs that come free for another replica, with what leaves there."""
     one = structs.replace(want, least=1, count=1)
-    few = willing[:FEW]
-    clearing = clearing_for((one,), room=room, holders=few, asked=asked)
-    if clearing is None and len(few) < len(willing):
-        clearing = clearing_for((one,), room=room, holders=willing, asked=asked)
-    if clearing is None:
-        return None
-    for victim in clearing.victims:
-        room.give_back_all(victim.allocations)
+    victims: tuple[Holder, ...] = ()
     found = grow(room, held, one, 1, first_rank=0, asked=asked)
+    if not found:
+        victims = _who_must_leave(room, one, willing)
+        for victim in victims:
+            room.give_back_all(victim.allocations)
+        found = grow(room, held, one, 1, first_rank=0, asked=asked) if victims else None
     if not found:
         return None
     room.take_all(found)
     place = found[0]
     there = {(place.node_id, gpu) for gpu in place.gpus}
     others = tuple({id(each): each for gpu in sorted(there) if (each := promised.get(gpu)) is not None}.values())
-    lenders = _lenders(place, (*clearing.victims, *others))
-    return Borrowed(place=place, victims=clearing.victims, others=others, lenders=lenders)
+    return Borrowed(place=place, victims=victims, others=others, lenders=_lenders(place, (*victims, *others)))
+
+
+def _who_must_leave(room: Room, want: Want, willing: Iterable[Holder]) -> tuple[Holder, ...]:
+    """The first of `willing` without which one node has room for a replica, and of those only the ones that are in its
+    way. Empty if there is no such node."""
+    of_node: dict[str, list[Holder]] = {}
+    where = ""
+    with room.supposing():
+        for holder in willing:
+            room.give_back_all(holder.allocations)
+            for node_id in dict.fromkeys(one.node_id for one in holder.allocations):
+                of_node.setdefault(node_id, []).append(holder)
+                if _has_room(room, want, node_id):
+                    where = node_id
+                    break
+            if where:
+                break
+    if not where:
+        return ()
+    victims: list[Holder] = []
+    with room.supposing():
+        for holder in of_node[where]:
+            room.give_back_all(holder.allocations)
+        for holder in reversed(of_node[where]):  # those worth most first: may they stay?
+            room.take_all(holder.allocations)
+            if not _has_room(room, want, where):
+                room.give_back_all(holder.allocations)
+                victims.append(holder)
+    return tuple(reversed(victims))
+
+
+def _has_room(room: Room, want: Want, node_id: str) -> bool:
+    request = want.request
+    return request.node in (None, node_id) and room.is_open(node_id) and room.nodes[node_id].count(request, 1) > 0
 
 
 def _lenders(place: Allocation, victims: Iterable[Holder]) -> dict[str, tuple[float, int]]:

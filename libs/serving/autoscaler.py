@@ -232,7 +232,7 @@ class Weft:
         allowed = (1.0 - goal.percentile / 100.0) * self.demand.windows.arrivals(rules.regret)[0]
         if self.demand.windows.bad(rules.regret) > max(1.0, allowed):
             return None
-        rate = self.demand.peak(self._hold, at=at) + rules.noise * self.demand.noise()
+        rate = max(self.demand.peak(self._hold, at=at), self.demand.bound())
         step = max(1, wanted // rules.down_part)
         floor = max(goal.least, 1)
         for replicas in sorted({max(floor, wanted - step), max(floor, wanted - 1)}):

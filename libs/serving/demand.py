@@ -6,11 +6,13 @@ from math import sqrt
 from libs.serving.forecast import DAY_SECONDS, Forecast
 from libs.serving.loads import ServiceLoad
 from libs.serving.rules import ScalingRules
-from libs.serving.windows import Windows, likelihood_of_change
+from libs.serving.windows import CountWindows, likelihood_of_change
 
 VARIATION_MOST = 8.0
 VARIATION_HALF_LIFE = 300.0  # samples
 FIRST_DEVIATIONS = 2.0  # by so many the rate of less than a window may be too high
+CHANGED_AT = 6.0  # the logarithm of a likelihood
+TREND_MOST, TREND_NOW_SECONDS = 1.25, 20.0
 CLIPPED_AT = 16.0  # times the mean: a jump of the rate is no variation
 
 
@@ -19,7 +21,7 @@ class ServiceDemand:
 
     def __init__(self, rules: ScalingRules, *, day: float = DAY_SECONDS) -> None:
         self._rules = rules
-        self.windows = Windows()
+        self.windows = CountWindows()
         self.forecast = Forecast(day=day)
         self.rate = 0.0
         self.measured = 0.0  # of the last minute
@@ -61,9 +63,19 @@ class ServiceDemand:
         """The highest rate of the last `seconds`."""
         return next((rate for then, rate in self._peaks if then >= at - seconds), self.rate)
 
-    def noise(self) -> float:
-        """The standard deviation of the measured rate, if arrivals go on as they do."""
-        return sqrt(self.variation * max(self.measured, 1.0 / self._rules.window) / self._rules.window)
+    def bound(self) -> float:
+        """What the measured rate will hardly ever exceed, if arrivals go on as they do: the rate of the last minutes,
+        as far as it did not change in them, with what chance adds to that and to each window."""
+        rules, windows = self._rules, self.windows
+        late, seconds = windows.arrivals(rules.window)
+        early, early_seconds = windows.arrivals(rules.steady * rules.window, rules.window)
+        changed = likelihood_of_change(late, seconds, early, early_seconds) / self.variation >= CHANGED_AT
+        if early_seconds > 0.0 and not changed:
+            late, seconds = late + early, seconds + early_seconds
+        if seconds <= 0.0:
+            return self.rate
+        rate = late / seconds + rules.rate_deviations * sqrt(self.variation * max(late, 1.0)) / seconds
+        return rate + rules.noise * sqrt(self.variation * max(rate, 1.0 / rules.window) / rules.window)
 
     def _remember(self, at: float) -> None:
         while self._peaks and self._peaks[-1][1] <= self.rate:
@@ -80,9 +92,9 @@ class ServiceDemand:
         return self.measured * max(0.0, 1.0 - self.unsure * FIRST_DEVIATIONS * sqrt(self.variation / count))
 
     def _trend(self, start: float) -> float:
-        """Where the rate goes until a replica that starts now is ready, if it grows beyond doubt. Twice the rate at
-        most."""
-        most = 0.0
+        """Where the rate goes until a replica that starts now is ready, if it grows beyond doubt. A jump is no slope: a
+        quarter more than what arrives right now, at most."""
+        most, bound = 0.0, TREND_MOST * self.windows.rate(TREND_NOW_SECONDS)
         for half in (self._rules.window / 2, self._rules.window, 2 * self._rules.window):
             late, late_seconds = self.windows.arrivals(half)
             early, early_seconds = self.windows.arrivals(2 * half, half)
@@ -91,7 +103,7 @@ class ServiceDemand:
             now, then = late / late_seconds, early / early_seconds
             sure = likelihood_of_change(late, late_seconds, early, early_seconds) / self.variation
             if now > then and sure >= self._rules.trend_likelihood:
-                most = max(most, min(2.0 * now, now + (now - then) / half * (start + half / 2)))
+                most = max(most, min(bound, now + (now - then) / half * (start + half / 2)))
         return most
 
     def _burst(self) -> float:

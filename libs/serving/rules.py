@@ -6,22 +6,24 @@ from msgspec import Struct
 class ScalingRules(Struct, frozen=True, kw_only=True):
     """Seconds, where nothing else is named."""
 
-    aim: float = 0.8  # of the latency of the objective: more replicas from here on
-    down_aim: float = 0.75  # the part of it below which fewer replicas must keep the latency
+    aim: float = 0.7  # of the latency of the objective: more replicas from here on
+    down_aim: float = 0.65  # the part of it below which fewer replicas must keep the latency
     busy_most: float = 0.7  # of a replica's concurrency, for a service without an objective
     window: float = 60.0  # of the rate
     bursts: tuple[float, ...] = (2.0, 6.0, 20.0)  # windows in which a burst is looked for
     likelihood: float = 20.0  # the logarithm: one false burst in e^20 windows
     trend_likelihood: float = 15.0
-    noise: float = 3.0  # standard deviations of the rate that fewer replicas must bear beyond its highest
-    hold_least: float = 120.0  # before there are fewer replicas
+    steady: float = 6.0  # windows that make one mean where the rate did not change
+    rate_deviations: float = 3.0  # by so many standard deviations the mean may be too low
+    noise: float = 4.5  # by so many the rate of one window may be above it: fewer replicas must bear that
+    hold_least: float = 60.0  # before there are fewer replicas
     hold_most: float = 600.0
     hold_starts: float = 3.0  # times as long as a start takes
     idle_least: float = 60.0  # without a request, before there are none
     idle_most: float = 3600.0
     idle_starts: float = 20.0
     clear_starts: float = 0.5  # times as long as a start takes: within that, what has waited so long is answered
-    down_every: float = 5.0  # between two steps down
+    down_every: float = 2.0  # between two steps down
     down_part: int = 8  # of the replicas at once: an eighth, one at least
     regret: float = 60.0  # since more requests were bad than the objective allows, before there are fewer replicas
     alarm_window: float = 10.0

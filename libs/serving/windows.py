@@ -10,7 +10,7 @@ PRUNE_AT = 2048  # samples, of which the older half goes
 SAME_SECONDS = 0.05  # samples that are closer than this are one
 
 
-class Windows:
+class CountWindows:
     """The totals of one service, sample by sample. Asked for a window that is longer than what is known, it answers for
     what is known."""
 

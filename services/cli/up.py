@@ -113,7 +113,7 @@ def welcome(cluster: LocalCluster) -> str:
         "  a browser shows the reference of the API there; jobs are looked at with the commands below",
         f"  {cluster.options.in_words()}{f' ({pretended})' if pretended else ''}",
         "  jobs run as processes of this machine",
-        f"  services answer at {cluster.router_url}/s/JOB/",
+        *([f"  services answer at {cluster.router_url}/s/JOB/"] if cluster.router_url else []),
         "",
         "in another terminal (`. .venv/bin/activate` finds weft):",
         "  weft run --gpus 1 -- python3 train.py   a job",

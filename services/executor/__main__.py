@@ -54,7 +54,7 @@ async def run(stop: asyncio.Event) -> None:
             address=settings.address,
             checkpoints=str((settings.checkpoints or home.root / "checkpoints").absolute()),
             volumes_allowed=settings.volumes_allowed,
-            ports=settings.serving.ports,
+            ports=settings.serving.ports_of(settings.node_id),
             publish_at=settings.serving.service_publish_at,
         )
         node.offer(

@@ -31,7 +31,7 @@ LOG_WAIT_SECONDS_MAX = 10.0
 LOG_LOOK_SECONDS = 0.1
 LOG_BYTES_MAX = 512 * 1024  # as JSON it still fits into one message
 LOG_READERS_MAX = 512
-STOP_SECONDS_MAX = 70.0  # the drain of those that serve requests, and the grace
+STOP_SECONDS_MAX = 65.0  # the drain of those that serve requests, and the grace
 LEAVE_SECONDS_MAX = 5.0
 
 

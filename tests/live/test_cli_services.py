@@ -23,7 +23,8 @@ import http.server, sys
 given = dict(word[2:].split("=", 1) for word in sys.argv[2:] if "=" in word)
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        body = f"{{given['ServerApp.base_url']}} {{self.path}} {{self.headers.get('Authorization')}}".encode()
+        token = f"{{self.headers.get('Authorization')}} {{self.headers.get('Cookie', '')}}"
+        body = f"{{given['ServerApp.base_url']}} {{self.path}} {{token}}".encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -168,7 +169,7 @@ async def test_a_notebook_answers_below_its_own_path_and_never_sees_the_token(cl
     jar = aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(cookie_jar=jar) as browser, browser.get(told["url"]) as answer:
         path = f"/s/{told['id']}/"
-        assert (await answer.text()) == f"{path} {path} None"
+        assert (await answer.text()) == f"{path} {path} None "
     await ada.types("cancel", told["id"])
 
 

@@ -16,7 +16,9 @@ import aiohttp
 import pytest
 
 from libs.gpus.emulated import slow_down
+from libs.sharing import native
 from services.cli.demo import programs
+from tests.bench.sharing.rig import rig
 
 PROGRAM = Path(programs.__file__).parent / "model.py"
 
@@ -159,3 +161,26 @@ async def test_knobs_that_are_none_are_named() -> None:
     )
     _, said = await asyncio.wait_for(process.communicate(), 30)
     assert (process.returncode, said) == (2, b"model: SERVICE_MS is not between 0 and 600000\n")
+
+
+@pytest.mark.alone
+async def test_with_a_share_its_time_is_that_of_the_emulated_gpu(tmp_path: Path) -> None:
+    built = native.build()
+    if isinstance(built, native.NotBuilt):
+        if os.environ.get("CI"):
+            pytest.fail(built.reason)
+        pytest.skip(built.reason)
+    with rig() as gpu:
+        gpu.share("a", 500)
+        environ = {**gpu.environment("a"), "WEFT_GPUS_EMULATED": "1", "SERVICE_MS": "300", "SLOTS": "2"}
+        environ["PYTHONPATH"] = str(PROGRAM.parents[4])
+        async with model(**environ) as (process, url), aiohttp.ClientSession() as session:
+
+            async def one() -> None:
+                async with session.post(f"{url}/v1/generate", json={}) as answer:
+                    assert answer.status == 200
+
+            began = time.monotonic()
+            await asyncio.gather(*(one() for _ in range(4)))
+            assert time.monotonic() - began >= 1.2, "one GPU has one time"
+            assert gpu.ledger().of[process.pid] == pytest.approx(1.2, abs=0.01)

@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from libs.domain.cluster import Gpu
 from libs.gpus import GpuWatch
 from libs.messages.signals import RunSample, ShareSample
 from libs.sharing import native, slots
-from libs.sharing.places import slot_of
+from libs.sharing.places import device_of, slot_of
+from libs.sharing.slots import read_seen
+from services.telemetry.devices import EmulatedDevices
 from services.telemetry.runs import FoundRun
 from services.telemetry.service import Telemetry
 from services.telemetry.shares import ShareReader
 from services.telemetry.thinking.shares import ShareRates
-from tests.bench.sharing.rig import ready, rig
-from tests.support.arbiters import arbiter, saturating, shared
+from tests.bench.sharing.rig import GPU, ready, rig
+from tests.support.arbiters import arbiter, saturating, shared, within
 
 pytestmark = pytest.mark.alone
 
@@ -111,3 +114,39 @@ def test_what_telemetry_tells_is_what_the_emulated_device_did() -> None:
         did = (last.of[job.pid] - first.of[job.pid]) / (last.at - first.at)
         assert sum(used[name]) / len(used[name]) == pytest.approx(did, abs=0.12), f"the device gave {name} {did:.3f}"
     assert sum(used["b"]) / len(used["b"]) > 0.5
+
+
+async def test_a_process_outside_the_share_of_its_run_is_told_of_at_the_second_look(tmp_path: Path) -> None:
+    """Telemetry looks once a second, and one look may see a process that the arbiter has still to write down."""
+    if isinstance(built := native.build(), native.NotBuilt):
+        pytest.skip(built.reason)
+    with rig() as made:
+        device_of(tmp_path, GPU).symlink_to(made.device)
+        jobs = {}
+        for name, slot in (("within", slot_of("within", 1, 0)), ("outside", None)):
+            made.share(slot_of(name, 1, 0), 300)
+            jobs[name] = made.job(slot, "saturate", 1_000)
+        ready(*jobs.values())
+
+        class Jobs:
+            async def find(self) -> list[FoundRun]:
+                return [FoundRun(job_id=name, epoch=1, rank=0, pid=job.pid, cgroups={}) for name, job in jobs.items()]
+
+        telemetry = Telemetry(
+            node_id="node-1",
+            pool="default",
+            finder=Jobs(),
+            gpus=GpuWatch((Gpu(index=0, uuid=GPU, model="emulated", memory=1 << 30, emulated=True),)),
+            disk=tmp_path,
+            shares=ShareReader(made.root),
+            devices=EmulatedDevices(tmp_path),
+        )
+        await telemetry.look()
+        within(10, lambda: (seen := read_seen(made.root / slot_of("within", 1, 0))) is not None and seen.pids)
+        within(10, lambda: made.kernels(jobs["outside"].pid) > 0)
+        told = []
+        for _ in range(3):
+            runs = (await telemetry.sample(at=time.time())).runs
+            told.append([of_job(runs, name).outside for name in jobs])
+            await asyncio.sleep(1.0)
+    assert told == [[0, 0], [0, 1], [0, 1]]

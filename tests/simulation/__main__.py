@@ -55,6 +55,8 @@ def summary(results: list[Result], *, wall_seconds: float) -> str:
         "scalings",
         "resizes",
         "restarts",
+        "services",
+        "updates asked",
         "shared",
         "other shares",
         "events",

@@ -85,6 +85,13 @@ class Host(FakeHost):
             self._witness.began(self._node_id, order)
             self._witness.shown(order)
 
+    def resize(self, key: RunKey, limits: Limits) -> str:
+        why = super().resize(key, limits)
+        for run in self.runs():
+            if run.key == key and run.live and limits.share is not None:
+                self._witness.reshared(key, run.limits.share)
+        return why
+
     def show_members(self, order: StartRun, *, signal_due: bool) -> str:
         self._witness.shown(order)
         return super().show_members(order, signal_due=signal_due)

@@ -79,6 +79,7 @@ class Quiet:
                 yield f"{key} runs, and no job has it"
         yield from self._misinformed({job.id: job for job in jobs if job.state is JobState.RUNNING})
         yield from self._missized()
+        yield from self._outdated()
 
     def _misinformed(self, running: Mapping[str, Job]) -> Iterator[str]:
         """Runs that are told of other members than their job has."""
@@ -102,11 +103,29 @@ class Quiet:
                 continue
             if any(one.leaving for one in job.placement.allocations):
                 continue
+            if job.spec.is_service and job.granted[_only_role(job)] > job.wanted[_only_role(job)]:
+                continue  # an update is under way, see `_outdated`
             how = how_resized(job.spec)
             if how is ResizeHow.NEVER or (how is ResizeHow.RESTART and not job.size):
                 continue
             if _has_room(job, free, whole=how is ResizeHow.RESTART):
                 yield f"{job.id} in version {job.version} has {job.granted} and should have {job.wanted}"
+
+    def _outdated(self) -> Iterator[str]:
+        """Services with replicas of an earlier revision, in a pool in which no job waits or stops, and nothing hinders:
+        there is room for one more, or one can leave first."""
+        jobs = list(self._store._jobs.values())
+        if any(job.state in (JobState.QUEUED, JobState.STOPPING) for job in jobs):
+            return
+        free = self._free(jobs)
+        for job in jobs:
+            if job.state is not JobState.RUNNING or job.placement is None or not job.spec.is_service:
+                continue
+            staying = job.placement.staying
+            old = [one.rank for one in staying if one.revision != job.revision]
+            role = job.spec.roles[_only_role(job)]
+            if old and (len(staying) > 1 or any(node.holds(role) for node in free)):
+                yield f"{job.id} in version {job.version} keeps {old} of an earlier revision than {job.revision}"
 
     def _free(self, jobs: list[Job]) -> list[Free]:
         found: dict[str, Free] = {}
@@ -128,6 +147,11 @@ class Quiet:
                 for gpu in alive.gpus:
                     found[alive.node_id].gpus.pop(gpu, None)
         return list(found.values())
+
+
+def _only_role(job: Job) -> str:
+    (name,) = job.spec.roles
+    return name
 
 
 def _has_room(job: Job, free: list[Free], *, whole: bool) -> bool:

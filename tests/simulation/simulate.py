@@ -27,6 +27,7 @@ from tests.simulation.history import Failure, History, Listener, dice
 from tests.simulation.machine import WALL
 from tests.simulation.quiet import Quiet
 from tests.simulation.scaler import Scaler
+from tests.simulation.serving import ServiceUsers
 from tests.simulation.trouble import Trouble
 from tests.simulation.tuner import Tuner
 from tests.simulation.witness import Witness
@@ -147,6 +148,14 @@ class World:
             history=history,
             clock=lambda: WALL + loop.time(),
         )
+        self.servers = ServiceUsers(
+            self.cluster.database.store,
+            dice(seed, "services"),
+            specs=self.specs,
+            history=history,
+            clock=lambda: WALL + loop.time(),
+            gpus_max=shape.gpus,
+        )
         self.quiet = Quiet(self.cluster.database.store, self.cluster.hosts, self.cluster.witness, history)
         self.clients: set[asyncio.Task[Any]] = set()
 
@@ -161,10 +170,12 @@ class World:
         users = asyncio.ensure_future(self._users(seconds))
         tuned = asyncio.ensure_future(self.tuner.tune(seconds))
         scaled = asyncio.ensure_future(self.scaler.scale(self.client, seconds))
+        served = asyncio.ensure_future(self.servers.use(self.client, seconds))
         await self.trouble.make(seconds)
         self.trouble.heal()
         await users
         await scaled
+        await served
         await tuned
         await self.end()
 
@@ -260,7 +271,8 @@ class World:
         return [
             job_id
             for job_id in self._unacknowledged()
-            if (found := submitted.get(job_id)) is not None and '"seconds":null' in str(found.spec.env)
+            if (found := submitted.get(job_id)) is not None
+            and (found.spec.is_service or '"seconds":null' in str(found.spec.env))
         ]
 
     def _tell_of_hang(self) -> None:

@@ -80,12 +80,25 @@ class Witness:
             if other.job_id == key.job_id and other.epoch != key.epoch:
                 self.history.fail(f"overlap: {key} begins on {node_id} while {other} runs on {alive.node_id}")
         told = self.told_of.get(("jobs", key.job_id))
-        if self._went_back and (told is None or told.epoch < key.epoch):
+        if self._went_back and (told is None or told.epoch < key.epoch or not self._was_given(key)):
             self._of_lost_time.add(key)  # its order was on its way when the store forgot it
         self.begun.add(key)
         self.alive[key] = Alive(node_id, order.gpus, order.share)
         for gpu in order.gpus:
             self._check_gpu(node_id, gpu, key)
+
+    def _was_given(self, key: RunKey) -> bool:
+        """Has the job given this rank number in its present epoch, as far as it is recorded?"""
+        job = self.sizes.jobs.get(key.job_id)
+        return job is not None and (job.epoch != key.epoch or key.rank in job.used)
+
+    def reshared(self, key: RunKey, share: Share | None) -> None:
+        """The node holds a run to another share from now on."""
+        alive = self.alive[key]
+        alive.share = share
+        self.history.note(alive.node_id, f"run {key} has another share")
+        for gpu in alive.gpus:
+            self._check_gpu(alive.node_id, gpu, key)
 
     def _check_gpu(self, node_id: str, gpu: int, newest: RunKey) -> None:
         """What runs on a GPU has no more than all its time and its memory."""

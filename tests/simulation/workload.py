@@ -9,7 +9,7 @@ from msgspec import structs
 
 from libs.bus import BusError
 from libs.domain.checkpoints import CHECKPOINTS_LABEL
-from libs.messages.asks import AskKind, AskStored, Reshare, Scale, SubmitAnswered
+from libs.messages.asks import AskKind, AskStored, Reshare, Scale, SubmitAnswered, Update
 from libs.store import StoreError
 from tests.simulation.history import History
 from tests.simulation.machine import DO, Plan
@@ -224,6 +224,7 @@ class Client:
         priority: int = 0,
         scale: Scale | None = None,
         share: Reshare | None = None,
+        update: Update | None = None,
     ) -> None:
         """As the gateway stores it, until it is stored; it may be stored more than once."""
         self.waiting += 1
@@ -239,6 +240,7 @@ class Client:
                         priority=priority,
                         scale=scale,
                         share=share,
+                        update=update,
                     )
                     break
                 except StoreError:

@@ -2,7 +2,7 @@
 
 `python -m tests.support.onnx_model make FILE` makes the model: trained by counting which character follows which three
 in a text, put into an ONNX graph as the weights of two matrix products. `… serve FILE` serves it as the emulated model
-of the demo is served (`POST /v1/generate` with `prompt`, `tokens`, `stream`, `seed`), at WEFT_PORT.
+of the demo does (`POST /v1/generate` with `prompt`, `tokens`, `stream`, `seed`), at WEFT_PORT.
 """
 
 import asyncio

@@ -229,7 +229,7 @@ def _is_live(spec: Mapping[str, Any]) -> bool:
 
 
 def _may_resize(spec: Mapping[str, Any]) -> bool:
-    return _is_live(spec) or "checkpoints" in spec or bool(spec.get("labels"))
+    return _is_live(spec) or _is_service(spec) or "checkpoints" in spec or bool(spec.get("labels"))
 
 
 def _core(placement: Placement, spec: Mapping[str, Any] | None) -> frozenset[int]:

@@ -412,6 +412,14 @@ def test_everything_about_a_service_is_said_in_words() -> None:
     ]
 
 
+def test_an_update_of_a_single_replica_says_what_it_needs() -> None:
+    update = UpdateView(revision=1, replaced=0, replicas=1, since=NOW - 5, back_to=0)
+    (told,) = [
+        line for name, line in service_lines(service(wanted=1, granted=1, update=update), LOOK) if name == "update"
+    ]
+    assert "the only replica stays until a new one beside it is ready, which needs room" in told
+
+
 async def test_ps_describe_and_explain_show_a_service(gateway: ToldGateway, capsys: Said) -> None:
     view = service(url="http://127.0.0.1:8480/s/j-1/", requests=REQUESTS)
     size = {"worker": RoleSize(granted=3, wanted=3, least=1, most=8)}

@@ -18,11 +18,12 @@ from libs.messages.nodes import (
 )
 from libs.messages.serving import EndpointsSeen, ReplicaServed, ServiceServed, ServicesServed
 from services.executor.environment import RunFacts, environment
+from services.executor.ports import PortRange, free_port, lane_of
 from services.executor.runs import Run, RunKey
 from services.executor.runtime.fake import Program
 from services.executor.serving.logends import CHARS_MAX, LINES_MAX, last_lines
 from services.executor.thinking.orders import runs_of
-from services.executor.thinking.serving import AGAIN_SECONDS, FIRST_SECONDS, ReadySince, Serving
+from services.executor.thinking.serving import AGAIN_SECONDS, FIRST_SECONDS, Readiness, ReadySince
 from tests.support.runs import order
 from tests.unit.test_executor_service import KEY, World, story
 
@@ -33,13 +34,13 @@ def run_of(key: RunKey = KEY, **fields: Any) -> Run:
     return Run(**{"key": key, "state": RunState.RUNNING, "serve": SERVE, "port": 8080, "started_at": 5.0, **fields})
 
 
-def looked(*runs: Run, ready: tuple[ReadySince, ...] = ()) -> Serving:
-    serving = Serving(ready)
+def looked(*runs: Run, ready: tuple[ReadySince, ...] = ()) -> Readiness:
+    serving = Readiness(ready)
     serving.look(runs or (run_of(),), 0.0)
     return serving
 
 
-def ask(serving: Serving, why: str, now: float) -> None:
+def ask(serving: Readiness, why: str, now: float) -> None:
     assert [run.key for run in serving.due(now)] == [KEY]
     serving.asked(KEY, now)
     serving.answered(KEY, why, at=1000.0 + now)
@@ -133,6 +134,7 @@ def test_each_rank_runs_what_its_revision_says() -> None:
         serve=SERVE,
         revisions={
             1: RevisionOrder(image="new", env={"B": "2"}),
+            4: RevisionOrder(env={"A": "", "C": ""}),
             2: RevisionOrder(command=("serve", "--fast")),
             3: RevisionOrder(command=()),
         },
@@ -143,9 +145,11 @@ def test_each_rank_runs_what_its_revision_says() -> None:
         ),
     )
     runs = list(runs_of(NodeDesired(seq=1, jobs=(asked,))))
+    both = {"A": "1", "B": "1"}
+    assert [run.revision for run in runs] == [0, 1, 2, 3, 4]
     assert [run.image for run in runs] == ["old", "new", "old", "old", "old"]
     assert [run.command for run in runs] == [("serve",), ("serve",), ("serve", "--fast"), (), ("serve",)]
-    assert [run.env for run in runs] == [{"A": "1", "B": "1"}, {"A": "1", "B": "2"}, *[{"A": "1", "B": "1"}] * 3]
+    assert [run.env for run in runs] == [both, {"A": "1", "B": "2"}, both, both, {"B": "1"}]
     assert {run.serve for run in runs} == {SERVE}
 
 
@@ -155,6 +159,23 @@ def test_a_replica_knows_its_port_and_path_and_is_a_world_of_its_own() -> None:
     assert (env["WEFT_PORT"], env["PORT"], env["WEFT_SERVICE_PATH"]) == ("61001", "61001", "/s/job-1/")
     assert (env["RANK"], env["WORLD_SIZE"], env["WEFT_RANK"]) == ("0", "1", "17")
     assert "WEFT_PORT" not in environment(order(), facts)
+
+
+def test_nodes_of_one_host_try_different_ports_first() -> None:
+    lanes = [lane_of(f"node-{number}") for number in range(10)]
+    assert len(set(lanes)) == 10
+    keys = [RunKey(f"job-{number}", 0, 0) for number in range(40)]
+    chosen = [{free_port(key, PortRange(lane=lane), ()) for key in keys} for lane in lanes[:2]]
+    assert not chosen[0] & chosen[1]
+
+
+def test_a_port_is_found_wherever_one_is_free_and_none_where_none_is() -> None:
+    few = PortRange(first=64_000, last=64_003, lane=9)
+    first = free_port(KEY, few, ())
+    assert first is not None
+    others = set(range(64_000, 64_004)) - {first}
+    assert free_port(KEY, few, others) == first
+    assert free_port(KEY, few, {*others, first}) is None
 
 
 # last words
@@ -331,13 +352,13 @@ def test_a_replica_that_never_was_ready_is_stopped_at_once_and_leaves_its_last_w
             await world.control.want(replica_order())
             await world.control.hears(KEY, "running")
             await asyncio.sleep(3.0)
-            assert world.control.seen[KEY].detail == "cannot load the model"
+            assert world.control.seen[KEY].detail == "not ready: it loads\ncannot load the model"
             began = loop.time()
             await world.bus.publish(served(1, 0))
             await world.control.want()
             seen = await world.control.hears(KEY, "exited")
             assert loop.time() - began < 1.0
-            assert seen.detail == "cannot load the model"
+            assert seen.detail == "not ready: it loads\ncannot load the model"
 
     story(tell, Program(output=b"cannot load the model\n", ready_seconds=None, on_term=0))
 

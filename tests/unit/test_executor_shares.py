@@ -10,7 +10,7 @@ from libs.messages.nodes import NodeDesired, RunState, StartRun
 from services.executor.runs import Limits, Run, RunKey
 from services.executor.shares.backend import Attached, TimeSlicing
 from services.executor.thinking.core import Reconciler, ReconcilerTimings, Resize, Start
-from services.executor.thinking.rounding import fault
+from services.executor.thinking.rounding import fault, shown
 from tests.support.runs import order
 
 GIB = 1 << 30
@@ -92,3 +92,8 @@ def test_our_paths_come_before_those_of_the_jobs_own_variable() -> None:
         "WEFT_SHARE": "/s",
         "A": "b",
     }
+
+
+def test_another_share_is_told_in_words() -> None:
+    limits = Limits(cpus=2.5, share=Share(request=250, limit=800, memory=GIB, kind="batch"))
+    assert shown(limits) == "2.5 CPUs, 0.25 to 0.8 of a GPU with 1073741824 bytes of its memory"

@@ -148,7 +148,7 @@ def test_a_job_of_higher_priority_a_service_a_notebook_and_one_that_may_not_be_p
     running(w, "j-1", elastic(want=2, most=2, priority=2))
     running(w, "j-2", service(want=2, most=2))
     running(w, "j-3", elastic(want=2, most=2, preemptible=False))
-    running(w, "j-4", {"kind": "notebook", "preemptible": False})
+    running(w, "j-4", {"kind": "notebook", "priority": -5})
     before = [count(w, f"j-{number}") for number in range(1, 5)]
     w.scale("j-s", worker=4)
     rounds(w)
@@ -239,3 +239,17 @@ def test_shares_of_one_gpu_that_was_lent_serve_several_replicas() -> None:
     rounds(w)
     assert (count(w, "j-s"), count(w, "j-t")) == (7, 1)
     assert [loan[2] for loan in lent(w)] == [0.25] * 3
+
+
+def test_a_borrowed_replica_that_ends_and_begins_again_is_still_borrowed() -> None:
+    w = world(gpus=4)
+    running(w, "j-s", service(retries={"backoff": "1s"}))
+    running(w, "j-t", elastic(want=3))
+    w.scale("j-s", worker=2)
+    rounds(w)
+    assert lent(w) == [("j-t", 1, 1.0, 1)]
+    since = of(w, "j-s").loans[0].since
+    w.nodes["node-1"].end(("j-s", 0, 1), 1)
+    rounds(w, 8)
+    assert (count(w, "j-s"), lent(w)) == (2, [("j-t", 2, 1.0, 1)])
+    assert of(w, "j-s").loans[0].since == since

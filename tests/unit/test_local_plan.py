@@ -8,6 +8,7 @@ from libs.credentials import Credentials, provision
 from libs.servers import ServersState, ServerState
 from libs.servers.state import write_state
 from services.cli.local import ClusterHome, LocalCluster, Options
+from services.cli.local.caddy import has_caddy
 from services.cli.local.plan import Addresses, Service, role_dsn, services
 from services.cli.local.process import environment
 from services.cli.up import welcome
@@ -36,6 +37,22 @@ def test_every_node_has_an_executor_and_a_telemetry_with_users_of_its_own() -> N
 def test_only_the_control_plane_is_told_of_postgres() -> None:
     told = {name for name, service in planned(Options()).items() if "WEFT_PG_DSN" in service.settings}
     assert told == {"gateway", "scheduler", "scorer", "reallocator", "router"}
+
+
+def test_the_gateway_tells_where_the_router_is_and_of_none_where_none_runs() -> None:
+    assert planned(Options())["gateway"].settings["GATEWAY_ROUTER_URL"] == "http://127.0.0.1:4"
+    without = Addresses(nats_url=ADDRESSES.nats_url, pg_dsn=ADDRESSES.pg_dsn, port=3)
+    found = {one.name: one for one in services(Options(), HOME, Credentials(HOME.credentials), without)}
+    assert "router" not in found
+    assert "GATEWAY_ROUTER_URL" not in found["gateway"].settings
+
+
+def test_caddy_is_looked_for_where_the_router_looks(tmp_path: Path) -> None:
+    assert not has_caddy({"ROUTER_CADDY": str(tmp_path / "caddy")})
+    (tmp_path / "caddy").write_text("")
+    (tmp_path / "caddy").chmod(0o755)
+    assert has_caddy({"ROUTER_CADDY": str(tmp_path / "caddy")})
+    assert has_caddy({})  # it is installed with the embedded servers
 
 
 def test_the_executors_end_after_whoever_brings_work_and_before_the_scheduler_that_hears_of_it() -> None:

@@ -123,12 +123,12 @@ def test_an_ask_is_made_again_only_when_it_was_not_done_in_time() -> None:
 
 def test_a_silent_router_makes_nothing_shrink_and_nothing_does_until_a_window_after() -> None:
     world = World(service_job(replicas=4))
-    for _ in range(60):
+    for _ in range(30):
         world.second(5)
     for _ in range(200):
         world.second(5, heard=False)
     assert world.asked == []
-    for _ in range(100):
+    for _ in range(50):
         world.second(5)
     assert world.asked == []
     for _ in range(100):
@@ -148,7 +148,7 @@ def test_without_traffic_a_router_that_reports_is_enough_for_a_service_to_go_to_
 
 def test_a_reallocator_that_was_started_again_leaves_a_service_as_it_is_for_a_window() -> None:
     world = World(service_job(replicas=4))
-    for _ in range(110):
+    for _ in range(55):
         world.second(1)
     assert world.asked == []
     for _ in range(60):

@@ -174,6 +174,19 @@ def test_the_wait_doubles_with_each_end_in_a_row_up_to_its_most() -> None:
     assert waits == pytest.approx([5, 10, 20, 40, 40])
 
 
+def test_a_service_that_wants_no_wait_has_one_all_the_same() -> None:
+    w = world(gpus=1)
+    running(w, service(retries={"backoff": "0s", "backoff_max": "0s"}))
+    waits = []
+    for _ in range(7):
+        end(w, ranks(w)[0])
+        w.sync("node-1")
+        waits.append(of(w).not_before - w.now)
+        w.tick(of(w).not_before - w.now)
+        rounds(w)
+    assert waits == pytest.approx([1, 2, 4, 8, 16, 30, 30])
+
+
 def test_after_a_replica_that_was_ready_for_long_the_next_begins_at_once_and_ends_count_anew() -> None:
     w = world(gpus=1)
     running(w, service())
@@ -289,6 +302,19 @@ def test_replicas_that_cannot_start_before_any_runs_are_tried_again_until_it_fai
         assert w.state("j-1") is (S.QUEUED if number < 2 else S.FAILED)
     why = w.steps[-1].cause
     assert (why.code, "no such image, try 2" in why.sentence) == (C.NEVER_READY, True)
+
+
+def test_a_replica_that_ends_before_it_is_seen_to_run_has_last_words_too() -> None:
+    w = world(gpus=4)
+    w.submit("j-1", gpus=1, spec=service())
+    for number in range(3):
+        w.tick(60)
+        w.sync("node-1")
+        (key,) = runs(w)
+        w.nodes["node-1"].end(key, 3, detail=f"no port, try {number}")
+        w.sync("node-1")
+    assert w.state("j-1") is S.FAILED
+    assert w.steps[-1].cause.sentence.endswith("no port, try 2")
 
 
 def test_a_replica_that_never_begins_makes_place_for_another() -> None:

@@ -79,6 +79,28 @@ def test_an_update_of_nothing_or_of_another_job_changes_nothing() -> None:
     assert w.update("j-1", image="chat:3") == []
 
 
+def test_updates_that_add_up_to_more_than_a_specification_change_nothing() -> None:
+    w = world(gpus=4)
+    running(w, service(want=1))
+    taken = 0
+    for number in range(40):
+        taken += len(w.update("j-1", env={f"A{number}": "x" * 32768}))
+        rounds(w, 2)
+    assert 20 < taken < 33, "a megabyte of them"
+    assert w.update("j-1", env={f"B{number}": "x" for number in range(1025)}) == []
+
+
+def test_updates_faster_than_replicas_leave_are_not_kept_without_bound() -> None:
+    w = world(gpus=4)
+    running(w, service(role={"replicas": {"min": 0, "want": 4, "max": 4}, "gpus": 0, "cpus": 0.001}), gpus=0)
+    for number in range(100):
+        w.update("j-1", image=f"chat:{number}")
+        w.tick()
+        w.nodes["node-1"].unkillable |= set(runs(w))
+        w.sync("node-1")
+    assert 3 < len(of(w).revisions) <= 32
+
+
 def test_an_update_goes_back_after_three_new_replicas_in_a_row_that_fail() -> None:
     w = world(gpus=4)
     running(w, service(want=2, image="chat:1"))

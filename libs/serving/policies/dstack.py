@@ -10,7 +10,7 @@ from math import ceil, inf
 from libs.domain.job import Cause, CauseCode
 from libs.serving.loads import Goal, ServiceLoad, Sized
 from libs.serving.queueing import CountsBefore, ServiceTimes
-from libs.serving.windows import Windows
+from libs.serving.windows import CountWindows
 
 WINDOW_SECONDS = 60.0
 UP_SECONDS, DOWN_SECONDS = 300.0, 600.0
@@ -20,7 +20,7 @@ TARGET = 0.7
 class Dstack:
     def __init__(self, goal: Goal, at: float) -> None:
         self._goal = goal
-        self._times, self._before, self._windows = ServiceTimes(), CountsBefore(), Windows()
+        self._times, self._before, self._windows = ServiceTimes(), CountsBefore(), CountWindows()
         self._changed_at = -inf
 
     def decide(self, load: ServiceLoad) -> Sized:

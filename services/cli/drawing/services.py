@@ -69,7 +69,9 @@ def _update(view: ServiceView, look: Look) -> str:
     update = view.update
     told = f"{update.replaced} of {count(update.replicas, 'replica')} run revision {update.revision}"
     back = "" if update.back_to is None else f"; if none of it becomes ready, revision {update.back_to} comes back"
-    return f"{told}, asked for {ago(look.now - update.since)}{back}"
+    alone = view.granted == 1 and not update.replaced
+    room = "; the only replica stays until a new one beside it is ready, which needs room" if alone else ""
+    return f"{told}, asked for {ago(look.now - update.since)}{room}{back}"
 
 
 def requests_text(requests: RequestsView) -> str:

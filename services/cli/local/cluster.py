@@ -16,6 +16,7 @@ from libs.client import Client, ClientError
 from libs.credentials import Credentials, CredentialsError, provision
 from libs.store import StoreError
 from libs.store.migrate import ROLES, migrate
+from services.cli.local.caddy import has_caddy
 from services.cli.local.errors import LocalError, StartFailedError
 from services.cli.local.home import ClientFile, ClusterHome, ClusterState
 from services.cli.local.leftovers import end_guards, kill_runs
@@ -50,8 +51,8 @@ class LocalCluster:
 
     @property
     def router_url(self) -> str:
-        """Where services are: each at `/s/<job>/` below it."""
-        return f"http://127.0.0.1:{self._router_port}"
+        """Where services are: each at `/s/<job>/` below it; empty where no router runs."""
+        return f"http://127.0.0.1:{self._router_port}" if self._router_port else ""
 
     @property
     def token(self) -> str:
@@ -104,7 +105,10 @@ class LocalCluster:
 
     async def _start(self) -> None:
         self._port = usable_port(self.options.port, USUAL_PORT, "--port")
-        self._router_port = usable_port(self.options.router_port, ROUTER_PORT, "--router-port")
+        if has_caddy({**os.environ, **self.options.settings}):
+            self._router_port = usable_port(self.options.router_port, ROUTER_PORT, "--router-port")
+        else:
+            self._tell("Caddy is not there, so no router runs: services have no address (pip install 'weft[embedded]')")
         self._enter("starting")
         stopwatch = Stopwatch(self._tell)
         addresses = await self._servers()

@@ -38,7 +38,7 @@ class Addresses(Struct, frozen=True, kw_only=True):
     nats_url: str
     pg_dsn: str
     port: int  # of the gateway
-    router_port: int = 0  # 0: any
+    router_port: int = 0  # 0: no router runs
 
 
 def services(options: Options, home: ClusterHome, credentials: Credentials, addresses: Addresses) -> list[Service]:
@@ -48,8 +48,10 @@ def services(options: Options, home: ClusterHome, credentials: Credentials, addr
         _control("scheduler", options, home, credentials, addresses, {"SCHEDULER_POOL": options.pool}),
         _control("scorer", options, home, credentials, addresses, _scorer(options, credentials)),
         _control("reallocator", options, home, credentials, addresses, _reallocator(options)),
-        _control("router", options, home, credentials, addresses, {"ROUTER_PORT": str(addresses.router_port)}),
     ]
+    if addresses.router_port:
+        own = {"ROUTER_PORT": str(addresses.router_port)}
+        made.append(_control("router", options, home, credentials, addresses, own))
     for node_id in options.node_ids:
         made.append(_node("executor", node_id, options, home, credentials, addresses))
         made.append(_node("telemetry", node_id, options, home, credentials, addresses))
@@ -83,7 +85,9 @@ def _control(
 
 
 def _gateway(options: Options, credentials: Credentials, addresses: Addresses) -> dict[str, str]:
+    router = {"GATEWAY_ROUTER_URL": f"http://127.0.0.1:{addresses.router_port}"} if addresses.router_port else {}
     return {
+        **router,
         "GATEWAY_HOST": "127.0.0.1",
         "GATEWAY_PORT": str(addresses.port),
         "GATEWAY_ADMIN_TOKEN_FILE": str(credentials.admin_token_file),

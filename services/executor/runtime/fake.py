@@ -81,7 +81,7 @@ class FakeHost:
         if order.members is not None:
             self.members[key] = order.members
         egress = NO_LIMIT if order.egress is None else order.egress
-        held.run = replace(run, limits=Limits(cpus=order.cpus, memory=order.memory, egress=egress))
+        held.run = replace(run, limits=Limits(cpus=order.cpus, memory=order.memory, egress=egress, share=order.share))
         if order.serve is not None:
             held.run = replace(held.run, serve=order.serve, port=order.serve.port)
         self.write(key, program.output)
@@ -132,6 +132,7 @@ class FakeHost:
                 cpus=has.cpus if limits.cpus is None else limits.cpus,
                 memory=has.memory if why else memory,
                 egress=has.egress if limits.egress is None else limits.egress,
+                share=has.share if limits.share is None else limits.share,
             ),
         )
         self._tell()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from services.executor.runs import Run, RunKey, Runtime, RuntimeUnavailableError
-from services.executor.thinking.serving import Serving
+from services.executor.thinking.serving import Readiness
 
 READ_BYTES = 4096
 CHARS_MAX = 1000
@@ -15,12 +15,14 @@ AGAIN_SECONDS = 5.0  # for a run that runs
 class LogEnds:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._why: dict[RunKey, str] = {}  # why it was not ready, while it lived
         self._said: dict[RunKey, tuple[float, bool, str]] = {}  # when it was read, whether from a run that lived
 
-    async def of(self, runs: Iterable[Run], serving: Serving, *, now: float) -> dict[RunKey, str]:
-        """The last lines of those of these runs that failed, or serve no requests yet."""
+    async def of(self, runs: Iterable[Run], serving: Readiness, *, now: float) -> dict[RunKey, str]:
+        """Why those of these runs that failed, or serve no requests yet, are not ready, and their last lines."""
         wanted = {run.key: run for run in runs if run.serve is not None and _is_wanted(run, serving)}
         self._said = {key: said for key, said in self._said.items() if key in wanted}
+        self._why = {key: serving.why_not(key) or self._why.get(key, "") for key in wanted}
         reads = 0
         for key, run in wanted.items():
             before = self._said.get(key)
@@ -29,7 +31,11 @@ class LogEnds:
             if reads < READS_MAX or not run.live:  # The end of a run is reported once, so it must not come without.
                 reads += 1
                 self._said[key] = (now, run.live, await self._read(key))
-        return {key: words for key, (_, _, words) in self._said.items() if words}
+        return {key: words for key in self._said if (words := self._words(key))}
+
+    def _words(self, key: RunKey) -> str:
+        why = f"not ready: {self._why[key]}" if self._why.get(key) else ""
+        return "\n".join(part for part in (why, self._said[key][2]) if part)
 
     async def _read(self, key: RunKey) -> str:
         try:
@@ -48,7 +54,7 @@ def last_lines(data: bytes) -> str:
     return "\n".join([line for line in lines if line][-LINES_MAX:])[-CHARS_MAX:]
 
 
-def _is_wanted(run: Run, serving: Serving) -> bool:
+def _is_wanted(run: Run, serving: Readiness) -> bool:
     if not serving.was_ready(run.key):
         return True
     return not run.live and run.exit_code != 0

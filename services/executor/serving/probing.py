@@ -8,7 +8,7 @@ from collections.abc import Callable
 from libs.bus import Bus
 from libs.messages.serving import EndpointsSeen, ServicesServed
 from services.executor.runs import Run, RunKey, Runtime, RuntimeUnavailableError
-from services.executor.thinking.serving import Serving
+from services.executor.thinking.serving import Readiness
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Prober:
         *,
         bus: Bus,
         runtime: Runtime,
-        serving: Serving,
+        serving: Readiness,
         node_id: str,
         incarnation: int,
         tasks: asyncio.TaskGroup,

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from services.executor.ports import PortRange
+from services.executor.ports import PortRange, lane_of
 
 
 class ServingSettings(Struct, frozen=True, kw_only=True):
@@ -18,6 +18,5 @@ class ServingSettings(Struct, frozen=True, kw_only=True):
                 " not 1024 <= first <= last <= 65535"
             )
 
-    @property
-    def ports(self) -> PortRange:
-        return PortRange(first=self.service_port_first, last=self.service_port_last)
+    def ports_of(self, node_id: str) -> PortRange:
+        return PortRange(first=self.service_port_first, last=self.service_port_last, lane=lane_of(node_id))

@@ -17,7 +17,7 @@ from services.executor.thinking.lawful import lawful
 from services.executor.thinking.members import Changing, Showing, ShowMembers
 from services.executor.thinking.orders import runs_of
 from services.executor.thinking.rounding import fault, lacking
-from services.executor.thinking.serving import ReadySince, Serving
+from services.executor.thinking.serving import Readiness, ReadySince
 
 OVER_KEPT = 10_000
 
@@ -134,7 +134,7 @@ class Reconciler:
             again_max=policy.resize_again_max,
             changing=memory.changing,
         )
-        self.serving = Serving(memory.ready)
+        self.serving = Readiness(memory.ready)
 
     @property
     def memory(self) -> Memory:

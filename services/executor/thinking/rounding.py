@@ -69,4 +69,8 @@ def shown(limits: Limits) -> str:
         words.append(f"{limits.memory} bytes of memory")
     if limits.egress is not None:
         words.append("no limit of egress" if limits.egress == NO_LIMIT else f"{limits.egress} bytes/s of egress")
+    if (share := limits.share) is not None:
+        words.append(
+            f"{share.request / WHOLE:g} to {share.limit / WHOLE:g} of a GPU with {share.memory} bytes of its memory"
+        )
     return ", ".join(words)

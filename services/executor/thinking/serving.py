@@ -26,7 +26,7 @@ class ReadySince(Struct, frozen=True):
     at: float
 
 
-class _Readiness(Struct, kw_only=True):
+class _Answers(Struct, kw_only=True):
     due_at: float
     asking: bool = False
     ready: bool | None = None  # None: not known yet
@@ -34,11 +34,11 @@ class _Readiness(Struct, kw_only=True):
     why: str = ""  # the last bad answer
 
 
-class Serving:
+class Readiness:
     def __init__(self, ready: Iterable[ReadySince] = ()) -> None:
         self.draining = Draining()
         self._ready_at = {since.key: since.at for since in ready}
-        self._found: dict[RunKey, _Readiness] = {}
+        self._found: dict[RunKey, _Answers] = {}
         self._runs: dict[RunKey, Run] = {}
         self._began: float | None = None
         self.changed = False  # the endpoints are not those of before
@@ -59,7 +59,7 @@ class Serving:
         before = self._runs
         known = [run for run in runs if run.serve is not None]
         self._runs = {run.key: run for run in known if run.state is RunState.RUNNING and run.port is not None}
-        self._found = {key: self._found.get(key) or _Readiness(due_at=now) for key in self._runs}
+        self._found = {key: self._found.get(key) or _Answers(due_at=now) for key in self._runs}
         if known or self._ready_at:
             kept = {run.key for run in known}
             self._ready_at = {key: at for key, at in self._ready_at.items() if key in kept}
@@ -102,6 +102,11 @@ class Serving:
     def ready(self, key: RunKey) -> bool | None:
         found = self._found.get(key)
         return None if found is None else found.ready
+
+    def why_not(self, key: RunKey) -> str:
+        """Why a run is not ready, by its last answer; empty if it is, or was not asked yet."""
+        found = self._found.get(key)
+        return "" if found is None or found.ready else found.why
 
     def was_ready(self, key: RunKey) -> bool:
         return key in self._ready_at

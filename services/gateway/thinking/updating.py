@@ -41,8 +41,8 @@ def _env_after(job: Job, wanted: UpdateWanted) -> dict[str, str]:
     env = dict(job.spec.env)
     for role in job.spec.roles.values():
         env |= role.env
-    for more in (*(revision.env for revision in job.revisions), wanted.env):
-        env |= more or {}
+    newest = job.revisions[-1].env if job.revisions else None  # with what the ones before it added
+    env |= (newest or {}) | (wanted.env or {})
     return {name: value for name, value in env.items() if value}
 
 

@@ -19,7 +19,7 @@ SERVICES_MAX = 65_536  # at one router, and of past counts
 _Run = tuple[str, int, int]
 
 
-class Counted(Struct, frozen=True, kw_only=True):
+class RoutedCounts(Struct, frozen=True, kw_only=True):
     """One service at all routers: totals, and what waits now."""
 
     arrived: int = 0
@@ -35,7 +35,7 @@ class Counted(Struct, frozen=True, kw_only=True):
     replicas: tuple[ReplicaServed, ...] = ()
 
 
-NOTHING = Counted()
+NOTHING = RoutedCounts()
 
 
 class _Router:
@@ -50,7 +50,7 @@ class Routed:
 
     def __init__(self) -> None:
         self._routers: dict[str, _Router] = {}
-        self._past: dict[str, Counted] = {}
+        self._past: dict[str, RoutedCounts] = {}
 
     def hear(self, told: ServicesServed, *, now: float) -> tuple[str, ...]:
         """The services of the message of which requests wait. A message that is older than the last is dropped."""
@@ -89,7 +89,7 @@ class Routed:
         heard = [one.heard_at for one in self._routers.values() if now - one.heard_at <= SILENT_SECONDS]
         return min(now, sum(heard) / len(heard)) if heard else now
 
-    def of(self, job_id: str, *, now: float) -> Counted:
+    def of(self, job_id: str, *, now: float) -> RoutedCounts:
         parts = [
             (router, served) for router in self._routers.values() if (served := router.services.get(job_id)) is not None
         ]
@@ -105,9 +105,9 @@ class Routed:
                 self._past[job_id] = _plus(self._past.get(job_id, NOTHING), served, now=False)
 
 
-def _plus(total: Counted, served: ServiceServed, *, now: bool) -> Counted:
+def _plus(total: RoutedCounts, served: ServiceServed, *, now: bool) -> RoutedCounts:
     """`now`: what waits and runs there counts too."""
-    return Counted(
+    return RoutedCounts(
         arrived=total.arrived + served.arrived,
         answered=total.answered + served.answered,
         refused=total.refused + served.refused,

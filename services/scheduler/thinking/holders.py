@@ -22,6 +22,7 @@ class Holders:
         self._sorted: list[tuple[Key, str]] = []
         self._worth_of: dict[str, Key] = {}
         self.lending: set[str] = set()  # the running jobs with ranks that a service may borrow
+        self.leaving: set[str] = set()  # the jobs that stop, or of which ranks leave
         self._changes: list[tuple[float, str]] = []  # a heap: when a running job changes its tier
         self._changes_at: dict[str, float] = {}  # by job, the current entry in the heap
 
@@ -30,6 +31,8 @@ class Holders:
         self.remove(job.id)
         if may_ever_lend(job):
             self.lending.add(job.id)
+        if job.state is JobState.STOPPING or any(one.leaving for one in job.held):
+            self.leaving.add(job.id)
         if job.state is JobState.STOPPING:
             worth: Key = LEAVES_FIRST
         elif job.spec.preemptible and self._order.tier is not None:
@@ -53,6 +56,7 @@ class Holders:
 
     def remove(self, job_id: str) -> None:
         self.lending.discard(job_id)
+        self.leaving.discard(job_id)
         self._changes_at.pop(job_id, None)
         worth = self._worth_of.pop(job_id, None)
         if worth is not None:
@@ -64,16 +68,19 @@ class Holders:
         jobs: Mapping[str, Job],
         now: float,
         progress_of: Callable[[Job], Mapping[str, float]],
+        *,
+        most: int | None = None,
     ) -> list[Holder]:
         """What is about to be free first, then what `waiting` may preempt: of the jobs of the higher tiers, the last in
-        the order first, and of those of one tier what loses least by it."""
+        the order first, and of those of one tier what loses least by it. `most`: no more of these jobs than so many."""
         while self._changes and self._changes[0][0] <= now:
             at, job_id = heappop(self._changes)
             if self._changes_at.get(job_id) == at:
                 self.put(jobs[job_id], now)
         first_to_stay = -inf if self._order.tier is None else -float(self._order.tier(waiting))
         found: list[Holder] = []
-        for worth, job_id in self._sorted:
+        stopping = bisect_left(self._sorted, ((*LEAVES_FIRST, inf), ""))
+        for worth, job_id in self._sorted if most is None else self._sorted[: stopping + most]:
             if worth == LEAVES_FIRST:
                 found.append(Holder(job_id=job_id, worth=worth, allocations=_freed(jobs[job_id])))
             elif worth[0] >= first_to_stay:
@@ -81,6 +88,15 @@ class Holders:
             else:
                 found += _parts(jobs[job_id], worth[:1], now, progress_of(jobs[job_id]))
         return found
+
+
+def about_to_be_free(job: Job) -> list[Holder]:
+    """What a job of `leaving` gives back soon."""
+    if job.state is JobState.STOPPING:
+        return [Holder(job_id=job.id, worth=LEAVES_FIRST, allocations=_freed(job))]
+    return [
+        Holder(job_id=job.id, worth=LEAVES_FIRST, allocations=(one,), extra=True) for one in job.held if one.leaving
+    ]
 
 
 def _freed(job: Job) -> tuple[Allocation, ...]:

@@ -13,6 +13,7 @@ from services.scheduler.thinking.runs import Ranks
 _S, _E, _C = JobState, JobEvent, CauseCode
 
 COOL_DOWN_SECONDS = 120.0  # a job that ends so soon after it took another size goes back to the size before
+WAIT_SECONDS_LEAST, WAIT_SECONDS_LEAST_MAX = 1.0, 30.0  # it doubles with each replica in a row that fails
 TRIES_LEAST = 3  # replicas of a service that fail in a row before it is given up, or its update taken back
 LOST_SECONDS_MAX = 30.0  # the longest wait before the next try of a run that vanished
 
@@ -316,7 +317,7 @@ def service_over(
     attempts = job.attempts + (cause.code not in _NOT_ITS_FAULT)
     if never_ready(job, attempts):
         return picture.go(job, _E.FAILED, why_never_ready(attempts, cause), now, progress=progress, attempts=attempts)
-    wait = job.spec.retries.wait_seconds(attempts) if attempts > job.attempts else 0.0
+    wait = wait_seconds(job, attempts) if attempts > job.attempts else 0.0
     if cause.code in (_C.RUN_LOST, _C.ORDERS_FULL):
         wait = min(job.spec.retries.wait_seconds(job.epoch + 1), LOST_SECONDS_MAX)
     return picture.go(
@@ -329,6 +330,13 @@ def service_over(
         not_before=now + wait,
         worked=job.worked,
     )
+
+
+def wait_seconds(job: Job, attempts: int) -> float:
+    """How long a service waits before it starts another replica, after so many in a row failed: as its user wants, but
+    never so briefly that one that fails at once keeps everybody busy for ever."""
+    least = min(WAIT_SECONDS_LEAST * 2.0 ** min(attempts - 1, 60), WAIT_SECONDS_LEAST_MAX)
+    return max(least, job.spec.retries.wait_seconds(attempts))
 
 
 def never_ready(job: Job, attempts: int) -> bool:

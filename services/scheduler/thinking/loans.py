@@ -4,7 +4,7 @@
 but no longer than they may take: then it looks again. docs/serving.md describes how a loan works.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from math import inf
 
@@ -14,14 +14,15 @@ from libs.domain.cluster import Request
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Loan, Step
 from libs.domain.sizes import how_resized
 from libs.domain.spec import ResizeHow
+from libs.planning.giving_way import loss
 from libs.planning.jobs import asked_by, standing_of
 from libs.planning.keeping import fits_there
-from libs.planning.lending import Borrowed, borrow, gpu_text, loans_text, spare_ranks, whole_job
+from libs.planning.lending import Borrowed, borrow, gpu_text, loans_text, spare_ranks, why_never_lends, why_not_lend
 from libs.planning.preemption import Holder
 from libs.planning.scores import GpuKey
 from libs.planning.shape import shape_of
 from services.scheduler.thinking import lives
-from services.scheduler.thinking.holders import LEAVES_FIRST
+from services.scheduler.thinking.holders import LEAVES_FIRST, about_to_be_free
 from services.scheduler.thinking.orders import fresh_ranks
 from services.scheduler.thinking.picture import Picture
 from services.scheduler.thinking.placing import following
@@ -31,8 +32,13 @@ _S, _E, _C = JobState, JobEvent, CauseCode
 LOOK_SECONDS = 0.5  # between two looks at the services that have too little
 LOOKED_AT_MAX = 32  # of them at once
 WAIT_SECONDS, WAIT_SECONDS_MAX = 1.0, 30.0  # until a service to which nobody lends is looked at again
+WHOLE_FIRST = 256  # jobs that are looked at, before all others that may give way as a whole
 LENT_AT_ONCE_MAX = 64  # replicas for which others give way in one look
 KEPT_SECONDS = 30.0  # beyond the grace of those that leave, and the time in which nodes must stop them
+
+
+_Rank = tuple[float, ...]
+"""Services of the same rank may take from the same jobs."""
 
 
 class _Awaited(Struct, frozen=True, kw_only=True):
@@ -44,6 +50,30 @@ class _Awaited(Struct, frozen=True, kw_only=True):
     leaving: dict[tuple[str, int], tuple[int, ...]]
     lenders: dict[str, tuple[float, int]]
     until: float
+
+
+class _Look:
+    """What one look at the services that have too little has found so far, for services of one rank at a time.
+
+    `nothing`: needs for which there is no place, whatever is lent; `promised`: GPUs that come free, with what leaves
+    there; `leaving`: what is about to be free; `lenders`: jobs that resize live, those that lose least first, and jobs
+    that restart; `whole`: whole jobs.
+    """
+
+    def __init__(self) -> None:
+        self.nothing: set[tuple[Request, _Rank]] = set()
+        self.promised: dict[GpuKey, Holder] = {}
+        self.leaving: list[Holder] | None = None
+        self.lenders: dict[_Rank, tuple[list[Job], list[Job]]] = {}
+        self.whole: dict[tuple[_Rank, int | None], list[Holder]] = {}
+        self._gone: set[tuple[str, int]] = set()
+
+    def leaves(self, victim: Holder) -> None:
+        self._gone.update((victim.job_id, one.rank) for one in victim.allocations)
+        self.promised.update({(one.node_id, gpu): victim for one in victim.allocations for gpu in one.gpus})
+
+    def is_gone(self, holder: Holder) -> bool:
+        return any((holder.job_id, one.rank) in self._gone for one in holder.allocations)
 
 
 class Loans:
@@ -76,10 +106,11 @@ class Loans:
         due = [one for one in awaited if job is not None and job.epoch == one.epoch and self._is_there(one)]
         joins = [one for one in due if not self._leaves(one)][:missing]
         stay = [one for one in due if self._leaves(one) and now < one.until][: missing - len(joins)]
+        stays, joining = {id(one) for one in stay}, {id(one) for one in joins}  # two may be alike
         for one in awaited:
-            if one not in stay:
+            if id(one) not in stays:
                 self._let_go(one)
-            if one not in stay and one not in joins:
+            if id(one) not in stays | joining:
                 self._picture.returned.keep([one.place], now)
         if stay:
             self._awaited[job_id] = stay
@@ -196,55 +227,66 @@ class Loans:
         """Places for replicas, the services in turn; nothing changes yet."""
         room = self._picture.pool.room
         found: list[tuple[Job, Borrowed]] = []
-        willing: dict[tuple[float, ...], list[Holder]] = {}
-        nothing: set[tuple[Request, tuple[float, ...]]] = set()
-        promised: dict[GpuKey, Holder] = {}
-        gone: set[tuple[str, int]] = set()
-        with room.supposing(closed=[*closed, *self._picture.pool.earlier]):
+        look = _Look()
+        with room.supposing(closed=[*closed, *sorted(self._picture.pool.earlier)]):
             for job in services:
                 rank = self._rank(job, now)
-                if rank not in willing:
-                    willing[rank] = self._willing(job, now)
                 want = shape_of(job.spec)[0]
                 held = list(job.placement.allocations) if job.placement else []
                 held += [one.place for one in self._awaited.get(job.id, ())]
                 asked = asked_by(job, self._picture.beliefs.learnt)
                 missing = self._lacks(job) - len(self._awaited.get(job.id, ()))
                 for _ in range(missing):
-                    if (want.request, rank) in nothing or len(found) >= LENT_AT_ONCE_MAX:
+                    if (want.request, rank) in look.nothing or len(found) >= LENT_AT_ONCE_MAX:
                         break
-                    left = [each for each in willing[rank] if not _is_gone(each, gone)]
-                    borrowed = borrow(room, want, held, asked, willing=left, promised=promised)
+                    willing = (each for each in self._willing(job, look, now) if not look.is_gone(each))
+                    borrowed = borrow(room, want, held, asked, willing=willing, promised=look.promised)
                     if borrowed is None:
-                        nothing.add((want.request, rank))
+                        look.nothing.add((want.request, rank))
                         break
                     found.append((job, borrowed))
                     held.append(borrowed.place)
                     for victim in borrowed.victims:
-                        gone.update((victim.job_id, one.rank) for one in victim.allocations)
-                        promised.update({(one.node_id, gpu): victim for one in victim.allocations for gpu in one.gpus})
+                        look.leaves(victim)
         return found
 
-    def _rank(self, job: Job, now: float) -> tuple[float, ...]:
-        """Services of the same rank may take from the same jobs."""
+    def _rank(self, job: Job, now: float) -> _Rank:
         order = self._picture.waitlist.queue.order
         tier = 0 if order.tier is None else order.tier(standing_of(job, now, order))
         return (float(job.priority), float(tier))
 
-    def _willing(self, service: Job, now: float) -> list[Holder]:
-        """What is about to be free, then what may be lent to the service, by what is lost."""
-        picture, holders = self._picture, self._picture.holdings.holders
-        found: list[Holder] = []
-        standing = standing_of(service, now, picture.waitlist.queue.order)
-        for holder in holders.who_may_leave(standing, picture.jobs, now, self._progress_of):
-            if holder.worth == LEAVES_FIRST:
-                found.append(holder)
-            elif not holder.extra and holder.allocations and not picture.jobs[holder.job_id].spec.is_service:
-                found.append(whole_job(holder))
-        for job_id in sorted(holders.lending):
-            job = picture.jobs[job_id]
-            found += spare_ranks(job, service, now, self._progress_of(job))
-        return sorted(found, key=lambda holder: (holder.worth, holder.job_id))
+    def _willing(self, service: Job, look: _Look, now: float) -> Iterator[Holder]:
+        """What is about to be free, then what may be lent to the service, one after the other: first what loses
+        least. Only what is asked for is looked for."""
+        picture, rank = self._picture, self._rank(service, now)
+        holders, jobs = picture.holdings.holders, picture.jobs
+        if look.leaving is None:
+            leaving = [each for job_id in sorted(holders.leaving) for each in about_to_be_free(jobs[job_id])]
+            look.leaving = [each for each in leaving if not self._is_kept(each)]
+        yield from look.leaving
+        if rank not in look.lenders:
+            lending = [job for job in map(jobs.__getitem__, holders.lending) if not why_not_lend(job, service)]
+            live = [job for job in lending if how_resized(job.spec) is ResizeHow.LIVE]
+            live.sort(key=lambda job: (loss(job, now, {}, extra=True), job.id))
+            look.lenders[rank] = live, [job for job in lending if how_resized(job.spec) is ResizeHow.RESTART]
+        live, restarting = look.lenders[rank]
+        for job in live:
+            yield from spare_ranks(job, service, now, {})
+        ranks = [each for job in restarting for each in spare_ranks(job, service, now, self._progress_of(job))]
+        yield from sorted(ranks, key=lambda holder: (holder.worth, holder.job_id))
+        for most in (WHOLE_FIRST, None):
+            if (rank, most) not in look.whole:
+                standing = standing_of(service, now, picture.waitlist.queue.order)
+                found = holders.who_may_leave(standing, jobs, now, self._progress_of, most=most)
+                whole = [each for each in found if not each.extra and each.worth != LEAVES_FIRST and each.allocations]
+                whole = [each for each in whole if not why_never_lends(jobs[each.job_id])]
+                look.whole[rank, most] = sorted(whole, key=lambda holder: (holder.worth, holder.job_id))
+            yield from look.whole[rank, most]
+
+    def _is_kept(self, holder: Holder) -> bool:
+        """Is all that comes free there kept for replicas already?"""
+        gpus = [(one.node_id, gpu) for one in holder.allocations for gpu in one.gpus]
+        return bool(gpus) and all(gpu in self._kept for gpu in gpus)
 
     def _progress_of(self, job: Job) -> Mapping[str, float]:
         return self._picture.pool.runs.of(job).progress or {}
@@ -355,10 +397,6 @@ def _missing(job: Job) -> int:
     if job.state is not _S.RUNNING or job.placement is None:
         return 0
     return max(0, sum(job.wanted.values()) - sum(job.granted.values()))
-
-
-def _is_gone(holder: Holder, gone: set[tuple[str, int]]) -> bool:
-    return any((holder.job_id, one.rank) in gone for one in holder.allocations)
 
 
 def _keeper(gpu: GpuKey) -> str:

@@ -9,7 +9,7 @@ from libs.domain.cluster import Node
 from libs.domain.job import Allocation, Job, Revision
 from libs.domain.quantity import size_bytes
 from libs.domain.sizes import how_resized
-from libs.domain.spec import ResizeHow, Role
+from libs.domain.spec import ResizeHow, Role, ServiceProtocol
 from libs.messages.nodes import (
     JobOrder,
     Member,
@@ -173,7 +173,8 @@ def serve_of(job: Job) -> Serve | None:
     return Serve(
         port=rules.port,
         path=rules.path.replace("{job}", job.id),
-        ready=(rules.ready or "").replace("{job}", job.id),
+        # A server of HTTP/2 alone understands no probe of ours: it is ready once its port takes a connection.
+        ready="" if rules.protocol is ServiceProtocol.H2C else (rules.ready or "").replace("{job}", job.id),
         drain=job.spec.drain_seconds,
         address=f"/s/{job.id}/",
     )

@@ -141,9 +141,10 @@ class Picture:
         revisions: tuple[Revision, ...] | None = None,
         loans: tuple[Loan, ...] | None = None,
     ) -> list[Step]:
-        if job.loans and event is _E.RESIZED and loans is None:
-            loans = self.owed(job, placement or job.placement)
-            if paid := tuple(loan for loan in job.loans if loan not in loans):
+        if job.spec.is_service and event is _E.RESIZED and loans is None and placement is not None:
+            loans = self.owed(job, placement)
+            paid = tuple(loan for loan in job.loans if loan not in loans)
+            if paid and len(placement.staying) >= sum(job.wanted.values()):  # else the replica begins again there
                 cause = structs.replace(cause, sentence=f"{cause.sentence}; paid back: {loans_text(paid)}")
         step = Step(
             job_id=job.id,
@@ -172,10 +173,10 @@ class Picture:
         self._apply(job, change.after, now)
         return [step]
 
-    def owed(self, job: Job, placement: Placement | None) -> tuple[Loan, ...]:
+    def owed(self, job: Job, placement: Placement) -> tuple[Loan, ...]:
         """The loans of a service that are still owed with this placement."""
-        ranks = {one.rank for one in placement.allocations} if placement is not None else set[int]()
-        return still_owed(job.loans, ranks, self.jobs)
+        loans = (*job.loans, *self.returned.borrowed_again(job, placement))
+        return still_owed(loans, {one.rank for one in placement.allocations}, self.jobs)
 
     def change_of(self, step: Step) -> JobChange:
         """The change of a job by a step of this turn."""

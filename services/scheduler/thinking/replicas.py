@@ -42,8 +42,9 @@ class ReplicaWatch:
                 began = now
             ready, unready = one.ready_at, one.unready_since
             if run is not None and run.state is RunState.RUNNING:
-                ready = (now if ready is None else ready) if run.ready else None
-                unready = None if run.ready else (now if unready is None else unready)
+                is_ready = ready is not None if run.ready is None else run.ready  # not known: as it was
+                ready = (now if ready is None else ready) if is_ready else None
+                unready = None if is_ready else (now if unready is None else unready)
             leaving = one.leaving_since
             if allocation.leaving and leaving is None:
                 leaving = now

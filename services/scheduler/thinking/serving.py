@@ -45,6 +45,9 @@ def follow(picture: Picture, job: Job, now: float) -> list[Step]:
     ends = [_why_ended(picture, job, allocation) for allocation in job.placement.allocations]
     if ends and all(ends) and picture.pool.all_gone(job):
         last = next(cause for cause in ends if cause is not None)
+        if lives.never_ready(job, job.attempts + 1):
+            words = _last_words(picture, job, job.placement.allocations)
+            last = structs.replace(last, sentence=f"{last.sentence}{words}")
         steps += lives.service_over(picture, job, last, now)
     return steps
 
@@ -74,11 +77,11 @@ def release(picture: Picture, job: Job, now: float) -> list[Step]:
     why = ends[0][1]
     counted = [each for each, cause in ends if cause.code not in _NOT_COUNTED and each.revision == job.revision]
     attempts = _attempts(job, replicas, now) + len(counted)
-    wait = job.spec.retries.wait_seconds(attempts) if counted else 0.0
+    wait = lives.wait_seconds(job, attempts) if counted else 0.0
     if attempts == 1 and all(replicas[each.rank].ready_for(now) >= STEADY_SECONDS for each in counted):
         wait = 0.0  # it served for long: what takes its place is not to blame
     if any(cause.code is _C.RUN_LOST for _, cause in ends):
-        wait = max(wait, min(job.spec.retries.wait_seconds(1), lives.LOST_SECONDS_MAX))
+        wait = max(wait, min(lives.wait_seconds(job, 1), lives.LOST_SECONDS_MAX))
     others = f", and {len(ends) - 1} more" if len(ends) > 1 else ""
     again = f"is started again in {duration_text(wait)}" if wait else "is started again"
     code = _C.NODE_LOST if why.code is _C.NODE_LOST else _C.REPLICA_ENDED
@@ -201,7 +204,7 @@ def overdue(
     cause = Cause(code=_C.START_TIMEOUT, sentence=sentence, by=late[0].node_id)
     counted = [each for each in late if each.revision == job.revision]
     attempts = _attempts(job, replicas, now) + len(counted)
-    wait = job.spec.retries.wait_seconds(attempts) if counted else 0.0
+    wait = lives.wait_seconds(job, attempts) if counted else 0.0
     placement = lives.leaving(job.placement, late)
     if counted and updating.may_go_back(job):
         attempts = max(attempts, lives.TRIES_LEAST)  # an update is not waited for twice

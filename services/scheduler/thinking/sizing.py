@@ -63,6 +63,9 @@ class Sizing:
         once if there is a new one: in turn, so many at a time, since their number has no bound."""
         steps: list[Step] = []
         misfits, jobs = self._picture.misfits, self._picture.jobs
+        if self._tried:
+            wanting = misfits.growing | misfits.serving
+            self._tried = {job_id: tried for job_id, tried in self._tried.items() if job_id in wanting}
         steps += self._serve(now, closed)
         for job in sorted((jobs[job_id] for job_id in misfits.shrinking), key=lambda job: job.seq):
             if how_resized(job.spec) is ResizeHow.LIVE:
@@ -85,6 +88,8 @@ class Sizing:
         wait for room; nodes that are kept for such a job are closed to them, too."""
         jobs, serving = self._picture.jobs, self._picture.misfits.serving
         self.short = {job_id: count for job_id, count in self.short.items() if job_id in serving}
+        if not serving:
+            return []
         steps: list[Step] = []
         due = sorted((jobs[job_id] for job_id in serving), key=lambda job: (job.seq <= self._last_service, job.seq))
         looked_at = 0
@@ -153,8 +158,6 @@ class Sizing:
         """In the order of submission, those behind the job that was looked at last first; without those for which there
         was no room, as long as there is no more."""
         misfits, jobs = self._picture.misfits, self._picture.jobs
-        wanting = misfits.growing | misfits.serving
-        self._tried = {job_id: tried for job_id, tried in self._tried.items() if job_id in wanting}
         waiting = (
             job for job in map(jobs.__getitem__, misfits.growing) if self._tried.get(job.id) != self._trial(job, closed)
         )

@@ -3,13 +3,18 @@ back where a new revision does not become ready."""
 
 from collections.abc import Mapping
 
+import msgspec
 from msgspec import Struct, structs
 
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Revision, Step
+from libs.domain.spec import SPEC_BYTES_MAX
 from libs.messages.asks import Ask
 from services.scheduler.thinking.picture import Picture
 
 _C = CauseCode
+
+REVISIONS_MAX = 32  # of one service that still run: one more update then changes nothing
+ENV_NAMES_MAX = 1024
 
 AS_SPECIFIED = Revision(number=0)
 
@@ -26,17 +31,23 @@ def update(picture: Picture, ask: Ask, now: float) -> list[Step]:
         command=wanted.command if asked.command is None else asked.command,
         env=wanted.env if not asked.env else {**(wanted.env or {}), **asked.env},
     )
-    if after == wanted:
+    if after == wanted or _is_too_much(after):
         return []
     back = wanted.number if wanted.back_to is None else wanted.back_to
     new = structs.replace(after, number=_fresh_number(job), at=round(now, 6), back_to=back if job.worked else None)
+    revisions = _kept(job, new)
+    if len(revisions) > REVISIONS_MAX:
+        return []
     sentence = (
         f"revision {wanted.number} → {new.number} by {ask.tenant}: {_what(asked.image, asked.command, asked.env)}"
     )
     cause = Cause(code=_C.UPDATE_ASKED, sentence=sentence, by=ask.tenant)
-    return picture.go(
-        job, JobEvent.UPDATED, cause, now, ask=ask.id, revisions=_kept(job, new), attempts=0, not_before=now
-    )
+    return picture.go(job, JobEvent.UPDATED, cause, now, ask=ask.id, revisions=revisions, attempts=0, not_before=now)
+
+
+def _is_too_much(revision: Revision) -> bool:
+    """Updates add up: is the revision more than a specification may hold?"""
+    return len(revision.env or {}) > ENV_NAMES_MAX or len(msgspec.json.encode(revision)) > SPEC_BYTES_MAX
 
 
 def may_go_back(job: Job) -> bool:

@@ -73,9 +73,7 @@ class Rig:
         job_id = (await self.client.submit(made)).id
         wanted = made.roles["worker"].replicas.want
         await self.cluster.until(job_id, lambda job: is_ready(job, wanted))
-        url = (await self.client.endpoints(job_id)).url
-        assert url, "this cluster has no router"
-        return job_id, f"{url}v1/generate"
+        return job_id, f"{self.cluster.local.router_url}/s/{job_id}/v1/generate"
 
     @asynccontextmanager
     async def load(

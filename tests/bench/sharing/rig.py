@@ -38,9 +38,9 @@ class Ledger(NamedTuple):
 
 class Rig:
     def __init__(self, folder: Path, built: native.Built, client: Path) -> None:
-        self.root, self._device, self._built, self._client = folder / "s", folder / "d", built, client
+        self.root, self.device, self._built, self._client = folder / "s", folder / "d", built, client
         self.root.mkdir()
-        self._device.mkdir()
+        self.device.mkdir()
         self.log = folder / "arbiter.log"
         self.arbiter: subprocess.Popen[bytes] | None = None
         self._jobs: list[subprocess.Popen[str]] = []
@@ -84,7 +84,7 @@ class Rig:
         environ = {
             **os.environ,
             "LD_LIBRARY_PATH": str(self._built.driver_folder),
-            "WEFT_EMULATED_DEVICE": str(self._device),
+            "WEFT_EMULATED_DEVICE": str(self.device),
         }
         if slot is not None:
             environ |= {"LD_PRELOAD": str(self._built.hook), "WEFT_SHARE": str(self.root / slot / slots.JOB)}
@@ -113,7 +113,7 @@ class Rig:
         return Ledger(at, _HEADER.unpack_from(data)[5] / 1e9, of)
 
     def _device_file(self) -> bytes:
-        return (self._device / "device-0").read_bytes()
+        return (self.device / "device-0").read_bytes()
 
     def _processes(self, data: bytes | None = None) -> Iterator[tuple[int, int, int]]:
         """Of each process that was ever on the device: pid, busy ns, kernels."""

@@ -27,6 +27,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -38,10 +39,17 @@ BODY_BYTES_MAX = 1 << 20
 TOKENS, TOKENS_MAX = 8, 4096
 SECONDS_MAX = 600.0  # a drawn time is never longer
 WORDS = ("a", "GPU", "that", "is", "shared", "serves", "more", "than", "one")
-REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 413: "Content Too Large", 503: "Service Unavailable"}
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    413: "Content Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
 
 
-class BadRequest(Exception):  # noqa: N818 - it is the client's
+class BadRequest(Exception):  # noqa: N818 - mostly the client's
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
         self.status = status
@@ -89,7 +97,7 @@ def _slowdown(path: str) -> float:
         return 1.0
 
 
-class Gpu:
+class GpuTime:
     """Where the time of a request passes: on an emulated GPU of which it has a share, or in sleep."""
 
     def __init__(self, slots: int, environ: dict[str, str]) -> None:
@@ -101,7 +109,10 @@ class Gpu:
         if self._launch is None:
             await asyncio.sleep(seconds)
         else:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._launch, seconds)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._threads, self._launch, seconds)
+            except OSError as error:
+                raise BadRequest(500, f"the GPU: {error}") from error
 
 
 def _launcher() -> Callable[[float], None] | None:
@@ -113,20 +124,22 @@ def _launcher() -> Callable[[float], None] | None:
             from kernels import KERNEL_US, Driver  # type: ignore[import-not-found, no-redef]
         except ImportError:
             return None
+    own = threading.local()  # the driver's context is that of a thread
     try:
-        driver = Driver()
+        own.driver = Driver()
     except (OSError, AttributeError):
         return None
 
     def launch(seconds: float) -> None:
+        driver = own.driver = getattr(own, "driver", None) or Driver()
         for _ in range(max(1, round(seconds * 1e6 / KERNEL_US))):
             driver.wait(driver.launch())
 
     return launch
 
 
-class Model:
-    def __init__(self, knobs: Knobs, gpu: Gpu) -> None:
+class EmulatedModel:
+    def __init__(self, knobs: Knobs, gpu: GpuTime) -> None:
         self._knobs = knobs
         self._gpu = gpu
         self._ready_at = time.monotonic() + knobs.load_seconds
@@ -206,7 +219,10 @@ class Model:
         seconds = self._knobs.seconds()
         words = [WORDS[number % len(WORDS)] for number in range(tokens)]
         if asked.get("stream"):
-            await self._stream(words, seconds, writer)
+            try:
+                await self._stream(words, seconds, writer)
+            except BadRequest as bad:  # the head is sent: all that is left is to break off
+                raise ConnectionError(str(bad)) from bad
         else:
             async with self._gpu.turns:
                 await self._gpu.work(seconds)
@@ -262,7 +278,7 @@ async def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
 async def run() -> None:
     environ = dict(os.environ)
     knobs = Knobs(environ)
-    model = Model(knobs, Gpu(knobs.slots, environ))
+    model = EmulatedModel(knobs, GpuTime(knobs.slots, environ))
     port = int(environ.get("WEFT_PORT") or environ.get("PORT") or 8080)
     server = await asyncio.start_server(model.serve, port=port, limit=HEAD_BYTES_MAX, backlog=1024, reuse_address=True)
     print(f"rank {knobs.rank} listens at port {port}, ready in {knobs.load_seconds:g} s", flush=True)
@@ -272,7 +288,7 @@ async def run() -> None:
     await model.done.wait()
 
 
-def _stop(server: asyncio.Server, model: Model) -> None:
+def _stop(server: asyncio.Server, model: EmulatedModel) -> None:
     print("told to stop, finishing what there is", flush=True)
     server.close()
     model.stop()

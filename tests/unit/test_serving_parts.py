@@ -1,0 +1,184 @@
+"""What the autoscaler is made of: the queue's formulas, rates that changed, starts, forecasts, replicas that share."""
+
+import itertools
+from random import Random
+from time import process_time
+
+import pytest
+
+from libs.serving.autoscaler import Weft
+from libs.serving.forecast import SLOTS_A_DAY, Forecast
+from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad
+from libs.serving.queueing import Shape, late_alone, late_by_waiting, waiting_part
+from libs.serving.slowdown import Slowdown
+from libs.serving.starts import SECONDS_AT_FIRST, StartTimes
+from libs.serving.windows import CountWindows, likelihood_of_change
+from tests.support.served import Served, bucket
+
+AT = 1_000_000.0
+
+
+def erlang_c(servers: int, load: float) -> float:
+    blocked = 1.0
+    for count in range(1, servers + 1):
+        blocked = load * blocked / (count + load * blocked)
+    return blocked / (1.0 - load / servers * (1.0 - blocked))
+
+
+@pytest.mark.parametrize("servers", [1, 2, 5, 10, 50, 200])
+@pytest.mark.parametrize("busy", [0.3, 0.6, 0.8, 0.9, 0.97])
+def test_the_part_that_waits_is_erlang_s_c_to_a_few_hundredths(servers: int, busy: float) -> None:
+    assert waiting_part(servers, busy * servers) == pytest.approx(erlang_c(servers, busy * servers), abs=0.06)
+
+
+@pytest.mark.parametrize(("servers", "rate"), [(1, 1.4), (4, 6.4), (10, 17.0)])
+def test_the_late_part_that_is_predicted_is_what_a_queue_shows(servers: int, rate: float) -> None:
+    goal = Goal(least=servers, most=servers, concurrency=1, latency=1.5, percentile=99.0)
+    rule = Weft(goal, at=AT)
+    run = Served(
+        rule, goal, rate=lambda at: rate, service=lambda random: random.gammavariate(4.0, 0.125), wanted=servers
+    )
+    run.run(4 * 3600.0)
+    shape = rule.capacity.shape
+    assert shape is not None
+    predicted = late_alone(shape, slower=1.0, first=1.0, within=1.5) + late_by_waiting(
+        shape, servers=servers, rate=rate, slower=1.0, first=1.0, within=1.5, arrivals=1.0
+    )
+    assert predicted == pytest.approx(run.late / run.answered, rel=0.5, abs=0.005)
+
+
+def test_more_replicas_never_make_more_requests_late() -> None:
+    random = Random(5)
+    for _ in range(200):
+        parts = ((0.0, random.uniform(0.01, 1.0), 0.7), (1.0, random.uniform(1.1, 3.0), 0.3))
+        shape = Shape(0.6, random.uniform(0.0, 4.0), parts)
+        rate, within = random.uniform(0.1, 100.0), random.uniform(0.1, 5.0)
+        late = [
+            late_by_waiting(shape, servers=count, rate=rate, slower=1.0, first=1.0, within=within, arrivals=1.0)
+            for count in range(1, 120)
+        ]
+        assert all(more <= less + 1e-12 for less, more in itertools.pairwise(late))
+
+
+def test_one_rate_is_hardly_ever_taken_for_two_and_two_are_told_apart() -> None:
+    random = Random(2)
+
+    def count(mean: float) -> int:
+        return _poisson(random, mean)
+
+    same = [likelihood_of_change(count(12.0), 6.0, count(120.0), 60.0) for _ in range(20_000)]
+    assert max(same) < 20.0
+    assert likelihood_of_change(80, 2.0, 600, 60.0) > 20.0, "four times as much for two seconds, at ten a second"
+    assert likelihood_of_change(0, 6.0, 0, 60.0) == 0.0
+
+
+def _poisson(random: Random, mean: float) -> int:
+    found, at = 0, random.expovariate(mean)
+    while at < 1.0:
+        found, at = found + 1, at + random.expovariate(mean)
+    return found
+
+
+def test_windows_answer_for_what_is_known_and_totals_never_fall() -> None:
+    windows = CountWindows()
+    assert windows.rate(60.0) == 0.0
+    for second in range(5000):
+        windows.take(ServiceLoad(at=AT + second, replicas=(), wanted=0, arrived=3 * second))
+    assert windows.rate(60.0) == pytest.approx(3.0)
+    assert windows.arrivals(60.0, 30.0) == (90, 30.0)
+    windows.take(ServiceLoad(at=AT + 5000, replicas=(), wanted=0, arrived=0))
+    assert windows.rate(60.0) == pytest.approx(3.0, rel=0.05)
+    assert len(windows._at) < 2100
+
+
+def test_the_start_time_is_the_95th_percentile_of_those_seen_once_each() -> None:
+    starts = StartTimes()
+    assert starts.seconds == SECONDS_AT_FIRST
+    replicas = [
+        ReplicaLoad(rank=rank, ready=True, started_at=AT, ready_at=AT + 10.0 + rank / 10.0) for rank in range(40)
+    ]
+    for _ in range(5):
+        starts.take(replicas)
+    assert len(starts.measured) == 40
+    assert starts.seconds == pytest.approx(13.8, abs=0.11)
+    starts.take([ReplicaLoad(rank=99, ready=True, started_at=AT + 5.0, ready_at=AT)])
+    starts.take([ReplicaLoad(rank=98, ready=True, started_at=AT, ready_at=AT + 1e9)])
+    assert len(starts.measured) == 40, "neither can be"
+    assert StartTimes(4.0).seconds == 4.0
+
+
+def test_a_forecast_needs_two_days_and_takes_what_is_usual() -> None:
+    forecast = Forecast(day=1440.0)
+    slot = 1440.0 / SLOTS_A_DAY
+    for day, rate in enumerate((5.0, 50.0, 6.0)):
+        assert forecast.highest(at=day * 1440.0, seconds=slot) == (0.0 if day < 2 else 27.5)
+        forecast.take(rate, at=day * 1440.0 + slot)
+    assert forecast.highest(at=3 * 1440.0, seconds=slot) == 6.0
+    assert forecast.highest(at=3 * 1440.0 + 20 * slot, seconds=slot) == 0.0
+
+
+def test_what_is_kept_of_days_is_bounded() -> None:
+    forecast = Forecast(day=1440.0)
+    for minute in range(100_000):
+        forecast.take(1.0, at=minute * 10.0)
+    assert len(forecast._highest) <= SLOTS_A_DAY * 14 + 1
+
+
+def test_a_forecast_starts_replicas_before_the_load_of_every_day_comes() -> None:
+    goal = Goal(least=1, most=50, concurrency=1, latency=1.0, percentile=99.0)
+
+    def rate(at: float) -> float:
+        return 20.0 if at % 1800.0 > 900.0 else 2.0
+
+    wanted = {}
+    for day in (1800.0, 1e9):
+        run = Served(
+            Weft(goal, at=AT - AT % 1800.0, start=40.0, day=day),
+            goal,
+            rate=rate,
+            service=lambda random: random.expovariate(4.0),
+            start=40.0,
+            wanted=4,
+            at=AT - AT % 1800.0,
+        )
+        run.run(3 * 1800.0 + 898.0)
+        wanted[day] = run.wanted
+    assert wanted[1800.0] >= 8
+    assert wanted[1e9] <= 4
+
+
+def test_replicas_that_work_on_several_requests_at_once_are_learnt_to_slow_down() -> None:
+    slowdown = Slowdown()
+    at = AT
+    for step in range(300):
+        rate = 2.0 + 6.0 * (step % 20) / 20.0
+        for _ in range(10):
+            at += 1.0
+            slowdown.take(round(2 * rate), 1.0 / (10.0 - rate), 2.0, at=at)
+    assert slowdown.known
+    assert slowdown.times(5.0) == pytest.approx(2.0, rel=0.1)
+    assert slowdown.full(9.9)
+    steady = Slowdown()
+    for step in range(3000):
+        steady.take(10 + step % 3, 0.1, 2.0, at=AT + step)
+    assert not steady.known
+
+
+def test_a_decision_on_a_thousand_services_takes_little_time_of_the_processor() -> None:
+    goal = Goal(least=0, most=64, concurrency=1, latency=1.0, percentile=99.0, rate=20.0)
+    rules = [Weft(goal, at=AT) for _ in range(1000)]
+    replicas = tuple(ReplicaLoad(rank=rank, ready=True, started_at=AT, ready_at=AT + 9.0) for rank in range(8))
+    spent = []
+    for second in range(70):
+        load = ServiceLoad(
+            at=AT + second,
+            replicas=replicas,
+            wanted=8,
+            arrived=20 * second,
+            services=dict.fromkeys(range(bucket(0.05), bucket(0.5)), 5 * second),
+        )
+        began = process_time()
+        for rule in rules:
+            rule.decide(load)
+        spent.append(process_time() - began)
+    assert sorted(spent)[35] < 1.0, f"{sorted(spent)[35]:.3f} s; about a tenth of a second on a quiet machine"
