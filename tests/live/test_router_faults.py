@@ -167,6 +167,7 @@ async def test_a_service_that_is_not_public_wants_a_token_of_its_tenant(
     replica = await there.replica(0)
     await there.tell(replica.endpoint(job))
     url = f"{there.url}/s/{job.id}/x"
+    body = {}
     for headers, status in (
         ({}, 401),
         ({"Authorization": "Bearer nothing"}, 401),
@@ -285,3 +286,47 @@ async def test_the_store_and_the_bus_may_be_away(there: Town, http: aiohttp.Clie
     finally:
         await there.place.stores.owner.execute("ALTER ROLE weft_router LOGIN")
         await replica.stop()
+
+
+async def test_a_body_that_never_ends_is_ended_and_a_long_answer_is_not(
+    servers: Place, tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    async def served(request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
+        if request.path == "/body":
+            await request.read()
+            return aiohttp.web.Response()
+        stream = aiohttp.web.StreamResponse()
+        await stream.prepare(request)
+        for _ in range(8):
+            await stream.write(b"x")
+            await asyncio.sleep(0.5)
+        return stream
+
+    async with town(servers, tmp_path, ROUTER_BODY_SECONDS_MAX="1.5") as there:
+        job = await there.service(concurrency=2)
+        replica = await there.replica(0, served)
+        await there.tell(replica.endpoint(job))
+
+        async def endless() -> AsyncIterator[bytes]:
+            while True:
+                yield b"x"
+                await asyncio.sleep(0.2)
+
+        reading = asyncio.create_task(_read(http, f"{there.url}/s/{job.id}/answer"))
+        began = time.monotonic()
+        status = 0
+        try:
+            async with asyncio.timeout(15):
+                async with http.post(f"{there.url}/s/{job.id}/body", data=endless()) as answer:
+                    status = answer.status
+        except aiohttp.ClientError:
+            pass
+        assert status in (0, 400, 408, 499, 502, 504)
+        assert time.monotonic() - began < 10
+        assert await reading == b"x" * 8
+        await there.settled(job)
+
+
+async def _read(http: aiohttp.ClientSession, url: str) -> bytes:
+    async with http.get(url) as answer:
+        return await answer.read()
