@@ -378,6 +378,8 @@ def _check(spec: JobSpec) -> None:
         raise SpecError("time_limit", "a job that may not run at all")
     if spec.objective is not None and spec.kind is not Kind.INFERENCE:
         raise SpecError("objective", f"is for kind inference, this is {spec.kind}")
+    if spec.objective is not None and duration_seconds(spec.objective.latency) == 0:
+        raise SpecError("objective.latency", "no request is answered in no time")
     _check_service(spec)
     if sum(role.replicas.want for role in spec.roles.values()) > REPLICAS_MAX:
         raise SpecError("roles", f"ask for more than {REPLICAS_MAX} replicas together")

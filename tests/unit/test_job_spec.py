@@ -78,6 +78,7 @@ def test_yaml_and_json_mean_the_same() -> None:
         (job(progress={"pattern": "(?P<step>["}), "progress.pattern"),
         (job(progress={"pattern": "step"}), "progress.pattern"),
         (job(objective={"latency": "50ms", "rate": 10}), "objective"),
+        (job(kind="inference", objective={"latency": "0s", "rate": 10}), "objective.latency"),
         (job(roles={}), "roles"),
         (job(roles={"a.b": {}}), "roles"),
         (worker(gpus=-1), "roles.odd.gpus"),

@@ -99,7 +99,7 @@ def model() -> JobSpec:
     knobs = {"SERVICE_MS": "100", "SLOTS": "2", "LOAD_SECONDS": "0.5"}
     replicas = Replicas(min=1, want=1, max=MODEL_REPLICAS)
     roles = {"worker": structs.replace(made.roles["worker"], replicas=replicas)}
-    service = ServiceRules(ready="/healthz", concurrency=2, queue=1000, drain="3s", start="15s")
+    service = ServiceRules(ready="/healthz", concurrency=2, queue=1000, drain="3s", start="60s")
     promise = Objective(latency="400ms", percentile=90.0, rate=BURST_RATE)
     return structs.replace(made, roles=roles, env={**made.env, **knobs}, service=service, objective=promise)
 

@@ -12,7 +12,7 @@ from services.cli.demo.burst import send
 from services.cli.drawing.services import latency_text
 from services.cli.words import number
 
-READY_SECONDS_MAX = 20.0
+READY_SECONDS_MAX = 60.0
 GROWN_SECONDS_MAX = 15.0  # the burst goes on no longer, even if the service has not grown
 STEADY_SECONDS = 4.0  # that the burst goes on once the service has grown
 SHRUNK_SECONDS_MAX = 25.0
