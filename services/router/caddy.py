@@ -25,7 +25,17 @@ DIAL_SECONDS = "2s"
 IDLE_SECONDS = "1s"  # shorter than servers keep an idle connection: none is used in the moment in which it is closed
 HEADER_BYTES_MAX = 64 << 10
 NO_PROXY: Json = {"network_proxy": {"from": "none"}, "compression": False}
-COOKIE = {"search_regexp": "(^|; *)weft_token=[^;]*", "replace": ""}
+COOKIE = {"search_regexp": "(^|;)\\s*weft_token=[^;]*", "replace": ""}  # wherever the gate finds one, and more
+LEASE_TOLD: Json = {  # early: where a client or a replica breaks off, Caddy runs nothing of this chain afterwards
+    "handler": "log_append",
+    "key": "lease",
+    "value": "{http.vars.weft_lease}",
+    "early": True,
+}
+NO_STATUS: Json = {  # of a replica: below 100. Caddy would end the connection, and run nothing of this chain
+    "match": {"status_code": [0]},
+    "routes": [{"handle": [{"handler": "error", "status_code": 502, "error": "its status is none of HTTP"}]}],
+}
 
 
 class Proxy(Struct, frozen=True, kw_only=True):
@@ -100,9 +110,9 @@ def _logging(proxy: Proxy) -> Json:
 
 
 def _told() -> list[Json]:
-    """What the end of a request tells beside its status and duration."""
+    """What the end of a request tells beside its status and duration. What breaks off in the midst of its answer tells
+    nothing of this."""
     told = {
-        "lease": "{http.vars.weft_lease}",
         "first_ms": "{http.reverse_proxy.upstream.latency_ms}",
         "took_ms": "{http.reverse_proxy.upstream.duration_ms}",
     }
@@ -161,6 +171,7 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
 
 def _pass() -> list[Json]:
     return [
+        {"handle": [LEASE_TOLD]},
         {"match": [{"vars": {"weft_strip": ["1"]}}], "handle": [_moved("^/s/[^/]+")]},
         {"match": [{"vars": {"weft_strip": ["0"]}}], "handle": [_moved("^")]},
         {
@@ -185,6 +196,7 @@ def _proxy(protocol: str, seconds: float) -> Json:
         "upstreams": [{"dial": "{http.vars.weft_to}"}],
         "flush_interval": -1,
         "headers": {"request": {"replace": {"Cookie": [COOKIE]}}},
+        "handle_response": [NO_STATUS],
         "transport": {
             "protocol": "http",
             **NO_PROXY,

@@ -160,6 +160,44 @@ async def test_a_lost_end_of_a_request_costs_no_place_for_long(there: Town, http
             await asyncio.sleep(0.05)
 
 
+async def breaks_off(request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
+    """As the path says: no status of HTTP, an answer that is shorter than it says, or one that never ends."""
+    assert request.transport is not None
+    if request.path == "/none":
+        request.transport.write(b"HTTP/1.1 000 None\r\nContent-Length: 0\r\n\r\n")
+    elif request.path == "/short":
+        request.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello")
+    else:
+        stream = aiohttp.web.StreamResponse()
+        await stream.prepare(request)
+        while True:
+            await stream.write(b"x" * 1000)
+            await asyncio.sleep(0.01)
+    request.transport.close()
+    return aiohttp.web.Response()
+
+
+@pytest.mark.parametrize("how", ["none", "short", "endless"])
+async def test_the_end_of_an_answer_that_breaks_off_is_told(there: Town, http: aiohttp.ClientSession, how: str) -> None:
+    """If it were not, a count would have to find it out, and could end another tenant's request in its place."""
+    job = await there.service(concurrency=20)
+    replica = await there.replica(0, breaks_off)
+    await there.tell(replica.endpoint(job))
+    await there.known(job, 0)
+    for _ in range(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
+        upgrade = b"Upgrade: x\r\n" if how == "none" else b""
+        writer.write(f"GET /s/{job.id}/{how} HTTP/1.1\r\nHost: a\r\n".encode() + upgrade + b"\r\n")
+        async with asyncio.timeout(15):
+            said = await _head(reader)
+        assert said.split()[1:2] == [b"502" if how == "none" else b"200"]
+        writer.close()
+    await until(lambda: there.last(job).arrived == 10)
+    await there.settled(job)
+    async with http.get(f"http://127.0.0.1:{there.admin_port}/metrics") as answer:
+        assert "weft_router_ends_lost_total 0.0" in await answer.text()
+
+
 async def test_a_service_that_is_not_public_wants_a_token_of_its_tenant(
     there: Town, http: aiohttp.ClientSession
 ) -> None:
@@ -186,6 +224,8 @@ async def test_a_service_that_is_not_public_wants_a_token_of_its_tenant(
     async with http.get(url, headers=headers) as answer:
         told = (await answer.json())["headers"]
     assert (told["Cookie"], told["Authorization"]) == ("mine=1", "Basic abc")
+    async with http.get(url, headers={"Cookie": f"mine=1;\t{cookie.partition(';')[0]};b=2"}) as answer:
+        assert (await answer.json())["headers"]["Cookie"] == "mine=1;b=2"
     host = {"Host": f"chat.alice.localhost:{there.port}", "Authorization": f"Bearer {there.tokens['alice']}"}
     async with http.get(f"{there.url}/s/other/", headers=host) as answer:
         assert (answer.status, (await answer.json())["path"]) == (200, "/s/other/")

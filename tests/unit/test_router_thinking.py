@@ -254,6 +254,24 @@ def test_a_service_with_an_objective_refuses_early_what_it_cannot_serve_in_time(
     assert all(one.retry_after >= 1 for one in refused)
 
 
+def test_a_tenant_whose_requests_take_all_room_to_wait_gives_way_to_others() -> None:
+    routing = Routing(waiting_max=10)
+    flood = [service(job_id=f"j-{number}", queue=100) for number in (1, 2)]
+    other = structs.replace(service(job_id="j-3", queue=100), tenant="bob")
+    routing.know([*flood, other], 0.0)
+    for ticket in range(10):
+        assert routing.ask(ticket, flood[ticket % 2], 0.0) is None
+    assert isinstance(routing.ask(10, flood[0], 0.0), Refused)
+    asked = [routing.ask(ticket, other, 0.0) for ticket in range(20, 30)]
+    assert [one is None for one in asked] == [True] * 5 + [False] * 5, "bob has a half, and no more than that"
+    assert routing.waiting == 10
+    gone = routing.tick(0.1)
+    assert [ticket for ticket, _ in gone] == [8, 9, 6, 7, 4], "the newest"
+    assert {answer.status for _, answer in gone if isinstance(answer, Refused)} == {429}
+    assert routing.tick(0.2) == []
+    assert {len(lane.line) for lane in routing.lanes.values()} == {2, 3, 5}
+
+
 def test_a_service_that_ends_lets_its_requests_end() -> None:
     routing = Routing()
     chat = service(replica(1), concurrency=1)

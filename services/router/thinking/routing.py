@@ -4,6 +4,7 @@ A request asks, and goes to a replica, waits, or is refused. What waits is given
 as soon as one has room, and is refused once it has waited as long as its service lets it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import count
 
@@ -33,11 +34,14 @@ class _Other(Struct):
 
 
 class Routing:
-    """`waiting_max`: requests that wait, of all services together."""
+    """`waiting_max`: requests that wait, of all services together. Where they are as many, the tenant with the most
+    gives way to one with fewer."""
 
     def __init__(self, *, waiting_max: int = 20_000) -> None:
         self.lanes: dict[str, Lane] = {}
         self.leases: dict[int, RequestLease] = {}
+        self._waiting_of: Counter[str] = Counter()  # by tenant, those with any
+        self._gave_way: list[Answer] = []
         self.waiting = 0
         self.lost = 0  # leases whose end was never heard of
         self._waiting_max = waiting_max
@@ -109,12 +113,31 @@ class Routing:
             lane.line.move_to_end(waiter.ticket, last=False)
         self._places[waiter.ticket] = lane
         self.waiting += 1
+        self._waiting_of[lane.service.tenant] += 1
         return None
 
     def _full(self, lane: Lane) -> Refused | None:
-        if self.waiting >= self._waiting_max:
-            return Refused(429, f"{self.waiting} requests wait for services already", 1.0)
-        return lane.full()
+        refusal = lane.full()
+        if refusal is None and self.waiting >= self._waiting_max and not self._make_room(lane.service.tenant):
+            refusal = self._no_room()
+        return refusal
+
+    def _no_room(self) -> Refused:
+        return Refused(429, f"{self.waiting} requests wait for services already", 1.0)
+
+    def _make_room(self, tenant: str) -> bool:
+        """Refuse the newest request of the tenant with the most, so that nobody's requests keep all others out. False
+        if this tenant would have as many then."""
+        most, count = self._waiting_of.most_common(1)[0]
+        if self._waiting_of[tenant] + 1 >= count:
+            return False
+        theirs = (lane for lane in self.lanes.values() if lane.line and lane.service.tenant == most)
+        lane = max(theirs, key=lambda one: len(one.line))
+        ticket = next(reversed(lane.line))
+        self._leave(lane, ticket)
+        lane.counts.refused += 1
+        self._gave_way.append((ticket, self._no_room()))
+        return True
 
     def gone(self, ticket: int) -> None:
         """The client left while its request waited."""
@@ -124,6 +147,10 @@ class Routing:
     def _leave(self, lane: Lane, ticket: int) -> None:
         del lane.line[ticket], self._places[ticket]
         self.waiting -= 1
+        tenant = lane.service.tenant
+        self._waiting_of[tenant] -= 1
+        if not self._waiting_of[tenant]:
+            del self._waiting_of[tenant]
 
     def _give(self, lane: Lane, waiter: Waiter, seat: Seat, now: float) -> RequestLease:
         lease = RequestLease(
@@ -211,7 +238,7 @@ class Routing:
     def tick(self, now: float) -> list[Answer]:
         """Refuse what has waited too long; give out what became free by itself."""
         self._count_others(now)
-        answers: list[Answer] = []
+        answers, self._gave_way = self._gave_way, []
         for lane in {id(lane): lane for lane in self._places.values()}.values():
             answers += self._go_on(lane, now)
             for ticket in [ticket for ticket, waiter in lane.line.items() if waiter.deadline <= now]:
