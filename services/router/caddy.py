@@ -14,12 +14,16 @@ from msgspec import Struct
 
 Json = dict[str, Any]
 
-TRIES = 3  # at replicas, for one request
+TRIES = 32  # at replicas, for one request; the gate says for each whether there is another
 SILENCE_SECONDS = (0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 450, 600, 900, 1800, 3600)
 """How long a replica may take until its answer begins. Each step is a handler of its own, since the configuration is
 static; the gate names the step."""
 
-HTTP, H2C = "http", "h2c"
+HTTP, ONCE, H2C = "http", "once", "h2c"
+"""How a request is passed on: over a connection that is kept, over one of its own, or as HTTP/2 without TLS. What must
+not run twice has a connection of its own: of one that is kept and breaks, nobody knows whether its replica had ended
+before."""
+
 GATE_SECONDS = "15s"  # for which a request waits for a gate that is being started again
 DIAL_SECONDS = "2s"
 IDLE_SECONDS = "1s"  # shorter than servers keep an idle connection: none is used in the moment in which it is closed
@@ -51,10 +55,10 @@ class Proxy(Struct, frozen=True, kw_only=True):
     body_seconds_max: float = 3600.0
 
 
-def step_of(protocol: str, seconds: float) -> str:
+def step_of(way: str, seconds: float) -> str:
     """The name of the handler that waits at least so long for an answer to begin; the longest wait is the last step."""
     index = min(bisect_left(SILENCE_SECONDS, seconds), len(SILENCE_SECONDS) - 1)
-    return f"{protocol}-{SILENCE_SECONDS[index]:g}"
+    return f"{way}-{SILENCE_SECONDS[index]:g}"
 
 
 def configuration(proxy: Proxy) -> Json:
@@ -81,7 +85,12 @@ def _server(proxy: Proxy) -> Json:
         "max_header_bytes": HEADER_BYTES_MAX,
         "enable_full_duplex": True,  # an answer may begin before the body has ended, and costs nothing of it
         "logs": {"default_logger_name": "weft"},
-        "routes": [{"handle": [*_told(), *_clean(), _tried(proxy, TRIES)]}],
+        "routes": [{"handle": [*_told(), *_clean(), _tried(TRIES)]}],
+        "named_routes": {
+            "ask": {"handle": [_ask(proxy, again=False)]},
+            "ask-again": {"handle": [_ask(proxy, again=True)]},
+            "pass": {"handle": [{"handler": "subroute", "routes": _pass()}]},
+        },
     }
     if proxy.tls_cert_file:
         server["tls_connection_policies"] = [{}]
@@ -123,13 +132,17 @@ def _clean() -> list[Json]:
     return [{"handler": "headers", "request": {"delete": ["X-Weft-*"]}}]
 
 
-def _tried(proxy: Proxy, tries: int, *, again: bool = False) -> Json:
+def _tried(tries: int, *, ask: str = "ask") -> Json:
     """Ask, pass; and where that fails, the same again, so often that the last answer is the gate's refusal."""
-    tried: Json = {"handler": "subroute", "routes": [{"handle": [_ask(proxy, again=again)]}]}
+    tried: Json = {"handler": "subroute", "routes": [_invoke(ask)]}
     if tries:
-        tried["routes"] += _pass()
-        tried["errors"] = {"routes": [{"handle": [_tried(proxy, tries - 1, again=True)]}]}
+        tried["routes"].append(_invoke("pass"))
+        tried["errors"] = {"routes": [{"handle": [_tried(tries - 1, ask="ask-again")]}]}
     return tried
+
+
+def _invoke(name: str) -> Json:
+    return {"handle": [{"handler": "invoke", "name": name}]}
 
 
 def _ask(proxy: Proxy, *, again: bool) -> Json:
@@ -179,9 +192,9 @@ def _pass() -> list[Json]:
             "handle": [{"handler": "headers", "request": {"delete": ["Authorization"]}}],
         },
         *(
-            {"match": [{"vars": {"weft_step": [step_of(protocol, seconds)]}}], "handle": [_proxy(protocol, seconds)]}
-            for protocol in (HTTP, H2C)
+            {"match": [{"vars": {"weft_step": [step_of(way, seconds)]}}], "handle": [_proxy(way, seconds)]}
             for seconds in sorted(SILENCE_SECONDS, key=lambda seconds: seconds != 60)  # what is usual is found first
+            for way in (HTTP, ONCE, H2C)
         ),
     ]
 
@@ -190,7 +203,8 @@ def _moved(find: str) -> Json:
     return {"handler": "rewrite", "path_regexp": [{"find": find, "replace": "{http.vars.weft_prefix}"}]}
 
 
-def _proxy(protocol: str, seconds: float) -> Json:
+def _proxy(way: str, seconds: float) -> Json:
+    kept: Json = {"max_idle_conns_per_host": 256, "idle_timeout": IDLE_SECONDS}
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": "{http.vars.weft_to}"}],
@@ -200,10 +214,10 @@ def _proxy(protocol: str, seconds: float) -> Json:
         "transport": {
             "protocol": "http",
             **NO_PROXY,
-            "versions": ["1.1"] if protocol == HTTP else ["h2c"],
+            "versions": ["h2c"] if way == H2C else ["1.1"],
             "dial_timeout": DIAL_SECONDS,
             "response_header_timeout": _seconds(seconds),
-            "keep_alive": {"max_idle_conns_per_host": 256, "idle_timeout": IDLE_SECONDS},
+            "keep_alive": {"enabled": False} if way == ONCE else kept,
         },
     }
 

@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from libs.store import Access, StoreUnavailableError
 from services.router.answers import Question, admitted, moved, question_of, refused
-from services.router.caddy import H2C, HTTP, step_of
+from services.router.caddy import H2C, HTTP, ONCE, step_of
 from services.router.clients import Peer
-from services.router.thinking.routing import Answer, Routing
+from services.router.thinking.routing import SAFE, Answer, Routing
 from services.router.thinking.seats import RequestLease
 from services.router.thinking.table import RoutedService, ServiceTable
 from services.router.thinking.ways import Elsewhere, Refused, Way, bearer_token, cookie_token, way_of
@@ -202,12 +202,13 @@ class Gate:
         service = asking.service
         assert service is not None, "only a request for a service is given a replica"
         moves = not asking.question.failed
+        kept = HTTP if asking.question.method in SAFE else ONCE
         strip = "" if not moves else "1" if not asking.way.by_host else "0" if service.prefix else ""
         asking.connection.answer(
             admitted(
                 to=answer.seat.replica.address,
                 lease=f"{self._boot}.{answer.number}",
-                step=step_of(H2C if service.h2c else HTTP, answer.deadline - answer.granted),
+                step=step_of(H2C if service.h2c else kept, answer.deadline - answer.granted),
                 strip=strip,
                 prefix=service.prefix,
                 drops_authorization=asking.drops_authorization,

@@ -142,7 +142,7 @@ class Shell:
         self.gate.know([routed(job, self._hosts, self._endpoints) for job in found])
 
     async def hear_endpoints(self, seen: EndpointsSeen) -> None:
-        changed = self._endpoints.hear(seen)
+        changed = self._endpoints.hear(seen, self._clock())
         self._know(changed)
         if changed and any(endpoint.draining for endpoint in seen.endpoints):
             self.tell_now.set()  # its node waits to hear that it gets nothing more
@@ -155,6 +155,7 @@ class Shell:
             self.gate.routing.hear(served, self._clock())
 
     async def tick(self) -> None:
+        self._know(self._endpoints.listen(self._clock()))
         self.gate.tell(self.gate.routing.tick(self._clock()))
 
     async def tell(self) -> None:

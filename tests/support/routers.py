@@ -105,7 +105,8 @@ class Town:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        scheme = "https" if "ROUTER_TLS_CERT_FILE" in self.settings else "http"
+        return f"{scheme}://127.0.0.1:{self.port}"
 
     @property
     def home(self) -> Path:
@@ -187,7 +188,8 @@ class Town:
 
     async def ready(self) -> None:
         """Its probe says so, and a request is answered, whatever the answer."""
-        async with aiohttp.ClientSession() as session, asyncio.timeout(30):
+        unchecked = aiohttp.TCPConnector(ssl=False)
+        async with aiohttp.ClientSession(connector=unchecked) as session, asyncio.timeout(30):
             for url in (f"http://127.0.0.1:{self.admin_port}/readyz", f"{self.url}/"):
                 while True:
                     with contextlib.suppress(aiohttp.ClientError):

@@ -200,10 +200,90 @@ def test_a_request_is_tried_three_times_at_most() -> None:
     tries = 0
     while isinstance(answer, RequestLease):
         tries += 1
-        answer, _ = routing.failed(answer.number, 1, 0.1, method="GET", error="dial x", status=502)
+        answer, _ = routing.failed(answer.number, 1, 0.1, method="GET", error="EOF", status=502)
     assert tries == 3
     assert isinstance(answer, Refused)
     assert answer.status == 502
+
+
+def dialled(routing: Routing, lease: object, now: float) -> RequestLease | Refused | None:
+    """What follows for a POST whose replica took no connection."""
+    assert isinstance(lease, RequestLease)
+    answer, others = routing.failed(lease.number, 1, now, method="POST", error="dial x", status=502)
+    assert others == []
+    return answer
+
+
+def test_what_reached_no_replica_goes_to_each_and_waits_until_one_is_back() -> None:
+    routing = Routing()
+    chat = service(*(replica(rank) for rank in range(10)))
+    routing.know([chat], 0.0)
+    answer: RequestLease | Refused | None = routing.ask(1, chat, 0.0)
+    tried = set()
+    while answer is not None:
+        assert isinstance(answer, RequestLease)
+        tried.add(answer.seat.replica.rank)
+        answer = dialled(routing, answer, 0.1)
+    assert tried == set(range(10)), "each was tried once, and is left alone"
+    assert routing.tick(1.0) == []
+    ((_, again),) = routing.tick(1.2)
+    assert isinstance(again, RequestLease)
+    routing.ended(again.number, 1.3, status=200, first=None, took=0.1)
+    assert routing.lanes["j-1"].counts.failed == 0
+
+
+def test_what_reaches_no_replica_in_its_time_is_told_so() -> None:
+    routing = Routing()
+    chat = service(replica(0))
+    routing.know([chat], 0.0)
+    answer = dialled(routing, routing.ask(1, chat, 0.0), 0.1)
+    assert answer is None
+    now = 0.1
+    while routing.waiting:
+        now += 0.1
+        for _, told in routing.tick(now):
+            if isinstance(told, RequestLease):
+                assert dialled(routing, told, now) is None
+            else:
+                assert isinstance(told, Refused)
+                assert (told.status, "none could be reached" in told.sentence) == (503, True)
+    assert 10.0 <= now < 10.3
+
+
+def test_one_request_finds_out_whether_a_replica_takes_connections_again() -> None:
+    routing = Routing()
+    chat = service(replica(0), concurrency=4)
+    routing.know([chat], 0.0)
+    assert dialled(routing, routing.ask(1, chat, 0.0), 0.1) is None
+    for ticket in (2, 3):
+        assert routing.ask(ticket, chat, 0.2) is None
+    ((_, first),) = routing.tick(1.2)
+    assert isinstance(first, RequestLease)
+    assert routing.tick(2.0) == []
+    assert len(routing.tick(1.2 + 2.6)) == 2, "it has been there longer than a connection is tried: it was taken"
+
+
+def test_a_replica_of_a_silent_node_gets_only_what_no_other_has_room_for() -> None:
+    endpoints = Endpoints()
+    endpoints.hear(seen(1, endpoint(0)), 0.0)
+    endpoints.hear(seen(1, endpoint(1), node="node-2"), 0.0)
+    assert endpoints.listen(2.9) == set()
+    endpoints.hear(seen(2, endpoint(1), node="node-2"), 3.0)
+    assert endpoints.listen(3.1) == {"j-1"}
+    placed = job(0, 1)
+    assert placed.placement is not None
+    other = structs.replace(placed.placement.allocations[1], node_id="node-2")
+    placed = structs.replace(placed, placement=Placement(allocations=(placed.placement.allocations[0], other)))
+    hosts = {"node-1": "10.0.0.1", "node-2": "10.0.0.2"}
+    chat = structs.replace(routed(placed, hosts, endpoints), concurrency=2)
+    routing = Routing()
+    routing.know([chat], 0.0)
+    asked = [routing.ask(ticket, chat, 0.0) for ticket in range(3)]
+    assert [lease.seat.replica.rank for lease in asked if isinstance(lease, RequestLease)] == [1, 1, 0]
+    endpoints.hear(seen(2, endpoint(0)), 3.2)
+    assert endpoints.listen(3.2) == {"j-1"}
+    assert not any(one.quiet for one in routed(placed, hosts, endpoints).replicas)
+    assert endpoints.listen(60.0) == set(), "all are silent: it is the bus"
 
 
 def test_a_faster_replica_gets_more() -> None:
@@ -318,12 +398,11 @@ def endpoint(rank: int, *, epoch: int = 3, port: int = 80, ready: bool = True, d
 
 def test_a_node_is_believed_only_about_what_the_store_has_placed_on_it() -> None:
     endpoints = Endpoints()
-    assert endpoints.hear(seen(5, endpoint(0), endpoint(1, draining=True), endpoint(2, epoch=2), endpoint(9))) == {
-        "j-1"
-    }
-    assert endpoints.hear(seen(1, node="node-2")) == set()
-    endpoints.hear(seen(2, endpoint(0, port=22), node="node-2"))
-    assert endpoints.hear(seen(4)) == set(), "an older message is ignored"
+    told = seen(5, endpoint(0), endpoint(1, draining=True), endpoint(2, epoch=2), endpoint(9))
+    assert endpoints.hear(told, 0.0) == {"j-1"}
+    assert endpoints.hear(seen(1, node="node-2"), 0.0) == set()
+    endpoints.hear(seen(2, endpoint(0, port=22), node="node-2"), 0.0)
+    assert endpoints.hear(seen(4), 0.0) == set(), "an older message is ignored"
     hosts = trusted({"node-1": "10.0.0.1", "node-2": "10.0.0.2", "node-3": "a b", "node-4": "{env.HOME}"})
     assert set(hosts) == {"node-1", "node-2"}
     found = routed(job(0, 1, 2), hosts, endpoints)
@@ -389,11 +468,11 @@ def test_what_is_no_address_is_refused(uri: str, status: int) -> None:
 
 def test_the_configuration_has_a_handler_for_each_wait_and_names_no_replica() -> None:
     text = str(configuration(Proxy(listen="fd/3", gate=Path("/g"), admin=Path("/a"), log_port=9)))
-    for protocol in ("http", "h2c"):
-        assert step_of(protocol, 0.0) == f"{protocol}-0.5"
-        assert step_of(protocol, 1e9) == f"{protocol}-3600"
+    for way in ("http", "once", "h2c"):
+        assert step_of(way, 0.0) == f"{way}-0.5"
+        assert step_of(way, 1e9) == f"{way}-3600"
         for seconds in SILENCE_SECONDS:
-            assert f"'{step_of(protocol, seconds)}'" in text
+            assert f"'{step_of(way, seconds)}'" in text
     assert "10.0.0" not in text
 
 

@@ -17,13 +17,15 @@ LOOKED_AT_MAX = 32  # replicas, for one request
 
 
 class Waiter(Struct):
-    """One request that waits. `ticket`: by which its connection is found; `avoid`: where it failed before."""
+    """One request that waits. `ticket`: by which its connection is found; `runs`: how often it may have run; `avoid`:
+    where it failed before."""
 
     ticket: int
     arrived: float
     since: float
     deadline: float
     tries: int = 1
+    runs: int = 0
     avoid: Seat | None = None
     upgraded: bool = False
 
@@ -69,21 +71,22 @@ class Lane:
     # giving requests to replicas
 
     def free(self, now: float, avoid: Seat | None = None) -> Seat | None:
-        """The replica that would answer the next request first, of those that have room; None: none has. One where the
-        request failed before gets it only if there is no other that takes requests."""
+        """The replica that would answer the next request first, of those that have room; None: none has. One whose node
+        is not heard gets it only if no other has room, one where the request failed before only if there is no other
+        that takes requests."""
         found: Seat | None = None
-        least, looked = math.inf, 0
+        least, looked = (True, math.inf), 0
         usual = self._usual()
         for seat in self._in_turn():
             if seat is avoid or seat.room(self.service.concurrency, self.routers, now) < 1:
                 continue
-            looked += 1
-            if (cost := seat.cost(usual)) < least:
+            looked += not seat.replica.quiet
+            if (cost := (seat.replica.quiet, seat.cost(usual))) < least:
                 found, least = seat, cost
             if looked == LOOKED_AT_MAX:
                 break
         self._next += 1
-        if found is None and avoid is not None and not self._other_than(avoid):
+        if found is None and avoid is not None and not self._other_than(avoid, now):
             return self.free(now)
         return found
 
@@ -94,13 +97,13 @@ class Lane:
         yield from seats[begin:]
         yield from seats[:begin]
 
-    def _other_than(self, avoid: Seat) -> bool:
-        return any(seat is not avoid and seat.replica.takes and not seat.gone for seat in self.seats.values())
-
     def may_rest(self, failed: Seat, now: float) -> bool:
         """May this replica be left alone: is there another that takes requests?"""
+        return self._other_than(failed, now)
+
+    def _other_than(self, avoid: Seat, now: float) -> bool:
         return any(
-            seat is not failed and seat.replica.takes and not seat.gone and now >= seat.alone_until
+            seat is not avoid and seat.replica.takes and not seat.gone and now >= seat.alone_until
             for seat in self.seats.values()
         )
 

@@ -16,7 +16,8 @@ from services.router.thinking.seats import RequestLease, Seat
 from services.router.thinking.table import RoutedService
 from services.router.thinking.ways import Refused
 
-TRIES_MAX = 3
+RUNS_MAX = 3  # of one request that does no harm where it runs more than once
+TRIES_MAX = 32  # of one request, those included that reached no replica
 OTHERS_SECONDS = 3.0  # after which a router that is silent has no requests any more
 LOST_SECONDS = 1.0  # a request that was given to a replica earlier must be known to Caddy
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -161,6 +162,7 @@ class Routing:
             now,
             waiter.deadline,
             waiter.tries,
+            waiter.runs,
             waiter.upgraded,
         )
         self.leases[lease.number] = seat.leases[lease.number] = lease
@@ -199,17 +201,19 @@ class Routing:
     ) -> tuple[RequestLease | Refused | None, list[Answer]]:
         """Caddy could not pass a request on, and its answer has not begun: what follows for it, and for others.
 
-        It goes to a replica again if it cannot have run, or does no harm where it runs twice.
+        It goes to a replica again if it cannot have run, or does no harm where it runs twice. What reached no replica
+        is tried until one takes it, or has waited as long as it may.
         """
         lease = self._ends(number)
         if lease is None:
             return Refused(502, "the replica of this service did not answer"), []
         lane, at_once = self.lanes[lease.job_id], error.startswith("dial ")
         lease.seat.fell(now, at_once=at_once, may_rest=at_once or lane.may_rest(lease.seat, now))
-        if lease.tries < TRIES_MAX and now < lease.deadline and not lane.over and (at_once or method in SAFE):
-            again = Waiter(
-                ticket, lease.arrived, now, lease.deadline, lease.tries + 1, lease.seat, upgraded=lease.upgraded
-            )
+        runs = lease.runs + (not at_once)
+        harmless = at_once or (method in SAFE and runs < RUNS_MAX)
+        if harmless and lease.tries < TRIES_MAX and now < lease.deadline and not lane.over:
+            avoid = None if at_once else lease.seat  # a replica that took no connection is left alone by all
+            again = Waiter(ticket, lease.arrived, now, lease.deadline, lease.tries + 1, runs, avoid, lease.upgraded)
             answer = self._ask(lane, again, now)
         else:
             lane.counts.failed += 1
@@ -307,7 +311,9 @@ def _no_answer(lane: Lane, *, at_once: bool, status: int) -> Refused:
 
 def _waited_too_long(lane: Lane) -> Refused:
     waited = f"this request has waited {lane.service.timeout:g} s for a replica"
-    ready = sum(seat.replica.takes and not seat.gone for seat in lane.seats.values())
+    ready = [seat for seat in lane.seats.values() if seat.replica.takes and not seat.gone]
     if not ready:
         return Refused(503, f"{waited}, and none is ready", 1.0)
+    if all(seat.unreached for seat in ready):
+        return Refused(503, f"{waited}, and none could be reached", 1.0)
     return Refused(503, f"{waited}: each has as many requests as it takes at once", 1.0)

@@ -8,10 +8,12 @@ SPEED_PART = 0.1  # of a new time in the mean of a replica
 FAILURES_MAX = 3  # in a row, until a replica is left alone
 ALONE_SECONDS = 1.0  # the first time, then twice as long each time in a row
 ALONE_SECONDS_MAX = 8.0
+REACHED_SECONDS = 2.5  # a request that is there so long was taken: no connection is tried for longer
 
 
 class RequestLease(Struct):
-    """One request at a replica. Times of the router's clock. `upgraded`: it lasts as long as its client wants."""
+    """One request at a replica. Times of the router's clock. `runs`: how often it may have run before; `upgraded`: it
+    lasts as long as its client wants."""
 
     number: int
     job_id: str
@@ -20,6 +22,7 @@ class RequestLease(Struct):
     granted: float
     deadline: float
     tries: int = 1
+    runs: int = 0
     upgraded: bool = False
 
 
@@ -36,6 +39,7 @@ class Seat:
         self.speed: float | None = None  # mean seconds for one request
         self.alone_until = 0.0
         self.gone = False
+        self.unreached = False  # it did not take the last connection of which we know
         self._failures = 0  # in a row
         self._alone_times = 0
 
@@ -45,6 +49,11 @@ class Seat:
         if not self.replica.takes or self.gone or now < self.alone_until:
             return 0
         most = concurrency if routers == 1 else max(-(-concurrency // routers), concurrency - self.others)
+        if self.unreached:
+            if any(now - lease.granted > REACHED_SECONDS for lease in self.leases.values()):
+                self.unreached = False
+            else:
+                most = min(most, 1)  # the first request alone finds out whether it is back
         return most - len(self.leases)
 
     def cost(self, usual: float) -> float:
@@ -54,6 +63,7 @@ class Seat:
     def did(self, seconds: float, *, timed: bool) -> None:
         """It answered."""
         self.answered += 1
+        self.unreached = False
         self._failures = self._alone_times = 0
         if timed:
             self.busy_seconds += seconds
@@ -62,6 +72,7 @@ class Seat:
     def fell(self, now: float, *, at_once: bool, may_rest: bool) -> None:
         """It failed. `at_once`: it did not take the connection; `may_rest`: it may be left alone for a while."""
         self.failed += 1
+        self.unreached = at_once
         self._failures += 1
         if may_rest and (at_once or self._failures >= FAILURES_MAX) and now >= self.alone_until:
             self.alone_until = now + min(ALONE_SECONDS * 2.0**self._alone_times, ALONE_SECONDS_MAX)

@@ -17,6 +17,7 @@ from libs.messages.serving import Endpoint, EndpointsSeen
 from services.router.thinking.ways import Way, prefix_of
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,253}[A-Za-z0-9])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+QUIET_SECONDS = 3.0  # a node tells of its replicas once a second
 RunKey = tuple[int, int]
 """The epoch and the rank of one replica of a job."""
 
@@ -45,13 +46,14 @@ class ServingJob(Protocol):
 
 
 class RoutedReplica(Struct, frozen=True, kw_only=True):
-    """`takes`: it may be given requests. `draining`: it never will be again."""
+    """`takes`: it may be given requests. `draining`: it never will be again. `quiet`: its node tells nothing."""
 
     epoch: int
     rank: int
     address: str  # host:port
     takes: bool
     draining: bool = False
+    quiet: bool = False
 
     @property
     def key(self) -> RunKey:
@@ -79,19 +81,28 @@ class Endpoints:
     """The newest that each node said of its replicas."""
 
     def __init__(self) -> None:
+        self.quiet: frozenset[str] = frozenset()  # nodes that tell nothing, while others do
         self._newest: dict[str, tuple[int, int]] = {}
+        self._heard: dict[str, float] = {}
         self._by_run: dict[str, dict[tuple[str, int, int], Endpoint]] = {}
 
-    def hear(self, seen: EndpointsSeen) -> set[str]:
+    def hear(self, seen: EndpointsSeen, now: float) -> set[str]:
         """The jobs of which this node says anything else than before. An older message is ignored."""
         newest = seen.incarnation, seen.seq
         if newest <= self._newest.get(seen.node_id, (-1, -1)):
             return set()
-        self._newest[seen.node_id] = newest
+        self._newest[seen.node_id], self._heard[seen.node_id] = newest, now
         before = self._by_run.get(seen.node_id, {})
         by_run = {(one.job_id, one.epoch, one.rank): one for one in seen.endpoints}
         self._by_run[seen.node_id] = by_run
         return {key[0] for key in before.keys() | by_run.keys() if before.get(key) != by_run.get(key)}
+
+    def listen(self, now: float) -> set[str]:
+        """The jobs on nodes that have come to tell nothing, or tell again. Where all are silent, it is not they."""
+        silent = frozenset(node_id for node_id, heard in self._heard.items() if now - heard > QUIET_SECONDS)
+        quiet = frozenset() if len(silent) == len(self._heard) else silent
+        changed, self.quiet = quiet ^ self.quiet, quiet
+        return {key[0] for node_id in changed for key in self._by_run.get(node_id, ())}
 
     def of(self, node_id: str, job_id: str, epoch: int, rank: int) -> Endpoint | None:
         return self._by_run.get(node_id, {}).get((job_id, epoch, rank))
@@ -100,7 +111,7 @@ class Endpoints:
         """Forget all other nodes: the store has them no longer."""
         for gone in self._newest.keys() - set(node_ids):
             del self._newest[gone]
-            del self._by_run[gone]
+            del self._by_run[gone], self._heard[gone]
 
 
 class ServiceTable:
@@ -169,4 +180,5 @@ def _replicas_of(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpo
             address=f"[{host}]:{seen.port}" if ":" in host else f"{host}:{seen.port}",
             takes=seen.ready and not draining,
             draining=draining,
+            quiet=placed.node_id in endpoints.quiet,
         )
