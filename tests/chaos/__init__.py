@@ -6,10 +6,12 @@
 |---|---|
 | `program` | what every job runs: it traces itself and numbers its log |
 | `wishes`, `customers` | which jobs are wanted when, drawn from the seed; who submits them, and what was acknowledged |
+| `serving`, `services` | which services are wanted and how they change; requests to them; what is seen of them |
 | `faults`, `deeds` | which faults come when, drawn from the seed; how each is done and undone |
 | `misdeeds`, `hostile`, `vandal` | what a hostile tenant does when, drawn from the seed; how; what its jobs do |
 | `rogue`, `enemies` | a node that lies, with its own NATS user; both enemies together |
 | `world`, `member`, `stores` | the cluster: its links, its processes, its servers |
-| `traces`, `evidence`, `audit` | what the jobs wrote; what the API says afterwards; what is wrong with it |
+| `traces`, `evidence` | what the jobs wrote; what the API says afterwards |
+| `audit`, `audit_services` | what is wrong with it |
 | `story` | what one needs to debug a finding |
 """

@@ -6,13 +6,14 @@ from datetime import datetime
 from itertools import pairwise
 
 import msgspec
-from msgspec import Struct
 
 from libs.domain.job import JobState
 from libs.domain.shares import WHOLE, Share
 from libs.gpus import EMULATED_MEMORY
 from libs.messages.http import JobView
+from tests.chaos.audit_services import SERVICES_FAULTY, audit_services
 from tests.chaos.evidence import Evidence, Said
+from tests.chaos.finding import Finding
 from tests.chaos.program import LINE_BYTES
 from tests.chaos.traces import Run, by_epoch, by_rank
 from tests.chaos.wishes import Wish
@@ -35,6 +36,7 @@ FAULTY = (
     "work_lost",  # steps that a checkpoint had, done again or not counted; or an end before all steps were done
     "crashed",  # a service that ended by itself while no server was away, or was not ready again at the end
     "unanswered",  # a submission that waited for too long while nothing that it needs was troubled
+    *SERVICES_FAULTY,
 )
 EXCUSED = ("undone_by_restore", "again_by_restore", "log_bytes_lost_by_engine")  # counted, and not held against it
 ALONE_SECONDS_MAX = LEASE + FENCE + GRACE + DRIFT
@@ -42,16 +44,6 @@ CONTROL = ("nats", "postgres", *(f"{part}scheduler-{n}" for n in (1, 2) for part
 ANSWERED_SECONDS_MAX = 20.0  # of calm; a gateway needs some of them to start, and these machines are busy
 AWAY_SECONDS = 20.0  # how long after a server or link was troubled a service may still end because of it
 DOOR = ("gateway", "store-gateway", "postgres")  # what a submission needs
-
-
-class Finding(Struct, frozen=True, kw_only=True):
-    """Something that is wrong, or was undone by a restore: with which job, and when (boot seconds)."""
-
-    kind: str
-    job_id: str
-    sentence: str
-    at: float = 0.0
-    count: int = 1
 
 
 def audit(evidence: Evidence) -> list[Finding]:
@@ -70,6 +62,7 @@ def audit(evidence: Evidence) -> list[Finding]:
         *_work_lost(evidence),
         *_crashed(evidence),
         *_unanswered(evidence),
+        *audit_services(evidence.services, evidence.requests),
     ]
 
 

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 
 from msgspec import Struct
 
 from libs.client import Client, ClientError, RefusedError
 from libs.domain.job import FINAL
 from tests.chaos.clock import boot_clock
+from tests.chaos.services import VERSION
 from tests.chaos.wishes import Asking, Wish
 
 ANSWER_SECONDS_MAX = 3.0
@@ -32,11 +34,13 @@ class Submission(Struct, kw_only=True):
 
 
 class Customers:
-    """`asked` counts what was asked beside submissions and accepted."""
+    """`asked` counts what was asked beside submissions and accepted; `cancelled` are the services of which it was asked
+    that they end."""
 
     def __init__(self, client: Client, nodes: tuple[str, ...]) -> None:
         self.submissions: list[Submission] = []
         self.asked: Counter[str] = Counter()
+        self.cancelled: set[str] = set()
         self._client = client
         self._nodes = nodes
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,18 +92,35 @@ class Customers:
                     submission.acked_at = boot_clock()
                 if answer.id not in submission.ids:
                     submission.ids = [*submission.ids, answer.id]
-                    for after, ranks in wish.sizes:
-                        self._go(self._scale(answer.id, after, ranks))
+                    self._use(answer.id, wish)
                 return
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _scale(self, job_id: str, after: float, ranks: int) -> None:
+    def _use(self, job_id: str, wish: Wish) -> None:
+        for after, ranks in wish.sizes:
+            self._go(self._change("scale", after, partial(self._client.scale, job_id, {"worker": ranks})))
+        for number, (after, hangs) in enumerate(wish.updates, 1):
+            self._go(self._change("update", after, partial(self._update, job_id, number, hangs=hangs)))
+        if wish.cancelled_after is not None:
+            self._go(self._cancel(job_id, wish.cancelled_after))
+
+    async def _change(self, what: str, after: float, ask: Callable[[], Awaitable[object]]) -> None:
         """Once, too."""
         await asyncio.sleep(after)
         with suppress(ClientError, TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                await self._client.scale(job_id, {"worker": ranks})
-                self.asked["scale"] += 1
+                await ask()
+                self.asked[what] += 1
+
+    async def _update(self, job_id: str, number: int, *, hangs: bool) -> None:
+        """A service of which no replica ever worked has no revision to go back to: it is not made to hang."""
+        worked = hangs and any(event.data.worked for event in await self._client.story(job_id))
+        await self._client.update(job_id, env={VERSION: str(number), "HANG": str(int(worked))})
+
+    async def _cancel(self, job_id: str, after: float) -> None:
+        await asyncio.sleep(after)
+        self.cancelled.add(job_id)
+        await self._change("cancel", 0.0, partial(self._client.cancel, job_id))
 
     async def _ask(self, asking: Asking) -> None:
         """Once: whether it is answered or not, nothing may go wrong by it."""

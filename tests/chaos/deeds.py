@@ -14,7 +14,8 @@ from libs.servers import ServersError
 from tests.chaos import disk
 from tests.chaos.clock import boot_clock
 from tests.chaos.engine import EngineMissingError
-from tests.chaos.faults import BUSIEST, Fault, touches
+from tests.chaos.faults import BUSIEST, REPLICA, Fault, touches
+from tests.chaos.services import replicas
 from tests.chaos.traces import read_runs
 from tests.chaos.world import World
 
@@ -95,6 +96,10 @@ class Deeds:
             return self._guard(fault)
         if fault.target in ("nats", "postgres"):
             return self._server(fault)
+        if kind in ("gate", "caddy"):
+            return self._pid(fault, self._world.child_of_router(kind))
+        if kind == REPLICA:
+            return self._pid(fault, self._any_replica())
         return self._member(fault)
 
     async def _member(self, fault: Fault) -> None:
@@ -135,10 +140,20 @@ class Deeds:
             filler.unlink(missing_ok=True)
 
     async def _guard(self, fault: Fault) -> None:
-        """Its executor has to have it running again. One that has just ended by itself needs nothing done."""
+        """Its executor has to have it running again."""
         pid = self._world.guard(fault.target.partition("-")[2])
         if pid is None:
             raise LookupError("this node has no guard")
+        await self._pid(fault, pid)
+
+    def _any_replica(self) -> int:
+        living = sorted(one.pid for one in replicas(self._world.folder))
+        if not living:
+            raise LookupError("no replica lives")
+        return living[int(boot_clock() * 1000) % len(living)]
+
+    async def _pid(self, fault: Fault, pid: int) -> None:
+        """Of a process that something else starts again. One that has just ended by itself needs nothing done."""
         try:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if fault.what == "kill" else signal.SIGSTOP)

@@ -25,14 +25,14 @@ class Enemies:
         self._made = made
 
     @asynccontextmanager
-    async def lying(self, customers: Customers) -> AsyncIterator[None]:
+    async def lying(self, *customers: Customers) -> AsyncIterator[None]:
         """The rogue node lies about the customers' jobs until the block ends."""
         if not self._there:
             yield
             return
 
         def jobs() -> list[str]:
-            return [one.id for one in customers.submissions if one.ids]
+            return [one.id for each in customers for one in each.submissions if one.ids]
 
         rogue = Rogue(self._made.nats_url, self._made.credentials, self._seed, jobs)
         self.lies = rogue.said

@@ -15,6 +15,7 @@ from libs.messages.http import EventView, JobView
 from tests.chaos.customers import Submission
 from tests.chaos.deeds import Done
 from tests.chaos.member import Exit
+from tests.chaos.services import Request, ServiceSeen
 from tests.chaos.traces import Run
 
 T = TypeVar("T")
@@ -44,9 +45,9 @@ class Said(Struct, frozen=True, kw_only=True):
 class Evidence(Struct, frozen=True, kw_only=True):
     """`restores`: from when to when everything is undone. `jobs` has None for one that the API does not know.
 
-    `exits` are the ends of services that nobody asked for; `unready` the services that were not ready in time at the
-    end. `jobs` has the polite jobs of the hostile tenant too, and `hostile_runs` are their runs: nothing else of that
-    tenant is audited.
+    `services` are as they were when all had settled, `requests` all that was asked of them before. `exits` are the ends
+    of services that nobody asked for; `unready` the services that were not ready in time at the end. `jobs` has the
+    polite jobs of the hostile tenant too, and `hostile_runs` are their runs: nothing else of that tenant is audited.
     """
 
     submissions: list[Submission]
@@ -62,6 +63,8 @@ class Evidence(Struct, frozen=True, kw_only=True):
     unready: list[str] = []
     hostile_runs: list[Run] = []
     hostile_outcomes: dict[str, int] = {}
+    services: list[ServiceSeen] = []
+    requests: list[Request] = []
     boot_to_unix: float  # seconds to add to boot seconds
 
 

@@ -6,6 +6,7 @@ No two faults that would hide each other are on at once: one at a time for each 
 
 import random
 from collections.abc import Iterator
+from itertools import count
 
 from msgspec import Struct
 
@@ -15,6 +16,9 @@ FIRST_AT = 4.0
 SHORT, LONG = (0.3, 2.5), (6.0, 14.0)  # beside a fence of 4 s and a lease of 9 s
 CONTROL = ("gateway", "scheduler-1", "scheduler-2", "scorer", "reallocator")
 BACKUP_AGE = (6.0, 15.0)
+WHATS = ("kill", "freeze", "restart")
+REPLICA = "replica"  # stands for any replica of a service that lives when the fault comes
+OF_ROUTER = ("router", "gate", "caddy")  # the second and the third are its children
 BUSIEST = "busiest"  # stands for the node on which most runs live when the fault comes
 CUT_OFF_AT, CUT_OFF_SECONDS = 6.0, 13.0
 
@@ -45,6 +49,7 @@ class Means(Struct, frozen=True, kw_only=True):
     full_disk: str = ""  # the node whose log folder can be filled
     engine: bool = False
     guards: bool = False
+    router: bool = False  # there are services, and requests to them
     restore: bool = True
 
 
@@ -83,26 +88,35 @@ def cut_offs(seed: int, seconds: float, means: Means) -> list[Fault]:
 
 
 def touches(target: str) -> str:
-    """An executor and its guard are what holds a node's fence: only one of them is troubled at a time."""
+    """An executor and its guard are what holds a node's fence: only one of them is troubled at a time. A router that is
+    down has no children that could be."""
     kind, _, node = target.partition("-")
+    if target in OF_ROUTER:
+        return OF_ROUTER[0]
     return node if kind in ("executor", "guard") else target
 
 
 def _dealt(drawn: random.Random, means: Means) -> Iterator[Card]:
-    while True:
+    """Each deck has one card of each minor service: after as many decks as there are `WHATS` each has met all."""
+    minor = {name: drawn.sample(WHATS, len(WHATS)) for name in _minor(means)}
+    for number in count():
         deck = _deck(drawn, means)
+        deck += [Card(whats[number % len(whats)], name) for name, whats in minor.items()]
         drawn.shuffle(deck)
         yield from deck
 
 
+def _minor(means: Means) -> list[str]:
+    return ["scorer", "reallocator", *(f"telemetry-{node}" for node in means.nodes)]
+
+
 def _deck(drawn: random.Random, means: Means) -> list[Card]:
     executors = [f"executor-{node}" for node in means.nodes]
-    minor = ["scorer", "reallocator", *(f"telemetry-{node}" for node in means.nodes)]
+    minor = _minor(means)
     major = [name for name in CONTROL if name not in minor] + executors
-    cards = [Card(what, name) for name in major for what in ("kill", "freeze", "restart")]
-    cards += [Card(drawn.choice(("kill", "freeze", "restart")), name) for name in minor]
+    cards = [Card(what, name) for name in major for what in WHATS]
     cards += [Card(what, name, LONG) for what in ("kill", "freeze") for name in drawn.sample(executors, 2)]
-    cards += [Card(what, server) for server in ("nats", "postgres") for what in ("kill", "freeze", "restart")]
+    cards += [Card(what, server) for server in ("nats", "postgres") for what in WHATS]
     cards += [Card("freeze", drawn.choice(("nats", "postgres")), (5.0, 9.0)), Card("lose stream", "nats")]
     for node in means.nodes:
         cards += [Card(drawn.choice(("cut", "break")), f"link-{node}", lasts) for lasts in (SHORT, (3.0, 6.0), LONG)]
@@ -115,6 +129,9 @@ def _deck(drawn: random.Random, means: Means) -> list[Card]:
         cards += [Card("kill", "engine", lasts) for lasts in (SHORT, (3.0, 8.0))]
     if means.guards:
         cards += [Card(what, f"guard-{node}") for node in means.nodes for what in ("kill", "freeze")]
+    if means.router:
+        cards += [Card("kill", name) for name in OF_ROUTER] + [Card("restart", "router"), Card("freeze", "gate")]
+        cards += [Card("kill", REPLICA), Card("kill", REPLICA), Card("freeze", REPLICA)]
     if means.restore:
         cards.append(Card("restore", "postgres"))
     return cards

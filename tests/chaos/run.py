@@ -10,13 +10,15 @@ from msgspec import Struct
 
 from libs.client import Client
 from tests.chaos import evidence as found
-from tests.chaos.audit import EXCUSED, FAULTY, Finding, audit, beyond_faults, counts
+from tests.chaos.audit import EXCUSED, FAULTY, audit, beyond_faults, counts
 from tests.chaos.clock import boot_clock
 from tests.chaos.customers import Customers, all_over
 from tests.chaos.deeds import Deeds, Done
 from tests.chaos.enemies import Enemies, enemies_of
 from tests.chaos.evidence import Evidence
 from tests.chaos.faults import Fault, Means, cut_offs, faults
+from tests.chaos.finding import Finding
+from tests.chaos.serving import Serving, service_wishes, statuses
 from tests.chaos.story import told
 from tests.chaos.traces import read_runs
 from tests.chaos.wishes import askings, wishes
@@ -90,21 +92,24 @@ async def chaos(asked: Asked) -> Result:
         tell(f"seed {asked.seed}: the cluster is up, with {len(made.members)} services")
         deeds = Deeds(made, tell)
         customers = Customers(client, made.nodes)
-        async with enemies.lying(customers):
+        serving = Serving(made, client)
+        async with enemies.lying(customers, serving.customers):
             try:
-                run = await _trouble(asked, made, customers, deeds, enemies)
+                run = await _trouble(asked, made, customers, serving, deeds, enemies)
             finally:
                 await deeds.end()
             tell("mended; settling")
-            evidence = await _settled(asked, made, client, deeds, customers, run, enemies)
+            evidence = await _settled(asked, made, client, deeds, customers, serving, run, enemies)
         tell(f"settled; {_longest_wait(customers)}")
     findings = audit(evidence)
     for line in told([finding for finding in findings if finding.kind in FAULTY], evidence):
         print(line, flush=True)
-    return Result(figures=_figures(asked, made, findings, evidence, customers, enemies), findings=findings)
+    return Result(figures=_figures(asked, made, findings, evidence, customers, serving, enemies), findings=findings)
 
 
-async def _trouble(asked: Asked, made: World, customers: Customers, deeds: Deeds, enemies: Enemies) -> str:
+async def _trouble(
+    asked: Asked, made: World, customers: Customers, serving: Serving, deeds: Deeds, enemies: Enemies
+) -> str:
     """Faults, customers and enemies, together, for as long as was asked. Returns by what its jobs are known."""
     run = f"chaos-{secrets.token_hex(3)}"
     planned = asked.faults
@@ -123,28 +128,51 @@ async def _trouble(asked: Asked, made: World, customers: Customers, deeds: Deeds
         tasks.create_task(deeds.play(list(planned)))
         tasks.create_task(customers.come(wanted, askings(asked.seed, asked.seconds)))
         tasks.create_task(enemies.hostile.come(enemies.misdeeds))
+        if asked.fencing and made.router_url:  # without fences only these are looked at
+            services = service_wishes(asked.seed, asked.seconds, folder=made.folder, run=run)
+            tasks.create_task(serving.customers.come(services, []))
+            tasks.create_task(serving.ask(asked.seconds))
     return run
 
 
 def means(made: World) -> Means:
-    return Means(nodes=made.nodes, full_disk=made.small_disk, engine=made.engine is not None, guards=True)
+    return Means(
+        nodes=made.nodes,
+        full_disk=made.small_disk,
+        engine=made.engine is not None,
+        guards=True,
+        router=bool(made.router_url),
+    )
 
 
 async def _settled(
-    asked: Asked, made: World, client: Client, deeds: Deeds, customers: Customers, run: str, enemies: Enemies
+    asked: Asked,
+    made: World,
+    client: Client,
+    deeds: Deeds,
+    customers: Customers,
+    serving: Serving,
+    run: str,
+    enemies: Enemies,
 ) -> Evidence:
-    """The hostile tenant ends with the faults; the rogue node goes on lying."""
+    """The hostile tenant ends with the faults; the rogue node goes on lying. Services are ended when all jobs are over
+    and each service was looked at."""
     unready = await _all_ready(made)
     await enemies.hostile.stop(READY_AGAIN_SECONDS_MAX)
     await customers.settle(READY_AGAIN_SECONDS_MAX)
+    await serving.customers.settle(READY_AGAIN_SECONDS_MAX)
     await customers.resume_all()
-    await all_over(client, customers.submissions, asked.settle)
+    services, _ = await asyncio.gather(
+        serving.settled(asked.settle), all_over(client, customers.submissions, asked.settle)
+    )
+    await serving.end(asked.settle)
+    submissions = [*customers.submissions, *serving.submissions]
     living = await _nothing_lives(run, min(asked.settle, ENDED_SECONDS_MAX))
     runs = read_runs(made.folder)
-    ids = sorted({job_id for one in customers.submissions for job_id in one.ids} | {run.job_id for run in runs})
+    ids = sorted({job_id for one in submissions for job_id in one.ids} | {run.job_id for run in runs})
     jobs = await found.views(client, [*ids, *enemies.hostile.polite])
     return Evidence(
-        submissions=customers.submissions,
+        submissions=submissions,
         runs=runs,
         faults=deeds.done,
         restores=deeds.restores,
@@ -153,6 +181,8 @@ async def _settled(
         exits=[one for member in made.members.values() for one in member.exits],
         unready=unready,
         hostile_runs=read_runs(made.hostile_folder),
+        services=services,
+        requests=serving.requests,
         hostile_outcomes=await enemies.hostile.outcomes(),
         ids_of_key=await found.ids_by_name(client),
         said=await found.what_was_said(client, made.folder, runs),
@@ -196,6 +226,7 @@ def _figures(
     findings: list[Finding],
     evidence: Evidence,
     customers: Customers,
+    serving: Serving,
     enemies: Enemies,
 ) -> dict[str, object]:
     submissions = evidence.submissions
@@ -220,7 +251,10 @@ def _figures(
         "moves": sum(job.epoch for job in jobs),
         "longest_unavailable_seconds": round(max((one.acked_at or 0) - one.asked_at for one in acked), 1),
         "longest_unavailable_beyond_faults_seconds": round(beyond_faults(evidence), 1),
-        "asked": dict(customers.asked),
+        "asked": dict(customers.asked + serving.customers.asked),
+        "services": len(serving.submissions),
+        "replicas_at_the_end": sum(len(one.replicas) for one in evidence.services),
+        "requests": statuses(evidence.requests),
         "faults_done": len(done),
         "faults_failed": [f"{one.what} {one.target}: {one.failed}" for one in evidence.faults if one.failed],
         "kills": dict(Counter(_kind(fault) for fault in done if fault.what in ("kill", "lose stream", "restore"))),
@@ -249,7 +283,8 @@ def _causes(evidence: Evidence, event: str) -> Counter[str]:
 def not_tried(made: World) -> list[str]:
     """What could not be done to this cluster, and why."""
     no_disk = [] if made.small_disk else ["filling a log disk: mounting one needs root"]
-    return no_disk + ([] if made.engine else [f"killing the Docker daemon: {made.why_no_engine}"])
+    no_router = [] if made.router_url else ["services, and faults of the router: there is no Caddy"]
+    return no_disk + no_router + ([] if made.engine else [f"killing the Docker daemon: {made.why_no_engine}"])
 
 
 def _kind(fault: Done) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from libs.messages.http import EventView
-from tests.chaos.audit import Finding
 from tests.chaos.evidence import Evidence
+from tests.chaos.finding import Finding
 
 AROUND_SECONDS = 20.0
 FINDINGS_SHOWN = 12

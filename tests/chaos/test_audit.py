@@ -18,7 +18,7 @@ from tests.chaos.traces import Run
 from tests.chaos.wishes import Wish
 from tests.support.builders import spec
 
-MEANS = Means(nodes=("node-1", "node-2", "node-3"), full_disk="node-3", engine=True, guards=True)
+MEANS = Means(nodes=("node-1", "node-2", "node-3"), full_disk="node-3", engine=True, guards=True, router=True)
 
 
 def run(rank: int = 0, *, epoch: int = 0, began: float = 10.0, last: float = 20.0, **fields: Any) -> Run:
@@ -271,13 +271,24 @@ def test_no_target_has_two_faults_at_once() -> None:
         busy[touched] = fault.until
 
 
-def test_a_long_run_meets_every_kind_of_fault() -> None:
-    met = {(fault.what, fault.target.partition("-")[0]) for fault in faults(7, 600, MEANS)}
+@pytest.mark.parametrize("seed", [7, *range(20)])
+def test_a_long_run_meets_every_kind_of_fault(seed: int) -> None:
+    met = {(fault.what, fault.target.partition("-")[0]) for fault in faults(seed, 600, MEANS)}
     services = ("gateway", "scheduler", "scorer", "reallocator", "executor", "telemetry", "nats", "postgres")
     assert met >= {(what, name) for what in ("kill", "freeze", "restart") for name in services}
     others = [("lose stream", "nats"), ("restore", "postgres"), ("fill", "disk"), ("kill", "engine"), ("kill", "guard")]
     links = [(what, name) for what in ("cut", "break") for name in ("link", "store")]
-    assert met >= {*others, *links}
+    of_services = [("kill", "router"), ("restart", "router"), ("kill", "caddy"), ("kill", "gate"), ("kill", "replica")]
+    assert met >= {*others, *links, *of_services}
+
+
+def test_a_run_without_a_router_has_no_fault_of_it() -> None:
+    met = {fault.target for fault in faults(7, 600, replace(MEANS, router=False))}
+    assert not met & {"router", "gate", "caddy", "replica"}
+
+
+def test_a_router_and_its_children_are_troubled_one_at_a_time() -> None:
+    assert touches("caddy") == touches("gate") == touches("router") == "router"
 
 
 def test_cut_offs_are_longer_than_the_lease() -> None:

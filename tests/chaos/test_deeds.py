@@ -1,7 +1,9 @@
 """A fault may take longer than was planned: none is done to a target that another still troubles."""
 
+import asyncio
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from libs.credentials import provision
+from services.cli.local.ports import free_port
 from tests.chaos.deeds import Deeds
 from tests.chaos.faults import Fault
+from tests.chaos.services import COMMAND, MARK
 from tests.chaos.world import World
 
 
@@ -53,3 +57,30 @@ async def test_nothing_is_restored_where_nothing_was_backed_up(only_stores: Worl
     assert [one.failed for one in deeds.done] == ["LookupError: no copy to restore"]
     assert deeds.restores == []
     assert await only_stores.stores.pid("postgres") == before
+
+
+async def test_a_replica_of_a_service_is_killed_whichever_lives_and_nothing_else_is(tmp_path: Path) -> None:
+    made = World(tmp_path, fencing=True)  # of which nothing runs
+    kill = Fault(at=0.0, what="kill", target="replica", seconds=0.0)
+    serves, other = ({**os.environ, MARK: str(folder)} for folder in (made.folder, tmp_path / "other"))
+    replica, bystander = [
+        await asyncio.create_subprocess_exec(
+            *COMMAND, env={**env, "WEFT_PORT": str(free_port())}, stdout=asyncio.subprocess.PIPE
+        )
+        for env in (serves, other)
+    ]
+    try:
+        for process in (replica, bystander):
+            assert process.stdout is not None
+            await process.stdout.readline()
+        deeds = Deeds(made, print)
+        await deeds.play([kill])
+        assert await asyncio.wait_for(replica.wait(), 10) == -signal.SIGKILL
+        await deeds.play([kill])
+        assert [one.failed for one in deeds.done] == ["", "LookupError: no replica lives"]
+        assert bystander.returncode is None
+    finally:
+        for process in (replica, bystander):
+            if process.returncode is None:
+                process.kill()
+            await process.wait()

@@ -31,6 +31,8 @@ class Wish(Struct, frozen=True, kw_only=True):
     spec: JobSpec
     steps: int = 0  # that it is to do; 0: it does not work by steps
     sizes: tuple[tuple[float, int], ...] = ()  # how many ranks it is asked to have, so long after it was acknowledged
+    updates: tuple[tuple[float, bool], ...] = ()  # when it is updated, and whether that hangs: never becomes ready
+    cancelled_after: float | None = None
 
     @property
     def core(self) -> int | None:

@@ -18,6 +18,7 @@ from libs.credentials import Credentials, provision
 from libs.servers import ServersError
 from libs.store.migrate import ROLES, migrate
 from services.cli.local import ClusterHome, Options
+from services.cli.local.caddy import has_caddy
 from services.cli.local.leftovers import end_guards, kill_runs
 from services.cli.local.plan import Addresses, Service, services
 from services.cli.local.ports import free_port
@@ -47,6 +48,7 @@ TIMES = {
     "SCHEDULER_LEADER_SECONDS": "2",
     "SCHEDULER_START_SECONDS": "20",
     "SCHEDULER_PATIENCE_SECONDS": "20",
+    "ROUTER_DRAIN_SECONDS": "3",
 }
 UNFENCED = {"EXECUTOR_FENCING": "0"}
 
@@ -74,6 +76,7 @@ class World:
         self.links: dict[str, Proxy] = {}
         self.small_disk = ""  # the node whose logs are on a disk of their own
         self.url = f"http://127.0.0.1:{self.options.port}"
+        self._router_port = free_port() if has_caddy(os.environ) else 0
         self._stack = AsyncExitStack()
 
     @property
@@ -84,6 +87,11 @@ class World:
     @property
     def docker_node(self) -> str:
         return self.options.node_ids[NODES]
+
+    @property
+    def router_url(self) -> str:
+        """Empty where there is no Caddy, and so no router."""
+        return f"http://127.0.0.1:{self._router_port}" if self._router_port else ""
 
     @property
     def token(self) -> str:
@@ -138,6 +146,16 @@ class World:
             return None
         return int(found[1]) if found else None
 
+    def child_of_router(self, name: str) -> int:
+        """The pid of its Caddy or of its gate. Raises LookupError if it has none now."""
+        parent = self.members["router"].pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split() if parent else []
+        for child in children:
+            program = Path(f"/proc/{child}/cmdline").read_bytes().partition(b"\0")[0]
+            if (b"caddy" in program) == (name == "caddy"):
+                return int(child)
+        raise LookupError(f"the router has no {name}")
+
     async def _end_members(self) -> None:
         await asyncio.gather(*(member.stop() for member in self.members.values()), return_exceptions=True)
 
@@ -153,7 +171,9 @@ class World:
 
     async def _planned(self, nats_url: str, pg_dsn: str) -> list[Service]:
         """As a local cluster has them, but two schedulers, one node with an engine, and links that can fail."""
-        addresses = Addresses(nats_url=nats_url, pg_dsn=pg_dsn, port=self.options.port or 0)
+        addresses = Addresses(
+            nats_url=nats_url, pg_dsn=pg_dsn, port=self.options.port or 0, router_port=self._router_port
+        )
         made = []
         for service in services(self.options, self.home, self.credentials, addresses):
             if service.name == "scheduler":

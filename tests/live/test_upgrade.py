@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from libs import servers
@@ -21,7 +22,7 @@ from tests.support.cluster import until
 from tests.support.versions import NoEarlierVersionError, Version, earlier_version, this_version
 
 NODES = ["node-1", "node-2"]
-CONTROL = ["gateway", "scheduler", "scorer", "reallocator"]
+CONTROL = ["gateway", "scheduler", "scorer", "reallocator", "router"]
 ON_NODES = [f"{kind}-{node}" for node in NODES for kind in ("executor", "telemetry")]
 PATIENCE_SECONDS = 20.0
 
@@ -54,7 +55,9 @@ class Mixed:
         return Credentials(self.folder / "credentials").admin_token()
 
     async def start(self, version: Version, names: Sequence[str]) -> None:
+        """Those of them that this version has: the earlier one may lack a service."""
         planned = await version.services(self.asked)
+        names = [name for name in names if name in planned]
         for name in names:
             self.running[name] = ServiceProcess(planned[name], tell=print)
             self.running[name].start()
@@ -71,7 +74,7 @@ class Mixed:
     async def roll(self, version: Version, names: Sequence[str]) -> None:
         """One after the other: the old one ends, the new one begins."""
         for name in names:
-            await self.stop([name])
+            await self.stop([name] if name in self.running else [])
             await self.start(version, [name])
 
 
@@ -81,7 +84,8 @@ async def servers_for(folder: Path, earlier: Version) -> AsyncIterator[Mixed]:
     await earlier.provision(asked)
     async with servers.temporary(folder, credentials=Credentials(folder / "credentials")) as up:
         settings = {"EXECUTOR_STOP_JOBS_ON_EXIT": "0", "EXECUTOR_CGROUPS": "0"}
-        asked |= {"nats_url": up.nats_url, "pg_dsn": up.pg_dsn, "port": free_port(), "settings": settings}
+        asked |= {"nats_url": up.nats_url, "pg_dsn": up.pg_dsn, "settings": settings}
+        asked |= {"port": free_port(), "router_port": free_port()}
         mixed = Mixed(folder, asked)
         try:
             yield mixed
@@ -103,6 +107,13 @@ async def submit_on(client: Client, submitted: dict[str, str], over: asyncio.Eve
         key = f"key-{len(submitted)}"
         submitted[key] = (await client.submit(spec, key=key)).id
         await asyncio.sleep(0.3)
+
+
+async def serves(mixed: Mixed) -> bool:
+    """Does the router know this token, and that there is no service of this name?"""
+    url, token = f"http://127.0.0.1:{mixed.asked['router_port']}/s/j-none/", {"Authorization": f"Bearer {mixed.token}"}
+    async with aiohttp.ClientSession() as session, session.get(url, headers=token) as answer:
+        return answer.status == 404 and b"no such service" in await answer.read()
 
 
 @pytest.mark.timeout(240)
@@ -134,6 +145,8 @@ async def test_jobs_run_through_a_rolling_restart_into_this_version(order: list[
                 await this.migrate(mixed.asked)
                 await mixed.roll(this, order)
                 upgraded.set()
+            assert mixed.running.keys() == set(order)
+            assert await serves(mixed)
             over.touch()
             for job in [*jobs.values(), *submitted.values()]:
                 view = await until(client, job, lambda view: view.state.final)

@@ -44,7 +44,8 @@ from services.cli.local.plan import Addresses, services
 home = getattr(folder, "ClusterHome", None) or folder.Home  # as the version before calls it
 home = home(Path(asked["home"]))
 home.make()
-addresses = Addresses(nats_url=asked["nats_url"], pg_dsn=asked["pg_dsn"], port=asked["port"])
+router = {"router_port": asked["router_port"]} if "router_port" in Addresses.__struct_fields__ else {}
+addresses = Addresses(nats_url=asked["nats_url"], pg_dsn=asked["pg_dsn"], port=asked["port"], **router)
 options = Options(nodes=len(asked["nodes"]), emulated_gpus=4, settings=asked["settings"])
 said = msgspec.to_builtins(services(options, home, Credentials(home.credentials), addresses), enc_hook=str)
 """

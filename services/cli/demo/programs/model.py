@@ -1,8 +1,9 @@
 """An emulated model behind HTTP: it takes the time of a model, and computes nothing. Needs nothing but Python.
 
 `GET /healthz` answers 200 once it has loaded, 503 before. `POST /v1/generate` with `{"prompt": "…", "tokens": 8,
-"stream": false}` answers `{"text", "tokens", "rank", "seconds"}`; with `"stream": true` it sends a server-sent event a
-token, then `data: [DONE]`. It listens at WEFT_PORT. On SIGTERM it takes nothing new, finishes what it has, and ends.
+"stream": false}` answers `{"text", "tokens", "job", "rank", "seconds"}`; with `"stream": true` it sends a server-sent
+event a token, then `data: [DONE]`. It listens at WEFT_PORT. On SIGTERM it takes nothing new, finishes what it has, and
+ends.
 
 How it behaves is in its environment:
 
@@ -68,8 +69,9 @@ class Knobs:
         self.crash_after = int(_number(environ, "CRASH_AFTER", 0, most=1e9))
         self.hang = environ.get("HANG", "0") == "1"
         self.garbage = environ.get("GARBAGE", "0") == "1"
+        self.job = environ.get("WEFT_JOB_ID", "")
         self.rank = int(_number(environ, "WEFT_RANK", 0, most=1e10))
-        self.rng = random.Random(f"{environ.get('SEED', '0')}/{environ.get('WEFT_JOB_ID')}/{self.rank}")
+        self.rng = random.Random(f"{environ.get('SEED', '0')}/{self.job}/{self.rank}")
         self.slowdowns = [
             os.path.join(environ.get("WEFT_EMULATED_SLOWDOWNS", ""), index)
             for index in environ.get("WEFT_GPUS", "").split(",")
@@ -227,8 +229,8 @@ class EmulatedModel:
             async with self._gpu.turns:
                 await self._gpu.work(seconds)
             took = round(time.monotonic() - began, 6)
-            answer = {"text": " ".join(words), "tokens": tokens, "rank": self._knobs.rank, "seconds": took}
-            await _tell(writer, 200, answer)
+            replica = {"job": self._knobs.job, "rank": self._knobs.rank}
+            await _tell(writer, 200, {"text": " ".join(words), "tokens": tokens, **replica, "seconds": took})
         self._answered += 1
         if self._knobs.crash_after and self._answered >= self._knobs.crash_after:
             print(f"crashed after {self._answered} answers, on purpose", file=sys.stderr, flush=True)
