@@ -216,6 +216,37 @@ def test_a_lost_node_takes_its_replicas_and_others_begin_elsewhere() -> None:
     assert (len(ranks(w)), of(w).attempts) == (2, 0)
 
 
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_node_that_is_lost_before_any_replica_runs_takes_only_its_own(begins: bool) -> None:
+    w = world(nodes=3, gpus=1)
+    w.submit("j-1", gpus=1, spec=service(want=2))
+    w.tick()
+    for node in w.nodes.values():
+        node.prepares(("j-1", 0, 0))
+        node.prepares(("j-1", 0, 1))
+    on = {each.rank: each.node_id for each in of(w).held}
+    assert len(set(on.values())) == 2
+    if begins:
+        rounds(w)
+    assert w.state("j-1") is (S.STARTING if begins else S.PLACED)
+    w.nodes.pop(on[0])
+    rounds(w, 200)
+    assert (w.state("j-1"), of(w).epoch, ranks(w)) == (S.RUNNING, 0, [1, 2])
+    assert E.REQUEUED not in w.told("j-1")
+    assert causes(w, E.STARTED) == [C.NODE_LOST]
+    assert of(w).attempts == 0
+
+
+def test_a_service_that_loses_all_its_replicas_before_any_runs_goes_back_to_the_queue() -> None:
+    w = world(nodes=2, gpus=1)
+    w.submit("j-1", gpus=1, spec=service(want=1))
+    w.tick()
+    (lost,) = {each.node_id for each in of(w).held}
+    w.nodes.pop(lost)
+    rounds(w, 200)
+    assert (w.state("j-1"), of(w).epoch, len(runs(w))) == (S.RUNNING, 1, 1)
+
+
 def test_a_service_is_never_lost_with_its_last_replica() -> None:
     w = world(gpus=1)
     running(w, service())

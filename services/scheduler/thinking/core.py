@@ -279,8 +279,10 @@ class Scheduler:
         cause = Cause(code=_C.NODE_LOST, sentence=f"node {node.id} {sentence}", by=node.id)
         steps: list[Step] = []
         for job in [self.picture.jobs[job_id] for job_id in sorted(self.picture.pool.runs.jobs_on(node.id))]:
-            if job.state is _S.RUNNING and _has_only_extras_on(job, node.id):
-                steps += (serving if job.spec.is_service else lives).release(self.picture, job, now)
+            if job.spec.is_service and job.state is not _S.STOPPING:
+                steps += serving.lose_node(self.picture, job, cause, now)
+            elif job.state is _S.RUNNING and _has_only_extras_on(job, node.id):
+                steps += lives.release(self.picture, job, now)
             elif job.state is not _S.STOPPING:
                 steps += lives.stop(self.picture, job, cause, now)
             elif self.picture.pool.all_gone(job):

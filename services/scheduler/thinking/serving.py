@@ -52,6 +52,20 @@ def follow(picture: Picture, job: Job, now: float) -> list[Step]:
     return steps
 
 
+def lose_node(picture: Picture, job: Job, cause: Cause, now: float) -> list[Step]:
+    """The node that `cause` names is lost: its replicas leave alone. If the service did not run yet, it runs from now
+    on, unless none of its replicas is left."""
+    steps: list[Step] = []
+    if job.state in (_S.PLACED, _S.STARTING):
+        if picture.pool.all_gone(job):
+            return lives.stop(picture, job, cause, now)
+        goes_on = structs.replace(cause, sentence=f"{cause.sentence}: it goes on with its other replicas")
+        if job.state is _S.PLACED:
+            steps += picture.go(job, _E.STARTING, goes_on, now)
+        steps += picture.go(picture.jobs[job.id], _E.STARTED, goes_on, now)
+    return steps + release(picture, picture.jobs[job.id], now)
+
+
 def release(picture: Picture, job: Job, now: float) -> list[Step]:
     """Replicas that left, ended or were lost give back what they hold, and the service runs on. Of those that were not
     told to leave others take the place, after a back-off."""
