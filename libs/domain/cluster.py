@@ -42,6 +42,9 @@ NOT_HELD_TO_SHARES = "shares"
 NO_SHARES = "shares (none are given)"
 """In `Node.not_enforced`: no job gets a share of a GPU there."""
 
+NO_SERVICES = "services (no replica is started)"
+"""In `Node.not_enforced`: its executor is of an earlier version, which does not know services."""
+
 
 class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node as the store has it."""
@@ -60,6 +63,11 @@ class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def gives_shares(self) -> bool:
         return NO_SHARES not in self.not_enforced
+
+    @property
+    def serves(self) -> bool:
+        """Can its executor start a replica of a service?"""
+        return NO_SERVICES not in self.not_enforced
 
 
 class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):

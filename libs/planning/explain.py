@@ -16,7 +16,7 @@ from libs.domain.sizes import RoleSize, how_resized, is_elastic, sizes_of, why_n
 from libs.domain.spec import ResizeHow
 from libs.messages.http_services import ServiceView
 from libs.messages.signals import ShareSample
-from libs.planning.capacity import Room, room_of
+from libs.planning.capacity import Room
 from libs.planning.closed import closed_with_room, silent_seconds
 from libs.planning.finding import find
 from libs.planning.jobs import asked_by, ends_at, standing_of
@@ -26,6 +26,7 @@ from libs.planning.pins import in_the_way, with_holders
 from libs.planning.policy import ORDERS, Policy
 from libs.planning.queue import Place, place_of
 from libs.planning.refusals import never_fits, why_not
+from libs.planning.serving_room import one_more, room_for, waits_to_update, why_not_serving
 from libs.planning.shape import Shape, gpus_in, is_pinned, shape_of_job, with_gpus
 from libs.planning.shares import Shares
 from libs.planning.slow import SlowGpus
@@ -39,6 +40,7 @@ CLOSED_MAX = 10
 _ONLY_THE_SCHEDULER_SEES = frozenset(
     {CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED, CauseCode.MOVED, CauseCode.ORDERS_FULL}
 )
+_FOR_ROOM = frozenset({CauseCode.NO_ROOM, CauseCode.NO_NODES})
 
 
 class HolderSeen(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -166,9 +168,11 @@ def explain(
         return _of_ended(job, ended_for)
     if job.state is not JobState.QUEUED:
         placed = _with_short(_of_placed(job, slow), job, nodes, holding)
+        placed = _with_earlier(_with_update(placed, job, nodes, holding), job, nodes)
         return _with_lent(_with_size(_with_class(_with_silent(placed, job, nodes, now), job), job), job, holding)
     found = _of_waiting(job, nodes=nodes, holding=holding, queued=queued, now=now, order=_order_of(policy))
-    return _with_lent(_with_size(_with_class(structs.replace(found, policy=policy), job), job), job, holding)
+    found = _with_earlier(structs.replace(found, policy=policy), job, nodes)
+    return _with_lent(_with_size(_with_class(found, job), job), job, holding)
 
 
 def _of_waiting(
@@ -190,7 +194,7 @@ def _of_waiting(
     too_big = never_fits(job.spec, nodes) if nodes else None
     if too_big is not None:
         return _waiting(job, too_big.code, too_big.sentence, too_big.numbers, ahead=ahead)
-    room = room_of(nodes, holding)
+    room = room_for(job, nodes, holding)
     shape = shape_of_job(job)
     refusal = why_not(room, shape)
     if refusal is None:
@@ -298,8 +302,7 @@ def _with_short(found: Explanation, job: Job, nodes: Sequence[Node], holding: Se
     has, wanted = sum(job.granted.values()), sum(job.wanted.values())
     if not job.spec.is_service or job.state is not JobState.RUNNING or has >= wanted or not holding:
         return found
-    room = room_of(nodes, holding)
-    shape = tuple(structs.replace(want, least=1, count=1) for want in shape_of_job(job))
+    room, shape = room_for(job, nodes, holding), one_more(job)
     refusal = why_not(room, shape, asked_by(job))
     numbers = {"replicas": float(has), "replicas_missing": float(wanted - has)}
     short = f"has {has} of {wanted} replicas"
@@ -319,6 +322,36 @@ def _with_short(found: Explanation, job: Job, nodes: Sequence[Node], holding: Se
         numbers={**refusal.numbers, **found.numbers, **numbers, **of_lenders},
         holders=_holders(shape, room, relevant)[0],
     )
+
+
+def _with_update(found: Explanation, job: Job, nodes: Sequence[Node], holding: Sequence[Job]) -> Explanation:
+    """Adds why an update does not begin: there is no room beside the only replica."""
+    if not (holding and waits_to_update(job)):
+        return found
+    room, shape = room_for(job, nodes, holding), one_more(job)
+    refusal = why_not(room, shape, asked_by(job))
+    if refusal is None:
+        return found
+    waits = f"its update to revision {job.revision} waits for room beside its only replica, which serves meanwhile"
+    relevant = [held for held in holding if held.id != job.id and _on_open_node(held, room)]
+    return structs.replace(
+        found,
+        code=str(refusal.code),
+        sentence=f"{waits}: {refusal.sentence}; {found.sentence}",
+        numbers={**refusal.numbers, **found.numbers, "replicas_to_update": 1.0},
+        holders=_holders(shape, room, relevant)[0],
+    )
+
+
+def _with_earlier(found: Explanation, job: Job, nodes: Sequence[Node]) -> Explanation:
+    """Adds which nodes have no room for a service because of their version, where room is what it waits for."""
+    if found.code not in _FOR_ROOM or not (told := why_not_serving(job, nodes)):
+        return found
+    numbers = {
+        **found.numbers,
+        "nodes_of_earlier_version": float(sum(node.ready and not node.serves for node in nodes)),
+    }
+    return structs.replace(found, sentence=f"{found.sentence}; {told}", numbers=numbers)
 
 
 def _leaves_for(held: Job, service: Job) -> bool:

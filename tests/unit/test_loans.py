@@ -3,6 +3,9 @@
 from typing import Any
 
 from libs.domain.job import CauseCode, Job, JobEvent, JobState, Step
+from libs.domain.spec import TuningMode
+from libs.planning.partition.weft import weft
+from services.reallocator.thinking.partitioning import Plans, SizePlanner
 from services.scheduler.thinking.returned import FIRST_SECONDS
 from tests.support.scheduler import World, world
 
@@ -89,6 +92,57 @@ def test_a_loan_is_paid_back_when_the_service_shrinks_and_the_lender_grows_back_
     w.now += FIRST_SECONDS
     rounds(w)
     assert count(w, "j-t") == 3
+
+
+def test_loans_end_one_by_one_though_the_partition_planner_looks_at_the_lender_all_the_time() -> None:
+    w = world(gpus=9)
+    planner = SizePlanner(Plans(mode=TuningMode.ON, seconds_min=0.0, cool_down_seconds=0.0), weft)
+
+    def plan() -> None:
+        jobs = [job for job in w.open_jobs() if job.state.holding]
+        planned = planner.plan(
+            holding=jobs, queued=[], nodes=list(w.core.picture.pool.nodes.values()), curves={}, now=w.now
+        )
+        for job_id, scale in planned.sizes.items():
+            w.scale(job_id, tenant="weft", instead_of=scale.instead_of["worker"], **scale.size)
+        rounds(w)
+
+    running(w, "j-s", service(most=6))
+    running(w, "j-t", elastic(want=6, most=8))
+    plan()
+    assert count(w, "j-t") == 8
+    w.scale("j-s", worker=5)
+    rounds(w)
+    plan()
+    assert (count(w, "j-s"), count(w, "j-t"), len(lent(w))) == (5, 4, 4)
+    for left in (4, 3, 2, 1):
+        w.scale("j-s", worker=left)
+        rounds(w)
+        plan()
+        assert (count(w, "j-s"), len(lent(w)), of(w, "j-t").wanted) == (left, left - 1, {"worker": 8})
+    w.now += FIRST_SECONDS
+    plan()
+    assert count(w, "j-t") == 8
+
+
+def test_a_rank_of_a_lender_that_fails_takes_nothing_off_what_is_owed() -> None:
+    w = world(gpus=9)
+    running(w, "j-s", service(most=6))
+    running(w, "j-t", elastic(want=8, most=8))
+    w.scale("j-s", worker=5)
+    rounds(w)
+    assert (count(w, "j-t"), len(lent(w))) == (4, 4)
+    w.nodes["node-1"].end(("j-t", 0, 3), 1)
+    rounds(w)
+    assert of(w, "j-t").wanted == {"worker": 7}
+    w.scale("j-s", worker=4)
+    rounds(w)
+    assert len(lent(w)) == 3
+    w.scale("j-s", worker=1)
+    rounds(w)
+    w.now += FIRST_SECONDS
+    rounds(w)
+    assert (count(w, "j-t"), lent(w)) == (7, [])
 
 
 def test_what_was_borrowed_leaves_first() -> None:

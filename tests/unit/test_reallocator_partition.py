@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.job import Allocation, CauseCode, Job, JobState, Placement
+from libs.domain.job import Allocation, CauseCode, Job, JobState, Loan, Placement
 from libs.domain.spec import TuningMode
 from libs.messages.signals import Curve, CurvePoint, GpuScore
 from libs.planning.partition import Change, ElasticJob, Partition, Rules, Server
@@ -199,6 +199,16 @@ def test_a_service_is_never_given_a_size_and_what_it_has_and_wants_is_not_divide
     assert plan([service("j-0", has=2, wants=4), elastic("j-1", has=4)], [], gpus=6) == {"j-1": {"worker": 2}}
     assert plan([elastic("j-1", has=2)], [service("j-0", has=0, wants=3)], gpus=6) == {"j-1": {"worker": 3}}
     assert plan([elastic("j-1", has=2)], [service("j-0", has=0, wants=0)], gpus=8) == {"j-1": {"worker": 4}}
+
+
+def test_what_a_job_lent_to_a_service_stays_a_part_of_its_size() -> None:
+    loans = tuple(Loan(lender="j-1", rank=rank, gpus=1.0, ranks=1) for rank in (1, 2))
+    borrower, lender = service("j-0", has=3, wants=3, loans=loans), elastic("j-1", has=2, size={"worker": 4})
+    assert plan([borrower, lender], [], gpus=5) == {}
+    assert plan([replace(borrower, loans=loans[:1]), lender], [], gpus=5) == {"j-1": {"worker": 3}}
+    assert plan([replace(borrower, loans=()), lender], [], gpus=5) == {"j-1": {"worker": 2}}
+    waits = elastic("j-2", least=1, want=1, most=1, spec={})
+    assert plan([borrower, lender], [waits], gpus=5)["j-1"] == {"worker": 1}, "it should give up a rank more"
 
 
 def test_replicas_that_fit_nowhere_take_nothing_off() -> None:

@@ -3,9 +3,10 @@
 import pytest
 from msgspec import structs
 
+from libs.domain.cluster import NO_SERVICES
 from libs.domain.job import CauseCode, JobEvent, JobState
 from libs.messages.asks import AskKind
-from libs.messages.nodes import JOBS, SHARES, EndReason, NodeDesired, RunSeen, RunState
+from libs.messages.nodes import JOBS, SERVES, SHARES, EndReason, NodeDesired, RunSeen, RunState
 from services.executor.thinking.orders import runs_of
 from services.scheduler.thinking.core import Settings
 from services.scheduler.thinking.orders import as_jobs, job_order, run_orders
@@ -123,6 +124,18 @@ def test_a_node_of_an_earlier_version_gets_no_replica() -> None:
     assert w.state("j-2") is S.RUNNING, "other jobs go there"
 
 
+def test_the_store_knows_which_nodes_start_no_replica() -> None:
+    w = world(nodes=2, gpus=1)
+    w.nodes["node-1"].reads = (JOBS, SHARES)
+    w.nodes["node-2"].not_enforced = (NO_SERVICES,)  # as no executor says it
+    rounds(w)
+    nodes = w.core.picture.pool.nodes
+    assert [nodes[name].serves for name in ("node-1", "node-2")] == [False, True]
+    w.nodes["node-1"].reads = (JOBS, SHARES, SERVES)
+    rounds(w)
+    assert nodes["node-1"].serves
+
+
 def test_a_service_does_not_wait_forever_on_nodes_of_an_earlier_version() -> None:
     w = world(gpus=4)
     w.nodes["node-1"].reads = (JOBS, SHARES)
@@ -132,6 +145,34 @@ def test_a_service_does_not_wait_forever_on_nodes_of_an_earlier_version() -> Non
     w.nodes["node-1"].reads = (*w.nodes["node-1"].reads, "serves")
     rounds(w)
     assert w.state("j-1") is S.RUNNING
+
+
+def test_the_story_of_a_service_reads_well() -> None:
+    w = world(gpus=4)
+    running(w, service(want=1))
+    w.scale("j-1", worker=4)
+    rounds(w)
+    end(w, 1)
+    rounds(w, 8)
+    w.scale("j-1", worker=3)
+    rounds(w)
+    w.update("j-1", image="chat:2")
+    rounds(w, 8)
+    w.scale("j-1", worker=0)
+    rounds(w)
+    told = [step.cause.sentence for step in w.steps if step.event is E.RESIZED]
+    assert told[:7] == [
+        "replica 0 is ready",
+        "worker 1 → 4",
+        "replica 1 ended with status 1; another one is started in 5.0s",
+        "worker 3 → 4",
+        "worker 4 → 3: replica 4 leaves",
+        "replica 4 left: it has 3 replicas",
+        "worker 3 → 4",
+    ], told
+    assert told[7] == "replica 5 of revision 1 is ready"
+    assert told[8] == "replica 3 gives way to revision 1"
+    assert told[-2:] == ["worker 3 → 0: replicas 7, 6, 5 leave", "replicas 5, 6, 7 left: it has no replica"]
 
 
 # ends
@@ -214,6 +255,37 @@ def test_a_lost_node_takes_its_replicas_and_others_begin_elsewhere() -> None:
     assert w.state("j-1") is S.RUNNING
     assert not set(there) & set(ranks(w))
     assert (len(ranks(w)), of(w).attempts) == (2, 0)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_node_that_is_lost_before_any_replica_runs_takes_only_its_own(begins: bool) -> None:
+    w = world(nodes=3, gpus=1)
+    w.submit("j-1", gpus=1, spec=service(want=2))
+    w.tick()
+    for node in w.nodes.values():
+        node.prepares(("j-1", 0, 0))
+        node.prepares(("j-1", 0, 1))
+    on = {each.rank: each.node_id for each in of(w).held}
+    assert len(set(on.values())) == 2
+    if begins:
+        rounds(w)
+    assert w.state("j-1") is (S.STARTING if begins else S.PLACED)
+    w.nodes.pop(on[0])
+    rounds(w, 200)
+    assert (w.state("j-1"), of(w).epoch, ranks(w)) == (S.RUNNING, 0, [1, 2])
+    assert E.REQUEUED not in w.told("j-1")
+    assert causes(w, E.STARTED) == [C.NODE_LOST]
+    assert of(w).attempts == 0
+
+
+def test_a_service_that_loses_all_its_replicas_before_any_runs_goes_back_to_the_queue() -> None:
+    w = world(nodes=2, gpus=1)
+    w.submit("j-1", gpus=1, spec=service(want=1))
+    w.tick()
+    (lost,) = {each.node_id for each in of(w).held}
+    w.nodes.pop(lost)
+    rounds(w, 200)
+    assert (w.state("j-1"), of(w).epoch, len(runs(w))) == (S.RUNNING, 1, 1)
 
 
 def test_a_service_is_never_lost_with_its_last_replica() -> None:

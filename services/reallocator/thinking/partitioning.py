@@ -132,7 +132,7 @@ class SizePlanner:
         services = [job for job in open_jobs if job.spec.is_service]
         servers = without(servers, [each for job in services for each in _to_come(job)])
         partition = self._planner(elastic, servers, self._plans.rules)
-        return _planned(partition, jobs)
+        return _planned(partition, jobs, _lent(services))
 
     def _elastic(
         self,
@@ -204,14 +204,29 @@ def speeds_of(job: Job, role: str, curves: Mapping[str, Curve]) -> tuple[float, 
     return tuple(found)
 
 
-def _planned(partition: Partition, jobs: Mapping[str, Job]) -> PlannedSizes:
+def _lent(services: Iterable[Job]) -> Counter[str]:
+    """By job, how many of its ranks it lent to services."""
+    lent: Counter[str] = Counter()
+    for job in services:
+        for loan in job.loans:
+            lent[loan.lender] += loan.ranks
+    return lent
+
+
+def _planned(partition: Partition, jobs: Mapping[str, Job], lent: Mapping[str, int]) -> PlannedSizes:
+    """The sizes that are new. What a job lent stays a part of its size, unless it should give up more: else nothing
+    would be owed to it, and it would not grow back."""
     sizes: dict[str, Scale] = {}
     findings: list[Finding] = []
     changes = {change.job_id: change for change in partition.changes}
     for job_id, count in partition.sizes.items():
         job = jobs[job_id]
         name, _ = elastic_role(job)
-        if count == 0 or count == job.wanted[name]:
+        if count == 0:
+            continue
+        if job.state.holding and job.granted[name] <= count < job.wanted[name]:
+            count = min(job.wanted[name], count + lent.get(job_id, 0))
+        if count == job.wanted[name]:
             continue
         cause = _why(job, name, count, changes.get(job_id))
         sizes[job_id] = Scale(size={name: count}, epoch=job.epoch, instead_of={name: job.wanted[name]}, cause=cause)

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, structs
 
-from libs.domain.cluster import NO_SHARES, NOT_HELD_TO_SHARES, Node
+from libs.domain.cluster import NO_SERVICES, NO_SHARES, NOT_HELD_TO_SHARES, Node
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
 from libs.messages.asks import Ask, AskKind
-from libs.messages.nodes import SHARES, NodeReported, RunState, StartRun
+from libs.messages.nodes import SERVES, SHARES, NodeReported, RunState, StartRun
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
@@ -169,11 +169,12 @@ class Scheduler:
             )
 
     def _not_enforced(self, report: NodeReported) -> tuple[str, ...]:
-        """What the node does not hold jobs to; where no shares are given, that too."""
+        """What the node does not hold jobs to; where no shares are given, or no services started, that too."""
         loose = self.settings.shares_strict and NOT_HELD_TO_SHARES in report.not_enforced
-        if SHARES in report.reads and not loose:
-            return report.not_enforced
-        return (*(word for word in report.not_enforced if word != NOT_HELD_TO_SHARES), NO_SHARES)
+        words = tuple(word for word in report.not_enforced if word != NO_SERVICES)
+        if SHARES not in report.reads or loose:
+            words = (*(word for word in words if word != NOT_HELD_TO_SHARES), NO_SHARES)
+        return words if SERVES in report.reads else (*words, NO_SERVICES)
 
     def ask(self, ask: Ask, now: float, *, job: Job | None = None) -> list[Step]:
         """The steps that an ask leads to; none if it is done already. `job`: a final one, as the core keeps none."""
@@ -279,8 +280,10 @@ class Scheduler:
         cause = Cause(code=_C.NODE_LOST, sentence=f"node {node.id} {sentence}", by=node.id)
         steps: list[Step] = []
         for job in [self.picture.jobs[job_id] for job_id in sorted(self.picture.pool.runs.jobs_on(node.id))]:
-            if job.state is _S.RUNNING and _has_only_extras_on(job, node.id):
-                steps += (serving if job.spec.is_service else lives).release(self.picture, job, now)
+            if job.spec.is_service and job.state is not _S.STOPPING:
+                steps += serving.lose_node(self.picture, job, cause, now)
+            elif job.state is _S.RUNNING and _has_only_extras_on(job, node.id):
+                steps += lives.release(self.picture, job, now)
             elif job.state is not _S.STOPPING:
                 steps += lives.stop(self.picture, job, cause, now)
             elif self.picture.pool.all_gone(job):

@@ -141,8 +141,8 @@ def _restarted(picture: Picture, job: Job, now: float, *, progress: dict[str, fl
 def release(picture: Picture, job: Job, now: float) -> list[Step]:
     """Ranks beyond the core that left, ended badly or were lost give their GPUs back, and the job runs on.
 
-    A role of which a rank failed by its own fault has no more ranks from now on than it has left, until another size is
-    asked for.
+    A role of which a rank failed by its own fault has no more ranks from now on than it has left and than were lent,
+    until another size is asked for.
     """
     assert job.placement is not None
     gone: list[Allocation] = []
@@ -157,7 +157,7 @@ def release(picture: Picture, job: Job, now: float) -> list[Step]:
         if lost is not None:
             why = why or structs.replace(lost, code=_C.RANK_LOST, sentence=f"{lost.sentence}: it runs on without it")
             if lost.code not in _NOT_ITS_FAULT:
-                size = size or job.granted
+                size = size or _with_what_it_lent(picture, job)
                 size[allocation.role] -= 1
     if not gone:
         return []
@@ -167,6 +167,16 @@ def release(picture: Picture, job: Job, now: float) -> list[Step]:
     # A size that worked for longer than the cool-down is not taken back for what happens after this change.
     worked: dict[str, int] | None = None if _is_new(job, now) else {}
     return picture.go(job, _E.RESIZED, cause, now, placement=_without(job.placement, gone), size=size, worked=worked)
+
+
+def _with_what_it_lent(picture: Picture, job: Job) -> dict[str, int]:
+    """How many ranks of each role the job has, and those that it gets back from services."""
+    if job.granted == job.wanted:
+        return job.granted
+    jobs = picture.jobs
+    loans = (loan for job_id in picture.pool.runs.holding for loan in jobs[job_id].loans)
+    lent = sum(loan.ranks for loan in loans if loan.lender == job.id)
+    return {role: max(count, min(job.wanted[role], count + lent)) for role, count in job.granted.items()}
 
 
 def _why_lost(picture: Picture, job: Job, allocation: Allocation) -> Cause | None:
@@ -209,7 +219,7 @@ def overdue(
         return []
     names = ", ".join(str(allocation.rank) for allocation in late)
     cause = Cause(code=_C.START_TIMEOUT, sentence=f"ranks {names} did not begin in time, and leave")
-    size = job.granted
+    size = _with_what_it_lent(picture, job)
     for allocation in late:
         size[allocation.role] -= 1
     return picture.go(job, _E.RESIZED, cause, now, placement=leaving(job.placement, late), size=size)

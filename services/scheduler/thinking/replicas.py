@@ -1,8 +1,10 @@
 """Since when each replica of a service is held, runs, and is ready, as this leader saw it. A new leader counts anew."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
-from libs.domain.job import Job
+from libs.domain.job import Allocation, Job
 from libs.messages.nodes import RunState
 from services.scheduler.thinking.runs import Runs
 
@@ -56,3 +58,9 @@ class ReplicaWatch:
 
     def forget(self, job_id: str) -> None:
         self._of.pop(job_id, None)
+
+
+def named(replicas: Sequence[Allocation]) -> str:
+    """`replica 3`, `replicas 3, 4`."""
+    names = ", ".join(str(allocation.rank) for allocation in replicas)
+    return f"replica{'s' * (len(replicas) > 1)} {names}"

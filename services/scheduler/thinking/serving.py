@@ -8,11 +8,11 @@ from collections.abc import Collection, Sequence
 from msgspec import structs
 
 from libs.domain.job import Allocation, Cause, CauseCode, Job, JobEvent, JobState, Placement, Step
-from libs.domain.quantity import duration_seconds, duration_text
+from libs.domain.quantity import count_text, duration_seconds, duration_text
 from libs.messages.nodes import RunState
 from services.scheduler.thinking import lives, updating
 from services.scheduler.thinking.picture import Picture
-from services.scheduler.thinking.replicas import Replica
+from services.scheduler.thinking.replicas import Replica, named
 
 _S, _E, _C = JobState, JobEvent, CauseCode
 
@@ -52,6 +52,20 @@ def follow(picture: Picture, job: Job, now: float) -> list[Step]:
     return steps
 
 
+def lose_node(picture: Picture, job: Job, cause: Cause, now: float) -> list[Step]:
+    """The node that `cause` names is lost: its replicas leave alone. If the service did not run yet, it runs from now
+    on, unless none of its replicas is left."""
+    steps: list[Step] = []
+    if job.state in (_S.PLACED, _S.STARTING):
+        if picture.pool.all_gone(job):
+            return lives.stop(picture, job, cause, now)
+        goes_on = structs.replace(cause, sentence=f"{cause.sentence}: it goes on with its other replicas")
+        if job.state is _S.PLACED:
+            steps += picture.go(job, _E.STARTING, goes_on, now)
+        steps += picture.go(picture.jobs[job.id], _E.STARTED, goes_on, now)
+    return steps + release(picture, picture.jobs[job.id], now)
+
+
 def release(picture: Picture, job: Job, now: float) -> list[Step]:
     """Replicas that left, ended or were lost give back what they hold, and the service runs on. Of those that were not
     told to leave others take the place, after a back-off."""
@@ -71,8 +85,9 @@ def release(picture: Picture, job: Job, now: float) -> list[Step]:
     replicas = picture.replicas.look(job, picture.pool.runs, now)
     placement = without(job.placement, gone)
     if not ends:
-        has = ", ".join(f"{role} {count}" for role, count in job.granted.items())
-        cause = Cause(code=_C.RANKS_LEFT, sentence=f"{_named(gone)} left: it has {has} now")
+        stay = len(placement.staying)
+        has = count_text(stay, "replica") if stay else "no replica"
+        cause = Cause(code=_C.RANKS_LEFT, sentence=f"{named(gone)} left: it has {has}")
         return picture.go(job, _E.RESIZED, cause, now, placement=placement)
     why = ends[0][1]
     counted = [each for each, cause in ends if cause.code not in _NOT_COUNTED and each.revision == job.revision]
@@ -83,7 +98,8 @@ def release(picture: Picture, job: Job, now: float) -> list[Step]:
     if any(cause.code is _C.RUN_LOST for _, cause in ends):
         wait = max(wait, min(lives.wait_seconds(job, 1), lives.LOST_SECONDS_MAX))
     others = f", and {len(ends) - 1} more" if len(ends) > 1 else ""
-    again = f"is started again in {duration_text(wait)}" if wait else "is started again"
+    again = "another one is started" if len(ends) == 1 else f"{len(ends)} others are started"
+    again += f" in {duration_text(wait)}" if wait else ""
     code = _C.NODE_LOST if why.code is _C.NODE_LOST else _C.REPLICA_ENDED
     cause = structs.replace(why, code=code, sentence=f"{why.sentence}{others}; {again}")
     return _failed(picture, job, counted, cause, now, attempts=attempts, wait=wait, placement=placement)
@@ -140,8 +156,10 @@ def _why_ended(picture: Picture, job: Job, allocation: Allocation) -> Cause | No
     run = runs.run(job, allocation)
     if run is not None and run.state is RunState.EXITED and (bad := runs.ended_badly(job, allocation)) is None:
         numbers = {"rank": float(run.rank), "exit_code": 0.0}
-        return Cause(code=_C.REPLICA_ENDED, sentence=f"rank {run.rank} ended with status 0", numbers=numbers)
-    return bad if run is not None and run.state is RunState.EXITED else runs.lost(job, allocation)
+        return Cause(code=_C.REPLICA_ENDED, sentence=f"replica {run.rank} ended with status 0", numbers=numbers)
+    why = bad if run is not None and run.state is RunState.EXITED else runs.lost(job, allocation)
+    rank, replica = f"rank {allocation.rank}", f"replica {allocation.rank}"
+    return None if why is None else structs.replace(why, sentence=why.sentence.replace(rank, replica, 1))
 
 
 def _last_words(picture: Picture, job: Job, ranks: Sequence[Allocation]) -> str:
@@ -162,12 +180,12 @@ def _became_ready(picture: Picture, job: Job, replicas: dict[int, Replica], now:
     newest = [each for each in ready if each.revision == job.revision]
     if newest and updating.may_go_back(job):
         revisions = (*job.revisions[:-1], structs.replace(job.revisions[-1], back_to=None))
-        sentence = f"{_named(newest)} of revision {job.revision} is ready"
+        sentence = f"{named(newest)} of revision {job.revision} {_be(newest)} ready"
         return picture.go(
             job, _E.RESIZED, _reported(sentence), now, worked=job.granted, revisions=revisions, attempts=0
         )
     if ready and not job.worked:
-        return picture.go(job, _E.RESIZED, _reported(f"{_named(ready)} is ready"), now, worked=job.granted)
+        return picture.go(job, _E.RESIZED, _reported(f"{named(ready)} {_be(ready)} ready"), now, worked=job.granted)
     return []
 
 
@@ -194,13 +212,14 @@ def overdue(
         elif one.unready_since is not None and now - one.unready_since > duration_seconds(job.spec.service.start):
             late.append(allocation)
     if stuck:
-        cause = Cause(code=_C.STOP_TIMEOUT, sentence=f"{_named(stuck)} did not leave in time, and is given up")
+        cause = Cause(code=_C.STOP_TIMEOUT, sentence=f"{named(stuck)} did not leave in time, and {_be(stuck)} given up")
         return picture.go(job, _E.RESIZED, cause, now, placement=without(job.placement, stuck))
     if not late:
         return []
-    sentence = f"{_named(late)} was not ready within {job.spec.service.start} of its begin, and leaves"
+    leave = "leaves" if len(late) == 1 else "leave"
+    sentence = f"{named(late)} did not become ready within {job.spec.service.start}, and {leave}"
     if all(replicas[each.rank].began_at is None for each in late):
-        sentence = f"{_named(late)} did not begin in time, and leaves"
+        sentence = f"{named(late)} did not begin in time, and {leave}"
     cause = Cause(code=_C.START_TIMEOUT, sentence=sentence, by=late[0].node_id)
     counted = [each for each in late if each.revision == job.revision]
     attempts = _attempts(job, replicas, now) + len(counted)
@@ -217,9 +236,8 @@ def without(placement: Placement, gone: Collection[Allocation]) -> Placement:
     return structs.replace(placement, allocations=left, ranks_used=placement.fresh_rank, changes=placement.changes + 1)
 
 
-def _named(replicas: Sequence[Allocation]) -> str:
-    names = ", ".join(str(allocation.rank) for allocation in replicas)
-    return f"replica{'s' * (len(replicas) > 1)} {names}"
+def _be(replicas: Sequence[Allocation]) -> str:
+    return "is" if len(replicas) == 1 else "are"
 
 
 def _reported(sentence: str) -> Cause:

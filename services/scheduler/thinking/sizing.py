@@ -21,6 +21,7 @@ from services.scheduler.thinking.loans import pays_back
 from services.scheduler.thinking.orders import fresh_ranks
 from services.scheduler.thinking.picture import Picture
 from services.scheduler.thinking.placing import following
+from services.scheduler.thinking.replicas import named
 
 LOOK_SECONDS = 0.5  # between two looks at the jobs that should grow
 LOOKED_AT_MAX = 32  # of them at once
@@ -115,10 +116,10 @@ class Sizing:
         assert job.placement is not None
         placement = lives.leaving(job.placement, ranks)
         after = structs.replace(job, placement=placement).granted
-        names = ", ".join(str(each.rank) for each in ranks)
-        sentence = f"{_changes(job.granted, after)}: replica{'s' * (len(ranks) > 1)} {names} leave"
+        one = len(ranks) == 1
+        sentence = f"{_changes(job.granted, after)}: {named(ranks)} {'leaves' if one else 'leave'}"
         if replaces and all(each.revision != job.revision for each in ranks):
-            sentence = f"replica{'s' * (len(ranks) > 1)} {names} give way to revision {job.revision}"
+            sentence = f"{named(ranks)} {'gives' if one else 'give'} way to revision {job.revision}"
         code = CauseCode.REPLACED if replaces else CauseCode.SHRANK
         cause = pays_back(job, ranks, Cause(code=code, sentence=sentence, numbers=_numbers(after)))
         return self._picture.go(job, JobEvent.RESIZED, cause, now, placement=placement)

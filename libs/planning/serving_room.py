@@ -1,0 +1,44 @@
+"""The room for one more replica of a service, the nodes that can start none, and updates that wait for such room."""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import structs
+
+from libs.domain.cluster import Node
+from libs.domain.job import Job, JobState
+from libs.domain.quantity import count_text
+from libs.planning.capacity import Room, room_of
+from libs.planning.shape import Shape, shape_of_job
+
+NAMED_MAX = 2
+
+
+def room_for(job: Job, nodes: Sequence[Node], holding: Iterable[Job]) -> Room:
+    """What is left; of nodes that cannot start a replica, nothing is left for a service."""
+    room = room_of(nodes, holding)
+    if job.spec.is_service:
+        room.close([node.id for node in nodes if not node.serves])
+    return room
+
+
+def one_more(job: Job) -> Shape:
+    return tuple(structs.replace(want, least=1, count=1) for want in shape_of_job(job))
+
+
+def why_not_serving(job: Job, nodes: Iterable[Node]) -> str:
+    """Such as `2 nodes start no replica of a service, their executors are of an earlier version: node-1, node-2`;
+    empty if there are none, or the job is no service."""
+    earlier = sorted(node.id for node in nodes if node.ready and not node.serves) if job.spec.is_service else []
+    if not earlier:
+        return ""
+    named = ", ".join(earlier[:NAMED_MAX]) + (f" and {more} more" if (more := len(earlier) - NAMED_MAX) > 0 else "")
+    verb, whose = ("starts", "its executor is") if len(earlier) == 1 else ("start", "their executors are")
+    return f"{count_text(len(earlier), 'node')} {verb} no replica of a service, {whose} of an earlier version: {named}"
+
+
+def waits_to_update(job: Job) -> bool:
+    """Does the service have one replica, of an earlier revision, which is not given up for the next revision?"""
+    if not job.spec.is_service or job.state is not JobState.RUNNING or job.placement is None:
+        return False
+    held = job.placement.allocations
+    return sum(job.wanted.values()) == 1 == len(held) and held[0].revision != job.revision
