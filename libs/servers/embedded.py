@@ -113,7 +113,7 @@ async def _with_postgres(servers: Servers, home: Path, credentials: Credentials,
 
 
 async def _check_owner(port: int, password: str, folder: Path) -> None:
-    """Refuse data made with other credentials here, in one sentence, instead of in five services at once."""
+    """Refuse data made with other credentials here, in one sentence, instead of in every service at once."""
     try:
         connection = await asyncpg.connect(
             host="127.0.0.1",

@@ -1,4 +1,4 @@
-"""A whole cluster for tests and benchmarks: real servers, the six services as processes, emulated GPUs."""
+"""A whole cluster for tests and benchmarks: real servers, the services as processes, emulated GPUs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping

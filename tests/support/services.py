@@ -4,7 +4,7 @@ from typing import Any
 
 from libs.domain.job import Allocation, Job, JobState, Placement
 from libs.domain.shares import Share
-from libs.messages.serving import Endpoint, EndpointsSeen, ReplicaServed, ServiceServed, ServicesServed
+from libs.messages.serving import Endpoint, EndpointsSeen, ServiceServed, ServicesServed
 from tests.support.builders import GIB, job
 
 
@@ -64,10 +64,6 @@ def told(
 
 def served(job_id: str = "j-1", arrived: int = 0, **fields: Any) -> ServiceServed:
     return ServiceServed(job_id=job_id, arrived=arrived, **fields)
-
-
-def at_replica(rank: int = 0, **fields: Any) -> ReplicaServed:
-    return ReplicaServed(epoch=0, rank=rank, **fields)
 
 
 def seen(

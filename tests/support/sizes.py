@@ -15,7 +15,6 @@ from libs.messages.http import EventData
 
 ROUNDED_SECONDS = 0.01
 OF_A_RUN = (CauseCode.RANK_ENDED, CauseCode.EXITED, CauseCode.START_FAILED)
-ABANDONED = (CauseCode.STOP_TIMEOUT, CauseCode.NODE_LOST)  # a rank may leave its job before it is known to be gone
 
 Parts = dict[tuple[str, int], tuple[int, int]]
 """By GPU, as its node and index: thousandths of its time, and bytes of its memory (0 where all of it is held)."""

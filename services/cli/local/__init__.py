@@ -1,4 +1,4 @@
-"""A whole cluster on this machine: its servers, its six services as processes, in one home folder.
+"""A whole cluster on this machine: its servers, its services as processes, in one home folder.
 
 `weft up`, `weft demo`, the tests and the benchmark use it through `LocalCluster`:
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 FORMATS = ("auto", "sia-philly", "philly", "openb", "plain")
 GENERATORS = ("poisson", "synergy", "dorm")
-PLANNERS = ("none", "dorm", "weft")
 RESIZES = ("restart", "live")
 DURATIONS = ("log-uniform", "philly", "synergy")
 SCORES = ("oracle", "offline", "online")

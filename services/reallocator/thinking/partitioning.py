@@ -60,12 +60,7 @@ class SizePlanner:
         self._planned_at = -inf
         self._known: frozenset[tuple[str, bool]] = frozenset()  # the jobs of the last plan, and whether each held GPUs
         self._restarting: dict[str, float] = {}  # by job that restarts with another size: when it stopped
-        self._restart_s: dict[str, float] = {}  # by workload: what its last restart cost
-
-    @property
-    def restart_seconds(self) -> Mapping[str, float]:
-        """By workload, how long its last restart took from the stop to the first moment after."""
-        return self._restart_s
+        self._restart_s: dict[str, float] = {}  # by workload: from the stop until it ran again
 
     def restart_cost(self, job: Job) -> float:
         """Seconds that another size costs the job: its restart, and the work since its last checkpoint; 0 if it
