@@ -131,7 +131,8 @@ class Weft:
         larger = None
         short = need > have or (alarm and settled)
         if short and share is not None and (most := self._share_bound(load.at)) > share:
-            larger = self._larger(have, rate, share, most, aim)
+            # In a burst all of it: it may rise further, costs little for a minute, and replicas take far longer.
+            larger = most if trouble else self._larger(have, rate, share, most, aim)
             need = self._needed(rate, larger, aim)
             if trouble:
                 need += min(more, self._backlog(load, larger, ready))
