@@ -55,6 +55,12 @@ class Weft:
         rules = self._rules
         return min(rules.hold_most, max(rules.hold_least, rules.hold_starts * self.starts.seconds))
 
+    @property
+    def _loan_hold(self) -> float:
+        """How long borrowed replicas are kept: they are missed elsewhere."""
+        rules = self._rules
+        return min(self._hold, max(rules.loan_least, rules.loan_starts * self.starts.seconds))
+
     def decide(self, load: ServiceLoad) -> Sized:
         goal = self._goal
         wanted = min(goal.most, max(goal.least, load.wanted))
@@ -86,8 +92,8 @@ class Weft:
     # up
 
     def _from_zero(self, load: ServiceLoad, wanted: int, share: int | None) -> Sized:
-        need = max(1, wanted, self._needed(self.demand.rate, share) + self._backlog(load, share, 0))
-        need = min(self._goal.most, need)
+        need = self._needed(self.demand.rate, share) + self._backlog(load, share, 0) if self.capacity.known else 1
+        need = min(self._goal.most, max(1, wanted, need))
         if need > wanted:
             self._grew_at = load.at
         sentence = f"{wanted} → {need}: {load.queued} requests wait and no replica is there"
@@ -109,7 +115,9 @@ class Weft:
         alarm = self._alarm(load)
         settled = self._is_settled(load, there, starting)
         if alarm and settled and have:
-            self._failed.append((load.at, have, self.demand.measured))
+            # What is late now came with the highest rate of the last minute, not with what is left of it.
+            highest = max(self.demand.peak(rules.regret, at=load.at), self.demand.windows.rate(rules.alarm_window))
+            self._failed.append((load.at, have, highest))
         if not self.capacity.known:
             return self._more_unknown(load, wanted, have, len(late), share, alarm=alarm and settled)
         trouble = alarm or self.demand.burst
@@ -123,7 +131,8 @@ class Weft:
         larger = None
         short = need > have or (alarm and settled)
         if short and share is not None and (most := self._share_bound(load.at)) > share:
-            larger = self._larger(have, rate, share, most, aim)
+            # In a burst all of it: it may rise further, costs little for a minute, and replicas take far longer.
+            larger = most if trouble else self._larger(have, rate, share, most, aim)
             need = self._needed(rate, larger, aim)
             if trouble:
                 need += min(more, self._backlog(load, larger, ready))
@@ -143,7 +152,8 @@ class Weft:
     def _more_unknown(
         self, load: ServiceLoad, wanted: int, have: int, late: int, share: int | None, *, alarm: bool
     ) -> Sized | None:
-        """No request was answered yet, so that nothing is known of their times: by how many there are at once."""
+        """No request was answered yet, so that nothing is known of their times: by how many there are at once; twice as
+        many as there are, at most, and no more until those have had the time to start."""
         at_once = load.in_flight + load.queued
         waits_long = load.oldest_wait > (self._goal.latency or WAIT_SECONDS) / 4.0
         need = ceil(at_once / (self._rules.busy_most * self._goal.concurrency)) if waits_long else 0
@@ -151,6 +161,8 @@ class Weft:
             return self._larger_share(load, wanted, share, min(most, 2 * share))
         if alarm:
             need = max(need, have + 1)
+        if have:
+            need = min(need, 2 * have if load.at >= self._grew_at + self.starts.seconds else have)
         replicas = min(self._goal.most, max(need, 1 if at_once or self.demand.foreseen else 0) + late)
         if replicas <= wanted or need <= have:
             return None
@@ -163,14 +175,14 @@ class Weft:
             return 1 if rate * max(self.starts.seconds, self._rules.window) >= 1.0 else 0
         if rate * max(self.starts.seconds, self._rules.window) < 0.5:
             return 0
-        return min(self._goal.most, self.capacity.need(rate, share=share, aim=self._rules.aim if aim is None else aim))
+        return self.capacity.need(rate, share=share, aim=self._rules.aim if aim is None else aim, most=self._goal.most)
 
     def _backlog(self, load: ServiceLoad, share: int | None, ready: int) -> int:
         """The replicas beyond those for the rate that answer what waits, once they are ready: what waits now, and what
         the `ready` ones cannot answer until then."""
         each = self.capacity.each(share)
         if each <= 0.0:
-            return ceil(load.queued / self._goal.concurrency) - 1 if load.queued else 0
+            return 0
         start = self.starts.seconds
         waits = load.queued + max(0.0, self.demand.rate - each * ready) * start if load.queued else 0.0
         within = max(self._goal.latency or 0.0, self._rules.clear_starts * start, 1.0)
@@ -228,15 +240,18 @@ class Weft:
         if wanted > len(there) and (fewer := self._withdrawn(load, wanted, len(there), share)) is not None:
             return fewer
         at = load.at
-        if at < max(self._firm_from, self._grew_at + self._hold, self._shrank_at + rules.down_every) or starting:
+        borrowed = sum(one.borrowed for one in there)
+        hold = self._loan_hold if borrowed else self._hold
+        if at < max(self._firm_from, self._grew_at + hold, self._shrank_at + rules.down_every) or starting:
             return None
         if load.queued or self._alarm(load) or wanted > len(there):
             return None
         allowed = (1.0 - goal.percentile / 100.0) * self.demand.windows.arrivals(rules.regret)[0]
         if self.demand.windows.bad(rules.regret) > max(1.0, allowed):
             return None
-        rate = max(self.demand.peak(self._hold, at=at), self.demand.bound())
+        rate = max(self.demand.peak(hold, at=at), self.demand.bound())
         step = max(1, wanted // rules.down_part)
+        step = min(step, borrowed) if borrowed else step
         floor = max(goal.least, 1)
         for replicas in sorted({max(floor, wanted - step), max(floor, wanted - 1)}):
             if replicas < wanted and self._suffices(replicas, rate, share, at):

@@ -12,7 +12,8 @@ from libs.serving.queueing import (
     Shape,
     late_alone,
     late_by_waiting,
-    mean_of,
+    seconds_of,
+    waiting_makes_at_most,
 )
 from libs.serving.rules import ScalingRules
 from libs.serving.slowdown import Slowdown
@@ -41,6 +42,10 @@ class ServiceCapacity:
         self._share_trial: tuple[int, float, int, float] | None = None  # share and mean before; answers and time since
         self._share: int | None = goal.share
         self._score_now = 0.0
+        self._needed_last = 1  # the last answer of `need`
+        self._speeds: dict[int | None, tuple[float, float]] = {}  # for each share; until more is known
+        self._late_of: Shape | None = None
+        self._late: dict[tuple[float, float, float], float] = {}  # parts of that shape that are late alone
         self.variation = 1.0  # of the times between arrivals, as `ServiceDemand` has it
         self.share_most: int | None = None  # that can be had; None: there are no shares, or no others
         self.speed = 1.0  # of a replica now, 1.0: a typical GPU, all of it
@@ -67,12 +72,14 @@ class ServiceCapacity:
         fresh = self._is_fresh(load, ready)
         if not ready:
             return
+        self._speeds.clear()
         self._see_share(ready)
+        self._speeds.clear()
         score = sum(1.0 / max(0.01, one.score) for one in ready) / len(ready)
         self._score_now = log(score)
         self.speed = score * self._part(self._share)
         answers = sum(counts.values())
-        mean = mean_of(counts)
+        mean = seconds_of(counts) / answers if answers else 0.0
         if self._goal.concurrency > 1:
             self._slowdown.take(answers, mean, len(ready) * self.speed, at=load.at)
         if not answers or (fresh and self._services is self._steady):
@@ -92,8 +99,9 @@ class ServiceCapacity:
             self._steady.add(counts, at=load.at)
             if self._steady.count >= KNOWN_ANSWERS:
                 self._services = self._steady
-        for place, news in enumerate((waits, counts, totals)):
-            self._sums[place] = self._sums[place] * left + mean_of(news) * sum(news.values())
+        for place, seconds in enumerate((seconds_of(waits), mean * answers, seconds_of(totals))):
+            self._sums[place] = self._sums[place] * left + seconds
+        self._speeds.clear()
 
     def fits(self, replicas: int, rate: float, *, share: int | None = None, aim: float) -> bool:
         """Do so many replicas keep the latency, with `aim` of it, at that rate? `share`: if not the one of now."""
@@ -110,15 +118,14 @@ class ServiceCapacity:
             return rate * shape.mean * slower <= servers * self._rules.busy_most * aim / self._rules.aim
         within = aim * self._goal.latency
         first = self._first
-        late = late_alone(shape, slower=slower, first=first, within=within)
+        late = self._late_alone(shape, slower, first, within)
         allowed = 1.0 - self._goal.percentile / 100.0
         if late > allowed / 2.0:
             # What takes too long even alone, with the largest share that can be had, is no reason for more replicas.
-            idle = late_alone(shape, slower=self._slower(0.0, self.share_most)[0], first=first, within=within)
+            idle = self._late_alone(shape, self._slower(0.0, self.share_most)[0], first, within)
             allowed = max(allowed, idle + allowed / 2.0)
-        if late > allowed:
-            return False
-        late += late_by_waiting(
+        return late <= allowed and waiting_makes_at_most(
+            allowed - late,
             shape,
             servers=servers,
             rate=rate,
@@ -127,21 +134,31 @@ class ServiceCapacity:
             within=within,
             arrivals=self.variation,
         )
-        return late <= allowed
 
-    def need(self, rate: float, *, share: int | None = None, aim: float) -> int:
-        """The fewest replicas that keep the latency at that rate; `REPLICAS_MAX` if no number does."""
-        low, high = 0, self._busy(rate, share)
-        while not self.fits(high, rate, share=share, aim=aim):
-            if high >= REPLICAS_MAX:
-                return REPLICAS_MAX
-            low, high = high, min(REPLICAS_MAX, 2 * high)
+    def need(self, rate: float, *, share: int | None = None, aim: float, most: int = REPLICAS_MAX) -> int:
+        """The fewest replicas that keep the latency at that rate; `most` if so many do not, or are not enough. It looks
+        first near its last answer: more replicas never do worse than fewer."""
+        low = min(most, self._busy(rate, share)) - 1  # so few are busy all the time
+        high, step = min(most, max(low + 1, self._needed_last)), 1
+        if self.fits(high, rate, share=share, aim=aim):
+            while high - step > low and self.fits(high - step, rate, share=share, aim=aim):
+                high, step = high - step, 2 * step
+            low = max(low, high - step)
+        else:
+            low = high
+            while high < most:
+                low, high, step = high, min(most, high + step), 2 * step
+                if self.fits(high, rate, share=share, aim=aim):
+                    break
+            else:
+                low = high
         while high - low > 1:
             middle = (low + high) // 2
             if self.fits(middle, rate, share=share, aim=aim):
                 high = middle
             else:
                 low = middle
+        self._needed_last = high
         return high
 
     def bears(self, replicas: int, *, share: int | None = None, aim: float) -> float:
@@ -210,6 +227,17 @@ class ServiceCapacity:
         shape = self.shape
         return 0.0 if shape is None else self._goal.concurrency / (shape.mean * self._slower(0.0, share)[0])
 
+    def _late_alone(self, shape: Shape, slower: float, first: float, within: float) -> float:
+        """As `late_alone`; asked for again within one decision, it is not computed again."""
+        if shape is not self._late_of:
+            self._late_of = shape
+            self._late.clear()
+        key = (slower, first, within)
+        late = self._late.get(key)
+        if late is None:
+            late = self._late[key] = late_alone(shape, slower=slower, first=first, within=within)
+        return late
+
     def _busy(self, rate: float, share: int | None) -> int:
         each = self.each(share)
         return 1 if each <= 0.0 else min(REPLICAS_MAX, max(1, ceil(min(rate / each, REPLICAS_MAX))))
@@ -227,8 +255,11 @@ class ServiceCapacity:
         """How many times as long as measured a request takes with `each` requests a second for every replica, and
         whether that is more than a replica can do."""
         given = self._share if share is None or self._share is None else share
-        slower = exp(self._score_log - self._score_now + self._elastic * (self._share_log - _share_log(given)))
-        speed = exp(self._score_now) * self._part(given)
+        found = self._speeds.get(given)
+        if found is None:
+            slower = exp(self._score_log - self._score_now + self._elastic * (self._share_log - _share_log(given)))
+            found = self._speeds[given] = slower, exp(self._score_now) * self._part(given)
+        slower, speed = found
         if not self._slowdown.known:
             return slower, False
         each /= speed

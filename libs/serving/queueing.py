@@ -14,6 +14,7 @@ from libs.messages.serving import BUCKET_FIRST_SECONDS, BUCKET_GROWTH, BUCKETS_M
 UPPER = tuple(BUCKET_FIRST_SECONDS * BUCKET_GROWTH**bucket for bucket in range(BUCKETS_MAX))
 LOWER = (0.0, *UPPER[:-1])
 MIDDLE = tuple((low + high) / 2 for low, high in zip(LOWER, UPPER, strict=True))
+SQUARE = tuple(middle**2 for middle in MIDDLE)
 HALF_LIFE_SECONDS = 600.0
 WEIGHT_MAX = 1e12
 
@@ -38,7 +39,8 @@ class CountsBefore:
         last, self._last = self._last, totals
         if totals == last:
             return {}
-        return {bucket: count - last.get(bucket, 0) for bucket, count in totals.items() if count > last.get(bucket, 0)}
+        before = last.get
+        return {bucket: new for bucket, count in totals.items() if (new := count - before(bucket, 0)) > 0}
 
 
 class ServiceTimes:
@@ -59,30 +61,30 @@ class ServiceTimes:
         if self._unit > WEIGHT_MAX:
             self._weights = {bucket: weight / self._unit for bucket, weight in self._weights.items()}
             self._unit = 1.0
+        weights, unit, counted = self._weights, self._unit, 0
         for bucket, count in counts.items():
             if 0 <= bucket < BUCKETS_MAX:
-                self._weights[bucket] = self._weights.get(bucket, 0.0) + count * self._unit
-                self.count += count
+                weights[bucket] = weights.get(bucket, 0.0) + count * unit
+                counted += count
+        self.count += counted
         self._shape = None
 
     @property
     def shape(self) -> Shape | None:
         """None while nothing was counted."""
         if self._shape is None and self._weights:
+            weights = sorted(self._weights.items())
             total = sum(self._weights.values())
-            mean = sum(MIDDLE[bucket] * weight for bucket, weight in self._weights.items()) / total
-            square = sum(MIDDLE[bucket] ** 2 * weight for bucket, weight in self._weights.items()) / total
-            parts = tuple(
-                (LOWER[bucket], UPPER[bucket], weight / total) for bucket, weight in sorted(self._weights.items())
-            )
+            mean = sum([MIDDLE[bucket] * weight for bucket, weight in weights]) / total
+            square = sum([SQUARE[bucket] * weight for bucket, weight in weights]) / total
+            parts = tuple([(LOWER[bucket], UPPER[bucket], weight / total) for bucket, weight in weights])
             self._shape = Shape(mean, max(0.0, square / mean**2 - 1.0), parts)
         return self._shape
 
 
-def mean_of(counts: Mapping[int, int]) -> float:
-    """0 for no counts."""
-    total = sum(counts.values())
-    return sum(MIDDLE[bucket] * count for bucket, count in counts.items()) / total if total else 0.0
+def seconds_of(counts: Mapping[int, int]) -> float:
+    """All of these times together."""
+    return sum([MIDDLE[bucket] * count for bucket, count in counts.items()])
 
 
 def waiting_part(servers: float, load: float) -> float:
@@ -103,11 +105,10 @@ def late_alone(shape: Shape, *, slower: float, first: float, within: float) -> f
     of them take than in `shape`; `first`: the part of its time after which a request's answer begins."""
     limit = within / (slower * first) if slower * first > 0.0 else inf
     late = 0.0
-    for low, high, part in shape.parts:
-        if low >= limit:
-            late += part
-        elif high > limit:
-            late += part * (high - limit) / (high - low)
+    for low, high, part in reversed(shape.parts):
+        if high <= limit:
+            break
+        late += part if low >= limit else part * (high - limit) / (high - low)
     return late
 
 
@@ -131,3 +132,41 @@ def late_by_waiting(
             part * exp(-left / mean) if left > 0.0 and mean > 0.0 else part if low * slower * first < within else 0.0
         )
     return waits * late
+
+
+def waiting_makes_at_most(
+    most: float,
+    shape: Shape,
+    *,
+    servers: float,
+    rate: float,
+    slower: float,
+    first: float,
+    within: float,
+    arrivals: float,
+) -> bool:
+    """Is `late_by_waiting` at most that? As it is computed there, but no further than the answer needs: the longest
+    requests come first, and those that are left are at most as likely to be late as the last that was looked at."""
+    service = shape.mean * slower
+    load = rate * service
+    if servers <= 0.0 or load >= servers:
+        return most >= 1.0
+    waits = waiting_part(servers, load)
+    if waits < 1e-9 or waits <= most:
+        return most >= 0.0
+    mean = mean_wait(servers, load, service, (arrivals + shape.variation) / 2.0)
+    most /= waits
+    late, rest = 0.0, 1.0
+    for low, high, part in reversed(shape.parts):
+        rest -= part
+        left = within - (low + high) / 2.0 * slower * first
+        if left > 0.0 and mean > 0.0:
+            chance = exp(-left / mean)
+            late += part * chance
+            if late + rest * chance <= most:
+                return True
+        elif low * slower * first < within:
+            late += part
+        if late > most:
+            return False
+    return late <= most

@@ -19,6 +19,8 @@ class ScalingRules(Struct, frozen=True, kw_only=True):
     hold_least: float = 60.0  # before there are fewer replicas
     hold_most: float = 600.0
     hold_starts: float = 3.0  # times as long as a start takes
+    loan_least: float = 30.0  # the same for borrowed replicas
+    loan_starts: float = 1.5
     idle_least: float = 60.0  # without a request, before there are none
     idle_most: float = 3600.0
     idle_starts: float = 20.0

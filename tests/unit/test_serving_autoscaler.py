@@ -147,6 +147,98 @@ def test_complaint_7_a_request_that_waits_starts_a_replica_at_once_and_a_startin
         assert rule.decide(load).replicas >= 1, "its client is gone, and it goes on loading"
 
 
+def test_from_zero_with_nothing_known_replicas_double_once_for_each_time_that_a_start_takes() -> None:
+    goal = structs.replace(GOAL, least=0, most=8)
+    rule = Weft(goal, at=AT, start=20.0)
+    wanted = [rule.decide(ServiceLoad(at=AT, replicas=(), wanted=0, arrived=10, queued=10)).replicas]
+    for second in range(1, 100):
+        there = tuple(replica(rank, ready=False, began=AT) for rank in range(wanted[-1]))
+        load = ServiceLoad(
+            at=AT + second,
+            replicas=there,
+            wanted=wanted[-1],
+            arrived=10,
+            queued=10,
+            oldest_wait=float(second),
+            fails="they load for long",
+        )
+        wanted.append(rule.decide(load).replicas)
+    assert set(wanted[:20]) == {1}, "10 wait, and the first replica has not had the time to start"
+    assert [wanted[second] for second in (21, 39, 41, 61)] == [2, 2, 4, 8]
+
+
+def test_from_zero_with_the_times_of_requests_known_what_waits_is_sized_at_once() -> None:
+    goal = structs.replace(GOAL, least=0)
+    run = served(lambda at: 20.0 if at < 300.0 else 0.0, goal=goal, wanted=16)
+    run.run(1800.0)
+    assert run.wanted == 0
+    woken = run.autoscaler.decide(
+        ServiceLoad(at=run.at + 1.0, replicas=(), wanted=0, arrived=run.arrived + 200, queued=200)
+    )
+    assert woken.replicas >= 5, "200 requests of half a second"
+
+
+def test_a_size_that_failed_in_a_burst_is_not_held_against_the_rate_after_it() -> None:
+    run = served(lambda at: 80.0 if 600.0 <= at < 690.0 else 20.0, wanted=16, start=40.0)
+    run.run(600.0)
+    before = run.wanted
+    run.run(120.0)
+    assert run.wanted >= 40
+    run.run(600.0)
+    assert run.wanted <= before + 1, "the hour in which failed sizes are remembered is not over"
+
+
+def test_a_size_that_failed_at_a_rate_is_not_tried_again_at_that_rate() -> None:
+    rule = Weft(GOAL, at=AT - 10_000.0, start=20.0)
+    there = tuple(replica(rank, began=AT - 1000.0) for rank in range(6))
+    sizes = []
+    for second in range(1500):
+        late = min(max(0, second - 200), 15) * 4 if second >= 200 else 0
+        load = ServiceLoad(
+            at=AT + second,
+            replicas=there,
+            wanted=6,
+            arrived=4 * second,
+            answered=4 * second,
+            services=answers(4 * second, 0.3),
+            late=late,
+        )
+        sizes.append(rule.decide(load).replicas)
+    assert min(sizes[70:199]) < 6, "before, the model alone decides"
+    assert max(sizes) > 6, "late requests raise it"
+    assert min(sizes[200:]) == 6, "6 did not suffice for 4 a second within the hour; the model says that 4 would"
+
+
+@pytest.mark.parametrize(("borrowed", "second"), [(False, 60), (True, 30)])
+def test_borrowed_replicas_are_returned_sooner_than_own_ones(borrowed: bool, second: int) -> None:
+    rule = Weft(GOAL, at=AT - 10_000.0, start=10.0)
+    wanted, shrank = 6, 0
+    began, grew = AT - 1000.0, 0
+    for now in range(400):
+        there = tuple(
+            ReplicaLoad(rank=rank, ready=True, started_at=began, ready_at=began + 10.0, borrowed=borrowed and rank >= 6)
+            for rank in range(wanted)
+        )
+        arrived = 8 * now + (40 * min(max(0, now - 200), 3))
+        load = ServiceLoad(
+            at=AT + now,
+            replicas=there,
+            wanted=wanted,
+            arrived=arrived,
+            answered=arrived,
+            services=answers(arrived, 0.3),
+        )
+        size = rule.decide(load).replicas
+        if size > wanted:
+            grew = now
+        elif size < wanted and grew:
+            shrank = now
+            break
+        wanted = size
+    assert grew
+    assert second <= shrank - grew <= second + 25
+
+
 def test_complaint_9_what_cannot_be_had_is_said_and_withdrawn_when_it_is_no_longer_needed() -> None:
     run = served(lambda at: 40.0 if 300.0 <= at < 420.0 else 4.0, wanted=4, room=5)
     run.run(400.0)

@@ -9,7 +9,7 @@ import pytest
 from libs.serving.autoscaler import Weft
 from libs.serving.forecast import SLOTS_A_DAY, Forecast
 from libs.serving.loads import Goal, ReplicaLoad, ServiceLoad
-from libs.serving.queueing import Shape, late_alone, late_by_waiting, waiting_part
+from libs.serving.queueing import Shape, late_alone, late_by_waiting, waiting_makes_at_most, waiting_part
 from libs.serving.slowdown import Slowdown
 from libs.serving.starts import SECONDS_AT_FIRST, StartTimes
 from libs.serving.windows import CountWindows, likelihood_of_change
@@ -58,6 +58,49 @@ def test_more_replicas_never_make_more_requests_late() -> None:
             for count in range(1, 120)
         ]
         assert all(more <= less + 1e-12 for less, more in itertools.pairwise(late))
+
+
+def test_whether_too_many_are_late_is_answered_early_and_as_the_whole_computation_answers_it() -> None:
+    random = Random(11)
+    answers = set()
+    for _ in range(3000):
+        edges = sorted(random.uniform(0.0, 4.0) for _ in range(13))
+        weights = [random.random() for _ in edges[1:]]
+        parts = tuple(
+            (low, high, weight / sum(weights))
+            for (low, high), weight in zip(itertools.pairwise(edges), weights, strict=True)
+        )
+        shape = Shape(sum((low + high) / 2 * part for low, high, part in parts), random.uniform(0.0, 4.0), parts)
+        servers, slower, first = random.randrange(0, 30), random.uniform(0.3, 3.0), random.choice((1.0, 0.2))
+        rate, within, arrivals = random.uniform(0.0, 30.0), random.uniform(0.05, 12.0), random.uniform(1.0, 8.0)
+        whole = late_by_waiting(
+            shape, servers=servers, rate=rate, slower=slower, first=first, within=within, arrivals=arrivals
+        )
+        for most in (0.0, 0.01, 0.05, 1.0, 0.9 * whole, 1.1 * whole, whole + 1e-9):
+            early = waiting_makes_at_most(
+                most, shape, servers=servers, rate=rate, slower=slower, first=first, within=within, arrivals=arrivals
+            )
+            assert early == (whole <= most), (most, whole)
+            answers.add((early, 0.0 < whole < 1.0))
+    assert answers == {(True, True), (True, False), (False, True), (False, False)}
+
+
+def test_the_fewest_replicas_are_found_wherever_the_search_begins() -> None:
+    goal = Goal(least=0, most=64, concurrency=1, latency=1.0, percentile=99.0)
+    rule = Weft(goal, at=AT)
+    there = (ReplicaLoad(rank=0, ready=True, started_at=AT - 200.0, ready_at=AT - 100.0),)
+    counts = {bucket(0.1): 60, bucket(0.2): 30, bucket(0.8): 2}
+    rule.decide(ServiceLoad(at=AT, replicas=there, wanted=1))
+    rule.decide(ServiceLoad(at=AT + 1.0, replicas=there, wanted=1, arrived=92, answered=92, services=counts))
+    random = Random(3)
+    found = set()
+    for _ in range(600):
+        rate, aim, most = random.uniform(0.5, 400.0), random.choice((0.4, 0.7, 1.0)), random.choice((5, 40, 64, 500))
+        one_by_one = (count for count in range(1, most) if rule.capacity.fits(count, rate, aim=aim))
+        need = rule.capacity.need(rate, aim=aim, most=most)
+        assert need == next(one_by_one, most)
+        found.add(need)
+    assert len(found) > 40
 
 
 def test_one_rate_is_hardly_ever_taken_for_two_and_two_are_told_apart() -> None:

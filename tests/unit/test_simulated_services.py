@@ -68,6 +68,7 @@ def ran(
     policy: Policy = FIFO,
     partition: str | None = None,
     seed: int = 1,
+    beside_training: bool = False,
     **world: Any,
 ) -> Outcome:
     def make(trace: TraceService, goal: Goal, at: float) -> Any:
@@ -81,7 +82,11 @@ def ran(
         World(**{"penalty": 1.0, **world}),
         seed=seed,
         partitioning=None if partition is None else partitioning_of(partition),
-        serving=Serving(services=Services(services=services, lasts_s=lasts_s), name="told", make=make),
+        serving=Serving(
+            services=Services(services=services, lasts_s=lasts_s, beside_training=beside_training),
+            name="told",
+            make=make,
+        ),
     )
 
 
@@ -250,6 +255,12 @@ def test_replicas_that_share_a_gpu_divide_its_time_by_their_shares_within_their_
     assert took == pytest.approx([0.1 / 0.2, 0.1 / 0.6, 0.1 / 0.2])
     first = ran(*services[:2], nodes=1, gpus_per_node=1)
     assert [counted.latency_p50_s for counted in first.services] == pytest.approx([0.1 / 0.25, 0.1 / 0.7])
+
+
+def test_beside_training_a_replica_that_is_alone_on_its_gpu_gets_its_share_and_no_more() -> None:
+    shared = service(share=250, share_most=1000, rate=RequestRate(mean=0.2))
+    assert only(ran(shared, beside_training=True)).latency_p50_s == pytest.approx(0.1 / 0.25)
+    assert only(ran(shared)).latency_p50_s == pytest.approx(0.1)
 
 
 def test_a_service_gets_no_more_than_there_is_and_takes_the_rest_when_it_is_free() -> None:

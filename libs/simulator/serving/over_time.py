@@ -5,7 +5,7 @@ partition planner sizes them: it lets them grow again, but not onto a GPU that w
 Where the order of service lets jobs be preempted, services come before all of them.
 
 Replicas with shares of one GPU divide all of its time by their shares, as if each were always busy: none gets less than
-its share, and none more than its limit.
+its share, and none more than its limit. Beside training that takes what is left, each gets its share alone.
 """
 
 from collections import Counter
@@ -252,7 +252,7 @@ class ServicesOverTime:
                 if share is not None and (key := (replica.allocation.node_id, replica.allocation.gpus[0])) in gpus:
                     there.setdefault(key, []).append((service, replica, share))
         for holders in there.values():
-            whole = sum(share.request for _, _, share in holders)
+            whole = WHOLE if self._how.beside_training else sum(share.request for _, _, share in holders)
             for service, replica, share in holders:
                 service.retime(replica, min(share.limit, max(share.request, WHOLE * share.request // whole)))
 

@@ -78,13 +78,15 @@ class TraceService(Struct, frozen=True, kw_only=True):
 class Services(Struct, frozen=True, kw_only=True):
     """The services of a simulation, for its first `lasts_s` seconds. `every_s`: between two looks of an autoscaler at a
     service. `lend_s`: until a replica of a job that lends its GPU has left it. `rest_s`: for so long no elastic job
-    grows onto a GPU that a service returned."""
+    grows onto a GPU that a service returned. `beside_training`: what its replicas leave of a shared GPU, others use all
+    the time, so that none gets more than its share."""
 
     services: tuple[TraceService, ...]
     lasts_s: float = 86_400.0
     every_s: float = 1.0
     lend_s: float = 2.0
     rest_s: float = 60.0
+    beside_training: bool = False
 
 
 def replicas_for(service: TraceService, rate: float, *, loaded: float = LOADED) -> int:

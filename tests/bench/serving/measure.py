@@ -27,6 +27,7 @@ def main(arguments: Sequence[str]) -> int:
             "constant": lambda: rules.constant(seed, quick=quick),
             "live": lambda: real(seed, asked.live, quick=quick),
             "mixed": lambda: mixed.measure(seed, executor, quick=quick),
+            "shares": lambda: rules.shared(seed, executor, quick=quick),
             "rules": lambda: rules.measure(seed, executor, quick=quick),
         }
         if unknown := set(asked.only) - parts.keys():

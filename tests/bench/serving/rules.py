@@ -17,7 +17,7 @@ from libs.simulator.outcome import Outcome
 from libs.simulator.run import simulate
 from libs.simulator.serving.over_time import Serving
 from libs.simulator.serving.rates import Bursts, RequestRate
-from libs.simulator.serving.service import Services, Spread, TraceService, replicas_for
+from libs.simulator.serving.service import WHOLE, Services, Spread, TraceService, replicas_for
 from libs.simulator.workload import Workload
 from tests.bench.figures import Aim
 from tests.bench.serving.oracle import oracle_gpu_s
@@ -27,6 +27,7 @@ NONE = Workload(name="services", jobs=())
 RULES = tuple(name for name in OTHERS if name != "fixed")
 FIXED = ("fixed-mean", "fixed-peak")
 TIMES = 4.0  # of a burst
+SHARE = 250  # thousandths of a GPU for each replica, where services have shares
 
 
 class Day(Struct, frozen=True, kw_only=True):
@@ -92,11 +93,28 @@ def services_of(day: Day) -> tuple[TraceService, ...]:
     )
 
 
+def with_shares(service: TraceService) -> TraceService:
+    """The service with a quarter of a GPU for each replica, up to all of it, under the same rate. Its requests take
+    half as long with a whole GPU and may take twice as long, so that with a quarter they take the same part of what
+    they may as with whole GPUs."""
+    assert service.latency_s is not None
+    return structs.replace(
+        service,
+        work=structs.replace(service.work, mean_s=service.work.mean_s / 2),
+        latency_s=2 * service.latency_s,
+        timeout_s=2 * service.timeout_s,
+        share=SHARE,
+        share_most=WHOLE,
+        want=2 * service.want,
+        most=2 * service.most,
+    )
+
+
 def ran(name: str, services: Sequence[TraceService], day: Day, seed: int) -> Outcome:
-    """The services under one rule."""
+    """The services under one rule. Those with shares run beside training, which takes whatever they leave."""
     if name in FIXED:
         services = [structs.replace(each, want=fixed_size(each, name)) for each in services]
-    found = Services(services=tuple(services), lasts_s=day.all_s)
+    found = Services(services=tuple(services), lasts_s=day.all_s, beside_training=True)
     gpus = sum(service.most * service.gpus for service in services)
     return simulate(
         NONE,
@@ -124,8 +142,9 @@ def fixed_size(service: TraceService, name: str) -> int:
     return replicas_for(service, service.rate.mean if name == "fixed-mean" else peak)
 
 
-def counted(name: str, day: Day, seed: int) -> tuple[Counted, ...]:
-    return ran(name, services_of(day), day, seed).services
+def counted(name: str, day: Day, seed: int, shares: bool = False) -> tuple[Counted, ...]:
+    services = services_of(day)
+    return ran(name, [with_shares(each) for each in services] if shares else services, day, seed).services
 
 
 def oracles(day: Day, seed: int) -> tuple[float, ...]:
@@ -167,6 +186,31 @@ def measure(seed: int, executor: Executor, *, quick: bool) -> dict[str, Aim]:
     _print(summed, sum(oracle), day, len(seeds))
     _print_services(of_name, oracle, services_of(day))
     return aims_of(summed, sum(oracle))
+
+
+def shared(seed: int, executor: Executor, *, quick: bool) -> dict[str, Aim]:
+    """The same rules where each replica has a quarter of a GPU, up to all of it, beside training that takes all that
+    they leave. GPU-seconds are share times time, for all rules; the rules of others raise no share."""
+    day, seeds = (QUICK, (seed,)) if quick else (FULL, tuple(range(seed, seed + 3)))
+    names = ("weft", "weft-without-shares", *RULES)
+    futures = {(name, one): executor.submit(counted, name, day, one, True) for name in names for one in seeds}
+    found = {
+        name: totals([each for (rule, _), future in futures.items() if rule == name for each in future.result()])
+        for name in names
+    }
+    print(f"\nsimulated: 3 services with shares, {day.all_s / 3600:g} h, {len(seeds)} seeds; all requests count\n")
+    print("| rule | bad requests | of them, % | bad windows | of | GPU h |\n|---|---|---|---|---|---|")
+    for name, each in found.items():
+        print(
+            f"| {name} | {each.bad:,} | {each.bad / each.requests:.3%} | {each.bad_windows:,} | {each.windows:,}"
+            f" | {each.gpu_s / 3600:.1f} |",
+            flush=True,
+        )
+    best = min((found[name] for name in RULES), key=lambda each: each.bad)
+    return {
+        "shares.bad_against_best_rule": Aim(value=round(found["weft"].bad / max(1, best.bad), 3), aim=0.333),
+        "shares.gpu_s_against_that_rule": Aim(value=round(found["weft"].gpu_s / best.gpu_s, 3), aim=1.0),
+    }
 
 
 def aims_of(summed: Mapping[str, Totals], oracle_s: float) -> dict[str, Aim]:
