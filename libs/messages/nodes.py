@@ -257,7 +257,7 @@ class JobOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     addresses: tuple[str, ...] = ()  # of the nodes of all ranks, each once
     members: Members | None = None
     serve: Serve | None = None
-    revisions: dict[int, RevisionOrder] = {}  # of a service, by number; 0 is what is said here and in `roles`
+    revisions: dict[int, RevisionOrder] = {}  # of a service, by number; 0 is this order with its `roles`
     roles: tuple[RoleOrder, ...]
     ranks: tuple[RankOrder, ...]
 

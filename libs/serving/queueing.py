@@ -94,7 +94,9 @@ def waiting_part(servers: float, load: float) -> float:
 
 
 def mean_wait(servers: float, load: float, service: float, variation: float) -> float:
-    """Of those that wait. `variation`: the mean of the squared coefficients of variation of the times between arrivals
+    """How long the requests that wait do so in the mean, in the unit of `service`.
+
+    `variation`: the mean of the squared coefficients of variation of the times between arrivals
     and of the service times."""
     busy = load / servers
     return inf if busy >= 1.0 else variation * service / (servers * (1.0 - busy))

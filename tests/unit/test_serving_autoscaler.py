@@ -330,7 +330,7 @@ def test_a_share_that_is_not_given_is_not_waited_for() -> None:
     assert wanted > 2, "replicas instead"
 
 
-# what is said
+# the sentences of causes and findings
 
 
 def unattainable(goal: Goal, seconds: float, rate: int, *, replicas: int = 2, for_seconds: int = 100) -> str:

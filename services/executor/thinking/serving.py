@@ -1,4 +1,4 @@
-"""Decides when a run that serves requests is asked whether it is ready, and what is said of it. No clock, no I/O.
+"""Decides when a run that serves requests is asked whether it is ready, and what is published of it. No clock, no I/O.
 
 A run is ready at the first good answer, and not ready any more after FAILURES_MAX bad ones in a row. When it was first
 ready is kept in the executor's memory; whether it is ready now is asked again after a restart.
