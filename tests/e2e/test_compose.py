@@ -43,6 +43,7 @@ class Compose:
             **os.environ,
             "COMPOSE_PROJECT_NAME": self.project,
             "WEFT_PORT": str(self.port),
+            "WEFT_ROUTER_PORT": str(_free_port()),
             "WEFT_HOME": str(home / "weft"),
             "WEFT_EMULATED_GPUS": "2",
             "DOCKER_BUILDKIT": "0",

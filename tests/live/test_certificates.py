@@ -73,7 +73,7 @@ async def test_the_gateway_is_believed_under_the_names_that_were_given(tmp_path:
 def test_nobody_else_reads_a_key(tmp_path: Path) -> None:
     make(tmp_path, "weft.example.org")
     keys = [*tmp_path.rglob("*.key"), *tmp_path.rglob("key.pem")]
-    assert len(keys) == 4
+    assert len(keys) == 5
     assert {path.stat().st_mode & 0o077 for path in keys} == {0}
     assert {path.name for path in (tmp_path / "authority").iterdir()} == {"ca.pem"}
 
@@ -104,7 +104,8 @@ def test_with_the_overlay_every_connection_is_over_tls_and_each_key_is_seen_by_i
         assert ("WEFT_NATS_CA_FILE" in environment) >= ("WEFT_NATS_URL" in environment), name
         assert ("WEFT_PG_CA_FILE" in environment) >= ("WEFT_PG_DSN" in environment), name
         seen = {each["source"].removeprefix(f"{tmp_path}/") for each in service.get("volumes", ())}
-        assert seen & {"nats", "postgres", "gateway", "private"} == {name} & {"nats", "postgres", "gateway"}
+        keys = {"nats", "postgres", "gateway", "router"}
+        assert seen & {*keys, "private"} == {name} & keys
         assert ("authority" in seen) == ("WEFT_NATS_CA_FILE" in environment), name
     assert "--hba_file=/etc/weft/pg_hba.conf" in services["postgres"]["command"]
     assert services["gateway"]["environment"]["GATEWAY_TLS_CERT_FILE"] == "/tls/cert.pem"

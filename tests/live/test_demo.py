@@ -49,7 +49,7 @@ async def processes(home: Path) -> set[int]:
 
 
 def only(folder: Path) -> Path:
-    [found] = folder.iterdir()
+    [found] = [each for each in folder.iterdir() if not each.name.startswith("weft-router-")]
     return found
 
 

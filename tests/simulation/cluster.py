@@ -352,6 +352,7 @@ class Cluster:
                 capacity=lambda: machine.capacity,
                 stop=life.stop,
                 clock=machine.clock,
+                now=machine.wall_clock,
                 jitter=life.dice.random,
             )
 

@@ -162,6 +162,7 @@ class Machine:
         self.node_id = node_id
         self.capacity = capacity
         self.clock = boot_clock
+        self.wall_clock = wall_clock
         self.history = history
         self.host = Host(node_id, witness, now=wall_clock)
         self.engine = Engine(self.host, loop, dice)

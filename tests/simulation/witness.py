@@ -72,7 +72,8 @@ class Witness:
         self.history.counts["runs"] += 1
         if key in self.alive or (key in self.begun and key not in self._of_lost_time):
             self.history.fail(f"started twice: {key}, now on {node_id}")
-        if key in self._of_lost_time:  # the store gave the number again, as it had forgotten that
+        again = key in self._of_lost_time
+        if again:  # the store gave the number again, as it had forgotten that
             self._of_lost_time.discard(key)
             self._ports.pop(key, None)
             self.told_to_stop.discard(key)
@@ -80,7 +81,7 @@ class Witness:
             if other.job_id == key.job_id and other.epoch != key.epoch:
                 self.history.fail(f"overlap: {key} begins on {node_id} while {other} runs on {alive.node_id}")
         told = self.told_of.get(("jobs", key.job_id))
-        if self._went_back and (told is None or told.epoch < key.epoch or not self._was_given(key)):
+        if not again and self._went_back and (told is None or told.epoch < key.epoch or not self._was_given(key)):
             self._of_lost_time.add(key)  # its order was on its way when the store forgot it
         self.begun.add(key)
         self.alive[key] = Alive(node_id, order.gpus, order.share)
