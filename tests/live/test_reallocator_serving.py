@@ -17,7 +17,7 @@ from services.reallocator.settings import ReallocatorSettings
 from tests.support.builders import spec
 from tests.support.nats_server import NatsServer
 from tests.support.postgres import Stores, embedded, stores
-from tests.support.services import served, told
+from tests.support.service_loads import served, told
 from tests.support.steps import go
 
 AT = 1_700_000_000.0

@@ -11,7 +11,7 @@ from libs.messages.signals import GpuScore
 from services.reallocator.thinking.routed import GONE_SECONDS, ROUTERS_MAX, SILENT_SECONDS, Routed
 from services.reallocator.thinking.serving import PENDING_SECONDS, ServiceScaler, goal_of
 from tests.support.served import bucket
-from tests.support.services import seen, served, service_job, told
+from tests.support.service_loads import seen, served, service_job, told
 
 NOW = 10_000.0
 
