@@ -20,7 +20,7 @@ from services.router.caddy import Proxy, configuration
 from services.router.certificate import Certificate
 from services.router.children import Child, SettingsRefusedError
 from services.router.settings import RouterSettings
-from services.router.sockets import asks_at, ends_here, folder_of, port_taken
+from services.router.sockets import ADMIN_SOCKET, GATE_SOCKET, asks_at, ends_here, folder_of, port_taken
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +36,11 @@ async def run(stop: asyncio.Event) -> None:
     listening = await port_taken(settings.host, settings.port)
     port = listening.getsockname()[1]
     folder = folder_of(settings.home, port)
-    asks, ends = asks_at(folder / "gate.sock"), ends_here()
+    asks, ends = asks_at(folder / GATE_SOCKET), ends_here()
     proxy = Proxy(
         listen=f"fd/{listening.fileno()}",
-        gate=folder / "gate.sock",
-        admin=folder / "admin.sock",
+        gate=folder / GATE_SOCKET,
+        admin=folder / ADMIN_SOCKET,
         log_port=ends.getsockname()[1],
         tls_cert_file=settings.tls_cert_file,
         tls_key_file=settings.tls_key_file,

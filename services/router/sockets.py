@@ -12,6 +12,9 @@ from libs.service.config import SettingsError
 BACKLOG = 4096
 TAKE_SECONDS_MAX = 10.0  # for the port of a router that has just ended
 LOG_BYTES = 8 << 20
+SOCKET_PATH_MAX = 107  # bytes, of Linux
+ADMIN_SOCKET, GATE_SOCKET = "admin.sock", "gate.sock"
+SHORT_FOLDER = Path("/tmp")  # where the user's own folder of temporary files has too long a name
 
 
 async def port_taken(host: str, port: int) -> socket.socket:
@@ -44,7 +47,9 @@ def _listening(host: str, port: int) -> socket.socket:
 
 def folder_of(home: str, port: int) -> Path:
     """The folder of the sockets, of this user alone. One that a router before left is used again: we have its port."""
-    folder = Path(home) if home else Path(tempfile.gettempdir()) / f"weft-router-{os.getuid()}-{port}"
+    folder = Path(home) if home else _usual(port)
+    if _too_long(folder):
+        raise SettingsError(f"ROUTER_HOME: {folder} is too long for the address of a socket")
     try:
         folder.mkdir(mode=0o700, parents=bool(home), exist_ok=True)
         found = folder.lstat()
@@ -52,9 +57,17 @@ def folder_of(home: str, port: int) -> Path:
         raise SettingsError(f"ROUTER_HOME: cannot make {folder}: {error.strerror}") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise SettingsError(f"ROUTER_HOME: {folder} is not a folder that this user alone may enter")
-    if len(str(folder / "admin.sock")) > 100:
-        raise SettingsError(f"ROUTER_HOME: {folder} is too long for the address of a socket")
     return folder
+
+
+def _usual(port: int) -> Path:
+    name = f"weft-router-{os.getuid()}-{port}"
+    usual = Path(tempfile.gettempdir()) / name
+    return SHORT_FOLDER / name if _too_long(usual) else usual
+
+
+def _too_long(folder: Path) -> bool:
+    return len(os.fsencode(folder / ADMIN_SOCKET)) > SOCKET_PATH_MAX
 
 
 def asks_at(path: Path) -> socket.socket:
