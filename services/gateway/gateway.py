@@ -19,7 +19,9 @@ from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
 from services.gateway.hints import Hints
 from services.gateway.metrics import RequestMeters
+from services.gateway.prometheus import Prometheus
 from services.gateway.reasons import Reasons
+from services.gateway.refilling import Refill
 from services.gateway.sampling import Samples
 from services.gateway.settings import GatewaySettings
 from services.gateway.sight import may_see
@@ -76,6 +78,8 @@ class Gateway:
         )
         self.reasons = Reasons(self.snapshots)
         self.samples = Samples()
+        prometheus = Prometheus(settings.prometheus_url) if settings.prometheus_url else None
+        self._refill = Refill(self.samples, now=now, prometheus=prometheus)
         self.usages = Usages(store, now=now, clock=clock)
         self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
         self.unheard = LiveCluster(
@@ -130,6 +134,10 @@ class Gateway:
     async def sample(self) -> None:
         """Take the next sample of every figure that is kept. Raises StoreUnavailableError."""
         await self.samples.take(self.snapshots, self.cluster, now=self.now)
+
+    async def refill(self) -> None:
+        """Fill the history from before this gateway began, once. Raises StoreUnavailableError."""
+        await self._refill.once(self.store, self.snapshots)
 
     async def end_refused_streams(self) -> None:
         """End streams of tokens that were revoked or have expired. Raises StoreUnavailableError: then all go on."""
