@@ -1,7 +1,6 @@
 """The Chromium of this machine, driven by Playwright, and a watch over what a page of ours must never do."""
 
 import os
-import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,24 +9,12 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import Browser, ConsoleMessage, Dialog, Page, Request, Response, async_playwright
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
-    "--no-sandbox",  # root may not have one
-    "--disable-gpu",
-    "--disable-dev-shm-usage",  # a container's /dev/shm may be small
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
+from services.cli.demo.picture import FLAGS, chromium_path
+
 PHONE = {"width": 375, "height": 812}
 DESK = {"width": 1280, "height": 900}
 PATIENCE_MS = 15_000  # for whatever a page should show: the machine may be busy
 POLICY = "Content Security Policy"
-
-
-def chromium_path() -> str | None:
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 def need_chromium() -> str:
