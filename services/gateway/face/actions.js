@@ -24,17 +24,18 @@ export function actionsOf(job) {
 export function actionBar(done) {
   const element = h("div", { class: "row actions", role: "group", ariaLabel: "Actions" });
   let drawn = "";
+  let current = null;
   return {
     element,
     update(job, isPast) {
+      current = job;
       const names = isPast ? [] : actionsOf(job);
       const now = JSON.stringify([names, isPast]);
-      element.current = job;
       if (now === drawn) return;
       drawn = now;
       clear(element).append(
-        ...names.map((name) => h("button", { type: "button", class: name === "cancel" ? "danger" : null, onclick: () => open(name, element.current, done) }, TITLES[name])),
-        h("button", { type: "button", onclick: () => copyYaml(element.current) }, "Copy as YAML"),
+        ...names.map((name) => h("button", { type: "button", class: name === "cancel" ? "danger" : null, onclick: () => open(name, current, done) }, TITLES[name])),
+        h("button", { type: "button", onclick: () => copyYaml(current) }, "Copy as YAML"),
         isPast ? h("span", { class: "muted" }, "This is the past: nothing can be done to it.") : "");
     },
   };

@@ -21,7 +21,7 @@ export function lineChart({ title, x = "clock", xLabel = "", format = shortNumbe
   const legend = h("ul", { class: "legend" });
   const sentence = h("p", { class: "chart-says" });
   const table = h("table", { class: "figures" });
-  const details = h("details", { class: "as-table" }, h("summary", {}, "The figures"), h("div", { class: "scrolls" }, table));
+  const details = h("details", { class: "as-table" }, h("summary", {}, "The figures"), h("div", { class: "scroll" }, table));
   const element = h("figure", { class: "chart" }, h("figcaption", {}, title), plot, legend, sentence, details);
   let shown = { series: [], range: {} };
   let width = 0;

@@ -134,7 +134,7 @@ function holdersView(holders, now) {
     h("td", {}, duration(now - held.since)),
     h("td", {}, held.ends_at ? `in ${duration(held.ends_at - now)} at the latest` : "unknown"),
     h("td", {}, some(held.nodes ?? []))));
-  return h("div", {}, h("h3", {}, "What it needs is held by"), h("div", { class: "scrolls" }, h("table", {},
+  return h("div", {}, h("h3", {}, "What it needs is held by"), h("div", { class: "scroll" }, h("table", {},
     h("thead", {}, h("tr", {}, ...head.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, ...rows))));
 }
 

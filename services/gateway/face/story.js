@@ -133,8 +133,8 @@ export function storyView() {
   const key = h("ul", { class: "legend" });
   const body = h("tbody");
   const more = h("button", { type: "button", onclick: showAll, hidden: true });
-  const list = h("div", { class: "scrolls" }, h("table", { class: "story" },
-    h("caption", { class: "visually-hidden" }, "What happened to it, the newest first"),
+  const list = h("div", { class: "scroll" }, h("table", { class: "story" },
+    h("caption", { class: "hidden-text" }, "What happened to it, the newest first"),
     h("thead", {}, h("tr", {}, ...["time", "after", "event", "epoch", "why"].map((name) => h("th", { scope: "col" }, name)))),
     body));
   const element = h("div", { class: "story-view" }, plot, key, sentence, list, more);
