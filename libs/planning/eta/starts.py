@@ -10,7 +10,7 @@ from libs.domain.cluster import Node
 from libs.domain.job import Job, JobState
 from libs.domain.quantity import count_text, duration_text
 from libs.messages.eta import Basis, Estimate, EtaOf, TrackRecord
-from libs.planning.capacity import empty_room, room_of
+from libs.planning.capacity import Room, empty_room, room_of
 from libs.planning.eta.ends import HORIZON_S, Steps, lasting_of, left_of
 from libs.planning.eta.forward import (
     LOOKS_COUNTED,
@@ -45,88 +45,36 @@ class Foreseen(Struct, frozen=True):
     told: Range | None = None
 
 
-class PoolToCome:
-    """What is known of a pool at one moment, from which any number of estimates is made. `steps`: what running
-    jobs report lately; `records`: earlier estimates against what came true."""
+class Outlook:
+    """A pool at one moment as it is looked ahead from: `room` with what is `held` of it, and the `queue` in order.
+
+    `gpus`: of all its nodes; `records`: earlier estimates against what came true.
+    """
 
     def __init__(
         self,
-        nodes: Sequence[Node],
-        holding: Sequence[Job],
-        queued: Sequence[Job],
+        room: Room,
+        held: Sequence[Holds],
+        queue: Sequence[WaitingJob],
         *,
         now: float,
-        policy: str = "",
-        durations: Lasted | None = None,
-        steps: Mapping[str, Steps] | None = None,
+        policy: Policy,
+        gpus: float,
         records: TrackRecords[Any] | None = None,
     ) -> None:
-        self.nodes = nodes
-        self.holding = holding
-        self.queued = queued
+        self.room = room
+        self.held = held
+        self.queue = queue
         self.now = now
-        self.policy = policy_of(policy)
-        self.durations = Lasted() if durations is None else durations
-        self.steps = steps
+        self.policy = policy
+        self.gpus = gpus
         self.records: TrackRecords[Any] = TrackRecords() if records is None else records
-        self.room = room_of(nodes, holding)
-        self._empty = empty_room(nodes)
-        self._never: dict[Shape, bool] = {}
-        self.gpus = float(sum(len(node.capacity.gpus) for node in nodes))
-        self.held = [
-            Holds(
-                job_id=job.id,
-                allocations=job.held,
-                gpus=job.gpus_held,
-                left=left_of(job, self.durations, now=now, heard=steps),
-                tenant=job.tenant,
-                limit_left_s=None if (ends := ends_at(job)) is None else max(0.0, ends - now),
-            )
-            for job in holding
-        ]
-        waiting = [self.waiting(job) for job in queued if not self._never_fits(job)]
-        self.queue = sorted(waiting, key=lambda one: one.place)
-
-    def waiting(self, job: Job, *, shape: Shape | None = None, priority: int | None = None) -> WaitingJob:
-        """The job as it waits, or as it would wait with another shape or priority."""
-        standing = standing_of(job, self.now, self.policy.ordering)
-        if priority is not None:
-            standing = structs.replace(standing, priority=priority)
-        shape = shape_of_job(job) if shape is None else shape
-        asked = asked_by(job)
-        return WaitingJob(
-            job_id=job.id,
-            place=place_of(self.policy.ordering, standing),
-            group=(shape, asked.job_class, asked.is_service),
-            shape=shape,
-            asked=asked,
-            gpus=gpus_least(shape),
-            lasts=lasting_of(job, self.durations),
-            limit_s=job.spec.time_limit_seconds,
-            tenant=job.tenant,
-            pinned=is_pinned(shape),
-            after_s=max(0.0, job.not_before - self.now),
-        )
-
-    def _never_fits(self, job: Job) -> bool:
-        shape = shape_of_job(job)
-        if shape not in self._never:
-            if len(self._never) >= SHAPES_MAX:
-                return False
-            self._never[shape] = find(self._empty, shape) is None
-        return self._never[shape]
-
-    def start_of(self, job: Job) -> Foreseen:
-        """When a waiting job starts, if nothing new comes and the pool stays as it is."""
-        if job.state is not JobState.QUEUED or self._never_fits(job):
-            return Foreseen(NOBODY_CAN_TELL)
-        return self._tried(self.waiting(job), LOOKS_EXACT)
 
     def tried(self, one: WaitingJob, *, looks: int = LOOKS_EXACT) -> Estimate:
         """When it starts as it is given here, in the room as it is at the call; with as much work at most."""
-        return self._tried(one, looks).estimate
+        return self.seen(one, looks).estimate
 
-    def _tried(self, one: WaitingJob, looks: int) -> Foreseen:
+    def seen(self, one: WaitingJob, looks: int = LOOKS_EXACT) -> Foreseen:
         found, counted = self._look(one, looks)
         ahead = sum(other.place < one.place and other.job_id != one.job_id for other in self.queue)
         return self._estimate(found, ahead, counted=counted)
@@ -175,6 +123,83 @@ class PoolToCome:
         told = raw if basis is Basis.LIMITS else track.corrected(raw, now=self.now)
         eta = estimate_of(told, basis, of=EtaOf.START, now=self.now, ahead=ahead, counted=counted, record=track.record)
         return Foreseen(eta, None if basis is Basis.LIMITS else raw, told)
+
+
+class PoolToCome(Outlook):
+    """The same from what is stored of a pool. `durations`: of jobs that ended; `steps`: what running jobs report
+    lately."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        holding: Sequence[Job],
+        queued: Sequence[Job],
+        *,
+        now: float,
+        policy: str = "",
+        durations: Lasted | None = None,
+        steps: Mapping[str, Steps] | None = None,
+        records: TrackRecords[Any] | None = None,
+    ) -> None:
+        self.nodes = nodes
+        self.holding = holding
+        self.queued = queued
+        self.durations = Lasted() if durations is None else durations
+        self.steps = steps
+        self._empty = empty_room(nodes)
+        self._never: dict[Shape, bool] = {}
+        held = [
+            Holds(
+                job_id=job.id,
+                allocations=job.held,
+                gpus=job.gpus_held,
+                left=left_of(job, self.durations, now=now, heard=steps),
+                tenant=job.tenant,
+                limit_left_s=None if (ends := ends_at(job)) is None else max(0.0, ends - now),
+            )
+            for job in holding
+        ]
+        gpus = float(sum(len(node.capacity.gpus) for node in nodes))
+        super().__init__(
+            room_of(nodes, holding), held, (), now=now, policy=policy_of(policy), gpus=gpus, records=records
+        )
+        waiting = [self.waiting(job) for job in queued if not self._never_fits(job)]
+        self.queue = sorted(waiting, key=lambda one: one.place)
+
+    def waiting(self, job: Job, *, shape: Shape | None = None, priority: int | None = None) -> WaitingJob:
+        """The job as it waits, or as it would wait with another shape or priority."""
+        standing = standing_of(job, self.now, self.policy.ordering)
+        if priority is not None:
+            standing = structs.replace(standing, priority=priority)
+        shape = shape_of_job(job) if shape is None else shape
+        asked = asked_by(job)
+        return WaitingJob(
+            job_id=job.id,
+            place=place_of(self.policy.ordering, standing),
+            group=(shape, asked.job_class, asked.is_service),
+            shape=shape,
+            asked=asked,
+            gpus=gpus_least(shape),
+            lasts=lasting_of(job, self.durations),
+            limit_s=job.spec.time_limit_seconds,
+            tenant=job.tenant,
+            pinned=is_pinned(shape),
+            after_s=max(0.0, job.not_before - self.now),
+        )
+
+    def _never_fits(self, job: Job) -> bool:
+        shape = shape_of_job(job)
+        if shape not in self._never:
+            if len(self._never) >= SHAPES_MAX:
+                return False
+            self._never[shape] = find(self._empty, shape) is None
+        return self._never[shape]
+
+    def start_of(self, job: Job) -> Foreseen:
+        """When a waiting job starts, if nothing new comes and the pool stays as it is."""
+        if job.state is not JobState.QUEUED or self._never_fits(job):
+            return Foreseen(NOBODY_CAN_TELL)
+        return self.seen(self.waiting(job), LOOKS_EXACT)
 
 
 def estimate_of(
