@@ -17,6 +17,7 @@ from services.gateway.allowances import Allowances
 from services.gateway.cluster import LiveCluster
 from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
+from services.gateway.foresight import Foresight
 from services.gateway.hints import Hints
 from services.gateway.live import Live
 from services.gateway.metrics import RequestMeters
@@ -79,6 +80,7 @@ class Gateway:
         self.samples = Samples()
         self.usages = Usages(store, now=now, clock=clock)
         self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
+        self.foresight = Foresight(store, self.cluster, now=now, clock=clock)
         self.unheard = LiveCluster(
             clock=clock, router_url=settings.router_url
         )  # empty: for views of the past, which have no live data

@@ -150,6 +150,10 @@ class MemoryStore(Tokens, History, Events, Asks, LearntTables):
         found = [self._jobs.get(job_id) or self._submitted.get(job_id) for job_id in job_ids]
         return sorted((job for job in found if job is not None), key=lambda job: job.seq)
 
+    async def ended_last(self, *, pool: str, since: float, limit: int) -> list[str]:
+        ended = [(job.ended_at, job.id) for job in self._jobs.values() if job.pool == pool and job.ended_at is not None]
+        return [job_id for at, job_id in sorted(ended, reverse=True) if at >= since][:limit]
+
     async def jobs_kept(self) -> list[JobsKept]:
         return [kept for _, kept in sorted(self._jobs_kept.items())]
 
