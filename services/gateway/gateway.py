@@ -18,6 +18,7 @@ from services.gateway.cluster import LiveCluster
 from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
 from services.gateway.hints import Hints
+from services.gateway.live import Live
 from services.gateway.metrics import RequestMeters
 from services.gateway.reasons import Reasons
 from services.gateway.settings import GatewaySettings
@@ -89,6 +90,7 @@ class Gateway:
         self._away_at = -AWAY_SECONDS
         self.feed = Feed(store, self.reading, bus)
         self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
+        self.live = Live(store, self.snapshots, self.cluster, clock=clock, now=now)
         self.hints = Hints(bus)
         self.meters = RequestMeters(self.streams)
         self.allowances = Allowances(settings.tenants)

@@ -75,6 +75,7 @@ def _types(route: Route[Any]) -> Iterable[Any]:
     for answer in route.answers.values():
         if _is_typed(answer):
             yield answer.type
+        yield from answer.streamed
 
 
 def _is_typed(answer: RouteAnswer) -> bool:
@@ -123,7 +124,7 @@ def curl(route: Route[Any]) -> str:
     path = route.path.replace("{job}", "hello").replace("{node}", "node-1")
     path = path.replace("{tenant}", "vision").replace("{label}", "ci")
     query = route.example if route.example.startswith("?") else ""
-    if "follow=1" in query:
+    if "follow=1" in query or any(answer.streamed for answer in route.answers.values()):
         words[0] = "curl -N"
     if route.body is not None:
         words += [f"-H 'Content-Type: {JSON}'", route.example]
@@ -176,7 +177,15 @@ def _response(route: Route[Any], answer: RouteAnswer, schema_of: Json) -> Json:
     response: Json = {"description": answer.description}
     if answer.type is not None:
         schema = schema_of[_key(answer.type)] if _is_typed(answer) else {"type": "string"}
-        streamed = {"type": "string", "description": "Server-sent events, each `data` one of the list."}
+        streamed: Json = {"type": "string", "description": "Server-sent events, each `data` one of the list."}
+        if answer.streamed:
+            of_data = {"anyOf": [schema_of[_key(kind)] for kind in answer.streamed]}
+            streamed = {
+                "type": "string",
+                "description": "Server-sent events; `event` says what its `data` are.",
+                "contentMediaType": JSON,
+                "contentSchema": of_data,
+            }
         response["content"] = {
             media: {"schema": streamed if media == "text/event-stream" else schema} for media in answer.media
         }

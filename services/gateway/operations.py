@@ -27,12 +27,14 @@ from libs.messages.http import (
     TokenWanted,
 )
 from libs.messages.http_services import EndpointsView, UpdateWanted
+from libs.messages.live import LiveDelta, LiveSnapshot
 from libs.planning.explain import Explanation
-from services.gateway import documents, events, gpus, history, jobs, logs, nodes, services, tenants, tokens
+from services.gateway import documents, events, gpus, history, jobs, live, logs, nodes, services, tenants, tokens
 from services.gateway.events import SSE, EventsQuery, StoryQuery
 from services.gateway.gpus import GpusQuery
 from services.gateway.history import HistoryQuery, SpecificationsQuery
 from services.gateway.jobs import JobsQuery
+from services.gateway.live import LiveQuery
 from services.gateway.logs import LogQuery
 from services.gateway.past import PastQuery
 from services.gateway.route import JSON, Header, NoQuery, Route, RouteAnswer, Who
@@ -294,6 +296,25 @@ OPERATIONS: tuple[Route[Any], ...] = (
         handler=nodes.cluster,
         query=PastQuery,
         answers={200: RouteAnswer(description="All of it at one time.", type=ClusterView)},
+    ),
+    Route(
+        method="GET",
+        path="/v1/live",
+        group="cluster",
+        summary="The cluster live, on one stream",
+        description="First `event: snapshot`, whose data are a LiveSnapshot; then `event: delta`, at most each quarter"
+        " of a second, with what changed (LiveDelta). Another snapshot comes in place of deltas that a slow reader did"
+        " not take. Of another tenant's job only the id is told, and the GPUs that it holds.",
+        handler=live.live,
+        query=LiveQuery,
+        answers={
+            200: RouteAnswer(
+                description="The stream; or the snapshot alone.",
+                type=LiveSnapshot,
+                streamed=(LiveSnapshot, LiveDelta),
+                media=(SSE, JSON),
+            )
+        },
     ),
     Route(
         method="GET",

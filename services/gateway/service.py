@@ -117,4 +117,5 @@ async def run(
             )
         finally:
             await gateway.streams.close()
+            await gateway.live.close()
             await gateway.feed.close()
