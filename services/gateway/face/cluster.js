@@ -27,10 +27,11 @@ export function mount(root, { api, live, time, go }) {
   const strip = h("p", { class: "strip" }); // of a map so large that the panels are below it
   const summary = h("div", { class: "hidden-text" });
   const element = h("div", { class: "cluster" },
-    h("section", { class: "panel map-panel", ariaLabel: "Map" },
-      h("div", { class: "row map-tools" }, h("h1", {}, "Cluster"), search.element, strip, h("span", { class: "grow" }), legend()),
-      map.element, summary),
-    panels.running,
+    h("div", { class: "left stack" },
+      h("section", { class: "panel map-panel", ariaLabel: "Map" },
+        h("div", { class: "row map-tools" }, h("h1", {}, "Cluster"), search.element, strip, h("span", { class: "grow" }), legend()),
+        map.element, summary),
+      panels.running),
     h("div", { class: "beside stack" }, panels.totals, panels.waiting, panels.out, panels.findings));
   root.append(element);
 
@@ -38,8 +39,9 @@ export function mount(root, { api, live, time, go }) {
   let first = []; // of the queue
   let loading = new AbortController();
   const retell = paced(tell, 1000);
+  const relist = paced(list, 2000);
   const askQueue = paced(loadQueue, 3000);
-  const tick = setInterval(retell, 10_000); // durations grow
+  const tick = setInterval(relist, 10_000); // durations grow
 
   function wide() {
     return (state?.totals.gpus || 0) > MANY;
@@ -55,6 +57,7 @@ export function mount(root, { api, live, time, go }) {
     element.classList.toggle("wide", wide());
     map.show(scene());
     tell();
+    list();
   }
 
   function heard(change) {
@@ -62,6 +65,7 @@ export function mount(root, { api, live, time, go }) {
     if (change.whole || state !== live.state) take(live.state);
     else map.update(scene(), change.nodes);
     retell();
+    if (change.jobs.length) relist();
     if (change.counts || change.whole) askQueue();
   }
 
@@ -100,15 +104,17 @@ export function mount(root, { api, live, time, go }) {
   function tell() {
     if (!state) return;
     const seen = tally(state);
-    const now = time.at ?? live.now();
     tellTotals(panels.totals, state, seen, scene().wanted);
     tellWaiting(panels.waiting, state, first);
     tellOut(panels.out, state, seen);
     tellFindings(panels.findings, state);
-    tellRunning(panels.running, state, now);
     clear(strip).append(...stripWords(state, seen, scene().wanted));
     map.label(`Map of the cluster: ${summaryWords(state, seen)}`);
     clear(summary).append(summaryTable(state));
+  }
+
+  function list() {
+    if (state) tellRunning(panels.running, state, time.at ?? live.now());
   }
 
   // The search: a GPU (node/3, node:3), a node, or a job by its name or id. Enter goes on to the next that was found.
@@ -140,6 +146,7 @@ export function mount(root, { api, live, time, go }) {
       loading.abort();
       clearInterval(tick);
       retell.end();
+      relist.end();
       askQueue.end();
       map.end();
       forgets.forEach((forget) => forget());
