@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from libs.messages.http import ErrorView
+from services.gateway.errors import PROBLEM
 from services.gateway.route import JSON, Header, Route, RouteAnswer, Who
 
 Json = dict[str, Any]
@@ -35,9 +36,11 @@ ERRORS = {
 }
 _CONFLICTS = (("POST", "/v1/jobs"), ("POST", "/v1/tokens"))
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
-request. Every error is `{"error": {"field": …, "reason": …, "status": …}}`; what got a 4xx has changed nothing. Every \
-event is also told on NATS at `weft.events.jobs.<event>` and `weft.events.nodes.<event>`, and a request on \
-`weft.submit`, whose payload is the specification and whose headers are those of `POST /v1/jobs`, submits a job."""
+request. Every error is `application/problem+json` (RFC 9457) with the field and the reason beside: \
+`{"type": "about:blank", "title": …, "status": …, "detail": …, "error": {"field": …, "reason": …, "status": …}}`; what \
+got a 4xx has changed nothing. Every event is also told on NATS at `weft.events.jobs.<event>` and \
+`weft.events.nodes.<event>`, and a request on `weft.submit`, whose payload is the specification and whose headers are \
+those of `POST /v1/jobs`, submits a job."""
 
 
 def document(routes: Sequence[Route[Any]]) -> Json:
@@ -129,7 +132,7 @@ def curl(route: Route[Any]) -> str:
 
 def _operation_id(route: Route[Any]) -> str:
     words = re.sub(r"[{}]", "", route.path.removeprefix("/v1")).strip("/").replace(".", "-").replace("/", "-")
-    return f"{route.method.lower()}-{words or 'page'}"
+    return f"{route.method.lower()}-{words or 'dashboard'}"
 
 
 def _path_parameter(name: str) -> Json:
@@ -163,7 +166,7 @@ def _header_parameter(header: Header) -> Json:
 
 def _responses(route: Route[Any], schema_of: Json) -> Json:
     responses = {str(status): _response(route, answer, schema_of) for status, answer in sorted(route.answers.items())}
-    error = {"content": {JSON: {"schema": schema_of[_key(ErrorView)]}}}
+    error = {"content": {PROBLEM: {"schema": schema_of[_key(ErrorView)]}}}
     for status in _errors(route):
         responses.setdefault(str(status), {"description": ERRORS[status], **error})
     return responses

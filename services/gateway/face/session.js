@@ -33,6 +33,23 @@ export const session = {
   },
 };
 
+// A link may offer a token (`#token=…`, as `weft demo` prints it). It leaves the address at once, and no more than fills
+// the form in: a link must not sign a person in, least of all as another.
+let offered = "";
+
+function takeOffer() {
+  const found = /^#token=([\x21-\x7e]+)$/.exec(location.hash);
+  if (!found) return;
+  offered = session.token ? "" : found[1];
+  history.replaceState(null, "", location.pathname);
+}
+
+takeOffer();
+addEventListener("hashchange", () => { // before the router's
+  takeOffer();
+  if (offered) tell();
+});
+
 function tell() {
   for (const listener of [...listeners]) listener();
 }
@@ -58,7 +75,9 @@ function remember(token) {
 export function signInForm(check) {
   const token = h("input", {
     id: "token", type: "password", autocomplete: "off", spellcheck: "false", required: true, placeholder: "weft_…",
+    value: offered,
   });
+  offered = "";
   const keep = h("input", { id: "keep", type: "checkbox" });
   const button = h("button", { type: "submit", class: "primary" }, "Sign in");
   const said = h("p", { class: "said", role: "alert" }, session.note);
