@@ -28,7 +28,7 @@ from libs.messages.http import (
 )
 from libs.messages.http_services import EndpointsView, UpdateWanted
 from libs.planning.explain import Explanation
-from services.gateway import documents, events, gpus, history, jobs, logs, nodes, services, tenants, tokens
+from services.gateway import documents, events, gpus, history, jobs, logs, nodes, services, tenants, tokens, trace
 from services.gateway.events import SSE, EventsQuery, StoryQuery
 from services.gateway.gpus import GpusQuery
 from services.gateway.history import HistoryQuery, SpecificationsQuery
@@ -37,6 +37,7 @@ from services.gateway.logs import LogQuery
 from services.gateway.past import PastQuery
 from services.gateway.route import JSON, Header, NoQuery, Route, RouteAnswer, Who
 from services.gateway.tokens import TokensQuery
+from services.gateway.trace import CSV, TraceQuery
 
 SPEC_MEDIA = (JSON, "application/yaml", "text/yaml", "application/x-yaml")
 LAST_EVENT = Header(name="Last-Event-ID", description="The `id` of the last event received: go on behind it.")
@@ -318,6 +319,20 @@ OPERATIONS: tuple[Route[Any], ...] = (
         who=Who.ADMIN,
         answers={200: RouteAnswer(description="A part of them.", type=SpecificationsView)},
         example="?jobs=j-1,j-2",
+    ),
+    Route(
+        method="GET",
+        path="/v1/trace",
+        group="cluster",
+        summary="The queue and the history as a trace",
+        description="One row for each job that was submitted in the last `seconds` or is open: `weft simulate --trace`"
+        " reads it. Of a job that is not over, how long it will run is assumed, and `basis` says by what. Services that"
+        " go on, jobs without a GPU, and those that were over before they ran are left out.",
+        handler=trace.trace,
+        query=TraceQuery,
+        who=Who.ADMIN,
+        answers={200: RouteAnswer(description="CSV, by arrival.", type=str, media=(CSV,))},
+        example="?seconds=86400",
     ),
     Route(
         method="POST",

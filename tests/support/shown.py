@@ -80,6 +80,9 @@ async def shown(servers: Place, *, queued: int = QUEUED) -> AsyncIterator[Shown]
         await _jobs(made)
         await _queue(made, queued)
         await _scores(made)
+        log = f"plain\n\x1b[31mred\x1b[0m {EVIL}\n\x1b]8;;javascript:alert(6)\x07link\x1b]8;;\x07\n"
+        for rank in (0, 1):
+            await world.nodes["node-1"].write(made.id("mnist"), log.encode(), rank=rank)
         telling = asyncio.create_task(_tell(made))
         yield made
         telling.cancel()
