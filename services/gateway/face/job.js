@@ -171,12 +171,12 @@ function chartsView(changed, known) {
     pace: { title: "Pace of its slowest rank", unit: "steps/s", names: ["pace"], yMin: 0 },
     progress: { title: "Step that all ranks have reached", names: ["progress"] },
     used: { title: "Use of its GPUs", format: (value) => percent(value), names: [], yMin: 0, yMax: 1 },
-    rate: { title: "Requests", unit: "a second", names: ["rate"], yMin: 0 },
+    rate: { title: "Requests", unit: "requests/s", names: ["rate"], yMin: 0 },
     p_ms: { title: "Time to the first byte", unit: "ms", names: ["p_ms"], yMin: 0 },
     replicas: { title: "Replicas", names: ["replicas"], yMin: 0, steps: true },
   };
   const charts = Object.fromEntries(Object.entries(kinds).map(([name, kind]) => [name, lineChart(kind)]));
-  const curve = lineChart({ title: "Speed at each size that was measured", x: "number", xLabel: "replicas", unit: "a second", yMin: 0 });
+  const curve = lineChart({ title: "Speed at each size that was measured", x: "number", xLabel: "replicas", unit: "samples or steps/s", yMin: 0 });
   const span = h("select", { id: "chart-span", onchange: () => { known.seconds = Number(span.value); changed(); } },
     SPANS.map(([words, seconds]) => h("option", { value: String(seconds) }, `the last ${words}`)));
   const said = h("p", { class: "muted", role: "status" });

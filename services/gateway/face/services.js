@@ -98,7 +98,7 @@ function serviceCard(api, id) {
 
   function open() {
     charts = {
-      rate: lineChart({ title: "Requests", unit: "a second", yMin: 0, height: 120 }),
+      rate: lineChart({ title: "Requests", unit: "requests/s", yMin: 0, height: 120 }),
       p_ms: lineChart({ title: "Time to the first byte", unit: "ms", yMin: 0, height: 120 }),
       replicas: lineChart({ title: "Replicas", yMin: 0, height: 100 }),
     };
