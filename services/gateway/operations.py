@@ -28,8 +28,24 @@ from libs.messages.http import (
 )
 from libs.messages.http_services import EndpointsView, UpdateWanted
 from libs.messages.live import LiveDelta, LiveSnapshot
+from libs.messages.series import SeriesView, UsageView
 from libs.planning.explain import Explanation
-from services.gateway import documents, events, gpus, history, jobs, live, logs, nodes, services, tenants, tokens, trace
+from services.gateway import (
+    documents,
+    events,
+    gpus,
+    history,
+    jobs,
+    live,
+    logs,
+    nodes,
+    samples,
+    services,
+    tenants,
+    tokens,
+    trace,
+    usage,
+)
 from services.gateway.events import SSE, EventsQuery, StoryQuery
 from services.gateway.gpus import GpusQuery
 from services.gateway.history import HistoryQuery, SpecificationsQuery
@@ -38,8 +54,10 @@ from services.gateway.live import LiveQuery
 from services.gateway.logs import LogQuery
 from services.gateway.past import PastQuery
 from services.gateway.route import JSON, Header, NoQuery, Route, RouteAnswer, Who
+from services.gateway.samples import SamplesQuery
 from services.gateway.tokens import TokensQuery
 from services.gateway.trace import CSV, TraceQuery
+from services.gateway.usage import UsageQuery
 
 SPEC_MEDIA = (JSON, "application/yaml", "text/yaml", "application/x-yaml")
 LAST_EVENT = Header(name="Last-Event-ID", description="The `id` of the last event received: go on behind it.")
@@ -316,6 +334,30 @@ OPERATIONS: tuple[Route[Any], ...] = (
                 media=(SSE, JSON),
             )
         },
+    ),
+    Route(
+        method="GET",
+        path="/v1/samples",
+        group="cluster",
+        summary="Sampled figures of the last day",
+        description="Of one job, of one node with its GPUs, or of the whole cluster: the last quarter of an hour in"
+        " steps of 5 s, the last day in longer ones. This gateway sampled them; what it did not see is null.",
+        handler=samples.samples,
+        query=SamplesQuery,
+        answers={200: RouteAnswer(description="The figures, by name.", type=SeriesView)},
+        example="?node=node-1&seconds=900",
+    ),
+    Route(
+        method="GET",
+        path="/v1/usage",
+        group="tenants",
+        summary="GPU-seconds by tenant",
+        description="What each tenant held, exactly, from the stored events; what it used, as far as that was sampled;"
+        " and what would have been due to it. A tenant sees itself, an administrator all.",
+        handler=usage.usage,
+        query=UsageQuery,
+        answers={200: RouteAnswer(description="The one that held most first.", type=UsageView)},
+        example="?seconds=86400",
     ),
     Route(
         method="GET",

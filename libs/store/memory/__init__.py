@@ -19,6 +19,7 @@ from libs.domain.tenants import Allowance, Use, full
 from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
 from libs.messages.events import Event, JobEventData, step_data, submission_data
 from libs.messages.history import Record
+from libs.messages.series import GpuChanges
 from libs.messages.signals import GpuScore
 from libs.store import (
     Envelope,
@@ -38,7 +39,8 @@ from libs.store.memory.serving import service_of
 from libs.store.memory.slots import Gpu, Slots, slots_after
 from libs.store.memory.times import micro
 from libs.store.memory.tokens import Tokens
-from libs.store.rows import hash_of
+from libs.store.memory.usage import job_changes, node_changes
+from libs.store.rows import as_micros, hash_of
 
 
 class MemoryStore(Tokens, History, LearntTables):
@@ -200,6 +202,19 @@ class MemoryStore(Tokens, History, LearntTables):
 
     async def jobs_kept(self) -> list[JobsKept]:
         return [kept for _, kept in sorted(self._jobs_kept.items())]
+
+    async def jobs_between(self, begins: float, *, limit: int) -> list[str]:
+        jobs = (self._jobs.get(job_id, job) for job_id, job in self._submitted.items())
+        found = (job.id for job in jobs if job.ended_at is None or job.ended_at > micro(begins) - 3600)
+        return list(islice(found, limit))
+
+    async def gpu_changes(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[GpuChanges]:
+        known = [self._jobs.get(job_id) or self._submitted[job_id] for job_id in job_ids if job_id in self._submitted]
+        return job_changes(known, self._stories, begins=as_micros(begins), ends=as_micros(ends))
+
+    async def gpus_there(self, *, begins: float, ends: float) -> GpuChanges:
+        told = [event for event in self._events if event.topic == "nodes"]
+        return node_changes(told, begins=as_micros(begins), ends=as_micros(ends))
 
     async def told_until(self, moment: Moment) -> list[Event]:
         found: list[Event] = []
