@@ -24,20 +24,24 @@ export function mount(root, { api, live, time, go }) {
     height: () => Math.max(340, innerHeight - element.getBoundingClientRect().top - scrollY - (wide() ? 130 : 110)),
   });
   const search = searchBox();
+  const strip = h("p", { class: "strip" }); // of a map so large that the panels are below it
   const summary = h("div", { class: "hidden-text" });
   const element = h("div", { class: "cluster" },
-    h("section", { class: "panel map-panel", ariaLabel: "Map" },
-      h("div", { class: "row map-tools" }, h("h1", {}, "Cluster"), search.element, h("span", { class: "grow" }), legend()),
-      map.element, summary),
-    h("div", { class: "beside stack" }, Object.values(panels)));
+    h("div", { class: "left stack" },
+      h("section", { class: "panel map-panel", ariaLabel: "Map" },
+        h("div", { class: "row map-tools" }, h("h1", {}, "Cluster"), search.element, strip, h("span", { class: "grow" }), legend()),
+        map.element, summary),
+      panels.running),
+    h("div", { class: "beside stack" }, panels.totals, panels.waiting, panels.out, panels.findings));
   root.append(element);
 
   let state = null; // a LiveSnapshot: of now, or of a moment of the past
   let first = []; // of the queue
   let loading = new AbortController();
   const retell = paced(tell, 1000);
+  const relist = paced(list, 2000);
   const askQueue = paced(loadQueue, 3000);
-  const tick = setInterval(retell, 10_000); // durations grow
+  const tick = setInterval(relist, 10_000); // durations grow
 
   function wide() {
     return (state?.totals.gpus || 0) > MANY;
@@ -53,6 +57,7 @@ export function mount(root, { api, live, time, go }) {
     element.classList.toggle("wide", wide());
     map.show(scene());
     tell();
+    list();
   }
 
   function heard(change) {
@@ -60,6 +65,7 @@ export function mount(root, { api, live, time, go }) {
     if (change.whole || state !== live.state) take(live.state);
     else map.update(scene(), change.nodes);
     retell();
+    if (change.jobs.length) relist();
     if (change.counts || change.whole) askQueue();
   }
 
@@ -98,14 +104,17 @@ export function mount(root, { api, live, time, go }) {
   function tell() {
     if (!state) return;
     const seen = tally(state);
-    const now = time.at ?? live.now();
     tellTotals(panels.totals, state, seen, scene().wanted);
     tellWaiting(panels.waiting, state, first);
     tellOut(panels.out, state, seen);
     tellFindings(panels.findings, state);
-    tellRunning(panels.running, state, now);
+    clear(strip).append(...stripWords(state, seen, scene().wanted));
     map.label(`Map of the cluster: ${summaryWords(state, seen)}`);
     clear(summary).append(summaryTable(state));
+  }
+
+  function list() {
+    if (state) tellRunning(panels.running, state, time.at ?? live.now());
   }
 
   // The search: a GPU (node/3, node:3), a node, or a job by its name or id. Enter goes on to the next that was found.
@@ -137,6 +146,7 @@ export function mount(root, { api, live, time, go }) {
       loading.abort();
       clearInterval(tick);
       retell.end();
+      relist.end();
       askQueue.end();
       map.end();
       forgets.forEach((forget) => forget());
@@ -169,6 +179,16 @@ function summaryWords(state, seen) {
   const { totals } = state;
   return `${count(totals.nodes, "node")}, ${totals.gpus_held} of ${gpuWords(totals.gpus, totals.gpus_emulated)} held, ` +
     `${seen.idle} of those idle, ${seen.free} free, ${seen.slow} slow, ${count(seen.out.length, "node")} out of service, ${count(seen.waiting, "job")} waiting`;
+}
+
+function stripWords(state, seen, wanted) {
+  return [
+    h("strong", {}, `${state.totals.gpus_held} of ${gpuWords(state.totals.gpus, state.totals.gpus_emulated)} held`),
+    h("span", { class: "warn" }, `${seen.idle} held, but idle`),
+    h("span", { class: "accent" }, `${seen.free} free${wanted ? `, although ${count(seen.waiting, "job")} wait` : ""}`),
+    h("span", { class: "bad" }, `${seen.slow} slow`),
+    h("span", {}, `${count(seen.out.length, "node")} out of service`),
+  ];
 }
 
 function tellTotals(panel, state, seen, wanted) {
@@ -205,8 +225,13 @@ function tellWaiting(panel, state, first) {
     h("ul", { class: "plain" }, codes.map(([code, jobs]) => h("li", {}, h("strong", {}, String(jobs)), ` ${codeWords(code)}`))),
     h("ol", { class: "plain first" }, first.map((row) => h("li", {},
       h("div", { class: "row" }, jobLink(row.id, row.name), h("span", { class: "muted" }, `wants ${count(row.gpus, "GPU")}`),
-        row.eta ? h("span", { title: clean(row.eta.sentence) }, `starts ${estimateWords(row.eta)}`) : null),
+        row.eta ? h("span", { title: clean(row.eta.sentence) }, startWords(row.eta)) : null),
       h("div", { class: "why" }, clean(row.sentence || codeWords(row.code || "submitted")))))));
+}
+
+function startWords(eta) {
+  const words = estimateWords(eta);
+  return words.startsWith("nobody") ? "nobody can tell when it starts" : `starts ${words}`;
 }
 
 function tellOut(panel, state, seen) {
@@ -234,7 +259,7 @@ function tellFindings(panel, state) {
 
 function tellRunning(panel, state, now) {
   const rank = (job) => HOLDING.indexOf(job.state) + 10 * !job.mine;
-  const jobs = Object.entries(state.jobs).filter(([, job]) => job.name)
+  const jobs = Object.entries(state.jobs)
     .sort(([a, one], [b, other]) => rank(one) - rank(other) || one.since - other.since || (a < b ? -1 : 1));
   const focused = panel.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const rows = jobs.slice(0, RUNNING_MAX).map(([id, job]) => h("tr", {},
@@ -243,7 +268,8 @@ function tellRunning(panel, state, now) {
     h("td", { class: "number" }, text(job.gpus)),
     h("td", {}, stateChip(job.state), " ", h("span", { class: "muted" }, duration(now - job.since))),
     h("td", {}, progress(job))));
-  const others = Object.values(state.jobs).filter((job) => !job.name).length;
+  const holders = new Set(state.nodes.flatMap((node) => node.gpus.flatMap((gpu) => gpu.holders.map((held) => held.job))));
+  const others = [...holders].filter((id) => !state.jobs[id]).length;
   clear(panel).append(h("h2", {}, jobs.length ? `${count(jobs.length, "job")} hold${jobs.length === 1 ? "s" : ""} GPUs or CPUs` : "Nothing runs"));
   if (rows.length) {
     panel.append(h("div", { class: "scroll", tabindex: "0", role: "region", ariaLabel: "Jobs that hold something" }, h("table", { class: "table" },

@@ -2,6 +2,7 @@
 
 import { stream } from "./api.js";
 import { session } from "./session.js";
+import { giveColours, takeColours } from "./words.js";
 
 const listeners = new Set();
 let running = null; // ends the stream
@@ -48,15 +49,21 @@ function hear({ event, data }) {
 }
 
 function take(snapshot) {
+  if (live.state) takeColours(Object.keys(live.state.jobs).filter((id) => !(id in snapshot.jobs)));
   live.state = snapshot;
   heardAt = performance.now();
   order();
+  giveColours(holders(snapshot.nodes));
   Object.assign(session, { tenant: snapshot.tenant, admin: snapshot.admin });
   tell({ whole: true, nodes: [], jobs: [], counts: true, findings: true });
 }
 
 function order() {
   places = new Map(live.state.nodes.map((node, place) => [node.id, place]));
+}
+
+function holders(nodes) {
+  return new Set(nodes.flatMap((node) => node.gpus.flatMap((gpu) => gpu.holders.map((held) => held.job))));
 }
 
 function merge(delta) {
@@ -77,6 +84,8 @@ function merge(delta) {
   }
   Object.assign(state.jobs, delta.jobs);
   for (const id of delta.jobs_gone || []) delete state.jobs[id];
+  takeColours(delta.jobs_gone || []);
+  giveColours(holders(nodes));
   for (const name of ["totals", "states", "waiting", "findings"]) {
     if (delta[name] !== undefined && delta[name] !== null) state[name] = delta[name];
   }

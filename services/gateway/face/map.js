@@ -3,9 +3,11 @@
 import { clear, h } from "./dom.js";
 import { describe, nodeCard, nodeTable } from "./card.js";
 import { cellAt, layOut, neighbour } from "./layout.js";
-import { colours, paintNode } from "./paint.js";
+import { paced } from "./pace.js";
+import { colours, isIdle, paintNode } from "./paint.js";
 
 const KEYS = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End"]);
+const USE_MS = 1000; // a change of use alone is drawn at most so often; holders, states and speeds at once
 const PIXELS_MAX = 16_000; // of a canvas's height: browsers draw no higher one
 
 // `open(jobId)`: to the page of a job. `height()`: the room for the map, in pixels.
@@ -37,6 +39,7 @@ export function clusterMap({ open, height }) {
   let frame = 0;
   let dirty = new Set();
   let all = true;
+  const drawLater = paced(draw, USE_MS);
 
   const watch = new ResizeObserver(() => {
     if (layout && Math.abs(element.clientWidth - layout.width) >= 1) place();
@@ -57,23 +60,31 @@ export function clusterMap({ open, height }) {
   function update(next, ids) {
     const repaint = next.wanted !== scene.wanted;
     scene = next;
+    let urgent = false;
     for (const id of ids) {
       const node = next.nodeOf(id);
       if (!node) continue;
       const known = nodes.get(id);
       nodes.set(id, node);
       if (!known || known.gpus.length !== node.gpus.length || known.pool !== node.pool) return show(next);
-      if (look(node) !== looks.get(id)) dirty.add(id);
+      const [drawn, now] = [looks.get(id), lookOf(node)];
+      if (drawn?.form !== now.form) urgent = true;
+      else if (drawn.use === now.use) continue;
+      dirty.add(id);
       if (at?.node === id) tell(false);
     }
     if (repaint) all = true;
-    if (all || dirty.size) draw();
+    if (all || urgent) draw();
+    else if (dirty.size) drawLater();
   }
 
-  // What of a node is drawn: a use that differs by less than can be seen is the same.
-  function look(node) {
-    return node.state + node.gpus.map((gpu) => `${Math.round((gpu.used ?? -1) * 16)},${gpu.used < 0.02},${gpu.slow},${gpu.quarantined},` +
-      gpu.holders.map((held) => `${held.job}:${held.share}:${scene.jobs[held.job]?.name ?? ""}`).join("+")).join("|");
+  // What of a node is drawn. A use that differs by less than can be seen is the same.
+  function lookOf(node) {
+    const held = (gpu) => gpu.holders.map((each) => `${each.job}:${each.share}:${scene.jobs[each.job]?.name ?? ""}`).join("+");
+    return {
+      form: node.state + node.gpus.map((gpu) => `${isIdle(gpu)},${gpu.slow},${gpu.quarantined},${held(gpu)}`).join("|"),
+      use: node.gpus.map((gpu) => Math.round((gpu.used ?? -1) * 16)).join(),
+    };
   }
 
   function place() {
@@ -121,7 +132,7 @@ export function clusterMap({ open, height }) {
       const [node, block] = [nodes.get(id), blocks.get(id)];
       if (!node || !block) continue;
       paintNode(ctx, ink, node, block, layout.size, lit);
-      looks.set(id, look(node));
+      looks.set(id, lookOf(node));
     }
     all = false;
     dirty = new Set();
@@ -237,6 +248,7 @@ export function clusterMap({ open, height }) {
 
     end() {
       cancelAnimationFrame(frame);
+      drawLater.end();
       watch.disconnect();
       scheme.removeEventListener("change", recolour);
       removeEventListener("themechange", recolour);

@@ -136,13 +136,21 @@ function paintFree(ctx, ink, node, gpu, x, y, w, h, scene) {
 function slowBadge(ctx, ink, gpu, x, y, w) {
   const label = gpu.slow >= SLOW ? `${gpu.slow.toFixed(2)}x` : "slow";
   ctx.fillStyle = ink.bad;
-  if (w < 30) { // a corner
-    const side = w >= 15 ? 8 : 6;
+  if (w < 30) { // a dark corner with a light edge: it stands out from any holder's colour
+    const side = Math.min(w, 11);
+    ctx.fillStyle = "#8c0d0d";
+    ctx.strokeStyle = "#ffffff";
+    ctx.lineWidth = 1.5;
     ctx.beginPath();
     ctx.moveTo(x + w - side, y);
     ctx.lineTo(x + w, y);
     ctx.lineTo(x + w, y + side);
+    ctx.closePath();
     ctx.fill();
+    ctx.beginPath();
+    ctx.moveTo(x + w - side, y);
+    ctx.lineTo(x + w, y + side);
+    ctx.stroke();
     return;
   }
   const font = w >= 70 ? 11 : 9;

@@ -1,4 +1,6 @@
-// The cluster of a past moment (a ClusterView of the API) in the shape of a snapshot of the live stream. Pure.
+// The cluster of a past moment (a ClusterView of the API) in the shape of a snapshot of the live stream.
+
+import { giveColours } from "./words.js";
 
 export function pastState(view) {
   const jobs = Object.fromEntries(view.running.map((job) => [job.id, { ...job, progress: job.progress || {}, mine: true }]));
@@ -7,6 +9,7 @@ export function pastState(view) {
     state: node.ready ? (node.drained ? "drained" : "ready") : "lost",
     gpus: (node.gpus || []).map((gpu) => gpuThen(gpu, jobs)),
   }));
+  giveColours(nodes.flatMap((node) => node.gpus.flatMap((gpu) => gpu.holders.map((held) => held.job))));
   return { ...view, nodes, jobs, findings: view.findings || [] };
 }
 

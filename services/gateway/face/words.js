@@ -29,21 +29,48 @@ export function codeWords(code) {
   return CODES[code] || `wait: ${clean(code).replaceAll("-", " ")}`;
 }
 
-// The same colour and letter for a job on every page.
+// Colours belong to jobs that hold GPUs: by their id, but the first few holders get different ones.
+const given = new Map(); // job id -> number of its colour
+const DISTINCT_MAX = 64; // holders up to which the rarest colour is chosen
+
+export function giveColours(jobIds) {
+  for (const id of [...jobIds].sort()) {
+    if (given.has(id)) continue;
+    let colour = hash(id) % HOLDERS;
+    if (given.size < DISTINCT_MAX) {
+      const uses = new Array(HOLDERS).fill(0);
+      for (const used of given.values()) uses[used] += 1;
+      const next = (step) => (colour + step) % HOLDERS;
+      const steps = [...uses.keys()].sort((a, b) => uses[next(a)] - uses[next(b)] || a - b);
+      colour = next(steps[0]);
+    }
+    given.set(id, colour);
+  }
+}
+
+export function takeColours(jobIds) {
+  for (const id of jobIds) given.delete(id);
+}
+
+// The number of a holder's colour, the same on every page.
 export function holder(jobId) {
-  let hash = 2166136261;
-  for (let place = 0; place < jobId.length; place += 1) hash = Math.imul(hash ^ jobId.charCodeAt(place), 16777619);
-  return (hash >>> 8) % HOLDERS;
+  return given.get(jobId) ?? hash(jobId) % HOLDERS;
+}
+
+function hash(id) {
+  let made = 2166136261;
+  for (let place = 0; place < id.length; place += 1) made = Math.imul(made ^ id.charCodeAt(place), 16777619);
+  return made >>> 8;
 }
 
 export function letter(jobId, name) {
   return (clean(name).match(/[\p{L}\p{N}]/u)?.[0] || jobId.slice(-1) || "?").toUpperCase();
 }
 
-// A job as a link with its colour and letter; a job of another tenant has its id only.
+// A job as a link with its letter, and its colour if it holds something; a job of another tenant has its id only.
 export function jobLink(id, name = "") {
   return h("a", { class: "job", href: `#/job/${encodeURIComponent(id)}`, title: id },
-    h("span", { class: `swatch c${holder(id)}`, ariaHidden: "true" }, letter(id, name)),
+    h("span", { class: `swatch ${given.has(id) ? `c${holder(id)}` : "none"}`, ariaHidden: "true" }, letter(id, name)),
     h("bdi", {}, name ? clean(name) : `another tenant's job ${id.slice(-6)}`));
 }
 
