@@ -287,6 +287,10 @@ class GatewayStore(Protocol):
 
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]: ...
 
+    async def ended_last(self, *, pool: str, since: float, limit: int) -> list[str]:
+        """The ids of the jobs that ended since then, those that ended last first, at most `limit`."""
+        ...
+
     async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:
         """The specifications of these jobs, by id: as many as `bytes_max` hold, at least one. A job that is not stored
         is left out."""

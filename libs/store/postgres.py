@@ -233,6 +233,9 @@ class PostgresStore:
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]:
         return await self._paged("jobs_of", list(job_ids), most=len(job_ids))
 
+    async def ended_last(self, *, pool: str, since: float, limit: int) -> list[str]:
+        return [row["id"] for row in await self._rows("ended_last", pool, since, limit)]
+
     async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:
         rows = await self._rows("specifications", sorted(set(job_ids)), bytes_max)
         return {row["id"]: spec_of(row) for row in rows}

@@ -17,7 +17,9 @@ from services.gateway.allowances import Allowances
 from services.gateway.cluster import LiveCluster
 from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
+from services.gateway.foresight import Foresight
 from services.gateway.hints import Hints
+from services.gateway.live import Live
 from services.gateway.metrics import RequestMeters
 from services.gateway.prometheus import Prometheus
 from services.gateway.reasons import Reasons
@@ -82,6 +84,7 @@ class Gateway:
         self._refill = Refill(self.samples, now=now, prometheus=prometheus)
         self.usages = Usages(store, now=now, clock=clock)
         self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
+        self.foresight = Foresight(store, self.cluster, now=now, clock=clock)
         self.unheard = LiveCluster(
             clock=clock, router_url=settings.router_url
         )  # empty: for views of the past, which have no live data
@@ -100,6 +103,7 @@ class Gateway:
         self._away_at = -AWAY_SECONDS
         self.feed = Feed(store, self.reading, bus)
         self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
+        self.live = Live(store, self.snapshots, self.cluster, clock=clock, now=now)
         self.hints = Hints(bus)
         self.meters = RequestMeters(self.streams)
         self.allowances = Allowances(settings.tenants)

@@ -121,4 +121,5 @@ async def run(
             )
         finally:
             await gateway.streams.close()
+            await gateway.live.close()
             await gateway.feed.close()

@@ -209,6 +209,11 @@ WITH page AS (
 )
 SELECT {job} FROM all_jobs WHERE id IN (SELECT id FROM sized WHERE before < $4) ORDER BY seq;
 
+-- name: ended_last
+-- The index of ended jobs, read backwards, answers it.
+SELECT id FROM jobs
+ WHERE pool = $1 AND ended_at IS NOT NULL AND ended_at >= to_timestamp($2::float8) ORDER BY ended_at DESC LIMIT $3;
+
 -- name: queued_versions
 SELECT jobs.id, version FROM jobs JOIN submissions ON submissions.id = jobs.id
  WHERE jobs.pool = $1 AND state NOT IN ('succeeded', 'failed', 'cancelled') AND state = 'queued' ORDER BY seq;
