@@ -201,7 +201,12 @@ def _errors(route: Route[Any]) -> Iterable[int]:
     if route.group == "about":
         return
     yield from (400, 401)
-    if route.who is Who.ADMIN or route.path in ("/v1/jobs", "/v1/jobs/{job}/requeue", "/v1/jobs/{job}/priority"):
+    if route.who is Who.ADMIN or route.path in (
+        "/v1/jobs",
+        "/v1/queue",
+        "/v1/jobs/{job}/requeue",
+        "/v1/jobs/{job}/priority",
+    ):
         yield 403
     if "{" in route.path:
         yield 404
