@@ -16,7 +16,7 @@ from libs.domain.job import FINAL, Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
 from libs.domain.spec import TOKEN_PATTERN, Kind
 from libs.messages.live import QueueRow
-from libs.planning.in_order import KnownPlaces, Waiting, in_order, order_of
+from libs.planning.in_order import InQueue, KnownPlaces, in_order, order_of
 from libs.store import Access, GatewayStore
 from services.gateway.endings import endings
 from services.gateway.errors import RejectedError
@@ -64,8 +64,8 @@ class Line(Struct, frozen=True):
 
     at: float
     order: str
-    waiting: list[Waiting]
-    tenants: dict[str, list[Waiting]]
+    waiting: list[InQueue]
+    tenants: dict[str, list[InQueue]]
 
 
 class Lines:
@@ -126,7 +126,7 @@ class Lines:
         waiting = await asyncio.to_thread(
             in_order, queued, nodes=nodes.of(pool), holding=holding, places=places, now=now
         )
-        tenants: dict[str, list[Waiting]] = {}
+        tenants: dict[str, list[InQueue]] = {}
         for each in waiting:
             tenants.setdefault(each.job.tenant, []).append(each)
         return Line(now, order.name, waiting, tenants)
@@ -135,7 +135,7 @@ class Lines:
         lines = {pool: line for pool, line in lines.items() if query.pool in (None, pool)}
         tenant = query.tenant if who.admin else who.tenant
         matches = _filter(query, states)
-        found: list[Waiting | Job] = []
+        found: list[InQueue | Job] = []
         if any(state.holding for state in states):
             for pool in lines:
                 held = await self._snapshots.holding(pool)
@@ -156,18 +156,18 @@ class Lines:
         orders = ", ".join(sorted({line.order for line in lines.values()}))
         return _encoded(at=self._now(), total=len(found), order=orders, rows=rows)
 
-    async def _rows(self, page: Sequence[Waiting | Job]) -> list[QueueRow]:
+    async def _rows(self, page: Sequence[InQueue | Job]) -> list[QueueRow]:
         jobs = await self._reasons.fresh([_job_of(each) for each in page])
         ends = await endings(self._store, [job for job in jobs if job.state in FINAL])
         now = self._now()
         return [
-            _row(job, each.ahead if isinstance(each, Waiting) else None, self._cause(job, each, ends, now))
+            _row(job, each.ahead if isinstance(each, InQueue) else None, self._cause(job, each, ends, now))
             for job, each in zip(jobs, page, strict=True)
         ]
 
-    def _cause(self, job: Job, each: Waiting | Job, ends: dict[str, Cause], now: float) -> tuple[str, str]:
+    def _cause(self, job: Job, each: InQueue | Job, ends: dict[str, Cause], now: float) -> tuple[str, str]:
         """The code and the sentence: why it waits, is being stopped, or ended."""
-        if not isinstance(each, Waiting):
+        if not isinstance(each, InQueue):
             cause = ends.get(job.id) or job.stopping_for
             return ("", "") if cause is None else (cause.code.value, cause.sentence)
         cause = job.waiting_for
@@ -212,12 +212,12 @@ def _filter(query: QueueQuery, states: Sequence[JobState]) -> Callable[[Job], bo
     return matches
 
 
-def _matching(waiting: Sequence[Waiting], matches: Callable[[Job], bool]) -> list[Waiting]:
+def _matching(waiting: Sequence[InQueue], matches: Callable[[Job], bool]) -> list[InQueue]:
     return [each for each in waiting if matches(each.job)]
 
 
-def _job_of(each: Waiting | Job) -> Job:
-    return each.job if isinstance(each, Waiting) else each
+def _job_of(each: InQueue | Job) -> Job:
+    return each.job if isinstance(each, InQueue) else each
 
 
 def _held_back(ahead: int) -> tuple[str, str]:
