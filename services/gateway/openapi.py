@@ -34,6 +34,7 @@ ERRORS = {
     429: "Faster, or more, than you may: again after `Retry-After` seconds. Nothing was done.",
     503: "Not now: ask again after `Retry-After` seconds.",
 }
+_ALLOWED_IN_PART = ("/v1/jobs", "/v1/jobs/{job}/requeue", "/v1/jobs/{job}/priority", "/v1/queue", "/v1/usage")
 _CONFLICTS = (("POST", "/v1/jobs"), ("POST", "/v1/tokens"))
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
 request. Every error is `application/problem+json` (RFC 9457) with the field and the reason beside: \
@@ -201,14 +202,9 @@ def _errors(route: Route[Any]) -> Iterable[int]:
     if route.group == "about":
         return
     yield from (400, 401)
-    if route.who is Who.ADMIN or route.path in (
-        "/v1/jobs",
-        "/v1/queue",
-        "/v1/jobs/{job}/requeue",
-        "/v1/jobs/{job}/priority",
-    ):
+    if route.who is Who.ADMIN or route.path in _ALLOWED_IN_PART:
         yield 403
-    if "{" in route.path:
+    if "{" in route.path or route.path == "/v1/samples":
         yield 404
     changes_a_job = route.method == "POST" and "{job}" in route.path
     if changes_a_job or route.path.endswith("/endpoints") or (route.method, route.path) in _CONFLICTS:
