@@ -21,8 +21,10 @@ from services.gateway.foresight import Foresight
 from services.gateway.hints import Hints
 from services.gateway.live import Live
 from services.gateway.metrics import RequestMeters
+from services.gateway.prometheus import Prometheus
 from services.gateway.queue import Lines
 from services.gateway.reasons import Reasons
+from services.gateway.refilling import Refill
 from services.gateway.sampling import Samples
 from services.gateway.settings import GatewaySettings
 from services.gateway.sight import may_see
@@ -79,6 +81,8 @@ class Gateway:
         )
         self.reasons = Reasons(self.snapshots)
         self.samples = Samples()
+        prometheus = Prometheus(settings.prometheus_url) if settings.prometheus_url else None
+        self._refill = Refill(self.samples, now=now, prometheus=prometheus)
         self.usages = Usages(store, now=now, clock=clock)
         self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
         self.foresight = Foresight(store, self.cluster, now=now, clock=clock)
@@ -136,6 +140,10 @@ class Gateway:
     async def sample(self) -> None:
         """Take the next sample of every figure that is kept. Raises StoreUnavailableError."""
         await self.samples.take(self.snapshots, self.cluster, now=self.now)
+
+    async def refill(self) -> None:
+        """Fill the history from before this gateway began, once. Raises StoreUnavailableError."""
+        await self._refill.once(self.store, self.snapshots)
 
     async def end_refused_streams(self) -> None:
         """End streams of tokens that were revoked or have expired. Raises StoreUnavailableError: then all go on."""
