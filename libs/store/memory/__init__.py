@@ -4,7 +4,7 @@ It has no clock and no randomness: the same calls in the same order leave the sa
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
+from itertools import compress, islice
 
 import msgspec
 from msgspec import structs
@@ -17,6 +17,7 @@ from libs.domain.tenants import Allowance, Use, full
 from libs.messages.asks import AskKind, Reshare, Scale, Tune
 from libs.messages.events import Event, step_data, submission_data
 from libs.messages.history import Record
+from libs.messages.series import GpuChanges
 from libs.messages.signals import GpuScore
 from libs.store import (
     Envelope,
@@ -37,7 +38,8 @@ from libs.store.memory.serving import service_of
 from libs.store.memory.slots import Gpu, Slots, slots_after
 from libs.store.memory.times import micro
 from libs.store.memory.tokens import Tokens
-from libs.store.rows import hash_of
+from libs.store.memory.usage import job_changes, node_changes
+from libs.store.rows import as_micros, hash_of
 
 
 class MemoryStore(Tokens, History, Events, Asks, LearntTables):
@@ -148,8 +150,25 @@ class MemoryStore(Tokens, History, Events, Asks, LearntTables):
         found = [self._jobs.get(job_id) or self._submitted.get(job_id) for job_id in job_ids]
         return sorted((job for job in found if job is not None), key=lambda job: job.seq)
 
+    async def ended_last(self, *, pool: str, since: float, limit: int) -> list[str]:
+        ended = [(job.ended_at, job.id) for job in self._jobs.values() if job.pool == pool and job.ended_at is not None]
+        return [job_id for at, job_id in sorted(ended, reverse=True) if at >= since][:limit]
+
     async def jobs_kept(self) -> list[JobsKept]:
         return [kept for _, kept in sorted(self._jobs_kept.items())]
+
+    async def jobs_between(self, begins: float, *, limit: int) -> list[str]:
+        jobs = (self._jobs.get(job_id, job) for job_id, job in self._submitted.items())
+        found = (job.id for job in jobs if job.ended_at is None or job.ended_at > micro(begins) - 3600)
+        return list(islice(found, limit))
+
+    async def gpu_changes(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[GpuChanges]:
+        known = [self._jobs.get(job_id) or self._submitted[job_id] for job_id in job_ids if job_id in self._submitted]
+        return job_changes(known, self._stories, begins=as_micros(begins), ends=as_micros(ends))
+
+    async def gpus_there(self, *, begins: float, ends: float) -> GpuChanges:
+        told = [event for event in self._events if event.topic == "nodes"]
+        return node_changes(told, begins=as_micros(begins), ends=as_micros(ends))
 
     async def told_until(self, moment: Moment) -> list[Event]:
         found: list[Event] = []
