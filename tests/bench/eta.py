@@ -160,9 +160,9 @@ class Watch:
     def _ask(self, job: SimulatedJob, outlook: Outlook, *, first: bool) -> None:
         job_id = job.trace.id
         one = next(one for one in outlook.queue if one.job_id == job_id)
-        began = time.perf_counter()
+        began = time.thread_time()
         foreseen = outlook.seen(one)
-        self.thought_s.append(time.perf_counter() - began)
+        self.thought_s.append(time.thread_time() - began)
         eta, now = foreseen.estimate, outlook.now
         asked = Asked(job_id, now, first, eta.basis, foreseen.raw, foreseen.told)
         self.asked.append(asked)
