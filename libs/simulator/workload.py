@@ -50,7 +50,8 @@ class TraceJob(Struct, frozen=True, kw_only=True):
 
     `work_s`: how long it runs with the size it asks for, on GPUs of score 1.0 that are all in one node. `estimate_s`:
     its user's estimate of that. `share`: the part of one GPU that it asked for, if less than a whole one (it gets a
-    whole one). `gpus`: how many GPUs it asks for, one a replica unless `elastic` has other replicas.
+    whole one). `gpus`: how many GPUs it asks for, one a replica unless `elastic` has other replicas. `started_s`: when
+    it started in the cluster that the trace is of, where that is told; the simulation does not go by it.
     """
 
     id: str
@@ -64,6 +65,7 @@ class TraceJob(Struct, frozen=True, kw_only=True):
     estimate_s: float | None = None
     share: float | None = None
     elastic: Elastic | None = None
+    started_s: float | None = None
 
 
 class Workload(Struct, frozen=True, kw_only=True):

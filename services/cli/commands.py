@@ -58,7 +58,10 @@ _CLUSTER = {
     **_commands("token", token="create, list and revoke access tokens"),
     **_commands("tenant", tenant="what each tenant may take, and has taken"),
 }
-_STUDY = _commands("simulate", simulate="run a trace of jobs on a simulated cluster, and compare policies")
+_STUDY = {
+    **_commands("export", export="the queue and the history as a trace, for `weft simulate`"),
+    **_commands("simulate", simulate="run a trace of jobs on a simulated cluster, and compare policies"),
+}
 
 FAMILIES = {
     "Run": list(_RUN),

@@ -104,7 +104,7 @@ class Snapshots:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._default_pool = default_pool
+        self.default_pool = default_pool
         self._volumes_allowed = volumes_allowed
         self._shares = shares
         self.nodes: Fresh[Nodes] = Fresh(self._read_nodes, clock=clock)
@@ -141,7 +141,7 @@ class Snapshots:
 
     async def pools(self) -> list[str]:
         """Every pool that has nodes, and the default one."""
-        return sorted({node.pool for node in (await self.nodes.get()).all} | {self._default_pool})
+        return sorted({node.pool for node in (await self.nodes.get()).all} | {self.default_pool})
 
     async def _read_queued(self, pool: str) -> list[Job]:
         """Only what changed since; after a failure all of it, because the store may have come back as an older one."""
@@ -155,6 +155,6 @@ class Snapshots:
     async def _read_nodes(self) -> Nodes:
         nodes = await self._store.nodes()
         admission = Admission(
-            nodes, default_pool=self._default_pool, volumes_allowed=self._volumes_allowed, shares=self._shares
+            nodes, default_pool=self.default_pool, volumes_allowed=self._volumes_allowed, shares=self._shares
         )
         return Nodes(nodes, admission)

@@ -6,7 +6,10 @@ from sys import intern
 from libs.simulator.traces.table import Columns, duration, gpus, header_of, name, read_jobs, seconds, whole
 from libs.simulator.workload import MOST_SENSITIVE, InputError, TraceJob, Workload
 
-COLUMNS = Columns(("id", "arrival_s", "gpus", "work_s"), ("class", "tenant", "priority", "estimate_s", "model"))
+COLUMNS = Columns(
+    ("id", "arrival_s", "gpus", "work_s"), ("class", "tenant", "priority", "estimate_s", "model", "started_s")
+)
+TOLD = ("state", "ended_s", "remaining_s", "basis", "epochs")  # of the columns of `weft export`: for people
 OTHER_NAME = "duration_s"  # of work_s
 
 
@@ -18,7 +21,7 @@ def read(path: str) -> Workload:
     columns = Columns((*COLUMNS.needed[:-1], work), COLUMNS.also)
 
     def job(_line: int, fields: Sequence[str]) -> TraceJob:
-        job_id, arrival_s, count, work_s, job_class, tenant, priority, estimate_s, model = fields
+        job_id, arrival_s, count, work_s, job_class, tenant, priority, estimate_s, model, started_s = fields
         return TraceJob(
             id=name("id", job_id),
             arrival_s=seconds("arrival_s", arrival_s),
@@ -29,6 +32,7 @@ def read(path: str) -> Workload:
             priority=whole("priority", priority) if priority.strip() else 0,
             estimate_s=duration("estimate_s", estimate_s) if estimate_s.strip() else None,
             model=intern(model.strip()),
+            started_s=seconds("started_s", started_s) if started_s.strip() else None,
         )
 
     found = read_jobs(path, columns, job)
@@ -37,5 +41,5 @@ def read(path: str) -> Workload:
 
 def _unread(header: list[str], columns: Columns) -> list[str]:
     """A mistyped column must not go unnoticed."""
-    unread = [column for column in header if column not in (*columns.needed, *columns.also)]
+    unread = [column for column in header if column not in (*columns.needed, *columns.also, *TOLD)]
     return [f"columns that were not read: {', '.join(unread)}"] if unread else []

@@ -1,0 +1,117 @@
+"""Jobs of a cluster as a trace: what each row says, how long what is not over is taken to last, and that it is read."""
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from libs.domain.job import Job, JobState
+from libs.planning.policy import Policy
+from libs.simulator import traces
+from libs.simulator.model import Cluster, World
+from libs.simulator.run import simulate
+from libs.simulator.whatif.durations import Assumptions
+from libs.simulator.whatif.trace import COLUMNS, csv_of, row_of
+from tests.support.builders import job
+from tests.support.steps import placement
+
+NOW = 1_800_000_000.0
+TRAIN: dict[str, Any] = {"command": ["python", "train.py"]}
+
+
+def ended(job_id: str, seconds: float, *, ago: float = 10_000.0, **fields: Any) -> Job:
+    begin = NOW - ago
+    made = job(job_id, state=JobState.SUCCEEDED, started_at=begin + 5, ended_at=begin + 5 + seconds, **fields)
+    return structs.replace(made, submitted_at=begin, attained_seconds=seconds)
+
+
+def running(job_id: str, seconds: float, **fields: Any) -> Job:
+    begin = NOW - seconds
+    made = job(job_id, state=JobState.RUNNING, placed_at=begin, started_at=begin, since=begin, **fields)
+    return structs.replace(made, submitted_at=begin, placement=placement(("node-1", 0)))
+
+
+def waiting(job_id: str, **fields: Any) -> Job:
+    return structs.replace(job(job_id, since=NOW, **fields), submitted_at=NOW - 60)
+
+
+def test_a_running_job_has_as_long_left_as_those_of_its_workload_that_ran_longer_had() -> None:
+    durations = Assumptions([ended("j-1", 100.0, spec=TRAIN), ended("j-2", 300.0, spec=TRAIN), ended("j-3", 9000.0)])
+    assert durations.left(running("j-4", 50.0, spec=TRAIN), NOW).seconds == pytest.approx(150.0)
+    assert durations.left(running("j-5", 200.0, spec=TRAIN), NOW).seconds == pytest.approx(100.0)
+    assert durations.left(waiting("j-6", spec=TRAIN), NOW).seconds == pytest.approx(200.0)
+    assert durations.left(waiting("j-6", spec=TRAIN), NOW).basis == "learnt"
+
+
+def test_nothing_is_taken_to_outlast_its_time_limit_and_without_ended_jobs_the_limit_is_all_that_is_known() -> None:
+    limited = {**TRAIN, "time_limit": "2m"}
+    learnt = Assumptions([ended("j-1", 1000.0, spec=TRAIN)])
+    assert learnt.left(waiting("j-2", spec=limited), NOW).seconds == pytest.approx(120.0)
+    nothing = Assumptions([])
+    found = nothing.left(running("j-3", 50.0, spec=limited), NOW)
+    assert (found.seconds, found.basis) == (pytest.approx(70.0), "limits")
+    overdue = nothing.left(running("j-4", 5000.0, spec=limited), NOW)
+    assert overdue.seconds > 0
+
+
+def test_a_tenant_learns_nothing_from_the_workload_of_another() -> None:
+    theirs = structs.replace(ended("j-1", 100.0, spec=TRAIN), tenant="bob")
+    mine = waiting("j-2", spec={**TRAIN, "time_limit": "1h"})
+    assert Assumptions([theirs]).left(mine, NOW).basis == "limits"
+
+
+def test_a_job_of_which_nothing_is_known_lasts_as_long_as_others_did_or_is_half_done() -> None:
+    assert Assumptions([ended("j-1", 500.0)]).left(waiting("j-2", spec=TRAIN), NOW).seconds == pytest.approx(500.0)
+    half = Assumptions([]).left(running("j-3", 700.0), NOW)
+    assert (half.seconds, half.basis) == (pytest.approx(700.0), "unknown")
+
+
+def test_a_service_never_ends_and_is_in_no_trace() -> None:
+    service = running("j-1", 50.0, spec={"kind": "inference", "service": {"port": 8000}})
+    durations = Assumptions([])
+    assert math.isinf(durations.left(service, NOW).seconds)
+    assert row_of(service, durations, {}, now=NOW) is None
+
+
+def test_a_job_without_gpus_and_one_that_was_over_before_it_ran_are_in_no_trace() -> None:
+    durations = Assumptions([])
+    assert row_of(ended("j-1", 100.0, gpus=0), durations, {}, now=NOW) is None
+    never = structs.replace(job("j-2", state=JobState.CANCELLED, ended_at=NOW), submitted_at=NOW - 5)
+    assert row_of(never, durations, {}, now=NOW) is None
+
+
+def test_what_is_exported_is_read_and_simulated(tmp_path: Path) -> None:
+    jobs = [
+        ended("j-1", 100.0, ago=1000.0, gpus=2),
+        running("j-2", 500.0, gpus=1, spec={"time_limit": "10m", "priority": 7}),
+        waiting("j-3", gpus=2, replicas=2),
+    ]
+    durations = Assumptions(jobs)
+    rows = [row for one in jobs if (row := row_of(one, durations, {}, now=NOW)) is not None]
+    text = csv_of(rows)
+    told = list(csv.DictReader(io.StringIO(text)))
+    assert [row["state"] for row in told] == ["succeeded", "running", "queued"]
+    assert (told[0]["started_s"], told[0]["ended_s"], told[0]["work_s"]) == ("5", "105", "100")
+    assert told[1]["remaining_s"] == "100"
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    workload = traces.read(path)
+    assert not workload.notes, "no column goes unread"
+    assert [(one.id, one.arrival_s, one.gpus) for one in workload.jobs] == [
+        ("j-1", 0, 2),
+        ("j-2", 500, 1),
+        ("j-3", 940, 4),
+    ]
+    assert workload.jobs[0].started_s == 5
+    assert workload.jobs[1].work_s == pytest.approx(600.0)
+    assert (workload.jobs[1].estimate_s, workload.jobs[1].priority) == (600.0, 7)
+    outcome = simulate(workload, Cluster(nodes=1, gpus_per_node=4), Policy(placement="packed-sticky"), World())
+    assert len(outcome.jobs) == 3
+
+
+def test_an_empty_cluster_gives_a_trace_of_which_only_the_header_is_there() -> None:
+    assert csv_of([]) == ",".join(COLUMNS) + "\n"
