@@ -42,7 +42,7 @@ POLICY = Policy("fifo", "packed-sticky", "easy")
 WORLD = World(start_s=5.0)
 SIA = Cluster(nodes=16, gpus_per_node=4)
 PHILLY = Cluster(nodes=16, gpus_per_node=8)
-PHILLY_LOAD = 1.0
+PHILLY_LOAD = 1.1
 AGAIN = (0.25, 0.5, 1.0)  # later asks, as parts of what was foretold at first
 COVERED = (0.75, 0.85)
 ERROR_MAX = 1 / 3
