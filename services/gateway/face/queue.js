@@ -9,6 +9,7 @@ const WINDOW = 50; // rows per request
 const WINDOWS_MAX = 12; // kept in memory
 const BEYOND = 6; // rows drawn above and below those in sight
 const REFRESH_MS = 1000;
+const RETRY_MS = 3000; // after a request that failed, the next one
 const FILTERS = ["tenant", "kind", "state", "label", "text"];
 const KINDS = ["training", "inference", "notebook", "batch"];
 const COLUMNS = ["Place", "Job", "Tenant", "Kind", "GPUs", "Waits", "Start", "Why, and what would help"];
@@ -22,6 +23,7 @@ export function mount(root, { api, live, time, go, params, setParams }) {
   let active = -1; // the row that the keyboard is on
   let generation = 0; // of filters and moment: an answer to an older question is dropped
   let failure = "";
+  let retry = null; // while this timer runs, nothing is asked for
 
   const said = h("p", { class: "muted queue-said", role: "status" });
   const body = h("div", { class: "queue-body", role: "rowgroup" });
@@ -55,6 +57,8 @@ export function mount(root, { api, live, time, go, params, setParams }) {
     windows = new Map();
     asked = new Map();
     [total, active, failure] = [0, -1, ""];
+    clearTimeout(retry);
+    retry = null;
     grid.scrollTop = 0;
     grid.removeAttribute("aria-activedescendant");
     load(false);
@@ -62,6 +66,7 @@ export function mount(root, { api, live, time, go, params, setParams }) {
 
   // Asks for the windows in sight; `anew`: also for those that are there, which stay in sight until the answer comes.
   function load(anew) {
+    if (retry !== null) return;
     const { from, to } = sight();
     const [firstWindow, lastWindow] = [Math.floor(from / WINDOW), Math.floor(Math.max(from, to - 1) / WINDOW)];
     for (const number of [...windows.keys()]) {
@@ -88,6 +93,7 @@ export function mount(root, { api, live, time, go, params, setParams }) {
     } catch (error) {
       if (mine !== generation || request.signal.aborted) return;
       failure = error.message;
+      retry ??= setTimeout(() => { retry = null; load(true); }, Math.max(RETRY_MS, 1000 * (error.retry || 0)));
     } finally {
       if (mine === generation && asked.get(number) === request) asked.delete(number);
     }
@@ -215,6 +221,7 @@ export function mount(root, { api, live, time, go, params, setParams }) {
       for (const request of asked.values()) request.abort();
       cancelAnimationFrame(frame);
       clearInterval(tick);
+      clearTimeout(retry);
       refresh.end();
       refilter.end();
       watch.disconnect();
