@@ -234,7 +234,8 @@ async def test_a_story_of_thousands_of_events_or_of_nonsense_is_drawn_with_few_e
       view.update(g[0], {now: 0});
       await new Promise(go => setTimeout(go, 300));
       return [view.element.querySelectorAll("*").length, view.element.querySelectorAll("svg rect").length,
-        view.element.querySelectorAll("tbody tr").length, m.ROWS_MAX, view.element.querySelectorAll("script, img, b").length,
+        view.element.querySelectorAll("tbody tr").length, m.ROWS_MAX,
+        view.element.querySelectorAll("script, img, b").length,
         /NaN|Infinity/.test(view.element.querySelector("svg[role=img]")?.outerHTML ?? "none")];
     })()"""
     elements, bars, rows, most, foreign, unreal = await modules("story.js", code, story)
@@ -248,10 +249,13 @@ async def test_a_chart_takes_odd_numbers_and_has_its_figures_as_a_table(modules:
     code = """(async () => {
       const odd = [NaN, Infinity, -Infinity, null, undefined, "3", 1e308, -1e308, 5e-324, 0, -0, 2 ** 53, [], {}];
       const ways = [
-        [], [{name: "none", points: []}], [{name: "null", points: [[1, null], [2, null]]}], [{name: "one", points: [[1, 5]]}],
-        [{name: "same", points: [[1, 0], [2, 0]]}], [{name: "odd", points: odd.map((y, x) => [x, y])}],
-        [{name: "odd x", points: odd.map((x) => [x, 1])}], [{name: "no list", points: "text"}], [{name: "huge", points: odd.map(y => [y, y])}],
-        Array.from({length: 40}, (_, n) => ({name: `<b>${n}`, points: Array.from({length: 5000}, (_, x) => [x, x % 97 ? x * n : null])})),
+        [], [{name: "none", points: []}], [{name: "null", points: [[1, null], [2, null]]}],
+        [{name: "one", points: [[1, 5]]}], [{name: "same", points: [[1, 0], [2, 0]]}],
+        [{name: "odd", points: odd.map((y, x) => [x, y])}], [{name: "odd x", points: odd.map(x => [x, 1])}],
+        [{name: "no list", points: "text"}], [{name: "huge", points: odd.map(y => [y, y])}],
+        Array.from({length: 40}, (_, n) => ({
+          name: `<b>${n}`, points: Array.from({length: 5000}, (_, x) => [x, x % 97 ? x * n : null]),
+        })),
       ];
       const found = [];
       for (const x of ["clock", "number"]) for (const series of ways) {
@@ -261,8 +265,8 @@ async def test_a_chart_takes_odd_numbers_and_has_its_figures_as_a_table(modules:
         chart.element.querySelector("details").open = true;
         await new Promise(go => setTimeout(go, 60));
         const text = chart.element.outerHTML;
-        found.push([/="[^"]*(NaN|Infinity)/.test(text), chart.element.querySelectorAll("b, i").length, text.length < 900000,
-          chart.element.querySelectorAll("tbody tr").length <= 61]);
+        found.push([/="[^"]*(NaN|Infinity)/.test(text), chart.element.querySelectorAll("b, i").length,
+          text.length < 900000, chart.element.querySelectorAll("tbody tr").length <= 61]);
         chart.close();
         chart.element.remove();
       }
