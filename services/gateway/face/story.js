@@ -86,7 +86,7 @@ function isRepeated(one) {
 }
 
 function markOf(one) {
-  if (LOANS.has(one.code) || (one.lends && one.event === "scaled")) return "loan";
+  if (LOANS.has(one.code) || one.lends) return "loan";
   if (one.code === "moved") return one.event === "requeued" || one.event === "stopping" ? "" : "moved";
   if (one.event === "requeued" || one.event === "failed") {
     if (one.code === "preempted") return "preempted";
