@@ -7,6 +7,7 @@ import { clusterMap } from "./map.js";
 import { paced } from "./pace.js";
 import { isIdle, isSlow } from "./paint.js";
 import { pastState } from "./past.js";
+import { session } from "./session.js";
 import { HOLDING, bar, codeWords, estimateWords, jobLink, stateChip, steps } from "./words.js";
 
 const MANY = 1200; // GPUs from which the map takes the whole width, and the rest stands below it
@@ -219,7 +220,7 @@ function tellWaiting(panel, state, first, now) {
   const codes = Object.entries(state.waiting).sort(([, a], [, b]) => b - a);
   clear(panel).append(h("h2", {}, number ? h("a", { href: "#/queue" }, `${count(number, "job")} wait${number === 1 ? "s" : ""}`) : "Nothing waits"));
   if (!number) {
-    panel.append(h("p", { class: "muted" }, "Every job that was submitted has its GPUs."));
+    panel.append(h("p", { class: "muted" }, session.admin ? "Every job that was submitted has its GPUs." : "None of your jobs waits."));
     return;
   }
   panel.append(
