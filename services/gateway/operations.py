@@ -27,17 +27,37 @@ from libs.messages.http import (
     TokenWanted,
 )
 from libs.messages.http_services import EndpointsView, UpdateWanted
+from libs.messages.live import LiveDelta, LiveSnapshot
+from libs.messages.series import SeriesView, UsageView
 from libs.planning.explain import Explanation
-from services.gateway import documents, events, gpus, history, jobs, logs, nodes, services, tenants, tokens, trace
+from services.gateway import (
+    documents,
+    events,
+    gpus,
+    history,
+    jobs,
+    live,
+    logs,
+    nodes,
+    samples,
+    services,
+    tenants,
+    tokens,
+    trace,
+    usage,
+)
 from services.gateway.events import SSE, EventsQuery, StoryQuery
 from services.gateway.gpus import GpusQuery
 from services.gateway.history import HistoryQuery, SpecificationsQuery
 from services.gateway.jobs import JobsQuery
+from services.gateway.live import LiveQuery
 from services.gateway.logs import LogQuery
 from services.gateway.past import PastQuery
 from services.gateway.route import JSON, Header, NoQuery, Route, RouteAnswer, Who
+from services.gateway.samples import SamplesQuery
 from services.gateway.tokens import TokensQuery
 from services.gateway.trace import CSV, TraceQuery
+from services.gateway.usage import UsageQuery
 
 SPEC_MEDIA = (JSON, "application/yaml", "text/yaml", "application/x-yaml")
 LAST_EVENT = Header(name="Last-Event-ID", description="The `id` of the last event received: go on behind it.")
@@ -295,6 +315,49 @@ OPERATIONS: tuple[Route[Any], ...] = (
         handler=nodes.cluster,
         query=PastQuery,
         answers={200: RouteAnswer(description="All of it at one time.", type=ClusterView)},
+    ),
+    Route(
+        method="GET",
+        path="/v1/live",
+        group="cluster",
+        summary="The cluster live, on one stream",
+        description="First `event: snapshot`, whose data are a LiveSnapshot; then `event: delta`, at most each quarter"
+        " of a second, with what changed (LiveDelta). Another snapshot comes in place of deltas that a slow reader did"
+        " not take. Of another tenant's job only the id is told, and the GPUs that it holds.",
+        handler=live.live,
+        query=LiveQuery,
+        answers={
+            200: RouteAnswer(
+                description="The stream; or the snapshot alone.",
+                type=LiveSnapshot,
+                streamed=(LiveSnapshot, LiveDelta),
+                media=(SSE, JSON),
+            )
+        },
+    ),
+    Route(
+        method="GET",
+        path="/v1/samples",
+        group="cluster",
+        summary="Sampled figures of the last day",
+        description="Of one job, of one node with its GPUs, or of the whole cluster: the last quarter of an hour in"
+        " steps of 5 s, the last day in longer ones. This gateway sampled them; what it did not see is null.",
+        handler=samples.samples,
+        query=SamplesQuery,
+        answers={200: RouteAnswer(description="The figures, by name.", type=SeriesView)},
+        example="?node=node-1&seconds=900",
+    ),
+    Route(
+        method="GET",
+        path="/v1/usage",
+        group="tenants",
+        summary="GPU-seconds by tenant",
+        description="What each tenant held, exactly, from the stored events; what it used, as far as that was sampled;"
+        " and what would have been due to it. A tenant sees itself, an administrator all.",
+        handler=usage.usage,
+        query=UsageQuery,
+        answers={200: RouteAnswer(description="The one that held most first.", type=UsageView)},
+        example="?seconds=86400",
     ),
     Route(
         method="GET",

@@ -37,6 +37,19 @@ class Dashboard:
         """Whether what is shown is live."""
         return self.page.get_by_role("banner").get_by_role("status")
 
+    @property
+    def map(self) -> Locator:
+        return self.page.get_by_role("application", name=re.compile("Map of the cluster"))
+
+    @property
+    def queue(self) -> Locator:
+        return self.page.get_by_role("grid", name="The queue")
+
+    @property
+    def rows(self) -> Locator:
+        """Rows of the queue that have a job: those in sight, and a few more."""
+        return self.queue.get_by_role("row").filter(has=self.page.get_by_role("link"))
+
     def button(self, name: str) -> Locator:
         return self.page.get_by_role("button", name=re.compile(f"^{name}$", re.IGNORECASE))
 

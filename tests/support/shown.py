@@ -44,6 +44,7 @@ NODES: dict[str, dict[str, Any]] = {
     "node-5": {"ready": False},
     "node-6": {"gpus": 0},
 }
+REPORTING = ("node-1", "node-2", "node-3", "node-4")  # node-5 is lost, and node-6 falls silent
 SAMPLE_SECONDS = 0.5
 QUEUED = 40
 SERVES: dict[str, Any] = {
@@ -191,6 +192,7 @@ async def _tell(made: Shown) -> None:
         )
         async with place.bus("executor-node-2") as bus:
             await bus.publish(EndpointsSeen(node_id="node-2", incarnation=1, seq=seq, at=now, endpoints=ends))
+        await place.stores.scheduler.touch_nodes(made.world.lease, REPORTING, at=now)
         for name in ("node-1", "node-2"):
             async with place.bus(f"telemetry-{name}") as bus:
                 await bus.publish(_sampled(name, seq, now))

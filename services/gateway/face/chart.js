@@ -3,8 +3,9 @@
 // Beside each drawing is a sentence that sums it up, and the same figures as a table.
 
 import { clear, h, svg } from "./dom.js";
+import { scrolling } from "./parts.js";
 
-const MARGIN = { top: 10, right: 12, bottom: 26, left: 52 };
+const MARGIN = { top: 10, right: 12, bottom: 26, left: 46 };
 const NARROWEST = 240;
 const ROWS_MAX = 60; // of the table
 const SERIES_MAX = 16;
@@ -13,16 +14,18 @@ const BEYOND = 1e300; // so that no difference of two numbers overflows
 
 // A chart as `{element, update(series, {from, to})}`.
 // 
-// `x`: "clock" (seconds since 1970) or "number", with `xLabel`. `format(y)`: a value with its unit. `yMin`, `yMax`: the
-// least range of the axis. A series is `{name, points: [[x, y or null]]}`, its points in the order of x; `steps`: its
+// `x`: "clock" (seconds since 1970) or "number", of `xLabel`. `unit`: of the values; `format(y)`: a value without it.
+// `yMin`, `yMax`: the least range of the axis. A series is `{name, points: [[x, y or null]]}`, its points in the order of x; `steps`: its
 // value holds until the next; `dots`: every point is marked.
-export function lineChart({ title, x = "clock", xLabel = "", format = shortNumber, yMin = null, yMax = null, height = 160 }) {
+export function lineChart({ title, x = "clock", xLabel = "", unit = "", format = shortNumber, yMin = null, yMax = null, height = 160 }) {
+  const withUnit = (value) => (value === null ? "unknown" : `${format(value)}${unit ? ` ${unit}` : ""}`);
+  const small = [unit && `in ${unit}`, xLabel && `by ${xLabel}`].filter(Boolean).join(", ");
   const plot = h("div", { class: "plot" });
   const legend = h("ul", { class: "legend" });
   const sentence = h("p", { class: "chart-says" });
   const table = h("table", { class: "figures" });
-  const details = h("details", { class: "as-table" }, h("summary", {}, "The figures"), h("div", { class: "scroll" }, table));
-  const element = h("figure", { class: "chart" }, h("figcaption", {}, title), plot, legend, sentence, details);
+  const details = h("details", { class: "as-table" }, h("summary", {}, "The figures"), scrolling(`${title}: the figures`, table));
+  const element = h("figure", { class: "chart" }, h("figcaption", {}, title, small ? h("span", { class: "muted" }, ` ${small}`) : ""), plot, legend, sentence, details);
   let shown = { series: [], range: {} };
   let width = 0;
 
@@ -30,11 +33,11 @@ export function lineChart({ title, x = "clock", xLabel = "", format = shortNumbe
     if (!width) return;
     const axes = axesOf(shown.series, { ...shown.range, yMin, yMax });
     clear(plot);
-    if (axes) plot.append(drawing(shown.series, axes, { width, height, x, xLabel, format, title }));
+    if (axes) plot.append(drawing(shown.series, axes, { width, height, x, format, title }));
     else plot.append(h("p", { class: "nothing" }, "Nothing measured yet."));
   }
   function fillTable() {
-    if (details.open) drawTable(table, shown.series, { x, xLabel, format });
+    if (details.open) drawTable(table, shown.series, { x, xLabel, format: withUnit });
   }
   details.addEventListener("toggle", fillTable);
   const observer = new ResizeObserver((entries) => {
@@ -52,7 +55,7 @@ export function lineChart({ title, x = "clock", xLabel = "", format = shortNumbe
       clear(legend);
       if (shown.series.length > 1) shown.series.forEach((one, place) => legend.append(legendItem(one, place)));
       if (series.length > SERIES_MAX) legend.append(h("li", {}, `and ${series.length - SERIES_MAX} more, not drawn`));
-      sentence.textContent = summaryOf(shown.series, format);
+      sentence.textContent = summaryOf(shown.series, withUnit);
       draw();
       fillTable();
     },
@@ -151,7 +154,7 @@ export function thinned(points, columns) {
   return kept;
 }
 
-function drawing(series, axes, { width, height, x, xLabel, format, title }) {
+function drawing(series, axes, { width, height, x, format, title }) {
   const inner = { width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
   const toX = (value) => round(MARGIN.left + ((value - axes.begin) / (axes.end - axes.begin)) * inner.width);
   const toY = (value) => round(MARGIN.top + (1 - (value - axes.low) / (axes.high - axes.low)) * inner.height);
@@ -165,9 +168,6 @@ function drawing(series, axes, { width, height, x, xLabel, format, title }) {
   }
   for (const [value, label, anchor] of xTicks(axes, x, inner.width)) {
     made.append(svg("text", { class: "tick", x: toX(value), y: height - 8, "text-anchor": anchor }, label));
-  }
-  if (xLabel) {
-    made.append(svg("text", { class: "tick", x: width - MARGIN.right, y: height - 8, "text-anchor": "end" }, xLabel));
   }
   series.forEach((one, place) => {
     const inside = one.points.filter((point) => point[0] >= axes.begin && point[0] <= axes.end);

@@ -2,7 +2,7 @@
 
 import { ApiError } from "./api.js";
 import { actionBar } from "./actions.js";
-import { lineChart, shortNumber } from "./chart.js";
+import { lineChart } from "./chart.js";
 import { clean, clock, count, duration, h, percent, text } from "./dom.js";
 import { NODES_MAX, progressView, ranksTable, verdictList } from "./holdings.js";
 import { logView } from "./log.js";
@@ -167,17 +167,16 @@ function paceOf(job) {
 
 // The charts: figures over time, and the speed at each size that was measured.
 function chartsView(changed, known) {
-  const rate = (unit) => (value) => (value === null ? "unknown" : `${shortNumber(value)}${unit}`);
   const kinds = {
-    pace: { title: "Pace of its slowest rank", format: rate(" steps/s"), names: ["pace"], yMin: 0 },
-    progress: { title: "Step that all ranks have reached", format: rate(""), names: ["progress"] },
+    pace: { title: "Pace of its slowest rank", unit: "steps/s", names: ["pace"], yMin: 0 },
+    progress: { title: "Step that all ranks have reached", names: ["progress"] },
     used: { title: "Use of its GPUs", format: (value) => percent(value), names: [], yMin: 0, yMax: 1 },
-    rate: { title: "Requests", format: rate("/s"), names: ["rate"], yMin: 0 },
-    p_ms: { title: "Time to the first byte", format: rate(" ms"), names: ["p_ms"], yMin: 0 },
-    replicas: { title: "Replicas", format: rate(""), names: ["replicas"], yMin: 0, steps: true },
+    rate: { title: "Requests", unit: "requests/s", names: ["rate"], yMin: 0 },
+    p_ms: { title: "Time to the first byte", unit: "ms", names: ["p_ms"], yMin: 0 },
+    replicas: { title: "Replicas", names: ["replicas"], yMin: 0, steps: true },
   };
   const charts = Object.fromEntries(Object.entries(kinds).map(([name, kind]) => [name, lineChart(kind)]));
-  const curve = lineChart({ title: "Speed at each size that was measured", x: "number", xLabel: "replicas", format: rate("/s"), yMin: 0 });
+  const curve = lineChart({ title: "Speed at each size that was measured", x: "number", xLabel: "replicas", unit: "samples or steps/s", yMin: 0 });
   const span = h("select", { id: "chart-span", onchange: () => { known.seconds = Number(span.value); changed(); } },
     SPANS.map(([words, seconds]) => h("option", { value: String(seconds) }, `the last ${words}`)));
   const said = h("p", { class: "muted", role: "status" });

@@ -101,7 +101,7 @@ export function logView(jobId) {
         if (signal.aborted) return;
         take([...reader.feed(decoder.decode()), ...reader.close()], null);
         state.mode = "ended";
-        say(lines.childElementCount || pending.length ? "the run is over: this is all of it" : "it wrote nothing");
+        say(lines.childElementCount || pending.length ? "the run is over" : "it wrote nothing");
         return;
       } catch (error) {
         if (signal.aborted) return;

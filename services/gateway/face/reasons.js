@@ -1,6 +1,7 @@
 // Why a job waits, or is where it is: the sentence, the numbers, when it starts or ends, and what would help.
 
 import { clean, clock, count, duration, h, text } from "./dom.js";
+import { table } from "./parts.js";
 import { some } from "./story.js";
 import { jobLink, stateChip } from "./words.js";
 
@@ -25,6 +26,7 @@ export function rangeWords(estimate, now) {
   const known = (at) => at !== null && at !== undefined && Number.isFinite(at);
   const { earliest, likely, latest } = estimate ?? {};
   const away = (at) => duration(Math.max(0, at - now));
+  if (known(latest) && latest - now < 1) return "about now";
   if (known(likely)) {
     const range = known(earliest) || known(latest) ? ` (${known(earliest) ? away(earliest) : "now"} to ${known(latest) ? away(latest) : "nobody can tell"})` : "";
     return likely - now < 1 ? `about now${range}` : `in ${away(likely)}${range}`;
@@ -125,17 +127,12 @@ function soonerView(sooner, now) {
 }
 
 function holdersView(holders, now) {
-  const head = ["job", "state", "GPUs", "priority", "for", "ends", "on"];
-  const rows = holders.map((held) => h("tr", {},
-    h("th", { scope: "row" }, jobLink(held.job_id, held.name ?? "")),
-    h("td", {}, stateChip(held.state)),
-    h("td", { class: "number" }, text(held.gpus)),
-    h("td", { class: "number" }, text(held.priority)),
-    h("td", {}, duration(now - held.since)),
-    h("td", {}, held.ends_at ? `in ${duration(held.ends_at - now)} at the latest` : "unknown"),
-    h("td", {}, some(held.nodes ?? []))));
-  return h("div", {}, h("h3", {}, "What it needs is held by"), h("div", { class: "scroll" }, h("table", {},
-    h("thead", {}, h("tr", {}, ...head.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, ...rows))));
+  const rows = holders.map((held) => [
+    jobLink(held.job_id, held.name ?? ""), stateChip(held.state), text(held.gpus), text(held.priority), duration(now - held.since),
+    held.ends_at ? `in ${duration(held.ends_at - now)} at the latest` : "unknown", some(held.nodes ?? []),
+  ]);
+  return h("div", {}, h("h3", {}, "What it needs is held by"),
+    table("Holders", ["job", "state", "#GPUs", "#priority", "for", "ends", "on"], rows));
 }
 
 // Nodes of a placed job that take no new work, or do not report, by the live stream.

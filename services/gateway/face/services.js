@@ -1,6 +1,6 @@
 // Services: how many requests come, how fast they are answered against the objective, with which replicas, and loans.
 
-import { lineChart, shortNumber } from "./chart.js";
+import { lineChart } from "./chart.js";
 import { clean, clear, count, duration, h, text } from "./dom.js";
 import { failureText, facts, repeat, slot } from "./parts.js";
 import { causeText } from "./reasons.js";
@@ -97,11 +97,10 @@ function serviceCard(api, id) {
   details.addEventListener("toggle", () => (details.open ? open() : close()));
 
   function open() {
-    const rate = (unit) => (value) => (value === null ? "unknown" : `${shortNumber(value)}${unit}`);
     charts = {
-      rate: lineChart({ title: "Requests", format: rate("/s"), yMin: 0, height: 120 }),
-      p_ms: lineChart({ title: "Time to the first byte", format: rate(" ms"), yMin: 0, height: 120 }),
-      replicas: lineChart({ title: "Replicas", format: rate(""), yMin: 0, height: 100 }),
+      rate: lineChart({ title: "Requests", unit: "requests/s", yMin: 0, height: 120 }),
+      p_ms: lineChart({ title: "Time to the first byte", unit: "ms", yMin: 0, height: 120 }),
+      replicas: lineChart({ title: "Replicas", yMin: 0, height: 100 }),
     };
     chartBox.append(...Object.values(charts).map((chart) => chart.element));
     work = repeat(draw, EVERY_MS);

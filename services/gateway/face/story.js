@@ -1,6 +1,7 @@
 // A job's story: its events folded into stretches of time, marks and rows, and drawn as a timeline with a list.
 
 import { clean, clear, clock, count, duration, h, svg, text } from "./dom.js";
+import { scrolling } from "./parts.js";
 
 export const ROWS_MAX = 200; // rows of the list that are shown at first
 const MARKS = {
@@ -133,7 +134,7 @@ export function storyView() {
   const key = h("ul", { class: "legend" });
   const body = h("tbody");
   const more = h("button", { type: "button", onclick: showAll, hidden: true });
-  const list = h("div", { class: "scroll" }, h("table", { class: "story" },
+  const list = scrolling("What happened to it", h("table", { class: "story" },
     h("caption", { class: "hidden-text" }, "What happened to it, the newest first"),
     h("thead", {}, h("tr", {}, ...["time", "after", "event", "epoch", "why"].map((name) => h("th", { scope: "col" }, name)))),
     body));

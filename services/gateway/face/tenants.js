@@ -1,6 +1,6 @@
 // Tenants: GPU-hours held and used, what each got against what was due to it, and GPUs held over time.
 
-import { lineChart, shortNumber } from "./chart.js";
+import { lineChart } from "./chart.js";
 import { clean, clock, count, h, percent, text } from "./dom.js";
 import { failureText, repeat, slot, table } from "./parts.js";
 import { bar } from "./words.js";
@@ -21,7 +21,7 @@ export function mount(root, { api, session, time, params, setParams }) {
   const said = slot("p", { class: "muted", role: "status" });
   const rows = slot("div");
   const limits = slot("div");
-  const chart = lineChart({ title: "GPUs held", format: (value) => (value === null ? "unknown" : `${shortNumber(value)}`), yMin: 0, height: 220 });
+  const chart = lineChart({ title: "GPUs held", yMin: 0, height: 220 });
   root.append(h("div", { class: "stack" },
     h("div", { class: "row" }, h("h1", {}, "Tenants"), h("label", { htmlFor: "usage-span" }, "show"), span), said.element,
     h("section", { class: "panel" }, h("h2", {}, "GPU-hours and shares"), rows.element),
