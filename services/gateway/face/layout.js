@@ -14,6 +14,8 @@ const LADDER = [
 ];
 const COLUMNS_MAX = 8; // GPUs of a node side by side
 const POOL_HEAD = 22;
+const NAMED = 48; // px of width from which a cell has a name in it
+const STRETCH_MAX = 1.6;
 
 const NAMES = new Intl.Collator("en", { numeric: true });
 
@@ -36,7 +38,8 @@ export function layOut(nodes, width, height) {
 
 // Nodes from left to right, in rows; null if they need more than `height`.
 function flow(nodes, size, width, height) {
-  const [cellWidth, cellHeight] = size.cell;
+  const cell = stretched(nodes, size, width);
+  const [cellWidth, cellHeight] = cell;
   const pools = [];
   const blocks = [];
   const several = nodes.length > 0 && nodes[0].pool !== nodes[nodes.length - 1].pool;
@@ -56,12 +59,23 @@ function flow(nodes, size, width, height) {
       y += rowHeight + size.gap;
       [x, rowHeight] = [0, 0];
     }
-    blocks.push({ node: node.id, x, y, w, h, cells: cellsOf(node, number, columns, x, y, size) });
+    blocks.push({ node: node.id, x, y, w, h, cells: cellsOf(node, number, columns, x, y, { ...size, cell }) });
     x += w + size.gap;
     rowHeight = Math.max(rowHeight, h);
     if (y + rowHeight > height) return null;
   }
-  return { size, blocks, pools, cells: blocks.flatMap((block) => block.cells), width, height: y + rowHeight };
+  return { size: { ...size, cell }, blocks, pools, cells: blocks.flatMap((block) => block.cells), width, height: y + rowHeight };
+}
+
+// Cells with names are made wider, so that the nodes fill the width.
+function stretched(nodes, size, width) {
+  const [w, h] = size.cell;
+  if (w < NAMED) return size.cell;
+  const widest = Math.min(COLUMNS_MAX, nodes.reduce((most, node) => Math.max(most, node.gpus.length), 1));
+  const beside = Math.floor((width + size.gap) / (widest * w + 2 * size.pad + size.gap));
+  if (beside < 1) return size.cell;
+  const room = (width + size.gap) / Math.min(beside, nodes.length) - size.gap - 2 * size.pad;
+  return [Math.floor(Math.min(room / widest, STRETCH_MAX * w)), h];
 }
 
 function cellsOf(node, number, columns, x, y, size) {
