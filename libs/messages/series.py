@@ -1,4 +1,4 @@
-"""The gateway's answers about time: sampled figures of the last day, and how many GPUs each tenant held for how long."""
+"""The gateway's answers about time: sampled figures of the last day, and how long each tenant held how many GPUs."""
 
 from typing import Annotated
 

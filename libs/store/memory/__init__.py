@@ -4,7 +4,7 @@ It has no clock and no randomness: the same calls in the same order leave the sa
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
+from itertools import compress, islice
 
 import msgspec
 from msgspec import structs
