@@ -21,6 +21,7 @@ from services.gateway.foresight import Foresight
 from services.gateway.hints import Hints
 from services.gateway.live import Live
 from services.gateway.metrics import RequestMeters
+from services.gateway.queue import Lines
 from services.gateway.reasons import Reasons
 from services.gateway.sampling import Samples
 from services.gateway.settings import GatewaySettings
@@ -100,6 +101,7 @@ class Gateway:
         self.feed = Feed(store, self.reading, bus)
         self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
         self.live = Live(store, self.snapshots, self.cluster, clock=clock, now=now)
+        self.lines = Lines(store, self.snapshots, self.reasons, clock=clock, now=now)
         self.hints = Hints(bus)
         self.meters = RequestMeters(self.streams)
         self.allowances = Allowances(settings.tenants)
