@@ -46,6 +46,7 @@ AT_WORK_WAITING_MAX = 4096  # of one tenant
 AWAY_SECONDS = 10.0  # the store counts as away for this long after it did not answer
 PAST_WAITING_MAX = 4  # of one tenant; each reads all jobs that were open then
 PAST_WAIT_SECONDS = 10.0
+WHAT_IFS_AT_ONCE = 2  # each of them has two processes
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
 
 
@@ -100,6 +101,7 @@ class Gateway:
         self.adding_up = Turns(
             "requests for usage", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
         )
+        self.supposing = Turns("what-ifs", at_once=WHAT_IFS_AT_ONCE, per_tenant=1, waiting_max=PAST_WAITING_MAX)
         self._told_away_at = -TOLD_AWAY_SECONDS
         self._away_at = -AWAY_SECONDS
         self.feed = Feed(store, self.reading, bus)
