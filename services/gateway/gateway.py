@@ -21,7 +21,9 @@ from services.gateway.foresight import Foresight
 from services.gateway.hints import Hints
 from services.gateway.live import Live
 from services.gateway.metrics import RequestMeters
+from services.gateway.outlook import Outlook
 from services.gateway.prometheus import Prometheus
+from services.gateway.queue import Lines
 from services.gateway.reasons import Reasons
 from services.gateway.refilling import Refill
 from services.gateway.sampling import Samples
@@ -45,6 +47,7 @@ AT_WORK_WAITING_MAX = 4096  # of one tenant
 AWAY_SECONDS = 10.0  # the store counts as away for this long after it did not answer
 PAST_WAITING_MAX = 4  # of one tenant; each reads all jobs that were open then
 PAST_WAIT_SECONDS = 10.0
+WHAT_IFS_AT_ONCE = 2  # each of them has two processes
 _matches_token = re.compile(TOKEN_PATTERN).fullmatch
 
 
@@ -99,11 +102,14 @@ class Gateway:
         self.adding_up = Turns(
             "requests for usage", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
         )
+        self.supposing = Turns("what-ifs", at_once=WHAT_IFS_AT_ONCE, per_tenant=1, waiting_max=PAST_WAITING_MAX)
         self._told_away_at = -TOLD_AWAY_SECONDS
         self._away_at = -AWAY_SECONDS
         self.feed = Feed(store, self.reading, bus)
         self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
         self.live = Live(store, self.snapshots, self.cluster, clock=clock, now=now)
+        self.outlook = Outlook(self.foresight, clock=clock)
+        self.lines = Lines(store, self.snapshots, self.reasons, self.outlook, clock=clock, now=now)
         self.hints = Hints(bus)
         self.meters = RequestMeters(self.streams)
         self.allowances = Allowances(settings.tenants)

@@ -122,4 +122,5 @@ async def run(
         finally:
             await gateway.streams.close()
             await gateway.live.close()
+            await gateway.outlook.close()
             await gateway.feed.close()
