@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from libs.messages.eta import Basis, EtaOf
 from libs.planning.eta.ends import Steps, time_left
 from libs.planning.eta.forward import Holds, WaitingJob
-from libs.planning.eta.learnt import Kinds, Lasted
+from libs.planning.eta.learnt import Kinds, Lasted, Runs
 from libs.planning.eta.record import Range, TrackRecords
 from libs.planning.eta.starts import Outlook
 from libs.planning.policy import Policy
@@ -121,13 +121,14 @@ class Watch:
 
     def _outlook(self, now: float, waiting: Sequence[SimulatedJob]) -> Outlook:
         lives, order = self._lives, self._policy.ordering
+        durations = self._durations.beside(self._runs(job, now) for job in lives.running.jobs.values())
         held = [
             Holds(
                 job_id=job.trace.id,
                 allocations=job.allocations,
                 gpus=job.gpus_needed,
                 left=time_left(
-                    self._durations, kinds_of(job.trace), age=job.held_s + now - job.since, steps=self._told(job, now)
+                    durations, kinds_of(job.trace), age=job.held_s + now - job.since, steps=self._told(job, now)
                 ),
                 tenant=job.trace.tenant,
             )
@@ -141,13 +142,18 @@ class Watch:
                 shape=job.shape,
                 asked=job.asked,
                 gpus=job.gpus_needed,
-                lasts=time_left(self._durations, kinds_of(job.trace), age=job.held_s),
+                lasts=time_left(durations, kinds_of(job.trace), age=job.held_s),
                 tenant=job.trace.tenant,
             )
             for job in waiting
         ]
         queue.sort(key=lambda one: one.place)
         return Outlook(lives.room, held, queue, now=now, policy=self._policy, gpus=self._gpus, records=self._records)
+
+    def _runs(self, job: SimulatedJob, now: float) -> Runs:
+        age, steps = job.held_s + now - job.since, self._told(job, now)
+        left = None if steps is None else steps.left()
+        return Runs(kinds_of(job.trace), age, None if left is None else age + left.at(0.5))
 
     def _told(self, job: SimulatedJob, now: float) -> Steps | None:
         """What a job reports that reports its steps: the part of them that is done, and how fast they go now."""

@@ -6,7 +6,7 @@ from typing import Any
 from libs.domain.job import Job, JobState
 from libs.messages.eta import Basis, Estimate, EtaOf, Sooner
 from libs.planning.eta.ends import Steps, left_of
-from libs.planning.eta.learnt import Lasted
+from libs.planning.eta.learnt import Lasting
 from libs.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
 from libs.planning.eta.sooner import sooner
 from libs.planning.eta.starts import Foreseen, PoolToCome, estimate_of
@@ -26,7 +26,7 @@ def to_come(job: Job, pool: Callable[[], PoolToCome]) -> tuple[Foreseen | None, 
 
 def end_of(
     job: Job,
-    durations: Lasted,
+    durations: Lasting,
     *,
     now: float,
     steps: Mapping[str, Steps] | None = None,
