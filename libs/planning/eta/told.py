@@ -10,6 +10,7 @@ from libs.planning.eta.learnt import Lasting
 from libs.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
 from libs.planning.eta.sooner import sooner
 from libs.planning.eta.starts import Foreseen, PoolToCome, estimate_of
+from libs.planning.jobs import ends_at
 
 
 def to_come(job: Job, pool: Callable[[], PoolToCome]) -> tuple[Foreseen | None, tuple[Sooner, ...]]:
@@ -46,5 +47,8 @@ def end_of(
     records = TrackRecords() if records is None else records
     track = records.of(EtaOf.END, left.basis)
     told = raw if left.basis is Basis.LIMITS else track.corrected(raw, now=now)
+    if (bound := ends_at(job)) is not None:  # a limit is sure, whatever came of earlier estimates
+        most = max(0.0, bound - now)
+        told = Range(min(told.low, most), min(told.likely, most), min(told.high, most))
     eta = estimate_of(told, left.basis, of=EtaOf.END, now=now, record=track.record)
     return Foreseen(eta, None if left.basis is Basis.LIMITS else raw, told)
