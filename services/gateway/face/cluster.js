@@ -7,6 +7,7 @@ import { clusterMap } from "./map.js";
 import { paced } from "./pace.js";
 import { isIdle, isSlow } from "./paint.js";
 import { pastState } from "./past.js";
+import { session } from "./session.js";
 import { HOLDING, bar, codeWords, estimateWords, jobLink, stateChip, steps } from "./words.js";
 
 const MANY = 1200; // GPUs from which the map takes the whole width, and the rest stands below it
@@ -95,7 +96,7 @@ export function mount(root, { api, live, time, go }) {
     if (time.at !== null || document.hidden) return;
     try {
       first = (await api(`/v1/queue?limit=${FIRST_WAITING}`, { signal })).rows;
-      if (!signal.aborted) tellWaiting(panels.waiting, state, first);
+      if (!signal.aborted) tellWaiting(panels.waiting, state, first, live.now());
     } catch {
       // The counts are shown all the same; the banner tells if the gateway is away.
     }
@@ -105,7 +106,7 @@ export function mount(root, { api, live, time, go }) {
     if (!state) return;
     const seen = tally(state);
     tellTotals(panels.totals, state, seen, scene().wanted);
-    tellWaiting(panels.waiting, state, first);
+    tellWaiting(panels.waiting, state, first, time.at ?? live.now());
     tellOut(panels.out, state, seen);
     tellFindings(panels.findings, state);
     clear(strip).append(...stripWords(state, seen, scene().wanted));
@@ -208,23 +209,24 @@ function tellTotals(panel, state, seen, wanted) {
       h("li", {}, `${count(totals.nodes, "node")}, ${totals.nodes_ready} ready`)),
     h("p", {}, bar(part(totals.cpus_allocated, totals.cpus), cpus)),
     h("p", {}, bar(part(totals.memory_allocated, totals.memory), memory)),
+    state.past ? h("p", { class: "muted" }, "Use and speed of GPUs are known of now only.") : "",
     h("p", { class: "row" }, [...HOLDING, "queued"].filter((name) => state.states[name]).map((name) =>
       h("a", { href: `#/queue?state=${name}`, class: "state-link" }, h("strong", {}, String(state.states[name])), " ", stateChip(name)))));
 }
 
-function tellWaiting(panel, state, first) {
+function tellWaiting(panel, state, first, now) {
   if (!state) return;
   const number = state.states.queued || 0;
   const codes = Object.entries(state.waiting).sort(([, a], [, b]) => b - a);
   clear(panel).append(h("h2", {}, number ? h("a", { href: "#/queue" }, `${count(number, "job")} wait${number === 1 ? "s" : ""}`) : "Nothing waits"));
   if (!number) {
-    panel.append(h("p", { class: "muted" }, "Every job that was submitted has its GPUs."));
+    panel.append(h("p", { class: "muted" }, session.admin ? "Every job that was submitted has its GPUs." : "None of your jobs waits."));
     return;
   }
   panel.append(
     h("ul", { class: "plain" }, codes.map(([code, jobs]) => h("li", {}, h("strong", {}, String(jobs)), ` ${codeWords(code)}`))),
     h("ol", { class: "plain first" }, first.map((row) => h("li", {},
-      h("div", { class: "row" }, jobLink(row.id, row.name), h("span", { class: "muted" }, `wants ${count(row.gpus, "GPU")}`),
+      h("div", { class: "row" }, jobLink(row.id, row.name), h("span", { class: "muted" }, `waits ${duration(now - row.since)}`),
         row.eta ? h("span", { title: clean(row.eta.sentence) }, startWords(row.eta)) : null),
       h("div", { class: "why" }, clean(row.sentence || codeWords(row.code || "submitted")))))));
 }
@@ -273,7 +275,7 @@ function tellRunning(panel, state, now) {
   clear(panel).append(h("h2", {}, jobs.length ? `${count(jobs.length, "job")} hold${jobs.length === 1 ? "s" : ""} GPUs or CPUs` : "Nothing runs"));
   if (rows.length) {
     panel.append(h("div", { class: "scroll", tabindex: "0", role: "region", ariaLabel: "Jobs that hold something" }, h("table", { class: "table" },
-      h("thead", {}, h("tr", {}, ["Job", "Tenant", "GPUs", "State", "Progress"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", {}, h("tr", {}, ["Job", "Tenant", "GPUs", "State", "Progress"].map((name) => h("th", { scope: "col", class: name === "GPUs" && "number" }, name)))),
       h("tbody", {}, rows))));
   } else panel.append(h("p", { class: "muted" }, h("code", {}, "weft run -- command"), " starts a job."));
   if (jobs.length > rows.length) panel.append(h("p", {}, h("a", { href: "#/queue?state=running" }, `and ${jobs.length - rows.length} more`)));

@@ -113,7 +113,7 @@ export function mount(root, context) {
     ranks.show([runs, known.gpus], () => ranksTable(runs, isPast ? {} : known.gpus));
     verdicts.show([job.verdicts, Math.floor(now / 15)], () => verdictList(job.verdicts ?? [], now) ?? []);
     specification.update(job.spec);
-    charts.element.hidden = isPast;
+    charts.element.hidden = isPast || (job.state === "queued" && !job.epoch);
     log.update(job);
   }
 
@@ -173,7 +173,7 @@ function chartsView(changed, known) {
     used: { title: "Use of its GPUs", format: (value) => percent(value), names: [], yMin: 0, yMax: 1 },
     rate: { title: "Requests", unit: "requests/s", names: ["rate"], yMin: 0 },
     p_ms: { title: "Time to the first byte", unit: "ms", names: ["p_ms"], yMin: 0 },
-    replicas: { title: "Replicas", names: ["replicas"], yMin: 0, steps: true },
+    replicas: { title: "Replicas", names: ["replicas"], yMin: 0, whole: true, steps: true },
   };
   const charts = Object.fromEntries(Object.entries(kinds).map(([name, kind]) => [name, lineChart(kind)]));
   const curve = lineChart({ title: "Speed at each size that was measured", x: "number", xLabel: "replicas", unit: "samples or steps/s", yMin: 0 });
@@ -197,7 +197,7 @@ function chartsView(changed, known) {
           const series = name === "used" ? found.used : kind.names.filter((one) => found.job[one]).map((one) => ({ name: one, points: found.job[one], steps: kind.steps }));
           const any = series.some((one) => one.points.some((point) => point[1] !== null));
           charts[name].element.hidden = !any;
-          if (any) charts[name].update(series, { from: found.ends - known.seconds, to: found.ends });
+          if (any) charts[name].update(series, { from: beginOf(series, found.ends, known.seconds), to: found.ends });
         }
         const none = !points.length && Object.values(charts).every((chart) => chart.element.hidden);
         said.textContent = none ? (FINAL.has(job.state) || job.state === "queued" ? "It does not run: nothing was measured lately." : "Nothing has been measured yet.") : "";
@@ -206,6 +206,12 @@ function chartsView(changed, known) {
       }
     },
   };
+}
+
+// Where a chart begins: not long before the first figure.
+function beginOf(series, ends, seconds) {
+  const first = Math.min(...series.flatMap((one) => one.points).filter((point) => point[1] !== null).map((point) => point[0]));
+  return Math.max(ends - seconds, Math.min(first - 5, ends - 60));
 }
 
 async function readSamples(api, job, seconds, signal) {

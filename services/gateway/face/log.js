@@ -95,7 +95,7 @@ export function logView(jobId) {
         const first = offset === null;
         offset = at;
         if (first) state.from = state.to = at;
-        say("live");
+        say(hasNotStarted() ? "it has not started yet" : "live");
         failures = 0;
         await readAll(response, signal, first && at > state.begins);
         if (signal.aborted) return;
@@ -225,6 +225,10 @@ export function logView(jobId) {
     take([{ spans: [{ text: `— ${sentence} —`, look: "a-note" }], length: 1, cut: 0 }]);
   }
 
+  function hasNotStarted() {
+    return state.job?.state === "queued" && !state.job.epoch;
+  }
+
   function say(sentence) {
     said.textContent = clean(sentence);
   }
@@ -289,6 +293,7 @@ export function logView(jobId) {
       const before = state.job;
       state.job = job;
       showChoices(job);
+      lines.hidden = hasNotStarted();
       const restarted = before && state.epoch === null && job.epoch !== before.epoch;
       if (!before && job.ended_for?.numbers?.rank >= 0) state.rank = job.ended_for.numbers.rank; // the rank that failed first
       if (!before || (restarted && state.mode !== "part")) follow();

@@ -78,13 +78,14 @@ export function paintGpu(ctx, ink, node, gpu, cell, scene) {
     paintHolder(ctx, ink, gpu, held, left, y, width, h, scene);
     left += width;
   }
-  if (gpu.holders.length && w >= NAMED) words(ctx, ink["on-c"], useWords(gpu), x + 5, y + h - 6, (left - x) - 8, 11);
+  if (gpu.holders.length && w >= NAMED) words(ctx, ink["on-c"], useWords(gpu, w), x + 5, y + h - 6, (left - x) - 8, 11);
   if (isSlow(gpu)) slowBadge(ctx, ink, gpu, x, y, w);
 }
 
-function useWords(gpu) {
+function useWords(gpu, width) {
   if (gpu.used === null || gpu.used === undefined) return "";
-  return isIdle(gpu) ? "idle" : `${percent(gpu.used)} used`;
+  if (isIdle(gpu)) return "idle";
+  return width < 70 ? percent(gpu.used) : `${percent(gpu.used)} used`;
 }
 
 // The part of a holder: pale for what it holds, full from the bottom for what is used; hollow if nothing is.
@@ -187,17 +188,19 @@ function outOfService(ctx, ink, node, block, size) {
   }
   ctx.stroke();
   ctx.restore();
-  if (!size.head || size.cell[0] >= NAMED) label(ctx, ink, node, block, top, height, size);
+  if (!size.quiet && (!size.head || size.cell[0] >= NAMED)) label(ctx, ink, node, block, top, height, size);
 }
 
 function label(ctx, ink, node, block, top, height, size) {
   const font = size.head ? 12 : 9;
   ctx.font = `700 ${font}px system-ui, sans-serif`;
-  const width = Math.min(block.w, ctx.measureText(node.state).width + 8);
+  const whole = ctx.measureText(node.state).width + 8;
+  const said = whole <= block.w ? node.state : node.state[0].toUpperCase();
+  const width = Math.min(block.w, said === node.state ? whole : font + 3);
   const [x, y] = [block.x + (block.w - width) / 2, top + height / 2];
   ctx.fillStyle = node.state === "lost" ? ink.bad : ink.text;
   ctx.fillRect(x, y - font / 2 - 2, width, font + 4 - (size.head ? 0 : 2));
-  words(ctx, ink.panel, node.state, x + 4, y + font / 2 - 1.5, width, font, 700);
+  words(ctx, ink.panel, said, x + (said === node.state ? 4 : 2), y + font / 2 - 1.5, width, font, 700);
 }
 
 function line(ctx, x0, y0, x1, y1) {

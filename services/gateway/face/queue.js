@@ -1,7 +1,7 @@
 // The queue page: jobs in the order in force, with the reason, the estimate and what would help. Rows are virtual: only
 // those in sight are in the page, and only the windows around them are asked for.
 
-import { clean, clear, clock, count, duration, h, text } from "./dom.js";
+import { clean, clock, count, duration, h, text } from "./dom.js";
 import { paced } from "./pace.js";
 import { STATES, estimateWords, jobLink, stateChip } from "./words.js";
 
@@ -14,9 +14,10 @@ const FILTERS = ["tenant", "kind", "state", "label", "text"];
 const KINDS = ["training", "inference", "notebook", "batch"];
 const COLUMNS = ["Place", "Job", "Tenant", "Kind", "GPUs", "Waits", "Start", "Why, and what would help"];
 
-export function mount(root, { api, live, time, go, params, setParams }) {
+export function mount(root, { api, live, session, time, go, params, setParams }) {
   const filters = Object.fromEntries(FILTERS.map((name) => [name, params[name] || ""]));
   let windows = new Map(); // number of the window -> its rows
+  let drawn = new Map(); // place -> {row, key, element}: what did not change stays in the page
   let asked = new Map(); // number of the window -> what ends its request
   let total = 0;
   let order = "";
@@ -41,7 +42,7 @@ export function mount(root, { api, live, time, go, params, setParams }) {
   const refilter = paced(() => { setParams(filters); begin(); }, 250);
   const watch = new ResizeObserver(paintSoon);
   watch.observe(grid);
-  const tick = setInterval(paintSoon, 10_000); // waits grow
+  const tick = setInterval(paintSoon, 5000); // waits grow
   const forgets = [
     live.subscribe((change) => {
       if (change && time.at === null && (change.whole || change.counts || change.jobs.length)) refresh();
@@ -88,7 +89,7 @@ export function mount(root, { api, live, time, go, params, setParams }) {
     try {
       const view = await (time.at === null ? queueNow(number, request.signal) : queueThen(number, request.signal));
       if (mine !== generation) return;
-      windows.set(number, view.rows);
+      windows.set(number, sameRows(windows.get(number), view.rows));
       [total, order, failure] = [view.total, view.order, ""];
     } catch (error) {
       if (mine !== generation || request.signal.aborted) return;
@@ -142,17 +143,25 @@ export function mount(root, { api, live, time, go, params, setParams }) {
     const { from, to, height } = sight();
     const now = time.at ?? live.now();
     grid.setAttribute("aria-rowcount", total + 1);
-    clear(body);
-    for (let place = from; place < Math.min(to, total); place += 1) body.append(rowAt(place, height, now));
     if (active >= total) active = total - 1;
+    const before = drawn;
+    drawn = new Map();
+    for (let place = from; place < Math.min(to, total); place += 1) {
+      const row = windows.get(Math.floor(place / WINDOW))?.[place % WINDOW];
+      const key = `${place === active} ${height} ${row && duration(now - row.since)}`;
+      const known = before.get(place);
+      const same = known && known.row === row && known.key === key;
+      drawn.set(place, same ? known : { row, key, element: rowElement(row, place, height, now) });
+      if (!same) body.append(drawn.get(place).element);
+    }
+    for (const [place, { element: old }] of before) if (drawn.get(place)?.element !== old) old.remove();
     if (active >= from && active < to) grid.setAttribute("aria-activedescendant", `row-${active}`);
     else grid.removeAttribute("aria-activedescendant");
     said.textContent = saidWords();
     load(false);
   }
 
-  function rowAt(place, height, now) {
-    const row = windows.get(Math.floor(place / WINDOW))?.[place % WINDOW];
+  function rowElement(row, place, height, now) {
     const cells = row ? cellsOf(row, now) : [h("span", { role: "gridcell" }, "…")];
     const made = h("div", {
       class: `queue-row${place === active ? " active" : ""}`, role: "row", id: `row-${place}`, ariaRowindex: place + 2,
@@ -164,7 +173,7 @@ export function mount(root, { api, live, time, go, params, setParams }) {
 
   function saidWords() {
     if (failure) return `The gateway does not show the queue: ${failure}`;
-    if (!total) return asked.size ? "…" : emptyWords(filters);
+    if (!total) return asked.size ? "…" : emptyWords(filters, session.admin);
     const what = filters.state && filters.state !== "queued" ? count(total, "job") : `${count(total, "job")} wait${total === 1 ? "s" : ""}`;
     if (time.at !== null) return `${count(total, "job")} as of ${clock(time.at)}: the first hundred of those that waited, and of those that ran`;
     return `${what}, in the order in force${order ? ` (${clean(order)})` : ""}`;
@@ -243,9 +252,17 @@ function cellsOf(row, now) {
       row.replicas > 1 ? h("small", {}, `in ${row.replicas} ranks`) : null),
     cell("since", h("span", { class: "unit" }, waits ? "waits " : "for "), h("time", { title: `since ${clock(row.since)}` }, duration(now - row.since))),
     cell("eta", row.eta ? startOf(row.eta) : ""),
-    cell("why", h("span", { class: "why" }, clean(row.sentence)),
-      row.sooner ? h("span", { class: "sooner" }, `Sooner: ${clean(row.sooner.sentence)}`) : null),
+    cell("why", h("span", { class: "why", title: clean(row.sentence) }, clean(row.sentence)),
+      row.sooner ? h("span", { class: "sooner", title: clean(row.sooner.sentence) }, `Sooner: ${clean(row.sooner.sentence)}`) : null),
   ];
+}
+
+// The new rows; those that did not change are the same objects as before.
+function sameRows(before, rows) {
+  return rows.map((row, place) => {
+    const known = before?.[place];
+    return known && JSON.stringify(known) === JSON.stringify(row) ? known : row;
+  });
 }
 
 function startOf(eta) {
@@ -253,8 +270,9 @@ function startOf(eta) {
   return h("span", { title: clean(eta.sentence) }, likely, range ? h("small", {}, `(${range}`) : null);
 }
 
-function emptyWords(filters) {
-  return FILTERS.some((name) => filters[name]) ? "No job fits these filters." : "Nothing waits: every job that was submitted has its GPUs.";
+function emptyWords(filters, admin) {
+  if (FILTERS.some((name) => filters[name])) return "No job fits these filters.";
+  return admin ? "Nothing waits: every job that was submitted has its GPUs." : "None of your jobs waits.";
 }
 
 // The same filters as the gateway's, for a moment of the past.

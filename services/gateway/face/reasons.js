@@ -19,6 +19,7 @@ const BASES = {
   progress: "by the steps that they report and their pace",
   room: "there is room already",
 };
+const UNKNOWN = "nobody can tell";
 const AWAY = { drained: "is drained", lost: "is lost" };
 
 // A range of time as people read it: `in 5m (3m to 12m)`. Moments are seconds since 1970.
@@ -28,11 +29,11 @@ export function rangeWords(estimate, now) {
   const away = (at) => duration(Math.max(0, at - now));
   if (known(latest) && latest - now < 1) return "about now";
   if (known(likely)) {
-    const range = known(earliest) || known(latest) ? ` (${known(earliest) ? away(earliest) : "now"} to ${known(latest) ? away(latest) : "nobody can tell"})` : "";
+    const range = known(earliest) || known(latest) ? ` (${known(earliest) ? away(earliest) : "now"} to ${known(latest) ? away(latest) : "much later"})` : "";
     return likely - now < 1 ? `about now${range}` : `in ${away(likely)}${range}`;
   }
   if (known(latest)) return `in ${away(latest)} at the latest`;
-  return known(earliest) ? `not before ${away(earliest)} from now` : "nobody can tell";
+  return known(earliest) ? `not before ${away(earliest)} from now` : UNKNOWN;
 }
 
 // How often earlier estimates of this kind were right.
@@ -44,10 +45,16 @@ export function recordWords(record) {
 export function estimateView(estimate, now) {
   if (!estimate) return null;
   const what = estimate.of === "end" ? "Ends" : "Starts";
+  const range = rangeWords(estimate, now);
   const small = [BASES[estimate.basis], recordWords(estimate.record)].filter(Boolean).join("; ");
-  return h("div", { class: "estimate" },
-    h("p", {}, h("strong", {}, `${what} ${rangeWords(estimate, now)}`), small ? h("span", { class: "muted" }, ` — ${small}`) : ""),
-    estimate.sentence ? h("p", { class: "muted" }, clean(estimate.sentence)) : "");
+  // Where there is no range, the sentence says why.
+  const words = range === UNKNOWN && estimate.sentence ? sentenceOf(estimate.sentence) : `${what} ${range}`;
+  return h("p", { class: "estimate" }, h("strong", {}, words), small ? h("span", { class: "muted" }, ` — ${small}`) : "");
+}
+
+function sentenceOf(text_) {
+  const words = clean(text_);
+  return `${words.slice(0, 1).toUpperCase()}${words.slice(1)}.`.replace(/\.\.$/, ".");
 }
 
 // The explanation of now: what `weft explain` prints.

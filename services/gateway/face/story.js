@@ -36,15 +36,9 @@ export function told(event) {
     by: String(cause.by ?? ""),
     numbers: cause.numbers && typeof cause.numbers === "object" ? cause.numbers : {},
     nodes: [...new Set((data.placement?.allocations ?? []).map((each) => String(each?.node_id)))],
-    gpus: data.placement ? gpusOf(data.placement) : null,
     lends: Array.isArray(data.loans),
     exit: Number.isFinite(data.exit_code) ? data.exit_code : null,
   };
-}
-
-function gpusOf(placement) {
-  const parts = (placement.allocations ?? []).map((each) => (each.share ? each.share.request / 1000 : (each.gpus ?? []).length));
-  return Math.round(parts.reduce((sum, part) => sum + part, 0) * 1000) / 1000;
 }
 
 // The story as `{stretches, marks, rows, totals}`, until `now` (seconds since 1970) if the job is not over.
@@ -92,7 +86,7 @@ function isRepeated(one) {
 }
 
 function markOf(one) {
-  if (LOANS.has(one.code) || (one.lends && one.event === "scaled")) return "loan";
+  if (LOANS.has(one.code) || one.lends) return "loan";
   if (one.code === "moved") return one.event === "requeued" || one.event === "stopping" ? "" : "moved";
   if (one.event === "requeued" || one.event === "failed") {
     if (one.code === "preempted") return "preempted";

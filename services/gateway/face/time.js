@@ -53,7 +53,7 @@ export function timeBar() {
   const play = h("button", { type: "button", onclick: () => (playing ? stop() : start()) }, "Play");
   const now = h("button", { type: "button", onclick: () => { stop(); time.set(null); } }, "Back to now");
   const said = h("strong", { class: "moment", role: "status" });
-  const bar = h("div", { class: "time-bar", role: "group", ariaLabel: "Time", hidden: true }, said, slider, spans, play, now);
+  const bar = h("section", { class: "time-bar", ariaLabel: "Time", hidden: true }, said, slider, spans, play, now);
 
   function choose(at) {
     time.set(slider.value === "1000" ? null : Math.round(at));

@@ -88,8 +88,8 @@ export function requestOf({ order, add_nodes, drain, job }) {
   const pasted = job.trim();
   if (!pasted) return { body: wanted };
   if (pasted.startsWith("{")) return { body: { ...wanted, submit: [parsed(pasted)] } };
-  const lines = job.replace(/^\uFEFF/, "").split(/\r?\n/).filter((line) => line !== "---" && line.trim() !== "");
-  const item = lines.map((line) => `    ${line}`).join("\n");
+  const lines = job.replace(/^\uFEFF/, "").replace(/^\s*---[ \t]*\r?\n/, "").split(/\r?\n/);
+  const item = lines.map((line) => (line.trim() ? `    ${line}` : "")).join("\n");
   const others = Object.entries(wanted).map(([name, value]) => `${name}: ${JSON.stringify(value)}\n`).join("");
   return { body: `${others}submit:\n  -\n${item}\n`, type: "application/yaml" };
 }
@@ -133,7 +133,7 @@ function group(title, jobs, at) {
     job.gain === null ? "" : `${duration(Math.abs(job.gain))} ${job.gain > 0 ? "sooner" : "later"}`,
   ]);
   return h("section", { class: "panel" }, h("h2", {}, `${title}: ${count(jobs.length, "job")}`),
-    table(title, ["job", "tenant", "starts now", "would start", "difference"], rows),
+    table(title, ["job", "tenant", "as it is", "with the change", "difference"], rows),
     jobs.length > rows.length ? h("p", { class: "muted" }, `and ${jobs.length - rows.length} more`) : "");
 }
 
