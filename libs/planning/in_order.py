@@ -13,7 +13,7 @@ from libs.planning.queue import Place, place_of
 from libs.planning.shares import Shares
 
 
-class Waiting(Struct, frozen=True):
+class InQueue(Struct, frozen=True):
     """A job of the queue; `ahead`: how many jobs are served before it."""
 
     job: Job
@@ -63,7 +63,7 @@ class KnownPlaces:
 
 def in_order(
     queued: Sequence[Job], *, nodes: Iterable[Node], holding: Iterable[Job], places: KnownPlaces, now: float
-) -> list[Waiting]:
+) -> list[InQueue]:
     """The waiting jobs of one pool. A job that waits before it is tried again is ahead of no other."""
     placed = places.of(queued, now)
     if places.order.by_share:
@@ -72,9 +72,9 @@ def in_order(
         placed.sort(key=lambda each: (of_tenants[each[1].tenant], each[0]))
     else:
         placed.sort(key=lambda each: each[0])
-    found: list[Waiting] = []
+    found: list[InQueue] = []
     ahead = 0
     for _, job in placed:
-        found.append(Waiting(job, ahead))
+        found.append(InQueue(job, ahead))
         ahead += job.not_before <= now
     return found

@@ -20,7 +20,7 @@ from libs.messages.signals import GpuScore
 from libs.store import Access, GatewayStore, StoreUnavailableError
 from services.gateway.cluster import LiveCluster
 from services.gateway.events import HEARTBEAT, OPENING, SSE
-from services.gateway.live_picture import Change, Counts, Picture, Seen, ShownJob, waiting_of
+from services.gateway.live_picture import ClusterSeen, LiveChange, LiveCounts, LivePicture, ShownJob, waiting_of
 from services.gateway.route import JSON, Call
 from services.gateway.snapshots import SECONDS, Snapshots
 from services.gateway.streams import gone, write
@@ -30,8 +30,7 @@ logger = logging.getLogger(__name__)
 GAP_SECONDS = 0.25  # between two looks, at least
 SPARING = 15  # the pause after a look is this many times as long as the look
 PAUSE_SECONDS_MAX = 5.0
-SAMPLED_SECONDS = 1.0  # between two looks at samples and progress,
-NODES_PER_SECOND = 256  # and for each so many nodes a second more
+SAMPLED_SECONDS = 1.0  # between two looks at samples and progress
 LINGER_SECONDS = 10.0  # without readers: a page that is loaded again, and who asks often, find the picture there
 WHOLE_SECONDS = 5.0  # all is read again after this, event or not: nodes report without one
 SCORES_SECONDS = 15.0
@@ -69,13 +68,13 @@ async def live(call: Call[LiveQuery]) -> web.StreamResponse:
     return response
 
 
-class View:
+class LiveView:
     """What readers of one tenant, or administrators of one, may see of the picture."""
 
     def __init__(self, live: "Live", key: Key) -> None:
         self._live = live
         self.tenant, self.admin = key
-        self.readers: set[Reader] = set()
+        self.readers: set[LiveReader] = set()
         self._counts: dict[str, bytes] = {}  # as the readers have them
         self._snapshot: tuple[int, bytes] | None = None
 
@@ -98,7 +97,7 @@ class View:
             self._snapshot = (looks, msgspec.json.encode(told))
         return self._snapshot[1]
 
-    def delta(self, change: Change, nodes: bytes) -> bytes:
+    def delta(self, change: LiveChange, nodes: bytes) -> bytes:
         """What changed for these readers, as JSON; empty: nothing did. `nodes`: those of the change, encoded."""
         self._snapshot = None
         counts = self._counted()
@@ -153,10 +152,10 @@ class View:
         return shown.job.tenant == self.tenant
 
 
-class Reader:
+class LiveReader:
     """The frames that one stream has not taken yet. The first is a snapshot, as is the next after too many."""
 
-    def __init__(self, view: View, live: "Live") -> None:
+    def __init__(self, view: LiveView, live: "Live") -> None:
         self._view = view
         self._live = live
         self._waiting: deque[bytes] = deque()
@@ -217,17 +216,17 @@ class Live:
         self._cluster = cluster
         self._clock = clock
         self._now = now
-        self._views: dict[Key, View] = {}
+        self._views: dict[Key, LiveView] = {}
         self._left_at = clock()  # when the last reader did
         self._task: asyncio.Task[None] | None = None
         self._begin()
 
     @asynccontextmanager
-    async def reader(self, who: Access) -> AsyncIterator[Reader]:
+    async def reader(self, who: Access) -> AsyncIterator[LiveReader]:
         """A reader, once there is something to read. Raises StoreUnavailableError."""
         key = (who.tenant, who.admin)
-        view = self._views.setdefault(key, View(self, key))
-        reader = Reader(view, self)
+        view = self._views.setdefault(key, LiveView(self, key))
+        reader = LiveReader(view, self)
         view.readers.add(reader)
         try:
             await self._running()
@@ -251,12 +250,12 @@ class Live:
             await asyncio.wait([self._task])
 
     def _begin(self) -> None:
-        self.picture = Picture(self._cluster)
+        self.picture = LivePicture(self._cluster)
         self.cursor = ""
         self.at = self._now()
         self.looks = 0
         self.findings = b"[]"
-        self._seen: Seen | None = None
+        self._seen: ClusterSeen | None = None
         self._away_since: float | None = None
         self._tried = asyncio.Event()
         self._read_anew()
@@ -264,12 +263,13 @@ class Live:
     def _read_anew(self) -> None:
         self._changed_until = self._sampled_at = self._read_at = self._scored_at = self._counted_at = float("-inf")
         self._count_pause = SECONDS
-        self._waiting = Counts()
+        self._waiting = LiveCounts()
 
     async def _running(self) -> None:
         if self._task is None or self._task.done():
             self._begin()
             self._task = asyncio.create_task(self._run(), name="live")
+            self._task.add_done_callback(_noticed)
         try:
             async with asyncio.timeout(FIRST_SECONDS_MAX):
                 await self._tried.wait()
@@ -289,7 +289,7 @@ class Live:
                 self._read_anew()
             except Exception:
                 logger.exception("the live picture was not made")
-                return
+                raise
             finally:
                 self._tried.set()
             took = self._clock() - began
@@ -301,7 +301,7 @@ class Live:
         cursor = newest[-1].cursor if newest else ""
         if cursor != self.cursor:
             self._changed_until = began + SECONDS + GAP_SECONDS  # snapshots that others share may be as old as that
-        sampled = began - self._sampled_at >= self._sampled_seconds()
+        sampled = began - self._sampled_at >= SAMPLED_SECONDS
         changed = began < self._changed_until or began - self._read_at >= WHOLE_SECONDS
         if not (sampled or changed):
             return
@@ -311,12 +311,12 @@ class Live:
         self._sampled_at = began if sampled else self._sampled_at
         self._take(structs.replace(seen, now=self._now()), cursor, sampled=sampled, scores=scores)
 
-    def _take(self, seen: Seen, cursor: str, *, sampled: bool, scores: list[GpuScore] | None) -> None:
+    def _take(self, seen: ClusterSeen, cursor: str, *, sampled: bool, scores: list[GpuScore] | None) -> None:
         """Take what was read, and tell the readers; at once, so that no reader joins between."""
         anew, self._away_since = self._away_since is not None, None
         if anew:
             logger.info("the live picture goes on")
-            self.picture = Picture(self._cluster)  # the store may have come back as an older one
+            self.picture = LivePicture(self._cluster)  # the store may have come back as an older one
         change = self.picture.look(seen, sampled=sampled, scores=scores)
         self.findings = msgspec.json.encode(self._cluster.findings())
         self.cursor, self.at, self._seen = cursor, seen.now, seen
@@ -329,11 +329,7 @@ class Live:
             elif told:
                 view.tell(view.frame("delta", told))
 
-    def _sampled_seconds(self) -> float:
-        known = self._snapshots.nodes.last
-        return SAMPLED_SECONDS + (0.0 if known is None else len(known.all) / NODES_PER_SECOND)
-
-    async def _read(self, began: float) -> Seen:
+    async def _read(self, began: float) -> ClusterSeen:
         nodes = await self._snapshots.nodes.get()
         pools = await self._snapshots.pools()
         holding = [job for pool in pools for job in await self._snapshots.holding(pool)]
@@ -344,10 +340,16 @@ class Live:
             self._counted_at = began
             self._count_pause = max(SECONDS, min(PAUSE_SECONDS_MAX, SPARING * (self._clock() - counting)))
         self._read_at = began
-        return Seen(nodes=nodes.all, holding=holding, waiting=self._waiting, now=self._now())
+        return ClusterSeen(nodes=nodes.all, holding=holding, waiting=self._waiting, now=self._now())
 
     async def _scores(self, began: float) -> list[GpuScore] | None:
         if began - self._scored_at < SCORES_SECONDS:
             return None
         self._scored_at = began
         return [score for pool in await self._snapshots.pools() for score in await self._snapshots.scores(pool)]
+
+
+def _noticed(task: asyncio.Task[None]) -> None:
+    """Its error was logged; the readers end because the task is done."""
+    if not task.cancelled():
+        task.exception()

@@ -1,7 +1,7 @@
 // Where each node and GPU is on the map: a ladder of densities, from cells with names to cells of 10 px. Pure.
 
 // `cell`: width and height of a GPU with its gap; `head`: of the line with the node's name; `pad`: inside a node's
-// frame; `gap`: between nodes. The first size at which all nodes fit the height is taken, else the last.
+// frame; `gap`: between nodes; `rowGap`: between rows of nodes, if that is another. The first size at which all nodes fit the height is taken, else the last.
 const LADDER = [
   { cell: [148, 84], head: 24, pad: 8, gap: 12 },
   { cell: [112, 64], head: 24, pad: 8, gap: 12 },
@@ -9,8 +9,10 @@ const LADDER = [
   { cell: [54, 38], head: 20, pad: 5, gap: 8 },
   { cell: [34, 26], head: 16, pad: 3, gap: 6 },
   { cell: [22, 18], head: 13, pad: 2, gap: 5 },
+  { cell: [22, 20], head: 0, pad: 1, gap: 4 },
+  { cell: [18, 18], head: 0, pad: 1, gap: 3 },
   { cell: [14, 14], head: 0, pad: 1, gap: 3 },
-  { cell: [10, 10], head: 0, pad: 0, gap: 3 },
+  { cell: [10, 10], head: 0, pad: 0, gap: 2, rowGap: 1 },
 ];
 const COLUMNS_MAX = 8; // GPUs of a node side by side
 const POOL_HEAD = 22;
@@ -38,6 +40,7 @@ export function layOut(nodes, width, height) {
 
 // Nodes from left to right, in rows; null if they need more than `height`.
 function flow(nodes, size, width, height) {
+  const rowGap = size.rowGap ?? size.gap;
   const cell = stretched(nodes, size, width);
   const [cellWidth, cellHeight] = cell;
   const pools = [];
@@ -46,7 +49,7 @@ function flow(nodes, size, width, height) {
   let [x, y, rowHeight, pool] = [0, 0, 0, null];
   for (const node of nodes) {
     if (several && node.pool !== pool) {
-      y += rowHeight && rowHeight + size.gap;
+      y += rowHeight && rowHeight + rowGap;
       pools.push({ pool: node.pool, y });
       [x, y, rowHeight, pool] = [0, y + POOL_HEAD, 0, node.pool];
     }
@@ -56,7 +59,7 @@ function flow(nodes, size, width, height) {
     const w = columns * cellWidth + 2 * size.pad;
     const h = size.head + Math.ceil(number / columns) * cellHeight + 2 * size.pad;
     if (x > 0 && x + w > width) {
-      y += rowHeight + size.gap;
+      y += rowHeight + rowGap;
       [x, rowHeight] = [0, 0];
     }
     blocks.push({ node: node.id, x, y, w, h, cells: cellsOf(node, number, columns, x, y, { ...size, cell }) });

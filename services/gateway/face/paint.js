@@ -78,13 +78,14 @@ export function paintGpu(ctx, ink, node, gpu, cell, scene) {
     paintHolder(ctx, ink, gpu, held, left, y, width, h, scene);
     left += width;
   }
-  if (gpu.holders.length && w >= NAMED) words(ctx, ink["on-c"], useWords(gpu), x + 5, y + h - 6, (left - x) - 8, 11);
+  if (gpu.holders.length && w >= NAMED) words(ctx, ink["on-c"], useWords(gpu, w), x + 5, y + h - 6, (left - x) - 8, 11);
   if (isSlow(gpu)) slowBadge(ctx, ink, gpu, x, y, w);
 }
 
-function useWords(gpu) {
+function useWords(gpu, width) {
   if (gpu.used === null || gpu.used === undefined) return "";
-  return isIdle(gpu) ? "idle" : `${percent(gpu.used)} used`;
+  if (isIdle(gpu)) return "idle";
+  return width < 70 ? percent(gpu.used) : `${percent(gpu.used)} used`;
 }
 
 // The part of a holder: pale for what it holds, full from the bottom for what is used; hollow if nothing is.

@@ -252,8 +252,8 @@ function cellsOf(row, now) {
       row.replicas > 1 ? h("small", {}, `in ${row.replicas} ranks`) : null),
     cell("since", h("span", { class: "unit" }, waits ? "waits " : "for "), h("time", { title: `since ${clock(row.since)}` }, duration(now - row.since))),
     cell("eta", row.eta ? startOf(row.eta) : ""),
-    cell("why", h("span", { class: "why" }, clean(row.sentence)),
-      row.sooner ? h("span", { class: "sooner" }, `Sooner: ${clean(row.sooner.sentence)}`) : null),
+    cell("why", h("span", { class: "why", title: clean(row.sentence) }, clean(row.sentence)),
+      row.sooner ? h("span", { class: "sooner", title: clean(row.sooner.sentence) }, `Sooner: ${clean(row.sooner.sentence)}`) : null),
   ];
 }
 
