@@ -228,7 +228,7 @@ function tellWaiting(panel, state, first, now) {
     h("ol", { class: "plain first" }, first.map((row) => h("li", {},
       h("div", { class: "row" }, jobLink(row.id, row.name), h("span", { class: "muted" }, `waits ${duration(now - row.since)}`),
         row.eta ? h("span", { title: clean(row.eta.sentence) }, startWords(row.eta)) : null),
-      h("div", { class: "why" }, clean(row.sentence || codeWords(row.code || "submitted")))))));
+      h("div", { class: "why" }, row.sentence ? clean(row.sentence) : `waits ${codeWords(row.code || "submitted")}`)))));
 }
 
 function startWords(eta) {

@@ -10,23 +10,23 @@ export const STATES = ["queued", "placed", "starting", "running", "stopping", "s
 export const FINAL = new Set(["succeeded", "failed", "cancelled"]);
 export const HOLDING = ["running", "starting", "placed", "stopping"]; // in the order of lists
 
-// Why jobs wait, by the code of the reason.
+// What jobs wait for, by the code of the reason: words that go on after "3 jobs wait" and after "it waits".
 const CODES = {
-  "no-room": "do not fit what is free now",
-  "no-nodes": "need a pool in which a node takes work",
-  "too-big": "would not fit even if everything were free",
-  backoff: "wait before their next try",
-  "making-room": "wait until the jobs that they pre-empt have stopped",
-  "held-back": "would fit, but older jobs ahead of them need the room",
-  "still-runs": "wait until an earlier run of theirs has ended",
-  "store-restored": "wait until runs from before a restore have ended",
-  "not-stored": "were decided, but the store refused it; they are tried again",
-  fits: "fit, and are about to be placed",
-  submitted: "have not been looked at yet",
+  "no-room": "for room: what is free does not fit",
+  "no-nodes": "for a node that takes work",
+  "too-big": "for more than the whole pool has",
+  backoff: "before the next try",
+  "making-room": "until pre-empted jobs have stopped",
+  "held-back": "for room that older jobs ahead need first",
+  "still-runs": "until an earlier run has ended",
+  "store-restored": "until runs from before a restore have ended",
+  "not-stored": "to be tried again: the store refused what was decided",
+  fits: "to be placed: there is room",
+  submitted: "to be looked at",
 };
 
 export function codeWords(code) {
-  return CODES[code] || `wait: ${clean(code).replaceAll("-", " ")}`;
+  return CODES[code] || `because of ${clean(code).replaceAll("-", " ")}`;
 }
 
 // Colours belong to jobs that hold GPUs: by their id, but the first few holders get different ones.
