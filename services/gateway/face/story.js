@@ -187,10 +187,14 @@ function rowOf(row, start, names) {
   const event = FINAL.has(row.event) ? `state-${row.event}` : "";
   return h("tr", {},
     h("td", { class: "when" }, clock(row.first)),
-    h("td", { class: "number" }, `+${duration(row.first - start)}`),
+    h("td", { class: "number" }, afterWords(row.first - start)),
     h("th", { scope: "row", class: event }, clean(row.event), row.count > 1 ? h("span", { class: "muted" }, ` ×${row.count}`) : ""),
     h("td", { class: "number" }, String(row.epoch)),
     h("td", { class: "why" }, ...why, row.count > 1 ? h("span", { class: "muted" }, ` (the last at ${clock(row.last)})`) : ""));
+}
+
+function afterWords(seconds) {
+  return seconds < 60 ? `+${Math.max(0, seconds).toFixed(1)}s` : `+${duration(seconds)}`;
 }
 
 function numbersText(numbers) {
@@ -218,7 +222,7 @@ function keyOf(story) {
 // Bars for the stretches, under them a mark for each kind of change and pixel; at most some elements a pixel.
 function drawing(story, width) {
   const begin = story.stretches[0].from;
-  const end = Math.max(begin + 1, story.stretches.at(-1).to);
+  const end = Math.max(begin + 0.05, story.stretches.at(-1).to);
   const inner = width - 2 * LEFT;
   const toX = (at) => LEFT + ((at - begin) / (end - begin)) * inner;
   const kinds = [...new Set(story.marks.map((mark) => mark.kind))];
