@@ -30,8 +30,7 @@ logger = logging.getLogger(__name__)
 GAP_SECONDS = 0.25  # between two looks, at least
 SPARING = 15  # the pause after a look is this many times as long as the look
 PAUSE_SECONDS_MAX = 5.0
-SAMPLED_SECONDS = 1.0  # between two looks at samples and progress,
-NODES_PER_SECOND = 256  # and for each so many nodes a second more
+SAMPLED_SECONDS = 1.0  # between two looks at samples and progress
 LINGER_SECONDS = 10.0  # without readers: a page that is loaded again, and who asks often, find the picture there
 WHOLE_SECONDS = 5.0  # all is read again after this, event or not: nodes report without one
 SCORES_SECONDS = 15.0
@@ -302,7 +301,7 @@ class Live:
         cursor = newest[-1].cursor if newest else ""
         if cursor != self.cursor:
             self._changed_until = began + SECONDS + GAP_SECONDS  # snapshots that others share may be as old as that
-        sampled = began - self._sampled_at >= self._sampled_seconds()
+        sampled = began - self._sampled_at >= SAMPLED_SECONDS
         changed = began < self._changed_until or began - self._read_at >= WHOLE_SECONDS
         if not (sampled or changed):
             return
@@ -329,10 +328,6 @@ class Live:
                 view.begin_anew()
             elif told:
                 view.tell(view.frame("delta", told))
-
-    def _sampled_seconds(self) -> float:
-        known = self._snapshots.nodes.last
-        return SAMPLED_SECONDS + (0.0 if known is None else len(known.all) / NODES_PER_SECOND)
 
     async def _read(self, began: float) -> ClusterSeen:
         nodes = await self._snapshots.nodes.get()

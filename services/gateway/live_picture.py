@@ -26,6 +26,9 @@ from services.gateway.service_views import service_view
 
 T = TypeVar("T", bound=float)
 
+SAMPLED_AT_ONCE = (
+    256  # nodes whose samples are looked at in one look, in turn: no look holds other requests up for long
+)
 PARTS = 100  # use and memory are told in steps of a hundredth: what does not change to the eye is not sent again
 NO_SCORES: Mapping[int, "BelievedSlow"] = {}
 
@@ -121,6 +124,7 @@ class LivePicture:
         self._jobs: dict[str, ShownJob] = {}
         self._held: dict[str, dict[str, list[Allocation]]] = {}  # by node, then by job: what it holds there
         self._scores: dict[str, dict[int, BelievedSlow]] = {}
+        self._next = 0  # the node with which the next look at samples begins, as a place in the list of nodes
         self._waiting = LiveCounts()
         self._states = LiveCounts()
         self.totals = msgspec.json.encode(_sum([]))
@@ -146,8 +150,8 @@ class LivePicture:
     # what changes it
 
     def look(self, seen: ClusterSeen, *, sampled: bool, scores: Iterable[GpuScore] | None = None) -> LiveChange:
-        """Take what the store has now; `sampled`: also the newest samples and progress. `scores`: all of them, if they
-        were read again."""
+        """Take what the store has now; `sampled`: also the newest progress, and samples of SAMPLED_AT_ONCE nodes.
+        `scores`: all of them, if they were read again."""
         change = LiveChange()
         touched = self._take_scores(scores, seen.now) if scores is not None else set[str]()
         touched |= self._take_jobs(seen.holding, change, sampled=sampled)
@@ -219,20 +223,28 @@ class LivePicture:
         return nodes
 
     def _take_nodes(self, seen: ClusterSeen, change: LiveChange, touched: set[str], *, sampled: bool) -> None:
+        turns = self._turns(len(seen.nodes)) if sampled else frozenset[int]()
         for node_id in self._nodes.keys() - {node.id for node in seen.nodes}:
             del self._nodes[node_id]
             change.nodes_gone.append(node_id)
-        for node in seen.nodes:
-            known = self._nodes.get(node.id)
-            sample = self._cluster.sample(node.id) if sampled or known is None else known.sample
+        for place, node in enumerate(seen.nodes):
+            known, has_turn = self._nodes.get(node.id), place in turns
+            sample = self._cluster.sample(node.id) if has_turn or known is None else known.sample
             is_same = known is not None and node.id not in touched and sample is known.sample and node == known.node
-            if is_same and not (sampled and silent_seconds(node, seen.now)):
+            if is_same and not (has_turn and silent_seconds(node, seen.now)):
                 continue
             shown, sums = self._node(node, sample, seen.now)
             encoded = msgspec.json.encode(shown)
             if known is None or known.encoded != encoded:
                 change.nodes.append(encoded)
             self._nodes[node.id] = _ShownNode(node, sample, encoded, sums)
+
+    def _turns(self, count: int) -> frozenset[int]:
+        """Places of the nodes whose samples are looked at now: all of them, or some in turn."""
+        if count <= SAMPLED_AT_ONCE:
+            return frozenset(range(count))
+        begin, self._next = self._next, (self._next + SAMPLED_AT_ONCE) % count
+        return frozenset((begin + each) % count for each in range(SAMPLED_AT_ONCE))
 
     # how one is shown
 

@@ -29,6 +29,7 @@ from libs.messages.http import (
 from libs.messages.http_services import EndpointsView, UpdateWanted
 from libs.messages.live import LiveDelta, LiveSnapshot, QueueView
 from libs.messages.series import SeriesView, UsageView
+from libs.messages.whatif import WhatIfView, WhatIfWanted
 from libs.planning.explain import Explanation
 from services.gateway import (
     documents,
@@ -46,6 +47,7 @@ from services.gateway import (
     tokens,
     trace,
     usage,
+    whatif,
 )
 from services.gateway.events import SSE, EventsQuery, StoryQuery
 from services.gateway.gpus import GpusQuery
@@ -410,6 +412,20 @@ OPERATIONS: tuple[Route[Any], ...] = (
         who=Who.ADMIN,
         answers={200: RouteAnswer(description="CSV, by arrival.", type=str, media=(CSV,))},
         example="?seconds=86400",
+    ),
+    Route(
+        method="POST",
+        path="/v1/what-if",
+        group="cluster",
+        summary="What would happen if something were different",
+        description="From the present queue on, by the walk that the scheduler takes, with and without it: which jobs"
+        " gain, which lose, by how much. Another policy, more nodes, drained nodes, jobs that are not there; nothing is"
+        " changed. How long jobs last is assumed, alike on both sides. Of another tenant's job only the id is told.",
+        handler=whatif.what_if,
+        query=NoQuery,
+        body=WhatIfWanted,
+        answers={200: RouteAnswer(description="Both sides.", type=WhatIfView)},
+        example="""-d '{"order": "las", "add_nodes": 2}'""",
     ),
     Route(
         method="POST",

@@ -5,7 +5,7 @@ takes. What was found for one question answers the same question again until the
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -15,12 +15,14 @@ from msgspec import Meta, Struct, structs
 from libs.domain.job import FINAL, Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
 from libs.domain.spec import TOKEN_PATTERN, Kind
+from libs.messages.eta import Estimate
 from libs.messages.live import QueueRow
 from libs.planning.in_order import InQueue, KnownPlaces, in_order, order_of
 from libs.store import Access, GatewayStore
 from services.gateway.endings import endings
 from services.gateway.errors import RejectedError
 from services.gateway.jobs import states_of
+from services.gateway.outlook import Outlook
 from services.gateway.reasons import Reasons
 from services.gateway.route import JSON, Call
 from services.gateway.sight import may_see
@@ -66,6 +68,7 @@ class Line(Struct, frozen=True):
     order: str
     waiting: list[InQueue]
     tenants: dict[str, list[InQueue]]
+    starts: Mapping[str, Estimate]
 
 
 class Lines:
@@ -76,6 +79,7 @@ class Lines:
         store: GatewayStore,
         snapshots: Snapshots,
         reasons: Reasons,
+        outlook: Outlook,
         *,
         clock: Callable[[], float],
         now: Callable[[], float],
@@ -83,6 +87,7 @@ class Lines:
         self._store = store
         self._snapshots = snapshots
         self._reasons = reasons
+        self._outlook = outlook
         self._clock = clock
         self._now = now
         self._places: dict[str, KnownPlaces] = {}
@@ -117,7 +122,8 @@ class Lines:
     async def _line(self, pool: str) -> Line:
         nodes = await self._snapshots.nodes.get()
         holding, queued = await self._snapshots.holding(pool), await self._snapshots.queued(pool)
-        order, now = order_of(await self._store.policy(pool=pool)), self._now()
+        policy, now = await self._store.policy(pool=pool), self._now()
+        order = order_of(policy)
         places = self._places.get(pool)
         if places is None or places.order.name != order.name:
             places = self._places[pool] = KnownPlaces(order)
@@ -129,7 +135,9 @@ class Lines:
         tenants: dict[str, list[InQueue]] = {}
         for each in waiting:
             tenants.setdefault(each.job.tenant, []).append(each)
-        return Line(now, order.name, waiting, tenants)
+        in_turn = [each.job for each in waiting]
+        starts = await self._outlook.of(pool, nodes=nodes.of(pool), holding=holding, queued=in_turn, policy=policy)
+        return Line(now, order.name, waiting, tenants, starts)
 
     async def _made(self, lines: dict[str, Line], who: Access, query: QueueQuery, states: Sequence[JobState]) -> bytes:
         lines = {pool: line for pool, line in lines.items() if query.pool in (None, pool)}
@@ -152,18 +160,21 @@ class Lines:
             found += [job for job in over if matches(job)]
         page = found[query.offset : query.offset + query.limit]
         assert all(may_see(who, _job_of(each).tenant) for each in page), "a job of another tenant in the queue"
-        rows = await self._rows(page)
+        rows = await self._rows(page, lines)
         orders = ", ".join(sorted({line.order for line in lines.values()}))
         return _encoded(at=self._now(), total=len(found), order=orders, rows=rows)
 
-    async def _rows(self, page: Sequence[InQueue | Job]) -> list[QueueRow]:
+    async def _rows(self, page: Sequence[InQueue | Job], lines: Mapping[str, Line]) -> list[QueueRow]:
         jobs = await self._reasons.fresh([_job_of(each) for each in page])
         ends = await endings(self._store, [job for job in jobs if job.state in FINAL])
         now = self._now()
-        return [
-            _row(job, each.ahead if isinstance(each, InQueue) else None, self._cause(job, each, ends, now))
-            for job, each in zip(jobs, page, strict=True)
-        ]
+        rows: list[QueueRow] = []
+        for job, each in zip(jobs, page, strict=True):
+            row = _row(job, self._cause(job, each, ends, now))
+            if isinstance(each, InQueue):
+                row = structs.replace(row, place=each.ahead + 1, eta=lines[job.pool].starts.get(job.id))
+            rows.append(row)
+        return rows
 
     def _cause(self, job: Job, each: InQueue | Job, ends: dict[str, Cause], now: float) -> tuple[str, str]:
         """The code and the sentence: why it waits, is being stopped, or ended."""
@@ -227,11 +238,11 @@ def _held_back(ahead: int) -> tuple[str, str]:
     return CauseCode.HELD_BACK.value, f"it would fit now, but {served} served before it"
 
 
-def _row(job: Job, ahead: int | None, cause: tuple[str, str]) -> QueueRow:
+def _row(job: Job, cause: tuple[str, str]) -> QueueRow:
     allocations = job.placement.allocations if job.placement is not None else ()
     code, sentence = cause
     return QueueRow(
-        place=None if ahead is None else ahead + 1,
+        place=None,
         id=job.id,
         name=job.name,
         tenant=job.tenant,

@@ -12,6 +12,7 @@ from libs.client import RefusedError
 from libs.domain.job import CauseCode, Job, JobEvent, JobState
 from libs.messages.live import QueueView
 from tests.support.builders import spec
+from tests.support.filled import fill_queued
 from tests.support.gateway import admitted
 from tests.support.gateway_world import World, error_of
 from tests.support.steps import placement
@@ -176,6 +177,48 @@ async def test_no_reason_contradicts_the_room_as_it_is(world: World) -> None:
     first, second = (await world.alice.queue()).rows
     assert (first.code, first.sentence) == ("fits", "it fits, and is placed in the next tick")
     assert (second.code, second.sentence) == ("held-back", "it would fit now, but 1 job is served before it")
+
+
+async def test_a_waiting_job_has_an_estimate_of_its_start(world: World) -> None:
+    eight = placement(*((f"node-{node}", gpu) for node in (1, 2) for gpu in range(4)))
+    runs = await world.running(replicas=8, placement=eight, time_limit="1h")
+    await of(world, "alice", name="waits", gpus=4)
+    (row,) = (await world.alice.queue()).rows
+    assert row.eta is not None
+    assert row.eta.latest is not None
+    assert runs.started_at is not None
+    assert time.time() < row.eta.latest < runs.started_at + 3600 + 600
+
+
+async def test_twenty_thousand_jobs_are_shown_part_by_part_and_hold_no_other_request_up(world: World) -> None:
+    """The bounds are wide: other tests run beside this one."""
+    await fill_queued(world.place.stores.owner, 20_000, at=time.time())
+    slowest, stop = 0.0, asyncio.Event()
+
+    async def look() -> None:
+        nonlocal slowest
+        while not stop.is_set():
+            began = time.monotonic()
+            async with world.http.get(f"{world.gateway.url}/healthz") as answer:
+                assert answer.status == 200
+            slowest = max(slowest, time.monotonic() - began)
+            await asyncio.sleep(0.05)
+
+    looking = asyncio.create_task(look())
+    first = await world.admin.queue(limit=200)  # reads all of them
+    assert (first.total, len(first.rows)) == (20_000, 200)
+    assert [row.place for row in first.rows] == list(range(1, 201))
+    began = time.monotonic()
+    for offset in range(0, 20_000, 2000):
+        part = await world.admin.queue(offset=offset, limit=200)
+        assert part.rows[0].place == offset + 1
+    assert (await world.admin.queue(text="new-19999")).total == 1
+    assert (await world.admin.queue(tenant="beta")).total == 200
+    took = time.monotonic() - began
+    stop.set()
+    await looking
+    assert took < 12.0, "a part takes seconds"
+    assert slowest < 3.0, "others waited"
 
 
 async def test_without_the_store_it_says_when_to_ask_again(world: World) -> None:

@@ -26,7 +26,7 @@ from libs.messages.signals import (
     RankVerdict,
 )
 from tests.support.builders import GIB, node, spec
-from tests.support.gateway import Place, admitted
+from tests.support.gateway import WAIT_SECONDS_MAX, Place, admitted
 from tests.support.gateway_world import World, opened
 from tests.support.steps import placement
 
@@ -45,6 +45,7 @@ NODES: dict[str, dict[str, Any]] = {
     "node-6": {"gpus": 0},
 }
 REPORTING = ("node-1", "node-2", "node-3", "node-4")  # node-5 is lost, and node-6 falls silent
+WHY = "the first that was free"
 SAMPLE_SECONDS = 0.5
 QUEUED = 40
 SERVES: dict[str, Any] = {
@@ -77,10 +78,16 @@ async def shown(servers: Place, *, queued: int = QUEUED) -> AsyncIterator[Shown]
         for each in more:
             found = structs.replace(each, seen_at=time.time() - (0 if each.ready else 300))
             await servers.stores.scheduler.save_node(lease or world.lease, found, event="joined", cause="it reported")
+        async with asyncio.timeout(WAIT_SECONDS_MAX):
+            while len((await world.admin.nodes()).nodes) < len(NODES):  # noqa: ASYNC110 - it looks now and then
+                await asyncio.sleep(0.05)
         made = Shown(world, {})
         await _jobs(made)
         await _queue(made, queued)
         await _scores(made)
+        for name, node_id in (("chat", "node-2"), ("major", "node-1"), ("broken", "node-1"), ("done", "node-1")):
+            job = made.jobs[name]
+            await world.nodes[node_id].write(job.id, b"ready\n", end=job.state.final)
         log = f"plain\n\x1b[31mred\x1b[0m {EVIL}\n\x1b]8;;javascript:alert(6)\x07link\x1b]8;;\x07\n"
         for rank in (0, 1):
             await world.nodes["node-1"].write(made.id("mnist"), log.encode(), rank=rank)
@@ -110,15 +117,15 @@ async def _jobs(made: Shown) -> None:
     where = structs.replace(_extra(("node-2", 2), ("node-2", 3)), changes=1)
     jobs["chat"] = await world.go(chat, JobEvent.RESIZED, placement=where, loans=(loan,))
     for name, request in (("major", 700), ("minor", 300)):
-        one = placement(("node-1", 2))
+        one = placement(("node-1", 2), why=WHY)
         share = Share(request=request, memory=4 * GIB)
         one = structs.replace(one, allocations=(structs.replace(one.allocations[0], share=share),))
         role = {"share": {"request": request / 1000, "memory": "4GiB"}}
         jobs[name] = await world.running(name=name, placement=one, gpus=0, role=role, kind="batch")
-    broken = await world.running(name="broken", placement=placement(("node-3", 0)))
+    broken = await world.running(name="broken", placement=placement(("node-1", 3), why=WHY))
     ended = Cause(code=CauseCode.EXITED, sentence=f"rank 0 ended with status 3: {EVIL}", numbers={"exit_code": 3})
     jobs["broken"] = await world.go(broken, JobEvent.FAILED, cause=ended, exit_code=3)
-    done = await world.running(name="done", placement=placement(("node-3", 0)))
+    done = await world.running(name="done", placement=placement(("node-1", 3), why=WHY))
     jobs["done"] = await world.go(done, JobEvent.SUCCEEDED, exit_code=0)
     again = await world.running(name="again", placement=placement(("node-3", 1)))
     again = await world.go(again, JobEvent.STOPPING, JobEvent.REQUEUED)
@@ -223,5 +230,5 @@ def _sampled(name: str, seq: int, now: float) -> NodeSampled:
 
 
 def _extra(*gpus: tuple[str, int]) -> Placement:
-    found = placement(*gpus)
+    found = placement(*gpus, why=WHY)
     return structs.replace(found, allocations=tuple(structs.replace(one, extra=True) for one in found.allocations))

@@ -124,13 +124,13 @@ def _shifted(seconds: float, part: float, errors: Iterable[tuple[float, bool]]) 
 
 def quantile(errors: Iterable[tuple[float, bool]], part: float) -> float:
     """The value below which this part lies, by the product-limit estimate: False marks a value that is known to be
-    larger. The largest known, if fewer lie below any."""
+    larger, but for the largest of all, which is then taken as it is (Efron, 1967)."""
     in_order: list[tuple[float, bool]] = []
     for error, over in errors:
         insort(in_order, (error, not over))  # of equals, those that are over come first
     beyond, found = 1.0, 0.0
     for index, (error, larger) in enumerate(in_order):
-        if larger:
+        if larger and index + 1 < len(in_order):
             continue
         beyond *= 1 - 1 / (len(in_order) - index)
         found = error

@@ -2,7 +2,9 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from math import inf
+from statistics import fmean
 
 from msgspec import Struct
 
@@ -14,7 +16,7 @@ NEW_S = 60.0  # the age that a job counts as having had at least
 
 
 class TimeSpread(Struct, frozen=True):
-    """Seconds from now, ascending, one for each equal part of the cases; all the same if it is one number, which is
+    """Seconds from now, ascending, the mean of each equal part of the cases; all the same if it is one number, which is
     then the most that it can be if the basis is limits. Infinite: nobody can tell."""
 
     seconds: tuple[float, ...]
@@ -52,16 +54,13 @@ UNKNOWN = TimeSpread((inf,), Basis.UNKNOWN)
 
 
 def of_samples(samples: Sequence[float], basis: Basis) -> TimeSpread:
-    """The quantiles of samples, which are ascending and at least one."""
+    """Of samples, which are ascending and at least one, the mean of each part: all parts together are as long as the
+    samples are, the few very long ones among them."""
     if len(samples) <= PARTS:
         return TimeSpread(tuple(samples), basis)
-    last = len(samples) - 1
-    found: list[float] = []
-    for part in range(PARTS):
-        place = (part + 0.5) / PARTS * len(samples) - 0.5
-        index = min(last - 1, max(0, int(place)))
-        found.append(samples[index] + (samples[index + 1] - samples[index]) * (place - index))
-    return TimeSpread(tuple(found), basis)
+    ends = [round((part + 1) * len(samples) / PARTS) for part in range(PARTS)]
+    found = [fmean(samples[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
+    return TimeSpread(tuple(accumulate(found, max)), basis)  # rounding must not disturb the order
 
 
 def outlasting(lasted: Sequence[float], age: float) -> Sequence[float]:
