@@ -32,11 +32,12 @@ export function mount(root, context) {
   const charts = chartsView(() => work.soon(), known);
   const log = logView(params.id);
   const specification = specificationView();
+  const pastNote = h("p", { class: "muted", hidden: true }, "Of the output there is no past: this is what is there now.");
   const whyBox = section("Why", why.element);
   const ranksBox = section("Ranks and GPUs", verdicts.element, ranks.element);
   const body = h("div", { class: "stack", hidden: true },
     h("div", { class: "job-top" }, h("section", { class: "panel" }, head.element, actions.element), whyBox),
-    section("What happened to it", story.element), charts.element, ranksBox, section("Output", log.element), specification.element);
+    section("What happened to it", story.element), charts.element, ranksBox, section("Output", pastNote, log.element), specification.element);
   root.append(h("div", { class: "stack" }, trouble.element, body));
 
   const work = repeat(refresh, EVERY_MS);
@@ -78,7 +79,7 @@ export function mount(root, context) {
   }
 
   function notHere(error, said) {
-    if (error.status === 404 && error.field === "at") return `It had not been submitted by then. ${said}`;
+    if (error.status === 404 && error.field === "at") return `${clean(error.reason)}.`;
     return error.status === 404 ? `There is no job ${clean(params.id)} that you may see.` : said;
   }
 
@@ -114,7 +115,8 @@ export function mount(root, context) {
     verdicts.show([job.verdicts, Math.floor(now / 15)], () => verdictList(job.verdicts ?? [], now) ?? []);
     specification.update(job.spec);
     charts.element.hidden = isPast || (job.state === "queued" && !job.epoch);
-    log.update(job);
+    pastNote.hidden = !isPast;
+    log.update(job, isPast);
   }
 
   function headParts(job, end, now) {

@@ -289,8 +289,10 @@ export function logView(jobId) {
 
   return {
     element,
-    update(job) {
+    // Of a moment of the past only the first is taken: what is written then and now is the same.
+    update(job, isPast = false) {
       const before = state.job;
+      if (isPast && before) return;
       state.job = job;
       showChoices(job);
       lines.hidden = hasNotStarted();
