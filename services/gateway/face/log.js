@@ -293,7 +293,9 @@ export function logView(jobId) {
     update(job, isPast = false) {
       const before = state.job;
       if (isPast && before) return;
+      const waited = before !== null && hasNotStarted();
       state.job = job;
+      if (waited && !hasNotStarted() && state.mode === "follow") say("live");
       showChoices(job);
       lines.hidden = hasNotStarted();
       const restarted = before && state.epoch === null && job.epoch !== before.epoch;
