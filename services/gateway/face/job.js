@@ -108,7 +108,7 @@ export function mount(root, context) {
     whyBox.firstElementChild.textContent = job.state === "queued" ? "Why it waits" : FINAL.has(job.state) ? "Why it ended" : "Why it is where it is";
     if (isPast) why.show([job.version, "past"], () => pastReasonsView(job));
     else if (told) why.show([told, Math.floor(now / 15)], () => reasonsView(end ? { ...told, eta: null } : told, now));
-    story.update(isPast ? known.story.filter((event) => event.data.version <= job.version) : known.story, { now });
+    story.update(isPast ? known.story.filter((event) => event.data.version <= job.version) : known.story, { now, names: namesOf(known.story) });
     const runs = job.runs ?? [];
     ranksBox.hidden = !runs.length;
     ranks.show([runs, known.gpus], () => ranksTable(runs, isPast ? {} : known.gpus));
@@ -117,6 +117,12 @@ export function mount(root, context) {
     charts.element.hidden = isPast || (job.state === "queued" && !job.epoch);
     pastNote.hidden = !isPast;
     log.update(job, isPast);
+  }
+
+  // The names of jobs that caused something here, as far as they hold anything now and may be seen.
+  function namesOf(events) {
+    const ids = new Set(events.map((event) => event.data?.cause?.by).filter((id) => live.state?.jobs[id]));
+    return Object.fromEntries([...ids].map((id) => [id, live.state.jobs[id].name]));
   }
 
   function headParts(job, end, now) {

@@ -136,6 +136,7 @@ export function storyView() {
   let shown = null;
   let most = ROWS_MAX;
   let width = 0;
+  let filled = "";
   const observer = new ResizeObserver((entries) => {
     const now = Math.max(200, Math.floor(entries[0].contentRect.width));
     if (now === width) return;
@@ -167,10 +168,12 @@ export function storyView() {
     close: () => observer.disconnect(),
     update(events, { now, names = {} }) {
       shown = { ...fold(events, now), names };
+      const rows = JSON.stringify([events.length, events.at(-1)?.id, names]);
       sentence.textContent = summaryOf(shown);
       clear(key).append(...keyOf(shown));
       draw();
-      fill();
+      if (rows !== filled) fill(); // rows that are read do not change under the reader
+      filled = rows;
     },
   };
 }

@@ -46,7 +46,7 @@ export function mount(root, { api, live }) {
     said.textContent = "trying it out …";
     button.disabled = true;
     try {
-      const view = await api("/v1/what-if", { method: "POST", ...requestOf(valuesOf()), signal: mine.signal });
+      const view = await api("/v1/what-if", { method: "POST", body: requestOf(valuesOf()), signal: mine.signal });
       if (mine.signal.aborted) return;
       clear(result).append(...resultParts(view));
       said.textContent = "";
@@ -66,9 +66,9 @@ export function mount(root, { api, live }) {
   function refuse(error) {
     said.textContent = "";
     clear(result);
-    refused.textContent = error instanceof ApiError ? failureText(error) : error.message;
-    const place = error instanceof ApiError ? error.field.split(/[.[]/)[0] : "submit";
-    const input = form.querySelector(`[data-field="${CSS.escape(place)}"]`);
+    if (!(error instanceof ApiError)) throw error;
+    refused.textContent = failureText(error);
+    const input = form.querySelector(`[data-field="${CSS.escape(error.field.split(/[.[]/)[0])}"]`);
     input?.setAttribute("aria-invalid", "true");
     input?.focus();
   }
@@ -81,24 +81,12 @@ export function mount(root, { api, live }) {
   };
 }
 
-// The request's body. A pasted job stays the text that it is: as YAML it becomes an item of the list `submit`.
+// The request's body: a pasted job stays the text that it is, and the gateway reads it.
 export function requestOf({ order, add_nodes, drain, job }) {
-  const wanted = { ...(order ? { order } : {}), ...(add_nodes ? { add_nodes } : {}), ...(drain.length ? { drain } : {}) };
-  const pasted = job.trim();
-  if (!pasted) return { body: wanted };
-  if (pasted.startsWith("{")) return { body: { ...wanted, submit: [parsed(pasted)] } };
-  const lines = job.replace(/^\uFEFF/, "").replace(/^\s*---[ \t]*\r?\n/, "").split(/\r?\n/);
-  const item = lines.map((line) => (line.trim() ? `    ${line}` : "")).join("\n");
-  const others = Object.entries(wanted).map(([name, value]) => `${name}: ${JSON.stringify(value)}\n`).join("");
-  return { body: `${others}submit:\n  -\n${item}\n`, type: "application/yaml" };
-}
-
-function parsed(pasted) {
-  try {
-    return JSON.parse(pasted);
-  } catch (error) {
-    throw new Error(`The job is not JSON: ${error.message}`);
-  }
+  return {
+    ...(order ? { order } : {}), ...(add_nodes ? { add_nodes } : {}), ...(drain.length ? { drain } : {}),
+    ...(job.trim() ? { submit: [job] } : {}),
+  };
 }
 
 function resultParts(view) {
