@@ -10,23 +10,23 @@ export const STATES = ["queued", "placed", "starting", "running", "stopping", "s
 export const FINAL = new Set(["succeeded", "failed", "cancelled"]);
 export const HOLDING = ["running", "starting", "placed", "stopping"]; // in the order of lists
 
-// What jobs wait for, by the code of the reason: words that go on after "3 jobs wait" and after "it waits".
+// Why jobs wait, by the code of the reason.
 const CODES = {
-  "no-room": "for room: what is free does not fit",
-  "no-nodes": "for a node that takes work",
-  "too-big": "for more than the whole pool has",
-  backoff: "before the next try",
-  "making-room": "until pre-empted jobs have stopped",
-  "held-back": "for room that older jobs ahead need first",
-  "still-runs": "until an earlier run has ended",
-  "store-restored": "until runs from before a restore have ended",
-  "not-stored": "to be tried again: the store refused what was decided",
-  fits: "to be placed: there is room",
-  submitted: "to be looked at",
+  "no-room": "no room: too little is free now",
+  "no-nodes": "no node of their pool takes work",
+  "too-big": "too big: would not fit even if everything were free",
+  backoff: "pausing before the next try",
+  "making-room": "room is being made: the jobs to pre-empt are stopping",
+  "held-back": "held back: the room is kept for jobs ahead of them",
+  "still-runs": "an earlier run has not ended yet",
+  "store-restored": "runs from before a restore have not ended yet",
+  "not-stored": "placed, but the store refused it: tried again",
+  fits: "there is room: about to be placed",
+  submitted: "not looked at yet",
 };
 
 export function codeWords(code) {
-  return CODES[code] || `because of ${clean(code).replaceAll("-", " ")}`;
+  return CODES[code] || clean(code).replaceAll("-", " ");
 }
 
 // Colours belong to jobs that hold GPUs: by their id, but the first few holders get different ones.
