@@ -42,7 +42,7 @@ class Photographer:
         self._opening = opening
 
     async def take(self, job: str) -> None:
-        """Save the picture, if one is wanted, once the page shows this job. Whatever fails is told, and the demo goes on."""
+        """Save the picture, if one is wanted, once it has this job. Whatever fails is told, and the demo goes on."""
         if self._opening is None:
             return
         from playwright.async_api import Error
