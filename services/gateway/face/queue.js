@@ -3,7 +3,7 @@
 
 import { clean, clock, count, duration, h, text } from "./dom.js";
 import { paced } from "./pace.js";
-import { STATES, estimateWords, jobLink, stateChip } from "./words.js";
+import { STATES, jobLink, rangeWords, stateChip } from "./words.js";
 
 const WINDOW = 50; // rows per request
 const WINDOWS_MAX = 12; // kept in memory
@@ -151,7 +151,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     drawn = new Map();
     for (let place = from; place < Math.min(to, total); place += 1) {
       const row = windows.get(Math.floor(place / WINDOW))?.[place % WINDOW];
-      const key = `${place === active} ${height} ${row && duration(now - row.since)}`;
+      const key = `${place === active} ${height} ${row && duration(now - row.since)} ${row?.eta && rangeWords(row.eta, now)}`;
       const known = before.get(place);
       const same = known && known.row === row && known.key === key;
       drawn.set(place, same ? known : { row, key, element: rowElement(row, place, height, now) });
@@ -257,7 +257,7 @@ function cellsOf(row, now) {
     cell("gpus", text(row.gpus), h("span", { class: "unit" }, row.gpus === 1 ? " GPU" : " GPUs"),
       row.replicas > 1 ? h("small", {}, `in ${row.replicas} ranks`) : null),
     cell("since", h("span", { class: "unit" }, waits ? "waits " : "for "), h("time", { title: `since ${clock(row.since)}` }, duration(now - row.since))),
-    cell("eta", row.eta ? startOf(row.eta) : ""),
+    cell("eta", row.eta ? startOf(row.eta, now) : ""),
     cell("why", h("span", { class: "why", title: clean(row.sentence) }, clean(row.sentence)),
       row.sooner ? h("span", { class: "sooner", title: clean(row.sooner.sentence) }, `Sooner: ${clean(row.sooner.sentence)}`) : null),
   ];
@@ -271,8 +271,8 @@ function sameRows(before, rows) {
   });
 }
 
-function startOf(eta) {
-  const [likely, range] = estimateWords(eta).split(" (");
+function startOf(eta, now) {
+  const [likely, range] = rangeWords(eta, now).split(" (");
   return h("span", { title: clean(eta.sentence) }, likely, range ? h("small", {}, `(${range}`) : null);
 }
 
