@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from libs.client.errors import RefusedError
-from libs.client.sse import data_of
+from libs.client.sse import data_of, events_of
 from libs.client.wire import BROKEN, Wire, worth_another
 from libs.domain.job import FINAL, JobState
 from libs.domain.spec import JobSpec
@@ -36,6 +36,7 @@ from libs.messages.http import (
     TokensView,
 )
 from libs.messages.http_services import EndpointsView
+from libs.messages.live import LiveDelta, LiveSnapshot, QueueView
 from libs.messages.whatif import WhatIfView, WhatIfWanted
 from libs.planning.explain import Explanation
 
@@ -347,6 +348,44 @@ class Client:
     async def cluster(self, *, at: str = "") -> ClusterView:
         """The cluster now, or as it was `at` a time, as for `job`."""
         return await self._wire.ask("GET", "/v1/cluster", ClusterView, query=_given({"at": at}))
+
+    async def live(self) -> AsyncGenerator[LiveSnapshot | LiveDelta, None]:
+        """The cluster as a snapshot, and then what changes. Survives a restart of the gateway: it goes on with another
+        snapshot, as it does when this reader was too slow."""
+        retrying = self._wire.retrying()
+        while True:
+            broken: BaseException = ConnectionError("the stream ended")
+            try:
+                async with self._wire.stream("/v1/live", query={}, headers={"Accept": "text/event-stream"}) as response:
+                    retrying.connected()
+                    async for kind, data in events_of(response.content.iter_any()):
+                        retrying.succeeded()
+                        if kind == b"snapshot":
+                            yield msgspec.json.decode(data, type=LiveSnapshot)
+                        elif kind == b"delta":
+                            yield msgspec.json.decode(data, type=LiveDelta)
+            except BROKEN as error:
+                broken = error
+            except RefusedError as error:
+                broken = worth_another(error)
+            await retrying.pause(broken)
+
+    async def queue(
+        self,
+        *,
+        tenant: str = "",
+        pool: str = "",
+        kind: str = "",
+        states: Sequence[JobState] = (),
+        label: str = "",
+        text: str = "",
+        offset: int = 0,
+        limit: int = 100,
+    ) -> QueueView:
+        """A part of the queue in the order in force; without `states`, of the jobs that wait. `label`: `NAME=VALUE`."""
+        query = {"tenant": tenant, "pool": pool, "kind": kind, "state": ",".join(states), "label": label, "text": text}
+        numbers = {"offset": str(offset or ""), "limit": str(limit)}
+        return await self._wire.ask("GET", "/v1/queue", QueueView, query=_given({**query, **numbers}))
 
     async def history(self, *, pool: str = "default", after: str = "", limit: int = 1000) -> HistoryView:
         """The records of a pool behind `after`, one page of them; for an administrator."""

@@ -1,17 +1,32 @@
-"""Server-sent events: lines in, the data of each event out."""
+"""Server-sent events: lines in, the name and the data of each event out."""
 
 from collections.abc import AsyncIterable, AsyncIterator
 
 
 async def data_of(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     """The data of each event that arrived whole; one that was cut off is dropped."""
-    rest = b""
+    async for _, data in events_of(chunks):
+        yield data
+
+
+async def events_of(chunks: AsyncIterable[bytes]) -> AsyncIterator[tuple[bytes, bytes]]:
+    """The name (empty: none was given) and the data of each event that arrived whole."""
+    rest: list[bytes] = []  # of a line whose end has not come yet: a large event comes in many chunks
     lines: list[bytes] = []
+    name = b""
     async for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
+        first, *more = chunk.split(b"\n")
+        rest.append(first)
+        if not more:
+            continue
+        whole = [b"".join(rest), *more[:-1]]
+        rest = [more[-1]]
         for line in whole:
-            if not line and lines:
-                yield b"\n".join(lines)
-                lines = []
+            if not line:
+                if lines:
+                    yield name, b"\n".join(lines)
+                lines, name = [], b""
             elif line.startswith(b"data:"):
                 lines.append(line[5:].removeprefix(b" "))
+            elif line.startswith(b"event:"):
+                name = line[6:].strip()

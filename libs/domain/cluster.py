@@ -84,4 +84,4 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     node: str | None = None  # only on this node
     gpu: int | None = None  # only GPUs from this index on
     share: Share | None = None
-    serves: bool = False  # requests, as a replica of a service: only nodes whose executor can start one
+    serves: bool = False  # it is a replica of a service, which only some executors can start

@@ -167,7 +167,15 @@ class ErrorDetail(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ErrorView(Struct, frozen=True, kw_only=True):
+    """An error, as RFC 9457 has problems (`application/problem+json`), with `error` beside: the field and the reason.
+    `type` is always `about:blank`: `title` is then the phrase of the status. `detail`: the field and the reason as one
+    sentence."""
+
     error: ErrorDetail
+    type: str = "about:blank"
+    title: str = ""
+    status: int = 0
+    detail: str = ""
 
 
 # jobs

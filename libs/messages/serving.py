@@ -58,10 +58,16 @@ class ReplicaServed(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ServiceServed(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The requests to one service at one router. Counts are since the router began (`boot`), so that a lost message
-    loses nothing: all that arrived, and of those what was answered, refused (429), failed (by the replica, or since it
-    waited too long) and answered later than the objective allows. `waits`: times in the queue; `services`: from being
-    given to a replica to the end of the answer; `totals`: from arrival to the first byte of the answer."""
+    """The requests to one service at one router, counted in requests since the router began (`boot`), so that a lost
+    message loses nothing.
+
+    `arrived`: all; `answered`: by a replica; `refused`: with 429; `failed`: by the replica, or because they waited too
+    long; `late`: answered, but later than the objective allows. `queued`: those that wait now.
+
+    The buckets (as `Buckets` says, in seconds) count requests by how long they waited in the queue (`waits`), took from
+    being given to a replica to the end of the answer (`services`), and took from arrival to the first byte of the
+    answer (`totals`).
+    """
 
     job_id: JobId
     arrived: Count = 0
@@ -69,8 +75,8 @@ class ServiceServed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     refused: Count = 0
     failed: Count = 0
     late: Count = 0
-    queued: Count = 0  # now
-    oldest_wait: Amount = 0.0  # of those, in seconds
+    queued: Count = 0
+    oldest_wait: Amount = 0.0  # seconds that the oldest of `queued` has waited
     waits: Buckets = {}
     services: Buckets = {}
     totals: Buckets = {}

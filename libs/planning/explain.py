@@ -14,6 +14,7 @@ from libs.domain.quantity import duration_text
 from libs.domain.shares import Share
 from libs.domain.sizes import RoleSize, how_resized, is_elastic, sizes_of, why_never
 from libs.domain.spec import ResizeHow
+from libs.messages.eta import Estimate, Sooner
 from libs.messages.http_services import ServiceView
 from libs.messages.signals import ShareSample
 from libs.planning.capacity import Room
@@ -120,7 +121,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     several sizes, `size`: by role; `resize`: how it takes another while it runs, or why it does not (`keeps_size_for`);
     `sized_for`: why it should have the size that it should have, None: as it was submitted; `resized_for`: why its size
     changed last. `shares`: what the first of its ranks hold of GPUs, of a job that shares them. `service`: of a
-    job that serves requests. `lent`: what the job lent to services; it grows back once there is room again.
+    job that serves requests. `lent`: what the job lent to services; it grows back once there is room again. `eta`: when
+    it starts, or, of a job that runs, ends; `sooner`: what would let it start sooner.
     """
 
     job_id: str
@@ -145,6 +147,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     shares: tuple[ShareSeen, ...] = ()
     service: ServiceView | None = None
     lent: tuple[LentSeen, ...] = ()
+    eta: Estimate | None = None
+    sooner: tuple[Sooner, ...] = ()
 
 
 def explain(

@@ -174,8 +174,8 @@ def _ranks_to_spare(job: Job) -> tuple[Allocation, ...]:
 
 
 def still_owed(loans: Iterable[Loan], ranks: Collection[int], lenders: Mapping[str, Job]) -> tuple[Loan, ...]:
-    """The loans whose replica is among `ranks`, and whose lender has not grown back and is not over. `lenders`: the
-    open jobs, by id."""
+    """The loans of these replicas (`ranks`) that are still owed: the lender is open and has not grown back. `lenders`:
+    all open jobs, by id."""
     return tuple(
         loan for loan in loans if loan.rank in ranks and loan.lender in lenders and _lacks(lenders[loan.lender], loan)
     )

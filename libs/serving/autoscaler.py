@@ -336,7 +336,7 @@ class Weft:
             return 0  # it is on its way
         return min(self._goal.share_most, self._share_most if at < self._share_most_until else 1000)
 
-    # what is told
+    # why the objective cannot be kept, for the finding `unattainable`
 
     def _see_short(self, load: ServiceLoad, there: list[ReplicaLoad]) -> None:
         short = len(there) < load.wanted

@@ -42,15 +42,10 @@ class ReplicaLoad(Struct, frozen=True, kw_only=True):
     ready_at: float | None = None
 
 
-class ServiceLoad(Struct, frozen=True, kw_only=True):
-    """A service now. Counts are totals that never fall, of all routers together; buckets as in `libs.messages.serving`.
+class RequestCounts(Struct, frozen=True, kw_only=True):
+    """The requests to one service at all routers together, as in `libs.messages.serving`: totals that never fall, and
+    how many wait now (`queued`), the oldest since `oldest_wait` seconds."""
 
-    `silent`: no router reported lately, so that nothing is known of its requests.
-    """
-
-    at: float
-    replicas: tuple[ReplicaLoad, ...]
-    wanted: int  # replicas that it should have now
     arrived: int = 0
     answered: int = 0
     refused: int = 0
@@ -58,10 +53,18 @@ class ServiceLoad(Struct, frozen=True, kw_only=True):
     late: int = 0
     queued: int = 0
     oldest_wait: float = 0.0
-    in_flight: int = 0
     waits: Mapping[int, int] = {}
     services: Mapping[int, int] = {}
     totals: Mapping[int, int] = {}
+
+
+class ServiceLoad(RequestCounts, frozen=True, kw_only=True):
+    """A service now. `silent`: no router reported lately, so that nothing is known of its requests."""
+
+    at: float
+    replicas: tuple[ReplicaLoad, ...]
+    wanted: int  # replicas that it should have now
+    in_flight: int = 0
     room: int | None = None  # how many more replicas would fit now, loans included; None: not known
     silent: bool = False
     fails: str = ""  # why replicas of it do not start now; empty: they do

@@ -6,7 +6,7 @@ from random import Random
 from libs.planning.scores import GpuKey
 from libs.simulator.model import Cluster, World
 from libs.simulator.pool import by_gpu
-from libs.variability.estimate import Estimate, observed
+from libs.variability.estimate import ScoreEstimate, observed
 
 BELIEFS = ("oracle", "offline", "online")
 NOTABLE = 0.005  # a smaller change of an estimate is not passed on
@@ -32,7 +32,7 @@ class Truth:
         }
         if world.drift_s and self._runs:
             self.drift()
-        self._estimates: dict[tuple[str, GpuKey], Estimate] = {}
+        self._estimates: dict[tuple[str, GpuKey], ScoreEstimate] = {}
 
     @property
     def believed(self) -> Mapping[str, Mapping[GpuKey, float]]:
@@ -66,7 +66,7 @@ class Truth:
         for gpu in gpus:
             true = self.now.get(name, {}).get(gpu, 1.0)
             prior = self._offline.get(name, {}).get(gpu, 1.0)
-            before = self._estimates.get((name, gpu)) or Estimate(prior=prior)
+            before = self._estimates.get((name, gpu)) or ScoreEstimate(prior=prior)
             after = observed(before, true * self._dice.lognormvariate(0.0, self._world.noise), now)
             self._estimates[name, gpu] = after
             if abs(after.score(now) - before.score(now)) > NOTABLE:

@@ -27,6 +27,7 @@ from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
 from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
+from libs.messages.series import GpuChanges
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
 
 FILE_LABEL = "file-"
@@ -286,12 +287,26 @@ class GatewayStore(Protocol):
 
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]: ...
 
+    async def ended_last(self, *, pool: str, since: float, limit: int) -> list[str]:
+        """The ids of the jobs that ended since then, those that ended last first, at most `limit`."""
+        ...
+
     async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:
         """The specifications of these jobs, by id: as many as `bytes_max` hold, at least one. A job that is not stored
         is left out."""
 
     async def jobs_kept(self) -> list[JobsKept]:
         """The retention of each pool that keeps jobs for a limited time."""
+
+    async def jobs_between(self, begins: float, *, limit: int) -> list[str]:
+        """The ids of all jobs that may have waited or held GPUs since then, but no more than `limit`."""
+
+    async def gpu_changes(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[GpuChanges]:
+        """When the GPUs changed that these jobs held or waited for, by what and tenant; how it was at `begins` is the
+        first change. What a job waited for is told by the size that it should have now."""
+
+    async def gpus_there(self, *, begins: float, ends: float) -> GpuChanges:
+        """When the number of GPUs of all nodes changed, drained and lost ones among them."""
 
     async def told_until(self, moment: Moment) -> list[Event]:
         """The events that give the state at a moment: of each job that may have been open then, its events until then,

@@ -20,6 +20,7 @@ from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
 from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
+from libs.messages.series import GpuChanges
 from libs.messages.signals import Curve, GpuScore, WorkloadClass
 from libs.store import (
     FILE_LABEL,
@@ -38,6 +39,7 @@ from libs.store import (
 from libs.store.asking import Asking, Row
 from libs.store.rows import (
     as_json,
+    as_micros,
     as_text,
     ask_of,
     chosen_of,
@@ -231,12 +233,30 @@ class PostgresStore:
     async def jobs_of(self, job_ids: Sequence[str]) -> list[Job]:
         return await self._paged("jobs_of", list(job_ids), most=len(job_ids))
 
+    async def ended_last(self, *, pool: str, since: float, limit: int) -> list[str]:
+        return [row["id"] for row in await self._rows("ended_last", pool, since, limit)]
+
     async def specifications(self, job_ids: Sequence[str], *, bytes_max: int) -> dict[str, JobSpec]:
         rows = await self._rows("specifications", sorted(set(job_ids)), bytes_max)
         return {row["id"]: spec_of(row) for row in rows}
 
     async def jobs_kept(self) -> list[JobsKept]:
         return [JobsKept(**row) for row in await self._rows("jobs_kept")]
+
+    async def jobs_between(self, begins: float, *, limit: int) -> list[str]:
+        row = await self._row("jobs_between", begins, limit)
+        return [] if row is None else list(row["ids"])
+
+    async def gpu_changes(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[GpuChanges]:
+        rows = await self._rows("gpu_changes", as_micros(begins), as_micros(ends), list(job_ids))
+        return [
+            GpuChanges(what=row["what"], tenant=row["tenant"], at=tuple(row["at"]), by=tuple(row["by"])) for row in rows
+        ]
+
+    async def gpus_there(self, *, begins: float, ends: float) -> GpuChanges:
+        row = await self._row("gpus_there", as_micros(begins), as_micros(ends))
+        assert row is not None, "an aggregate has one row"
+        return GpuChanges(what="there", at=tuple(row["at"]), by=tuple(row["by"]))
 
     async def told_until(self, moment: Moment) -> list[Event]:
         about = moment.at

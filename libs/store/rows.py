@@ -30,6 +30,11 @@ def as_json(value: object) -> str:
     return _ZERO_BYTE.sub(r"\1\\ufffd", text) if "\\u0000" in text else text
 
 
+def as_micros(at: float) -> int:
+    """Whole microseconds since 1970, to which times are kept."""
+    return round(at * 1e6)
+
+
 def as_text(value: str) -> str:
     return value.replace("\0", "\ufffd")
 

@@ -33,7 +33,7 @@ ONE_WITNESS_QUARANTINE_S = 900.0
 QUARANTINE_S_MAX = 48 * 3600.0
 
 
-class Estimate(Struct, frozen=True, kw_only=True):
+class ScoreEstimate(Struct, frozen=True, kw_only=True):
     """`value`: time relative to the typical GPU. `samples` since its last change, worth `weight`
     together; `at_s`: the time of the last one. `odd`: the last samples, as long as they are far from `value`. `prior`:
     the value without samples. `confirmed`: another run than `witness` measured it too, or runs have no names."""
@@ -69,8 +69,8 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 def observed(
-    known: Estimate, sample: float, now: float, *, weight: float = 1.0, weight_most: float = inf, witness: str = ""
-) -> Estimate:
+    known: ScoreEstimate, sample: float, now: float, *, weight: float = 1.0, weight_most: float = inf, witness: str = ""
+) -> ScoreEstimate:
     """`known` after one more sample (above 0, and finite). A sample older than the last one changes nothing.
 
     `weight`: how many usual samples it is worth. `weight_most`: how many all samples of its kind are worth together: a
@@ -84,7 +84,7 @@ def observed(
     share = max(WEIGHT_LEAST * min(1.0, weight), weight / (known.weight + weight))
     value = expected + (sample - expected) * share if known.samples else sample
     dropped = len(known.odd) if weight >= min(1.0, sum(known.odd_weights)) else 1  # a faint sample replaces one at most
-    return Estimate(
+    return ScoreEstimate(
         value=value,
         samples=known.samples + 1,
         weight=min(known.weight + weight, max(known.weight, weight_most)),
@@ -99,7 +99,9 @@ def observed(
     )
 
 
-def _surprised(known: Estimate, sample: float, now: float, weight: float, weight_most: float, witness: str) -> Estimate:
+def _surprised(
+    known: ScoreEstimate, sample: float, now: float, weight: float, weight_most: float, witness: str
+) -> ScoreEstimate:
     """After a sample far from the present value: take the new value, if enough samples agree."""
     needed = _needed(known, now)
     odd, weights = _latest((*known.odd, sample), (*known.odd_weights, weight), needed)
@@ -110,7 +112,7 @@ def _surprised(known: Estimate, sample: float, now: float, weight: float, weight
     sudden = not faint and middle >= SUDDEN * (known.value if known.samples else known.prior)
     first = ONE_WITNESS_QUARANTINE_S if witness else QUARANTINE_S
     until = now + min(first * 2.0**known.quarantines, QUARANTINE_S_MAX) if sudden else known.quarantined_until_s
-    return Estimate(
+    return ScoreEstimate(
         value=middle,
         samples=len(odd),
         weight=min(sum(weights), weight_most),
@@ -123,11 +125,11 @@ def _surprised(known: Estimate, sample: float, now: float, weight: float, weight
     )
 
 
-def _well(value: float, known: Estimate) -> bool:
+def _well(value: float, known: ScoreEstimate) -> bool:
     return value <= known.prior * (1.0 + FAR)
 
 
-def _needed(known: Estimate, now: float) -> float:
+def _needed(known: ScoreEstimate, now: float) -> float:
     """The weight that must agree on a change: more to release a GPU that was quarantined often."""
     if not known.quarantined(now):
         return float(AGREEING)

@@ -110,7 +110,7 @@ def welcome(cluster: LocalCluster) -> str:
     lines = [
         "",
         f"Weft is up: {cluster.url}",
-        "  a browser shows the reference of the API there; jobs are looked at with the commands below",
+        "  a browser shows the dashboard there, and the reference of the API at /api",
         f"  {cluster.options.in_words()}{f' ({pretended})' if pretended else ''}",
         "  jobs run as processes of this machine",
         *([f"  services answer at {cluster.router_url}/s/JOB/"] if cluster.router_url else []),

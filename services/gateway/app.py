@@ -10,14 +10,15 @@ from aiohttp import web
 from libs.domain.spec import SPEC_BYTES_MAX
 from libs.store import StoreUnavailableError
 from services.gateway.access import source_of
-from services.gateway.documents import DOCUMENT_KEY, PAGE_KEY
-from services.gateway.errors import RejectedError, unavailable
+from services.gateway.documents import DOCUMENT_KEY, FACE_KEY, REFERENCE_KEY, of_dashboard
+from services.gateway.errors import PROBLEM, RejectedError, unavailable
+from services.gateway.face import packaged
 from services.gateway.gateway import Gateway
 from services.gateway.listening import HttpConnection
 from services.gateway.openapi import document
 from services.gateway.operations import OPERATIONS
 from services.gateway.page import render
-from services.gateway.route import JSON, NOBODY, Call, Route, Who, check_length, query_of
+from services.gateway.route import NOBODY, Call, Route, Who, check_length, query_of
 from services.gateway.turns import NoTurnError, Turn
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,9 @@ def application(gateway: Gateway, *, operations: Sequence[Route[Any]] = OPERATIO
     app = web.Application(client_max_size=SPEC_BYTES_MAX, middlewares=[_errors(gateway)])
     app.on_response_prepare.append(_tell_little)
     app[DOCUMENT_KEY] = msgspec.json.encode(described)
-    app[PAGE_KEY] = render(described).encode()
+    app[REFERENCE_KEY] = render(described).encode()
+    app[FACE_KEY] = packaged()
+    app.router.add_get("/face/{digest}/{name}", of_dashboard)
     for route in operations:
         app.router.add_route(route.method, route.path, _handler(gateway, route), expect_handler=_expected)
     return app
@@ -105,14 +108,14 @@ def _refusal_of(gateway: Gateway, request: web.Request, error: Exception) -> web
 
 
 def _refusal(error: RejectedError) -> web.Response:
-    return web.Response(body=error.body, status=error.status, content_type=JSON, headers=error.headers)
+    return web.Response(body=error.body, status=error.status, content_type=PROBLEM, headers=error.headers)
 
 
 def _of_aiohttp(request: web.Request, error: web.HTTPException) -> web.Response:
     """The server's own refusals: an unknown path, a method that the path does not have."""
     match error:
         case web.HTTPNotFound():
-            return _refusal(RejectedError(404, "", f"there is no {request.path[:200]}; GET / shows what there is"))
+            return _refusal(RejectedError(404, "", f"there is no {request.path[:200]}; GET /api shows what there is"))
         case web.HTTPMethodNotAllowed():
             allowed = ", ".join(sorted(error.allowed_methods))
             refusal = _refusal(RejectedError(405, "", f"{request.method} is not possible here; {allowed} is"))

@@ -1,14 +1,16 @@
-"""The gateway's own documents: its OpenAPI description, its page, its health."""
+"""The gateway's own documents: the dashboard, the OpenAPI description and its page, its health."""
 
 from aiohttp import web
 
 from libs.messages.http import Health
 from libs.store import StoreUnavailableError
+from services.gateway.face import Face
 from services.gateway.page import SECURITY
 from services.gateway.route import JSON, Call, NoQuery, answer
 
 DOCUMENT_KEY = web.AppKey("document", bytes)
-PAGE_KEY = web.AppKey("page", bytes)
+REFERENCE_KEY = web.AppKey("reference", bytes)
+FACE_KEY = web.AppKey("face", Face)
 
 
 async def openapi(call: Call[NoQuery]) -> web.StreamResponse:
@@ -16,8 +18,18 @@ async def openapi(call: Call[NoQuery]) -> web.StreamResponse:
     return web.Response(body=call.request.app[DOCUMENT_KEY], content_type=JSON, headers=headers)
 
 
-async def page(call: Call[NoQuery]) -> web.StreamResponse:
-    return web.Response(body=call.request.app[PAGE_KEY], content_type="text/html", charset="utf-8", headers=SECURITY)
+async def reference(call: Call[NoQuery]) -> web.StreamResponse:
+    page = call.request.app[REFERENCE_KEY]
+    return web.Response(body=page, content_type="text/html", charset="utf-8", headers=SECURITY)
+
+
+async def dashboard(call: Call[NoQuery]) -> web.StreamResponse:
+    return call.request.app[FACE_KEY].page(call.request)
+
+
+async def of_dashboard(request: web.Request) -> web.StreamResponse:
+    """A file of the dashboard; no operation of the API."""
+    return request.app[FACE_KEY].file(request)
 
 
 async def healthz(_: Call[NoQuery]) -> web.StreamResponse:

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from http import HTTPStatus
 
 import msgspec
 
 from libs.domain.spec import TOKEN_PATTERN
 from libs.messages.http import ErrorDetail, ErrorView, FieldError
 
+PROBLEM = "application/problem+json"  # RFC 9457
 RETRY_AFTER_SECONDS = 1
 TOKEN_WORDS = "expected lower-case letters, digits and '-', at most 63, no dots"
 
@@ -50,7 +52,15 @@ def error_body(status: int, field: str, reason: str, errors: Sequence[tuple[str,
         tuple(FieldError(field=_shown(where), reason=_shown(why)) for where, why in errors) if len(errors) > 1 else ()
     )
     detail = ErrorDetail(field=_shown(field), reason=_shown(reason), status=status, errors=more)
-    return msgspec.json.encode(ErrorView(error=detail))
+    words = f"{detail.field}: {detail.reason}" if field else detail.reason
+    return msgspec.json.encode(ErrorView(error=detail, title=_title(status), status=status, detail=words))
+
+
+def _title(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return f"Status {status}"
 
 
 def _shown(text: str) -> str:

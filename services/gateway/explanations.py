@@ -10,11 +10,13 @@ from libs.domain.cluster import Node
 from libs.domain.job import Cause, Job, JobEvent, JobState
 from libs.domain.sizes import is_elastic
 from libs.messages.events import Event
+from libs.planning.eta.told import to_come
 from libs.planning.explain import ClosedSeen, Explanation, HolderSeen, LentSeen, ShareSeen, explain
 from libs.planning.slow import SlowGpus
 from libs.store import Access, GatewayStore
 from services.gateway.cluster import LiveCluster
 from services.gateway.endings import endings, last_cause
+from services.gateway.foresight import Foresight
 from services.gateway.service_views import whole_service
 from services.gateway.shares import shares_seen
 from services.gateway.sight import may_see
@@ -30,7 +32,14 @@ class _NodeTold(msgspec.Struct, frozen=True):
 
 
 async def explanation(
-    store: GatewayStore, snapshots: Snapshots, cluster: LiveCluster, job: Job, who: Access, *, now: float
+    store: GatewayStore,
+    snapshots: Snapshots,
+    cluster: LiveCluster,
+    foresight: Foresight,
+    job: Job,
+    who: Access,
+    *,
+    now: float,
 ) -> Explanation:
     if job.state.final:
         cause = (await endings(store, [job], every=True)).get(job.id)
@@ -42,11 +51,18 @@ async def explanation(
         holding = await snapshots.holding(job.pool)
     policy = await store.policy(pool=job.pool)
     slow = await _slow_gpus(snapshots, job, now) if job.placement is not None else None
+    there = nodes.of(job.pool)
+    pool = await foresight.pool_of(job, nodes=there, holding=holding, queued=queued, policy=policy)
     full = await asyncio.to_thread(  # it looks at every job of the pool: other requests must not wait for that
-        explain, job, nodes=nodes.of(job.pool), holding=holding, queued=queued, now=now, policy=policy, slow=slow
+        explain, job, nodes=there, holding=holding, queued=queued, now=now, policy=policy, slow=slow
     )
+    eta, helps = await asyncio.to_thread(to_come, job, pool)
+    if eta is not None:
+        foresight.told(job, eta)
     return msgspec.structs.replace(
         full,
+        eta=None if eta is None else eta.estimate,
+        sooner=helps,
         holders=tuple(_seen_by(who, holder) for holder in full.holders),
         lent=tuple(_lent_seen_by(who, lent) for lent in full.lent),
         closed=await _with_drains(store, full.closed, who),

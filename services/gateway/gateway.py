@@ -17,9 +17,12 @@ from services.gateway.allowances import Allowances
 from services.gateway.cluster import LiveCluster
 from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
+from services.gateway.foresight import Foresight
 from services.gateway.hints import Hints
+from services.gateway.live import Live
 from services.gateway.metrics import RequestMeters
 from services.gateway.reasons import Reasons
+from services.gateway.sampling import Samples
 from services.gateway.settings import GatewaySettings
 from services.gateway.sight import may_see
 from services.gateway.snapshots import Snapshots
@@ -27,6 +30,7 @@ from services.gateway.streams import Streams
 from services.gateway.submissions import Submissions
 from services.gateway.thinking.rates import Rates
 from services.gateway.turns import Turns
+from services.gateway.usages import Usages
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +78,10 @@ class Gateway:
             shares=settings.shares,
         )
         self.reasons = Reasons(self.snapshots)
+        self.samples = Samples()
+        self.usages = Usages(store, now=now, clock=clock)
         self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
+        self.foresight = Foresight(store, self.cluster, now=now, clock=clock)
         self.unheard = LiveCluster(
             clock=clock, router_url=settings.router_url
         )  # empty: for views of the past, which have no live data
@@ -87,10 +94,14 @@ class Gateway:
             "requests with `at`", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
         )
         self.supposing = Turns("what-ifs", at_once=WHAT_IFS_AT_ONCE, per_tenant=1, waiting_max=PAST_WAITING_MAX)
+        self.adding_up = Turns(
+            "requests for usage", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
+        )
         self._told_away_at = -TOLD_AWAY_SECONDS
         self._away_at = -AWAY_SECONDS
         self.feed = Feed(store, self.reading, bus)
         self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
+        self.live = Live(store, self.snapshots, self.cluster, clock=clock, now=now)
         self.hints = Hints(bus)
         self.meters = RequestMeters(self.streams)
         self.allowances = Allowances(settings.tenants)
@@ -121,6 +132,10 @@ class Gateway:
         if wait := rates.take(who.tenant, self.clock()):
             reason = f"tenant {who.tenant} may make {rates.rate.per_second:g} {what} a second here"
             raise too_fast("", reason, wait)
+
+    async def sample(self) -> None:
+        """Take the next sample of every figure that is kept. Raises StoreUnavailableError."""
+        await self.samples.take(self.snapshots, self.cluster, now=self.now)
 
     async def end_refused_streams(self) -> None:
         """End streams of tokens that were revoked or have expired. Raises StoreUnavailableError: then all go on."""

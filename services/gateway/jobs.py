@@ -90,7 +90,13 @@ async def explain(call: Call[NoQuery]) -> web.StreamResponse:
     gateway = call.gateway
     async with gateway.reading.one(call.who.tenant):
         explained = await explanation(
-            gateway.store, gateway.snapshots, gateway.cluster, found, call.who, now=gateway.now()
+            gateway.store,
+            gateway.snapshots,
+            gateway.cluster,
+            gateway.foresight,
+            found,
+            call.who,
+            now=gateway.now(),
         )
     return answer(explained)
 

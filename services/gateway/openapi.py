@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from libs.messages.http import ErrorView
+from services.gateway.errors import PROBLEM
 from services.gateway.route import JSON, Header, Route, RouteAnswer, Who
 
 Json = dict[str, Any]
@@ -33,11 +34,14 @@ ERRORS = {
     429: "Faster, or more, than you may: again after `Retry-After` seconds. Nothing was done.",
     503: "Not now: ask again after `Retry-After` seconds.",
 }
+_ALLOWED_IN_PART = ("/v1/jobs", "/v1/jobs/{job}/requeue", "/v1/jobs/{job}/priority", "/v1/usage")
 _CONFLICTS = (("POST", "/v1/jobs"), ("POST", "/v1/tokens"))
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
-request. Every error is `{"error": {"field": …, "reason": …, "status": …}}`; what got a 4xx has changed nothing. Every \
-event is also told on NATS at `weft.events.jobs.<event>` and `weft.events.nodes.<event>`, and a request on \
-`weft.submit`, whose payload is the specification and whose headers are those of `POST /v1/jobs`, submits a job."""
+request. Every error is `application/problem+json` (RFC 9457) with the field and the reason beside: \
+`{"type": "about:blank", "title": …, "status": …, "detail": …, "error": {"field": …, "reason": …, "status": …}}`; what \
+got a 4xx has changed nothing. Every event is also told on NATS at `weft.events.jobs.<event>` and \
+`weft.events.nodes.<event>`, and a request on `weft.submit`, whose payload is the specification and whose headers are \
+those of `POST /v1/jobs`, submits a job."""
 
 
 def document(routes: Sequence[Route[Any]]) -> Json:
@@ -72,6 +76,7 @@ def _types(route: Route[Any]) -> Iterable[Any]:
     for answer in route.answers.values():
         if _is_typed(answer):
             yield answer.type
+        yield from answer.streamed
 
 
 def _is_typed(answer: RouteAnswer) -> bool:
@@ -120,7 +125,7 @@ def curl(route: Route[Any]) -> str:
     path = route.path.replace("{job}", "hello").replace("{node}", "node-1")
     path = path.replace("{tenant}", "vision").replace("{label}", "ci")
     query = route.example if route.example.startswith("?") else ""
-    if "follow=1" in query:
+    if "follow=1" in query or any(answer.streamed for answer in route.answers.values()):
         words[0] = "curl -N"
     if route.body is not None:
         words += [f"-H 'Content-Type: {JSON}'", route.example]
@@ -129,7 +134,7 @@ def curl(route: Route[Any]) -> str:
 
 def _operation_id(route: Route[Any]) -> str:
     words = re.sub(r"[{}]", "", route.path.removeprefix("/v1")).strip("/").replace(".", "-").replace("/", "-")
-    return f"{route.method.lower()}-{words or 'page'}"
+    return f"{route.method.lower()}-{words or 'dashboard'}"
 
 
 def _path_parameter(name: str) -> Json:
@@ -163,7 +168,7 @@ def _header_parameter(header: Header) -> Json:
 
 def _responses(route: Route[Any], schema_of: Json) -> Json:
     responses = {str(status): _response(route, answer, schema_of) for status, answer in sorted(route.answers.items())}
-    error = {"content": {JSON: {"schema": schema_of[_key(ErrorView)]}}}
+    error = {"content": {PROBLEM: {"schema": schema_of[_key(ErrorView)]}}}
     for status in _errors(route):
         responses.setdefault(str(status), {"description": ERRORS[status], **error})
     return responses
@@ -173,7 +178,15 @@ def _response(route: Route[Any], answer: RouteAnswer, schema_of: Json) -> Json:
     response: Json = {"description": answer.description}
     if answer.type is not None:
         schema = schema_of[_key(answer.type)] if _is_typed(answer) else {"type": "string"}
-        streamed = {"type": "string", "description": "Server-sent events, each `data` one of the list."}
+        streamed: Json = {"type": "string", "description": "Server-sent events, each `data` one of the list."}
+        if answer.streamed:
+            of_data = {"anyOf": [schema_of[_key(kind)] for kind in answer.streamed]}
+            streamed = {
+                "type": "string",
+                "description": "Server-sent events; `event` says what its `data` are.",
+                "contentMediaType": JSON,
+                "contentSchema": of_data,
+            }
         response["content"] = {
             media: {"schema": streamed if media == "text/event-stream" else schema} for media in answer.media
         }
@@ -189,9 +202,9 @@ def _errors(route: Route[Any]) -> Iterable[int]:
     if route.group == "about":
         return
     yield from (400, 401)
-    if route.who is Who.ADMIN or route.path in ("/v1/jobs", "/v1/jobs/{job}/requeue", "/v1/jobs/{job}/priority"):
+    if route.who is Who.ADMIN or route.path in _ALLOWED_IN_PART:
         yield 403
-    if "{" in route.path:
+    if "{" in route.path or route.path == "/v1/samples":
         yield 404
     changes_a_job = route.method == "POST" and "{job}" in route.path
     if changes_a_job or route.path.endswith("/endpoints") or (route.method, route.path) in _CONFLICTS:

@@ -27,6 +27,8 @@ from libs.messages.http import (
     TokenWanted,
 )
 from libs.messages.http_services import EndpointsView, UpdateWanted
+from libs.messages.live import LiveDelta, LiveSnapshot
+from libs.messages.series import SeriesView, UsageView
 from libs.messages.whatif import WhatIfView, WhatIfWanted
 from libs.planning.explain import Explanation
 from services.gateway import (
@@ -35,23 +37,29 @@ from services.gateway import (
     gpus,
     history,
     jobs,
+    live,
     logs,
     nodes,
+    samples,
     services,
     tenants,
     tokens,
     trace,
+    usage,
     whatif,
 )
 from services.gateway.events import SSE, EventsQuery, StoryQuery
 from services.gateway.gpus import GpusQuery
 from services.gateway.history import HistoryQuery, SpecificationsQuery
 from services.gateway.jobs import JobsQuery
+from services.gateway.live import LiveQuery
 from services.gateway.logs import LogQuery
 from services.gateway.past import PastQuery
 from services.gateway.route import JSON, Header, NoQuery, Route, RouteAnswer, Who
+from services.gateway.samples import SamplesQuery
 from services.gateway.tokens import TokensQuery
 from services.gateway.trace import CSV, TraceQuery
+from services.gateway.usage import UsageQuery
 
 SPEC_MEDIA = (JSON, "application/yaml", "text/yaml", "application/x-yaml")
 LAST_EVENT = Header(name="Last-Event-ID", description="The `id` of the last event received: go on behind it.")
@@ -312,6 +320,49 @@ OPERATIONS: tuple[Route[Any], ...] = (
     ),
     Route(
         method="GET",
+        path="/v1/live",
+        group="cluster",
+        summary="The cluster live, on one stream",
+        description="First `event: snapshot`, whose data are a LiveSnapshot; then `event: delta`, at most each quarter"
+        " of a second, with what changed (LiveDelta). Another snapshot comes in place of deltas that a slow reader did"
+        " not take. Of another tenant's job only the id is told, and the GPUs that it holds.",
+        handler=live.live,
+        query=LiveQuery,
+        answers={
+            200: RouteAnswer(
+                description="The stream; or the snapshot alone.",
+                type=LiveSnapshot,
+                streamed=(LiveSnapshot, LiveDelta),
+                media=(SSE, JSON),
+            )
+        },
+    ),
+    Route(
+        method="GET",
+        path="/v1/samples",
+        group="cluster",
+        summary="Sampled figures of the last day",
+        description="Of one job, of one node with its GPUs, or of the whole cluster: the last quarter of an hour in"
+        " steps of 5 s, the last day in longer ones. This gateway sampled them; what it did not see is null.",
+        handler=samples.samples,
+        query=SamplesQuery,
+        answers={200: RouteAnswer(description="The figures, by name.", type=SeriesView)},
+        example="?node=node-1&seconds=900",
+    ),
+    Route(
+        method="GET",
+        path="/v1/usage",
+        group="tenants",
+        summary="GPU-seconds by tenant",
+        description="What each tenant held, exactly, from the stored events; what it used, as far as that was sampled;"
+        " and what would have been due to it. A tenant sees itself, an administrator all.",
+        handler=usage.usage,
+        query=UsageQuery,
+        answers={200: RouteAnswer(description="The one that held most first.", type=UsageView)},
+        example="?seconds=86400",
+    ),
+    Route(
+        method="GET",
         path="/v1/history",
         group="cluster",
         summary="What the scheduler decided, and from what",
@@ -439,8 +490,19 @@ OPERATIONS: tuple[Route[Any], ...] = (
         method="GET",
         path="/",
         group="about",
+        summary="The dashboard",
+        description="A page for people; it reads this API with the token that is typed in.",
+        handler=documents.dashboard,
+        query=NoQuery,
+        who=Who.ANYONE,
+        answers={200: RouteAnswer(description="The page.", type=str, media=("text/html",))},
+    ),
+    Route(
+        method="GET",
+        path="/api",
+        group="about",
         summary="This page",
-        handler=documents.page,
+        handler=documents.reference,
         query=NoQuery,
         who=Who.ANYONE,
         answers={200: RouteAnswer(description="The description, for people.", type=str, media=("text/html",))},

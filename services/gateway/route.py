@@ -45,10 +45,12 @@ class Header(Struct, frozen=True, kw_only=True):
 
 
 class RouteAnswer(Struct, frozen=True, kw_only=True):
-    """One answer of an operation: a type as JSON, or bytes of some media type."""
+    """One answer of an operation: a type as JSON, or bytes of some media type. `streamed`: what the data of its
+    server-sent events are, if they are no parts of `type`."""
 
     description: str
     type: Any = None
+    streamed: tuple[Any, ...] = ()
     media: tuple[str, ...] = (JSON,)
 
 

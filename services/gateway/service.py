@@ -17,6 +17,7 @@ from services.gateway.gateway import HEARTBEAT_SECONDS, Gateway
 from services.gateway.listening import listening
 from services.gateway.settings import GatewaySettings
 from services.gateway.submissions import answer_submit
+from services.gateway.thinking.rings import FINE_SECONDS
 from services.gateway.tokens import keep_file_token
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ async def run(
         )
 
     loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
+    loops.append(Every(FINE_SECONDS, gateway.sample, retry_on=(StoreUnavailableError,), name="samples"))
     if settings.tokens_kept_days:
         forget = forgetting_tokens(store, now, kept_seconds=settings.tokens_kept_days * 86400.0)
         loops.append(Every(FORGET_SECONDS, forget, retry_on=(StoreUnavailableError,), name="tokens"))
@@ -117,4 +119,5 @@ async def run(
             )
         finally:
             await gateway.streams.close()
+            await gateway.live.close()
             await gateway.feed.close()

@@ -66,7 +66,7 @@ async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> Asked:
     specs = [_specification(gateway, who, number, given, pool) for number, given in enumerate(wanted.submit)]
     nodes = (await snapshots.nodes.get()).of(pool)
     holding, queued = await snapshots.holding(pool), await snapshots.queued(pool)
-    ended = await snapshots.ended.get()
+    assumptions = Assumptions(await gateway.foresight.durations(pool), gateway.foresight.steps(holding))
     learnt = {one.workload: one.job_class for one in await snapshots.classes(pool)}
     scores = _scores(await snapshots.scores(pool))
     policy = policy_of(await gateway.store.policy(pool=pool))
@@ -78,7 +78,6 @@ async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> Asked:
             job_of(spec, number=number, tenant=who.tenant, seq=last + 1 + number, at=at)
             for number, spec in enumerate(specs)
         ]
-        assumptions = Assumptions(job for job in ended if job.pool == pool)
         found = jobs_now((*jobs.values(), *new), assumptions, learnt, at=at)
         here, there = found[: len(jobs)], found[len(jobs) :]
         what = Supposition(

@@ -36,6 +36,19 @@ LEASE_TOLD: Json = {  # early: where a client or a replica breaks off, Caddy run
     "value": "{http.vars.weft_lease}",
     "early": True,
 }
+BODY_UNREAD: Json = {  # of a refused request. Go's server (issue 68560) then closes a connection of HTTP/1 after the
+    # answer, untold; told, no client sends its next request there.
+    "match": [
+        {
+            "not": [
+                {"protocol": "http/2+"},
+                {"header": {"Content-Length": ["0"]}},
+                {"method": ["GET", "HEAD", "OPTIONS", "TRACE"], "header": {"Content-Length": None}},
+            ]
+        }
+    ],
+    "handle": [{"handler": "headers", "response": {"set": {"Connection": ["close"]}}}],
+}
 NO_STATUS: Json = {  # of a replica: below 100. Caddy would end the connection, and run nothing of this chain
     "match": {"status_code": [0]},
     "routes": [{"handle": [{"handler": "error", "status_code": 502, "error": "its status is none of HTTP"}]}],
@@ -177,7 +190,8 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
                 "routes": [
                     {"handle": [{"handler": "vars", **{f"weft_{key}": answer.format(of) for key, of in names.items()}}]}
                 ],
-            }
+            },
+            {"routes": [BODY_UNREAD, {"handle": [{"handler": "copy_response"}]}]},
         ],
     }
 

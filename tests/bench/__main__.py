@@ -1,7 +1,7 @@
 """`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
-`python -m tests.bench elastic`, `partition`, `serving` and `sharing` too: each has its own docstring.
+`python -m tests.bench elastic`, `eta`, `partition`, `serving` and `sharing` too: each has its own docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.bench import deciding, drifting, network, overhead, running, scoring, simulating, telemetry, telling
 from tests.bench.against import main as against
 from tests.bench.elastic import main as elastic
+from tests.bench.eta import main as eta
 from tests.bench.fairness.measure import main as fairness
 from tests.bench.figures import Figures
 from tests.bench.partition.measure import main as partition
@@ -45,6 +46,7 @@ async def bench(names: list[str]) -> None:
 OWN = {
     "fairness": fairness,
     "elastic": elastic,
+    "eta": eta,
     "partition": partition,
     "serving": serving,
     "sharing": sharing,

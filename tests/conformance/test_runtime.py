@@ -12,16 +12,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from libs.domain.spec import Volume
 from libs.gpus.emulated import slow_down
-from libs.messages.nodes import EndReason, RunState, StartRun
+from libs.messages.nodes import EndReason, RunState
 from services.executor.home import Home
 from services.executor.runs import Limits, RunKey, Runtime
-from services.executor.runtime.limits.cgroup import find_cgroups
-from services.executor.runtime.process.runtime import ProcessRuntime
 from tests.support.odd_folders import make_deep, swept
 from tests.support.rig import BEHAVIOURS, MEBIBYTE, Rig
-from tests.support.runs import find, in_state, logged, until, whole_log
+from tests.support.runs import find, in_state, logged, processes_of, until, whole_log
 
 
 async def test_a_run_starts_ends_and_says_what_it_wrote(rig: Rig) -> None:
@@ -182,10 +179,10 @@ async def test_killing_takes_grandchildren_with_it(rig: Rig, tmp_path: Path) -> 
     key = RunKey.of(asked)
     await rig.runtime.start(asked)
     await logged(rig.runtime, key, b"deep")
-    await until(lambda: len(_processes_of(asked)) >= 3)
+    await until(lambda: len(processes_of(asked)) >= 3)
     await rig.runtime.signal(key, kill=True)
     await in_state(rig.runtime, key, RunState.EXITED)
-    await until(lambda: not _processes_of(asked))
+    await until(lambda: not processes_of(asked))
 
 
 async def test_what_a_run_leaves_behind_ends_with_it(rig: Rig) -> None:
@@ -194,101 +191,7 @@ async def test_what_a_run_leaves_behind_ends_with_it(rig: Rig) -> None:
     await rig.runtime.start(asked)
     run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
     assert run.exit_code == 0
-    await until(lambda: not _processes_of(asked))
-
-
-def _processes_of(asked: StartRun) -> list[int]:
-    """All processes that carry this run's environment, in whatever namespace."""
-    marker = f"WEFT_JOB_ID={asked.job_id}\0".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if not entry.name.isdecimal() or marker not in (entry / "environ").read_bytes():
-                continue
-            if (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
-async def test_a_command_that_is_not_there_fails_to_start(rig: Rig) -> None:
-    rig.needs("refusals")
-    asked = rig.shell(("no-such-program", "--help"))
-    await rig.runtime.start(asked)
-    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
-    assert (run.reason, run.detail) == (EndReason.START_FAILED, "command not found: no-such-program")
-    await rig.runtime.remove(RunKey.of(asked))
-    assert await find(rig.runtime, RunKey.of(asked)) is None
-
-
-async def test_an_image_that_is_not_there_fails_to_start(rig: Rig) -> None:
-    rig.needs("refusals")
-    asked = rig.shell(("true",), image="no-such-image:ever")
-    await rig.runtime.start(asked)
-    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
-    assert run.reason is EndReason.START_FAILED
-    assert "no-such-image:ever" in run.detail
-
-
-async def test_a_gpu_that_is_not_there_fails_to_start(rig: Rig) -> None:
-    rig.needs("refusals")
-    asked = rig.shell(("true",), gpus=(9,))
-    await rig.runtime.start(asked)
-    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
-    assert (run.reason, run.detail) == (EndReason.START_FAILED, "this node has no GPU 9")
-
-
-async def test_a_volume_outside_the_allow_list_is_refused(rig: Rig, tmp_path: Path) -> None:
-    rig.needs("refusals")
-    (tmp_path / "allowed" / "way-out").symlink_to("/etc")
-    for source in ("/etc", str(tmp_path / "allowed" / "way-out")):
-        asked = rig.shell(("true",), volumes=(Volume(source=source, target=source),))
-        await rig.runtime.start(asked)
-        run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
-        assert run.reason is EndReason.START_FAILED
-        assert "not in what this node's owner allows" in run.detail
-
-
-async def test_a_volume_is_mounted_where_it_was_asked_for(rig: Rig, tmp_path: Path) -> None:
-    rig.needs("refusals", "volumes")
-    source = tmp_path / "allowed" / "data"
-    source.mkdir()
-    (source / "greeting").write_text("hello")
-    volume = Volume(source=str(source), target="/data", read_only=True)
-    asked = rig.shell(("sh", "-c", "cat /data/greeting; touch /data/new 2>/dev/null || echo kept"), volumes=(volume,))
-    await rig.runtime.start(asked)
-    await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
-    log = await whole_log(rig.runtime, RunKey.of(asked))
-    assert log.startswith(b"hello")
-    assert b"kept" in log
-
-
-async def test_a_process_gets_a_volume_only_where_it_is(rig: Rig, tmp_path: Path) -> None:
-    if not rig.name.startswith("process"):
-        pytest.skip("the others mount")
-    source = str(tmp_path / "allowed")
-    here = rig.shell(("ls", source), volumes=(Volume(source=source, target=source),))
-    elsewhere = rig.shell(("true",), volumes=(Volume(source=source, target="/data"),))
-    for asked in (here, elsewhere):
-        await rig.runtime.start(asked)
-    assert (await in_state(rig.runtime, RunKey.of(here), RunState.EXITED)).exit_code == 0
-    run = await in_state(rig.runtime, RunKey.of(elsewhere), RunState.EXITED)
-    assert run.reason is EndReason.START_FAILED
-    assert "cannot mount" in run.detail
-
-
-async def test_a_taken_port_of_rank_0_fails_the_start(rig: Rig) -> None:
-    if not rig.name.startswith("process"):
-        pytest.skip("containers have ports of their own")
-    server = await asyncio.start_server(lambda *_: None, "0.0.0.0", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        asked = rig.shell(("true",), master_port=port)
-        await rig.runtime.start(asked)
-        run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
-    assert run.reason is EndReason.PORT_TAKEN
-    assert run.detail.startswith(f"port taken: {port}")
+    await until(lambda: not processes_of(asked))
 
 
 async def test_a_run_finds_the_contract_in_its_environment(rig: Rig) -> None:
@@ -443,15 +346,6 @@ async def test_a_container_has_no_privileges(rig: Rig) -> None:
     assert (int(fields["CapEff"], 16), int(fields["CapBnd"], 16), fields["NoNewPrivs"]) == (0, 0, "1")
 
 
-async def test_a_shell_killed_together_with_its_job_is_told_as_killed(rig: Rig) -> None:
-    if not rig.name.startswith("process"):
-        pytest.skip("only processes have that shell")
-    asked = rig.shell(("sh", "-c", "kill -9 0"))
-    await rig.runtime.start(asked)
-    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
-    assert (run.exit_code, run.reason) == (137, EndReason.EXIT)
-
-
 async def test_an_executor_killed_at_any_point_of_a_start_neither_loses_nor_doubles_the_run(
     rig: Rig, tmp_path: Path
 ) -> None:
@@ -481,82 +375,3 @@ async def test_an_executor_killed_at_any_point_of_a_start_neither_loses_nor_doub
             assert (count / key.job_id).exists()
             await rig.runtime.remove(key)
     assert not (count / "twice").exists()
-
-
-async def test_a_job_that_forges_its_own_end_harms_nobody_else(rig: Rig) -> None:
-    if not rig.name.startswith("process"):
-        pytest.skip("only processes have that shell")
-    forger = rig.shell(("sh", "-c", 'echo garbage > "$(dirname "$WEFT_PROGRESS")/exit"; kill -9 $PPID; sleep 60'))
-    await rig.runtime.start(forger)
-    run = await in_state(rig.runtime, RunKey.of(forger), RunState.EXITED)
-    assert run.exit_code != 0
-    other = rig.shell(("true",), job_id="job-other")
-    await rig.runtime.start(other)
-    assert (await in_state(rig.runtime, RunKey.of(other), RunState.EXITED)).exit_code == 0
-
-
-ODD_ENDS = (
-    "echo 99999999999999 >exit",
-    "echo 256 >exit",
-    "rm exit; mkfifo exit",
-    "rm exit; mkdir exit",
-    "rm exit; ln -s /dev/zero exit",
-    "rm exit pid; mkfifo exit pid",
-    "rm -f run.json exit pid; mkdir run.json exit pid",
-)
-
-
-async def test_a_job_that_forks_without_end_meets_its_bound(rig: Rig, tmp_path: Path) -> None:
-    if rig.name != "process-cgroups" or not os.path.exists("/sys/fs/cgroup/pids/cgroup.procs"):  # noqa: ASYNC240
-        pytest.skip("only these have a bound that a test can set, where there is such a controller")
-    await rig.runtime.close()
-    home = Home(tmp_path / "bounded")
-    cgroups = find_cgroups(f"{rig.node.node_id}-bounded", pids_max=20)
-    runtime = await ProcessRuntime.open(home, rig.node, inherited=os.environ, cgroups=cgroups)
-    try:
-        asked = rig.shell(("sh", "-c", "for i in $(seq 60); do sleep 60 & done; echo all"))
-        await runtime.start(asked)
-        run = await in_state(runtime, RunKey.of(asked), RunState.EXITED)
-        assert run.exit_code != 0
-        assert b"all" not in await whole_log(runtime, RunKey.of(asked))
-        await runtime.remove(run.key)
-    finally:
-        await runtime.close()
-        rig.runtime = await rig.reopen()
-
-
-@pytest.mark.parametrize("odd", ODD_ENDS)
-async def test_a_job_that_spoils_its_status_and_kills_its_shell_ends_as_killed(rig: Rig, odd: str) -> None:
-    if not rig.name.startswith("process"):
-        pytest.skip("only processes have that shell")
-    asked = rig.shell(("sh", "-c", f'cd "$(dirname "$WEFT_PROGRESS")"; {odd}; kill -9 $PPID; sleep 60'))
-    key = RunKey.of(asked)
-    await rig.runtime.start(asked)
-    run = await in_state(rig.runtime, key, RunState.EXITED)
-    assert (run.exit_code, run.reason) == (137, EndReason.EXIT)
-    runtime = await rig.reopen()
-    for found in await runtime.runs():
-        assert (found.live, found.exit_code) == (False, None)
-    await runtime.remove(key)
-    assert await find(runtime, key) is None
-
-
-SPOILT_PIDS = (": >pid", "echo 99999999999999 >pid", "rm pid; mkdir pid", "rm pid; mkfifo pid")
-
-
-@pytest.mark.parametrize("spoilt", SPOILT_PIDS)
-async def test_a_job_that_hides_its_shell_does_not_keep_the_next_executor_away(rig: Rig, spoilt: str) -> None:
-    """The run is ended instead, for nobody could watch it."""
-    if not rig.name.startswith("process"):
-        pytest.skip("only processes have that shell")
-    asked = rig.shell(("sh", "-c", f'cd "$(dirname "$WEFT_PROGRESS")"; {spoilt}; echo up; sleep 345'))
-    key = RunKey.of(asked)
-    await rig.runtime.start(asked)
-    await logged(rig.runtime, key, b"up")
-    runtime = await rig.reopen()
-    run = await find(runtime, key)
-    assert run is None or (not run.live and run.reason is EndReason.LOST)
-    await until(lambda: not _processes_of(asked))
-    if rig.name == "process-cgroups":
-        groups = find_cgroups(rig.node.node_id)
-        await until(lambda: not groups.names())

@@ -148,6 +148,21 @@ async def test_a_scorer_finds_what_succeeded_of_the_tenants_it_asks_for(world: W
     assert await ended("bob") == await ended() == []
 
 
+async def test_the_jobs_of_a_pool_that_ended_last_are_found_the_last_first(world: World) -> None:
+    lease = await world.lead()
+    jobs = await world.admitted(lease, "j-1", "j-2", "j-3", "j-4")
+    for number, job in enumerate(jobs[:3]):
+        await go(world.scheduler, lease, job, _E.CANCELLED, at=AT + 30 - number)
+
+    async def ended(*, pool: str = "default", since: float = 0.0, limit: int = 10) -> list[str]:
+        return await world.gateway.ended_last(pool=pool, since=since, limit=limit)
+
+    assert await ended() == ["j-1", "j-2", "j-3"]
+    assert await ended(since=AT + 29) == ["j-1", "j-2"]
+    assert await ended(limit=1) == ["j-1"]
+    assert await ended(limit=0) == await ended(pool="other") == []
+
+
 # tuning
 
 

@@ -166,6 +166,8 @@ async def test_whatever_is_sent_the_gateway_keeps_what_its_document_says(world: 
                 case.path_parameters.update({name: known[name] for name in case.path_parameters if name in known})
             if isinstance(case.query, dict):
                 case.query.pop("follow", None)  # a stream has no end
+            if case.path == "/v1/live":
+                case.query = {**(case.query if isinstance(case.query, dict) else {}), "follow": 0}
             case.headers = {**(case.headers or {}), "Authorization": f"Bearer {token}"}
             if "Accept" in case.headers and "event-stream" in str(case.headers["Accept"]):
                 del case.headers["Accept"]

@@ -19,14 +19,16 @@ SETTINGS = {"REALLOCATOR_SERVING_POLICY": "weft-quick"}
 MOST, CONCURRENCY = 3, 6
 TOKENS = 120
 READERS = 14
+FEW_PAUSE = 2.0  # a reader that never pauses asks for more than one replica streams on 0.1 CPUs
 SCALE_SECONDS_MAX = 240.0
 
 
 class Readers:
-    """Clients, each of which reads one stream of tokens after the other. `cut`: the streams that did not come whole."""
+    """Clients, each of which reads one stream of tokens after the other, with `pause` seconds between two. `cut`: the
+    streams that did not come whole."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str, whole: dict[int, str]) -> None:
-        self._http, self._url, self._whole = http, url, whole
+    def __init__(self, http: aiohttp.ClientSession, url: str, whole: dict[int, str], *, pause: float = 0.0) -> None:
+        self._http, self._url, self._whole, self._pause = http, url, whole, pause
         self.read = 0
         self.cut: list[str] = []
         self._stop = asyncio.Event()
@@ -42,6 +44,7 @@ class Readers:
             if answer.status != 200 or text != self._whole[seed] or lines[-1] != b"data: [DONE]\n":
                 self.cut.append(f"{answer.status}: {len(text)} of {TOKENS} tokens")
             self.read += 1
+            await asyncio.sleep(self._pause)
 
     def stop(self) -> None:
         self._stop.set()
@@ -89,7 +92,7 @@ async def test_a_model_that_streams_gets_more_replicas_under_load_and_gives_them
                 assert readers.read > grown
                 readers.stop()
                 await asyncio.gather(*tasks)
-                few = Readers(http, url, whole)
+                few = Readers(http, url, whole, pause=FEW_PAUSE)
                 tasks = [asyncio.create_task(few.one(0))]
                 await until_one(cluster, job)
                 few.stop()

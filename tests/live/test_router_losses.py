@@ -6,7 +6,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -149,3 +149,60 @@ async def test_a_post_does_not_fail_on_a_connection_that_its_dead_replica_left(
                 os.kill(caddy, signal.SIGCONT)
             assert Counter(status for status, _ in await asyncio.gather(*asked)) == {200: 16}
             await fleet[1].begin()
+
+
+async def test_an_answer_that_leaves_a_body_unread_tells_that_its_connection_ends(there: Town) -> None:
+    """Caddy reads no body of what is refused, or of what broke off before, and closes the connection afterwards: a
+    client that was not told would lose the next request that it sends there."""
+
+    async def cuts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+
+    job, replica = await there.service(), Replica(0)
+    server = await asyncio.start_server(cuts, "127.0.0.1", replica.port)
+    await there.tell(replica.endpoint(job))
+    await there.known(job, 0)
+    bodies = {
+        b"Content-Length: 5": b"hello",
+        b"Transfer-Encoding: chunked": b"5\r\nhello\r\n0\r\n\r\n",
+        b"Content-Length: 1000000": b"x" * 1_000_000,
+    }
+    for path, status in ("/nothing", b"404"), (f"/s/{job.id}/x", b"502"):
+        for framing, body in bodies.items():
+            for together in (True, False):
+                head = await _answer_to(there, path, framing, body, together=together)
+                assert head.split()[1] == status
+                assert b"\r\nConnection: close\r\n" in head, (path, framing, together)
+    reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
+    for method in (b"GET", b"POST", b"GET"):
+        length = b"Content-Length: 0\r\n" if method == b"POST" else b""
+        writer.write(method + b" /nothing HTTP/1.1\r\nHost: a\r\n" + length + b"\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.split()[1] == b"404"
+        assert b"Connection:" not in head, "without a body the connection is kept"
+        await reader.readexactly(int(head.partition(b"Content-Length: ")[2].split()[0]))
+    writer.close()
+    server.close()
+    await server.wait_closed()
+
+
+async def _answer_to(there: Town, path: str, framing: bytes, body: bytes, *, together: bool) -> bytes:
+    """The head of the answer to a POST, whose body is sent with its head or 20 ms after."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
+    try:
+        async with asyncio.timeout(15):
+            writer.write(f"POST {path} HTTP/1.1\r\nHost: a\r\n".encode() + framing + b"\r\n\r\n" + body * together)
+            if not together:
+                await asyncio.sleep(0.02)
+                writer.write(body)
+            return await reader.readuntil(b"\r\n\r\n")
+    finally:
+        writer.close()
+
+
+async def test_the_request_after_a_refused_post_is_answered(there: Town, http: aiohttp.ClientSession) -> None:
+    """A client that keeps its connections, as most do."""
+    for _ in range(30):
+        assert (await posted(http, f"{there.url}/nothing"))[0] == 404

@@ -50,6 +50,7 @@ def asked_often(now: float) -> dict[str, tuple[Any, ...]]:
         "events_of_tenant_newest": (0, 0, 100, "quiet"),
         "time_of": (LAST, LAST),
         "ended_jobs": (["alpha", "weft"], now - 60, now, "weft/benchmark"),
+        "ended_last": ("default", now - 60, 500),
         "unsent": (100,),
         "envelopes": ("default",),
         "asks": ("default", 100),

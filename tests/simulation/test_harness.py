@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -62,19 +63,49 @@ def test_without_fencing_two_epochs_run_at_once_and_that_is_found() -> None:
     found(mutants.NO_FENCE, what="overlap: ", first=20)
 
 
-MUTANTS = {
-    "a scheduler that starts no replica of a service again": (
-        mutants.scheduler_has(updating, "plan", mutants.never_again),
-        "and should have",
-    ),
+SCHEDULERS: dict[str, tuple[ModuleType, str, object, str]] = {
+    "a scheduler that starts no replica of a service again": (updating, "plan", mutants.never_again, "and should have"),
     "a scheduler that keeps what an update replaces": (
-        mutants.scheduler_has(updating, "plan", mutants.never_replaced),
+        updating,
+        "plan",
+        mutants.never_replaced,
         "of an earlier revision than",
     ),
     "a scheduler that replaces all replicas of a service at once": (
-        mutants.scheduler_has(updating, "plan", mutants.all_at_once),
+        updating,
+        "plan",
+        mutants.all_at_once,
         "out of range",
     ),
+    "a scheduler for which what must stop is gone": (pool, "Runs", mutants.CredulousRuns, "runs"),
+    "a scheduler that gives what is not free": (tuning, "_fits", lambda *_: True, "over-given: "),
+    "a scheduler that gives rank numbers again": (sizing, "fresh_ranks", mutants.lowest_ranks, "rank reused: "),
+    "a scheduler for which a rank that must leave is gone": (
+        lives,
+        "release",
+        mutants.released_when_told,
+        "left behind: ",
+    ),
+    "a scheduler that keeps the ranks that left": (lives, "release", mutants.never_released, "leaves and does not go"),
+    "a scheduler for which every rank is of the core": (pool, "Runs", mutants.AnxiousRuns, "a rank too many: "),
+    "a scheduler that blames a rank for what its node did": (
+        lives,
+        "_NOT_ITS_FAULT",
+        frozenset[CauseCode](),
+        "size cut: ",
+    ),
+    "a job that does not hold what it restarts with": (job, "beside", mutants.held_of_the_present, "two owners: "),
+    "GPU-seconds counted at the size of the end": (
+        job,
+        "_sized_at",
+        mutants.counted_from_the_start,
+        "GPU-seconds wrong: ",
+    ),
+    "a relay that does not wait for the stream": (scheduler_service, "Relay", mutants.HastyRelay, "the stream lacks"),
+}
+"""By mistake: the module, its name that is replaced and by what, and what the witness says of it."""
+
+MUTANTS = {
     "a store that ignores versions and leases": (mutants.store_is(mutants.UnguardedStore), "written twice"),
     "a store that forgets what it acknowledged": (mutants.store_is(mutants.ForgetfulStore), "hang: "),
     "an executor that takes an interruption for an end": (
@@ -86,46 +117,10 @@ MUTANTS = {
         mutants.executor_is(mutants.TimelessReconciler, kinds=mutants.CUT_OFF),
         "overlap: ",
     ),
-    "a scheduler for which what must stop is gone": (
-        mutants.scheduler_has(pool, "Runs", mutants.CredulousRuns),
-        "runs",
-    ),
-    "a scheduler that gives what is not free": (
-        mutants.scheduler_has(tuning, "_fits", lambda *_: True),
-        "over-given: ",
-    ),
-    "a scheduler that gives rank numbers again": (
-        mutants.scheduler_has(sizing, "fresh_ranks", mutants.lowest_ranks),
-        "rank reused: ",
-    ),
-    "a scheduler for which a rank that must leave is gone": (
-        mutants.scheduler_has(lives, "release", mutants.released_when_told),
-        "left behind: ",
-    ),
-    "a scheduler that keeps the ranks that left": (
-        mutants.scheduler_has(lives, "release", mutants.never_released),
-        "leaves and does not go",
-    ),
-    "a scheduler for which every rank is of the core": (
-        mutants.scheduler_has(pool, "Runs", mutants.AnxiousRuns),
-        "a rank too many: ",
-    ),
-    "a scheduler that blames a rank for what its node did": (
-        mutants.scheduler_has(lives, "_NOT_ITS_FAULT", frozenset[CauseCode]()),
-        "size cut: ",
-    ),
-    "a job that does not hold what it restarts with": (
-        mutants.scheduler_has(job, "beside", mutants.held_of_the_present),
-        "two owners: ",
-    ),
-    "GPU-seconds counted at the size of the end": (
-        mutants.scheduler_has(job, "_sized_at", mutants.counted_from_the_start),
-        "GPU-seconds wrong: ",
-    ),
-    "a relay that does not wait for the stream": (
-        mutants.scheduler_has(scheduler_service, "Relay", mutants.HastyRelay),
-        "the stream lacks",
-    ),
+    **{
+        name: (mutants.scheduler_has(module, replaced, by), what)
+        for name, (module, replaced, by, what) in SCHEDULERS.items()
+    },
 }
 
 

@@ -55,6 +55,17 @@ class World(msgspec.Struct):
         async with self.http.request(method, url, headers=headers, **options) as response:
             return response.status, await response.read(), response.headers
 
+    async def refuses(self, path: str, body: bytes, field: str) -> None:
+        """A POST of this body is one error of status 400 that names `field`, is short, and changes nothing stored."""
+        before = await self.stored()
+        status, answer, _ = await self.ask("POST", path, data=body)
+        assert status == 400, answer
+        found, reason = error_of(answer)
+        assert found == field, (found, reason)
+        assert reason
+        assert len(answer) < 1500
+        assert await self.stored() == before
+
     async def submitted(self, **fields: Any) -> Job:
         """A job of alice's, as the scheduler has it."""
         submitted = await self.alice.submit(spec(**fields))

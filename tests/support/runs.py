@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from libs.messages.nodes import RunState, StartRun
@@ -73,3 +74,18 @@ async def logged(runtime: Runtime, key: RunKey, text: bytes) -> bytes:
             if text in chunk.data:
                 return chunk.data
             await asyncio.sleep(0.02)
+
+
+def processes_of(asked: StartRun) -> list[int]:
+    """All processes that carry this run's environment, in whatever namespace."""
+    marker = f"WEFT_JOB_ID={asked.job_id}\0".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if not entry.name.isdecimal() or marker not in (entry / "environ").read_bytes():
+                continue
+            if (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found

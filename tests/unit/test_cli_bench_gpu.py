@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,12 @@ from services.cli.drawing.benchmarks import Benched, benchmarks_table
 from services.cli.drawing.look import Look
 from services.executor.progress import pairs
 from tests.support.benchmarks import measurement
-from tests.support.told_gateway import ToldGateway, told_gateway
+from tests.support.told_gateway import ToldGateway
 from tests.support.views import gpu_view, job_view, node_view
 
 Said = pytest.CaptureFixture[str]
 
 HOLDER = job_view("j-holder")
-
-
-@pytest.fixture
-async def gateway() -> AsyncIterator[ToldGateway]:
-    async with told_gateway() as gateway:
-        yield gateway
 
 
 async def weft(gateway: ToldGateway, *typed: str) -> int:

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +31,8 @@ from services.cli.__main__ import main
 from services.cli.commands import COMMANDS, FAMILIES
 from services.cli.top import ended_lately
 from services.cli.wait import seconds
-from tests.support.told_gateway import ToldGateway, told_gateway, weft
+from tests.support.told_gateway import ToldGateway, weft
 from tests.support.views import NOW, job_view
-
-
-@pytest.fixture
-async def gateway() -> AsyncIterator[ToldGateway]:
-    async with told_gateway() as gateway:
-        yield gateway
-
 
 Said = pytest.CaptureFixture[str]
 

@@ -3,7 +3,6 @@
 import json
 import re
 import time
-from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -21,15 +20,8 @@ from libs.planning.explain import Explanation
 from services.cli.failure import LastWords, hint
 from services.cli.logs import LineWriter, last_lines
 from tests.support.steps import placement
-from tests.support.told_gateway import ToldGateway, told_gateway, weft
+from tests.support.told_gateway import ToldGateway, weft
 from tests.support.views import NO_ROOM, NOW, cluster_view, event_view, gpu_view, job_view, node_view
-
-
-@pytest.fixture
-async def gateway() -> AsyncIterator[ToldGateway]:
-    async with told_gateway() as gateway:
-        yield gateway
-
 
 Said = pytest.CaptureFixture[str]
 

@@ -16,37 +16,37 @@ from libs.variability.estimate import (
     QUARANTINE_S,
     QUARANTINE_S_MAX,
     SUDDEN,
-    Estimate,
+    ScoreEstimate,
     observed,
 )
 
 STEP_S = 60.0
 
 
-def after(known: Estimate, *samples: float, begins: float = 0.0) -> Estimate:
+def after(known: ScoreEstimate, *samples: float, begins: float = 0.0) -> ScoreEstimate:
     """Samples one minute apart, the first a minute after `begins`."""
     for number, sample in enumerate(samples, 1):
         known = observed(known, sample, begins + number * STEP_S)
     return known
 
 
-def usual(count: int = 20, prior: float = 1.0) -> Estimate:
-    return after(Estimate(prior=prior), *([prior] * count))
+def usual(count: int = 20, prior: float = 1.0) -> ScoreEstimate:
+    return after(ScoreEstimate(prior=prior), *([prior] * count))
 
 
 # what is believed of whom nothing was measured
 
 
 def test_a_gpu_that_was_never_measured_counts_as_it_is_believed_to_be_beforehand() -> None:
-    assert Estimate().score(0.0) == 1.0
-    assert Estimate(prior=1.3).score(1e9) == 1.3
-    assert Estimate(prior=1.3).confidence(0.0) == 0.0
+    assert ScoreEstimate().score(0.0) == 1.0
+    assert ScoreEstimate(prior=1.3).score(1e9) == 1.3
+    assert ScoreEstimate(prior=1.3).confidence(0.0) == 0.0
 
 
 def test_more_samples_count_more_against_what_is_believed_beforehand() -> None:
-    known = after(Estimate(prior=1.0), 1.05)
+    known = after(ScoreEstimate(prior=1.0), 1.05)
     assert known.score(STEP_S) == pytest.approx(1 + 0.05 / (1 + PRIOR_SAMPLES))
-    scores = [after(Estimate(prior=1.0), *([1.05] * count)).score(count * STEP_S) for count in range(1, 30)]
+    scores = [after(ScoreEstimate(prior=1.0), *([1.05] * count)).score(count * STEP_S) for count in range(1, 30)]
     assert scores == sorted(scores)
     assert scores[-1] == pytest.approx(1.05, abs=0.005)
 
@@ -55,7 +55,7 @@ def test_more_samples_count_more_against_what_is_believed_beforehand() -> None:
 
 
 def test_the_first_samples_are_averaged_and_later_a_slow_drift_is_followed() -> None:
-    known = after(Estimate(prior=1.0), 0.98, 1.02, 1.0, 1.0)
+    known = after(ScoreEstimate(prior=1.0), 0.98, 1.02, 1.0, 1.0)
     assert known.value == pytest.approx(1.0)
     drifting = [1.0 + number * 0.002 for number in range(60)]
     assert after(known, *drifting, begins=240).value == pytest.approx(drifting[-1], abs=0.03)
@@ -101,8 +101,8 @@ def test_a_gpu_of_another_speed_is_known_once_enough_samples_agree(slow: float) 
 
 
 def test_a_gpu_far_from_what_is_believed_beforehand_is_believed_after_agreeing_samples_too() -> None:
-    assert after(Estimate(prior=1.0), 1.3).score(STEP_S) == 1.0
-    assert after(Estimate(prior=1.0), *([1.3] * AGREEING)).value == pytest.approx(1.3)
+    assert after(ScoreEstimate(prior=1.0), 1.3).score(STEP_S) == 1.0
+    assert after(ScoreEstimate(prior=1.0), *([1.3] * AGREEING)).value == pytest.approx(1.3)
 
 
 def test_a_change_is_followed_by_another() -> None:
@@ -113,7 +113,7 @@ def test_a_change_is_followed_by_another() -> None:
 # quarantine
 
 
-def quarantined(times: int = 1) -> Estimate:
+def quarantined(times: int = 1) -> ScoreEstimate:
     known = usual()
     for before in range(times):
         known = after(known, *([1.0] * (AGREEING + before)), *([SUDDEN * 1.1] * AGREEING), begins=known.at_s)
@@ -174,7 +174,7 @@ def test_one_that_becomes_well_little_by_little_is_let_out_too() -> None:
 # samples that are worth less, or more, and who told them
 
 
-def weighed(known: Estimate, sample: float, *weights: float, witness: str = "") -> Estimate:
+def weighed(known: ScoreEstimate, sample: float, *weights: float, witness: str = "") -> ScoreEstimate:
     for weight in weights:
         known = observed(known, sample, known.at_s + STEP_S, weight=weight, witness=witness)
     return known
@@ -199,7 +199,7 @@ def test_a_faint_sample_that_all_is_as_before_does_not_undo_a_strong_one_that_it
 
 
 def test_faint_samples_are_never_worth_more_than_they_may_be_however_many_there_are() -> None:
-    known = Estimate()
+    known = ScoreEstimate()
     for number in range(200):
         known = observed(known, 1.3, number * STEP_S, weight=0.2, weight_most=2.0)
     assert known.value == pytest.approx(1.3)
@@ -270,7 +270,7 @@ def test_what_is_not_measured_any_more_ages_towards_what_is_believed_beforehand(
 def test_what_is_no_time_changes_nothing(sample: float) -> None:
     known = usual()
     assert after(known, sample, sample, sample, begins=known.at_s) is known
-    assert observed(Estimate(), sample, STEP_S) == Estimate()
+    assert observed(ScoreEstimate(), sample, STEP_S) == ScoreEstimate()
 
 
 def test_a_sample_older_than_the_last_changes_nothing() -> None:
@@ -287,7 +287,7 @@ SAMPLES = st.one_of(st.floats(0.2, 5.0), st.floats(allow_nan=True, allow_infinit
 def test_a_score_lies_between_what_was_believed_and_what_was_measured(
     prior: float, samples: list[tuple[float, float]], later: float
 ) -> None:
-    known = Estimate(prior=prior)
+    known = ScoreEstimate(prior=prior)
     said = [prior]
     for sample, at in samples:
         known = observed(known, sample, at)

@@ -45,6 +45,20 @@ def running(w: World, job_id: str, spec: dict[str, Any], *, gpus: int = 1) -> No
     assert w.state(job_id) is S.RUNNING
 
 
+def full() -> World:
+    """A service with one replica and training with three ranks have all four GPUs."""
+    w = world(gpus=4)
+    running(w, "j-s", service())
+    running(w, "j-t", elastic(want=3))
+    return w
+
+
+def scaled(w: World, job_id: str, worker: int) -> None:
+    """Another size was asked for, and what follows of that has happened."""
+    w.scale(job_id, worker=worker)
+    rounds(w)
+
+
 def lent(w: World, job_id: str = "j-s") -> list[tuple[str, int, float, int]]:
     return [(loan.lender, loan.rank, loan.gpus, loan.ranks) for loan in of(w, job_id).loans]
 
@@ -54,11 +68,8 @@ def steps_of(w: World, job_id: str, event: JobEvent) -> list[Step]:
 
 
 def test_a_service_borrows_the_extras_of_elastic_training_and_the_loan_is_recorded() -> None:
-    w = world(gpus=4)
-    running(w, "j-s", service())
-    running(w, "j-t", elastic(want=3))
-    w.scale("j-s", worker=3)
-    rounds(w)
+    w = full()
+    scaled(w, "j-s", 3)
     assert (count(w, "j-s"), count(w, "j-t")) == (3, 1)
     assert lent(w) == [("j-t", 1, 1.0, 1), ("j-t", 2, 1.0, 1)]
     told = steps_of(w, "j-t", E.RESIZED)[-2]
@@ -70,20 +81,15 @@ def test_the_free_room_comes_before_any_loan() -> None:
     w = world(gpus=6)
     running(w, "j-s", service())
     running(w, "j-t", elastic())
-    w.scale("j-s", worker=2)
-    rounds(w)
+    scaled(w, "j-s", 2)
     assert (count(w, "j-s"), count(w, "j-t"), lent(w)) == (2, 4, [])
 
 
 def test_a_loan_is_paid_back_when_the_service_shrinks_and_the_lender_grows_back_a_minute_later() -> None:
-    w = world(gpus=4)
-    running(w, "j-s", service())
-    running(w, "j-t", elastic(want=3))
-    w.scale("j-s", worker=2)
-    rounds(w)
+    w = full()
+    scaled(w, "j-s", 2)
     assert (count(w, "j-s"), count(w, "j-t")) == (2, 2)
-    w.scale("j-s", worker=1)
-    rounds(w)
+    scaled(w, "j-s", 1)
     assert (count(w, "j-s"), lent(w)) == (1, [])
     gone = [step.cause for step in steps_of(w, "j-s", E.RESIZED)][-2:]
     assert gone[0].code is C.PAID_BACK
@@ -111,13 +117,11 @@ def test_loans_end_one_by_one_though_the_partition_planner_looks_at_the_lender_a
     running(w, "j-t", elastic(want=6, most=8))
     plan()
     assert count(w, "j-t") == 8
-    w.scale("j-s", worker=5)
-    rounds(w)
+    scaled(w, "j-s", 5)
     plan()
     assert (count(w, "j-s"), count(w, "j-t"), len(lent(w))) == (5, 4, 4)
     for left in (4, 3, 2, 1):
-        w.scale("j-s", worker=left)
-        rounds(w)
+        scaled(w, "j-s", left)
         plan()
         assert (count(w, "j-s"), len(lent(w)), of(w, "j-t").wanted) == (left, left - 1, {"worker": 8})
     w.now += FIRST_SECONDS
@@ -129,17 +133,14 @@ def test_a_rank_of_a_lender_that_fails_takes_nothing_off_what_is_owed() -> None:
     w = world(gpus=9)
     running(w, "j-s", service(most=6))
     running(w, "j-t", elastic(want=8, most=8))
-    w.scale("j-s", worker=5)
-    rounds(w)
+    scaled(w, "j-s", 5)
     assert (count(w, "j-t"), len(lent(w))) == (4, 4)
     w.nodes["node-1"].end(("j-t", 0, 3), 1)
     rounds(w)
     assert of(w, "j-t").wanted == {"worker": 7}
-    w.scale("j-s", worker=4)
-    rounds(w)
+    scaled(w, "j-s", 4)
     assert len(lent(w)) == 3
-    w.scale("j-s", worker=1)
-    rounds(w)
+    scaled(w, "j-s", 1)
     w.now += FIRST_SECONDS
     rounds(w)
     assert (count(w, "j-t"), lent(w)) == (7, [])
@@ -149,16 +150,13 @@ def test_what_was_borrowed_leaves_first() -> None:
     w = world(gpus=4)
     running(w, "j-s", service(most=6))
     running(w, "j-t", elastic(want=3))
-    w.scale("j-s", worker=2)
-    rounds(w)
+    scaled(w, "j-s", 2)
     (borrowed,) = of(w, "j-s").loans
     w.nodes["node-1"].end(("j-t", 0, 0), 0)
     rounds(w)
-    w.scale("j-s", worker=4)
-    rounds(w)
+    scaled(w, "j-s", 4)
     assert count(w, "j-s") == 4
-    w.scale("j-s", worker=3)
-    rounds(w)
+    scaled(w, "j-s", 3)
     assert borrowed.rank == 1, "newer replicas are there"
 
 
@@ -167,15 +165,13 @@ def test_a_job_that_shrinks_by_a_restart_lends_only_if_no_other_can_and_grows_ba
     running(w, "j-s", service())
     running(w, "j-r", restarting(want=3, most=3))
     running(w, "j-t", elastic(want=2, most=2))
-    w.scale("j-s", worker=2)
-    rounds(w)
+    scaled(w, "j-s", 2)
     assert (count(w, "j-s"), count(w, "j-t"), of(w, "j-r").epoch) == (2, 1, 0)
     w.scale("j-s", worker=3)
     rounds(w, 8)
     assert (count(w, "j-s"), count(w, "j-t"), count(w, "j-r"), of(w, "j-r").epoch) == (3, 1, 2, 1)
     assert [loan[0] for loan in lent(w)] == ["j-t", "j-r"]
-    w.scale("j-s", worker=1)
-    rounds(w)
+    scaled(w, "j-s", 1)
     w.now += FIRST_SECONDS
     rounds(w, 8)
     assert (count(w, "j-t"), count(w, "j-r"), of(w, "j-r").attempts) == (2, 3, 0)
@@ -186,13 +182,11 @@ def test_a_whole_job_gives_way_last_and_only_if_the_order_says_so() -> None:
     running(w, "j-s", service(priority=5))
     running(w, "j-t", {"grace": "5s", "priority": 5, "preemptible": True})
     running(w, "j-u", {"grace": "5s"})
-    w.scale("j-s", worker=3)
-    rounds(w)
+    scaled(w, "j-s", 3)
     assert (count(w, "j-s"), w.state("j-t"), w.state("j-u")) == (2, S.RUNNING, S.QUEUED)
     assert lent(w) == [("j-u", 1, 1.0, 0)]
     assert of(w, "j-u").attempts == 0
-    w.scale("j-s", worker=1)
-    rounds(w)
+    scaled(w, "j-s", 1)
     assert (w.state("j-u"), lent(w)) == (S.RUNNING, [])
 
 
@@ -204,8 +198,7 @@ def test_a_job_of_higher_priority_a_service_a_notebook_and_one_that_may_not_be_p
     running(w, "j-3", elastic(want=2, most=2, preemptible=False))
     running(w, "j-4", {"kind": "notebook", "priority": -5})
     before = [count(w, f"j-{number}") for number in range(1, 5)]
-    w.scale("j-s", worker=4)
-    rounds(w)
+    scaled(w, "j-s", 4)
     assert (count(w, "j-s"), [count(w, f"j-{number}") for number in range(1, 5)]) == (1, before)
 
 
@@ -214,17 +207,13 @@ def test_a_lender_that_gave_ranks_away_a_moment_ago_gives_more_only_after_others
     running(w, "j-s", service())
     running(w, "j-t", elastic(want=3, most=3))
     running(w, "j-u", elastic(want=3, most=3))
-    w.scale("j-s", worker=2)
-    rounds(w)
-    w.scale("j-s", worker=3)
-    rounds(w)
+    scaled(w, "j-s", 2)
+    scaled(w, "j-s", 3)
     assert sorted(loan[0] for loan in lent(w)) == ["j-t", "j-u"]
 
 
 def test_gpus_that_come_free_for_a_loan_go_to_no_waiting_job_in_between() -> None:
-    w = world(gpus=4)
-    running(w, "j-s", service())
-    running(w, "j-t", elastic(want=3))
+    w = full()
     w.nodes["node-1"].unkillable.add(("j-t", 0, 2))
     w.scale("j-s", worker=2)
     w.tick()
@@ -236,12 +225,9 @@ def test_gpus_that_come_free_for_a_loan_go_to_no_waiting_job_in_between() -> Non
 
 
 def test_a_victim_that_does_not_leave_in_time_is_not_waited_for_without_end() -> None:
-    w = world(gpus=4)
-    running(w, "j-s", service())
-    running(w, "j-t", elastic(want=3))
+    w = full()
     w.nodes["node-1"].unkillable.add(("j-t", 0, 2))
-    w.scale("j-s", worker=2)
-    rounds(w)
+    scaled(w, "j-s", 2)
     assert count(w, "j-s") == 1
     for _ in range(50):
         w.now += 10.0
@@ -250,13 +236,10 @@ def test_a_victim_that_does_not_leave_in_time_is_not_waited_for_without_end() ->
 
 
 def test_a_service_that_wants_less_again_before_it_got_anything_lets_the_place_go() -> None:
-    w = world(gpus=4)
-    running(w, "j-s", service())
-    running(w, "j-t", elastic(want=3))
+    w = full()
     w.scale("j-s", worker=2)
     w.tick()
-    w.scale("j-s", worker=1)
-    rounds(w)
+    scaled(w, "j-s", 1)
     assert (count(w, "j-s"), count(w, "j-t"), lent(w)) == (1, 2, [])
     w.now += FIRST_SECONDS
     rounds(w)
@@ -264,9 +247,7 @@ def test_a_service_that_wants_less_again_before_it_got_anything_lets_the_place_g
 
 
 def test_a_new_leader_gives_the_service_what_was_asked_for_and_asks_for_no_more() -> None:
-    w = world(gpus=4)
-    running(w, "j-s", service())
-    running(w, "j-t", elastic(want=3))
+    w = full()
     w.nodes["node-1"].unkillable.add(("j-t", 0, 2))
     w.scale("j-s", worker=2)
     w.tick()
@@ -284,13 +265,10 @@ def test_shares_of_one_gpu_that_was_lent_serve_several_replicas() -> None:
     w.submit("j-s", gpus=0, spec=service(most=8, role=share))
     rounds(w)
     assert w.state("j-s") is S.QUEUED, "it waits for its first replica as any job"
-    w.scale("j-t", worker=2)
-    rounds(w)
-    w.scale("j-s", worker=4)
-    rounds(w)
+    scaled(w, "j-t", 2)
+    scaled(w, "j-s", 4)
     assert (count(w, "j-s"), count(w, "j-t"), lent(w)) == (4, 2, [])
-    w.scale("j-s", worker=7)
-    rounds(w)
+    scaled(w, "j-s", 7)
     assert (count(w, "j-s"), count(w, "j-t")) == (7, 1)
     assert [loan[2] for loan in lent(w)] == [0.25] * 3
 
@@ -299,8 +277,7 @@ def test_a_borrowed_replica_that_ends_and_begins_again_is_still_borrowed() -> No
     w = world(gpus=4)
     running(w, "j-s", service(retries={"backoff": "1s"}))
     running(w, "j-t", elastic(want=3))
-    w.scale("j-s", worker=2)
-    rounds(w)
+    scaled(w, "j-s", 2)
     assert lent(w) == [("j-t", 1, 1.0, 1)]
     since = of(w, "j-s").loans[0].since
     w.nodes["node-1"].end(("j-s", 0, 1), 1)

@@ -82,7 +82,7 @@ def test_every_error_has_the_one_shape() -> None:
         responses = operation(route.method, route.path)["responses"]
         for status, response in responses.items():
             if status >= "400" and int(status) not in route.answers:
-                schema = response["content"]["application/json"]["schema"]
+                schema = response["content"]["application/problem+json"]["schema"]
                 assert schema == {"$ref": "#/components/schemas/ErrorView"}, (route.path, status)
 
 

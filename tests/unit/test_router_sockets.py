@@ -37,6 +37,6 @@ def test_a_folder_that_was_asked_for_is_refused_when_its_name_is_too_long(tmp_pa
         pytest.skip("the folder of this test has too long a name itself")
     longest = tmp_path / ("x" * room)
     assert folder_of(str(longest), 65000) == longest
-    with pytest.raises(SettingsError, match="ROUTER_HOME: .* is too long for the address of a socket"):
+    with pytest.raises(SettingsError, match="is too long for the address of a socket"):
         folder_of(f"{longest}x", 65000)
     assert not Path(f"{longest}x").exists()

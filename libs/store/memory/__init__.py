@@ -3,10 +3,8 @@
 It has no clock and no randomness: the same calls in the same order leave the same state, event for event.
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress, islice
-from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -16,9 +14,10 @@ from libs.domain.job import HOLDING, Job, JobChange, JobEvent, JobState, after
 from libs.domain.lease import Lease
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, Use, full
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
-from libs.messages.events import Event, JobEventData, step_data, submission_data
+from libs.messages.asks import AskKind, Reshare, Scale, Tune
+from libs.messages.events import Event, step_data, submission_data
 from libs.messages.history import Record
+from libs.messages.series import GpuChanges
 from libs.messages.signals import GpuScore
 from libs.store import (
     Envelope,
@@ -30,18 +29,20 @@ from libs.store import (
     TenantFullError,
     TenantKept,
     UnlawfulError,
-    Unsent,
 )
+from libs.store.memory.asks import Asks
+from libs.store.memory.events import Events
 from libs.store.memory.history import History
 from libs.store.memory.learnt import LearntTables
 from libs.store.memory.serving import service_of
 from libs.store.memory.slots import Gpu, Slots, slots_after
 from libs.store.memory.times import micro
 from libs.store.memory.tokens import Tokens
-from libs.store.rows import hash_of
+from libs.store.memory.usage import job_changes, node_changes
+from libs.store.rows import as_micros, hash_of
 
 
-class MemoryStore(Tokens, History, LearntTables):
+class MemoryStore(Tokens, History, Events, Asks, LearntTables):
     """Every store Protocol of `libs.store`. A call runs to its end before the next begins, so each is atomic."""
 
     def __init__(self) -> None:
@@ -49,17 +50,9 @@ class MemoryStore(Tokens, History, LearntTables):
         self._submitted: dict[str, Job] = {}  # as it was submitted, in that order
         self._seq = 0
         self._keys: dict[tuple[str, str], tuple[str, bytes]] = {}
-        self._asks: dict[int, tuple[str, Ask]] = {}  # with its pool
-        self._ask_id = 0
         self._jobs: dict[str, Job] = {}  # admitted
         self._slots: Slots = {}
         self._nodes: dict[str, tuple[Node, int]] = {}  # with its version
-        self._events: list[Event] = []
-        self._event_id = 0
-        self._stories: dict[str, list[Event]] = {}
-        self._xid = 0
-        self._outbox: dict[int, int] = {}  # the entry of each event
-        self._entry = 0
         self._jobs_kept: dict[str, JobsKept] = {}  # by pool
         self._policies: dict[str, str] = {}  # by the name of a lease
         self._envelopes: dict[str, Envelope] = {}
@@ -101,31 +94,6 @@ class MemoryStore(Tokens, History, LearntTables):
             return None
         return _the_same(before, hash_of(spec))
 
-    async def ask(
-        self,
-        kind: AskKind,
-        *,
-        subject_id: str,
-        pool: str,
-        tenant: str,
-        at: float,
-        priority: int = 0,
-        scale: Scale | None = None,
-        share: Reshare | None = None,
-        update: Update | None = None,
-    ) -> None:
-        self._add_ask(
-            kind,
-            subject_id=subject_id,
-            pool=pool,
-            tenant=tenant,
-            at=micro(at),
-            priority=priority,
-            scale=scale,
-            share=share,
-            update=update,
-        )
-
     async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:
         reason = full(self._use(tenant, asked=True), allowance, spec_bytes=_bytes_of(self._submitted[job_id].spec))
         if reason is not None:
@@ -152,22 +120,6 @@ class MemoryStore(Tokens, History, LearntTables):
             and (not before or job.seq < before)
         ]
         return found[:limit]
-
-    async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
-        return [event for event in self._stories.get(job_id, []) if event.version > after]
-
-    async def last_told(self, topic: str, subject_ids: Sequence[str], *, events: Sequence[str]) -> list[Event]:
-        told = [event for event in self._events if event.topic == topic and event.event in events]
-        newest = {event.subject_id: event for event in sorted(told, key=lambda event: event.version)}
-        return [newest[subject_id] for subject_id in subject_ids if subject_id in newest]
-
-    async def events(
-        self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
-    ) -> list[Event]:
-        xid, _, event_id = (after or "0-0").partition("-")
-        begin = bisect_right(self._events, (int(xid), int(event_id)), key=lambda event: (event.xid, event.id))
-        found = [event for event in self._events[begin:] if tenant in (None, event.tenant)]
-        return found[max(0, len(found) - limit) :] if newest else found[:limit]
 
     async def policy(self, *, pool: str) -> str:
         return self._policies.get(pool, "")
@@ -198,8 +150,25 @@ class MemoryStore(Tokens, History, LearntTables):
         found = [self._jobs.get(job_id) or self._submitted.get(job_id) for job_id in job_ids]
         return sorted((job for job in found if job is not None), key=lambda job: job.seq)
 
+    async def ended_last(self, *, pool: str, since: float, limit: int) -> list[str]:
+        ended = [(job.ended_at, job.id) for job in self._jobs.values() if job.pool == pool and job.ended_at is not None]
+        return [job_id for at, job_id in sorted(ended, reverse=True) if at >= since][:limit]
+
     async def jobs_kept(self) -> list[JobsKept]:
         return [kept for _, kept in sorted(self._jobs_kept.items())]
+
+    async def jobs_between(self, begins: float, *, limit: int) -> list[str]:
+        jobs = (self._jobs.get(job_id, job) for job_id, job in self._submitted.items())
+        found = (job.id for job in jobs if job.ended_at is None or job.ended_at > micro(begins) - 3600)
+        return list(islice(found, limit))
+
+    async def gpu_changes(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[GpuChanges]:
+        known = [self._jobs.get(job_id) or self._submitted[job_id] for job_id in job_ids if job_id in self._submitted]
+        return job_changes(known, self._stories, begins=as_micros(begins), ends=as_micros(ends))
+
+    async def gpus_there(self, *, begins: float, ends: float) -> GpuChanges:
+        told = [event for event in self._events if event.topic == "nodes"]
+        return node_changes(told, begins=as_micros(begins), ends=as_micros(ends))
 
     async def told_until(self, moment: Moment) -> list[Event]:
         found: list[Event] = []
@@ -227,15 +196,6 @@ class MemoryStore(Tokens, History, LearntTables):
             del self._asks[ask.id]
         self._jobs.update({job.id: job for job in born})
         return sorted(born, key=lambda job: job.seq)
-
-    async def asks(self, *, pool: str, limit: int) -> list[Ask]:
-        found = [ask for of_pool, ask in self._asks.values() if of_pool == pool and ask.kind is not AskKind.SUBMIT]
-        return found[:limit]
-
-    async def drop_asks(self, lease: Lease, ask_ids: Sequence[int]) -> None:
-        self._must_hold(lease)
-        for ask_id in ask_ids:
-            self._asks.pop(ask_id, None)
 
     async def open_jobs(self, *, pool: str) -> list[Job]:
         return self._jobs_in(pool, {state for state in JobState if not state.final})
@@ -339,33 +299,6 @@ class MemoryStore(Tokens, History, LearntTables):
             for (node_id, _, _), (score, at) in sorted(self._scores.items(), key=lambda kept: kept[0])
             if node_id in known and (at >= since or node_id in nodes)
         ]
-
-    # relay
-
-    async def unsent(self, *, limit: int) -> list[Unsent]:
-        wanted = sorted(self._outbox)[:limit]
-        begin = bisect_left(self._events, wanted[0], key=lambda event: event.id) if wanted else 0
-        waiting = (event for event in islice(self._events, begin, None) if event.id in self._outbox)
-        return [Unsent(entry=self._outbox[event.id], event=event) for event in islice(waiting, limit)]
-
-    async def unsent_count(self) -> int:
-        return len(self._outbox)
-
-    async def sent(self, published: Sequence[Unsent]) -> None:
-        for unsent in published:
-            if self._outbox.get(unsent.event.id) == unsent.entry:
-                del self._outbox[unsent.event.id]
-
-    async def resend(self, *, since: float) -> int:
-        again = {event.id for event in self._events if event.at >= micro(since)} - self._outbox.keys()
-        for event_id in sorted(again | self._outbox.keys()):
-            self._put(event_id)
-        return len(again)
-
-    def _put(self, event_id: int) -> None:
-        """Put an event into the outbox, as a new entry."""
-        self._entry += 1
-        self._outbox[event_id] = self._entry
 
     # scorer
 
@@ -471,35 +404,6 @@ class MemoryStore(Tokens, History, LearntTables):
             return False
         return job.state is JobState.RUNNING and (job.pool, job.epoch) == (envelope.pool, envelope.epoch)
 
-    def _add_ask(
-        self,
-        kind: AskKind,
-        *,
-        subject_id: str,
-        pool: str,
-        tenant: str,
-        at: float,
-        priority: int = 0,
-        tune: Tune | None = None,
-        scale: Scale | None = None,
-        share: Reshare | None = None,
-        update: Update | None = None,
-    ) -> None:
-        self._ask_id += 1
-        ask = Ask(
-            id=self._ask_id,
-            kind=kind,
-            subject_id=subject_id,
-            tenant=tenant,
-            at=at,
-            priority=priority,
-            tune=tune,
-            scale=scale,
-            share=share,
-            update=update,
-        )
-        self._asks[ask.id] = (pool, ask)
-
     def _use(self, tenant: str, *, asked: bool = False) -> Use:
         """What a tenant has open; with `asked`, also what it asked to have requeued."""
         now = [self._jobs.get(job.id, job) for job in self._submitted.values() if job.tenant == tenant]
@@ -518,11 +422,6 @@ class MemoryStore(Tokens, History, LearntTables):
         nodes = (node for node, _ in self._nodes.values())
         return {(node.id, gpu.index): gpu.memory for node in nodes for gpu in node.capacity.gpus}
 
-    def _first_version(self, node_id: str) -> int:
-        """The first version of a new node, or the next one of a node that was removed and joins again."""
-        told = (event.version for event in self._events if event.topic == "nodes" and event.subject_id == node_id)
-        return max(told, default=0) + 1
-
     def _node_events_before(self, before: float, pool: str) -> list[Event]:
         """Node events that may be deleted: published, and not the last of a node that is still there."""
         told = [event for event in self._events if event.topic == "nodes" and event.at < before]
@@ -534,51 +433,6 @@ class MemoryStore(Tokens, History, LearntTables):
             and last.get(event.subject_id) != event.version
             and msgspec.json.decode(event.data)["pool"] == pool
         ]
-
-    def _tell_node(self, node: Node, version: int, event: str, cause: str, *, at: float) -> None:
-        data = {
-            "node_id": node.id,
-            "pool": node.pool,
-            "address": node.address,
-            "ready": node.ready,
-            "drained": node.drained,
-            "runtime": node.runtime,
-            "capacity": node.capacity,
-            "version": version,
-            "sentence": cause,
-        }
-        self._tell("nodes", event, node.id, version, micro(at), data)
-
-    def _tell(
-        self,
-        topic: str,
-        what: str,
-        subject_id: str,
-        version: int,
-        at: float,
-        data: JobEventData | dict[str, Any],
-        *,
-        tenant: str = "",
-        alone: bool = True,
-    ) -> None:
-        """Record an event. `alone`: it is a transaction of its own."""
-        self._xid += alone
-        self._event_id += 1
-        event = Event(
-            id=self._event_id,
-            xid=self._xid,
-            topic=topic,
-            event=str(what),
-            subject_id=subject_id,
-            version=version,
-            at=at,
-            tenant=tenant,
-            data=msgspec.Raw(msgspec.json.encode(data)),
-        )
-        self._events.append(event)
-        self._put(event.id)
-        if topic == "jobs":
-            self._stories.setdefault(subject_id, []).append(event)
 
 
 def _bytes_of(spec: JobSpec) -> int:

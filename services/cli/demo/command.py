@@ -16,6 +16,7 @@ from services.cli.demo import parts
 from services.cli.demo.abandoned import KEPT_PREFIX, PREFIX, clear_abandoned
 from services.cli.demo.board import Board, in_words
 from services.cli.demo.checks import CheckResult, Evidence, judge
+from services.cli.demo.picture import Photographer, photographer
 from services.cli.demo.script import play
 from services.cli.demo.show import Show, console
 from services.cli.local import LocalCluster, LocalError, Options, running
@@ -75,7 +76,9 @@ async def _demo(folder: Path, show: Show, stops: Stops, args: argparse.Namespace
         with show.live():
             show.say(f"a cluster of {options.in_words()} ({options.pretended()})")
             async with running(folder, options, tell=show.say, erase=True, hurry=stops.hurry) as cluster:
-                good = await _played(cluster, show, args.seconds_max)
+                show.say(f"the dashboard: {cluster.url}/#token={cluster.token}")
+                async with photographer(cluster.url, cluster.token, show.say) as photos:
+                    good = await _played(cluster, show, args.seconds_max, photos)
                 started = await _processes(cluster)
                 show.say("stopping the cluster")
     except LocalError as error:
@@ -89,14 +92,14 @@ async def _demo(folder: Path, show: Show, stops: Stops, args: argparse.Namespace
     return 0 if good and not left else 1
 
 
-async def _played(cluster: LocalCluster, show: Show, seconds_max: float) -> bool:
+async def _played(cluster: LocalCluster, show: Show, seconds_max: float, photos: Photographer) -> bool:
     """Play the script; whether every job did its part."""
     async with Client(cluster.url, cluster.token) as client:
         board = Board(client, told=show.tell, drawn=show.draw)
         show.watch(board.jobs)
         try:
             async with asyncio.timeout(seconds_max):
-                evidence = await play(client, board, token=cluster.token)
+                evidence = await play(client, board, token=cluster.token, at_fullest=photos.take)
         except TimeoutError:
             stuck = [f"{name}: {in_words(job)}" for name, job in board.jobs.items() if not job.state.final]
             show.say(f"after {seconds_max:g} s these are not over: {'; '.join(stuck) or 'none'}")

@@ -1,6 +1,7 @@
 """What happens in the demo, in order; every wait ends at the latest when the demo's time is up."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from libs.client import Client
@@ -17,10 +18,15 @@ BOTH_BUSY = 4  # seconds that the two jobs have shared their GPU before it is di
 CATCH_UP_SECONDS_MAX = 5.0  # the gateway explains from a picture that is up to a second old
 
 
-async def play(client: Client, board: Board, *, token: str) -> dict[str, Evidence]:
-    """Submit the jobs, preempt, cancel and requeue them, and return the evidence of each, by name."""
+async def play(
+    client: Client, board: Board, *, token: str, at_fullest: Callable[[], Awaitable[None]]
+) -> dict[str, Evidence]:
+    """Submit the jobs, preempt, cancel and requeue them, and return the evidence of each, by name.
+
+    `at_fullest` is awaited when most jobs run and most wait.
+    """
     watching = asyncio.create_task(board.watch())
-    playing = asyncio.create_task(_play(client, board, token))
+    playing = asyncio.create_task(_play(client, board, token, at_fullest))
     try:
         await asyncio.wait({watching, playing}, return_when=asyncio.FIRST_COMPLETED)
         if watching.done():
@@ -33,7 +39,7 @@ async def play(client: Client, board: Board, *, token: str) -> dict[str, Evidenc
     return {name: await _evidence(client, board, job) for name, job in board.jobs.items()}
 
 
-async def _play(client: Client, board: Board, token: str) -> None:
+async def _play(client: Client, board: Board, token: str, at_fullest: Callable[[], Awaitable[None]]) -> None:
     await _submit(client, parts.trainer(), parts.gang(), parts.flaky(), parts.doomed())
     for name in ("trainer", "gang", "doomed"):
         await board.until(name, lambda job: job.state is JobState.RUNNING or job.state.final)
@@ -42,6 +48,7 @@ async def _play(client: Client, board: Board, token: str) -> None:
     await board.until("trainer", lambda job: _part_done(job) >= UNDER_WAY or job.state.final)
     await _submit(client, parts.urgent())
     await board.until("urgent", lambda job: job.state is JobState.RUNNING or job.state.final)
+    await at_fullest()
     await client.cancel("doomed")
     board.tell("doomed", "asked to cancel")
     await board.until("patient", lambda job: job.state is JobState.RUNNING or job.state.final)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from libs.messages.serving import Endpoint, EndpointsSeen, ReplicaServed, ServiceServed, ServicesServed
+from libs.serving.loads import RequestCounts
 
 SILENT_SECONDS = 3.0  # a router that is not heard for so long: what arrives there is not known
 GONE_SECONDS = 60.0  # after so long it is no longer waited for
@@ -19,19 +20,9 @@ SERVICES_MAX = 65_536  # at one router, and of past counts
 _Run = tuple[str, int, int]
 
 
-class RoutedCounts(Struct, frozen=True, kw_only=True):
-    """One service at all routers: totals, and what waits now."""
+class RoutedCounts(RequestCounts, frozen=True, kw_only=True):
+    """One service at all routers: totals, and what waits and runs now."""
 
-    arrived: int = 0
-    answered: int = 0
-    refused: int = 0
-    failed: int = 0
-    late: int = 0
-    queued: int = 0
-    oldest_wait: float = 0.0
-    waits: Mapping[int, int] = {}
-    services: Mapping[int, int] = {}
-    totals: Mapping[int, int] = {}
     replicas: tuple[ReplicaServed, ...] = ()
 
 

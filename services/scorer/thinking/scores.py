@@ -11,7 +11,7 @@ from msgspec import Struct
 from libs.domain.classes import JOB_CLASSES
 from libs.messages.signals import GpuScore
 from libs.planning.scores import TYPICAL, GpuKey
-from libs.variability.estimate import NEAR, PRIOR_SAMPLES, Estimate, observed
+from libs.variability.estimate import NEAR, PRIOR_SAMPLES, ScoreEstimate, observed
 
 PROFILED, ASSUMED = 0.9, 0.1  # confidence of a score from a profile, and of one without any source
 QUARANTINED = 0.9  # confidence in quarantine: samples agreed on a sudden slowdown, however few they were
@@ -42,7 +42,7 @@ class MeasuredGpus(Struct, frozen=True, kw_only=True):
 class _Standing(Struct):
     """The state of one GPU and class. `strong_at`: when a sample of a job's steps last counted."""
 
-    estimate: Estimate
+    estimate: ScoreEstimate
     profiled: bool
     source: str = ""
     strong_at: float = -inf
@@ -76,7 +76,7 @@ class Standings:
         self._uuids[place] = uuid
         known = self._profile.of(place, uuid)
         self._by_gpu[place] = {
-            name: _Standing(Estimate(prior=known[name] if known else TYPICAL), bool(known)) for name in JOB_CLASSES
+            name: _Standing(ScoreEstimate(prior=known[name] if known else TYPICAL), bool(known)) for name in JOB_CLASSES
         }
         self._touched.add(place)
 
@@ -236,11 +236,11 @@ def _notable(standing: _Standing, score: GpuScore, now: float) -> bool:
     return score.samples != known.samples and now - standing.stored_at >= REFRESH_SECONDS
 
 
-def _recalled(estimate: Estimate, score: GpuScore, now: float) -> Estimate:
+def _recalled(estimate: ScoreEstimate, score: GpuScore, now: float) -> ScoreEstimate:
     """The estimate behind a stored score. Its age counts from the last sample: a little too much, never too little."""
     sure = min(score.confidence, SURE_MOST)
     until = score.quarantined_until or 0.0
-    return Estimate(
+    return ScoreEstimate(
         value=score.score,
         samples=max(1, score.samples),
         weight=PRIOR_SAMPLES * sure / (1.0 - sure),

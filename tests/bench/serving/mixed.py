@@ -19,11 +19,11 @@ from libs.simulator.outcome import Outcome
 from libs.simulator.partitionings import partitioning_of
 from libs.simulator.run import simulate
 from libs.simulator.serving.over_time import Serving
-from libs.simulator.serving.rates import Bursts, RequestRate
+from libs.simulator.serving.rates import RequestRate
 from libs.simulator.serving.service import WHOLE, Services, Spread, TraceService
 from libs.simulator.workload import Elastic, TraceJob, Workload
 from tests.bench.figures import Aim
-from tests.bench.serving.rules import TIMES, fixed_size, maker
+from tests.bench.serving.rules import Totals, by_name, fixed, maker, rate_of_day, totals
 
 NODES, GPUS = 4, 4
 NOTEBOOKS, NOTEBOOK_SHARE = 3, 200
@@ -58,8 +58,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
 def services_of(day_s: float, *, whole: bool) -> tuple[TraceService, ...]:
     def rate(mean: float) -> RequestRate:
-        bursts = Bursts(every_s=day_s / 4, lasts_s=90.0, times=TIMES)
-        return RequestRate(mean=mean, swing=0.6, period_s=day_s, peak_at_s=day_s / 2, bursts=bursts)
+        return rate_of_day(mean, swing=0.6, day_s=day_s, burst_every_s=day_s / 4)
 
     chat = TraceService(
         name="chat",
@@ -122,9 +121,7 @@ def run(name: str, day_s: float, seed: int) -> Run:
     plain = name.startswith("fixed")
     services = services_of(day_s, whole=plain or name == "no-sharing")
     if plain:
-        services = tuple(
-            structs.replace(each, want=fixed_size(each, name)) if each.rate.mean else each for each in services
-        )
+        services = fixed(services, name)
     rule = name if plain or name.startswith("weft") else "weft"
     workload = jobs_of(day_s, seed)
     outcome = simulate(
@@ -156,24 +153,24 @@ def run_of(outcome: Outcome) -> Run:
 
 def measure(seed: int, executor: Executor, *, quick: bool) -> dict[str, Aim]:
     day_s, seeds = (QUICK_DAY_S, (seed,)) if quick else (DAY_S, tuple(range(seed, seed + 5)))
-    futures = {(name, one): executor.submit(run, name, day_s, one) for name in WITHOUT for one in seeds}
-    found = {name: [futures[name, one].result() for one in seeds] for name in WITHOUT}
+    found = by_name(executor, run, WITHOUT, day_s, seeds)
     print(
         f"\nsimulated mixed day of {day_s / 3600:g} h on {NODES * GPUS} GPUs, {len(seeds)} seeds; all requests count\n"
     )
     print("| what | bad, % | bad windows | service GPU h | training, min | GPU h of work an hour | loans | lost, % |")
     print("|---|---|---|---|---|---|---|---|")
     for name, runs in found.items():
+        all_runs = _totals(runs)
         print(
-            f"| {WITHOUT[name]} | {_bad(runs):.3%} | {_windows(runs)} | {_mean(runs, 'gpu_s') / 3600:.1f}"
+            f"| {WITHOUT[name]} | {all_runs.bad_part:.3%} | {all_runs.bad_windows} | {_mean(runs, 'gpu_s') / 3600:.1f}"
             f" | {_mean(runs, 'jct_mean_s') / 60:.1f} | {_mean(runs, 'work_per_hour'):.1f}"
             f" | {sum(each.loans for one in runs for each in one.services)} | {_mean(runs, 'lost'):.2%} |"
         )
     print(flush=True)
     ours, peak = found["weft"], found["fixed-peak"]
     return {
-        "mixed.bad_windows": Aim(value=_windows(ours), aim=0),
-        "mixed.bad_requests_part": Aim(value=round(_bad(ours), 5), aim=0.001),
+        "mixed.bad_windows": Aim(value=_totals(ours).bad_windows, aim=0),
+        "mixed.bad_requests_part": Aim(value=round(_totals(ours).bad_part, 5), aim=0.001),
         "mixed.gpu_s_against_peak": Aim(value=round(_mean(ours, "gpu_s") / _mean(peak, "gpu_s"), 3), aim=0.667),
         "mixed.work_per_hour_gain": Aim(
             value=round(_mean(ours, "work_per_hour") / _mean(peak, "work_per_hour") - 1, 3), aim=0.6, at_least=True
@@ -185,13 +182,8 @@ def measure(seed: int, executor: Executor, *, quick: bool) -> dict[str, Aim]:
     }
 
 
-def _bad(runs: Sequence[Run]) -> float:
-    services = [each for one in runs for each in one.services]
-    return sum(each.bad for each in services) / max(1, sum(each.arrived for each in services))
-
-
-def _windows(runs: Sequence[Run]) -> int:
-    return sum(each.bad_windows for one in runs for each in one.services)
+def _totals(runs: Sequence[Run]) -> Totals:
+    return totals([each for one in runs for each in one.services])
 
 
 def _mean(runs: Sequence[Run], field: str) -> float:

@@ -2,9 +2,11 @@
 rules of Knative, Ray Serve, Dynamo and dstack with their own constants; sizes fixed for the mean and for the peak.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
 from msgspec import Struct, structs
 
@@ -21,6 +23,9 @@ from libs.simulator.serving.service import WHOLE, Services, Spread, TraceService
 from libs.simulator.workload import Workload
 from tests.bench.figures import Aim
 from tests.bench.serving.oracle import oracle_gpu_s
+
+D = TypeVar("D")
+R = TypeVar("R")
 
 STICKY = Policy("fifo", "packed-sticky", "none")
 NONE = Workload(name="services", jobs=())
@@ -42,6 +47,12 @@ class Day(Struct, frozen=True, kw_only=True):
         return self.lasts_s * self.days
 
 
+def rate_of_day(mean: float, *, swing: float, day_s: float, burst_every_s: float) -> RequestRate:
+    """Highest at noon, with bursts of a minute and a half. `mean`: a second; `swing`: the part by which it differs."""
+    bursts = Bursts(every_s=burst_every_s, lasts_s=90.0, times=TIMES)
+    return RequestRate(mean=mean, swing=swing, period_s=day_s, peak_at_s=day_s / 2, bursts=bursts)
+
+
 QUICK = Day(lasts_s=3600.0, days=2, burst_every_s=1800.0)
 FULL = Day(lasts_s=2 * 3600.0, days=2, burst_every_s=1800.0)
 
@@ -51,8 +62,7 @@ def services_of(day: Day) -> tuple[TraceService, ...]:
     the objective is, and then give up."""
 
     def rate(mean: float) -> RequestRate:
-        bursts = Bursts(every_s=day.burst_every_s, lasts_s=90.0, times=TIMES)
-        return RequestRate(mean=mean, swing=0.7, period_s=day.lasts_s, peak_at_s=day.lasts_s / 2, bursts=bursts)
+        return rate_of_day(mean, swing=0.7, day_s=day.lasts_s, burst_every_s=day.burst_every_s)
 
     return (
         TraceService(
@@ -113,7 +123,7 @@ def with_shares(service: TraceService) -> TraceService:
 def ran(name: str, services: Sequence[TraceService], day: Day, seed: int) -> Outcome:
     """The services under one rule. Those with shares run beside training, which takes whatever they leave."""
     if name in FIXED:
-        services = [structs.replace(each, want=fixed_size(each, name)) for each in services]
+        services = fixed(services, name)
     found = Services(services=tuple(services), lasts_s=day.all_s, beside_training=True)
     gpus = sum(service.most * service.gpus for service in services)
     return simulate(
@@ -142,6 +152,11 @@ def fixed_size(service: TraceService, name: str) -> int:
     return replicas_for(service, service.rate.mean if name == "fixed-mean" else peak)
 
 
+def fixed(services: Sequence[TraceService], name: str) -> tuple[TraceService, ...]:
+    """Those that have requests, at a size that does not change."""
+    return tuple(structs.replace(each, want=fixed_size(each, name)) if each.rate.mean else each for each in services)
+
+
 def counted(name: str, day: Day, seed: int, shares: bool = False) -> tuple[Counted, ...]:
     services = services_of(day)
     return ran(name, [with_shares(each) for each in services] if shares else services, day, seed).services
@@ -149,6 +164,14 @@ def counted(name: str, day: Day, seed: int, shares: bool = False) -> tuple[Count
 
 def oracles(day: Day, seed: int) -> tuple[float, ...]:
     return tuple(oracle_gpu_s(service, day.all_s, seed) for service in services_of(day))
+
+
+def by_name(
+    executor: Executor, run: Callable[[str, D, int], R], names: Iterable[str], day: D, seeds: Iterable[int]
+) -> dict[str, list[R]]:
+    """What `run` gave for each name, one after another of the seeds; all of them run at once."""
+    futures = {name: [executor.submit(run, name, day, seed) for seed in seeds] for name in names}
+    return {name: [future.result() for future in of_seeds] for name, of_seeds in futures.items()}
 
 
 class Totals(Struct, frozen=True, kw_only=True):
@@ -161,6 +184,10 @@ class Totals(Struct, frozen=True, kw_only=True):
     gpu_s: float
     reversals: int
     starts: int
+
+    @property
+    def bad_part(self) -> float:
+        return self.bad / max(1, self.requests)
 
 
 def totals(found: Sequence[Counted]) -> Totals:
@@ -178,9 +205,8 @@ def totals(found: Sequence[Counted]) -> Totals:
 def measure(seed: int, executor: Executor, *, quick: bool) -> dict[str, Aim]:
     day, seeds = (QUICK, (seed,)) if quick else (FULL, tuple(range(seed, seed + 3)))
     names = (*OURS, *RULES, *FIXED)
-    futures = {(name, one): executor.submit(counted, name, day, one) for name in names for one in seeds}
     ideal = [executor.submit(oracles, day, one) for one in seeds]
-    of_name = {name: [future.result() for (rule, _), future in futures.items() if rule == name] for name in names}
+    of_name = by_name(executor, counted, names, day, seeds)
     summed = {name: totals([each for run in runs for each in run]) for name, runs in of_name.items()}
     oracle = [sum(of_seed) for of_seed in zip(*(future.result() for future in ideal), strict=True)]
     _print(summed, sum(oracle), day, len(seeds))
@@ -193,16 +219,13 @@ def shared(seed: int, executor: Executor, *, quick: bool) -> dict[str, Aim]:
     they leave. GPU-seconds are share times time, for all rules; the rules of others raise no share."""
     day, seeds = (QUICK, (seed,)) if quick else (FULL, tuple(range(seed, seed + 3)))
     names = ("weft", "weft-without-shares", *RULES)
-    futures = {(name, one): executor.submit(counted, name, day, one, True) for name in names for one in seeds}
-    found = {
-        name: totals([each for (rule, _), future in futures.items() if rule == name for each in future.result()])
-        for name in names
-    }
+    of_name = by_name(executor, partial(counted, shares=True), names, day, seeds)
+    found = {name: totals([each for run in runs for each in run]) for name, runs in of_name.items()}
     print(f"\nsimulated: 3 services with shares, {day.all_s / 3600:g} h, {len(seeds)} seeds; all requests count\n")
     print("| rule | bad requests | of them, % | bad windows | of | GPU h |\n|---|---|---|---|---|---|")
     for name, each in found.items():
         print(
-            f"| {name} | {each.bad:,} | {each.bad / each.requests:.3%} | {each.bad_windows:,} | {each.windows:,}"
+            f"| {name} | {each.bad:,} | {each.bad_part:.3%} | {each.bad_windows:,} | {each.windows:,}"
             f" | {each.gpu_s / 3600:.1f} |",
             flush=True,
         )
@@ -231,7 +254,7 @@ def _print(summed: Mapping[str, Totals], oracle_s: float, day: Day, seeds: int) 
     print("|---|---|---|---|---|---|---|---|---|")
     for name, found in summed.items():
         print(
-            f"| {name} | {found.bad:,} | {found.bad / found.requests:.3%} | {found.bad_windows:,} | {found.windows:,}"
+            f"| {name} | {found.bad:,} | {found.bad_part:.3%} | {found.bad_windows:,} | {found.windows:,}"
             f" | {found.gpu_s / 3600:.1f} | {found.gpu_s / oracle_s:.2f} | {found.starts:,} | {found.reversals:,} |"
         )
     print(f"| oracle | | | 0 | | {oracle_s / 3600:.1f} | 1.00 | | |\n", flush=True)

@@ -6,21 +6,17 @@ that was created and never started is left from an executor that died: it is rep
 """
 
 import asyncio
-import errno
 import logging
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from libs.messages.nodes import EndReason, RunState, StartRun
+from libs.messages.nodes import RunState, StartRun
 from services.executor import members
 from services.executor.discards import Discards
 from services.executor.home import Home
@@ -34,14 +30,14 @@ from services.executor.runtime.docker.egress import find_egress
 from services.executor.runtime.docker.engine import CONFLICT, DockerEngine, EngineRefusedError, MissingError
 from services.executor.runtime.docker.enginelog import FileCopy, engine_file, engine_folder
 from services.executor.runtime.docker.images import Images
-from services.executor.runtime.docker.labels import grace_of, key_of, named_of, of_node
+from services.executor.runtime.docker.inspected import Container, explained, lost, outcome_of, read_list, refused
+from services.executor.runtime.docker.labels import of_node
 from services.executor.runtime.docker.logcopy import LogCopy, position_path, read_position
 from services.executor.runtime.docker.networks import Networks
 from services.executor.runtime.docker.rates import EgressRates
 from services.executor.runtime.docker.resizing import Held, Resizing, held_of, safe_update
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.runtime.docker.starter import Starter, keep
-from services.executor.runtime.process.records import STATUS_MAX
 from services.executor.serving.records import ServedRuns
 from services.executor.shares.backend import ShareBackend, TimeSlicing
 from services.executor.thinking.rounding import fault
@@ -52,15 +48,6 @@ POLL_SECONDS = 0.5
 SWEEP_SECONDS = 3600.0  # between two sweeps of images that no job uses any more
 FOLLOWERS_STOP_SECONDS_MAX = 2.0
 COPY_SECONDS_MAX = 30.0  # after the run's end, for its log to be copied
-INIT_FAILED = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+) failed: (.+)\n")
-INIT_FAILED_STATUSES = (126, 127)
-
-
-class _Container(Struct, frozen=True, kw_only=True):
-    id: str
-    state: str  # created, running, paused, exited, …
-    grace: float
-    named: bool = False
 
 
 class DockerRuntime:
@@ -81,7 +68,7 @@ class DockerRuntime:
         self._home = home
         self._node = node
         self._settings = settings
-        self._found: dict[RunKey, _Container] = {}
+        self._found: dict[RunKey, Container] = {}
         self._inspected: dict[RunKey, Run] = {}  # of running and of drained containers
         self._held: dict[RunKey, Held] = {}  # of running containers
         self._served = ServedRuns(home)
@@ -176,13 +163,7 @@ class DockerRuntime:
                 await self._begin_with_egress(key, order.egress)
         except Refusal as refusal:
             self._served.forget(key)
-            self._over[key] = Run(
-                key=key,
-                state=RunState.EXITED,
-                ended_at=time.time(),
-                reason=refusal.reason,
-                detail=str(refusal),
-            )
+            self._over[key] = refused(key, refusal, at=time.time())
         finally:
             del self._starting[key]
             self._changed.set()
@@ -371,7 +352,7 @@ class DockerRuntime:
             if await self.runs() != before:
                 self._changed.set()
 
-    def _detach_failed(self, attached: AbstractSet[RunKey], found: Mapping[RunKey, _Container]) -> None:
+    def _detach_failed(self, attached: AbstractSet[RunKey], found: Mapping[RunKey, Container]) -> None:
         """Take the share from a run whose start failed for certain: before it begins, its container is in the list."""
         for key in attached - self._starting.keys():
             container = found.get(key)
@@ -380,10 +361,10 @@ class DockerRuntime:
             if container is None or container.state != "created":
                 self._attached.discard(key)
 
-    async def _listed(self) -> dict[RunKey, _Container]:
+    async def _listed(self) -> dict[RunKey, Container]:
         filters = of_node(node_id=self._node.node_id, cluster=self._settings.cluster)
         client = self._engine.client
-        return await self._engine.call(lambda: _read_list(client.containers(all=True, filters=filters)))
+        return await self._engine.call(lambda: read_list(client.containers(all=True, filters=filters)))
 
     def _lose(self, key: RunKey) -> None:
         """The run's container was removed by others."""
@@ -391,14 +372,9 @@ class DockerRuntime:
         copy = self._copies.pop(key, None)
         if copy is not None:
             copy.lost()
-        detail = "its container was removed by somebody else"
-        self._over[key] = (
-            replace(run, state=RunState.EXITED, ended_at=time.time(), reason=EndReason.LOST, detail=detail)
-            if run.live
-            else run
-        )
+        self._over[key] = lost(run, at=time.time()) if run.live else run
 
-    def _follow(self, key: RunKey, container: _Container) -> None:
+    def _follow(self, key: RunKey, container: Container) -> None:
         if container.state != "created" and key not in self._copies:
             loop = asyncio.get_running_loop()
 
@@ -417,7 +393,7 @@ class DockerRuntime:
             self._copies[key] = copy
             copy.begin()
 
-    async def _inspect(self, key: RunKey, container: _Container) -> None:
+    async def _inspect(self, key: RunKey, container: Container) -> None:
         """Inspect a container: once when it runs, once when it ended."""
         run = self._inspected.get(key)
         ended = container.state in ("exited", "dead")
@@ -437,40 +413,28 @@ class DockerRuntime:
             if key in self._copies:
                 self._copies[key].over()
 
-    def _read_inspected(self, key: RunKey, container: _Container) -> tuple[Run, Held]:
+    def _read_inspected(self, key: RunKey, container: Container) -> tuple[Run, Held]:
         inspected = self._engine.client.inspect_container(container.id)
         serve = self._served.serve(key)
         door = door_of(inspected, serve, self._served.port(key))
         if door is not None:
             self._doors[key] = door
-        run = _outcome(key, container.grace, inspected["State"])
+        run = outcome_of(key, container.grace, inspected["State"])
         return replace(run, serve=serve, port=None if door is None else door.port), held_of(inspected)
 
-    def _run(self, key: RunKey, container: _Container) -> Run | None:
+    def _run(self, key: RunKey, container: Container) -> Run | None:
         """The run of a container; it counts as ended only once its output is in its log, too."""
         if container.state == "created":
             return None
         run = self._inspected.get(key) or Run(key=key, state=RunState.STARTING, grace=container.grace)
         if not run.live and self._ended(key, container):
-            run = self._inspected[key] = self._explained(run)
+            run = self._inspected[key] = explained(run, self._home)
             return run
         if run.live:
             return replace(run, limits=replace(self._limits.get(key, Limits()), share=self._shares.held(key)))
         return Run(key=key, state=RunState.RUNNING, grace=run.grace, started_at=run.started_at)
 
-    def _explained(self, run: Run) -> Run:
-        """The run, corrected if the engine's init could not start it: the engine reports an exit, the log why."""
-        if run.reason is not EndReason.EXIT or run.exit_code not in INIT_FAILED_STATUSES:
-            return run
-        found = INIT_FAILED.match(self._home.read_log(run.key, offset=0, limit=4096, known=True, over=True).data)
-        if found is None:
-            return run
-        program, why = (group.decode(errors="replace") for group in found.groups())
-        missing = why == os.strerror(errno.ENOENT)
-        detail = f"command not found: {program}" if missing else f"cannot run {program}: {why}"
-        return replace(run, reason=EndReason.START_FAILED, detail=detail)
-
-    def _ended(self, key: RunKey, container: _Container) -> bool:
+    def _ended(self, key: RunKey, container: Container) -> bool:
         """Whether the run ended and its output is in its log; on a full disk the wait for that is bounded."""
         run = self._inspected.get(key)
         if run is None or run.live:
@@ -486,43 +450,3 @@ class DockerRuntime:
         for container in (await self._listed()).values():
             if container.state == "created":
                 await self._engine.remove(container.id)
-
-
-def _read_list(listed: list[dict[str, Any]]) -> dict[RunKey, _Container]:
-    """Parse the list. Raises TypeError if it is no list: an empty answer would mean that every container is gone."""
-    if not isinstance(listed, list):
-        raise TypeError("not a list of containers")
-    found: dict[RunKey, _Container] = {}
-    for one in listed:
-        labels = one["Labels"] or {}
-        key = key_of(labels)
-        if key is not None:
-            found[key] = _Container(
-                id=str(one["Id"]), state=str(one["State"]), grace=grace_of(labels), named=named_of(labels)
-            )
-    return found
-
-
-def _outcome(key: RunKey, grace: float, state: Mapping[str, Any]) -> Run:
-    started_at = _seconds(state["StartedAt"])
-    if state["Status"] not in ("exited", "dead"):
-        return Run(key=key, state=RunState.RUNNING, grace=grace, started_at=started_at)
-    status = int(state["ExitCode"])
-    oom = bool(state.get("OOMKilled")) and status != 0
-    finished_at = _seconds(state["FinishedAt"])
-    return Run(
-        key=key,
-        state=RunState.EXITED,
-        grace=grace,
-        started_at=started_at,
-        # A run that ends at once may have ended before the engine noted its start.
-        ended_at=finished_at if finished_at is None else max(finished_at, started_at or 0.0),
-        exit_code=status if 0 <= status <= STATUS_MAX else STATUS_MAX,
-        reason=EndReason.OOM if oom else EndReason.EXIT,
-        detail="it used more than its memory" if oom else str(state.get("Error", "")),
-    )
-
-
-def _seconds(text: str) -> float | None:
-    """Parse the engine's time stamp; the year 1 stands for never."""
-    return None if text.startswith("0001") else datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,283 @@
+"""When jobs that wait start, from what is stored of a pool."""
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any
+
+from msgspec import Struct, structs
+
+from libs.domain.cluster import Node
+from libs.domain.job import Job, JobState
+from libs.domain.quantity import count_text, duration_text
+from libs.messages.eta import Basis, Estimate, EtaOf, TrackRecord
+from libs.planning.capacity import Room, empty_room, room_of
+from libs.planning.eta.ends import HORIZON_S, Steps, lasting_of, left_of
+from libs.planning.eta.forward import (
+    LOOKS_COUNTED,
+    LOOKS_EXACT,
+    CountedGpus,
+    Forward,
+    Holds,
+    RealRoom,
+    SeenStart,
+    WaitingJob,
+)
+from libs.planning.eta.learnt import Lasted
+from libs.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
+from libs.planning.eta.spread import TimeSpread
+from libs.planning.finding import find
+from libs.planning.jobs import asked_by, ends_at, standing_of
+from libs.planning.policy import BACKFILLS, ORDERS, PLACEMENTS, Policy
+from libs.planning.queue import place_of
+from libs.planning.shape import Shape, gpus_least, is_pinned, shape_of_job
+
+EXACT_MAX = 300  # jobs ahead, beyond which GPUs are only counted
+SHAPES_MAX = 64  # shapes that are tried in the empty pool
+TICK_S = 1.0  # what fits is placed within about that
+NOBODY_CAN_TELL = Estimate(of=EtaOf.START, basis=Basis.UNKNOWN, sentence="nobody can tell when it starts")
+
+
+class Foreseen(Struct, frozen=True):
+    """An estimate; `raw`: its range before earlier errors corrected it; None: it is not to be judged."""
+
+    estimate: Estimate
+    raw: Range | None = None
+    told: Range | None = None
+
+
+class Outlook:
+    """A pool at one moment as it is looked ahead from: `room` with what is `held` of it, and the `queue` in order.
+
+    `gpus`: of all its nodes; `records`: earlier estimates against what came true.
+    """
+
+    def __init__(
+        self,
+        room: Room,
+        held: Sequence[Holds],
+        queue: Sequence[WaitingJob],
+        *,
+        now: float,
+        policy: Policy,
+        gpus: float,
+        records: TrackRecords[Any] | None = None,
+    ) -> None:
+        self.room = room
+        self.held = held
+        self.queue = queue
+        self.now = now
+        self.policy = policy
+        self.gpus = gpus
+        self.records: TrackRecords[Any] = TrackRecords() if records is None else records
+
+    def tried(self, one: WaitingJob, *, looks: int = LOOKS_EXACT) -> Estimate:
+        """When it starts as it is given here, in the room as it is at the call; with as much work at most."""
+        return self.seen(one, looks).estimate
+
+    def seen(self, one: WaitingJob, looks: int = LOOKS_EXACT) -> Foreseen:
+        found, counted = self._look(one, looks)
+        ahead = sum(other.place < one.place and other.job_id != one.job_id for other in self.queue)
+        return self._estimate(found, ahead, counted=counted)
+
+    def starts(self) -> dict[str, Foreseen]:
+        """Of every waiting job that could be seen to start within the bound of work."""
+        exact = len(self.queue) <= EXACT_MAX
+        forward = self._forward(self.queue, exact=exact, looks=LOOKS_EXACT if exact else LOOKS_COUNTED)
+        found = forward.look()
+        return {
+            one.job_id: self._estimate(_raw(found.get(one.job_id, []), forward.scenarios), ahead, counted=not exact)
+            for ahead, one in enumerate(self.queue)
+        }
+
+    def _look(self, one: WaitingJob, looks: int) -> tuple[tuple[Range, Basis], bool]:
+        others = [other for other in self.queue if other.job_id != one.job_id]
+        ahead = sum(other.place < one.place for other in others)
+        exact = ahead <= EXACT_MAX
+        if exact and len(others) > EXACT_MAX:  # those far behind are not looked at
+            others = others[:EXACT_MAX]
+        looks = looks if exact else looks * LOOKS_COUNTED // LOOKS_EXACT
+        forward = self._forward([*others, one], exact=exact, looks=looks)
+        found = forward.look(one.job_id).get(one.job_id, [])
+        return _raw(found, forward.scenarios), not exact
+
+    def _forward(self, waiting: Sequence[WaitingJob], *, exact: bool, looks: int) -> Forward:
+        space = RealRoom(self.room) if exact else CountedGpus(self.room.gpus_left)
+        return Forward(space, waiting, self.held, policy=self.policy, gpus=self.gpus, looks=looks)
+
+    def _estimate(self, found: tuple[Range, Basis], ahead: int, *, counted: bool) -> Foreseen:
+        raw, basis = found
+        if basis is Basis.UNKNOWN:
+            return Foreseen(structs.replace(NOBODY_CAN_TELL, sentence=_unknown(ahead, len(self.held))))
+        if basis is Basis.ROOM and raw.high <= TICK_S:
+            return Foreseen(
+                Estimate(
+                    of=EtaOf.START,
+                    basis=basis,
+                    sentence="it fits, and starts in the next tick",
+                    earliest=self.now,
+                    likely=self.now,
+                    latest=self.now + TICK_S,
+                )
+            )
+        track = self.records.of(EtaOf.START, basis)
+        told = raw if basis is Basis.LIMITS else track.corrected(raw, now=self.now)
+        eta = estimate_of(told, basis, of=EtaOf.START, now=self.now, ahead=ahead, counted=counted, record=track.record)
+        return Foreseen(eta, None if basis is Basis.LIMITS else raw, told)
+
+
+class PoolToCome(Outlook):
+    """The same from what is stored of a pool. `durations`: of jobs that ended; `steps`: what running jobs report
+    lately."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        holding: Sequence[Job],
+        queued: Sequence[Job],
+        *,
+        now: float,
+        policy: str = "",
+        durations: Lasted | None = None,
+        steps: Mapping[str, Steps] | None = None,
+        records: TrackRecords[Any] | None = None,
+    ) -> None:
+        self.nodes = nodes
+        self.holding = holding
+        self.queued = queued
+        self.durations = Lasted() if durations is None else durations
+        self.steps = steps
+        self._empty = empty_room(nodes)
+        self._never: dict[Shape, bool] = {}
+        held = [
+            Holds(
+                job_id=job.id,
+                allocations=job.held,
+                gpus=job.gpus_held,
+                left=left_of(job, self.durations, now=now, heard=steps),
+                tenant=job.tenant,
+                limit_left_s=None if (ends := ends_at(job)) is None else max(0.0, ends - now),
+            )
+            for job in holding
+        ]
+        gpus = float(sum(len(node.capacity.gpus) for node in nodes))
+        super().__init__(
+            room_of(nodes, holding), held, (), now=now, policy=policy_of(policy), gpus=gpus, records=records
+        )
+        waiting = [self.waiting(job) for job in queued if not self._never_fits(job)]
+        self.queue = sorted(waiting, key=lambda one: one.place)
+
+    def waiting(self, job: Job, *, shape: Shape | None = None, priority: int | None = None) -> WaitingJob:
+        """The job as it waits, or as it would wait with another shape or priority."""
+        standing = standing_of(job, self.now, self.policy.ordering)
+        if priority is not None:
+            standing = structs.replace(standing, priority=priority)
+        shape = shape_of_job(job) if shape is None else shape
+        asked = asked_by(job)
+        return WaitingJob(
+            job_id=job.id,
+            place=place_of(self.policy.ordering, standing),
+            group=(shape, asked.job_class, asked.is_service),
+            shape=shape,
+            asked=asked,
+            gpus=gpus_least(shape),
+            lasts=lasting_of(job, self.durations),
+            limit_s=job.spec.time_limit_seconds,
+            tenant=job.tenant,
+            pinned=is_pinned(shape),
+            after_s=max(0.0, job.not_before - self.now),
+        )
+
+    def _never_fits(self, job: Job) -> bool:
+        shape = shape_of_job(job)
+        if shape not in self._never:
+            if len(self._never) >= SHAPES_MAX:
+                return False
+            self._never[shape] = find(self._empty, shape) is None
+        return self._never[shape]
+
+    def start_of(self, job: Job) -> Foreseen:
+        """When a waiting job starts, if nothing new comes and the pool stays as it is."""
+        if job.state is not JobState.QUEUED or self._never_fits(job):
+            return Foreseen(NOBODY_CAN_TELL)
+        return self.seen(self.waiting(job), LOOKS_EXACT)
+
+
+def estimate_of(
+    told: Range,
+    basis: Basis,
+    *,
+    of: EtaOf,
+    now: float,
+    ahead: int = 0,
+    counted: bool = False,
+    record: TrackRecord | None = None,
+) -> Estimate:
+    """The range as moments, in words. By limits alone only the latest is known."""
+    low, likely, high = (one if one <= HORIZON_S else inf for one in (told.low, told.likely, told.high))
+    verb = "starts" if of is EtaOf.START else "ends"
+    if basis is Basis.LIMITS:
+        sentence = f"{verb} in {duration_text(high)} at the latest, by time limits" if high < inf else ""
+        low = likely = inf
+    elif high < inf:
+        sentence = f"{verb} in about {duration_text(likely)}: in {duration_text(low)} to {duration_text(high)}"
+    elif likely < inf:
+        sentence = (
+            f"{verb} in about {duration_text(likely)}, not before {duration_text(low)}; nobody can tell the latest"
+        )
+    else:
+        sentence = f"{verb} not before {duration_text(low)}; nobody can tell more" if low < inf else ""
+    if not sentence:
+        return Estimate(of=of, basis=Basis.UNKNOWN, sentence=f"nobody can tell when it {verb}", record=record)
+    sentence += _BY[basis]
+    if counted:
+        sentence += f"; {count_text(ahead, 'job')} are ahead: GPUs are only counted, not where they are"
+    elif ahead and of is EtaOf.START:
+        sentence += f", with {count_text(ahead, 'job')} ahead of it"
+    return Estimate(
+        of=of,
+        basis=basis,
+        sentence=sentence,
+        earliest=now + low if low < inf else None,
+        likely=now + likely if likely < inf else None,
+        latest=now + high if high < inf else None,
+        record=record,
+    )
+
+
+_BY = {
+    Basis.LIMITS: "",
+    Basis.LEARNT: ", by how long jobs like these lasted",
+    Basis.PROGRESS: ", by the progress that jobs report",
+    Basis.ROOM: ", because there is room by then",
+    Basis.UNKNOWN: "",
+}
+
+
+def _raw(starts: Sequence[SeenStart], scenarios: int) -> tuple[Range, Basis]:
+    """The range over all scenarios, and what it rests on in most of them."""
+    if not starts or not scenarios:
+        return Range(inf, inf, inf), Basis.UNKNOWN
+    seconds = sorted(one.after_s for one in starts)
+    seconds += [inf] * (scenarios - len(seconds))
+    bases = [one.basis for one in starts]
+    basis = max(Basis, key=bases.count)
+    spread = TimeSpread(tuple(seconds), basis)
+    return Range(spread.at(LOW), spread.at(MIDDLE), spread.at(HIGH)), basis
+
+
+def _unknown(ahead: int, holders: int) -> str:
+    why = "the jobs that hold what it needs have no time limit, report no steps, and nothing like them has ended yet"
+    if not holders:
+        why = "nothing that runs would make room for it"
+    return f"nobody can tell when it starts: {why}" + (f"; {count_text(ahead, 'job')} ahead of it" if ahead else "")
+
+
+def policy_of(text: str) -> Policy:
+    """The policy as it writes itself; `priority` for an order of a later version, and so on."""
+    order, _, rest = text.partition("+")
+    placement, _, backfill = rest.partition("+")
+    return Policy(
+        order=order if order in ORDERS else "priority",
+        placement=placement if placement in PLACEMENTS else "packed",
+        backfill=backfill if backfill in BACKFILLS else "none",
+    )

@@ -1,0 +1,50 @@
+"""What `explain` adds of the time to come: when the job starts or ends, and what would help it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from libs.domain.job import Job, JobState
+from libs.messages.eta import Basis, Estimate, EtaOf, Sooner
+from libs.planning.eta.ends import Steps, left_of
+from libs.planning.eta.learnt import Lasted
+from libs.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
+from libs.planning.eta.sooner import sooner
+from libs.planning.eta.starts import Foreseen, PoolToCome, estimate_of
+
+
+def to_come(job: Job, pool: Callable[[], PoolToCome]) -> tuple[Foreseen | None, tuple[Sooner, ...]]:
+    """Of a job that waits, its start; of one that holds something, its end; of one that is over, nothing. `pool` is
+    called only where it is needed."""
+    if job.state.final:
+        return None, ()
+    known = pool()
+    if job.state is JobState.QUEUED:
+        eta = known.start_of(job)
+        return eta, sooner(known, job, eta.estimate)
+    return end_of(job, known.durations, now=known.now, steps=known.steps, records=known.records), ()
+
+
+def end_of(
+    job: Job,
+    durations: Lasted,
+    *,
+    now: float,
+    steps: Mapping[str, Steps] | None = None,
+    records: TrackRecords[Any] | None = None,
+) -> Foreseen:
+    """When a job that holds something ends."""
+    if job.spec.is_service and job.spec.time_limit_seconds is None:
+        sentence = "nobody can tell when it ends: a service runs until it is cancelled"
+        return Foreseen(Estimate(of=EtaOf.END, basis=Basis.UNKNOWN, sentence=sentence))
+    left = left_of(job, durations, now=now, heard=steps)
+    if not left.known:
+        sentence = (
+            "nobody can tell when it ends: it has no time limit, reports no steps, and nothing like it has ended yet"
+        )
+        return Foreseen(Estimate(of=EtaOf.END, basis=Basis.UNKNOWN, sentence=sentence))
+    raw = Range(left.at(LOW), left.at(MIDDLE), left.at(HIGH))
+    records = TrackRecords() if records is None else records
+    track = records.of(EtaOf.END, left.basis)
+    told = raw if left.basis is Basis.LIMITS else track.corrected(raw, now=now)
+    eta = estimate_of(told, left.basis, of=EtaOf.END, now=now, record=track.record)
+    return Foreseen(eta, None if left.basis is Basis.LIMITS else raw, told)

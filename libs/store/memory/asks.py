@@ -1,0 +1,78 @@
+"""The queue of asks, in memory: what users and the reallocator want done, until the scheduler has done it."""
+
+from collections.abc import Sequence
+
+from libs.domain.lease import Lease
+from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
+from libs.store.memory.leases import Leases
+from libs.store.memory.times import micro
+
+
+class Asks(Leases):
+    def __init__(self) -> None:
+        super().__init__()
+        self._asks: dict[int, tuple[str, Ask]] = {}  # with its pool
+        self._ask_id = 0
+
+    async def ask(
+        self,
+        kind: AskKind,
+        *,
+        subject_id: str,
+        pool: str,
+        tenant: str,
+        at: float,
+        priority: int = 0,
+        scale: Scale | None = None,
+        share: Reshare | None = None,
+        update: Update | None = None,
+    ) -> None:
+        self._add_ask(
+            kind,
+            subject_id=subject_id,
+            pool=pool,
+            tenant=tenant,
+            at=micro(at),
+            priority=priority,
+            scale=scale,
+            share=share,
+            update=update,
+        )
+
+    async def asks(self, *, pool: str, limit: int) -> list[Ask]:
+        found = [ask for of_pool, ask in self._asks.values() if of_pool == pool and ask.kind is not AskKind.SUBMIT]
+        return found[:limit]
+
+    async def drop_asks(self, lease: Lease, ask_ids: Sequence[int]) -> None:
+        self._must_hold(lease)
+        for ask_id in ask_ids:
+            self._asks.pop(ask_id, None)
+
+    def _add_ask(
+        self,
+        kind: AskKind,
+        *,
+        subject_id: str,
+        pool: str,
+        tenant: str,
+        at: float,
+        priority: int = 0,
+        tune: Tune | None = None,
+        scale: Scale | None = None,
+        share: Reshare | None = None,
+        update: Update | None = None,
+    ) -> None:
+        self._ask_id += 1
+        ask = Ask(
+            id=self._ask_id,
+            kind=kind,
+            subject_id=subject_id,
+            tenant=tenant,
+            at=at,
+            priority=priority,
+            tune=tune,
+            scale=scale,
+            share=share,
+            update=update,
+        )
+        self._asks[ask.id] = (pool, ask)

@@ -1,0 +1,115 @@
+"""Events and their outbox, in memory: what was told of jobs and nodes, and what the relay has still to publish."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from libs.domain.cluster import Node
+from libs.messages.events import Event, JobEventData
+from libs.store import Unsent
+from libs.store.memory.times import micro
+
+
+class Events:
+    def __init__(self) -> None:
+        super().__init__()
+        self._events: list[Event] = []
+        self._event_id = 0
+        self._stories: dict[str, list[Event]] = {}
+        self._xid = 0
+        self._outbox: dict[int, int] = {}  # the entry of each event
+        self._entry = 0
+
+    async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
+        return [event for event in self._stories.get(job_id, []) if event.version > after]
+
+    async def last_told(self, topic: str, subject_ids: Sequence[str], *, events: Sequence[str]) -> list[Event]:
+        told = [event for event in self._events if event.topic == topic and event.event in events]
+        newest = {event.subject_id: event for event in sorted(told, key=lambda event: event.version)}
+        return [newest[subject_id] for subject_id in subject_ids if subject_id in newest]
+
+    async def events(
+        self, *, after: str = "", tenant: str | None = None, newest: bool = False, limit: int = 1000
+    ) -> list[Event]:
+        xid, _, event_id = (after or "0-0").partition("-")
+        begin = bisect_right(self._events, (int(xid), int(event_id)), key=lambda event: (event.xid, event.id))
+        found = [event for event in self._events[begin:] if tenant in (None, event.tenant)]
+        return found[max(0, len(found) - limit) :] if newest else found[:limit]
+
+    async def unsent(self, *, limit: int) -> list[Unsent]:
+        wanted = sorted(self._outbox)[:limit]
+        begin = bisect_left(self._events, wanted[0], key=lambda event: event.id) if wanted else 0
+        waiting = (event for event in islice(self._events, begin, None) if event.id in self._outbox)
+        return [Unsent(entry=self._outbox[event.id], event=event) for event in islice(waiting, limit)]
+
+    async def unsent_count(self) -> int:
+        return len(self._outbox)
+
+    async def sent(self, published: Sequence[Unsent]) -> None:
+        for unsent in published:
+            if self._outbox.get(unsent.event.id) == unsent.entry:
+                del self._outbox[unsent.event.id]
+
+    async def resend(self, *, since: float) -> int:
+        again = {event.id for event in self._events if event.at >= micro(since)} - self._outbox.keys()
+        for event_id in sorted(again | self._outbox.keys()):
+            self._put(event_id)
+        return len(again)
+
+    def _put(self, event_id: int) -> None:
+        """Put an event into the outbox, as a new entry."""
+        self._entry += 1
+        self._outbox[event_id] = self._entry
+
+    def _first_version(self, node_id: str) -> int:
+        """The first version of a new node, or the next one of a node that was removed and joins again."""
+        told = (event.version for event in self._events if event.topic == "nodes" and event.subject_id == node_id)
+        return max(told, default=0) + 1
+
+    def _tell_node(self, node: Node, version: int, event: str, cause: str, *, at: float) -> None:
+        data = {
+            "node_id": node.id,
+            "pool": node.pool,
+            "address": node.address,
+            "ready": node.ready,
+            "drained": node.drained,
+            "runtime": node.runtime,
+            "capacity": node.capacity,
+            "version": version,
+            "sentence": cause,
+        }
+        self._tell("nodes", event, node.id, version, micro(at), data)
+
+    def _tell(
+        self,
+        topic: str,
+        what: str,
+        subject_id: str,
+        version: int,
+        at: float,
+        data: JobEventData | dict[str, Any],
+        *,
+        tenant: str = "",
+        alone: bool = True,
+    ) -> None:
+        """Record an event. `alone`: it is a transaction of its own."""
+        self._xid += alone
+        self._event_id += 1
+        event = Event(
+            id=self._event_id,
+            xid=self._xid,
+            topic=topic,
+            event=str(what),
+            subject_id=subject_id,
+            version=version,
+            at=at,
+            tenant=tenant,
+            data=msgspec.Raw(msgspec.json.encode(data)),
+        )
+        self._events.append(event)
+        self._put(event.id)
+        if topic == "jobs":
+            self._stories.setdefault(subject_id, []).append(event)

@@ -1,0 +1,190 @@
+// The frame around the pages: who is signed in, which page is shown, the state of the stream, time and theme.
+
+import { api, request, stream, tokenRefusal } from "./api.js";
+import { clear, clock, h } from "./dom.js";
+import { live } from "./live.js";
+import { session, signInForm } from "./session.js";
+import { time, timeBar } from "./time.js";
+
+// Route -> the words in the navigation (empty: not in it) and its module, loaded when it is wanted.
+const PAGES = {
+  cluster: ["Cluster", () => import("./cluster.js")],
+  queue: ["Queue", () => import("./queue.js")],
+  services: ["Services", () => import("./services.js")],
+  tenants: ["Tenants", () => import("./tenants.js")],
+  "what-if": ["What if", () => import("./whatif.js")],
+  job: ["", () => import("./job.js")],
+};
+const THEMES = ["auto", "light", "dark"];
+const THEME_KEY = "weft.theme";
+
+const root = document.getElementById("app");
+let shown = null; // the page: {name, unmount}
+let turn = 0; // of routing: an import that comes late must not replace a newer page
+let frame = null;
+
+function start() {
+  applyTheme(theme());
+  session.subscribe(enter);
+  addEventListener("hashchange", route);
+  time.subscribe((at) => {
+    const { name, id, params } = place();
+    if (at === null) delete params.at;
+    else params.at = String(at);
+    history.replaceState(null, "", address(name, id, params));
+  });
+  live.subscribe(tellStream);
+  enter();
+}
+
+function enter() {
+  leavePage();
+  frame?.bar.end();
+  frame = null;
+  if (!session.token) {
+    live.end();
+    time.set(null);
+    clear(root).append(h("main", { id: "page" }, signInForm(tokenRefusal)));
+    document.title = "Sign in · Weft";
+    return;
+  }
+  live.begin();
+  frame = buildFrame();
+  clear(root).append(...frame.parts);
+  route();
+}
+
+function buildFrame() {
+  const bar = timeBar();
+  const banner = h("div", { class: "banner", role: "alert", hidden: true });
+  const status = h("span", { class: "status", role: "status" }, "connecting");
+  const account = h("span", { class: "muted account" });
+  const timeButton = h("button", {
+    type: "button", ariaExpanded: "false", onclick: () => timeButton.setAttribute("aria-expanded", bar.toggle()),
+  }, "Time");
+  const themeButton = h("button", { type: "button", onclick: () => nextTheme(themeButton) }, `Theme: ${theme()}`);
+  const links = Object.entries(PAGES).filter(([, [words]]) => words)
+    .map(([name, [words]]) => h("a", { href: `#/${name}`, dataset: { page: name } }, words));
+  const main = h("main", { id: "page", tabindex: "-1" });
+  const skip = h("a", { class: "skip", href: "#page", onclick: (event) => { event.preventDefault(); main.focus(); } },
+    "Skip to the page");
+  const header = h("header", { class: "top" },
+    skip, h("a", { class: "brand", href: "#/cluster" }, "weft"),
+    h("nav", { ariaLabel: "Pages" }, links), h("span", { class: "grow" }), status, account, timeButton, themeButton,
+    h("a", { href: "/api" }, "API"), h("button", { type: "button", onclick: () => session.end() }, "Sign out"));
+  return { parts: [header, banner, bar.element, main], bar, banner, status, account, links, main };
+}
+
+// The page in the address: #/NAME/ID?PARAMS. An unknown name is the cluster.
+function place() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const [name, ...rest] = path.split("/");
+  const params = Object.fromEntries(new URLSearchParams(query));
+  return { name: Object.hasOwn(PAGES, name) ? name : "cluster", id: decoded(rest.join("/")), params };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // a mistyped address: the API says that there is no such job
+  }
+}
+
+function address(name, id, params) {
+  const query = new URLSearchParams(params).toString();
+  return `#/${name}${id ? `/${encodeURIComponent(id)}` : ""}${query ? `?${query}` : ""}`;
+}
+
+async function route() {
+  if (!frame) return;
+  const { name, id, params } = place();
+  const at = params.at === undefined ? time.at : Number(params.at);
+  delete params.at;
+  const mine = (turn += 1);
+  leavePage();
+  time.set(at); // the moment stays the same from page to page
+  for (const link of frame.links) {
+    if (link.dataset.page === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${PAGES[name][0] || `Job ${id}`} · Weft`;
+  const context = { api, request, stream, session, live, time, go, setParams, params: { ...params, id } };
+  const main = clear(frame.main);
+  try {
+    const module = await PAGES[name][1]();
+    if (mine !== turn) return;
+    shown = { name, ...module.mount(main, context) };
+  } catch (error) {
+    if (mine !== turn) return;
+    console.error(error);
+    clear(main).append(h("section", { class: "panel" }, h("h1", {}, "This page failed"),
+      h("p", {}, `The page “${PAGES[name][0] || name}” could not be shown: ${error.message}. The cluster goes on; the command line shows the same.`),
+      h("button", { type: "button", onclick: route }, "Try again")));
+  }
+}
+
+function leavePage() {
+  const page = shown;
+  shown = null;
+  try {
+    page?.unmount?.();
+  } catch (error) {
+    console.error(error); // the next page is shown all the same
+  }
+}
+
+function go(hash) {
+  if (location.hash === hash) route();
+  else location.hash = hash;
+}
+
+// Keeps a page's filters in the address without mounting it anew.
+function setParams(params) {
+  const { name, id } = place();
+  const kept = Object.entries({ ...params, at: time.at ?? "" }).filter(([, value]) => value !== "" && value != null);
+  history.replaceState(null, "", address(name, id, Object.fromEntries(kept)));
+}
+
+function tellStream() {
+  if (!frame) return;
+  const { status, banner, account } = frame;
+  if (session.tenant) account.textContent = session.admin ? `${session.tenant}, administrator` : session.tenant;
+  if (status.dataset.is === live.status) return;
+  status.dataset.is = live.status;
+  status.textContent = { connecting: "connecting", live: "live", lost: "not live", refused: "not live" }[live.status];
+  const since = live.state ? `showing what was at ${clock(live.state.at)}` : "nothing has come yet";
+  const sentences = {
+    lost: `Connection lost; ${since}; trying again.`,
+    refused: `The gateway refuses the live stream: ${live.reason}. ${since}.`,
+  };
+  banner.textContent = sentences[live.status] || "";
+  banner.hidden = !sentences[live.status];
+}
+
+function theme() {
+  try {
+    const kept = localStorage.getItem(THEME_KEY);
+    return THEMES.includes(kept) ? kept : "auto";
+  } catch {
+    return document.documentElement.dataset.theme || "auto";
+  }
+}
+
+function nextTheme(button) {
+  const next = THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length];
+  try {
+    localStorage.setItem(THEME_KEY, next);
+  } catch {
+    // Storage may be forbidden: then the choice holds until the page is left.
+  }
+  applyTheme(next);
+  button.textContent = `Theme: ${next}`;
+}
+
+function applyTheme(name) {
+  document.documentElement.dataset.theme = name;
+  dispatchEvent(new Event("themechange")); // canvases take their colours anew
+}
+
+start();

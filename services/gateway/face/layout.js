@@ -1,0 +1,101 @@
+// Where each node and GPU is on the map: a ladder of densities, from cells with names to cells of 10 px. Pure.
+
+// `cell`: width and height of a GPU with its gap; `head`: of the line with the node's name; `pad`: inside a node's
+// frame; `gap`: between nodes. The first size at which all nodes fit the height is taken, else the last.
+const LADDER = [
+  { cell: [148, 84], head: 24, pad: 8, gap: 12 },
+  { cell: [112, 64], head: 24, pad: 8, gap: 12 },
+  { cell: [80, 52], head: 22, pad: 6, gap: 10 },
+  { cell: [54, 38], head: 20, pad: 5, gap: 8 },
+  { cell: [34, 26], head: 16, pad: 3, gap: 6 },
+  { cell: [22, 18], head: 13, pad: 2, gap: 5 },
+  { cell: [14, 14], head: 0, pad: 1, gap: 3 },
+  { cell: [10, 10], head: 0, pad: 0, gap: 3 },
+];
+const COLUMNS_MAX = 8; // GPUs of a node side by side
+const POOL_HEAD = 22;
+
+const NAMES = new Intl.Collator("en", { numeric: true });
+
+// The nodes in the order of the map: by pool, then by name, node-9 before node-10.
+export function inOrder(nodes) {
+  return [...nodes].sort((a, b) => NAMES.compare(a.pool, b.pool) || NAMES.compare(a.id, b.id));
+}
+
+// {size, blocks, cells, pools, width, height}; `blocks` by node: {node, x, y, w, h, cells}, `cells` of all GPUs in
+// order: {node, gpu (its place in the node, -1: the node has none), x, y, w, h}, in pixels of the page.
+export function layOut(nodes, width, height) {
+  const ordered = inOrder(nodes);
+  for (const size of LADDER) {
+    const last = size === LADDER[LADDER.length - 1];
+    const made = flow(ordered, size, width, last ? Infinity : height);
+    if (made) return made;
+  }
+  return null;
+}
+
+// Nodes from left to right, in rows; null if they need more than `height`.
+function flow(nodes, size, width, height) {
+  const [cellWidth, cellHeight] = size.cell;
+  const pools = [];
+  const blocks = [];
+  const several = nodes.length > 0 && nodes[0].pool !== nodes[nodes.length - 1].pool;
+  let [x, y, rowHeight, pool] = [0, 0, 0, null];
+  for (const node of nodes) {
+    if (several && node.pool !== pool) {
+      y += rowHeight && rowHeight + size.gap;
+      pools.push({ pool: node.pool, y });
+      [x, y, rowHeight, pool] = [0, y + POOL_HEAD, 0, node.pool];
+    }
+    const number = Math.max(1, node.gpus.length);
+    const room = Math.max(1, Math.floor((width - 2 * size.pad) / cellWidth));
+    const columns = Math.min(number, COLUMNS_MAX, room);
+    const w = columns * cellWidth + 2 * size.pad;
+    const h = size.head + Math.ceil(number / columns) * cellHeight + 2 * size.pad;
+    if (x > 0 && x + w > width) {
+      y += rowHeight + size.gap;
+      [x, rowHeight] = [0, 0];
+    }
+    blocks.push({ node: node.id, x, y, w, h, cells: cellsOf(node, number, columns, x, y, size) });
+    x += w + size.gap;
+    rowHeight = Math.max(rowHeight, h);
+    if (y + rowHeight > height) return null;
+  }
+  return { size, blocks, pools, cells: blocks.flatMap((block) => block.cells), width, height: y + rowHeight };
+}
+
+function cellsOf(node, number, columns, x, y, size) {
+  const [w, h] = size.cell;
+  return Array.from({ length: number }, (_, place) => ({
+    node: node.id,
+    gpu: node.gpus.length ? place : -1,
+    x: x + size.pad + (place % columns) * w,
+    y: y + size.head + size.pad + Math.floor(place / columns) * h,
+    w, h,
+  }));
+}
+
+// The cell at a point, or null. Between the cells of a node: its nearest.
+export function cellAt(layout, x, y) {
+  const block = layout.blocks.find((each) => x >= each.x && x < each.x + each.w && y >= each.y && y < each.y + each.h);
+  return block ? nearest(block.cells, x, y) : null;
+}
+
+// The cell that an arrow key leads to from another; the same if there is none further.
+export function neighbour(layout, cell, key) {
+  const place = layout.cells.indexOf(cell);
+  if (key === "ArrowLeft") return layout.cells[Math.max(0, place - 1)];
+  if (key === "ArrowRight") return layout.cells[Math.min(layout.cells.length - 1, place + 1)];
+  if (key === "Home") return layout.cells[0];
+  if (key === "End") return layout.cells[layout.cells.length - 1];
+  const up = key === "ArrowUp";
+  const beyond = layout.cells.filter((each) => (up ? each.y < cell.y : each.y > cell.y));
+  if (!beyond.length) return cell;
+  const row = beyond.reduce((y, each) => (up ? Math.max(y, each.y) : Math.min(y, each.y)), up ? -Infinity : Infinity);
+  return nearest(beyond.filter((each) => each.y === row), cell.x + cell.w / 2, row);
+}
+
+function nearest(cells, x, y) {
+  const far = (cell) => Math.abs(cell.x + cell.w / 2 - x) + Math.abs(cell.y + cell.h / 2 - y);
+  return cells.reduce((best, cell) => (far(cell) < far(best) ? cell : best));
+}

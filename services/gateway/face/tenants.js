@@ -1,0 +1,105 @@
+// Tenants: GPU-hours held and used, what each got against what was due to it, and GPUs held over time.
+
+import { lineChart } from "./chart.js";
+import { clean, clock, count, h, percent, text } from "./dom.js";
+import { failureText, repeat, slot, table } from "./parts.js";
+import { bar } from "./words.js";
+
+const EVERY_MS = 15_000;
+const SPANS = [["hour", 3600], ["6 hours", 21600], ["day", 86400], ["7 days", 604800], ["30 days", 2592000]];
+const CHARTED_MAX = 8;
+const ROWS_MAX = 200;
+
+export function mount(root, { api, session, time, params, setParams }) {
+  let seconds = SPANS.some(([, each]) => each === Number(params.seconds)) ? Number(params.seconds) : 86400;
+  const span = h("select", { id: "usage-span", onchange: () => {
+    seconds = Number(span.value);
+    setParams?.({ seconds });
+    work.soon();
+  } }, SPANS.map(([words, each]) => h("option", { value: String(each) }, `the last ${words}`)));
+  span.value = String(seconds);
+  const said = slot("p", { class: "muted", role: "status" });
+  const rows = slot("div");
+  const limits = slot("div");
+  const chart = lineChart({ title: "GPUs held", yMin: 0, height: 220 });
+  root.append(h("div", { class: "stack" },
+    h("div", { class: "row" }, h("h1", {}, "Tenants"), h("label", { htmlFor: "usage-span" }, "show"), span), said.element,
+    h("section", { class: "panel" }, h("h2", {}, "GPU-hours and shares"), rows.element),
+    h("section", { class: "panel" }, chart.element),
+    limits.element));
+  const work = repeat(refresh, EVERY_MS);
+  const forget = time.subscribe(() => work.soon());
+
+  async function refresh(signal) {
+    try {
+      const view = await api(`/v1/usage?seconds=${seconds}`, { signal });
+      show(view);
+      const allowed = session.admin ? await api("/v1/tenants", { signal }) : null;
+      limits.show(allowed, () => (allowed ? limitsParts(allowed.tenants) : []));
+    } catch (error) {
+      if (!signal.aborted) said.show(failureText(error), (sentence) => `Usage cannot be shown: ${sentence}`);
+    }
+  }
+
+  function show(view) {
+    const later = view.begins > view.ends - seconds + 60;
+    const parts = [`From ${clock(view.begins)} to ${clock(view.ends)}`];
+    if (later) parts.push("there is nothing older");
+    if (view.gpu_seconds > 0) parts.push(`nobody held ${percent(view.gpu_seconds_idle / view.gpu_seconds)} of ${hours(view.gpu_seconds)} GPU-hours`);
+    if (time.at !== null) parts.push("this page shows the time until now, not until the moment of the slider");
+    said.show(parts, () => `${parts.join("; ")}.`);
+    rows.show(view.tenants, () => tenantRows(view));
+    chart.element.hidden = !view.tenants.some((one) => one.held?.length);
+    chart.update(view.tenants.slice(0, CHARTED_MAX).map((one) => ({
+      name: clean(one.tenant), steps: true,
+      points: (one.held ?? []).map((gpus, place) => [view.begins + place * view.step_seconds, gpus]),
+    })), { from: view.begins, to: view.ends });
+  }
+
+  return {
+    unmount() {
+      work.stop();
+      forget();
+      chart.close();
+    },
+  };
+}
+
+function tenantRows(view) {
+  if (!view.tenants.length) return h("p", { class: "muted" }, "No tenant held or wanted a GPU in this time.");
+  const most = Math.max(...view.tenants.map((one) => one.gpu_seconds_held), 1);
+  const rows = view.tenants.slice(0, ROWS_MAX).map((one) => [
+    clean(one.tenant),
+    bar(one.gpu_seconds_held / most, hours(one.gpu_seconds_held)),
+    one.gpu_seconds_used === null || one.gpu_seconds_used === undefined ? h("span", { class: "muted" }, "unknown")
+      : bar(one.gpu_seconds_held ? one.gpu_seconds_used / one.gpu_seconds_held : 0, `${hours(one.gpu_seconds_used)}, ${percent(one.gpu_seconds_held ? one.gpu_seconds_used / one.gpu_seconds_held : 0)} of what it held`),
+    percent(one.share_got ?? 0),
+    percent(one.share_due ?? 0),
+    differenceWords(one),
+  ]);
+  const left = view.tenants.length - rows.length + (view.left_out ?? 0);
+  return [
+    table("Tenants", ["tenant", "GPU-hours held", "GPU-hours used", "#share got", "#share due", "difference"], rows),
+    left > 0 ? h("p", { class: "muted" }, `and ${count(left, "more tenant")}`) : "",
+    h("p", { class: "muted" }, "Shares are parts of all GPU-hours that there were. Due: what a tenant would have got, had all the same right to GPUs and each got no more than it held or waited for."),
+  ];
+}
+
+// The words say it, the colour only adds to them.
+function differenceWords({ share_got: got = 0, share_due: due = 0 }) {
+  const points = Math.round((got - due) * 100);
+  if (!points) return h("span", { class: "muted" }, "as due");
+  return h("span", { class: points < 0 ? "warn" : "muted" }, `${Math.abs(points)} points ${points < 0 ? "less" : "more"} than due`);
+}
+
+function hours(seconds) {
+  return text(Math.round((seconds / 3600) * 100) / 100);
+}
+
+function limitsParts(tenants) {
+  const rows = tenants.slice(0, ROWS_MAX).map((one) => [
+    clean(one.id), `${one.jobs_open} of ${one.jobs_open_max}`, text(one.priority_max), one.may_be_unpreemptible ? "yes" : "no",
+  ]);
+  return h("section", { class: "panel" }, h("h2", {}, "What each may take"),
+    table("Limits of tenants", ["tenant", "jobs open", "#highest priority", "may refuse pre-emption"], rows));
+}

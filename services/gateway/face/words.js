@@ -1,0 +1,108 @@
+// Words, colours and small elements that several pages share. A colour never stands alone: a letter or a name is with it.
+
+import { clean, duration, h } from "./dom.js";
+
+export const HOLDERS = 8; // colours --c0 … --c7
+export const SLOW = 1.05; // a GPU believed to be slower than typical by this factor is marked, as in the CLI
+export const IDLE = 0.02; // a held GPU that is used less than this is idle
+
+export const STATES = ["queued", "placed", "starting", "running", "stopping", "succeeded", "failed", "cancelled"];
+export const FINAL = new Set(["succeeded", "failed", "cancelled"]);
+export const HOLDING = ["running", "starting", "placed", "stopping"]; // in the order of lists
+
+// Why jobs wait, by the code of the reason.
+const CODES = {
+  "no-room": "do not fit what is free now",
+  "no-nodes": "need a pool in which a node takes work",
+  "too-big": "would not fit even if everything were free",
+  backoff: "wait before their next try",
+  "making-room": "wait until the jobs that they pre-empt have stopped",
+  "held-back": "would fit, but older jobs ahead of them need the room",
+  "still-runs": "wait until an earlier run of theirs has ended",
+  "store-restored": "wait until runs from before a restore have ended",
+  "not-stored": "were decided, but the store refused it; they are tried again",
+  fits: "fit, and are about to be placed",
+  submitted: "have not been looked at yet",
+};
+
+export function codeWords(code) {
+  return CODES[code] || `wait: ${clean(code).replaceAll("-", " ")}`;
+}
+
+// Colours belong to jobs that hold GPUs: by their id, but the first few holders get different ones.
+const given = new Map(); // job id -> number of its colour
+const DISTINCT_MAX = 64; // holders up to which the rarest colour is chosen
+
+export function giveColours(jobIds) {
+  for (const id of [...jobIds].sort()) {
+    if (given.has(id)) continue;
+    let colour = hash(id) % HOLDERS;
+    if (given.size < DISTINCT_MAX) {
+      const uses = new Array(HOLDERS).fill(0);
+      for (const used of given.values()) uses[used] += 1;
+      const next = (step) => (colour + step) % HOLDERS;
+      const steps = [...uses.keys()].sort((a, b) => uses[next(a)] - uses[next(b)] || a - b);
+      colour = next(steps[0]);
+    }
+    given.set(id, colour);
+  }
+}
+
+export function takeColours(jobIds) {
+  for (const id of jobIds) given.delete(id);
+}
+
+// The number of a holder's colour, the same on every page.
+export function holder(jobId) {
+  return given.get(jobId) ?? hash(jobId) % HOLDERS;
+}
+
+function hash(id) {
+  let made = 2166136261;
+  for (let place = 0; place < id.length; place += 1) made = Math.imul(made ^ id.charCodeAt(place), 16777619);
+  return made >>> 8;
+}
+
+export function letter(jobId, name) {
+  return (clean(name).match(/[\p{L}\p{N}]/u)?.[0] || jobId.slice(-1) || "?").toUpperCase();
+}
+
+// A job as a link with its letter, and its colour if it holds something; a job of another tenant has its id only.
+export function jobLink(id, name = "") {
+  return h("a", { class: "job", href: `#/job/${encodeURIComponent(id)}`, title: id },
+    h("span", { class: `swatch ${given.has(id) ? `c${holder(id)}` : "none"}`, ariaHidden: "true" }, letter(id, name)),
+    h("bdi", {}, name ? clean(name) : `another tenant's job ${id.slice(-6)}`));
+}
+
+export function stateChip(state) {
+  return h("span", { class: `chip state-${clean(state)}` }, clean(state));
+}
+
+// A bar of the part 0–1 that is done or used; `behind`: fainter, the part that is held. With its words.
+export function bar(part, words, { behind = 0, kind = "" } = {}) {
+  const width = (share) => `${100 * Math.min(1, Math.max(0, share || 0))}%`;
+  return h("span", { class: `bar ${kind}` },
+    h("span", { class: "track", ariaHidden: "true" },
+      h("span", { class: "behind", style: { width: width(behind) } }),
+      h("span", { class: "fill", style: { width: width(part) } })),
+    h("span", { class: "words" }, words));
+}
+
+// An estimate in a few words: "in 5m (3m to 12m)"; its sentence, with the basis, belongs beside it.
+export function estimateWords(estimate) {
+  if (!estimate || estimate.likely === null || estimate.likely === undefined) return "nobody can tell";
+  const { earliest, likely, latest } = estimate;
+  if (latest !== null && latest !== undefined && latest < 1) return "about now";
+  const until = latest === null || latest === undefined ? "or much later" : `to ${duration(latest)}`;
+  return `in ${duration(likely)} (${duration(earliest ?? 0)} ${until})`;
+}
+
+// The step of a job's progress and of how many: {step, total, part}; null if it reports none.
+export function steps(progress) {
+  for (const [name, totals] of [["step", ["steps", "total", "total_steps", "max_steps"]], ["epoch", ["epochs"]]]) {
+    if (progress?.[name] === undefined) continue;
+    const total = totals.map((each) => progress[each]).find((each) => each !== undefined) ?? null;
+    return { step: progress[name], total, part: total > 0 ? Math.min(1, Math.max(0, progress[name] / total)) : null };
+  }
+  return null;
+}

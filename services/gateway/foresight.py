@@ -1,0 +1,139 @@
+"""What estimates rest on, kept for all requests: how long jobs lasted, and earlier estimates against what came true.
+
+The durations are those of the jobs that ended last, read from the store. The track record is in memory: a gateway that
+starts anew begins it anew.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from libs.domain.cluster import Node
+from libs.domain.job import Job, JobState
+from libs.messages.eta import EtaOf
+from libs.planning.eta.ends import Steps
+from libs.planning.eta.learnt import Lasted, learn
+from libs.planning.eta.record import Track, TrackRecords
+from libs.planning.eta.starts import Foreseen, PoolToCome
+from libs.store import GatewayStore
+from services.gateway.cluster import LiveCluster
+from services.gateway.snapshots import Fresh
+
+ENDED_MAX = 1_000  # jobs that are read at once; more are learnt as they end
+DURATIONS_SECONDS = 30.0
+AGAIN_SECONDS = 60.0  # between two estimates of one job that count in its record
+OVERLAP_SECONDS = 10.0  # a job that ended before another may be stored after it
+KEPT_SECONDS = 90 * 86400.0
+JUDGED_AT_ONCE = 100  # jobs whose estimates are held against what came true, in one look
+
+
+class WhatWasTold(NamedTuple):
+    """What an estimate was of."""
+
+    id: str
+    epoch: int
+    of: EtaOf
+
+
+class _Learnt:
+    """The durations of one pool."""
+
+    def __init__(self) -> None:
+        self.durations = Lasted()
+        self.since = 0.0
+        self.known: set[str] = set()  # jobs that ended at `since`, or a little before
+
+
+class Foresight:
+    """`now` is the time of day, `clock` does not jump."""
+
+    def __init__(
+        self, store: GatewayStore, cluster: LiveCluster, *, now: Callable[[], float], clock: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._now = now
+        self._clock = clock
+        self._learnt: dict[str, _Learnt] = {}
+        self._durations: dict[str, Fresh[Lasted]] = {}
+        self._records: dict[str, TrackRecords[WhatWasTold]] = {}
+
+    async def durations(self, pool: str) -> Lasted:
+        """How long jobs of a known pool lasted."""
+        if pool not in self._durations:
+            self._durations[pool] = Fresh(lambda: self._read(pool), clock=self._clock, seconds=DURATIONS_SECONDS)
+        return await self._durations[pool].get()
+
+    def records(self, pool: str) -> TrackRecords[WhatWasTold]:
+        return self._records.setdefault(pool, TrackRecords())
+
+    async def _read(self, pool: str) -> Lasted:
+        """Learn the jobs that ended since the last look."""
+        learnt = self._learnt.setdefault(pool, _Learnt())
+        since = max(learnt.since - OVERLAP_SECONDS, self._now() - KEPT_SECONDS)
+        ids = await self._store.ended_last(pool=pool, since=since, limit=ENDED_MAX)
+        fresh = [job_id for job_id in ids if job_id not in learnt.known]
+        ended = await self._store.jobs_of(fresh) if fresh else []
+        learn(learnt.durations, ended)
+        learnt.since = max((job.ended_at or 0.0 for job in ended), default=learnt.since)
+        learnt.known = set(ids)
+        await self._judge(self.records(pool))
+        return learnt.durations
+
+    async def _judge(self, records: TrackRecords[WhatWasTold]) -> None:
+        """Hold what was told against what has come true."""
+        keys = [key for track in records.all() for key in track.pending][:JUDGED_AT_ONCE]
+        jobs = {job.id: job for job in await self._store.jobs_of([key.id for key in keys])} if keys else {}
+        for track in records.all():
+            for key in track.pending:
+                if key in keys:
+                    _judge_one(track, key, jobs.get(key.id))
+
+    def told(self, job: Job, foreseen: Foreseen) -> None:
+        """An estimate was given of the job: it is held against what comes true, once a while of each job."""
+        eta, now = foreseen.estimate, self._now()
+        if foreseen.raw is None or foreseen.told is None:
+            return
+        track, key = self.records(job.pool).of(eta.of, eta.basis), WhatWasTold(job.id, job.epoch, eta.of)
+        if now - track.last_told(key) >= AGAIN_SECONDS:
+            track.expect(key, foreseen.raw, foreseen.told, at=now)
+
+    def steps(self, jobs: Sequence[Job]) -> dict[str, Steps]:
+        """What running jobs report lately, as the rank that is least far has it."""
+        found: dict[str, Steps] = {}
+        for job in jobs:
+            heard = self._cluster.progress(job).values()
+            told = [(run.progress["step"], run.progress["steps"], run.pace) for run in heard if _counts(run.progress)]
+            if told:
+                step, steps, pace = min(told, key=lambda one: one[0])
+                found[job.id] = Steps(step, steps, None if pace is None else pace.steps_rate)
+        return found
+
+    async def pool_of(
+        self, job: Job, *, nodes: Sequence[Node], holding: Sequence[Job], queued: Sequence[Job], policy: str
+    ) -> Callable[[], PoolToCome]:
+        """What makes the pool's picture; it looks at every job of the pool, so it is called in a thread."""
+        durations, records = await self.durations(job.pool), self.records(job.pool)
+        steps, now = self.steps(holding or [job]), self._now()
+        return lambda: PoolToCome(
+            nodes, holding, queued, now=now, policy=policy, durations=durations, steps=steps, records=records
+        )
+
+
+def _counts(progress: Mapping[str, float]) -> bool:
+    return {"step", "steps"} <= progress.keys()
+
+
+def _judge_one(track: Track[WhatWasTold], key: WhatWasTold, job: Job | None) -> None:
+    if job is None or job.epoch != key.epoch:
+        track.drop(key)
+    elif key.of is EtaOf.END:
+        if job.state is JobState.CANCELLED:
+            track.drop(key)
+        elif job.state.final:
+            track.came(key, job.ended_at or job.since)
+    elif job.state.holding:
+        track.came(key, job.held_since)
+    elif job.state.final and job.started_at is not None:
+        track.came(key, job.started_at)
+    elif job.state.final:
+        track.drop(key)

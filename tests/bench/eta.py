@@ -1,0 +1,297 @@
+"""How well it is foretold when jobs start: `python -m tests.bench eta [--quick] [--seed N] [--sia 3 4]`.
+
+Traces are replayed in the simulator, by the production walk. Of jobs that wait it is asked when they start, as they are
+submitted and again later, with nothing known but what a gateway would know then: how long the jobs lasted that had
+ended by then, and how earlier estimates came true. With `steps` running jobs report their progress, as jobs may.
+
+The seed chooses the part of Philly and which jobs are asked of. The last line is one JSON object with the aims.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from math import inf
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from libs.messages.eta import Basis, EtaOf
+from libs.planning.eta.ends import Steps, time_left
+from libs.planning.eta.forward import Holds, WaitingJob
+from libs.planning.eta.learnt import Kinds, Lasted
+from libs.planning.eta.record import Range, TrackRecords
+from libs.planning.eta.starts import Outlook
+from libs.planning.policy import Policy
+from libs.planning.queue import place_of
+from libs.simulator import traces
+from libs.simulator.engine import Simulation
+from libs.simulator.job import SimulatedJob
+from libs.simulator.model import Cluster, World
+from libs.simulator.traces.load import scaled
+from libs.simulator.workload import TraceJob, Workload
+from tests.bench.figures import Aim, line_of, quantile
+from tests.support.data import ROOT
+
+POLICY = Policy("fifo", "packed-sticky", "easy")
+WORLD = World(start_s=5.0)
+SIA = Cluster(nodes=16, gpus_per_node=4)
+PHILLY = Cluster(nodes=16, gpus_per_node=8)
+PHILLY_LOAD = 1.0
+AGAIN = (0.25, 0.5, 1.0)  # later asks, as parts of what was foretold at first
+COVERED = (0.75, 0.85)
+ERROR_MAX = 1 / 3
+WAITED_S = 1.0  # a job that started sooner did not wait
+
+
+class Asked(Struct):
+    """One estimate of when a job starts; `wait_s`: how long it then still waited."""
+
+    job: str
+    at: float
+    first: bool
+    basis: Basis
+    raw: Range | None = None
+    told: Range | None = None
+    wait_s: float = inf
+
+
+class Watch:
+    """Stands in for the decisions of a simulation: after each of them it asks what a user would."""
+
+    def __init__(self, simulation: Simulation, *, policy: Policy, part: float, steps: bool, dice: Random) -> None:
+        self.asked: list[Asked] = []
+        self.thought_s: list[float] = []
+        self._deciding, self._lives = simulation._deciding, simulation._lives
+        self._gpus = float(simulation._cluster.gpus)
+        self._jobs = {job.trace.id: job for job in simulation._jobs}
+        self._policy = policy
+        self._part, self._steps, self._dice = part, steps, dice
+        self._durations = Lasted()
+        self._records: TrackRecords[str] = TrackRecords()
+        self._track = self._records.of(EtaOf.START, Basis.LEARNT)
+        self._seen: set[str] = set()
+        self._later: list[tuple[float, str]] = []
+        self._known_ended = 0
+        self._open: dict[str, list[Asked]] = {}
+
+    @property
+    def decisions(self) -> int:
+        return self._deciding.decisions
+
+    @property
+    def placements(self) -> int:
+        return self._deciding.placements
+
+    def decide(self, now: float) -> None:
+        self._deciding.decide(now)
+        self._learn(now)
+        waiting = [job for job in self._jobs.values() if job.trace.id in self._lives.queue]
+        outlook: Outlook | None = None
+        for job in waiting:
+            if job.trace.id not in self._seen:
+                self._seen.add(job.trace.id)
+                if self._dice.random() < self._part:
+                    outlook = outlook or self._outlook(now, waiting)
+                    self._ask(job, outlook, first=True)
+        while self._later and self._later[0][0] <= now:
+            _, job_id = heappop(self._later)
+            if job_id in self._lives.queue:
+                outlook = outlook or self._outlook(now, waiting)
+                self._ask(self._jobs[job_id], outlook, first=False)
+
+    def _learn(self, now: float) -> None:
+        ended = self._lives.ended
+        if len(ended) > self._known_ended:
+            for number in list(ended)[self._known_ended :]:
+                outcome = ended[number]
+                self._durations.add(kinds_of(self._jobs[outcome.id].trace), outcome.held_s)
+            self._known_ended = len(ended)
+        for job_id in [job_id for job_id in self._open if self._jobs[job_id].begun is not None]:
+            begun = self._jobs[job_id].begun
+            assert begun is not None
+            self._track.came(job_id, begun)
+            for asked in self._open.pop(job_id):
+                asked.wait_s = begun - asked.at
+
+    def _outlook(self, now: float, waiting: Sequence[SimulatedJob]) -> Outlook:
+        lives, order = self._lives, self._policy.ordering
+        held = [
+            Holds(
+                job_id=job.trace.id,
+                allocations=job.allocations,
+                gpus=job.gpus_needed,
+                left=time_left(
+                    self._durations, kinds_of(job.trace), age=job.held_s + now - job.since, steps=self._told(job, now)
+                ),
+                tenant=job.trace.tenant,
+            )
+            for job in lives.running.jobs.values()
+        ]
+        queue = [
+            WaitingJob(
+                job_id=job.trace.id,
+                place=place_of(order, job.standing(now, known=False)),
+                group=job.group,
+                shape=job.shape,
+                asked=job.asked,
+                gpus=job.gpus_needed,
+                lasts=time_left(self._durations, kinds_of(job.trace), age=job.held_s),
+                tenant=job.trace.tenant,
+            )
+            for job in waiting
+        ]
+        queue.sort(key=lambda one: one.place)
+        return Outlook(lives.room, held, queue, now=now, policy=self._policy, gpus=self._gpus, records=self._records)
+
+    def _told(self, job: SimulatedJob, now: float) -> Steps | None:
+        """What a job reports that reports its steps: the part of them that is done, and how fast they go now."""
+        if not self._steps:
+            return None
+        worked = max(0.0, now - max(job.since, job.paused_until)) / job.stretch
+        rate = 1 / (job.stretch * job.trace.work_s)
+        return Steps(min(1.0, (job.done_s + worked) / job.trace.work_s), 1.0, rate)
+
+    def _ask(self, job: SimulatedJob, outlook: Outlook, *, first: bool) -> None:
+        job_id = job.trace.id
+        one = next(one for one in outlook.queue if one.job_id == job_id)
+        began = time.perf_counter()
+        foreseen = outlook.seen(one)
+        self.thought_s.append(time.perf_counter() - began)
+        eta, now = foreseen.estimate, outlook.now
+        asked = Asked(job_id, now, first, eta.basis, foreseen.raw, foreseen.told)
+        self.asked.append(asked)
+        self._open.setdefault(job_id, []).append(asked)
+        if foreseen.raw is not None and foreseen.told is not None:
+            self._track.expect(job_id, foreseen.raw, foreseen.told, at=now)
+            if first and foreseen.told.likely < inf:
+                for part in AGAIN:
+                    heappush(self._later, (now + part * foreseen.told.likely, job_id))
+
+
+def kinds_of(trace: TraceJob) -> Kinds:
+    return (
+        ("model", trace.model, trace.gpus) if trace.model else ("tenant", trace.tenant, trace.gpus),
+        ("model", trace.model) if trace.model else ("gpus", trace.gpus),
+        "any",
+    )
+
+
+def replayed(
+    workload: Workload, cluster: Cluster, *, part: float, steps: bool, seed: int, policy: Policy = POLICY
+) -> Watch:
+    simulation = Simulation(workload, cluster, policy, WORLD, seed=seed, keep_spells=False)
+    watch = Watch(simulation, policy=policy, part=part, steps=steps, dice=Random(seed))
+    simulation._deciding = watch  # type: ignore[assignment]
+    simulation.run()
+    return watch
+
+
+class Scored(Struct, frozen=True):
+    asked: int  # of jobs that then waited
+    unknown: int
+    covered: float  # part of those that were foretold
+    covered_raw: float
+    error: float  # median of the error as a part of the wait
+    error_of_all: float  # median error as a part of the median wait
+    wide: float  # median of the range as a part of the wait
+    wait_s: float
+
+
+def scored(asked: Iterable[Asked]) -> Scored:
+    waited = [one for one in asked if WAITED_S <= one.wait_s < inf]
+    known = [one for one in waited if one.told is not None and one.told.high < inf]
+    pairs = [(one, one.told, one.raw) for one in known if one.told is not None and one.raw is not None]
+    count = max(1, len(pairs))
+    errors = [abs(told.likely - one.wait_s) for one, told, _ in pairs]
+    return Scored(
+        asked=len(waited),
+        unknown=len(waited) - len(pairs),
+        covered=sum(told.low <= one.wait_s <= told.high for one, told, _ in pairs) / count,
+        covered_raw=sum(raw.low <= one.wait_s <= raw.high for one, _, raw in pairs) / count,
+        error=quantile([error / one.wait_s for error, (one, _, _) in zip(errors, pairs, strict=True)], 0.5),
+        error_of_all=quantile(errors, 0.5) / max(1.0, quantile([one.wait_s for one in known], 0.5)),
+        wide=quantile([(told.high - told.low) / one.wait_s for one, told, _ in pairs], 0.5),
+        wait_s=quantile([one.wait_s for one in waited], 0.5),
+    )
+
+
+def sia(number: int) -> Workload:
+    return traces.read(data() / f"traces/sia-philly/workload-{number}.csv")
+
+
+def philly(seed: int, jobs: int) -> Workload:
+    """So many jobs of Philly in a row, from a place that the seed draws."""
+    whole = _philly()
+    begin = Random(seed).randrange(len(whole.jobs) - jobs)
+    cut = [job for job in whole.jobs[begin : begin + jobs] if job.gpus <= PHILLY.gpus]
+    first = cut[0].arrival_s
+    part = replace(whole, jobs=tuple(replace(job, arrival_s=job.arrival_s - first) for job in cut))
+    return scaled(part, PHILLY_LOAD, PHILLY.gpus)
+
+
+_whole: list[Workload] = []
+
+
+def _philly() -> Workload:
+    if not _whole:
+        _whole.append(traces.read(data() / "traces/philly/philly.csv"))
+    return _whole[0]
+
+
+def data() -> Path:
+    return ROOT / os.environ.get("WEFT_DATA", "../shared/data")
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench eta", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer jobs of Philly, and two workloads of Sia-Philly")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--sia", type=int, nargs="+", default=None, metavar="N", help="workloads 1 to 4 of Sia-Philly")
+    parser.add_argument("--philly", type=int, default=None, metavar="JOBS", help="how many jobs of Philly; 0: none")
+    chosen = parser.parse_args(arguments)
+    if not data().is_dir():
+        print("no measured data here: WEFT_DATA names no folder", file=sys.stderr)
+        return 2
+    numbers = chosen.sia if chosen.sia is not None else [3, 4] if chosen.quick else [1, 2, 3, 4]
+    jobs = chosen.philly if chosen.philly is not None else 1_500 if chosen.quick else 4_000
+    found: dict[str, list[Asked]] = {}
+    thought: list[float] = []
+    for steps in (False, True):
+        told = "with steps" if steps else "no steps"
+        for number in numbers:
+            watch = replayed(sia(number), SIA, part=1.0, steps=steps, seed=chosen.seed)
+            found.setdefault(f"Sia-Philly, {told}", []).extend(watch.asked)
+            _show(f"Sia-Philly {number}, {told}", scored(watch.asked))
+            thought += watch.thought_s
+        if jobs:
+            watch = replayed(philly(chosen.seed, jobs), PHILLY, part=0.4, steps=steps, seed=chosen.seed)
+            found[f"Philly, {told}"] = watch.asked
+            thought += watch.thought_s
+    aims: dict[str, Aim] = {}
+    for name, asked in found.items():
+        score = scored(asked)
+        _show(name, score)
+        _show(f"  {name}, when submitted", scored(one for one in asked if one.first))
+        _show(f"  {name}, later", scored(one for one in asked if not one.first))
+        aims[f"{name}: covered at least"] = Aim(value=round(score.covered, 3), aim=COVERED[0], at_least=True)
+        aims[f"{name}: covered at most"] = Aim(value=round(score.covered, 3), aim=COVERED[1])
+        aims[f"{name}: error / wait"] = Aim(value=round(score.error, 3), aim=round(ERROR_MAX, 3))
+    slowest = max(thought) * 1000
+    print(f"one estimate: median {median(thought) * 1000:.1f} ms, slowest {slowest:.0f} ms")
+    print(line_of(aims, seed=chosen.seed))
+    return 0
+
+
+def _show(name: str, score: Scored) -> None:
+    print(
+        f"{name:40} asked {score.asked:5}, unknown {score.unknown:4}; held {score.covered:.3f}"
+        f" (uncorrected {score.covered_raw:.3f}); error / wait {score.error:.3f}"
+        f" (of medians {score.error_of_all:.3f}); range / wait {score.wide:.2f}; median wait {score.wait_s:.0f} s",
+        flush=True,
+    )

@@ -1,0 +1,80 @@
+"""Every page of the dashboard, with a little of everything on it: it is shown, it is light, and open to all."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import Browser
+
+from tests.support.chromium import PHONE
+from tests.support.dashboard import PAGES, Dashboard, dashboard
+from tests.support.gateway import Place
+from tests.support.shown import Shown, shown
+
+JOBS = ("mnist", "chat", "major", "broken", "wants-eight", "done")
+WEIGHT_BYTES_MAX = 300 * 1024
+SETTLE_MS = 600
+
+
+@pytest.fixture(scope="module")
+async def cluster(servers: Place) -> AsyncIterator[Shown]:
+    async with shown(servers) as made:
+        yield made
+
+
+def places(cluster: Shown) -> dict[str, str]:
+    return {**{page: page for page in PAGES}, **{f"job-{name}": f"job/{cluster.id(name)}" for name in JOBS}}
+
+
+async def each_page(window: Dashboard, cluster: Shown) -> AsyncIterator[str]:
+    for name, place in places(cluster).items():
+        await window.go(place)
+        await window.page.wait_for_timeout(SETTLE_MS)
+        yield name
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+async def test_every_page_is_shown_and_axe_finds_nothing_grave(browser: Browser, cluster: Shown, dark: bool) -> None:
+    theme = "dark" if dark else "light"
+    async with dashboard(browser, cluster.url, dark=dark) as window:
+        await window.page.goto(cluster.url)
+        found = {"sign-in": await window.barriers()}
+        await window.picture(f"{theme}-sign-in")
+        await window.sign_in(cluster.world.tokens["admin"])
+        async for name in each_page(window, cluster):
+            await window.picture(f"{theme}-{name}")
+            found[name] = await window.barriers()
+    assert {name: grave for name, grave in found.items() if grave} == {}
+
+
+async def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, cluster: Shown) -> None:
+    async with dashboard(browser, cluster.url, size=PHONE) as window:
+        await window.page.goto(cluster.url)
+        found = {"sign-in": await window.scrolls_sideways()}
+        await window.picture("phone-sign-in")
+        await window.sign_in(cluster.world.tokens["alice"])
+        async for name in each_page(window, cluster):
+            await window.picture(f"phone-{name}")
+            found[name] = await window.scrolls_sideways()
+    assert {name: pixels for name, pixels in found.items() if pixels > 0} == {}
+
+
+async def test_the_first_view_weighs_little(browser: Browser, cluster: Shown) -> None:
+    async with dashboard(browser, cluster.url, cluster.world.tokens["alice"]) as window:
+        await window.is_shown()
+        await window.page.wait_for_timeout(SETTLE_MS)
+        weight = await window.watch.weight()
+    assert sum(weight.values()) < WEIGHT_BYTES_MAX, weight
+
+
+async def test_names_of_other_tenants_are_not_in_the_document(browser: Browser, cluster: Shown) -> None:
+    hidden = ("secret-of-bob", "waits-of-bob", "bobs-label")
+    async with dashboard(browser, cluster.url, cluster.world.tokens["alice"]) as window:
+        found = []
+        async for name in each_page(window, cluster):
+            text = await window.text()
+            found += [(name, word) for word in hidden if word in text]
+        await window.page.goto(f"{cluster.url}/#/job/{cluster.id('secret-of-bob')}")
+    assert found == []
+    async with dashboard(browser, cluster.url, cluster.world.tokens["admin"]) as window:
+        await window.go("queue")
+        await window.main.get_by_text("waits-of-bob").first.wait_for()

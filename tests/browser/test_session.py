@@ -1,0 +1,97 @@
+"""Signing in and out: where the token is, where it is not, and what becomes of the page when it ends."""
+
+import asyncio
+
+from playwright.async_api import Browser, expect
+
+from tests.support.dashboard import Dashboard, dashboard
+from tests.support.gateway_world import World
+from tests.support.steps import placement
+
+REFUSED = "status of 401"  # the line that Chromium itself writes for such an answer
+STORED = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href, history.state])"
+CUT = "ERR_INCOMPLETE_CHUNKED_ENCODING"  # and for a stream that the gateway ends
+REVOKED_MS_MAX = 15_000
+
+
+async def stored(window: Dashboard) -> str:
+    return str(await window.page.evaluate(STORED))
+
+
+async def test_a_token_that_is_not_in_force_is_refused_with_a_sentence(browser: Browser, world: World) -> None:
+    async with dashboard(browser, world.gateway.url) as window:
+        window.watch.expect(REFUSED)
+        await window.page.goto(window.url)
+        await window.submit_token("weft_not-in-force")
+        await expect(window.page.get_by_role("alert")).to_contain_text("does not know this token")
+        await expect(window.page.get_by_label("Token", exact=True)).to_be_focused()
+        await window.submit_token("weft_ü with spaces")
+        await expect(window.page.get_by_role("alert")).to_contain_text("no spaces")
+
+
+async def test_a_token_lives_in_memory_and_a_reload_asks_again(browser: Browser, world: World) -> None:
+    async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
+        assert world.tokens["alice"] not in await stored(window)
+        await window.page.reload()
+        await expect(window.button("Sign in")).to_be_visible()
+
+
+async def test_a_token_that_is_kept_outlives_a_reload_and_goes_with_signing_out(browser: Browser, world: World) -> None:
+    async with dashboard(browser, world.gateway.url) as window:
+        await window.sign_in(world.tokens["alice"], keep=True)
+        await window.page.reload()
+        await window.is_live()
+        await window.button("Sign out").click()
+        await expect(window.button("Sign in")).to_be_visible()
+        assert world.tokens["alice"] not in await stored(window)
+        await window.page.reload()
+        await expect(window.button("Sign in")).to_be_visible()
+
+
+async def test_a_link_may_fill_the_form_in_but_does_not_sign_in_and_leaves_the_address(
+    browser: Browser, world: World
+) -> None:
+    async with dashboard(browser, world.gateway.url) as window:
+        for token in (world.tokens["alice"], world.tokens["bob"]):  # on a new page, then on one that is open
+            await window.page.goto(f"{window.url}/#token={token}")
+            await expect(window.page.get_by_label("Token", exact=True)).to_have_value(token)
+            assert token not in await stored(window)
+            await expect(window.button("Sign in")).to_be_visible()
+        assert not any("/v1/" in asked for asked in window.watch.asked)
+        await window.button("Sign in").click()
+        await window.is_live()
+
+
+async def test_a_link_does_not_sign_a_person_in_as_another(browser: Browser, world: World) -> None:
+    async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
+        await window.page.evaluate("token => { location.hash = `#token=${token}` }", world.tokens["bob"])
+        await window.page.wait_for_timeout(300)
+        assert world.tokens["bob"] not in await stored(window)
+        await window.is_live()
+        await expect(window.page.get_by_role("banner")).to_contain_text("alice")
+
+
+async def test_a_token_that_is_revoked_ends_the_session_and_says_so(browser: Browser, world: World) -> None:
+    await world.running(name="mine")
+    async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
+        window.watch.expect(REFUSED, CUT)
+        await world.admin.revoke("alice", "test")
+        said = window.page.get_by_role("alert")
+        await expect(said).to_contain_text("revoked or has expired", timeout=REVOKED_MS_MAX)
+        await expect(window.button("Sign in")).to_be_visible()
+        assert "mine" not in await window.main.inner_text()
+
+
+async def test_a_page_outlives_a_restart_of_the_gateway(browser: Browser, world: World) -> None:
+    await world.running(name="before")
+    async with dashboard(browser, world.gateway.url, world.tokens["alice"]) as window:
+        window.watch.expect("ERR_CONNECTION_REFUSED", CUT, "ERR_EMPTY_RESPONSE")
+        await world.gateway.stop()
+        await expect(window.status).to_have_text("not live")
+        await expect(window.page.get_by_role("alert").get_by_text("Connection lost")).to_be_visible()
+        assert "before" in await window.text()  # what was known stays, and is called old
+        await asyncio.sleep(0.5)
+        await world.gateway.start()
+        await window.is_live()
+        await world.running(name="after", placement=placement(("node-1", 1)))
+        await expect(window.main.get_by_text("after").first).to_be_attached()

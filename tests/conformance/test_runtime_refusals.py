@@ -1,0 +1,91 @@
+"""What no runtime starts, and what it says of that: programs, images, GPUs, volumes and ports that it cannot give."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from libs.domain.spec import Volume
+from libs.messages.nodes import EndReason, RunState
+from services.executor.runs import RunKey
+from tests.support.rig import Rig
+from tests.support.runs import find, in_state, whole_log
+
+
+async def test_a_command_that_is_not_there_fails_to_start(rig: Rig) -> None:
+    rig.needs("refusals")
+    asked = rig.shell(("no-such-program", "--help"))
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert (run.reason, run.detail) == (EndReason.START_FAILED, "command not found: no-such-program")
+    await rig.runtime.remove(RunKey.of(asked))
+    assert await find(rig.runtime, RunKey.of(asked)) is None
+
+
+async def test_an_image_that_is_not_there_fails_to_start(rig: Rig) -> None:
+    rig.needs("refusals")
+    asked = rig.shell(("true",), image="no-such-image:ever")
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert run.reason is EndReason.START_FAILED
+    assert "no-such-image:ever" in run.detail
+
+
+async def test_a_gpu_that_is_not_there_fails_to_start(rig: Rig) -> None:
+    rig.needs("refusals")
+    asked = rig.shell(("true",), gpus=(9,))
+    await rig.runtime.start(asked)
+    run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert (run.reason, run.detail) == (EndReason.START_FAILED, "this node has no GPU 9")
+
+
+async def test_a_volume_outside_the_allow_list_is_refused(rig: Rig, tmp_path: Path) -> None:
+    rig.needs("refusals")
+    (tmp_path / "allowed" / "way-out").symlink_to("/etc")
+    for source in ("/etc", str(tmp_path / "allowed" / "way-out")):
+        asked = rig.shell(("true",), volumes=(Volume(source=source, target=source),))
+        await rig.runtime.start(asked)
+        run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+        assert run.reason is EndReason.START_FAILED
+        assert "not in what this node's owner allows" in run.detail
+
+
+async def test_a_volume_is_mounted_where_it_was_asked_for(rig: Rig, tmp_path: Path) -> None:
+    rig.needs("refusals", "volumes")
+    source = tmp_path / "allowed" / "data"
+    source.mkdir()
+    (source / "greeting").write_text("hello")
+    volume = Volume(source=str(source), target="/data", read_only=True)
+    asked = rig.shell(("sh", "-c", "cat /data/greeting; touch /data/new 2>/dev/null || echo kept"), volumes=(volume,))
+    await rig.runtime.start(asked)
+    await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    log = await whole_log(rig.runtime, RunKey.of(asked))
+    assert log.startswith(b"hello")
+    assert b"kept" in log
+
+
+async def test_a_process_gets_a_volume_only_where_it_is(rig: Rig, tmp_path: Path) -> None:
+    if not rig.name.startswith("process"):
+        pytest.skip("the others mount")
+    source = str(tmp_path / "allowed")
+    here = rig.shell(("ls", source), volumes=(Volume(source=source, target=source),))
+    elsewhere = rig.shell(("true",), volumes=(Volume(source=source, target="/data"),))
+    for asked in (here, elsewhere):
+        await rig.runtime.start(asked)
+    assert (await in_state(rig.runtime, RunKey.of(here), RunState.EXITED)).exit_code == 0
+    run = await in_state(rig.runtime, RunKey.of(elsewhere), RunState.EXITED)
+    assert run.reason is EndReason.START_FAILED
+    assert "cannot mount" in run.detail
+
+
+async def test_a_taken_port_of_rank_0_fails_the_start(rig: Rig) -> None:
+    if not rig.name.startswith("process"):
+        pytest.skip("containers have ports of their own")
+    server = await asyncio.start_server(lambda *_: None, "0.0.0.0", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        asked = rig.shell(("true",), master_port=port)
+        await rig.runtime.start(asked)
+        run = await in_state(rig.runtime, RunKey.of(asked), RunState.EXITED)
+    assert run.reason is EndReason.PORT_TAKEN
+    assert run.detail.startswith(f"port taken: {port}")
