@@ -139,7 +139,9 @@ def test_what_is_the_same_is_not_told_again() -> None:
     first = look(NOW - 1)
     assert len(first.nodes) == len(list(first.jobs(None))) == 1
     again = look(NOW)
-    assert again.nodes == again.nodes_gone == list(again.jobs(None)) == []
+    assert not again.nodes
+    assert not again.nodes_gone
+    assert not list(again.jobs(None))
     assert again.totals == b""
 
 
