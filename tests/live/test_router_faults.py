@@ -19,18 +19,6 @@ BACK_SECONDS_MAX = 2.0  # the aim; a machine that is busy with other work is giv
 SLACK = 3.0
 
 
-@pytest.fixture
-async def there(servers: Place, tmp_path: Path) -> AsyncIterator[Town]:
-    async with town(servers, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
 async def slow(request: aiohttp.web.Request) -> aiohttp.web.Response:
     await asyncio.sleep(0.02)
     return aiohttp.web.Response(text=str(len(await request.read())))
