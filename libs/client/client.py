@@ -37,6 +37,7 @@ from libs.messages.http import (
 )
 from libs.messages.http_services import EndpointsView
 from libs.messages.live import LiveDelta, LiveSnapshot, QueueView
+from libs.messages.whatif import WhatIfView, WhatIfWanted
 from libs.planning.explain import Explanation
 
 RETRY_SECONDS_MAX = 30.0
@@ -405,6 +406,12 @@ class Client:
         """The jobs of the last `seconds` (a week), and all that are open, as a trace in CSV; for an administrator."""
         query = _given({"seconds": str(seconds or ""), "pool": pool})
         return await self._wire.read("GET", "/v1/trace", query=query)
+
+    async def what_if(self, wanted: WhatIfWanted) -> WhatIfView:
+        """Which jobs would gain and which lose if that were so."""
+        return await self._wire.ask(
+            "POST", "/v1/what-if", WhatIfView, body=msgspec.json.encode(wanted), headers=_JSON, once=True
+        )
 
     # tokens and the API itself
 

@@ -62,7 +62,7 @@ class Deciding:
             find=lambda job_id, _: self._place_for(self._jobs[job_id], now),
             # What the cluster cannot hold is not simulated; what a planner has given room holds back no other.
             fits_empty=lambda _: self._sizing is None,
-            filling=lambda: policy.filling(now=now, free=running.free, endings=lambda: running.endings),
+            filling=lambda: policy.filling(now=now, free=int(running.free), endings=lambda: running.endings),
         )
         for decision in walk:
             if isinstance(decision, Starts):

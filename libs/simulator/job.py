@@ -56,7 +56,8 @@ class SimulatedJob:
         self.number = number
         self.trace = trace
         self.shape: Shape = ()
-        self.size = self.gpus_needed = 0
+        self.size = 0
+        self.gpus_needed: float = 0  # a share is a part of one
         self.speed = 1.0
         self.asked = PlacementRequest(trace.job_class, trace.id)
         self.allocations: tuple[Allocation, ...] = ()
@@ -88,6 +89,15 @@ class SimulatedJob:
         self.shape = shape_of(size) if elastic is None else elastic_shape(elastic, size)
         self.gpus_needed = size if elastic is None else size * int(elastic.each[0])
         self.speed = 1.0 if elastic is None else elastic.speed(size)
+
+    def take_place(self, allocations: tuple[Allocation, ...]) -> None:
+        """It begins there, with one replica for each allocation."""
+        self.take_size(len(allocations))
+
+    def leave_place(self) -> None:
+        """It holds nothing any more, and wants the size that it asks for."""
+        if self.trace.elastic is not None:
+            self.take_size(self.trace.elastic.asked)
 
     def forget_attained(self) -> None:
         self.attained_s = self.counted_s = self.counted_gpu_s = 0.0

@@ -63,7 +63,7 @@ class Lives:
             self._close_spell(job, now)
             job.moves += 1
         else:
-            job.take_size(len(allocations))
+            job.take_place(allocations)
             self.running.add(job)
         if fresh:
             job.begun = now
@@ -71,6 +71,14 @@ class Lives:
         job.paused_until = now + pause
         job.settled_at = job.spell_begin = now
         job.spell_pause = pause
+        self._hold(job, allocations)
+
+    def goes_on(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
+        """The job holds these GPUs since before the simulation begins: it begins nothing, and loses nothing."""
+        self.room.take_all(allocations)
+        job.take_place(allocations)
+        self.running.add(job)
+        job.since = job.settled_at = job.spell_begin = now
         self._hold(job, allocations)
 
     def resettle(self, job: SimulatedJob, now: float, allocations: tuple[Allocation, ...]) -> None:
@@ -145,8 +153,7 @@ class Lives:
         job.allocations = ()
         job.version += 1
         self.running.remove(job)
-        if job.trace.elastic is not None:
-            job.take_size(job.trace.elastic.asked)
+        job.leave_place()
 
     def _slowdown(self, job: SimulatedJob) -> float:
         """The true slowdown, whatever the scheduler believes."""

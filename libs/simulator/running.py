@@ -13,14 +13,14 @@ class Running:
 
     def __init__(self, gpus: int, order: Order, *, durations_known: bool) -> None:
         self.jobs: dict[str, SimulatedJob] = {}
-        self.free = gpus
+        self.free: float = gpus
         self.endings: list[Ending] = []  # expected, the soonest first
         self._gpus = gpus
         self._order = order
         self._known = durations_known
-        self._held: dict[str, int] = {}  # GPUs by tenant
-        self._by_tier: dict[int, dict[str, SimulatedJob]] = {}
-        self._held_by_tier: dict[int, int] = {}  # their GPUs
+        self._held: dict[str, float] = {}  # GPUs by tenant
+        self._by_tier: dict[int, list[tuple[int, str]]] = {}  # the last to come first: by number, falling
+        self._held_by_tier: dict[int, float] = {}  # their GPUs
 
     def add(self, job: SimulatedJob) -> None:
         self.jobs[job.trace.id] = job
@@ -65,7 +65,7 @@ class Running:
         self._unrank(job)
         standing = job.standing(now, known=self._known)
         job.tier = self._order.tier(standing)
-        self._by_tier.setdefault(job.tier, {})[job.trace.id] = job
+        insort(self._by_tier.setdefault(job.tier, []), (-job.number, job.trace.id))
         self._held_by_tier[job.tier] = self._held_by_tier.get(job.tier, 0) + job.gpus_needed
         after = self._order.changes_after_s(standing)
         if after is None:
@@ -74,14 +74,15 @@ class Running:
             return max(now, job.paused_until) + max(after, 0.0) * job.stretch
         return now + max(after, 0.0)
 
-    def last_in_order(self, tier: int, *, enough: int) -> list[Holder] | None:
+    def last_in_order(self, tier: int, *, enough: float) -> list[Holder] | None:
         """Jobs of higher tiers, the last in the order first, with `enough` GPUs; None: they have fewer."""
         higher = sorted((one for one in self._by_tier if one > tier), reverse=True)
         if sum(self._held_by_tier[one] for one in higher) < enough:
             return None
         holders: list[Holder] = []
         for one in higher:
-            for job in sorted(self._by_tier[one].values(), key=lambda job: -job.number):
+            for _, job_id in self._by_tier[one]:
+                job = self.jobs[job_id]
                 holders.append(Holder(job_id=job.trace.id, worth=(-one, -job.number), allocations=job.allocations))
                 enough -= job.gpus_needed
                 if enough <= 0:
@@ -90,6 +91,7 @@ class Running:
 
     def _unrank(self, job: SimulatedJob) -> None:
         if job.tier is not None:
-            del self._by_tier[job.tier][job.trace.id]
+            of_tier = self._by_tier[job.tier]
+            del of_tier[bisect_left(of_tier, (-job.number, job.trace.id))]
             self._held_by_tier[job.tier] -= job.gpus_needed
             job.tier = None

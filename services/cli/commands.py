@@ -60,6 +60,7 @@ _CLUSTER = {
 }
 _STUDY = {
     **_commands("export", export="the queue and the history as a trace, for `weft simulate`"),
+    **_commands("what_if", **{"what-if": "who would gain and who lose if something were different"}),
     **_commands("simulate", simulate="run a trace of jobs on a simulated cluster, and compare policies"),
 }
 

@@ -23,7 +23,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 async def submit(args: argparse.Namespace) -> int:
     if args.json and args.follow:
         raise Complaint("a log is no JSON: say --json or --follow", status=2)
-    body = _read(args.file)
+    body = read_spec(args.file)
     async with connection.connected(args, patience=connection.PATIENT_SECONDS if args.follow else None) as client:
         try:
             submitted = await client.submit(body, key=args.key, content=content_of(args.file, body))
@@ -51,7 +51,7 @@ def content_of(name: str, body: bytes) -> str:
             return "json" if body.lstrip()[:1] == b"{" else "yaml"
 
 
-def _read(name: str) -> bytes:
+def read_spec(name: str) -> bytes:
     """The whole file, unless it is larger than any specification may be."""
     try:
         if name == "-":

@@ -27,8 +27,9 @@ from libs.messages.http import (
     TokenWanted,
 )
 from libs.messages.http_services import EndpointsView, UpdateWanted
-from libs.messages.live import LiveDelta, LiveSnapshot
+from libs.messages.live import LiveDelta, LiveSnapshot, QueueView
 from libs.messages.series import SeriesView, UsageView
+from libs.messages.whatif import WhatIfView, WhatIfWanted
 from libs.planning.explain import Explanation
 from services.gateway import (
     documents,
@@ -39,12 +40,14 @@ from services.gateway import (
     live,
     logs,
     nodes,
+    queue,
     samples,
     services,
     tenants,
     tokens,
     trace,
     usage,
+    whatif,
 )
 from services.gateway.events import SSE, EventsQuery, StoryQuery
 from services.gateway.gpus import GpusQuery
@@ -53,6 +56,7 @@ from services.gateway.jobs import JobsQuery
 from services.gateway.live import LiveQuery
 from services.gateway.logs import LogQuery
 from services.gateway.past import PastQuery
+from services.gateway.queue_lines import QueueQuery
 from services.gateway.route import JSON, Header, NoQuery, Route, RouteAnswer, Who
 from services.gateway.samples import SamplesQuery
 from services.gateway.tokens import TokensQuery
@@ -318,6 +322,18 @@ OPERATIONS: tuple[Route[Any], ...] = (
     ),
     Route(
         method="GET",
+        path="/v1/queue",
+        group="cluster",
+        summary="The queue, in the order in which it is served",
+        description="Every job with its place, and why it waits. Jobs that the caller may not see are counted in the"
+        " places, and not shown. A reply is at most 200 kB: where rows are long there are fewer than `limit`.",
+        handler=queue.queue,
+        query=QueueQuery,
+        answers={200: RouteAnswer(description="A part of it.", type=QueueView)},
+        example="?text=train&limit=20",
+    ),
+    Route(
+        method="GET",
         path="/v1/live",
         group="cluster",
         summary="The cluster live, on one stream",
@@ -396,6 +412,20 @@ OPERATIONS: tuple[Route[Any], ...] = (
         who=Who.ADMIN,
         answers={200: RouteAnswer(description="CSV, by arrival.", type=str, media=(CSV,))},
         example="?seconds=86400",
+    ),
+    Route(
+        method="POST",
+        path="/v1/what-if",
+        group="cluster",
+        summary="What would happen if something were different",
+        description="From the present queue on, by the walk that the scheduler takes, with and without it: which jobs"
+        " gain, which lose, by how much. Another policy, more nodes, drained nodes, jobs that are not there; nothing is"
+        " changed. How long jobs last is assumed, alike on both sides. Of another tenant's job only the id is told.",
+        handler=whatif.what_if,
+        query=NoQuery,
+        body=WhatIfWanted,
+        answers={200: RouteAnswer(description="Both sides.", type=WhatIfView)},
+        example="""-d '{"order": "las", "add_nodes": 2}'""",
     ),
     Route(
         method="POST",

@@ -1,0 +1,172 @@
+"""From now on: the jobs that run end, those that wait start, by the walk that the scheduler takes. Pure.
+
+What happens is less than in a real pool: no job arrives, fails, moves or takes another size, a job that gives way is
+gone at once, and no node is reserved for a job that has waited long.
+"""
+
+from collections.abc import Mapping
+from math import inf
+from random import Random
+
+from msgspec import Struct, structs
+
+from libs.planning.capacity import Room, empty_room
+from libs.planning.finding import Place, find
+from libs.planning.preemption import clearing_for
+from libs.planning.queue import Queue
+from libs.planning.scores import Scores
+from libs.planning.shape import Shape, smallest
+from libs.planning.walk import Starts, Walk
+from libs.simulator.agenda import Agenda, What
+from libs.simulator.model import Cluster, World
+from libs.simulator.running import Running
+from libs.simulator.truth import Truth
+from libs.simulator.whatif.going import GoingJob, GoingLives
+from libs.simulator.whatif.present import Present
+
+DAY_S = 86400.0
+
+
+class Fate(Struct, frozen=True, kw_only=True):
+    """What becomes of a job, in seconds from now; None: not within the time that was looked at. Of a job that runs
+    now, `starts_s` is None."""
+
+    starts_s: float | None = None
+    ends_s: float | None = None
+
+
+class Onward:
+    """One look ahead; `fates` it once. `grain`: the time between two decisions, as a part of how
+    far ahead they are; 0: after each event."""
+
+    def __init__(self, present: Present, *, until_s: float = 30 * DAY_S, grain: float = 0.0) -> None:
+        self._policy = policy = present.policy
+        self._order = policy.ordering
+        self._until_s, self._grain = until_s, grain
+        backfills = policy.backfill != "none"
+        every = sorted(present.jobs, key=lambda job: (job.seq, job.id))
+        self._jobs = [GoingJob(number, job, backfills=backfills) for number, job in enumerate(every)]
+        self._by_id = {job.now.id: job for job in self._jobs}
+        self._shares = any(want.request.share is not None for job in every for want in job.shape)
+        self._room = Room(Scores(present.scores), placer=policy.placing.placer)
+        for node in present.nodes:
+            self._room.add(node)
+        self._empty = empty_room(present.nodes)
+        self._unfit: dict[Shape, int] = {}  # shapes that do not fit, and how often the room had grown by then
+        self._fits_empty: dict[Shape, bool] = {}
+        gpus = sum(len(node.capacity.gpus) for node in present.nodes)
+        self._agenda = Agenda()
+        self._queue = Queue(self._order)
+        self._running = Running(gpus, self._order, durations_known=False)
+        world = World(move_s=0.0)
+        self._lives = GoingLives(
+            room=self._room,
+            queue=self._queue,
+            running=self._running,
+            agenda=self._agenda,
+            order=self._order,
+            world=world,
+            truth=Truth(Cluster(nodes=0, gpus_per_node=0), world, belief="oracle", dice=Random(0)),
+            foreseen=backfills,
+            keep_spells=False,
+        )
+        self.decisions = 0
+
+    def fates(self) -> Mapping[str, Fate]:
+        """What becomes of each job, by its id."""
+        self._begin()
+        due, next_decision = True, 0.0
+        while due or self._agenda.next_at < inf:
+            now = min(self._agenda.next_at, next_decision) if due else self._agenda.next_at
+            if now > self._until_s:
+                break
+            while self._agenda.next_at <= now:
+                due |= self._happens(*self._agenda.take())
+            if due and now >= next_decision:
+                self._decide(now)
+                due, next_decision = False, now * (1 + self._grain)
+        return {job.now.id: self._fate(job) for job in self._jobs}
+
+    def _begin(self) -> None:
+        for job in self._jobs:
+            if job.now.held:
+                self._lives.goes_on(job, 0.0, job.now.held)
+                job.begun = job.now.since_s
+        for job in self._jobs:
+            if job.now.held:
+                continue
+            if job.now.not_before_s > 0:
+                self._agenda.add(job.now.not_before_s, What.ARRIVES, job.number)
+            else:
+                self._lives.wait(job, 0.0)
+
+    def _happens(self, now: float, what: What, number: int, version: int) -> bool:
+        """Take the next event in; whether a new decision is needed."""
+        job = self._jobs[number]
+        if what is What.ARRIVES:
+            self._lives.wait(job, now)
+        elif version != job.version:
+            return False
+        elif what is What.ENDS:
+            self._lives.end(job, now)
+        elif what is What.CHANGES:
+            self._lives.rank(job, now)
+        else:
+            self._lives.promote(job, now)
+        return True
+
+    def _decide(self, now: float) -> None:
+        if not len(self._queue):
+            return
+        self.decisions += 1
+        walk = Walk(
+            self._queue.served(self._running.share),
+            backfill=self._policy.backfill,
+            wants=lambda job_id: self._by_id[job_id].wants,
+            find=lambda job_id, shape: self._place_for(self._by_id[job_id], shape, now),
+            fits_empty=self._would_fit_empty,
+            filling=lambda: self._policy.filling(
+                now=now, free=self._room.gpus_free, endings=lambda: self._running.endings
+            ),
+        )
+        for decision in walk:
+            if isinstance(decision, Starts):
+                self._room.take_all(decision.place)
+                self._queue.remove(decision.job_id)
+                self._lives.settle(self._by_id[decision.job_id], now, decision.place)
+
+    def _place_for(self, job: GoingJob, shape: Shape, now: float) -> Place | None:
+        """Where it goes; others give way for it at once, where the order says so."""
+        found = self._find(job, shape)
+        if found is not None or self._order.tier is None:
+            return found
+        tier = self._order.tier(job.standing(now, known=False))
+        free = self._room.gpus_left if self._shares else self._room.gpus_free
+        holders = self._running.last_in_order(tier, enough=job.wants.gpus - free)
+        if not holders:
+            return None
+        clearing = clearing_for(smallest(shape), room=self._room, holders=holders, asked=job.asked)
+        if clearing is None:
+            return None
+        for victim in clearing.victims:
+            self._lives.evict(self._by_id[victim.job_id], now)
+        return self._find(job, shape)
+
+    def _find(self, job: GoingJob, shape: Shape) -> Place | None:
+        if self._unfit.get(shape) == self._room.grown:
+            return None
+        found = find(self._room, shape, job.asked)
+        if not found:
+            self._unfit[shape] = self._room.grown
+            return None
+        return tuple(structs.replace(each, rank=rank) for rank, each in enumerate(found))
+
+    def _would_fit_empty(self, shape: Shape) -> bool:
+        if shape not in self._fits_empty:
+            self._fits_empty[shape] = bool(find(self._empty, smallest(shape)))
+        return self._fits_empty[shape]
+
+    def _fate(self, job: GoingJob) -> Fate:
+        ended = self._lives.ended.get(job.number)
+        starts = job.begun if job.begun is not None and job.begun >= 0 else None
+        return Fate(starts_s=starts, ends_s=None if ended is None else ended.completed_s)
