@@ -32,11 +32,12 @@ export function mount(root, context) {
   const charts = chartsView(() => work.soon(), known);
   const log = logView(params.id);
   const specification = specificationView();
+  const pastNote = h("p", { class: "muted", hidden: true }, "Of the output there is no past: this is what is there now.");
   const whyBox = section("Why", why.element);
   const ranksBox = section("Ranks and GPUs", verdicts.element, ranks.element);
   const body = h("div", { class: "stack", hidden: true },
     h("div", { class: "job-top" }, h("section", { class: "panel" }, head.element, actions.element), whyBox),
-    section("What happened to it", story.element), charts.element, ranksBox, section("Output", log.element), specification.element);
+    section("What happened to it", story.element), charts.element, ranksBox, section("Output", pastNote, log.element), specification.element);
   root.append(h("div", { class: "stack" }, trouble.element, body));
 
   const work = repeat(refresh, EVERY_MS);
@@ -78,7 +79,7 @@ export function mount(root, context) {
   }
 
   function notHere(error, said) {
-    if (error.status === 404 && error.field === "at") return `It had not been submitted by then. ${said}`;
+    if (error.status === 404 && error.field === "at") return `${clean(error.reason)}.`;
     return error.status === 404 ? `There is no job ${clean(params.id)} that you may see.` : said;
   }
 
@@ -107,14 +108,21 @@ export function mount(root, context) {
     whyBox.firstElementChild.textContent = job.state === "queued" ? "Why it waits" : FINAL.has(job.state) ? "Why it ended" : "Why it is where it is";
     if (isPast) why.show([job.version, "past"], () => pastReasonsView(job));
     else if (told) why.show([told, Math.floor(now / 15)], () => reasonsView(end ? { ...told, eta: null } : told, now));
-    story.update(isPast ? known.story.filter((event) => event.data.version <= job.version) : known.story, { now });
+    story.update(isPast ? known.story.filter((event) => event.data.version <= job.version) : known.story, { now, names: namesOf(known.story) });
     const runs = job.runs ?? [];
     ranksBox.hidden = !runs.length;
     ranks.show([runs, known.gpus], () => ranksTable(runs, isPast ? {} : known.gpus));
     verdicts.show([job.verdicts, Math.floor(now / 15)], () => verdictList(job.verdicts ?? [], now) ?? []);
     specification.update(job.spec);
     charts.element.hidden = isPast || (job.state === "queued" && !job.epoch);
-    log.update(job);
+    pastNote.hidden = !isPast;
+    log.update(job, isPast);
+  }
+
+  // The names of jobs that caused something here, as far as they hold anything now and may be seen.
+  function namesOf(events) {
+    const ids = new Set(events.map((event) => event.data?.cause?.by).filter((id) => live.state?.jobs[id]));
+    return Object.fromEntries([...ids].map((id) => [id, live.state.jobs[id].name]));
   }
 
   function headParts(job, end, now) {
@@ -131,7 +139,7 @@ export function mount(root, context) {
         ["kind", clean(job.kind)],
         ["tenant", `${clean(job.tenant)}, pool ${clean(job.pool)}`],
         ["priority", `${job.priority}, ${job.preemptible ? "may be pre-empted" : "is never pre-empted"}`],
-        [FINAL.has(job.state) || job.state === "queued" ? "GPUs" : "holds", `${count(job.gpus, "GPU")} in ${count(job.replicas, "replica")}${job.nodes?.length ? ` on ${some(job.nodes)}` : ""}`],
+        [FINAL.has(job.state) || job.state === "queued" ? "GPUs" : "holds", `${job.gpus ? count(job.gpus, "GPU") : "no GPU"} in ${count(job.replicas, "replica")}${job.nodes?.length ? ` on ${some(job.nodes)}` : ""}`],
         ["submitted", `${clock(job.submitted_at)}, ${duration(now - job.submitted_at)} ago`],
         [job.ended_at ? "ran" : "runs for", job.started_at ? duration((job.ended_at ?? now) - job.started_at) : ""],
         ["waits", job.not_before > now ? `try ${(job.attempts ?? 0) + 1} in ${duration(job.not_before - now)}` : ""],

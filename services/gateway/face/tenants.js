@@ -53,7 +53,7 @@ export function mount(root, { api, session, time, params, setParams }) {
     chart.update(view.tenants.slice(0, CHARTED_MAX).map((one) => ({
       name: clean(one.tenant), steps: true,
       points: (one.held ?? []).map((gpus, place) => [view.begins + place * view.step_seconds, gpus]),
-    })), { from: view.begins, to: view.ends });
+    })), { from: firstHeld(view), to: view.ends });
   }
 
   return {
@@ -63,6 +63,12 @@ export function mount(root, { api, session, time, params, setParams }) {
       chart.close();
     },
   };
+}
+
+// Where the chart begins: a step before the first in which anybody held a GPU.
+function firstHeld(view) {
+  const first = Math.min(...view.tenants.map((one) => (one.held ?? []).findIndex((gpus) => gpus > 0)).filter((place) => place >= 0));
+  return Number.isFinite(first) ? view.begins + Math.max(0, first - 1) * view.step_seconds : view.begins;
 }
 
 function tenantRows(view) {
