@@ -184,21 +184,24 @@ function chartsView(changed, known) {
     replicas: { title: "Replicas", names: ["replicas"], yMin: 0, whole: true, steps: true },
   };
   const charts = Object.fromEntries(Object.entries(kinds).map(([name, kind]) => [name, lineChart(kind)]));
-  const curve = lineChart({ title: "Speed at each size that was measured", x: "number", xLabel: "replicas", unit: "samples or steps/s", yMin: 0 });
+  const curve = lineChart({ title: "Speed at each size that was measured", x: "number", unit: "samples or steps/s", yMin: 0 });
+  const speed = h("p", { class: "muted" });
   const span = h("select", { id: "chart-span", onchange: () => { known.seconds = Number(span.value); changed(); } },
     SPANS.map(([words, seconds]) => h("option", { value: String(seconds) }, `the last ${words}`)));
   const said = h("p", { class: "muted", role: "status" });
   const grid = h("div", { class: "panels" }, Object.values(charts).map((chart) => chart.element), curve.element);
   const element = h("section", { class: "panel" },
-    h("div", { class: "row" }, h("h2", {}, "How it goes"), h("label", { htmlFor: "chart-span" }, "show"), span), said, grid);
+    h("div", { class: "row" }, h("h2", {}, "How it goes"), h("label", { htmlFor: "chart-span" }, "show"), span), said, speed, grid);
 
   return {
     element,
     close: () => [...Object.values(charts), curve].forEach((chart) => chart.close()),
     async update(api, job, signal) {
       const points = (job.curve ?? []).filter((point) => Number.isFinite(point.speed));
-      curve.element.hidden = !points.length;
-      if (points.length) curve.update(curveSeries(points));
+      const sizes = new Set(points.map((point) => `${point.replicas}/${point.cpus}`)).size;
+      curve.element.hidden = sizes < 2;
+      speed.textContent = sizes === 1 ? `Measured at one size only: ${text(points[0].speed)} samples or steps/s with ${count(points[0].replicas, "replica")} and ${text(points[0].cpus)} CPUs.` : "";
+      if (sizes > 1) curve.update(curveSeries(points));
       try {
         const found = await readSamples(api, job, known.seconds, signal);
         for (const [name, kind] of Object.entries(kinds)) {
@@ -244,7 +247,7 @@ export function curveSeries(points) {
   const groups = new Map();
   for (const point of points) {
     const each = point.replicas > 0 ? Math.round((point.cpus / point.replicas) * 100) / 100 : point.cpus;
-    const name = byCpus ? `${count(point.replicas, "replica")}, by CPUs` : `${text(each)} CPUs a replica`;
+    const name = byCpus ? `by CPUs, with ${count(point.replicas, "replica")}` : `by replicas, with ${text(each)} CPUs each`;
     groups.set(name, [...(groups.get(name) ?? []), [byCpus ? point.cpus : point.replicas, point.speed]]);
   }
   return [...groups].map(([name, found]) => ({ name, points: found.sort((a, b) => a[0] - b[0]), dots: true }));

@@ -52,7 +52,7 @@ export function mount(root, { api, session, time, params, setParams }) {
     chart.element.hidden = !view.tenants.some((one) => one.held?.length);
     chart.update(view.tenants.slice(0, CHARTED_MAX).map((one) => ({
       name: clean(one.tenant), steps: true,
-      points: (one.held ?? []).map((gpus, place) => [view.begins + place * view.step_seconds, gpus]),
+      points: heldPoints(view, one.held ?? []),
     })), { from: firstHeld(view), to: view.ends });
   }
 
@@ -63,6 +63,12 @@ export function mount(root, { api, session, time, params, setParams }) {
       chart.close();
     },
   };
+}
+
+// Each value holds until the next, the last until the end.
+function heldPoints(view, held) {
+  const points = held.map((gpus, place) => [view.begins + place * view.step_seconds, gpus]);
+  return points.length ? [...points, [view.ends, held.at(-1)]] : points;
 }
 
 // Where the chart begins: a step before the first in which anybody held a GPU.

@@ -134,7 +134,7 @@ function known(value) {
 function group(title, jobs, at) {
   const rows = jobs.slice(0, ROWS_MAX).map((job) => [
     isNew(job) ? clean(job.name) : jobLink(job.id, job.name ?? ""), clean(job.tenant ?? ""),
-    timesText(job.starts_base, job.ends_base, at), timesText(job.starts_other, job.ends_other, at),
+    isNew(job) ? "not there" : timesText(job.starts_base, job.ends_base, at), timesText(job.starts_other, job.ends_other, at),
     known(job.gains_seconds) ? `${duration(Math.abs(job.gains_seconds))} ${job.gains_seconds > 0 ? "sooner" : "later"}` : "",
   ]);
   return h("section", { class: "panel" }, h("h2", {}, `${title}: ${count(jobs.length, "job")}`),
