@@ -3,7 +3,7 @@
 
 import { clean, clock, count, duration, h, text } from "./dom.js";
 import { paced } from "./pace.js";
-import { STATES, estimateWords, jobLink, stateChip } from "./words.js";
+import { STATES, jobLink, rangeWords, stateChip } from "./words.js";
 
 const WINDOW = 50; // rows per request
 const WINDOWS_MAX = 12; // kept in memory
@@ -25,11 +25,13 @@ export function mount(root, { api, live, session, time, go, params, setParams })
   let generation = 0; // of filters and moment: an answer to an older question is dropped
   let failure = "";
   let retry = null; // while this timer runs, nothing is asked for
+  let refused = false; // these filters are: nothing is asked for until they change
 
+  let byTenant = null;
   const said = h("p", { class: "muted queue-said", role: "status" });
   const body = h("div", { class: "queue-body", role: "rowgroup" });
   const head = h("div", { class: "queue-head", role: "rowgroup" }, h("div", { class: "queue-row", role: "row", ariaRowindex: 1 },
-    COLUMNS.map((name) => h("span", { role: "columnheader" }, name))));
+    COLUMNS.map((name) => h("span", { role: "columnheader", class: name === "Start" && "cell-eta" }, name))));
   const grid = h("div", {
     class: "queue-grid", role: "grid", tabindex: "0", ariaLabel: "The queue", ariaColcount: COLUMNS.length,
     onscroll: paintSoon, onkeydown: keyed, onfocus: () => { if (active < 0 && total) activate(0); },
@@ -59,7 +61,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     asked = new Map();
     [total, active, failure] = [0, -1, ""];
     clearTimeout(retry);
-    retry = null;
+    [retry, refused] = [null, false];
     grid.scrollTop = 0;
     grid.removeAttribute("aria-activedescendant");
     load(false);
@@ -67,7 +69,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
 
   // Asks for the windows in sight; `anew`: also for those that are there, which stay in sight until the answer comes.
   function load(anew) {
-    if (retry !== null) return;
+    if (retry !== null || refused) return;
     const { from, to } = sight();
     const [firstWindow, lastWindow] = [Math.floor(from / WINDOW), Math.floor(Math.max(from, to - 1) / WINDOW)];
     for (const number of [...windows.keys()]) {
@@ -94,6 +96,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     } catch (error) {
       if (mine !== generation || request.signal.aborted) return;
       failure = error.message;
+      refused = error.status >= 400 && error.status < 500 && error.status !== 429;
       retry ??= setTimeout(() => { retry = null; load(true); }, Math.max(RETRY_MS, 1000 * (error.retry || 0)));
     } finally {
       if (mine === generation && asked.get(number) === request) asked.delete(number);
@@ -148,7 +151,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     drawn = new Map();
     for (let place = from; place < Math.min(to, total); place += 1) {
       const row = windows.get(Math.floor(place / WINDOW))?.[place % WINDOW];
-      const key = `${place === active} ${height} ${row && duration(now - row.since)}`;
+      const key = `${place === active} ${height} ${row && duration(now - row.since)} ${row?.eta && rangeWords(row.eta, now)}`;
       const known = before.get(place);
       const same = known && known.row === row && known.key === key;
       drawn.set(place, same ? known : { row, key, element: rowElement(row, place, height, now) });
@@ -158,6 +161,8 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     if (active >= from && active < to) grid.setAttribute("aria-activedescendant", `row-${active}`);
     else grid.removeAttribute("aria-activedescendant");
     said.textContent = saidWords();
+    byTenant.hidden = !session.admin; // a tenant sees its own jobs only
+    grid.classList.toggle("no-start", ![...windows.values()].some((rows) => rows.some((row) => row.eta)));
     load(false);
   }
 
@@ -218,8 +223,9 @@ export function mount(root, { api, live, session, time, go, params, setParams })
       id: `by-${name}`, type: "search", placeholder, value: filters[name], oninput: change(name), size: "14", spellcheck: "false",
     });
     const labelled = (name, words, control) => h("span", { class: "filter" }, h("label", { htmlFor: `by-${name}` }, words), control);
+    byTenant = labelled("tenant", "Tenant", field("tenant", "any"));
     return h("div", { class: "row filters", role: "search", ariaLabel: "Filters of the queue" },
-      labelled("text", "Text", field("text", "name or id")), labelled("tenant", "Tenant", field("tenant", "any")),
+      labelled("text", "Text", field("text", "name or id")), byTenant,
       labelled("kind", "Kind", choice("kind", "any", KINDS)), labelled("state", "State", choice("state", "waiting", STATES)),
       labelled("label", "Label", field("label", "key=value")));
   }
@@ -251,7 +257,7 @@ function cellsOf(row, now) {
     cell("gpus", text(row.gpus), h("span", { class: "unit" }, row.gpus === 1 ? " GPU" : " GPUs"),
       row.replicas > 1 ? h("small", {}, `in ${row.replicas} ranks`) : null),
     cell("since", h("span", { class: "unit" }, waits ? "waits " : "for "), h("time", { title: `since ${clock(row.since)}` }, duration(now - row.since))),
-    cell("eta", row.eta ? startOf(row.eta) : ""),
+    cell("eta", row.eta ? startOf(row.eta, now) : ""),
     cell("why", h("span", { class: "why", title: clean(row.sentence) }, clean(row.sentence)),
       row.sooner ? h("span", { class: "sooner", title: clean(row.sooner.sentence) }, `Sooner: ${clean(row.sooner.sentence)}`) : null),
   ];
@@ -265,8 +271,8 @@ function sameRows(before, rows) {
   });
 }
 
-function startOf(eta) {
-  const [likely, range] = estimateWords(eta).split(" (");
+function startOf(eta, now) {
+  const [likely, range] = rangeWords(eta, now).split(" (");
   return h("span", { title: clean(eta.sentence) }, likely, range ? h("small", {}, `(${range}`) : null);
 }
 

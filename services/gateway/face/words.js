@@ -10,23 +10,23 @@ export const STATES = ["queued", "placed", "starting", "running", "stopping", "s
 export const FINAL = new Set(["succeeded", "failed", "cancelled"]);
 export const HOLDING = ["running", "starting", "placed", "stopping"]; // in the order of lists
 
-// What jobs wait for, by the code of the reason: words that go on after "3 jobs wait" and after "it waits".
+// Why jobs wait, by the code of the reason.
 const CODES = {
-  "no-room": "for room: what is free does not fit",
-  "no-nodes": "for a node that takes work",
-  "too-big": "for more than the whole pool has",
-  backoff: "before the next try",
-  "making-room": "until pre-empted jobs have stopped",
-  "held-back": "for room that older jobs ahead need first",
-  "still-runs": "until an earlier run has ended",
-  "store-restored": "until runs from before a restore have ended",
-  "not-stored": "to be tried again: the store refused what was decided",
-  fits: "to be placed: there is room",
-  submitted: "to be looked at",
+  "no-room": "no room: too little is free now",
+  "no-nodes": "no node of their pool takes work",
+  "too-big": "too big: would not fit even if everything were free",
+  backoff: "pausing before the next try",
+  "making-room": "room is being made: the jobs to pre-empt are stopping",
+  "held-back": "held back: the room is kept for jobs ahead of them",
+  "still-runs": "an earlier run has not ended yet",
+  "store-restored": "runs from before a restore have not ended yet",
+  "not-stored": "placed, but the store refused it: tried again",
+  fits: "there is room: about to be placed",
+  submitted: "not looked at yet",
 };
 
 export function codeWords(code) {
-  return CODES[code] || `because of ${clean(code).replaceAll("-", " ")}`;
+  return CODES[code] || clean(code).replaceAll("-", " ");
 }
 
 // Colours belong to jobs that hold GPUs: by their id, but the first few holders get different ones.
@@ -88,13 +88,20 @@ export function bar(part, words, { behind = 0, kind = "" } = {}) {
     h("span", { class: "words" }, words));
 }
 
-// An estimate in a few words: "in 5m (3m to 12m)"; its sentence, with the basis, belongs beside it.
-export function estimateWords(estimate) {
-  if (!estimate || estimate.likely === null || estimate.likely === undefined) return "nobody can tell";
-  const { earliest, likely, latest } = estimate;
-  if (latest !== null && latest !== undefined && latest < 1) return "about now";
-  const until = latest === null || latest === undefined ? "or much later" : `to ${duration(latest)}`;
-  return `in ${duration(likely)} (${duration(earliest ?? 0)} ${until})`;
+export const UNKNOWN = "nobody can tell";
+
+// A range of time as people read it: `in 5m (3m to 12m)`. Moments are seconds since 1970.
+export function rangeWords(estimate, now) {
+  const known = (at) => at !== null && at !== undefined && Number.isFinite(at);
+  const { earliest, likely, latest } = estimate ?? {};
+  const away = (at) => duration(Math.max(0, at - now));
+  if (known(latest) && latest - now < 1) return "about now";
+  if (known(likely)) {
+    const range = known(earliest) || known(latest) ? ` (${known(earliest) ? away(earliest) : "now"} to ${known(latest) ? away(latest) : "much later"})` : "";
+    return likely - now < 1 ? `about now${range}` : `in ${away(likely)}${range}`;
+  }
+  if (known(latest)) return `in ${away(latest)} at the latest`;
+  return known(earliest) ? `not before ${away(earliest)} from now` : UNKNOWN;
 }
 
 // The step of a job's progress and of how many: {step, total, part}; null if it reports none.
