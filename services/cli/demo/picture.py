@@ -42,7 +42,7 @@ class Photographer:
         self._opening = opening
 
     async def take(self, job: str) -> None:
-        """Save the picture, if one is wanted, once this job waits on it. Whatever fails is told, and the demo goes on."""
+        """Save the picture, if one is wanted, once this job waits on it. What fails is told, and the demo goes on."""
         if self._opening is None:
             return
         from playwright.async_api import Error
