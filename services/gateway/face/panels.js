@@ -4,7 +4,7 @@ import { bytes, clean, count, duration, gpus as gpuWords, h, percent, text } fro
 import { inOrder } from "./layout.js";
 import { isIdle, isSlow } from "./paint.js";
 import { session } from "./session.js";
-import { HOLDING, bar, codeWords, jobLink, rangeWords, stateChip, steps } from "./words.js";
+import { HOLDING, bar, codeWords, rangeWords, jobLink, stateChip, steps } from "./words.js";
 
 const RUNNING_MAX = 100; // rows of the list of jobs; the queue page has them all
 const FINDINGS_MAX = 8;

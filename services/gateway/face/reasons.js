@@ -3,7 +3,7 @@
 import { clean, clock, count, duration, h, text } from "./dom.js";
 import { table } from "./parts.js";
 import { some } from "./story.js";
-import { UNKNOWN, jobLink, rangeWords, stateChip } from "./words.js";
+import { jobLink, rangeWords, stateChip } from "./words.js";
 
 const NAMES = {
   fewer_gpus: "fewer GPUs",
@@ -19,6 +19,7 @@ const BASES = {
   progress: "by the steps that they report and their pace",
   room: "there is room already",
 };
+const UNKNOWN = "nobody can tell";
 const AWAY = { drained: "is drained", lost: "is lost" };
 
 // How often earlier estimates of this kind were right.

@@ -88,8 +88,6 @@ export function bar(part, words, { behind = 0, kind = "" } = {}) {
     h("span", { class: "words" }, words));
 }
 
-export const UNKNOWN = "nobody can tell";
-
 // A range of time as people read it: `in 5m (3m to 12m)`. Moments are seconds since 1970.
 export function rangeWords(estimate, now) {
   const known = (at) => at !== null && at !== undefined && Number.isFinite(at);
@@ -97,11 +95,12 @@ export function rangeWords(estimate, now) {
   const away = (at) => duration(Math.max(0, at - now));
   if (known(latest) && latest - now < 1) return "about now";
   if (known(likely)) {
-    const range = known(earliest) || known(latest) ? ` (${known(earliest) ? away(earliest) : "now"} to ${known(latest) ? away(latest) : "much later"})` : "";
+    const [from, to] = [known(earliest) ? away(earliest) : "now", known(latest) ? away(latest) : "much later"];
+    const range = known(earliest) || known(latest) ? ` (${from} to ${to})` : "";
     return likely - now < 1 ? `about now${range}` : `in ${away(likely)}${range}`;
   }
   if (known(latest)) return `in ${away(latest)} at the latest`;
-  return known(earliest) ? `not before ${away(earliest)} from now` : UNKNOWN;
+  return known(earliest) ? `not before ${away(earliest)} from now` : "nobody can tell";
 }
 
 // The step of a job's progress and of how many: {step, total, part}; null if it reports none.
