@@ -36,6 +36,10 @@ class Usages:
         self._clock = clock
         self._kept: OrderedDict[int, Fresh[Usage]] = OrderedDict()
 
+    def at_hand(self, seconds: int) -> bool:
+        """Whether `of` begins no read."""
+        return seconds in self._kept and self._kept[seconds].at_hand
+
     async def of(self, seconds: int) -> Usage:
         """Of the last so many seconds. Raises RejectedError, StoreUnavailableError."""
         if seconds not in self._kept:

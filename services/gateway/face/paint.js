@@ -74,7 +74,7 @@ export function paintGpu(ctx, ink, node, gpu, cell, scene) {
   if (!gpu.holders.length) paintFree(ctx, ink, node, gpu, x, y, w, h, scene);
   let left = x;
   for (const held of gpu.holders) {
-    const width = Math.min(w * Math.min(1, held.share || 1), x + w - left);
+    const width = Math.max(0, Math.min(w * (held.share ?? 1), x + w - left));
     paintHolder(ctx, ink, gpu, held, left, y, width, h, scene);
     left += width;
   }
@@ -100,7 +100,10 @@ function paintHolder(ctx, ink, gpu, held, x, y, w, h, scene) {
   ctx.fillRect(x, y, w, h);
   ctx.globalAlpha = alpha;
   if (isIdle(gpu)) hollow(ctx, ink, colour, x, y, w, h);
-  else if (known) ctx.fillRect(x, y + h * (1 - gpu.used), w, h * gpu.used);
+  else if (known) {
+    const full = h * Math.min(1, Math.max(0, gpu.used));
+    ctx.fillRect(x, y + h - full, w, full);
+  }
   if (x > 0 && held.share < 1) {
     ctx.fillStyle = ink["on-c"];
     ctx.fillRect(x + w - 1, y, 1, h); // between the parts of a shared GPU

@@ -4,7 +4,7 @@ import { bytes, clean, count, duration, gpus as gpuWords, h, percent, text } fro
 import { inOrder } from "./layout.js";
 import { isIdle, isSlow } from "./paint.js";
 import { session } from "./session.js";
-import { HOLDING, bar, codeWords, estimateWords, jobLink, stateChip, steps } from "./words.js";
+import { HOLDING, bar, codeWords, rangeWords, jobLink, stateChip, steps } from "./words.js";
 
 const RUNNING_MAX = 100; // rows of the list of jobs; the queue page has them all
 const FINDINGS_MAX = 8;
@@ -88,7 +88,7 @@ export function tellWaiting(panel, state, { reasons, first, now }) {
     h("ul", { class: "plain" }, codes.map(([code, jobs]) => h("li", {}, h("strong", {}, String(jobs)), ` ${codeWords(code)}`))),
     h("ol", { class: "plain first" }, first.map((row) => h("li", {},
       h("div", { class: "row" }, jobLink(row.id, row.name), h("span", { class: "muted" }, `waits ${duration(now - row.since)}`),
-        row.eta ? h("span", { title: clean(row.eta.sentence) }, startWords(row.eta)) : null),
+        row.eta ? h("span", { title: clean(row.eta.sentence) }, startWords(row.eta, now)) : null),
       h("div", { class: "why" }, clean(row.sentence || codeWords(row.code || "submitted")))))));
 }
 
@@ -98,8 +98,8 @@ export function tallyCodes(rows) {
   return counts;
 }
 
-function startWords(eta) {
-  const words = estimateWords(eta);
+function startWords(eta, now) {
+  const words = rangeWords(eta, now);
   return words.startsWith("nobody") ? "nobody can tell when it starts" : `starts ${words}`;
 }
 

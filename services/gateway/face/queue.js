@@ -1,9 +1,10 @@
-// The queue page: jobs in the order in force, with the reason, the estimate and what would help. Rows are virtual: only
-// those in sight are in the page, and only the windows around them are asked for.
+// The queue page: jobs in the order in force, with the reason and the estimate, and what would help the chosen one. Rows
+// are virtual: only those in sight are in the page, and only the windows around them are asked for.
 
+import { queueDetail } from "./detail.js";
 import { clean, clock, count, duration, h, text } from "./dom.js";
 import { paced } from "./pace.js";
-import { STATES, estimateWords, jobLink, stateChip } from "./words.js";
+import { STATES, jobLink, rangeWords, stateChip } from "./words.js";
 
 const WINDOW = 50; // rows per request
 const WINDOWS_MAX = 12; // kept in memory
@@ -12,7 +13,7 @@ const REFRESH_MS = 1000;
 const RETRY_MS = 3000; // after a request that failed, the next one
 const FILTERS = ["tenant", "kind", "state", "label", "text"];
 const KINDS = ["training", "inference", "notebook", "batch"];
-const COLUMNS = ["Place", "Job", "Tenant", "Kind", "GPUs", "Waits", "Start", "Why, and what would help"];
+const COLUMNS = ["Place", "Job", "Tenant", "Kind", "GPUs", "Waits", "Start", "Why"];
 
 export function mount(root, { api, live, session, time, go, params, setParams }) {
   const filters = Object.fromEntries(FILTERS.map((name) => [name, params[name] || ""]));
@@ -36,7 +37,8 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     class: "queue-grid", role: "grid", tabindex: "0", ariaLabel: "The queue", ariaColcount: COLUMNS.length,
     onscroll: paintSoon, onkeydown: keyed, onfocus: () => { if (active < 0 && total) activate(0); },
   }, head, body);
-  const element = h("section", { class: "panel queue" }, h("h1", {}, "Queue"), filterBar(), said, grid);
+  const detail = queueDetail({ api, live, time });
+  const element = h("section", { class: "panel queue" }, h("h1", {}, "Queue"), filterBar(), said, grid, detail.element);
   root.append(element);
 
   let frame = 0;
@@ -150,8 +152,8 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     const before = drawn;
     drawn = new Map();
     for (let place = from; place < Math.min(to, total); place += 1) {
-      const row = windows.get(Math.floor(place / WINDOW))?.[place % WINDOW];
-      const key = `${place === active} ${height} ${row && duration(now - row.since)}`;
+      const row = rowOf(place);
+      const key = `${place === active} ${height} ${row && duration(now - row.since)} ${row?.eta && rangeWords(row.eta, now)}`;
       const known = before.get(place);
       const same = known && known.row === row && known.key === key;
       drawn.set(place, same ? known : { row, key, element: rowElement(row, place, height, now) });
@@ -160,10 +162,15 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     for (const [place, { element: old }] of before) if (drawn.get(place)?.element !== old) old.remove();
     if (active >= from && active < to) grid.setAttribute("aria-activedescendant", `row-${active}`);
     else grid.removeAttribute("aria-activedescendant");
+    detail.show(active < 0 ? null : rowOf(active) || null);
     said.textContent = saidWords();
     byTenant.hidden = !session.admin; // a tenant sees its own jobs only
     grid.classList.toggle("no-start", ![...windows.values()].some((rows) => rows.some((row) => row.eta)));
     load(false);
+  }
+
+  function rowOf(place) {
+    return windows.get(Math.floor(place / WINDOW))?.[place % WINDOW];
   }
 
   function rowElement(row, place, height, now) {
@@ -202,7 +209,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (event.key in steps) activate(Math.max(0, Math.min(total - 1, active + steps[event.key])));
     else if (event.key === "Enter") {
-      const row = windows.get(Math.floor(active / WINDOW))?.[active % WINDOW];
+      const row = rowOf(active);
       if (row) open(row);
     } else return;
     event.preventDefault();
@@ -237,6 +244,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
       cancelAnimationFrame(frame);
       clearInterval(tick);
       clearTimeout(retry);
+      detail.end();
       refresh.end();
       refilter.end();
       watch.disconnect();
@@ -257,7 +265,7 @@ function cellsOf(row, now) {
     cell("gpus", text(row.gpus), h("span", { class: "unit" }, row.gpus === 1 ? " GPU" : " GPUs"),
       row.replicas > 1 ? h("small", {}, `in ${row.replicas} ranks`) : null),
     cell("since", h("span", { class: "unit" }, waits ? "waits " : "for "), h("time", { title: `since ${clock(row.since)}` }, duration(now - row.since))),
-    cell("eta", row.eta ? startOf(row.eta) : ""),
+    cell("eta", row.eta ? startOf(row.eta, now) : ""),
     cell("why", h("span", { class: "why", title: clean(row.sentence) }, clean(row.sentence)),
       row.sooner ? h("span", { class: "sooner", title: clean(row.sooner.sentence) }, `Sooner: ${clean(row.sooner.sentence)}`) : null),
   ];
@@ -271,8 +279,8 @@ function sameRows(before, rows) {
   });
 }
 
-function startOf(eta) {
-  const [likely, range] = estimateWords(eta).split(" (");
+function startOf(eta, now) {
+  const [likely, range] = rangeWords(eta, now).split(" (");
   return h("span", { title: clean(eta.sentence) }, likely, range ? h("small", {}, `(${range}`) : null);
 }
 

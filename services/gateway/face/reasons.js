@@ -3,7 +3,7 @@
 import { clean, clock, count, duration, h, text } from "./dom.js";
 import { table } from "./parts.js";
 import { some } from "./story.js";
-import { jobLink, stateChip } from "./words.js";
+import { jobLink, rangeWords, stateChip } from "./words.js";
 
 const NAMES = {
   fewer_gpus: "fewer GPUs",
@@ -21,20 +21,6 @@ const BASES = {
 };
 const UNKNOWN = "nobody can tell";
 const AWAY = { drained: "is drained", lost: "is lost" };
-
-// A range of time as people read it: `in 5m (3m to 12m)`. Moments are seconds since 1970.
-export function rangeWords(estimate, now) {
-  const known = (at) => at !== null && at !== undefined && Number.isFinite(at);
-  const { earliest, likely, latest } = estimate ?? {};
-  const away = (at) => duration(Math.max(0, at - now));
-  if (known(latest) && latest - now < 1) return "about now";
-  if (known(likely)) {
-    const range = known(earliest) || known(latest) ? ` (${known(earliest) ? away(earliest) : "now"} to ${known(latest) ? away(latest) : "much later"})` : "";
-    return likely - now < 1 ? `about now${range}` : `in ${away(likely)}${range}`;
-  }
-  if (known(latest)) return `in ${away(latest)} at the latest`;
-  return known(earliest) ? `not before ${away(earliest)} from now` : UNKNOWN;
-}
 
 // How often earlier estimates of this kind were right.
 export function recordWords(record) {

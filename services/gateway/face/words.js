@@ -88,13 +88,19 @@ export function bar(part, words, { behind = 0, kind = "" } = {}) {
     h("span", { class: "words" }, words));
 }
 
-// An estimate in a few words: "in 5m (3m to 12m)"; its sentence, with the basis, belongs beside it.
-export function estimateWords(estimate) {
-  if (!estimate || estimate.likely === null || estimate.likely === undefined) return "nobody can tell";
-  const { earliest, likely, latest } = estimate;
-  if (latest !== null && latest !== undefined && latest < 1) return "about now";
-  const until = latest === null || latest === undefined ? "or much later" : `to ${duration(latest)}`;
-  return `in ${duration(likely)} (${duration(earliest ?? 0)} ${until})`;
+// A range of time as people read it: `in 5m (3m to 12m)`. Moments are seconds since 1970.
+export function rangeWords(estimate, now) {
+  const known = (at) => at !== null && at !== undefined && Number.isFinite(at);
+  const { earliest, likely, latest } = estimate ?? {};
+  const away = (at) => duration(Math.max(0, at - now));
+  if (known(latest) && latest - now < 1) return "about now";
+  if (known(likely)) {
+    const [from, to] = [known(earliest) ? away(earliest) : "now", known(latest) ? away(latest) : "much later"];
+    const range = known(earliest) || known(latest) ? ` (${from} to ${to})` : "";
+    return likely - now < 1 ? `about now${range}` : `in ${away(likely)}${range}`;
+  }
+  if (known(latest)) return `in ${away(latest)} at the latest`;
+  return known(earliest) ? `not before ${away(earliest)} from now` : "nobody can tell";
 }
 
 // The step of a job's progress and of how many: {step, total, part}; null if it reports none.
