@@ -42,6 +42,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
     queueing_mean_s: float | None
     queueing_p99_s: float | None
     slowdown_mean: float
+    slowdown_p50: float
     slowdown_p99: float
     slowdown_max: float
     utilisation_allocated: float | None
@@ -76,6 +77,7 @@ def metrics(outcome: Outcome) -> Metrics:
         queueing_mean_s=_mean(waits) if waits else None,
         queueing_p99_s=percentile(waits, 0.99) if waits else None,
         slowdown_mean=_mean(slowdowns),
+        slowdown_p50=percentile(slowdowns, 0.50),
         slowdown_p99=percentile(slowdowns, 0.99),
         slowdown_max=slowdowns[-1],
         utilisation_allocated=_part_of_cluster(held, outcome) if held else None,

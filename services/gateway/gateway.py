@@ -21,7 +21,7 @@ from services.gateway.foresight import Foresight
 from services.gateway.hints import Hints
 from services.gateway.live import Live
 from services.gateway.metrics import RequestMeters
-from services.gateway.outlook import Outlook
+from services.gateway.outlook import QueueOutlook
 from services.gateway.prometheus import Prometheus
 from services.gateway.queue import Lines
 from services.gateway.reasons import Reasons
@@ -108,7 +108,7 @@ class Gateway:
         self.feed = Feed(store, self.reading, bus)
         self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
         self.live = Live(store, self.snapshots, self.cluster, clock=clock, now=now)
-        self.outlook = Outlook(self.foresight, clock=clock)
+        self.outlook = QueueOutlook(self.foresight, clock=clock)
         self.lines = Lines(store, self.snapshots, self.reasons, self.outlook, clock=clock, now=now)
         self.hints = Hints(bus)
         self.meters = RequestMeters(self.streams)

@@ -8,7 +8,7 @@ stays a small part of the gateway's. Every frame is encoded once for all readers
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Annotated
 
@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct, structs
 
+from libs.domain.job import Job
 from libs.messages.signals import GpuScore
 from libs.store import Access, GatewayStore, StoreUnavailableError
 from services.gateway.cluster import LiveCluster
@@ -34,6 +35,7 @@ SAMPLED_SECONDS = 1.0  # between two looks at samples and progress
 LINGER_SECONDS = 10.0  # without readers: a page that is loaded again, and who asks often, find the picture there
 WHOLE_SECONDS = 5.0  # all is read again after this, event or not: nodes report without one
 SCORES_SECONDS = 15.0
+COUNT_SECONDS_MAX = 1.0  # for the first look to wait for the count of the jobs that wait
 FIRST_SECONDS_MAX = 10.0  # for a reader to wait for the first look
 AWAY_SECONDS_MAX = 5.0  # readers are cut when the store has been away for this long: the picture is too old by then
 WAITING_MAX = 64  # frames, and
@@ -245,9 +247,10 @@ class Live:
             raise StoreUnavailableError("the store is away")
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        if running := [task for task in (self._task, self._counting) if task is not None]:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
 
     def _begin(self) -> None:
         self.picture = LivePicture(self._cluster)
@@ -258,10 +261,11 @@ class Live:
         self._seen: ClusterSeen | None = None
         self._away_since: float | None = None
         self._tried = asyncio.Event()
+        self._counting: asyncio.Task[None] | None = None
         self._read_anew()
 
     def _read_anew(self) -> None:
-        self._changed_until = self._sampled_at = self._read_at = self._scored_at = self._counted_at = float("-inf")
+        self._changed_at = self._sampled_at = self._read_at = self._scored_at = self._counted_at = float("-inf")
         self._count_pause = SECONDS
         self._waiting = LiveCounts()
 
@@ -300,16 +304,17 @@ class Live:
         newest = await self._store.events(newest=True, limit=1)
         cursor = newest[-1].cursor if newest else ""
         if cursor != self.cursor:
-            self._changed_until = began + SECONDS + GAP_SECONDS  # snapshots that others share may be as old as that
+            self._changed_at = began
         sampled = began - self._sampled_at >= SAMPLED_SECONDS
-        changed = began < self._changed_until or began - self._read_at >= WHOLE_SECONDS
-        if not (sampled or changed):
+        is_read = self._read_at - self._changed_at >= SECONDS  # snapshots that others share may be as old as that
+        if is_read and not sampled and began - self._read_at < WHOLE_SECONDS:
             return
         seen, scores = self._seen, await self._scores(began)
-        if changed or seen is None:
+        if seen is None or not is_read or began - self._read_at >= WHOLE_SECONDS:
             seen = await self._read(began)
+        seen = structs.replace(seen, waiting=self._waiting, now=self._now())
         self._sampled_at = began if sampled else self._sampled_at
-        self._take(structs.replace(seen, now=self._now()), cursor, sampled=sampled, scores=scores)
+        self._take(seen, cursor, sampled=sampled, scores=scores)
 
     def _take(self, seen: ClusterSeen, cursor: str, *, sampled: bool, scores: list[GpuScore] | None) -> None:
         """Take what was read, and tell the readers; at once, so that no reader joins between."""
@@ -333,14 +338,28 @@ class Live:
         nodes = await self._snapshots.nodes.get()
         pools = await self._snapshots.pools()
         holding = [job for pool in pools for job in await self._snapshots.holding(pool)]
-        if began - self._counted_at >= self._count_pause:
-            counting = self._clock()
-            queued = [job for pool in pools for job in await self._snapshots.queued(pool)]
-            self._waiting = waiting_of(queued, holding)
-            self._counted_at = began
-            self._count_pause = max(SECONDS, min(PAUSE_SECONDS_MAX, SPARING * (self._clock() - counting)))
+        await self._count(pools, holding, began)
         self._read_at = began
         return ClusterSeen(nodes=nodes.all, holding=holding, waiting=self._waiting, now=self._now())
+
+    async def _count(self, pools: Sequence[str], holding: Sequence[Job], began: float) -> None:
+        """Have the jobs that wait counted, beside all else: there may be very many. The first look waits a little."""
+        if self._counting is None and began - self._counted_at >= self._count_pause:
+            self._counting = asyncio.create_task(self._counted(pools, holding), name="live counts")
+            if not self.looks:
+                await asyncio.wait([self._counting], timeout=COUNT_SECONDS_MAX)
+
+    async def _counted(self, pools: Sequence[str], holding: Sequence[Job]) -> None:
+        began = self._clock()
+        try:
+            queued = [job for pool in pools for job in await self._snapshots.queued(pool)]
+            self._waiting = waiting_of(queued, holding)
+        except StoreUnavailableError:
+            return  # the next look sees that too
+        finally:
+            self._counting = None
+            self._counted_at = began
+            self._count_pause = max(SECONDS, min(PAUSE_SECONDS_MAX, SPARING * (self._clock() - began)))
 
     async def _scores(self, began: float) -> list[GpuScore] | None:
         if began - self._scored_at < SCORES_SECONDS:

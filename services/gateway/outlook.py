@@ -17,7 +17,7 @@ PAUSE_SECONDS_MAX = 60.0  # at most
 NONE_YET: Mapping[str, Estimate] = {}
 
 
-class Outlook:
+class QueueOutlook:
     """`clock` does not jump."""
 
     def __init__(self, foresight: Foresight, *, clock: Callable[[], float]) -> None:

@@ -22,7 +22,7 @@ from libs.store import Access, GatewayStore
 from services.gateway.endings import endings
 from services.gateway.errors import RejectedError
 from services.gateway.jobs import states_of
-from services.gateway.outlook import Outlook
+from services.gateway.outlook import QueueOutlook
 from services.gateway.reasons import Reasons
 from services.gateway.route import JSON, Call
 from services.gateway.sight import may_see
@@ -79,7 +79,7 @@ class Lines:
         store: GatewayStore,
         snapshots: Snapshots,
         reasons: Reasons,
-        outlook: Outlook,
+        outlook: QueueOutlook,
         *,
         clock: Callable[[], float],
         now: Callable[[], float],

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from libs.domain.cluster import Node
-from libs.domain.job import Job, JobState
+from libs.domain.job import Job
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.store import GatewayStore, StoreUnavailableError
 from services.gateway.thinking.admission import Admission
@@ -18,7 +18,6 @@ T = TypeVar("T")
 SECONDS = 1.0
 SCORES_SECONDS = 5.0  # they are many, and change slowly
 QUICK_TIMES = 4
-ENDED_SECONDS, ENDED_MAX = 30.0, 1000  # of jobs that are over, to tell how long others last
 
 
 class Nodes(Struct, frozen=True):
@@ -65,6 +64,12 @@ class Fresh(Generic[T]):
         """What was last read, however old."""
         return self._value[1] if self._value is not None else None
 
+    @property
+    def at_hand(self) -> bool:
+        """Whether `get` begins no read: the value is new enough, or is being read."""
+        is_new = self._value is not None and self._clock() - self._value[0] < self._seconds
+        return is_new or self._reading is not None
+
     async def get(self) -> T:
         if self._value is not None and self._clock() - self._value[0] < self._seconds:
             return self._value[1]
@@ -109,7 +114,6 @@ class Snapshots:
         self._volumes_allowed = volumes_allowed
         self._shares = shares
         self.nodes: Fresh[Nodes] = Fresh(self._read_nodes, clock=clock)
-        self.ended: Fresh[list[Job]] = Fresh(self._read_ended, clock=clock, seconds=ENDED_SECONDS)
         self._holding: dict[str, Fresh[list[Job]]] = {}
         self._queued: dict[str, Fresh[list[Job]]] = {}
         self._scores: dict[str, Fresh[list[GpuScore]]] = {}
@@ -153,10 +157,6 @@ class Snapshots:
         except StoreUnavailableError:
             queued.forget()
             raise
-
-    async def _read_ended(self) -> list[Job]:
-        """The newest jobs that succeeded, of every pool."""
-        return await self._store.jobs(tenant=None, states=(JobState.SUCCEEDED,), limit=ENDED_MAX)
 
     async def _read_nodes(self) -> Nodes:
         nodes = await self._store.nodes()

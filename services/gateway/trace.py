@@ -38,7 +38,8 @@ async def trace(call: Call[TraceQuery]) -> web.StreamResponse:
         jobs += await gateway.snapshots.holding(pool)
         jobs += await gateway.snapshots.queued(pool)
         classes = {one.workload: one.job_class for one in await gateway.snapshots.classes(pool)}
-        text = await asyncio.to_thread(_written, jobs, classes, now)
+        assumptions = Assumptions(await gateway.foresight.durations(pool), gateway.foresight.steps(jobs))
+        text = await asyncio.to_thread(_written, jobs, assumptions, classes, now)
     return web.Response(text=text, content_type=CSV, charset="utf-8")
 
 
@@ -56,8 +57,7 @@ async def _over_since(call: Call[TraceQuery], since: float, pool: str) -> list[J
         before = page[-1].seq
 
 
-def _written(jobs: list[Job], learnt: dict[str, str], now: float) -> str:
+def _written(jobs: list[Job], assumptions: Assumptions, learnt: dict[str, str], now: float) -> str:
     """A job that ended while the snapshots were read is there once, as what it was read first."""
-    durations = Assumptions(job for job in jobs if job.state.final)
     once = {job.id: job for job in reversed(jobs)}.values()
-    return csv_of(row for job in once if (row := row_of(job, durations, learnt, now=now)) is not None)
+    return csv_of(row for job in once if (row := row_of(job, assumptions, learnt, now=now)) is not None)

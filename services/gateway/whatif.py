@@ -17,7 +17,7 @@ from libs.messages.signals import GpuScore
 from libs.messages.whatif import WhatIfJob, WhatIfSide, WhatIfView, WhatIfWanted
 from libs.planning.policy import Policy
 from libs.planning.scores import GpuKey
-from libs.simulator.whatif.compared import Compared, compared, grain_for
+from libs.simulator.whatif.compared import FatesCompared, compared, grain_for
 from libs.simulator.whatif.durations import Assumptions
 from libs.simulator.whatif.onward import Fate
 from libs.simulator.whatif.present import JobNow, Present, Supposition, job_of, jobs_now, policy_of, supposed
@@ -34,7 +34,7 @@ SHOWN_MAX = 500
 WORKER = (sys.executable, "-m", "libs.simulator.whatif")
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class WhatIfAsked(Struct, frozen=True, kw_only=True):
     """A question that can be answered: the pool as it is, as it would be, and the jobs of both."""
 
     at: float
@@ -57,28 +57,27 @@ async def what_if(call: Call[NoQuery]) -> web.StreamResponse:
     return answer(view)
 
 
-async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> Asked:
+async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> WhatIfAsked:
     """Raises RejectedError, which names the field, for what cannot be supposed."""
     snapshots, at = gateway.snapshots, gateway.now()
     pool = wanted.pool or snapshots.default_pool
     if pool not in await snapshots.pools():
         raise RejectedError(404, "pool", f"there is no pool {pool}")
-    specs = [_specification(gateway, who, number, given, pool) for number, given in enumerate(wanted.submit)]
+    specs = [await _specification(gateway, who, number, given, pool) for number, given in enumerate(wanted.submit)]
     nodes = (await snapshots.nodes.get()).of(pool)
     holding, queued = await snapshots.holding(pool), await snapshots.queued(pool)
-    ended = await snapshots.ended.get()
+    assumptions = Assumptions(await gateway.foresight.durations(pool), gateway.foresight.steps(holding))
     learnt = {one.workload: one.job_class for one in await snapshots.classes(pool)}
     scores = _scores(await snapshots.scores(pool))
     policy = policy_of(await gateway.store.policy(pool=pool))
 
-    def made() -> Asked:
+    def made() -> WhatIfAsked:
         jobs = {job.id: job for job in (*holding, *queued) if not job.state.final}
         last = max((job.seq for job in jobs.values()), default=0)
         new = [
             job_of(spec, number=number, tenant=who.tenant, seq=last + 1 + number, at=at)
             for number, spec in enumerate(specs)
         ]
-        assumptions = Assumptions(job for job in ended if job.pool == pool)
         found = jobs_now((*jobs.values(), *new), assumptions, learnt, at=at)
         here, there = found[: len(jobs)], found[len(jobs) :]
         what = Supposition(
@@ -90,7 +89,7 @@ async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> Asked:
             submit=there,
         )
         base = Present(nodes=tuple(nodes), jobs=here, policy=policy, scores=scores)
-        return Asked(
+        return WhatIfAsked(
             at=at,
             base=base,
             other=supposed(base, what),
@@ -107,10 +106,14 @@ async def _asked(gateway: Gateway, who: Access, wanted: WhatIfWanted) -> Asked:
         raise RejectedError(400, field, reason[:1000]) from None
 
 
-def _specification(gateway: Gateway, who: Access, number: int, given: object, pool: str) -> JobSpec:
+async def _specification(gateway: Gateway, who: Access, number: int, given: object, pool: str) -> JobSpec:
+    """A job that is not there. A text is read as YAML, as JSON is too, in a thread: that is bounded, but takes long."""
     field = f"submit[{number}]"
     try:
-        spec = decode_spec(msgspec.json.encode(given))
+        if isinstance(given, str):
+            spec = await asyncio.to_thread(decode_spec, given.encode(), content="yaml")
+        else:
+            spec = decode_spec(msgspec.json.encode(given))
         check(spec, gateway.allowances.of(who))
     except SpecError as error:
         raise RejectedError(400, f"{field}.{error.field}".rstrip("."), error.reason) from None
@@ -131,7 +134,7 @@ def _scores(scores: Sequence[GpuScore]) -> dict[str, dict[GpuKey, float]]:
 # the work
 
 
-async def _fates(asked: Asked) -> tuple[dict[str, Fate], dict[str, Fate]]:
+async def _fates(asked: WhatIfAsked) -> tuple[dict[str, Fate], dict[str, Fate]]:
     grain = grain_for([asked.base.policy, asked.other.policy], len(asked.other.jobs))
     tasks = [Task(present=side, until_s=asked.until_s, grain=grain) for side in (asked.base, asked.other)]
     try:
@@ -164,7 +167,7 @@ async def _worked(task: Task) -> dict[str, Fate]:
 # the answer
 
 
-def _view(asked: Asked, base: dict[str, Fate], other: dict[str, Fate], who: Access) -> WhatIfView:
+def _view(asked: WhatIfAsked, base: dict[str, Fate], other: dict[str, Fate], who: Access) -> WhatIfView:
     found = compared(asked.other.jobs, base, other, until_s=asked.until_s)
     shown = [job for job in found.jobs if job.gains_s or (job.gains_s is None and _is_new(asked, job.id))]
     own = [job for job in found.jobs if not job.gains_s and not _is_new(asked, job.id)]
@@ -202,11 +205,11 @@ def _view(asked: Asked, base: dict[str, Fate], other: dict[str, Fate], who: Acce
     )
 
 
-def _is_new(asked: Asked, job_id: str) -> bool:
+def _is_new(asked: WhatIfAsked, job_id: str) -> bool:
     return any(job.id == job_id for job in asked.what.submit)
 
 
-def _moment(asked: Asked, seconds: float | None) -> float | None:
+def _moment(asked: WhatIfAsked, seconds: float | None) -> float | None:
     return None if seconds is None else asked.at + seconds
 
 
@@ -219,7 +222,7 @@ def _side(words: str, side: Present) -> WhatIfSide:
     return WhatIfSide(sentence=words, policy=str(side.policy), gpus=gpus)
 
 
-def _words(asked: Asked) -> str:
+def _words(asked: WhatIfAsked) -> str:
     what = asked.what
     policy: Policy = asked.base.policy
     parts = [
@@ -243,7 +246,7 @@ def _words(asked: Asked) -> str:
     return ", ".join(parts) or "nothing different"
 
 
-def _sentence(asked: Asked, found: Compared, other: dict[str, Fate]) -> str:
+def _sentence(asked: WhatIfAsked, found: FatesCompared, other: dict[str, Fate]) -> str:
     """`With order las instead of fifo: 12 jobs end sooner, 3 later; …`"""
     words = _words(asked)
     parts = [f"With {words}: {_count(found.gained, 'job')} sooner, {found.lost:,} later"]
@@ -255,7 +258,7 @@ def _sentence(asked: Asked, found: Compared, other: dict[str, Fate]) -> str:
     return "; ".join(parts)
 
 
-def _start(asked: Asked, job: JobNow, other: dict[str, Fate]) -> str:
+def _start(asked: WhatIfAsked, job: JobNow, other: dict[str, Fate]) -> str:
     starts = other[job.id].starts_s
     if starts is None:
         return f"does not start within {duration_text(asked.until_s)}"

@@ -2,7 +2,7 @@
 
 A request passes three stages. *Clean*: headers that only the gate may set are taken away. *Ask*: the gate is asked, by
 a GET without the body; its answer 200 lets the request go on, any other is the client's. *Pass*: the request goes to
-the address that the gate named. Where that fails before the answer began, the gate is asked again, with the lease that
+the address that the gate named. Where that fails before the answer began, the gate is asked again, with the visit that
 failed, and says whether to try once more.
 """
 
@@ -32,10 +32,10 @@ IDLE_SECONDS = "1s"  # shorter than servers keep an idle connection: none is use
 HEADER_BYTES_MAX = 64 << 10
 NO_PROXY: Json = {"network_proxy": {"from": "none"}, "compression": False}
 COOKIE = {"search_regexp": "(^|;)\\s*weft_token=[^;]*", "replace": ""}  # wherever the gate finds one, and more
-LEASE_TOLD: Json = {  # early: where a client or a replica breaks off, Caddy runs nothing of this chain afterwards
+VISIT_TOLD: Json = {  # early: where a client or a replica breaks off, Caddy runs nothing of this chain afterwards
     "handler": "log_append",
-    "key": "lease",
-    "value": "{http.vars.weft_lease}",
+    "key": "visit",
+    "value": "{http.vars.weft_visit}",
     "early": True,
 }
 BODY_UNREAD: Json = {  # of a refused request. Go's server (issue 68560) then closes a connection of HTTP/1 after the
@@ -175,12 +175,12 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
     }
     if again:
         said |= {
-            "X-Weft-Failed": ["{http.vars.weft_lease}"],
+            "X-Weft-Failed": ["{http.vars.weft_visit}"],
             "X-Weft-Error": ["{http.error.message}"],
             "X-Weft-Status": ["{http.error.status_code}"],
         }
     answer = "{{http.reverse_proxy.header.X-Weft-{}}}"
-    names = {"to": "To", "lease": "Lease", "prefix": "Prefix", "strip": "Strip", "step": "Step", "auth": "Auth"}
+    names = {"to": "To", "visit": "Visit", "prefix": "Prefix", "strip": "Strip", "step": "Step", "auth": "Auth"}
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": f"unix/{proxy.gate}"}],
@@ -207,7 +207,7 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
 
 def _pass() -> list[Json]:
     return [
-        {"handle": [LEASE_TOLD]},
+        {"handle": [VISIT_TOLD]},
         {"match": [{"vars": {"weft_strip": ["1"]}}], "handle": [_moved("^/s/[^/]+")]},
         {"match": [{"vars": {"weft_strip": ["0"]}}], "handle": [_moved("^")]},
         {

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from playwright.async_api import Browser, Page
 
-from libs.domain.yaml_reader import DocumentError, read_yaml
+from libs.domain.yaml_reader import read_yaml
 from tests.support.chromium import watched
 from tests.support.gateway_world import World
 
@@ -285,24 +285,3 @@ async def test_a_chart_shows_a_gap_where_nothing_was_measured_and_every_extreme(
     })()"""
     told = await modules("chart.js", code)
     assert told == [True, True, True, "a: always 2.", [0, 25, 50, 75, 100]]
-
-
-async def test_a_pasted_job_becomes_an_item_of_the_request_whatever_its_indentation(modules: Modules) -> None:
-    job = 'name: "mine"\ncommand: [a]\nenv:\n  TEXT: |\n    one\n\n    two\nroles:\n  worker: {gpus: 4}\n'
-    for pasted in (
-        job,
-        f"---\n{job}",
-        "\ufeff" + job,
-        job.replace("\n", "\r\n"),
-        "".join(f"  {each}\n" for each in job.split("\n")),
-    ):
-        given = {"order": "fifo", "add_nodes": 2, "drain": ["node-1"], "job": pasted}
-        sent = await modules("whatif.js", "m.requestOf(g[0])", given)
-        read = read_yaml(sent["body"].encode())
-        assert isinstance(read, dict)
-        assert (read["order"], read["add_nodes"], read["drain"]) == ("fifo", 2, ["node-1"])
-        assert read["submit"] == [read_yaml(job.encode())]
-    breaking = {"order": "", "add_nodes": 0, "drain": [], "job": "name: a\n]}\nadd_nodes: 9\n"}
-    sent = await modules("whatif.js", "m.requestOf(g[0])", breaking)
-    with pytest.raises(DocumentError):
-        read_yaml(sent["body"].encode())

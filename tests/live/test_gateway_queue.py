@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
 
@@ -10,7 +11,7 @@ import pytest
 
 from libs.client import RefusedError
 from libs.domain.job import CauseCode, Job, JobEvent, JobState
-from libs.messages.live import QueueView
+from libs.messages.live import LiveDelta, LiveSnapshot, QueueView
 from tests.support.builders import spec
 from tests.support.filled import fill_queued
 from tests.support.gateway import admitted
@@ -205,6 +206,10 @@ async def test_twenty_thousand_jobs_are_shown_part_by_part_and_hold_no_other_req
             await asyncio.sleep(0.05)
 
     looking = asyncio.create_task(look())
+    async with aclosing(world.admin.live()) as stream:  # a page is open first, and does not wait for all of them
+        shown: LiveSnapshot | LiveDelta | None = None
+        while shown is None or not shown.states or shown.states.get("queued") != 20_000:
+            shown = await asyncio.wait_for(anext(stream), 60)
     first = await world.admin.queue(limit=200)  # reads all of them
     assert (first.total, len(first.rows)) == (20_000, 200)
     assert [row.place for row in first.rows] == list(range(1, 201))

@@ -12,8 +12,8 @@ from tests.support.builders import spec
 from tests.support.gateway_world import World
 
 
-async def rows(world: World, **asked: int) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO((await world.admin.trace(**asked)).decode())))
+async def rows(world: World, seconds: int | None = None) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO((await world.admin.trace(seconds=seconds)).decode())))
 
 
 async def test_a_trace_has_what_ended_what_runs_and_what_waits_each_once(world: World) -> None:

@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from libs.domain.job import Job, JobState
+from libs.planning.eta.learnt import Lasted, learn
 from libs.planning.policy import Policy
 from libs.simulator import traces
 from libs.simulator.model import Cluster, World
@@ -39,46 +40,45 @@ def waiting(job_id: str, **fields: Any) -> Job:
     return structs.replace(job(job_id, since=NOW, **fields), submitted_at=NOW - 60)
 
 
-def test_a_running_job_has_as_long_left_as_those_of_its_workload_that_ran_longer_had() -> None:
-    durations = Assumptions([ended("j-1", 100.0, spec=TRAIN), ended("j-2", 300.0, spec=TRAIN), ended("j-3", 9000.0)])
-    assert durations.left(running("j-4", 50.0, spec=TRAIN), NOW).seconds == pytest.approx(150.0)
-    assert durations.left(running("j-5", 200.0, spec=TRAIN), NOW).seconds == pytest.approx(100.0)
-    assert durations.left(waiting("j-6", spec=TRAIN), NOW).seconds == pytest.approx(200.0)
-    assert durations.left(waiting("j-6", spec=TRAIN), NOW).basis == "learnt"
+def assumptions(*over: Job) -> Assumptions:
+    lasted = Lasted()
+    learn(lasted, over)
+    return Assumptions(lasted)
+
+
+def test_what_is_not_over_lasts_as_estimates_say_in_the_mean() -> None:
+    like_it = [ended(f"j-{number}", 100.0 * number, spec=TRAIN) for number in range(1, 10)]
+    found = assumptions(*like_it).left(waiting("j-20", spec=TRAIN), NOW)
+    assert found.seconds == pytest.approx(500.0)
+    assert found.basis == "learnt"
+    late = assumptions(*like_it).left(running("j-21", 350.0, spec=TRAIN), NOW)
+    assert late.seconds == pytest.approx(300.0), "of those that ran longer: 400 to 900 s"
 
 
 def test_nothing_is_taken_to_outlast_its_time_limit_and_without_ended_jobs_the_limit_is_all_that_is_known() -> None:
     limited = {**TRAIN, "time_limit": "2m"}
-    learnt = Assumptions([ended("j-1", 1000.0, spec=TRAIN)])
-    assert learnt.left(waiting("j-2", spec=limited), NOW).seconds == pytest.approx(120.0)
-    nothing = Assumptions([])
-    found = nothing.left(running("j-3", 50.0, spec=limited), NOW)
-    assert (found.seconds, found.basis) == (pytest.approx(70.0), "limits")
-    overdue = nothing.left(running("j-4", 5000.0, spec=limited), NOW)
-    assert overdue.seconds > 0
+    like_it = [ended(f"j-{number}", 1000.0, spec=TRAIN) for number in range(9)]
+    assert assumptions(*like_it).left(waiting("j-20", spec=limited), NOW).seconds == pytest.approx(120.0)
+    found = assumptions().left(running("j-3", 50.0, spec=limited), NOW)
+    assert (found.seconds, found.basis) == (70.0, "limits")
+    assert assumptions().left(running("j-4", 5000.0, spec=limited), NOW).seconds > 0
 
 
-def test_a_tenant_learns_nothing_from_the_workload_of_another() -> None:
-    theirs = structs.replace(ended("j-1", 100.0, spec=TRAIN), tenant="bob")
-    mine = waiting("j-2", spec={**TRAIN, "time_limit": "1h"})
-    assert Assumptions([theirs]).left(mine, NOW).basis == "limits"
-
-
-def test_a_job_of_which_nothing_is_known_lasts_as_long_as_others_did_or_is_half_done() -> None:
-    assert Assumptions([ended("j-1", 500.0)]).left(waiting("j-2", spec=TRAIN), NOW).seconds == pytest.approx(500.0)
-    half = Assumptions([]).left(running("j-3", 700.0), NOW)
-    assert (half.seconds, half.basis) == (pytest.approx(700.0), "unknown")
+def test_a_job_of_which_nothing_is_known_is_half_done() -> None:
+    half = assumptions().left(running("j-3", 700.0), NOW)
+    assert (half.seconds, half.basis) == (700.0, "unknown")
+    assert assumptions().left(waiting("j-4"), NOW).seconds > 0
 
 
 def test_a_service_never_ends_and_is_in_no_trace() -> None:
     service = running("j-1", 50.0, spec={"kind": "inference", "service": {"port": 8000}})
-    durations = Assumptions([])
+    durations = assumptions()
     assert math.isinf(durations.left(service, NOW).seconds)
     assert row_of(service, durations, {}, now=NOW) is None
 
 
 def test_a_job_without_gpus_and_one_that_was_over_before_it_ran_are_in_no_trace() -> None:
-    durations = Assumptions([])
+    durations = assumptions()
     assert row_of(ended("j-1", 100.0, gpus=0), durations, {}, now=NOW) is None
     never = structs.replace(job("j-2", state=JobState.CANCELLED, ended_at=NOW), submitted_at=NOW - 5)
     assert row_of(never, durations, {}, now=NOW) is None
@@ -90,7 +90,7 @@ def test_what_is_exported_is_read_and_simulated(tmp_path: Path) -> None:
         running("j-2", 500.0, gpus=1, spec={"time_limit": "10m", "priority": 7}),
         waiting("j-3", gpus=2, replicas=2),
     ]
-    durations = Assumptions(jobs)
+    durations = assumptions()
     rows = [row for one in jobs if (row := row_of(one, durations, {}, now=NOW)) is not None]
     text = csv_of(rows)
     told = list(csv.DictReader(io.StringIO(text)))

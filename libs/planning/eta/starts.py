@@ -11,7 +11,7 @@ from libs.domain.job import Cause, CauseCode, Job
 from libs.domain.quantity import count_text, duration_text
 from libs.messages.eta import Basis, Estimate, EtaOf, TrackRecord
 from libs.planning.capacity import Room, empty_room, room_of
-from libs.planning.eta.ends import HORIZON_S, Steps, lasting_of, left_of
+from libs.planning.eta.ends import HORIZON_S, Steps, lasting_of, left_of, runs
 from libs.planning.eta.forward import (
     LOOKS_COUNTED,
     LOOKS_EXACT,
@@ -147,7 +147,8 @@ class PoolToCome(Outlook):
         self.nodes = nodes
         self.holding = holding
         self.queued = queued
-        self.durations = Lasted() if durations is None else durations
+        ended = Lasted() if durations is None else durations
+        self.durations = ended.beside(runs(job, now=now, heard=steps) for job in holding if not job.spec.is_service)
         self.steps = steps
         self._empty = empty_room(nodes)
         self._never: dict[Shape, bool] = {}

@@ -1,4 +1,4 @@
-"""Runs side by side as one picture (`.png`) or one page (`.html`) that needs no network; the same runs, the same bytes.
+"""Runs side by side as one page (`.html`) that needs no network; the same runs, the same bytes.
 
 Only this part needs matplotlib, and imports it when something is drawn.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from libs.simulator.outcome import Outcome
 
-FORMATS = (".html", ".png")
+ENDING = ".html"
 MISSING = "a report is drawn with matplotlib, which is not installed here: pip install weft[report]"
 
 
@@ -28,16 +28,14 @@ def write_report(
     if not outcomes:
         raise ReportError("no run, so there is nothing to report")
     from libs.simulator.report.page import page_bytes
-    from libs.simulator.report.picture import picture_bytes
 
-    draw = page_bytes if path.suffix.lower() == ".html" else picture_bytes
-    path.write_bytes(draw(outcomes, scores or {}))
+    path.write_bytes(page_bytes(outcomes, scores or {}))
 
 
 def check_drawable(path: Path) -> None:
     """Raises ReportError before a long simulation whose report could not be drawn."""
-    if path.suffix.lower() not in FORMATS:
-        raise ReportError(f"{path}: a report is a file that ends in {' or '.join(FORMATS)}")
+    if path.suffix.lower() != ENDING:
+        raise ReportError(f"{path}: a report is a file that ends in {ENDING}")
     try:
         import matplotlib  # noqa: F401 - whether it is there
     except ImportError as error:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from libs.simulator.metrics import Steps, jct_cdf, makespan_s, mean_over_time, queue_over_time, utilisation_over_time
 from libs.simulator.report.compared import best_of, change, same_jobs, significant, span_text
+from libs.simulator.report.crop import span_shown
 from libs.simulator.report.look import CONTENDERS, FAINT, INK, Shown, axis_unit, grid, log_time_axis, time_axis, title
 
 POINTS_MAX = 1500  # of one curve: more than a screen can show
@@ -22,7 +23,7 @@ NO_SPELLS = "this run kept no spells, so there is nothing to draw"
 def jct(axes: Axes, runs: Sequence[Shown]) -> None:
     first, best = runs[0], _best(runs)
     found = first.metrics
-    says = f"Average JCT {change(found.jct_mean_s, best.metrics.jct_mean_s)}"
+    says = f"Half of the jobs complete within {change(found.jct_p50_s, best.metrics.jct_p50_s)}"
     if best is first:
         half, most = span_text(found.jct_p50_s), span_text(found.jct_p99_s)
         says = f"Half of the jobs complete within {half}, 99 % within {most}"
@@ -85,7 +86,7 @@ def speed_up(axes: Axes, runs: Sequence[Shown]) -> None:
     title(
         axes,
         f"{sooner:,} jobs sooner, {later:,} later, {len(ups[best.label]) - sooner - later:,} as before",
-        f"JCT with {first.label} over JCT with the other; above 1 is sooner (counted: {best.label})",
+        "the first run's JCT over that of the other; above 1 is sooner; counted: the best run",
     )
     for run in others:
         values = ups[run.label]
@@ -144,7 +145,8 @@ def _over_time(axes: Axes, curves: Sequence[tuple[Shown, Steps]], *, smooth: boo
         axes.text(0.5, 0.5, NO_SPELLS, transform=axes.transAxes, ha="center", color=FAINT)
         return
     begin = min(job.arrival_s for run, _ in curves for job in run.outcome.jobs)
-    end = begin + max(makespan_s(run.outcome) for run, _ in curves)
+    end = begin + span_shown([run for run, _ in curves])
+    last = begin + max(makespan_s(run.outcome) for run, _ in curves)
     unit = axis_unit(end - begin)
     for run, steps in curves:
         until = begin + makespan_s(run.outcome)
@@ -158,9 +160,9 @@ def _over_time(axes: Axes, curves: Sequence[tuple[Shown, Steps]], *, smooth: boo
             axes.plot((times - begin) / unit.size, values, drawstyle="steps-post", **run.line)
         if smooth:
             axes.plot([(until - begin) / unit.size], [0], "|", color=run.colour, markersize=11, mew=2.2, clip_on=False)
-    time_axis(axes, begin, end, unit)
+    time_axis(axes, begin, end, unit, until=last)
     if smooth:
-        axes.set_xlabel(f"{axes.get_xlabel()} (means of {span_text((end - begin) / BINS)} each; |: last completion)")
+        axes.set_xlabel(f"{axes.get_xlabel()} ")
     grid(axes)
 
 

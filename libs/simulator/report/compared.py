@@ -33,17 +33,19 @@ class Column(Struct, frozen=True):
 
 
 COLUMNS = (
-    Column("JCT mean", lambda found: found.jct_mean_s, "time"),
-    Column("JCT geomean", lambda found: found.jct_geomean_s, "time"),
+    Column("waiting mean", lambda found: found.queueing_mean_s, "time"),
+    Column("waiting p99", lambda found: found.queueing_p99_s, "time"),
+    Column("slowdown p50", lambda found: found.slowdown_p50),
+    Column("slowdown p99", lambda found: found.slowdown_p99),
+    Column("unfair jobs", lambda found: found.unfair_part, "part"),
     Column("JCT p50", lambda found: found.jct_p50_s, "time"),
     Column("JCT p99", lambda found: found.jct_p99_s, "time"),
+    Column("JCT mean", lambda found: found.jct_mean_s, "time"),
+    Column("JCT geomean", lambda found: found.jct_geomean_s, "time"),
     Column("makespan", lambda found: found.makespan_s, "time"),
-    Column("waiting mean", lambda found: found.queueing_mean_s, "time"),
-    Column("slowdown max", lambda found: found.slowdown_max),
     Column("GPUs held", lambda found: found.utilisation_allocated, "part", 1),
     Column("GPUs used", lambda found: found.utilisation_used, "part", 1),
     Column("fairness loss", lambda found: found.fairness_loss),
-    Column("unfair jobs", lambda found: found.unfair_part, "part"),
     Column("moves", lambda found: found.moves, better=0),
     Column("evictions", lambda found: found.evictions, better=0),
     Column("lost", lambda found: found.lost_gpu_s, "gpu time"),
@@ -159,10 +161,14 @@ def span_text(seconds: float) -> str:
 def finding(runs: Sequence[Contender]) -> str:
     """The result of the comparison, in one line."""
     first, best = runs[0], best_of(runs)
+    slow, fast = significant(first.metrics.slowdown_p99), significant(best.metrics.slowdown_p99)
+    before, after = first.metrics.queueing_mean_s, best.metrics.queueing_mean_s
     if best is first:
-        alone = f"{first.label}: average JCT {span_text(first.metrics.jct_mean_s)}"
+        waits = "" if before is None else f"jobs wait {span_text(before)} in the mean, "
+        alone = f"{first.label}: {waits}99 % of them take ×{slow} of their own work or less"
         return alone if len(runs) == 1 else f"{alone}, and none of the other {len(runs) - 1} is better"
-    return f"Average JCT {change(first.metrics.jct_mean_s, best.metrics.jct_mean_s)} with {best.label}"
+    waits = "" if before is None or after is None else f"Jobs wait {change(before, after)} in the mean, "
+    return f"{waits}{'slowdown' if waits else 'Slowdown'} ×{slow} → ×{fast} (p99) with {best.label}"
 
 
 def change(before_s: float, after_s: float) -> str:

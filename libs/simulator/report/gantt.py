@@ -55,11 +55,6 @@ def inches(outcome: Outcome) -> float:
     return min(9.0, max(1.6, 0.085 * rows)) if gpus <= ROWS_MAX else min(7.0, max(3.5, 0.02 * rows))
 
 
-def longest(runs: Sequence[Shown]) -> float:
-    """Charts below each other share their time axis: of the run that took the longest."""
-    return max(run.metrics.makespan_s for run in runs)
-
-
 def gantt(axes: Axes, run: Shown, scores: Scores, *, span_s: float) -> None:
     """`span_s`: how much time the axis has, from the first arrival on."""
     outcome = run.outcome
@@ -79,7 +74,7 @@ def gantt(axes: Axes, run: Shown, scores: Scores, *, span_s: float) -> None:
         _heat(axes, outcome, begin, end)
         per_row = outcome.gpus_per_node
         row_scores = _by_node(_scores(scores, outcome), per_row)
-    time_axis(axes, begin, end, axis_unit(end - begin))
+    time_axis(axes, begin, end, axis_unit(end - begin), until=begin + found.makespan_s)
     if row_scores is not None:
         _strip(axes, row_scores, outcome, per_row, _class_of(scores))
 

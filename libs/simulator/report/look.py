@@ -99,10 +99,12 @@ def axis_unit(seconds: float) -> Unit:
     return Unit("hours", 3600.0) if seconds >= 7200 else Unit("minutes", 60.0) if seconds >= 600 else Unit("seconds")
 
 
-def time_axis(axes: Axes, begin: float, end: float, unit: Unit) -> None:
-    """Linear, from the first arrival."""
+def time_axis(axes: Axes, begin: float, end: float, unit: Unit, *, until: float | None = None) -> None:
+    """Linear, from the first arrival. `until`: when the last job completes, if that may be off the axis."""
     axes.set_xlim(0, max((end - begin) / unit.size, 1e-9))
-    axes.set_xlabel(f"{unit.name} since the first arrival")
+    tail = until is not None and until > end * 1.001
+    beyond = f"; the last few jobs, until {(until - begin) / unit.size:,.0f}, are left out" if tail and until else ""
+    axes.set_xlabel(f"{unit.name} since the first arrival{beyond}")
     axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 4, 5, 10]))
 
 

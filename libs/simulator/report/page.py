@@ -29,16 +29,18 @@ from libs.simulator.report.compared import (
     verdict,
     worth_showing,
 )
-from libs.simulator.report.gantt import gantt, inches, longest
+from libs.simulator.report.crop import span_shown
+from libs.simulator.report.gantt import gantt, inches
 from libs.simulator.report.look import CONTENDERS, STYLE, Shown, shown
 from libs.simulator.report.sizes import HEADER, MEANING, is_elastic, size_rows
 from libs.simulator.report.stacked import HEIGHT, stacked
+from libs.simulator.report.words import words_of
 
 CURVES_MAX, GANTTS_MAX = 7, 4
 SVG_BYTES_MAX = 1_000_000  # a chart that would be larger becomes a PNG
 PNG_DPI = 150
 HALF, WIDE = (7.0, 4.5), 14.4  # inches
-CURVES = (charts.jct, charts.speed_up, charts.queue, charts.utilisation)
+CURVES = (charts.queue, charts.speed_up, charts.jct, charts.utilisation)
 
 Draw = Callable[[Axes], None]
 
@@ -58,7 +60,7 @@ def page_bytes(
             _chart(
                 f"gantt-{run.place}",
                 (WIDE, inches(run.outcome) + 1.25),
-                _gantt(run, scores, longest(gantts)),
+                _gantt(run, scores, span_shown(gantts)),
                 svg_bytes_max,
                 wide=True,
             )
@@ -67,7 +69,7 @@ def page_bytes(
         ]
         wides += [
             _chart(
-                f"sizes-{run.place}", (WIDE, HEIGHT + 1.25), _stacked(run, longest(gantts)), svg_bytes_max, wide=True
+                f"sizes-{run.place}", (WIDE, HEIGHT + 1.25), _stacked(run, span_shown(gantts)), svg_bytes_max, wide=True
             )
             for run in gantts
             if is_elastic(run.outcome)
@@ -79,6 +81,7 @@ def page_bytes(
         f"<style>{_CSS}</style></head><body><main>",
         f"<h1>{escape(finding(runs))}</h1>",
         f'<p class="subject">{escape(_told(runs))}</p>',
+        _named(runs),
         _table(runs, curves),
         f'<p class="note">{_words(runs, hidden)}</p>',
         f'<section class="halves">{"".join(halves)}</section>',
@@ -172,6 +175,13 @@ def _cell(column: Column, unit: Unit, run: Contender, first: Contender) -> str:
     return f"<td>{cell(column, run, unit)}{small}</td>"
 
 
+def _named(runs: Sequence[Contender]) -> str:
+    """What the names of the runs say: order, placement and backfill."""
+    words = words_of(run.outcome.policy for run in runs)
+    told = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in words)
+    return f'<dl class="words">{told}</dl>' if told else ""
+
+
 def _sizes(runs: Sequence[Contender]) -> str:
     rows = size_rows(runs)
     if not rows:
@@ -193,10 +203,11 @@ def _notes(runs: Sequence[Contender]) -> str:
 
 _MEANINGS = """<h2>What the numbers mean</h2>
 <dl>
-<dt>JCT</dt><dd>job completion time: from arrival to completion</dd>
-<dt>makespan</dt><dd>from the first arrival to the last completion</dd>
 <dt>waiting</dt><dd>the time in which a job holds no GPUs</dd>
 <dt>slowdown</dt><dd>JCT over what the job would take alone on typical GPUs in one node</dd>
+<dt>p50, p99</dt><dd>half of the jobs, or 99 % of them, have no more</dd>
+<dt>JCT</dt><dd>job completion time: from arrival to completion</dd>
+<dt>makespan</dt><dd>from the first arrival to the last completion</dd>
 <dt>GPUs held, used</dt><dd>GPU time that jobs hold, and GPU time of work that counted, over all GPUs × makespan</dd>
 <dt>fairness loss</dt><dd>by how much, as a part of their fair time, jobs come later than it, in the mean over all.
 A job’s fair time is its work × the contention while it was there: the GPUs that all jobs want over those that there
@@ -229,4 +240,5 @@ ul {{ padding-left: 18px; }}
 dl {{ display: grid; grid-template-columns: max-content 1fr; gap: 3px 18px; max-width: 1000px; }}
 dt {{ font-weight: 600; }}
 dd {{ margin: 0; }}
+.words {{ font-size: 13px; margin: 0 0 18px; }}
 """

@@ -25,7 +25,7 @@ class JobCompared(Struct, frozen=True, kw_only=True):
     gains_s: float | None
 
 
-class Compared(Struct, frozen=True, kw_only=True):
+class FatesCompared(Struct, frozen=True, kw_only=True):
     """`waited_base_s`, `waited_other_s`: for how much longer the jobs that wait now will, in the mean; one that does
     not start in the time that was looked at counts with all of it."""
 
@@ -48,14 +48,14 @@ def grain_for(policies: Sequence[Policy], jobs: int) -> float:
 
 def compared(
     jobs: Sequence[JobNow], base: Mapping[str, Fate], other: Mapping[str, Fate], *, until_s: float
-) -> Compared:
+) -> FatesCompared:
     """`jobs`: all that are there in either. Those whose fate differs come first, the largest difference first."""
     found = [_compared(job, base.get(job.id), other.get(job.id), until_s) for job in jobs]
     found.sort(key=lambda job: (-abs(job.gains_s or 0.0), job.gains_s is not None, job.id))
     waiting = [job.id for job in jobs if not job.held and job.id in base and job.id in other]
     starts = [(base[one].starts_s, other[one].starts_s) for one in waiting]
     starts = [pair for pair in starts if pair != (None, None)]  # these wait for ever, in both
-    return Compared(
+    return FatesCompared(
         jobs=tuple(found),
         gained=sum((job.gains_s or 0.0) > 0 for job in found),
         lost=sum((job.gains_s or 0.0) < 0 for job in found),

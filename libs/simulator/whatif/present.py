@@ -81,12 +81,13 @@ def jobs_now(jobs: Iterable[Job], assumed: Assumptions, learnt: Mapping[str, str
     found: list[JobNow] = []
     for job in jobs:
         shape = shape_of_job(job)
-        found.append(_now(job, shapes.setdefault(shape, shape), assumed.left(job, at).seconds, learnt, at=at))
+        again = structs.replace(job, state=JobState.QUEUED) if comes_back(job) else job
+        found.append(_now(job, shapes.setdefault(shape, shape), assumed.left(again, at).seconds, learnt, at=at))
     return tuple(found)
 
 
 def _now(job: Job, shape: Shape, left_s: float, learnt: Mapping[str, str], *, at: float) -> JobNow:
-    holds = job.state.holding and not _comes_back(job)
+    holds = job.state.holding and not comes_back(job)
     so_far = max(0.0, at - job.held_since) if job.state.holding else 0.0
     return JobNow(
         id=job.id,
@@ -148,7 +149,7 @@ def job_of(spec: JobSpec, *, number: int, tenant: str, seq: int, at: float) -> J
     )
 
 
-def _comes_back(job: Job) -> bool:
+def comes_back(job: Job) -> bool:
     """Whether a job that holds GPUs is stopping, and waits again then."""
     why = job.stopping_for
     return job.state is JobState.STOPPING and why is not None and why.code in COMES_BACK

@@ -291,7 +291,8 @@ WITH begun AS (
       FROM unnest($3::text[]) AS wanted (id)
            LEFT JOIN LATERAL (
                SELECT version FROM events
-                WHERE topic = 'jobs' AND subject_id = wanted.id AND (extract(epoch FROM at) * 1000000)::bigint < $1
+                WHERE topic = 'jobs' AND subject_id = wanted.id
+                  AND at < timestamptz 'epoch' + $1::bigint * interval '1 microsecond'
                 ORDER BY version DESC LIMIT 1) last ON true
            LEFT JOIN LATERAL (
                SELECT version FROM events

@@ -11,10 +11,11 @@ from services.cli.words import count
 
 SHOWN_MAX = 20
 BASES = {
-    "learnt": "by jobs like it that ended",
-    "limits": "by its time limit",
-    "unknown": "by all jobs that ended, or as if half done",
-    "service": "it never ends",
+    "learnt": "by jobs like them that ended",
+    "limits": "by their time limits",
+    "progress": "by their steps and their pace",
+    "unknown": "as if half done, or an hour",
+    "service": "without an end: services",
 }
 
 

@@ -85,7 +85,7 @@ def _output(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--json", type=Path, metavar="OUT", help="every job and all metrics; - for stdout, instead of the table"
     )
-    group.add_argument("--report", type=Path, metavar="OUT", help="curves and a Gantt chart as OUT.html or OUT.png")
+    group.add_argument("--report", type=Path, metavar="OUT", help="what came of it, with charts, as OUT.html")
     group.add_argument("--quiet", action="store_true", help="no progress bar")
 
 

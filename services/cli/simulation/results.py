@@ -32,7 +32,13 @@ from services.cli.drawing.look import Look, plain, table
 from services.cli.simulation.serving import services_table
 
 # The columns for a terminal of 80 characters, with their names there.
-NARROW = {"JCT mean": "JCT", "JCT p99": "P99", "makespan": "MAKESPAN", "GPUs held": "HELD", "moves": "MOVES"}
+NARROW = {
+    "waiting mean": "WAITING",
+    "slowdown p99": "SLOWDOWN",
+    "JCT p50": "JCT",
+    "GPUs held": "HELD",
+    "moves": "MOVES",
+}
 WIDE = 170  # columns of a terminal that has room for all
 
 
@@ -142,15 +148,15 @@ def _jobs(outcomes: Sequence[Outcome], look: Look) -> list[RenderableType]:
 
 def _one(run: Contender) -> RenderableType:
     found = run.metrics
-    times = {"mean": found.jct_mean_s, "geomean": found.jct_geomean_s, "p50": found.jct_p50_s, "p90": found.jct_p90_s}
-    times |= {"p99": found.jct_p99_s, "max": found.jct_max_s}
+    times = {"p50": found.jct_p50_s, "p90": found.jct_p90_s, "p99": found.jct_p99_s, "max": found.jct_max_s}
+    times |= {"mean": found.jct_mean_s, "geomean": found.jct_geomean_s}
     lines = {
         "policy": run.outcome.policy,
+        "waiting": _waiting(found),
+        "slowdown": f"p50 {significant(found.slowdown_p50)}   p99 {significant(found.slowdown_p99)}"
+        f"   max {significant(found.slowdown_max)}   mean {significant(found.slowdown_mean)}",
         "JCT": _times(times),
         "makespan": span_text(found.makespan_s),
-        "waiting": _waiting(found),
-        "slowdown": f"mean {significant(found.slowdown_mean)}   p99 {significant(found.slowdown_p99)}"
-        f"   max {significant(found.slowdown_max)}",
         "GPUs": f"held {_percent(found.utilisation_allocated)}   used {_percent(found.utilisation_used)}",
         "fairness": f"loss {significant(found.fairness_loss)}   worst rho {significant(found.fairness_rho_max)}"
         f"   unfair jobs {_percent(found.unfair_part)}",
@@ -185,7 +191,7 @@ def _sizes(rows: Sequence[Sequence[str]], look: Look) -> RenderableType:
 
 
 def _several(runs: Sequence[Contender], look: Look) -> RenderableType:
-    """A run is a row; the ratio is that of the mean JCT to the first run's."""
+    """A run is a row; the ratio is that of the mean waiting time to the first run's."""
     narrow = look.bars and look.width < WIDE
     columns = [column for column in COLUMNS if not narrow or column.title in NARROW]
     units = {column.title: unit_of(column, runs) for column in columns}

@@ -289,9 +289,13 @@ export function logView(jobId) {
 
   return {
     element,
-    update(job) {
+    // Of a moment of the past only the first is taken: what is written then and now is the same.
+    update(job, isPast = false) {
       const before = state.job;
+      if (isPast && before) return;
+      const waited = before !== null && hasNotStarted();
       state.job = job;
+      if (waited && !hasNotStarted() && state.mode === "follow") say("live");
       showChoices(job);
       lines.hidden = hasNotStarted();
       const restarted = before && state.epoch === null && job.epoch !== before.epoch;
