@@ -44,7 +44,10 @@ export function mount(root, { api, live, session, time, go, params, setParams })
   let frame = 0;
   const refresh = paced(() => { if (!document.hidden) load(true); }, REFRESH_MS);
   const refilter = paced(() => { setParams(filters); begin(); }, 250);
-  const watch = new ResizeObserver(paintSoon);
+  const watch = new ResizeObserver(() => {
+    if (active >= 0) bringIntoSight();
+    paintSoon();
+  });
   watch.observe(grid);
   const tick = setInterval(paintSoon, 5000); // waits grow
   const forgets = [
@@ -195,12 +198,16 @@ export function mount(root, { api, live, session, time, go, params, setParams })
 
   function activate(place) {
     active = Math.max(0, Math.min(total - 1, place));
+    bringIntoSight();
+    paintSoon();
+  }
+
+  function bringIntoSight() {
     const height = rowHeight();
     const [top, bottom] = [active * height, (active + 1) * height];
     const room = grid.clientHeight - head.offsetHeight;
     if (top < grid.scrollTop) grid.scrollTop = top;
     else if (bottom > grid.scrollTop + room) grid.scrollTop = bottom - room;
-    paintSoon();
   }
 
   function keyed(event) {
