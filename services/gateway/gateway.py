@@ -19,11 +19,11 @@ from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
 from services.gateway.foresight import Foresight
 from services.gateway.hints import Hints
-from services.gateway.live import Live
+from services.gateway.live_stream import Live
 from services.gateway.metrics import RequestMeters
 from services.gateway.outlook import QueueOutlook
 from services.gateway.prometheus import Prometheus
-from services.gateway.queue import Lines
+from services.gateway.queue_lines import Lines
 from services.gateway.reasons import Reasons
 from services.gateway.refilling import Refill
 from services.gateway.sampling import Samples

@@ -56,7 +56,7 @@ from services.gateway.jobs import JobsQuery
 from services.gateway.live import LiveQuery
 from services.gateway.logs import LogQuery
 from services.gateway.past import PastQuery
-from services.gateway.queue import QueueQuery
+from services.gateway.queue_lines import QueueQuery
 from services.gateway.route import JSON, Header, NoQuery, Route, RouteAnswer, Who
 from services.gateway.samples import SamplesQuery
 from services.gateway.tokens import TokensQuery

@@ -246,7 +246,7 @@ async def test_while_the_store_is_away_streams_are_cut_and_then_begin_anew(world
 async def test_a_reader_that_takes_nothing_gets_a_snapshot_in_place_of_what_it_missed(world: World) -> None:
     """Its frames do not pile up in the gateway."""
     del world
-    from services.gateway.live import WAITING_MAX, LiveReader
+    from services.gateway.live_stream import WAITING_MAX, LiveReader
 
     class Told:
         def snapshot(self) -> bytes:
