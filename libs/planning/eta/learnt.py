@@ -19,7 +19,7 @@ Kinds = Sequence[Hashable]
 
 
 class Lasted:
-    """Lasted of ended jobs. `add` them in the order in which they ended."""
+    """For how many seconds ended jobs held their GPUs, by kind. `add` them in the order in which they ended."""
 
     def __init__(self) -> None:
         self._in_order: dict[Hashable, list[float]] = {}
