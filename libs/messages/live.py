@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from libs.domain.job import JobState
 from libs.domain.spec import Kind
+from libs.messages.eta import Estimate, Sooner
 from libs.messages.http import Bytes, Seconds, Totals
 from libs.messages.signals import Finding
 
@@ -121,8 +122,9 @@ class LiveDelta(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class QueueRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One job of the queue. `place`: how many jobs of its pool are served before it, plus 1, those included that the
     caller may not see; null of a job that holds resources. `code` and `sentence`: why it waits, if that is known.
-    `gpus` and `replicas`: those that it wants; of a job that holds resources, those that it has. Of many or long
-    `labels` the first are shown."""
+    `gpus` and `replicas`: those that it wants; of a job that holds resources, those that it has. Of many `labels` the
+    first are shown. `eta`: when it starts, by an estimate that may be a minute old; of jobs far behind none is made.
+    `sooner`: what would let it start sooner most, where that is known."""
 
     place: int | None
     id: str
@@ -139,6 +141,8 @@ class QueueRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: str
     sentence: str
     labels: dict[str, str]
+    eta: Estimate | None = None
+    sooner: Sooner | None = None
 
 
 class QueueView(Struct, frozen=True, kw_only=True):

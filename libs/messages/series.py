@@ -1,4 +1,4 @@
-"""The gateway's answers about time: sampled figures of the last day, and how long each tenant held how many GPUs."""
+"""The gateway's answers about time: sampled figures of the last day, and the GPU-seconds that each tenant held."""
 
 from typing import Annotated
 
@@ -63,7 +63,8 @@ class UsageView(Struct, frozen=True, kw_only=True):
 class GpuChanges(Struct, frozen=True, kw_only=True):
     """When a number of GPUs changed: at these microseconds since 1970, in order, by so many thousandths of a GPU.
 
-    `what`: `held` by the jobs of the tenant, `wanted` by those that waited, or `there`: of all nodes, of no tenant.
+    `what`: `held` by the jobs of the tenant, `wanted` by those that waited, or `there`: of all nodes, of no tenant;
+    `waiting` are not GPUs: the tenant's jobs that waited, in thousandths.
     """
 
     what: str

@@ -10,15 +10,16 @@ AHEAD_SECONDS_MAX = 366 * DAY_SECONDS
 
 
 class WhatIfWanted(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What would be different; what is not given stays as it is. `submit`: specifications of jobs that are not there;
-    `add_nodes`: so many more nodes, like those of which there are most; `seconds_max`: how far to look ahead."""
+    """What would be different; what is not given stays as it is. `submit`: specifications of jobs that are not there,
+    each as an object, or as a text in YAML; `add_nodes`: so many more nodes, like those of which there are most;
+    `seconds_max`: how far to look ahead."""
 
     order: str = ""
     placement: str = ""
     backfill: str = ""
     add_nodes: Annotated[int, Meta(ge=0, le=ADDED_MAX)] = 0
     drain: Annotated[tuple[str, ...], Meta(max_length=NAMED_MAX)] = ()
-    submit: Annotated[tuple[dict[str, Any], ...], Meta(max_length=SUBMITTED_MAX)] = ()
+    submit: Annotated[tuple[dict[str, Any] | str, ...], Meta(max_length=SUBMITTED_MAX)] = ()
     seconds_max: Annotated[int, Meta(ge=60, le=AHEAD_SECONDS_MAX)] = 30 * DAY_SECONDS
     pool: Annotated[str, Meta(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$")] = ""
 

@@ -20,16 +20,14 @@ from libs.messages.signals import ShareSample
 from libs.planning.capacity import Room
 from libs.planning.closed import closed_with_room, silent_seconds
 from libs.planning.finding import find
-from libs.planning.jobs import asked_by, ends_at, standing_of
+from libs.planning.in_order import order_of, place_in, shares_of
+from libs.planning.jobs import asked_by, ends_at
 from libs.planning.lending import still_owed, why_nobody_lends
 from libs.planning.order.standing import Order
 from libs.planning.pins import in_the_way, with_holders
-from libs.planning.policy import ORDERS, Policy
-from libs.planning.queue import Place, place_of
 from libs.planning.refusals import never_fits, why_not
 from libs.planning.serving_room import one_more, room_for, waits_to_update, why_not_serving
 from libs.planning.shape import Shape, gpus_in, is_pinned, shape_of_job, with_gpus
-from libs.planning.shares import Shares
 from libs.planning.slow import SlowGpus
 
 HOLDERS_MAX = 10
@@ -174,7 +172,7 @@ def explain(
         placed = _with_short(_of_placed(job, slow), job, nodes, holding)
         placed = _with_earlier(_with_update(placed, job, nodes, holding), job, nodes)
         return _with_lent(_with_size(_with_class(_with_silent(placed, job, nodes, now), job), job), job, holding)
-    found = _of_waiting(job, nodes=nodes, holding=holding, queued=queued, now=now, order=_order_of(policy))
+    found = _of_waiting(job, nodes=nodes, holding=holding, queued=queued, now=now, order=order_of(policy))
     found = _with_earlier(structs.replace(found, policy=policy), job, nodes)
     return _with_lent(_with_size(_with_class(found, job), job), job, holding)
 
@@ -182,12 +180,9 @@ def explain(
 def _of_waiting(
     job: Job, *, nodes: Sequence[Node], holding: Sequence[Job], queued: Sequence[Job], now: float, order: Order
 ) -> Explanation:
-    shares = Shares()
-    shares.measure(nodes)
-    for held in holding:
-        shares.hold(held)
-    place = _place(order, job, shares, now)
-    ahead = sum(_place(order, other, shares, now) < place for other in queued if other.not_before <= now)
+    shares = shares_of(nodes, holding)
+    place = place_in(order, job, shares, now)
+    ahead = sum(place_in(order, other, shares, now) < place for other in queued if other.not_before <= now)
     cause = job.waiting_for
     if job.not_before > now and (cause is None or cause.code is not CauseCode.ORDERS_FULL):
         sentence = f"waits {duration_text(job.not_before - now)} before it is tried again (try {job.attempts + 1})"
@@ -238,17 +233,6 @@ def _closed(shape: Shape, room: Room) -> tuple[ClosedSeen, ...]:
             node, free = each.node, len(each.gpus_for(want.request))
             found[node.id] = ClosedSeen(node_id=node.id, drained=node.drained, ready=node.ready, gpus_free=free)
     return tuple(found.values())[:CLOSED_MAX]
-
-
-def _order_of(policy: str) -> Order:
-    """The order of the policy; priority if this version does not know it, as one of a later version."""
-    name = policy.partition("+")[0]
-    return Policy(order=name if name in ORDERS else "priority").ordering
-
-
-def _place(order: Order, job: Job, shares: Shares, now: float) -> tuple[float, Place]:
-    """Where the job stands in the queue."""
-    return (shares.of(job.tenant) if order.by_share else 0.0, place_of(order, standing_of(job, now, order)))
 
 
 def _with_class(found: Explanation, job: Job) -> Explanation:

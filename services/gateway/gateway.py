@@ -19,9 +19,13 @@ from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
 from services.gateway.foresight import Foresight
 from services.gateway.hints import Hints
-from services.gateway.live import Live
+from services.gateway.live_stream import Live
 from services.gateway.metrics import RequestMeters
+from services.gateway.outlook import QueueOutlook
+from services.gateway.prometheus import Prometheus
+from services.gateway.queue_lines import Lines
 from services.gateway.reasons import Reasons
+from services.gateway.refilling import Refill
 from services.gateway.sampling import Samples
 from services.gateway.settings import GatewaySettings
 from services.gateway.sight import may_see
@@ -79,6 +83,8 @@ class Gateway:
         )
         self.reasons = Reasons(self.snapshots)
         self.samples = Samples()
+        prometheus = Prometheus(settings.prometheus_url) if settings.prometheus_url else None
+        self._refill = Refill(self.samples, now=now, prometheus=prometheus)
         self.usages = Usages(store, now=now, clock=clock)
         self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
         self.foresight = Foresight(store, self.cluster, now=now, clock=clock)
@@ -93,15 +99,17 @@ class Gateway:
         self.looking_back = Turns(
             "requests with `at`", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
         )
-        self.supposing = Turns("what-ifs", at_once=WHAT_IFS_AT_ONCE, per_tenant=1, waiting_max=PAST_WAITING_MAX)
         self.adding_up = Turns(
             "requests for usage", at_once=1, per_tenant=1, waiting_max=PAST_WAITING_MAX, wait_seconds=PAST_WAIT_SECONDS
         )
+        self.supposing = Turns("what-ifs", at_once=WHAT_IFS_AT_ONCE, per_tenant=1, waiting_max=PAST_WAITING_MAX)
         self._told_away_at = -TOLD_AWAY_SECONDS
         self._away_at = -AWAY_SECONDS
         self.feed = Feed(store, self.reading, bus)
         self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
         self.live = Live(store, self.snapshots, self.cluster, clock=clock, now=now)
+        self.outlook = QueueOutlook(self.foresight, clock=clock)
+        self.lines = Lines(store, self.snapshots, self.reasons, self.outlook, clock=clock, now=now)
         self.hints = Hints(bus)
         self.meters = RequestMeters(self.streams)
         self.allowances = Allowances(settings.tenants)
@@ -136,6 +144,10 @@ class Gateway:
     async def sample(self) -> None:
         """Take the next sample of every figure that is kept. Raises StoreUnavailableError."""
         await self.samples.take(self.snapshots, self.cluster, now=self.now)
+
+    async def refill(self) -> None:
+        """Fill the history from before this gateway began, once. Raises StoreUnavailableError."""
+        await self._refill.once(self.store, self.snapshots)
 
     async def end_refused_streams(self) -> None:
         """End streams of tokens that were revoked or have expired. Raises StoreUnavailableError: then all go on."""

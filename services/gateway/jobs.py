@@ -52,7 +52,7 @@ async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
     tenant = query.tenant if call.who.admin else call.who.tenant
     if query.tenant is not None and query.tenant != tenant:
         raise RejectedError(403, "tenant", "a tenant sees its own jobs only")
-    states = _states(query.state)
+    states = states_of(query.state)
     async with call.gateway.reading.one(call.who.tenant):
         found = await call.gateway.store.jobs(
             tenant=tenant, states=states, name=query.name or "", limit=query.limit, before=query.before
@@ -182,7 +182,7 @@ def _asked(call: Call[NoQuery], kind: AskKind, job: Job) -> web.StreamResponse:
     return answer(Accepted(id=job.id, ask=kind, state=job.state.value), status=202)
 
 
-def _states(text: str) -> tuple[JobState, ...]:
+def states_of(text: str) -> tuple[JobState, ...]:
     names = [name.strip() for name in text.split(",")] if text else []
     unknown = [name for name in names if name not in JobState.__members__.values()]
     if unknown:

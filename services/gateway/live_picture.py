@@ -26,11 +26,14 @@ from services.gateway.service_views import service_view
 
 T = TypeVar("T", bound=float)
 
+SAMPLED_AT_ONCE = (
+    256  # nodes whose samples are looked at in one look, in turn: no look holds other requests up for long
+)
 PARTS = 100  # use and memory are told in steps of a hundredth: what does not change to the eye is not sent again
-NO_SCORES: Mapping[int, "Slow"] = {}
+NO_SCORES: Mapping[int, "BelievedSlow"] = {}
 
 
-class Counts:
+class LiveCounts:
     """How many there are of each kind, of each tenant and in all."""
 
     def __init__(self, found: Iterable[tuple[str, str]] = ()) -> None:
@@ -48,24 +51,24 @@ class Counts:
         return self._every if tenant is None else self._tenants.get(tenant, {})
 
 
-class Slow(Struct, frozen=True):
+class BelievedSlow(Struct, frozen=True):
     """How slow a GPU is believed to be, and whether it counts as suddenly slow."""
 
     believed: float
     quarantined: bool
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class ClusterSeen(Struct, frozen=True, kw_only=True):
     """What the store had: every node, the jobs that hold resources, and counts of those that wait, by the code of
     their cause ("": none is known)."""
 
     nodes: Sequence[Node]
     holding: Sequence[Job]
-    waiting: Counts
+    waiting: LiveCounts
     now: float
 
 
-class Change:
+class LiveChange:
     """What one look found to be different: encoded nodes, and jobs by tenant. Each view compares counts itself."""
 
     def __init__(self) -> None:
@@ -114,15 +117,16 @@ class _ShownNode:
         self.sums = sums
 
 
-class Picture:
+class LivePicture:
     def __init__(self, cluster: LiveCluster) -> None:
         self._cluster = cluster
         self._nodes: dict[str, _ShownNode] = {}
         self._jobs: dict[str, ShownJob] = {}
         self._held: dict[str, dict[str, list[Allocation]]] = {}  # by node, then by job: what it holds there
-        self._scores: dict[str, dict[int, Slow]] = {}
-        self._waiting = Counts()
-        self._states = Counts()
+        self._scores: dict[str, dict[int, BelievedSlow]] = {}
+        self._next = 0  # the node with which the next look at samples begins, as a place in the list of nodes
+        self._waiting = LiveCounts()
+        self._states = LiveCounts()
         self.totals = msgspec.json.encode(_sum([]))
 
     # what it shows
@@ -145,10 +149,10 @@ class Picture:
 
     # what changes it
 
-    def look(self, seen: Seen, *, sampled: bool, scores: Iterable[GpuScore] | None = None) -> Change:
-        """Take what the store has now; `sampled`: also the newest samples and progress. `scores`: all of them, if they
-        were read again."""
-        change = Change()
+    def look(self, seen: ClusterSeen, *, sampled: bool, scores: Iterable[GpuScore] | None = None) -> LiveChange:
+        """Take what the store has now; `sampled`: also the newest progress, and samples of SAMPLED_AT_ONCE nodes.
+        `scores`: all of them, if they were read again."""
+        change = LiveChange()
         touched = self._take_scores(scores, seen.now) if scores is not None else set[str]()
         touched |= self._take_jobs(seen.holding, change, sampled=sampled)
         self._take_nodes(seen, change, touched, sampled=sampled)
@@ -161,7 +165,7 @@ class Picture:
 
     def _take_scores(self, scores: Iterable[GpuScore], now: float) -> set[str]:
         """Returns the nodes whose scores are others than before."""
-        found: dict[str, dict[int, Slow]] = {}
+        found: dict[str, dict[int, BelievedSlow]] = {}
         for score in scores:
             of_node = found.setdefault(score.node_id, {})
             known = of_node.get(score.gpu_index)
@@ -169,11 +173,11 @@ class Picture:
             believed = round(score.believed, 3)
             if known is not None:
                 believed, quarantined = max(believed, known.believed), quarantined or known.quarantined
-            of_node[score.gpu_index] = Slow(believed, quarantined)
+            of_node[score.gpu_index] = BelievedSlow(believed, quarantined)
         earlier, self._scores = self._scores, found
         return {node_id for node_id in found.keys() | earlier.keys() if found.get(node_id) != earlier.get(node_id)}
 
-    def _take_jobs(self, holding: Sequence[Job], change: Change, *, sampled: bool) -> set[str]:
+    def _take_jobs(self, holding: Sequence[Job], change: LiveChange, *, sampled: bool) -> set[str]:
         """Returns the nodes on which something is held otherwise than before."""
         touched: set[str] = set()
         gone = self._jobs.keys() - {job.id for job in holding}
@@ -199,7 +203,7 @@ class Picture:
             elif is_new:
                 known.job = job
         if moved:
-            self._states = Counts((shown.job.tenant, shown.job.state.value) for shown in self._jobs.values())
+            self._states = LiveCounts((shown.job.tenant, shown.job.state.value) for shown in self._jobs.values())
         return touched
 
     def _hold(self, job: Job) -> set[str]:
@@ -218,21 +222,29 @@ class Picture:
                 self._held.pop(node_id, None)
         return nodes
 
-    def _take_nodes(self, seen: Seen, change: Change, touched: set[str], *, sampled: bool) -> None:
+    def _take_nodes(self, seen: ClusterSeen, change: LiveChange, touched: set[str], *, sampled: bool) -> None:
+        turns = self._turns(len(seen.nodes)) if sampled else frozenset[int]()
         for node_id in self._nodes.keys() - {node.id for node in seen.nodes}:
             del self._nodes[node_id]
             change.nodes_gone.append(node_id)
-        for node in seen.nodes:
-            known = self._nodes.get(node.id)
-            sample = self._cluster.sample(node.id) if sampled or known is None else known.sample
+        for place, node in enumerate(seen.nodes):
+            known, has_turn = self._nodes.get(node.id), place in turns
+            sample = self._cluster.sample(node.id) if has_turn or known is None else known.sample
             is_same = known is not None and node.id not in touched and sample is known.sample and node == known.node
-            if is_same and not (sampled and silent_seconds(node, seen.now)):
+            if is_same and not (has_turn and silent_seconds(node, seen.now)):
                 continue
             shown, sums = self._node(node, sample, seen.now)
             encoded = msgspec.json.encode(shown)
             if known is None or known.encoded != encoded:
                 change.nodes.append(encoded)
             self._nodes[node.id] = _ShownNode(node, sample, encoded, sums)
+
+    def _turns(self, count: int) -> frozenset[int]:
+        """Places of the nodes whose samples are looked at now: all of them, or some in turn."""
+        if count <= SAMPLED_AT_ONCE:
+            return frozenset(range(count))
+        begin, self._next = self._next, (self._next + SAMPLED_AT_ONCE) % count
+        return frozenset((begin + each) % count for each in range(SAMPLED_AT_ONCE))
 
     # how one is shown
 
@@ -306,18 +318,18 @@ class Picture:
         )
 
 
-def waiting_of(queued: Iterable[Job], holding: Iterable[Job]) -> Counts:
+def waiting_of(queued: Iterable[Job], holding: Iterable[Job]) -> LiveCounts:
     """Jobs that wait, by the code of their cause. The two were read one after the other: a job that is in both has been
     placed meanwhile."""
     placed = {job.id for job in holding}
-    return Counts(
+    return LiveCounts(
         (job.tenant, "" if job.waiting_for is None else job.waiting_for.code.value)
         for job in queued
         if job.id not in placed
     )
 
 
-def _gpu(gpu: Gpu, sample: GpuSample | None, slow: Slow | None, holders: Sequence[LiveHolder]) -> LiveGpu:
+def _gpu(gpu: Gpu, sample: GpuSample | None, slow: BelievedSlow | None, holders: Sequence[LiveHolder]) -> LiveGpu:
     """What a node reports of its GPU is held to what the GPU has."""
     used = None if sample is None else sample.utilisation
     memory = None if sample is None else sample.memory_used

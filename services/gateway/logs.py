@@ -16,7 +16,7 @@ from libs.domain.spec import TOKEN_PATTERN
 from libs.messages.nodes import LogRead
 from libs.store import StoreUnavailableError
 from services.gateway import runs
-from services.gateway.errors import RejectedError
+from services.gateway.errors import PROBLEM, RejectedError
 from services.gateway.gateway import Gateway
 from services.gateway.route import Call
 from services.gateway.runs import RankRun
@@ -233,7 +233,7 @@ async def _send_part(call: Call[LogQuery], run: RankRun, first: int | None, last
         return web.Response(
             body=rejected.body,
             status=416,
-            content_type="application/json",
+            content_type=PROBLEM,
             headers={"Content-Range": f"bytes */{size}"},
         )
     headers = {**_headers(run, begin, begins=begins), "Content-Range": f"bytes {begin}-{end - 1}/{size}"}

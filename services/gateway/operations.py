@@ -27,7 +27,7 @@ from libs.messages.http import (
     TokenWanted,
 )
 from libs.messages.http_services import EndpointsView, UpdateWanted
-from libs.messages.live import LiveDelta, LiveSnapshot
+from libs.messages.live import LiveDelta, LiveSnapshot, QueueView
 from libs.messages.series import SeriesView, UsageView
 from libs.messages.whatif import WhatIfView, WhatIfWanted
 from libs.planning.explain import Explanation
@@ -40,6 +40,7 @@ from services.gateway import (
     live,
     logs,
     nodes,
+    queue,
     samples,
     services,
     tenants,
@@ -55,6 +56,7 @@ from services.gateway.jobs import JobsQuery
 from services.gateway.live import LiveQuery
 from services.gateway.logs import LogQuery
 from services.gateway.past import PastQuery
+from services.gateway.queue_lines import QueueQuery
 from services.gateway.route import JSON, Header, NoQuery, Route, RouteAnswer, Who
 from services.gateway.samples import SamplesQuery
 from services.gateway.tokens import TokensQuery
@@ -317,6 +319,18 @@ OPERATIONS: tuple[Route[Any], ...] = (
         handler=nodes.cluster,
         query=PastQuery,
         answers={200: RouteAnswer(description="All of it at one time.", type=ClusterView)},
+    ),
+    Route(
+        method="GET",
+        path="/v1/queue",
+        group="cluster",
+        summary="The queue, in the order in which it is served",
+        description="Every job with its place, and why it waits. Jobs that the caller may not see are counted in the"
+        " places, and not shown. A reply is at most 200 kB: where rows are long there are fewer than `limit`.",
+        handler=queue.queue,
+        query=QueueQuery,
+        answers={200: RouteAnswer(description="A part of it.", type=QueueView)},
+        example="?text=train&limit=20",
     ),
     Route(
         method="GET",

@@ -33,6 +33,10 @@ class _Picture:
             self._causes[shape] = self._look(shape)
         return self._causes[shape]
 
+    def fits(self, job: Job) -> bool:
+        """False if its shape was not tried."""
+        return self._causes.get(shape_of_job(job), job.waiting_for) is None
+
     def _look(self, shape: Shape) -> Cause | None:
         if self._room is None:
             self._room = room_of(self.nodes.of(self._pool), self.holding)
@@ -58,6 +62,12 @@ class Reasons:
             if picture is None or picture.nodes is not nodes or picture.holding is not holding:
                 self._pictures[pool] = _Picture(pool, nodes, holding)
         return [self._with_reason(job) if job.pool in known and _is_by_room(job) else job for job in jobs]
+
+    def fits(self, job: Job) -> bool:
+        """Whether a job that `fresh` has just returned would fit in the room as it is, though its reason says that
+        there is none: the reason is older than the room."""
+        picture = self._pictures.get(job.pool)
+        return picture is not None and _is_by_room(job) and picture.fits(job)
 
     def _with_reason(self, job: Job) -> Job:
         cause = self._pictures[job.pool].why_not(job)

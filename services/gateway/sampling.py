@@ -71,8 +71,8 @@ class _Seen:
 def _of_node(node: Node, told: NodeSampled) -> dict[str, float | None]:
     host = told.host
     found: dict[str, float | None] = {
-        "cpu": None if host.cpus_used is None or not host.cpus else host.cpus_used / host.cpus,
-        "memory": host.memory_used / host.memory_total if host.memory_total else None,
+        "cpu": None if host.cpus_used is None or not host.cpus else _most(host.cpus_used / host.cpus),
+        "memory": _most(host.memory_used / host.memory_total) if host.memory_total else None,
     }
     real = {gpu.index for gpu in node.capacity.gpus[:GPUS_PER_NODE_MAX]}
     for gpu in told.gpus:
@@ -115,6 +115,11 @@ def _used_by(job: Job, seen: Mapping[str, _Seen]) -> float | None:
                 return None
             used += part
     return used
+
+
+def _most(part: float) -> float | None:
+    """A part, 0–1, of which slightly more than all may have been measured."""
+    return min(1.0, part) if part >= 0 else None
 
 
 def _part(value: float | None) -> float | None:

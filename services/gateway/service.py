@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 SUBMIT_SUBJECT = "weft.submit"
 STREAMS_SECONDS = 1.0  # between two checks of the tokens of open streams
 FORGET_SECONDS = 3600.0
+REFILL_SECONDS = 60.0  # between two tries; what was filled is not filled again
 RENEW_SECONDS = 5.0  # between two looks at the certificate's files
 
 
@@ -83,6 +84,7 @@ async def run(
         )
 
     loops = [Every(STREAMS_SECONDS, gateway.end_refused_streams, retry_on=(StoreUnavailableError,), name="streams")]
+    loops.append(Every(REFILL_SECONDS, gateway.refill, retry_on=(StoreUnavailableError,), name="refill"))
     loops.append(Every(FINE_SECONDS, gateway.sample, retry_on=(StoreUnavailableError,), name="samples"))
     if settings.tokens_kept_days:
         forget = forgetting_tokens(store, now, kept_seconds=settings.tokens_kept_days * 86400.0)
@@ -120,4 +122,5 @@ async def run(
         finally:
             await gateway.streams.close()
             await gateway.live.close()
+            await gateway.outlook.close()
             await gateway.feed.close()

@@ -50,6 +50,7 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
     tls_cert_file: str = ""
     tls_key_file: str = ""
     router_url: str = ""  # where the requests to services go, for people: of the router, or of what stands before it
+    prometheus_url: str = ""  # whence the history of nodes and GPUs is filled again after a start; empty: it is not
     connections: Connections = Connections()
 
     def __post_init__(self) -> None:
@@ -58,6 +59,10 @@ class GatewaySettings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"GATEWAY_VOLUMES_ALLOWED: {relative[0]} is not an absolute path")
         if self.router_url and not _is_address(self.router_url):
             raise ValueError(f"GATEWAY_ROUTER_URL: {self.router_url} is no address such as http://127.0.0.1:8480")
+        if self.prometheus_url and not _is_address(self.prometheus_url):
+            raise ValueError(
+                f"GATEWAY_PROMETHEUS_URL: {self.prometheus_url} is no address such as http://127.0.0.1:9090"
+            )
         if bool(self.tls_cert_file) != bool(self.tls_key_file):
             raise ValueError("GATEWAY_TLS_CERT_FILE and GATEWAY_TLS_KEY_FILE: a certificate and its key come together")
 

@@ -64,6 +64,12 @@ class Fresh(Generic[T]):
         """What was last read, however old."""
         return self._value[1] if self._value is not None else None
 
+    @property
+    def at_hand(self) -> bool:
+        """Whether `get` begins no read: the value is new enough, or is being read."""
+        is_new = self._value is not None and self._clock() - self._value[0] < self._seconds
+        return is_new or self._reading is not None
+
     async def get(self) -> T:
         if self._value is not None and self._clock() - self._value[0] < self._seconds:
             return self._value[1]

@@ -14,7 +14,7 @@ from services.gateway.snapshots import Fresh
 from services.gateway.thinking.usage import Amounts, Had, Stretch, stretch_of, usage_of
 
 JOBS_MAX = 200_000  # in one window
-JOBS_AT_ONCE = 2_000  # in one statement, which takes a part of a second
+JOBS_AT_ONCE = 500  # in one statement, which takes a part of a second
 KEPT_MAX = 16  # answers, by the length of their window
 KEPT_SECONDS = 10.0
 
@@ -35,6 +35,10 @@ class Usages:
         self._now = now
         self._clock = clock
         self._kept: OrderedDict[int, Fresh[Usage]] = OrderedDict()
+
+    def at_hand(self, seconds: int) -> bool:
+        """Whether `of` begins no read."""
+        return seconds in self._kept and self._kept[seconds].at_hand
 
     async def of(self, seconds: int) -> Usage:
         """Of the last so many seconds. Raises RejectedError, StoreUnavailableError."""

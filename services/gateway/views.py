@@ -59,7 +59,7 @@ def job_view(
         version=job.version,
         priority=job.priority,
         preemptible=spec.preemptible,
-        gpus=job.gpus_held if allocations else _gpus_wanted(job),
+        gpus=job.gpus_held if allocations else gpus_wanted(job),
         replicas=len(allocations) or sum(job.wanted.values()),
         seq=job.seq,
         submitted_at=job.submitted_at,
@@ -86,7 +86,7 @@ def job_view(
     )
 
 
-def _gpus_wanted(job: Job) -> int | float:
+def gpus_wanted(job: Job) -> int | float:
     roles = [(job.spec.roles[name], count) for name, count in job.wanted.items()]
     return sum(count * (role.gpus if role.share is None else role.share.request) for role, count in roles)
 

@@ -26,8 +26,8 @@ SAID = {
 
 
 class Question(msgspec.Struct):
-    """One request as Caddy describes it. `failed`: the lease with which it could not be passed on, `error` why, and
-    `status` the answer that this would make."""
+    """One request as Caddy describes it. `failed`: the visit that came to nothing, `error` why, and `status` the answer
+    that this would make."""
 
     uri: str = ""
     method: str = ""
@@ -60,11 +60,11 @@ def question_of(head: bytes) -> Question:
     return question
 
 
-def admitted(*, to: str, lease: str, step: str, strip: str, prefix: str, drops_authorization: bool) -> bytes:
+def admitted(*, to: str, visit: str, step: str, strip: str, prefix: str, drops_authorization: bool) -> bytes:
     shown = quote(prefix, safe="/%:@+,;=~!*()'")  # no `$`, which would stand for a part of what it replaces
     auth = "1" if drops_authorization else ""
     return (
-        f"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Weft-To: {to}\r\nX-Weft-Lease: {lease}\r\nX-Weft-Step: {step}\r\n"
+        f"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Weft-To: {to}\r\nX-Weft-Visit: {visit}\r\nX-Weft-Step: {step}\r\n"
         f"X-Weft-Strip: {strip}\r\nX-Weft-Prefix: {shown}\r\nX-Weft-Auth: {auth}\r\n\r\n"
     ).encode("latin-1")
 

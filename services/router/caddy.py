@@ -2,11 +2,12 @@
 
 A request passes three stages. *Clean*: headers that only the gate may set are taken away. *Ask*: the gate is asked, by
 a GET without the body; its answer 200 lets the request go on, any other is the client's. *Pass*: the request goes to
-the address that the gate named. Where that fails before the answer began, the gate is asked again, with the lease that
+the address that the gate named. Where that fails before the answer began, the gate is asked again, with the visit that
 failed, and says whether to try once more.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ TRIES = 32  # at replicas, for one request; the gate says for each whether there
 SILENCE_SECONDS = (0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 450, 600, 900, 1800, 3600)
 """How long a replica may take until its answer begins. Each step is a handler of its own, since the configuration is
 static; the gate names the step."""
+USUAL_SECONDS = 60  # what a service has that says nothing of its `timeout`
 
 HTTP, ONCE, H2C = "http", "once", "h2c"
 """How a request is passed on: over a connection that is kept, over one of its own, or as HTTP/2 without TLS. What must
@@ -30,10 +32,10 @@ IDLE_SECONDS = "1s"  # shorter than servers keep an idle connection: none is use
 HEADER_BYTES_MAX = 64 << 10
 NO_PROXY: Json = {"network_proxy": {"from": "none"}, "compression": False}
 COOKIE = {"search_regexp": "(^|;)\\s*weft_token=[^;]*", "replace": ""}  # wherever the gate finds one, and more
-LEASE_TOLD: Json = {  # early: where a client or a replica breaks off, Caddy runs nothing of this chain afterwards
+VISIT_TOLD: Json = {  # early: where a client or a replica breaks off, Caddy runs nothing of this chain afterwards
     "handler": "log_append",
-    "key": "lease",
-    "value": "{http.vars.weft_lease}",
+    "key": "visit",
+    "value": "{http.vars.weft_visit}",
     "early": True,
 }
 BODY_UNREAD: Json = {  # of a refused request. Go's server (issue 68560) then closes a connection of HTTP/1 after the
@@ -112,20 +114,23 @@ def _server(proxy: Proxy) -> Json:
 
 def _logging(proxy: Proxy) -> Json:
     """Ends of requests over UDP, without what clients and replicas wrote: a datagram is small, and a reader that stalls
-    stops nothing. Caddy's own mistakes on its standard error, few a second however many there are."""
+    stops nothing. Caddy's own mistakes on its standard error, few a second however many there are, without it too:
+    Caddy encodes a request for every log, also for those that leave it out, and twice for each request."""
     fields = {name: {"filter": "delete"} for name in ("request", "resp_headers", "user_id")}
+    encoder: Json = {"format": "filter", "wrap": {"format": "json"}, "fields": fields}
     return {
         "logs": {
             "default": {
                 "level": "ERROR",
                 "exclude": ["http.log"],
                 "sampling": {"interval": 1_000_000_000, "first": 5, "thereafter": 1000},
+                "encoder": encoder,
             },
             "ends": {
                 "level": "INFO",
                 "include": ["http.log.access"],
                 "writer": {"output": "net", "address": f"udp/127.0.0.1:{proxy.log_port}", "soft_start": True},
-                "encoder": {"format": "filter", "wrap": {"format": "json"}, "fields": fields},
+                "encoder": encoder,
             },
         }
     }
@@ -160,18 +165,22 @@ def _invoke(name: str) -> Json:
 
 def _ask(proxy: Proxy, *, again: bool) -> Json:
     said = {
+        **{name: [f"{{http.request.header.{name}}}"] for name in ("Authorization", "Cookie", "Accept")},
         "X-Weft-Uri": ["{http.request.orig_uri}"],
         "X-Weft-Method": ["{http.request.orig_method}"],
         "X-Weft-Host": ["{http.request.host}"],
         "X-Weft-Remote": ["{http.request.remote.host}"],
         "X-Weft-Port": ["{http.request.remote.port}"],
         "X-Weft-Upgrade": ["{http.request.header.Upgrade}"],
-        "X-Weft-Failed": ["{http.vars.weft_lease}"] if again else [""],
-        "X-Weft-Error": ["{http.error.message}"] if again else [""],
-        "X-Weft-Status": ["{http.error.status_code}"] if again else [""],
     }
+    if again:
+        said |= {
+            "X-Weft-Failed": ["{http.vars.weft_visit}"],
+            "X-Weft-Error": ["{http.error.message}"],
+            "X-Weft-Status": ["{http.error.status_code}"],
+        }
     answer = "{{http.reverse_proxy.header.X-Weft-{}}}"
-    names = {"to": "To", "lease": "Lease", "prefix": "Prefix", "strip": "Strip", "step": "Step", "auth": "Auth"}
+    names = {"to": "To", "visit": "Visit", "prefix": "Prefix", "strip": "Strip", "step": "Step", "auth": "Auth"}
     return {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": f"unix/{proxy.gate}"}],
@@ -183,7 +192,7 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
             "versions": ["1.1"],
             "keep_alive": {"max_idle_conns_per_host": 1024, "idle_timeout": "30s"},
         },
-        "headers": {"request": {"set": said, "delete": ["Content-Type", "Expect"]}},
+        "headers": {"request": {"delete": ["*"], "set": said}},  # the gate reads nothing else of a client's headers
         "handle_response": [
             {
                 "match": {"status_code": [200]},
@@ -198,18 +207,25 @@ def _ask(proxy: Proxy, *, again: bool) -> Json:
 
 def _pass() -> list[Json]:
     return [
-        {"handle": [LEASE_TOLD]},
+        {"handle": [VISIT_TOLD]},
         {"match": [{"vars": {"weft_strip": ["1"]}}], "handle": [_moved("^/s/[^/]+")]},
         {"match": [{"vars": {"weft_strip": ["0"]}}], "handle": [_moved("^")]},
         {
             "match": [{"vars": {"weft_auth": ["1"]}}],
             "handle": [{"handler": "headers", "request": {"delete": ["Authorization"]}}],
         },
-        *(
-            {"match": [{"vars": {"weft_step": [step_of(way, seconds)]}}], "handle": [_proxy(way, seconds)]}
-            for seconds in sorted(SILENCE_SECONDS, key=lambda seconds: seconds != 60)  # what is usual is found first
-            for way in (HTTP, ONCE, H2C)
-        ),
+        *_steps([USUAL_SECONDS]),
+        {"handle": [{"handler": "subroute", "routes": _steps(set(SILENCE_SECONDS) - {USUAL_SECONDS})}]},
+    ]
+
+
+def _steps(silences: Iterable[float]) -> list[Json]:
+    """A route for each way and silence. Caddy prepares all routes of one list for each request that comes by: those
+    that are seldom needed are in a list of their own."""
+    return [
+        {"match": [{"vars": {"weft_step": [step_of(way, seconds)]}}], "handle": [_proxy(way, seconds)]}
+        for seconds in sorted(silences)
+        for way in (HTTP, ONCE, H2C)
     ]
 
 

@@ -14,7 +14,7 @@ from services.router.answers import Question, admitted, moved, question_of, refu
 from services.router.caddy import H2C, HTTP, ONCE, step_of
 from services.router.clients import Peer
 from services.router.thinking.routing import SAFE, Answer, Routing
-from services.router.thinking.seats import RequestLease
+from services.router.thinking.seats import Visit
 from services.router.thinking.table import RoutedService, ServiceTable
 from services.router.thinking.ways import Elsewhere, Refused, Way, bearer_token, cookie_token, way_of
 from services.router.tokens import TokenCache, TooManyGuessesError
@@ -31,7 +31,7 @@ class EndTold(Struct):
     """One line of Caddy's log. What is not known is empty or None."""
 
     status: int = 0
-    lease: str | None = None
+    visit: str | None = None
     first_ms: float | str | None = None
     took_ms: float | str | None = None
 
@@ -47,7 +47,7 @@ class HeldQuestion(Struct):
 
 
 class Gate:
-    """`boot`: another one for each start; leases of earlier ones are none of ours. `wake` is called when a request
+    """`boot`: another one for each start; visits of earlier ones are none of ours. `wake` is called when a request
     waits and no replica is there, `drained` when a replica that drains has ended its last request."""
 
     def __init__(
@@ -177,8 +177,8 @@ class Gate:
     def _again(self, connection: "GateConnection", question: Question) -> None:
         """A request that could not be passed on. Its path and its headers are changed already."""
         number, ticket = self._number(question.failed), next(self._tickets)
-        lease = self.routing.leases.get(number)
-        service = None if lease is None else self.routing.lanes[lease.job_id].service
+        visit = self.routing.visits.get(number)
+        service = None if visit is None else self.routing.lanes[visit.job_id].service
         status = int(question.status) if question.status.isdigit() else 502
         answer, others = self.routing.failed(
             number, ticket, self._clock(), method=question.method, error=question.error, status=status
@@ -186,7 +186,7 @@ class Gate:
         self._follow(ticket, HeldQuestion(connection, question, Way(), service), answer)
         self.tell(others)
 
-    def _follow(self, ticket: int, asking: HeldQuestion, answer: RequestLease | Refused | None) -> None:
+    def _follow(self, ticket: int, asking: HeldQuestion, answer: Visit | Refused | None) -> None:
         if answer is not None:
             self._say(asking, answer)
             return
@@ -195,7 +195,7 @@ class Gate:
         if asking.service is not None and self.routing.lanes[asking.service.job_id].wants_replica:
             self._wake()
 
-    def _say(self, asking: HeldQuestion, answer: RequestLease | Refused) -> None:
+    def _say(self, asking: HeldQuestion, answer: Visit | Refused) -> None:
         if isinstance(answer, Refused):
             self._refuse(asking.connection, asking.question, answer)
             return
@@ -207,7 +207,7 @@ class Gate:
         asking.connection.answer(
             admitted(
                 to=answer.seat.replica.address,
-                lease=f"{self._boot}.{answer.number}",
+                visit=f"{self._boot}.{answer.number}",
                 step=step_of(H2C if service.h2c else kept, answer.deadline - answer.granted),
                 strip=strip,
                 prefix=service.prefix,
@@ -253,17 +253,17 @@ class Gate:
             told = self._decoder.decode(line)
         except msgspec.DecodeError:
             return
-        number = self._number(told.lease or "")
+        number = self._number(told.visit or "")
         if not number:
             return
         first, took = (_seconds(ms) for ms in (told.first_ms, told.took_ms))
-        lease = self.routing.leases.get(number)
-        if lease is not None and not lease.seat.replica.takes and len(lease.seat.leases) == 1:
+        visit = self.routing.visits.get(number)
+        if visit is not None and not visit.seat.replica.takes and len(visit.seat.visits) == 1:
             self._drained()
         self.tell(self.routing.ended(number, self._clock(), status=told.status, first=first, took=took))
 
-    def _number(self, lease: str) -> int:
-        boot, _, number = lease.partition(".")
+    def _number(self, visit: str) -> int:
+        boot, _, number = visit.partition(".")
         return int(number) if boot == self._boot and number.isdigit() else 0
 
 

@@ -40,7 +40,7 @@ class RouterMeters:
         for lane in lanes:
             seats = [*lane.seats.values()]
             queued.add_metric(_of(lane), len(lane.line))
-            passed.add_metric(_of(lane), sum(len(seat.leases) for seat in seats))
+            passed.add_metric(_of(lane), sum(len(seat.visits) for seat in seats))
             ready.add_metric(_of(lane), sum(seat.replica.takes and not seat.gone for seat in seats))
         yield from (queued, passed, ready)
         lost = CounterMetricFamily("weft_router_ends_lost", "Requests whose end was never heard of.")

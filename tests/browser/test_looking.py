@@ -86,6 +86,15 @@ async def test_the_queue_is_in_its_order_with_reasons_and_only_rows_in_sight_are
         await expect(window.main.get_by_role("heading", level=1)).to_contain_text("queued-")
 
 
+async def test_the_queue_and_the_page_of_a_job_foretell_its_start_alike(browser: Browser, cluster: Shown) -> None:
+    async with dashboard(browser, cluster.url, cluster.world.tokens["alice"]) as window:
+        await window.go("queue")
+        row = window.main.get_by_role("row").filter(has_text="wants-eight")
+        await expect(row).to_contain_text(re.compile(r"in \d+[sm]"))  # soon: it is no date that is taken for a duration
+        await row.get_by_role("link", name="wants-eight").click()
+        await expect(window.main.get_by_text(re.compile(r"Starts in \d+[sm]"))).to_be_visible()
+
+
 async def test_the_queue_is_filtered_and_its_address_keeps_the_filters(browser: Browser, cluster: Shown) -> None:
     async with dashboard(browser, cluster.url) as window:
         await window.sign_in(cluster.world.tokens["alice"], keep=True)

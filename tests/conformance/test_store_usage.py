@@ -7,6 +7,7 @@ import pytest
 from libs.messages.series import GpuChanges
 from libs.store import GatewayStore
 from libs.store.memory import MemoryStore
+from tests.support.held_story import tell_at_random
 from tests.support.stores import World
 from tests.support.story import BEGAN, tell_everything
 
@@ -33,6 +34,17 @@ async def test_when_gpus_changed_is_alike_in_every_store(world: World) -> None:
         assert await changes(world.gateway, begins, ends) == expected
         kinds |= {(one.what, len(one.at) > 1) for one in expected}
     assert {("held", True), ("wanted", True), ("there", True)} <= kinds
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_random_stories_with_shares_restarts_and_nodes_that_come_and_go_are_alike(
+    world: World, seed: int
+) -> None:
+    memory = MemoryStore()
+    last = await tell_at_random(memory, memory, random.Random(seed), begins=BEGAN, jobs=8, things=120)
+    await tell_at_random(world.gateway, world.scheduler, random.Random(seed), begins=BEGAN, jobs=8, things=120)
+    for begins, ends in ((BEGAN, last), (BEGAN + 30, last), (BEGAN + 60.5, last - 10), (last, last + 5)):
+        assert await changes(world.gateway, begins, ends) == await changes(memory, begins, ends)
 
 
 async def test_no_more_jobs_are_named_than_asked_for(world: World) -> None:

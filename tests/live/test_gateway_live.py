@@ -246,7 +246,7 @@ async def test_while_the_store_is_away_streams_are_cut_and_then_begin_anew(world
 async def test_a_reader_that_takes_nothing_gets_a_snapshot_in_place_of_what_it_missed(world: World) -> None:
     """Its frames do not pile up in the gateway."""
     del world
-    from services.gateway.live import WAITING_MAX, Reader
+    from services.gateway.live_stream import WAITING_MAX, LiveReader
 
     class Told:
         def snapshot(self) -> bytes:
@@ -258,7 +258,7 @@ async def test_a_reader_that_takes_nothing_gets_a_snapshot_in_place_of_what_it_m
         def check(self) -> None:
             pass
 
-    reader = Reader(Told(), Told())  # type: ignore[arg-type]
+    reader = LiveReader(Told(), Told())  # type: ignore[arg-type]
     assert await reader.frames(0.1) == b"snapshot"
     for _ in range(3):
         reader.put(b"a")

@@ -75,6 +75,12 @@ async def test_what_cannot_be_supposed_is_refused_with_the_name_of_the_field(wor
         ({"submit": [{}] * 21}, "submit"),
         ({"submit": [msgspec.to_builtins(spec("urgent", priority=1000))]}, "submit[0].priority"),
         ({"submit": [msgspec.to_builtins(spec("other", pool="elsewhere"))]}, "submit[0].pool"),
+        ({"submit": [3]}, "submit[0]"),
+        ({"submit": ["name: a\n]}\nadd_nodes: 9"]}, "submit[0]"),
+        ({"submit": ["name: a\ncommand: [a]\nroles: {worker: {gpus: 99}}"]}, "submit[0].roles.worker.gpus"),
+        ({"submit": ["name: a\ncommand: &a [*a]"]}, "submit[0].command"),
+        ({"submit": ["[" * 5000]}, "submit[0]"),
+        ({"submit": ["a" * 100_000]}, "submit[0]"),
         ({"seconds_max": 1}, "seconds_max"),
         ({"pool": "nowhere"}, "pool"),
         ({"ordre": "las"}, "ordre"),
@@ -96,6 +102,12 @@ async def test_one_tenants_what_ifs_wait_for_each_other_and_not_for_ever(world: 
     assert statuses.count(200) >= 1
     assert set(statuses) <= {200, 429}, statuses
     assert 429 in statuses, "more than may wait were asked at once"
+
+
+async def test_a_job_may_be_a_text_in_yaml_or_json(world: World) -> None:
+    for text in ("name: pasted\ncommand:\n- sh\n- |\n  one\n\n  two\n", '{"name": "pasted", "command": ["a"]}'):
+        _, found = await raw(world, {"submit": [text]}, token="alice")
+        assert "pasted" in [job["name"] for job in found["jobs"]]
 
 
 async def test_a_tenant_may_not_suppose_a_job_that_it_may_not_submit(world: World) -> None:

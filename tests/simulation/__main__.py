@@ -56,6 +56,7 @@ def summary(results: list[Result], *, wall_seconds: float) -> str:
         "resizes",
         "restarts",
         "services",
+        "loans",
         "updates asked",
         "shared",
         "other shares",

@@ -1,7 +1,8 @@
 """Users of services: replicas that die, that become ready late or never, that do not stop; sizes from none to all, and
 updates, of which some never become ready.
 
-Each service has dice of its own, so that those of the other users fall as without it.
+In some lives they stand beside elastic training that holds all GPUs, and live from what it lends. Services have dice of
+their own, and so has that training: those of the other users fall as without them.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from tests.simulation.machine import DO, Plan
 from tests.simulation.workload import Client
 
 LIVES = 0.4  # the part of all lives that have services
+LENDING = 0.6  # of those, the part with training that holds whatever is free
 RANKS_ODD = 60  # the first so many replicas of a service may be odd; all later ones do as they should
 
 
@@ -78,8 +80,29 @@ def _odd(dice: random.Random) -> dict[str, Any]:
     )
 
 
+def lender(dice: random.Random, number: int, *, gpus: int) -> dict[str, Any]:
+    """Training that takes all GPUs as soon as they are free, and has nearly all of them to spare."""
+    live = dice.random() < 0.75
+    odd = {str(rank): _odd(dice) for rank in range(1, RANKS_ODD) if live and dice.random() < 0.1}
+    usual = {"seconds": None, "on_term": dice.choice([None, 0])}
+    return {
+        "name": f"lender-{number}",
+        "kind": "training",
+        "command": ["train"],
+        "env": {DO: msgspec.json.encode(Plan(tries=(usual,) * 40, ranks=odd)).decode()},
+        "roles": {"worker": {"replicas": {"min": 1, "want": gpus}, "gpus": 1, "cpus": 0.5, "memory": "1GiB"}},
+        "priority": dice.choice([-10, 0]),
+        "grace": f"{dice.choice([1, 3, 10])}s",
+        "retries": {"max": 8, "backoff": "1s", "backoff_max": "8s"},
+        **({"resize": {"how": "live"}} if live else {"resize": {"how": "restart"}, "checkpoints": {"on_stop": True}}),
+    }
+
+
 class ServiceUsers:
-    """`specs`: the specifications as they were sent, by the name of the job; a service is added when it is sent."""
+    """`lends`: dice of the training beside the services; `gpus`: how many there are.
+
+    `specs`: the specifications as they were sent, by the name of the job; a service is added when it is sent.
+    """
 
     def __init__(
         self,
@@ -90,7 +113,12 @@ class ServiceUsers:
         history: History,
         clock: Callable[[], float],
         gpus_max: int,
+        gpus: int,
+        lends: random.Random,
     ) -> None:
+        self._gpus = gpus
+        self._lends = lends
+        self._lent: set[tuple[str, str, int]] = set()
         self._store = store
         self._dice = dice
         self._specs = specs
@@ -104,6 +132,11 @@ class ServiceUsers:
         until = loop.time() + seconds
         if dice.random() >= LIVES:
             return
+        if self._lends.random() < LENDING:
+            for number in range(self._lends.choice([1, 1, 2])):
+                spec = lender(self._lends, number, gpus=max(2, self._gpus - self._lends.randint(0, 1)))
+                self._specs[spec["name"]] = spec
+                await client.submit(spec, keyed=True)
         for number in range(dice.randint(1, 4)):
             spec = service(dice, number, gpus_max=self._gpus_max)
             self._specs[spec["name"]] = spec
@@ -113,6 +146,8 @@ class ServiceUsers:
         while (pause := dice.expovariate(1.0 / pace)) + loop.time() < until:
             await asyncio.sleep(pause)
             jobs = [job for job in await self._store.jobs(tenant=None) if job.spec.is_service]
+            self._lent |= {(job.id, loan.lender, loan.rank) for job in jobs for loan in job.loans}
+            self._history.counts["loans"] = len(self._lent)
             if jobs:
                 await self._change(dice.choice(jobs).id, client)
 

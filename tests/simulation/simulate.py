@@ -155,6 +155,8 @@ class World:
             history=history,
             clock=lambda: WALL + loop.time(),
             gpus_max=shape.gpus,
+            gpus=shape.nodes * shape.gpus,
+            lends=dice(seed, "lenders"),
         )
         self.quiet = Quiet(self.cluster.database.store, self.cluster.hosts, self.cluster.witness, history)
         self.clients: set[asyncio.Task[Any]] = set()

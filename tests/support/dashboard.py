@@ -88,9 +88,14 @@ class Dashboard:
         script = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         return float(await self.page.evaluate(script))
 
-    async def barriers(self) -> list[str]:
-        """What axe finds that keeps people with disabilities out: the grave ones, each with its elements."""
-        found: list[dict[str, Any]] = (await Axe().run(self.page)).response["violations"]
+    async def barriers(self, *rules: str) -> list[str]:
+        """What axe finds that keeps people with disabilities out: the grave ones, each with its elements.
+
+        `rules`: those alone, not all that there are.
+        """
+        options: dict[str, Any] = {"runOnly": {"type": "rule", "values": list(rules)}} if rules else {}
+        options["resultTypes"] = ["violations"]
+        found: list[dict[str, Any]] = (await Axe().run(self.page, options=options)).response["violations"]
         return [
             f"{one['impact']}: {one['id']}: {one['help']}: {[node['html'][:200] for node in one['nodes'][:4]]}"
             f" {[node['any'][0]['message'] for node in one['nodes'][:2] if node['any']]}"

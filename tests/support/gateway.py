@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -49,8 +49,8 @@ class Place(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def place(folder: Path) -> AsyncIterator[Place]:
-    credentials = provision(folder / "credentials", nodes=["node-1", "node-2"])
+async def place(folder: Path, nodes: Sequence[str] = ("node-1", "node-2")) -> AsyncIterator[Place]:
+    credentials = provision(folder / "credentials", nodes=list(nodes))
     async with temporary(folder / "home", credentials=credentials) as servers:
         passwords = {role: credentials.postgres_password(role) for role in ("owner", *ROLES)}
         async with stores(Server(dsn=servers.pg_dsn, passwords=passwords)) as opened:

@@ -3,7 +3,7 @@ can be submitted, or stored, and a page must bear it all the same."""
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 from aiohttp import web
@@ -26,8 +26,9 @@ async def renaming(url: str, name: str, text: str) -> AsyncIterator[str]:
             response = web.StreamResponse(status=answer.status, headers=told)
             await response.prepare(request)
             is_page = "json" not in answer.content_type and "event-stream" not in answer.content_type
-            async for line in answer.content:  # whole lines: a name is never in two
-                await response.write(line if is_page else line.replace(before, after))
+            with suppress(ConnectionResetError):  # the browser has gone to another page
+                async for line in answer.content:  # whole lines: a name is never in two
+                    await response.write(line if is_page else line.replace(before, after))
             return response
 
     application = web.Application()

@@ -5,7 +5,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 from msgspec import Struct, structs
@@ -26,7 +26,7 @@ from libs.messages.signals import (
     RankVerdict,
 )
 from tests.support.builders import GIB, node, spec
-from tests.support.gateway import Place, admitted
+from tests.support.gateway import WAIT_SECONDS_MAX, Place, admitted
 from tests.support.gateway_world import World, opened
 from tests.support.steps import placement
 
@@ -45,6 +45,7 @@ NODES: dict[str, dict[str, Any]] = {
     "node-6": {"gpus": 0},
 }
 REPORTING = ("node-1", "node-2", "node-3", "node-4")  # node-5 is lost, and node-6 falls silent
+WHY = "the first that was free"
 SAMPLE_SECONDS = 0.5
 QUEUED = 40
 SERVES: dict[str, Any] = {
@@ -77,17 +78,24 @@ async def shown(servers: Place, *, queued: int = QUEUED) -> AsyncIterator[Shown]
         for each in more:
             found = structs.replace(each, seen_at=time.time() - (0 if each.ready else 300))
             await servers.stores.scheduler.save_node(lease or world.lease, found, event="joined", cause="it reported")
+        async with asyncio.timeout(WAIT_SECONDS_MAX):
+            while len((await world.admin.nodes()).nodes) < len(NODES):  # noqa: ASYNC110 - it looks now and then
+                await asyncio.sleep(0.05)
         made = Shown(world, {})
         await _jobs(made)
         await _queue(made, queued)
         await _scores(made)
+        for name, node_id in (("chat", "node-2"), ("major", "node-1"), ("broken", "node-1"), ("done", "node-1")):
+            job = made.jobs[name]
+            await world.nodes[node_id].write(job.id, b"ready\n", end=job.state.final)
         log = f"plain\n\x1b[31mred\x1b[0m {EVIL}\n\x1b]8;;javascript:alert(6)\x07link\x1b]8;;\x07\n"
         for rank in (0, 1):
             await world.nodes["node-1"].write(made.id("mnist"), log.encode(), rank=rank)
-        telling = asyncio.create_task(_tell(made))
+        over = asyncio.Event()
+        telling = asyncio.create_task(_tell(made, over))  # a fixture ends in another task: no group may span it
         yield made
-        telling.cancel()
-        await asyncio.wait({telling})
+        over.set()
+        await telling
 
 
 async def _jobs(made: Shown) -> None:
@@ -110,15 +118,15 @@ async def _jobs(made: Shown) -> None:
     where = structs.replace(_extra(("node-2", 2), ("node-2", 3)), changes=1)
     jobs["chat"] = await world.go(chat, JobEvent.RESIZED, placement=where, loans=(loan,))
     for name, request in (("major", 700), ("minor", 300)):
-        one = placement(("node-1", 2))
+        one = placement(("node-1", 2), why=WHY)
         share = Share(request=request, memory=4 * GIB)
         one = structs.replace(one, allocations=(structs.replace(one.allocations[0], share=share),))
         role = {"share": {"request": request / 1000, "memory": "4GiB"}}
         jobs[name] = await world.running(name=name, placement=one, gpus=0, role=role, kind="batch")
-    broken = await world.running(name="broken", placement=placement(("node-3", 0)))
+    broken = await world.running(name="broken", placement=placement(("node-1", 3), why=WHY))
     ended = Cause(code=CauseCode.EXITED, sentence=f"rank 0 ended with status 3: {EVIL}", numbers={"exit_code": 3})
     jobs["broken"] = await world.go(broken, JobEvent.FAILED, cause=ended, exit_code=3)
-    done = await world.running(name="done", placement=placement(("node-3", 0)))
+    done = await world.running(name="done", placement=placement(("node-1", 3), why=WHY))
     jobs["done"] = await world.go(done, JobEvent.SUCCEEDED, exit_code=0)
     again = await world.running(name="again", placement=placement(("node-3", 1)))
     again = await world.go(again, JobEvent.STOPPING, JobEvent.REQUEUED)
@@ -164,8 +172,8 @@ async def _scores(made: Shown) -> None:
     await stores.scorer.save_curves([Curve(subject=f"job:{made.id('mnist')}", pool="default", points=points, at=now)])
 
 
-async def _tell(made: Shown) -> None:
-    """What executors, telemetry, the router and the reallocator would tell, again and again."""
+async def _tell(made: Shown, over: asyncio.Event) -> None:
+    """What executors, telemetry, the router and the reallocator would tell, again and again until it is over."""
     place, began = made.world.place, time.time()
     mnist, chat = made.id("mnist"), made.id("chat")
     verdict = RankVerdict(
@@ -177,31 +185,33 @@ async def _tell(made: Shown) -> None:
         since=began,
     )
     finding = Finding(code="cpu-quota-bound", job_id=mnist, node_id="node-1", sentence="mnist would go faster")
-    for seq in range(1, 1 << 30):
-        now = time.time()
-        step = (now - began) * 20 + 100
-        pace = Pace(window_seconds=30.0, steps=60, steps_rate=20.0, samples_rate=640.0, step_seconds=0.05)
-        progress = {"step": float(int(step)), "steps": 20_000.0, "loss": 2.0 / math.sqrt(step / 100), "epoch": 1.0}
-        runs = tuple(
-            RunProgressed(job_id=mnist, epoch=0, rank=rank, progress=progress, pace=pace, at=now) for rank in (0, 1)
-        )
-        async with place.bus("executor-node-1") as bus:
-            await bus.publish(ProgressSeen(node_id="node-1", runs=runs))
-        ends = tuple(
-            Endpoint(job_id=chat, epoch=0, rank=rank, port=4000 + rank, ready=True, ready_at=began) for rank in (0, 1)
-        )
-        async with place.bus("executor-node-2") as bus:
-            await bus.publish(EndpointsSeen(node_id="node-2", incarnation=1, seq=seq, at=now, endpoints=ends))
-        await place.stores.scheduler.touch_nodes(made.world.lease, REPORTING, at=now)
-        for name in ("node-1", "node-2"):
-            async with place.bus(f"telemetry-{name}") as bus:
-                await bus.publish(_sampled(name, seq, now))
-        async with place.bus("router") as bus:
+    ends = tuple(
+        Endpoint(job_id=chat, epoch=0, rank=rank, port=4000 + rank, ready=True, ready_at=began) for rank in (0, 1)
+    )
+    async with AsyncExitStack() as stack:
+        users = ("executor-node-1", "executor-node-2", "telemetry-node-1", "telemetry-node-2", "router", "reallocator")
+        buses = {user: await stack.enter_async_context(place.bus(user)) for user in users}
+        seq = 0
+        while not over.is_set():
+            seq, now = seq + 1, time.time()
+            step = (now - began) * 20 + 100
+            pace = Pace(window_seconds=30.0, steps=60, steps_rate=20.0, samples_rate=640.0, step_seconds=0.05)
+            progress = {"step": float(int(step)), "steps": 20_000.0, "loss": 2.0 / math.sqrt(step / 100), "epoch": 1.0}
+            runs = tuple(
+                RunProgressed(job_id=mnist, epoch=0, rank=rank, progress=progress, pace=pace, at=now) for rank in (0, 1)
+            )
+            await buses["executor-node-1"].publish(ProgressSeen(node_id="node-1", runs=runs))
+            seen = EndpointsSeen(node_id="node-2", incarnation=1, seq=seq, at=now, endpoints=ends)
+            await buses["executor-node-2"].publish(seen)
+            await place.stores.scheduler.touch_nodes(made.world.lease, REPORTING, at=now)
+            for name in ("node-1", "node-2"):
+                await buses[f"telemetry-{name}"].publish(_sampled(name, seq, now))
             served = ServiceServed(job_id=chat, arrived=20 * seq, queued=seq % 3)
-            await bus.publish(ServicesServed(router="r-1", boot="a", seq=seq, at=now, services=(served,)))
-        async with place.bus("reallocator") as bus:
-            await bus.publish(PoolReviewed(pool="default", at=now, verdicts=(verdict,), findings=(finding,)))
-        await asyncio.sleep(SAMPLE_SECONDS)
+            await buses["router"].publish(ServicesServed(router="r-1", boot="a", seq=seq, at=now, services=(served,)))
+            reviewed = PoolReviewed(pool="default", at=now, verdicts=(verdict,), findings=(finding,))
+            await buses["reallocator"].publish(reviewed)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), SAMPLE_SECONDS)
 
 
 def _sampled(name: str, seq: int, now: float) -> NodeSampled:
@@ -223,5 +233,5 @@ def _sampled(name: str, seq: int, now: float) -> NodeSampled:
 
 
 def _extra(*gpus: tuple[str, int]) -> Placement:
-    found = placement(*gpus)
+    found = placement(*gpus, why=WHY)
     return structs.replace(found, allocations=tuple(structs.replace(one, extra=True) for one in found.allocations))

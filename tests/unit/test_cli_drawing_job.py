@@ -4,6 +4,7 @@ import msgspec
 
 from libs.domain.job import Allocation, Cause, CauseCode, JobState, Placement
 from libs.domain.spec import decode_spec
+from libs.messages.eta import Basis, Estimate, EtaOf, Helps, Sooner, TrackRecord
 from libs.messages.http import RunView
 from libs.messages.signals import RunSample
 from libs.planning.explain import ClosedSeen, Explanation, HolderSeen
@@ -123,6 +124,47 @@ def test_an_explanation_has_the_code_the_sentence_the_numbers_who_holds_and_when
         *("running", "3 emulated", "5", "3m12s", "in 12m34s", "node-1, node-2"),
     ]
     assert "  ?  " in line_with("j-cccccccccc", lines)
+
+
+def test_when_it_starts_is_told_with_how_well_that_held_and_what_would_help() -> None:
+    eta = Estimate(
+        of=EtaOf.START,
+        basis=Basis.LEARNT,
+        sentence="starts in about 5m0s: in 1m0s to 9m0s, by how long jobs like these lasted",
+        earliest=NOW + 60,
+        likely=NOW + 300,
+        latest=NOW + 540,
+        record=TrackRecord(estimates=40, inside=33),
+    )
+    helps = Sooner(what=Helps.FEWER_GPUS, sentence="with 2 GPUs in place of 4, it would start now, not in 5m0s")
+    told = Explanation(
+        job_id="j-a",
+        name="train",
+        state=JobState.QUEUED,
+        code="no-room",
+        sentence=NO_ROOM.sentence,
+        estimate_at=NOW + 900,  # by limits alone, which is not said beside a better one
+        eta=eta,
+        sooner=(helps,),
+    )
+    assert seen(explanation(told, TERMINAL, emulated={}))[2:] == [
+        "first in the queue",
+        "starts in about 5m0s: in 1m0s to 9m0s, by how long jobs like these lasted (22:14:20 to 22:22:20)",
+        "  of 40 such estimates before, 33 held what came true",
+        "what would help:",
+        "  with 2 GPUs in place of 4, it would start now, not in 5m0s",
+    ]
+
+
+def test_a_start_that_nobody_can_tell_is_told_without_a_time() -> None:
+    eta = Estimate(of=EtaOf.START, basis=Basis.UNKNOWN, sentence="nobody can tell when it starts")
+    told = Explanation(
+        job_id="j-a", name="train", state=JobState.QUEUED, code="no-room", sentence=NO_ROOM.sentence, eta=eta
+    )
+    assert seen(explanation(told, TERMINAL, emulated={}))[2:] == [
+        "first in the queue",
+        "nobody can tell when it starts",
+    ]
 
 
 def test_the_numbers_of_a_placement_are_told_in_words() -> None:

@@ -25,7 +25,7 @@ from services.router.caddy import SILENCE_SECONDS, Proxy, configuration, step_of
 from services.router.service import parted
 from services.router.thinking.counting import bucket_of
 from services.router.thinking.routing import Routing
-from services.router.thinking.seats import RequestLease
+from services.router.thinking.seats import Visit
 from services.router.thinking.table import Endpoints, RoutedReplica, RoutedService, ServiceTable, routed, trusted
 from services.router.thinking.ways import Elsewhere, Refused, Way, way_of
 
@@ -56,19 +56,19 @@ class Model:
         self.now = 0.0
         self.tickets = 0
         self.line: list[int] = []
-        self.there: dict[int, RequestLease] = {}
+        self.there: dict[int, Visit] = {}
         self.answers: Counter[int] = Counter()
         self.retried: set[int] = set()
 
-    def take(self, ticket: int, answer: RequestLease | Refused) -> None:
+    def take(self, ticket: int, answer: Visit | Refused) -> None:
         self.answers[ticket] += 1
-        if isinstance(answer, RequestLease):
+        if isinstance(answer, Visit):
             assert answer.seat.replica.takes, "only a replica that takes requests gets one"
             self.there[answer.number] = answer
 
-    def told(self, answers: list[tuple[int, RequestLease | Refused]]) -> None:
+    def told(self, answers: list[tuple[int, Visit | Refused]]) -> None:
         for ticket, answer in answers:
-            if isinstance(answer, RequestLease) and answer.tries == 1:
+            if isinstance(answer, Visit) and answer.tries == 1:
                 firsts = [one for one in self.line if one not in self.retried]
                 assert not firsts or ticket == firsts[0], "the first that came is the first that goes"
             self.line.remove(ticket)
@@ -127,9 +127,9 @@ class Model:
         assert list(lane.line) == self.line
         assert self.routing.waiting == len(self.line)
         assert len([one for one in self.line if one not in self.retried]) <= self.service.queue
-        assert set(self.routing.leases) == set(self.there)
+        assert set(self.routing.visits) == set(self.there)
         for seat in lane.seats.values():
-            assert len(seat.leases) <= self.service.concurrency
+            assert len(seat.visits) <= self.service.concurrency
         assert all(times == 1 for times in self.answers.values())
         assert len(self.answers) + len(self.line) == self.tickets
 
@@ -183,13 +183,13 @@ def test_a_post_goes_again_only_if_it_cannot_have_run() -> None:
         routing = Routing()
         chat = service(replica(1), replica(2))
         routing.know([chat], 0.0)
-        lease = routing.ask(1, chat, 0.0)
-        assert isinstance(lease, RequestLease)
-        answer, _ = routing.failed(lease.number, 2, 0.1, method=method, error=error, status=502)
-        assert isinstance(answer, RequestLease) is again
-        if isinstance(answer, RequestLease):
-            assert answer.seat is not lease.seat
-            assert answer.deadline == lease.deadline
+        visit = routing.ask(1, chat, 0.0)
+        assert isinstance(visit, Visit)
+        answer, _ = routing.failed(visit.number, 2, 0.1, method=method, error=error, status=502)
+        assert isinstance(answer, Visit) is again
+        if isinstance(answer, Visit):
+            assert answer.seat is not visit.seat
+            assert answer.deadline == visit.deadline
 
 
 def test_a_request_is_tried_three_times_at_most() -> None:
@@ -198,7 +198,7 @@ def test_a_request_is_tried_three_times_at_most() -> None:
     routing.know([chat], 0.0)
     answer = routing.ask(1, chat, 0.0)
     tries = 0
-    while isinstance(answer, RequestLease):
+    while isinstance(answer, Visit):
         tries += 1
         answer, _ = routing.failed(answer.number, 1, 0.1, method="GET", error="EOF", status=502)
     assert tries == 3
@@ -206,10 +206,10 @@ def test_a_request_is_tried_three_times_at_most() -> None:
     assert answer.status == 502
 
 
-def dialled(routing: Routing, lease: object, now: float) -> RequestLease | Refused | None:
+def dialled(routing: Routing, visit: object, now: float) -> Visit | Refused | None:
     """What follows for a POST whose replica took no connection."""
-    assert isinstance(lease, RequestLease)
-    answer, others = routing.failed(lease.number, 1, now, method="POST", error="dial x", status=502)
+    assert isinstance(visit, Visit)
+    answer, others = routing.failed(visit.number, 1, now, method="POST", error="dial x", status=502)
     assert others == []
     return answer
 
@@ -218,16 +218,16 @@ def test_what_reached_no_replica_goes_to_each_and_waits_until_one_is_back() -> N
     routing = Routing()
     chat = service(*(replica(rank) for rank in range(10)))
     routing.know([chat], 0.0)
-    answer: RequestLease | Refused | None = routing.ask(1, chat, 0.0)
+    answer: Visit | Refused | None = routing.ask(1, chat, 0.0)
     tried = set()
     while answer is not None:
-        assert isinstance(answer, RequestLease)
+        assert isinstance(answer, Visit)
         tried.add(answer.seat.replica.rank)
         answer = dialled(routing, answer, 0.1)
     assert tried == set(range(10)), "each was tried once, and is left alone"
     assert routing.tick(1.0) == []
     ((_, again),) = routing.tick(1.2)
-    assert isinstance(again, RequestLease)
+    assert isinstance(again, Visit)
     routing.ended(again.number, 1.3, status=200, first=None, took=0.1)
     assert routing.lanes["j-1"].counts.failed == 0
 
@@ -242,7 +242,7 @@ def test_what_reaches_no_replica_in_its_time_is_told_so() -> None:
     while routing.waiting:
         now += 0.1
         for _, told in routing.tick(now):
-            if isinstance(told, RequestLease):
+            if isinstance(told, Visit):
                 assert dialled(routing, told, now) is None
             else:
                 assert isinstance(told, Refused)
@@ -258,7 +258,7 @@ def test_one_request_finds_out_whether_a_replica_takes_connections_again() -> No
     for ticket in (2, 3):
         assert routing.ask(ticket, chat, 0.2) is None
     ((_, first),) = routing.tick(1.2)
-    assert isinstance(first, RequestLease)
+    assert isinstance(first, Visit)
     assert routing.tick(2.0) == []
     assert len(routing.tick(1.2 + 2.6)) == 2, "it has been there longer than a connection is tried: it was taken"
 
@@ -279,7 +279,7 @@ def test_a_replica_of_a_silent_node_gets_only_what_no_other_has_room_for() -> No
     routing = Routing()
     routing.know([chat], 0.0)
     asked = [routing.ask(ticket, chat, 0.0) for ticket in range(3)]
-    assert [lease.seat.replica.rank for lease in asked if isinstance(lease, RequestLease)] == [1, 1, 0]
+    assert [visit.seat.replica.rank for visit in asked if isinstance(visit, Visit)] == [1, 1, 0]
     endpoints.hear(seen(2, endpoint(0)), 3.2)
     assert endpoints.listen(3.2) == {"j-1"}
     assert not any(one.quiet for one in routed(placed, hosts, endpoints).replicas)
@@ -294,7 +294,7 @@ def test_a_faster_replica_gets_more() -> None:
     seats[0, 1].speed, seats[0, 2].speed = 0.1, 0.3
     for ticket in range(40):
         routing.ask(ticket, chat, 0.0)
-    assert (len(seats[0, 1].leases), len(seats[0, 2].leases)) == (30, 10)
+    assert (len(seats[0, 1].visits), len(seats[0, 2].visits)) == (30, 10)
 
 
 def test_what_other_routers_have_at_a_replica_counts_but_takes_no_more_than_their_part() -> None:
@@ -306,7 +306,7 @@ def test_what_other_routers_have_at_a_replica_counts_but_takes_no_more_than_thei
     routing.hear(ServicesServed(router="other", boot="a", seq=1, at=0.0, services=(told,)), 0.0)
     routing.tick(0.1)
     given_now = [routing.ask(ticket, chat, 0.2) for ticket in range(3)]
-    assert [isinstance(one, RequestLease) for one in given_now] == [True, True, False]
+    assert [isinstance(one, Visit) for one in given_now] == [True, True, False]
     assert len(routing.tick(4.0)) == 1, "a router that is silent has nothing"
 
 
@@ -356,13 +356,13 @@ def test_a_service_that_ends_lets_its_requests_end() -> None:
     routing = Routing()
     chat = service(replica(1), concurrency=1)
     routing.know([chat], 0.0)
-    lease = routing.ask(1, chat, 0.0)
-    assert isinstance(lease, RequestLease)
+    visit = routing.ask(1, chat, 0.0)
+    assert isinstance(visit, Visit)
     assert routing.ask(2, chat, 0.0) is None
     ((ticket, answer),) = routing.forget(["j-1"])
     assert (ticket, isinstance(answer, Refused)) == (2, True)
     assert [one.rank for one in routing.served(0.1)[0].replicas if one.draining and one.in_flight == 1] == [1]
-    routing.ended(lease.number, 0.2, status=200, first=None, took=None)
+    routing.ended(visit.number, 0.2, status=200, first=None, took=None)
     assert routing.served(0.3) == []
 
 

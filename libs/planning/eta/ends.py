@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from libs.domain.job import Job, JobState
 from libs.messages.eta import Basis
-from libs.planning.eta.learnt import Kinds, Lasted, kinds_of
+from libs.planning.eta.learnt import Kinds, Lasting, Runs, kinds_of
 from libs.planning.eta.spread import UNKNOWN, TimeSpread, always
 from libs.planning.jobs import ends_at
 
@@ -42,18 +42,18 @@ class Steps(Struct, frozen=True):
 
 
 def time_left(
-    durations: Lasted, kinds: Kinds, *, age: float, limit_left: float | None = None, steps: Steps | None = None
+    durations: Lasting, kinds: Kinds, *, age: float, limit_left: float | None = None, steps: Steps | None = None
 ) -> TimeSpread:
     """What is left of a running job: by its steps, else as learnt; never more than its limit leaves."""
     found = steps.left() if steps is not None else None
     if found is None and (learnt := durations.left(kinds, age)) is not None:
-        found = learnt[0]
+        found = learnt
     if limit_left is None:
         return found or UNKNOWN
     return always(limit_left, Basis.LIMITS) if found is None else found.at_most(max(0.0, limit_left))
 
 
-def left_of(job: Job, durations: Lasted, *, now: float, heard: Mapping[str, Steps] | None = None) -> TimeSpread:
+def left_of(job: Job, durations: Lasting, *, now: float, heard: Mapping[str, Steps] | None = None) -> TimeSpread:
     """What is left of a stored job that holds something. `heard`: by job, what it
     reports lately, if that is newer than what is stored."""
     bound = ends_at(job)
@@ -62,19 +62,39 @@ def left_of(job: Job, durations: Lasted, *, now: float, heard: Mapping[str, Step
         return always(limit_left, Basis.LIMITS)
     if job.spec.is_service:
         return UNKNOWN if limit_left is None else always(limit_left, Basis.LIMITS)
-    steps = (heard or {}).get(job.id) if job.state is JobState.RUNNING else None
-    if job.state is JobState.RUNNING and (steps is None or not steps.rate):
-        # A later try goes on from a checkpoint: its steps by its age are not its pace.
-        ran = max(0.0, now - (job.started_at or job.since)) if job.epoch == 0 else 0.0
-        told = steps or Steps(job.progress.get("step", 0.0), job.progress.get("steps", 0.0))
-        steps = Steps(told.step, told.steps, age=ran)
-    age = job.attained_seconds + max(0.0, now - job.held_since)
+    steps = _steps_of(job, now, heard)
+    age = age_of(job, now)
     return time_left(durations, kinds_of(job), age=age, limit_left=limit_left, steps=steps)
 
 
-def lasting_of(job: Job, durations: Lasted) -> TimeSpread:
+def lasting_of(job: Job, durations: Lasting) -> TimeSpread:
     """How long a waiting job will hold GPUs once it has them."""
     limit = job.spec.time_limit_seconds
     if job.spec.is_service:
         return UNKNOWN if limit is None else always(limit, Basis.LIMITS)
     return time_left(durations, kinds_of(job), age=job.attained_seconds, limit_left=limit)
+
+
+def runs(job: Job, *, now: float, heard: Mapping[str, Steps] | None = None) -> Runs:
+    """What a job that holds something adds to what is known of jobs like it."""
+    steps = _steps_of(job, now, heard)
+    left = None if steps is None else steps.left()
+    age = age_of(job, now)
+    return Runs(kinds_of(job), age, None if left is None else age + left.at(0.5))
+
+
+def age_of(job: Job, now: float) -> float:
+    """For how long it has held what it needs, in all its tries."""
+    return job.attained_seconds + (max(0.0, now - job.held_since) if job.state.holding else 0.0)
+
+
+def _steps_of(job: Job, now: float, heard: Mapping[str, Steps] | None) -> Steps | None:
+    if job.state is not JobState.RUNNING:
+        return None
+    steps = (heard or {}).get(job.id)
+    if steps is None or not steps.rate:
+        # A later try goes on from a checkpoint: its steps by its age are not its pace.
+        ran = max(0.0, now - (job.started_at or job.since)) if job.epoch == 0 else 0.0
+        told = steps or Steps(job.progress.get("step", 0.0), job.progress.get("steps", 0.0))
+        steps = Steps(told.step, told.steps, age=ran)
+    return steps

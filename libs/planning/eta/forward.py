@@ -26,8 +26,8 @@ from libs.planning.shape import PlacementRequest, Shape, gpus_in
 from libs.planning.walk import Starts, Walk, Wants
 
 GRAIN_S = 1e-3  # ends that are so near count as one moment
-LOOKS_EXACT = 2_500  # decisions of one forward look in the real room, and how many
-LOOKS_COUNTED = 16_000  # if GPUs are only counted: both bound its time
+LOOKS_EXACT = 1_500  # decisions of one forward look in the real room, and how many
+LOOKS_COUNTED = 10_000  # if GPUs are only counted: both bound its time
 SCENARIOS = 31  # the most; a prime, so that each scenario has every job in another part
 
 
@@ -154,7 +154,8 @@ class Forward:
 
     def look(self, target: str = "") -> Mapping[str, list[SeenStart]]:
         """By job, its start in each scenario that could be looked at in full; with `target` until that job starts.
-        A scenario in which a job is not seen to start adds nothing to its list."""
+        A scenario in which a job is not seen to start adds nothing to its list. If the work does not suffice for one
+        whole scenario, `scenarios` is 0, and the jobs that it saw start are in the answer."""
         found: dict[str, list[SeenStart]] = {}
         while self.scenarios < SCENARIOS:
             before = self.left
@@ -164,8 +165,8 @@ class Forward:
                 break  # what this scenario lacks, the others have
             for job_id, start in scenario.starts.items():
                 found.setdefault(job_id, []).append(start)
-            self.scenarios += 1
-            if self.left < before - self.left:
+            self.scenarios += whole
+            if not whole or self.left < before - self.left:
                 break  # another one would not be looked at in full
         return found
 

@@ -2,11 +2,13 @@
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+
+from msgspec import Struct
 
 from libs.domain.classes import workload_of
 from libs.domain.job import Job
-from libs.planning.eta.spread import ENOUGH, TimeSpread, outlasting, remaining
+from libs.planning.eta.spread import ENOUGH, Course, TimeSpread, course_of
 from libs.planning.shape import gpus_of, shape_of_job
 
 KEPT_MAX = 400  # of each kind of jobs, those that ended last
@@ -17,7 +19,7 @@ Kinds = Sequence[Hashable]
 
 
 class Lasted:
-    """Lasted of ended jobs. `add` them in the order in which they ended."""
+    """For how many seconds ended jobs held their GPUs, by kind. `add` them in the order in which they ended."""
 
     def __init__(self) -> None:
         self._in_order: dict[Hashable, list[float]] = {}
@@ -37,19 +39,56 @@ class Lasted:
             if len(last) > KEPT_MAX:
                 del in_order[bisect_left(in_order, last.popleft())]
 
-    def left(self, kinds: Kinds, age: float) -> tuple[TimeSpread, int] | None:
-        """How much longer a job of this age lasts, and from how many ended jobs that is known: those of the narrowest
-        kind of which enough lasted as long. None: nothing like it has ended."""
-        widest: tuple[TimeSpread, int] | None = None
+    def beside(self, running: Iterable["Runs"]) -> "Lasting":
+        """What is known together with the jobs that run now."""
+        return Lasting(self, running)
+
+    def of(self, kind: Hashable) -> list[float]:
+        """In ascending order."""
+        return list(self._in_order.get(kind, ()))
+
+
+class Runs(Struct, frozen=True):
+    """A job that runs: for how long by now, and how long in all, if its progress tells."""
+
+    kinds: Kinds
+    age: float
+    in_all: float | None = None
+
+
+class Lasting:
+    """How long jobs last, by those that ended and those that run at one moment."""
+
+    def __init__(self, durations: Lasted, running: Iterable[Runs] = ()) -> None:
+        self._durations = durations
+        self._running: dict[Hashable, list[Runs]] = {}
+        for one in running:
+            for kind in one.kinds:
+                self._running.setdefault(kind, []).append(one)
+        self._courses: dict[Hashable, Course | None] = {}
+
+    def left(self, kinds: Kinds, age: float) -> TimeSpread | None:
+        """How much longer a job of this age lasts, by the jobs of the narrowest kind of which enough lasted as long.
+        None: nothing like it has ended."""
+        widest: Course | None = None
         for kind in kinds:
-            lasted = self._in_order.get(kind)
-            if not lasted or (len(lasted) < ENOUGH and widest is not None):
+            course = self._course(kind)
+            if course is None:
                 continue
-            if len(outlasting(lasted, age)) >= ENOUGH:
-                return remaining(lasted, age), len(lasted)
-            if widest is None or widest[1] < ENOUGH:
-                widest = remaining(lasted, age), len(lasted)
-        return widest
+            if course.ended >= ENOUGH and course.outlasting(age) >= ENOUGH:
+                return course.left(age)
+            if widest is None or widest.ended < ENOUGH:
+                widest = course
+        return None if widest is None else widest.left(age)
+
+    def _course(self, kind: Hashable) -> Course | None:
+        if kind not in self._courses:
+            ended, running = self._durations.of(kind), self._running.get(kind, ())
+            foretold = [one.in_all for one in running if one.in_all is not None]
+            ended = sorted([*ended, *foretold]) if foretold else ended
+            ages = sorted(one.age for one in running if one.in_all is None)
+            self._courses[kind] = course_of(ended, ages) if ended else None
+        return self._courses[kind]
 
 
 def kinds_of(job: Job) -> Kinds:

@@ -20,6 +20,9 @@ NEAR_MAX = 80  # past estimates, those that foresaw about as long, by which one 
 KEPT_MAX = 400
 PENDING_MAX = 400
 SHORT_S = 10.0  # errors of a few seconds count for little
+LATELY = 60  # estimates that came true last, by which the ranges are made wider or narrower
+PART_MIN, PART_MAX = 0.02, 0.3  # where the ends of a range may be taken
+FIRM = ((0.0, True),) * 40  # so many errors of nothing: what is likely moves only if many agree
 PRIOR = (-0.65, -0.4, -0.26, -0.15, -0.05, 0.05, 0.15, 0.26, 0.4, 0.65)  # errors that are expected before any is seen
 
 
@@ -89,13 +92,25 @@ class Track(Generic[K]):
         here = _log(raw.likely)
         known.sort(key=lambda one: abs(_log(one[0].likely) - here))
         near = known[:NEAR_MAX]
-        low = _shifted(raw.low, LOW, ((_log(came) - _log(one.low), over) for one, came, over in near))
-        likely = _shifted(raw.likely, MIDDLE, ((_log(came) - _log(one.likely), over) for one, came, over in near))
+        sooner, later = self._parts()
+        low = _shifted(raw.low, sooner, ((_log(came) - _log(one.low), over) for one, came, over in near))
+        errors = [(_log(came) - _log(one.likely), over) for one, came, over in near]
+        likely = _shifted(raw.likely, MIDDLE, [*errors, *FIRM])
         high = _shifted(
-            raw.high, HIGH, ((_log(came) - _log(one.high), over) for one, came, over in near if one.high < inf)
+            raw.high, later, ((_log(came) - _log(one.high), over) for one, came, over in near if one.high < inf)
         )
         low = min(low, likely)
         return Range(low, likely, max(high, likely))
+
+    def _parts(self) -> tuple[float, float]:
+        """Where the ends of a range are taken: further out if lately too many came true outside, each side by itself
+        (as adaptive conformal inference does, Gibbs and Candès, 2021)."""
+        lately = list(self._over)[-LATELY:]
+        count = len(lately) + 1 / LOW  # as if one had been missed on each side
+        below = (sum(one.came_s < one.told.low for one in lately) + 1) / count
+        above = (sum(one.came_s > one.told.high for one in lately) + 1) / count
+        low, high = (min(PART_MAX, max(PART_MIN, 2 * LOW - missed)) for missed in (below, above))
+        return low, 1 - high
 
 
 class TrackRecords(Generic[K]):
@@ -124,13 +139,13 @@ def _shifted(seconds: float, part: float, errors: Iterable[tuple[float, bool]]) 
 
 def quantile(errors: Iterable[tuple[float, bool]], part: float) -> float:
     """The value below which this part lies, by the product-limit estimate: False marks a value that is known to be
-    larger. The largest known, if fewer lie below any."""
+    larger, but for the largest of all, which is then taken as it is (Efron, 1967)."""
     in_order: list[tuple[float, bool]] = []
     for error, over in errors:
         insort(in_order, (error, not over))  # of equals, those that are over come first
     beyond, found = 1.0, 0.0
     for index, (error, larger) in enumerate(in_order):
-        if larger:
+        if larger and index + 1 < len(in_order):
             continue
         beyond *= 1 - 1 / (len(in_order) - index)
         found = error

@@ -13,9 +13,9 @@ from libs.planning.order.priority import PRIORITY
 from libs.planning.preemption import Holder, clearing_for
 from libs.planning.shape import Shape, Want, gpus_least, is_pinned, shape_of_job, smallest
 
-LOOKS = 500  # decisions that each change may cost
+LOOKS = 200  # decisions that each change may cost
 TRIES_MAX = 4  # changes of one kind that are tried
-WORTH = 0.1  # the part of the wait that a change must save to be told
+WORTH = 0.2  # the part of the wait that a change must save to be told
 WORTH_S = 2.0  # and the seconds
 PRIORITY_MAX = 1000
 MODELS_MAX = 4
@@ -36,6 +36,7 @@ def sooner(pool: PoolToCome, job: Job, base: Estimate) -> tuple[Sooner, ...]:
     """Of each kind of change the best, or rather the smallest that lets it start at once; only those that help."""
     if job.state is not JobState.QUEUED or _when(base, pool.now) <= TICK_S:
         return ()
+    plain = _when(pool.tried(pool.waiting(job), looks=LOOKS), pool.now)  # with as little work as each change
     found: list[Sooner] = []
     for changes in (
         _fewer_gpus(job),
@@ -44,24 +45,24 @@ def sooner(pool: PoolToCome, job: Job, base: Estimate) -> tuple[Sooner, ...]:
         _less_memory(job),
         _priority(pool, job),
     ):
-        found += _best(pool, job, base, changes)
-    found += _best(pool, job, base, _resumed(pool))
+        found += _best(pool, job, base, plain, changes)
+    found += _best(pool, job, base, plain, _resumed(pool))
     return tuple(sorted(found, key=lambda one: inf if one.eta is None else _when(one.eta, pool.now)))
 
 
-def _best(pool: PoolToCome, job: Job, base: Estimate, changes: Iterator[_Change]) -> list[Sooner]:
+def _best(pool: PoolToCome, job: Job, base: Estimate, plain: float, changes: Iterator[_Change]) -> list[Sooner]:
     best: tuple[float, Sooner] | None = None
     for _, change in zip(range(TRIES_MAX), changes, strict=False):
         eta = _tried(pool, job, change)
         after = _when(eta, pool.now)
-        if after < _when(base, pool.now) and (best is None or after < best[0]):
+        if after < _when(base, pool.now) and (best is None or _is_worth(after, best[0])):
             told = Sooner(
                 what=change.what, sentence=_sentence(change, eta, base, pool.now), change=change.change, eta=eta
             )
             best = (after, told)
         if after <= TICK_S:
             break
-    if best is None or not _is_worth(best[0], _when(base, pool.now)):
+    if best is None or not _is_worth(best[0], min(plain, _when(base, pool.now))):
         return []
     return [best[1]]
 
@@ -89,12 +90,16 @@ def _when(eta: Estimate, now: float) -> float:
 
 def _sentence(change: _Change, eta: Estimate, base: Estimate, now: float) -> str:
     after, before = _when(eta, now), _when(base, now)
-    sure = " at the latest" if eta.likely is None else ""
-    starts = "it would start now" if after <= TICK_S else f"it would start in about {duration_text(after)}{sure}"
-    if before == inf:
-        return f"{change.words}, {starts}; as it is, nobody can tell"
-    than = f"{duration_text(before)}{' at the latest' if base.likely is None else ''}"
-    return f"{change.words}, {starts}, not in {than}"
+    starts = "now" if after <= TICK_S else _in(after, eta)
+    than = "; as it is, nobody can tell" if before == inf else f", not {_in(before, base)}"
+    gives_way = f": {eta.sentence}" if change.what is Helps.PRIORITY and eta.basis is Basis.LIMITS else ""
+    return f"{change.words}, it would start {starts}{than}{gives_way}"
+
+
+def _in(seconds: float, eta: Estimate) -> str:
+    if eta.likely is None:
+        return f"in {duration_text(seconds)} at the latest"
+    return f"in about {duration_text(seconds)}"
 
 
 def _fewer_gpus(job: Job) -> Iterator[_Change]:

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from math import inf
 
 from msgspec import Struct
@@ -10,11 +11,12 @@ from libs.messages.eta import Basis
 
 PARTS = 20  # quantiles that a spread keeps, each in the middle of its part
 ENOUGH = 5  # samples without which what is known of a job's own age is mixed in
+TINY = 1e-9
 NEW_S = 60.0  # the age that a job counts as having had at least
 
 
 class TimeSpread(Struct, frozen=True):
-    """Seconds from now, ascending, one for each equal part of the cases; all the same if it is one number, which is
+    """Seconds from now, ascending, the mean of each equal part of the cases; all the same if it is one number, which is
     then the most that it can be if the basis is limits. Infinite: nobody can tell."""
 
     seconds: tuple[float, ...]
@@ -51,32 +53,71 @@ def always(seconds: float, basis: Basis) -> TimeSpread:
 UNKNOWN = TimeSpread((inf,), Basis.UNKNOWN)
 
 
-def of_samples(samples: Sequence[float], basis: Basis) -> TimeSpread:
-    """The quantiles of samples, which are ascending and at least one."""
-    if len(samples) <= PARTS:
-        return TimeSpread(tuple(samples), basis)
-    last = len(samples) - 1
+class Course(Struct, frozen=True):
+    """How jobs of one kind last: at each of `seconds`, ascending, the part `masses` of all of them ends; the parts add
+    up to 1. `ended`: from how many that is known."""
+
+    seconds: tuple[float, ...]
+    masses: tuple[float, ...]
+    ended: int
+
+    def outlasting(self, age: float) -> int:
+        """At how many of its times jobs of this age end."""
+        return len(self.seconds) - bisect_right(self.seconds, age)
+
+    def left(self, age: float) -> TimeSpread:
+        """What is left of a job of this age. Where too few lasted as long, cases are added that make it enough, which
+        last as a job does of which only its age is known."""
+        first = bisect_right(self.seconds, age)
+        left = [(seconds - age, mass) for seconds, mass in zip(self.seconds[first:], self.masses[first:], strict=True)]
+        missing = ENOUGH - len(left)
+        if missing > 0:
+            mass = sum(mass for _, mass in left) / len(left) if left else 1.0
+            left = sorted(left + [(seconds, mass) for seconds in as_long_again(max(age, NEW_S), missing)])
+        return of_cases(left)
+
+
+def as_long_again(age: float, count: int) -> list[float]:
+    """How long a job goes on of which only its age is known, in so many cases: in half of them it doubles its age, in a
+    third it trebles it. So a job is half done in the middle case, whatever its scale."""
+    parts = [(index + 0.5) / count for index in range(count)]
+    return [age * part / (1 - part) for part in parts]
+
+
+def course_of(ended: Sequence[float], running: Sequence[float]) -> Course:
+    """How jobs last of which some ended after so long, ascending, at least one, and others have run so long by now,
+    ascending: these last longer (Kaplan and Meier, 1958). Left out, the long ones would be missing while they run."""
+    cases: list[tuple[float, float]] = []
+    beyond, at_risk, open_at = 1.0, len(ended) + len(running), 0
+    for at, seconds in enumerate(ended):
+        while open_at < len(running) and running[open_at] < seconds:
+            open_at += 1
+        at_risk = len(ended) - at + len(running) - open_at
+        cases.append((seconds, beyond / at_risk))
+        beyond -= beyond / at_risk
+    if beyond > TINY:
+        oldest = running[-1]
+        cases += [(oldest + more, beyond / ENOUGH) for more in as_long_again(max(oldest, NEW_S), ENOUGH)]
+    return Course(tuple(seconds for seconds, _ in cases), tuple(mass for _, mass in cases), len(ended))
+
+
+def of_cases(cases: Sequence[tuple[float, float]]) -> TimeSpread:
+    """The spread of cases, ascending by seconds, at least one, each with its weight."""
+    seconds = [one for one, _ in cases]
+    if len(cases) <= PARTS and max(mass for _, mass in cases) <= 1.01 * min(mass for _, mass in cases):
+        return TimeSpread(tuple(seconds), Basis.LEARNT)
+    whole = sum(mass for _, mass in cases)
     found: list[float] = []
-    for part in range(PARTS):
-        place = (part + 0.5) / PARTS * len(samples) - 0.5
-        index = min(last - 1, max(0, int(place)))
-        found.append(samples[index] + (samples[index + 1] - samples[index]) * (place - index))
-    return TimeSpread(tuple(found), basis)
-
-
-def outlasting(lasted: Sequence[float], age: float) -> Sequence[float]:
-    """Of durations in ascending order, those longer than `age`."""
-    return lasted[bisect_right(lasted, age) :]
-
-
-def remaining(lasted: Sequence[float], age: float) -> TimeSpread:
-    """What is left of a job of this age by what jobs like it lasted (ascending). Where few of these lasted as long, as
-    many are added as make it enough, which last as a job does of which only its age is known: half of such jobs double
-    their age, a third treble it (so a job is half done on average, whatever its scale)."""
-    left = [one - age for one in outlasting(lasted, age)]
-    missing = ENOUGH - len(left)
-    if missing > 0:
-        scale = max(age, NEW_S)
-        parts = [(index + 0.5) / missing for index in range(missing)]
-        left = sorted(left + [scale * part / (1 - part) for part in parts])
-    return of_samples(left, Basis.LEARNT)
+    index, left_of_case = 0, cases[0][1]
+    for _ in range(PARTS):
+        room, total = whole / PARTS, 0.0
+        while room > TINY * whole and index < len(cases):
+            taken = min(room, left_of_case)
+            total += taken * seconds[index]
+            room, left_of_case = room - taken, left_of_case - taken
+            if left_of_case <= TINY * whole:
+                index += 1
+                left_of_case = cases[index][1] if index < len(cases) else 0.0
+        filled = whole / PARTS - room
+        found.append(total / filled if filled > 0 else seconds[-1])
+    return TimeSpread(tuple(accumulate(found, max)), Basis.LEARNT)  # rounding must not disturb the order

@@ -7,11 +7,11 @@ from typing import Any
 from msgspec import Struct, structs
 
 from libs.domain.cluster import Node
-from libs.domain.job import Job, JobState
+from libs.domain.job import Cause, CauseCode, Job
 from libs.domain.quantity import count_text, duration_text
 from libs.messages.eta import Basis, Estimate, EtaOf, TrackRecord
 from libs.planning.capacity import Room, empty_room, room_of
-from libs.planning.eta.ends import HORIZON_S, Steps, lasting_of, left_of
+from libs.planning.eta.ends import HORIZON_S, Steps, lasting_of, left_of, runs
 from libs.planning.eta.forward import (
     LOOKS_COUNTED,
     LOOKS_EXACT,
@@ -34,7 +34,7 @@ from libs.planning.shape import Shape, gpus_least, is_pinned, shape_of_job
 EXACT_MAX = 300  # jobs ahead, beyond which GPUs are only counted
 SHAPES_MAX = 64  # shapes that are tried in the empty pool
 TICK_S = 1.0  # what fits is placed within about that
-NOBODY_CAN_TELL = Estimate(of=EtaOf.START, basis=Basis.UNKNOWN, sentence="nobody can tell when it starts")
+_HIDDEN = frozenset({CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED, CauseCode.ORDERS_FULL})
 
 
 class Foreseen(Struct, frozen=True):
@@ -75,39 +75,42 @@ class Outlook:
         return self.seen(one, looks).estimate
 
     def seen(self, one: WaitingJob, looks: int = LOOKS_EXACT) -> Foreseen:
-        found, counted = self._look(one, looks)
         ahead = sum(other.place < one.place and other.job_id != one.job_id for other in self.queue)
-        return self._estimate(found, ahead, counted=counted)
+        found, counted, too_many = self._look(one, looks, ahead)
+        return self._estimate(found, ahead, counted=counted, too_many=too_many)
 
     def starts(self) -> dict[str, Foreseen]:
-        """Of every waiting job that could be seen to start within the bound of work."""
+        """Of every waiting job, by one look ahead for all of them."""
         exact = len(self.queue) <= EXACT_MAX
         forward = self._forward(self.queue, exact=exact, looks=LOOKS_EXACT if exact else LOOKS_COUNTED)
-        found = forward.look()
+        found, scenarios = forward.look(), max(1, forward.scenarios)
         return {
-            one.job_id: self._estimate(_raw(found.get(one.job_id, []), forward.scenarios), ahead, counted=not exact)
+            one.job_id: self._estimate(
+                _raw(found.get(one.job_id, []), scenarios), ahead, counted=not exact, too_many=not forward.scenarios
+            )
             for ahead, one in enumerate(self.queue)
         }
 
-    def _look(self, one: WaitingJob, looks: int) -> tuple[tuple[Range, Basis], bool]:
+    def _look(self, one: WaitingJob, looks: int, ahead: int) -> tuple[tuple[Range, Basis], bool, bool]:
+        """The range; whether GPUs were only counted; whether even that was too much work."""
         others = [other for other in self.queue if other.job_id != one.job_id]
-        ahead = sum(other.place < one.place for other in others)
-        exact = ahead <= EXACT_MAX
-        if exact and len(others) > EXACT_MAX:  # those far behind are not looked at
-            others = others[:EXACT_MAX]
-        looks = looks if exact else looks * LOOKS_COUNTED // LOOKS_EXACT
-        forward = self._forward([*others, one], exact=exact, looks=looks)
-        found = forward.look(one.job_id).get(one.job_id, [])
-        return _raw(found, forward.scenarios), not exact
+        if ahead <= EXACT_MAX:  # those far behind are not looked at
+            forward = self._forward([*others[:EXACT_MAX], one], exact=True, looks=looks)
+            found = forward.look(one.job_id)
+            if forward.scenarios:
+                return _raw(found.get(one.job_id, []), forward.scenarios), False, False
+        forward = self._forward([*others, one], exact=False, looks=looks * LOOKS_COUNTED // LOOKS_EXACT)
+        found = forward.look(one.job_id)
+        return _raw(found.get(one.job_id, []), forward.scenarios), True, not forward.scenarios
 
     def _forward(self, waiting: Sequence[WaitingJob], *, exact: bool, looks: int) -> Forward:
         space = RealRoom(self.room) if exact else CountedGpus(self.room.gpus_left)
         return Forward(space, waiting, self.held, policy=self.policy, gpus=self.gpus, looks=looks)
 
-    def _estimate(self, found: tuple[Range, Basis], ahead: int, *, counted: bool) -> Foreseen:
+    def _estimate(self, found: tuple[Range, Basis], ahead: int, *, counted: bool, too_many: bool) -> Foreseen:
         raw, basis = found
         if basis is Basis.UNKNOWN:
-            return Foreseen(structs.replace(NOBODY_CAN_TELL, sentence=_unknown(ahead, len(self.held))))
+            return nobody_can_tell(_unknown(ahead, len(self.held), too_many=too_many))
         if basis is Basis.ROOM and raw.high <= TICK_S:
             return Foreseen(
                 Estimate(
@@ -144,7 +147,8 @@ class PoolToCome(Outlook):
         self.nodes = nodes
         self.holding = holding
         self.queued = queued
-        self.durations = Lasted() if durations is None else durations
+        ended = Lasted() if durations is None else durations
+        self.durations = ended.beside(runs(job, now=now, heard=steps) for job in holding if not job.spec.is_service)
         self.steps = steps
         self._empty = empty_room(nodes)
         self._never: dict[Shape, bool] = {}
@@ -197,9 +201,13 @@ class PoolToCome(Outlook):
 
     def start_of(self, job: Job) -> Foreseen:
         """When a waiting job starts, if nothing new comes and the pool stays as it is."""
-        if job.state is not JobState.QUEUED or self._never_fits(job):
-            return Foreseen(NOBODY_CAN_TELL)
-        return self.seen(self.waiting(job), LOOKS_EXACT)
+        if self._never_fits(job):
+            return nobody_can_tell("its pool could not hold it even if all nodes were empty and took work")
+        found = self.seen(self.waiting(job), LOOKS_EXACT)
+        cause = job.waiting_for
+        if found.estimate.basis is Basis.ROOM and cause is not None and _is_hidden(cause):
+            return nobody_can_tell(cause.sentence or "its scheduler sees runs there that should have ended")
+        return found
 
 
 def estimate_of(
@@ -265,11 +273,23 @@ def _raw(starts: Sequence[SeenStart], scenarios: int) -> tuple[Range, Basis]:
     return Range(spread.at(LOW), spread.at(MIDDLE), spread.at(HIGH)), basis
 
 
-def _unknown(ahead: int, holders: int) -> str:
+def _unknown(ahead: int, holders: int, *, too_many: bool) -> str:
+    if too_many:
+        return f"{count_text(ahead, 'job')} are ahead of it, which is more than is looked through"
     why = "the jobs that hold what it needs have no time limit, report no steps, and nothing like them has ended yet"
     if not holders:
         why = "nothing that runs would make room for it"
-    return f"nobody can tell when it starts: {why}" + (f"; {count_text(ahead, 'job')} ahead of it" if ahead else "")
+    return why + (f"; {count_text(ahead, 'job')} ahead of it" if ahead else "")
+
+
+def nobody_can_tell(why: str) -> Foreseen:
+    """That a start cannot be foretold, and why."""
+    return Foreseen(Estimate(of=EtaOf.START, basis=Basis.UNKNOWN, sentence=f"nobody can tell when it starts: {why}"))
+
+
+def _is_hidden(cause: Cause) -> bool:
+    """Whether a job waits for what only its scheduler sees, however much room there seems to be."""
+    return cause.code in _HIDDEN or "gpus_occupied" in cause.numbers
 
 
 def policy_of(text: str) -> Policy:

@@ -6,10 +6,11 @@ from typing import Any
 from libs.domain.job import Job, JobState
 from libs.messages.eta import Basis, Estimate, EtaOf, Sooner
 from libs.planning.eta.ends import Steps, left_of
-from libs.planning.eta.learnt import Lasted
+from libs.planning.eta.learnt import Lasting
 from libs.planning.eta.record import HIGH, LOW, MIDDLE, Range, TrackRecords
 from libs.planning.eta.sooner import sooner
 from libs.planning.eta.starts import Foreseen, PoolToCome, estimate_of
+from libs.planning.jobs import ends_at
 
 
 def to_come(job: Job, pool: Callable[[], PoolToCome]) -> tuple[Foreseen | None, tuple[Sooner, ...]]:
@@ -26,7 +27,7 @@ def to_come(job: Job, pool: Callable[[], PoolToCome]) -> tuple[Foreseen | None, 
 
 def end_of(
     job: Job,
-    durations: Lasted,
+    durations: Lasting,
     *,
     now: float,
     steps: Mapping[str, Steps] | None = None,
@@ -46,5 +47,8 @@ def end_of(
     records = TrackRecords() if records is None else records
     track = records.of(EtaOf.END, left.basis)
     told = raw if left.basis is Basis.LIMITS else track.corrected(raw, now=now)
+    if (bound := ends_at(job)) is not None:  # a limit is sure, whatever came of earlier estimates
+        most = max(0.0, bound - now)
+        told = Range(min(told.low, most), min(told.likely, most), min(told.high, most))
     eta = estimate_of(told, left.basis, of=EtaOf.END, now=now, record=track.record)
     return Foreseen(eta, None if left.basis is Basis.LIMITS else raw, told)

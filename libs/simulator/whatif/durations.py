@@ -27,13 +27,13 @@ class Assumptions:
     """The mean of what estimates of ends go by. `lasted`: what ended jobs tell; `steps`: by job, what it reports."""
 
     def __init__(self, lasted: Lasted, steps: Mapping[str, Steps] | None = None) -> None:
-        self._lasted = lasted
+        self._lasting = lasted.beside(())
         self._steps = steps or {}
 
     def left(self, job: Job, now: float) -> Assumed:
         """Of a job that is not over; of one that waits, how long it will run."""
-        spread = left_of(job, self._lasted, now=now, heard=self._steps) if job.state.holding else None
-        spread = spread or lasting_of(job, self._lasted)
+        spread = left_of(job, self._lasting, now=now, heard=self._steps) if job.state.holding else None
+        spread = spread or lasting_of(job, self._lasting)
         if spread.known:
             return Assumed(max(LEAST_S, fmean(spread.seconds)), spread.basis.value)
         if job.spec.is_service:

@@ -28,7 +28,7 @@ def job_changes(
     """The changes of these jobs, by what and tenant; times in microseconds since 1970."""
     found: dict[tuple[str, str], dict[int, int]] = {}
     for job in jobs:
-        had = {"held": 0, "wanted": 0}
+        had = {"held": 0, "wanted": 0, "waiting": 0}
         for at, has in _story(job, stories[job.id], begins):
             if at < ends:
                 for what, amount in has.items():
@@ -54,7 +54,7 @@ def node_changes(told: Iterable[Event], *, begins: int, ends: int) -> GpuChanges
 
 
 def _story(job: Job, story: Sequence[Event], begins: int) -> Iterable[tuple[int, dict[str, int]]]:
-    """From when on the job held and waited for how many thousandths of GPUs."""
+    """From when on the job held and waited for how many thousandths of GPUs, and whether it waited."""
     last = max((event.version for event in story if as_micros(event.at) < begins), default=0)
     known = [event.version for event in story if event.version <= last and event.event in TELLS_ALL]
     at, place = begins, None
@@ -66,7 +66,7 @@ def _story(job: Job, story: Sequence[Event], begins: int) -> Iterable[tuple[int,
         place = data.placement or place
         waits = event.event in WAITS
         held = 0 if waits or event.event in ENDS or place is None else _held(place, data.next_placement)
-        yield at, {"held": held, "wanted": _wanted(job) if waits else 0}
+        yield at, {"held": held, "wanted": _wanted(job) if waits else 0, "waiting": WHOLE if waits else 0}
 
 
 def _held(place: Placement, following: Placement | None) -> int:

@@ -282,8 +282,8 @@ SELECT COALESCE(array_agg(id), '{}') AS ids
          LIMIT $2) found;
 
 -- name: gpu_changes
--- By tenant, when the thousandths of GPUs that the jobs $3 held, or waited for, changed from $1 until $2 (microseconds since
--- 1970), and by how much. How it was at $1 counts as a change at $1. Of a job's story only the events of that time are
+-- By tenant, when the thousandths of GPUs that the jobs $3 held, or waited for, and the thousandths of jobs that waited,
+-- changed from $1 until $2 (microseconds since 1970), and by how much. How it was at $1 counts as a change at $1. Of a job's story only the events of that time are
 -- read, and those back to the last that says by itself how the job was then, and a time that goes back counts as the last one.
 -- A job that stops to restart elsewhere holds what both places need. OFFSET 0 has each job's events read by the index.
 WITH begun AS (
@@ -291,7 +291,8 @@ WITH begun AS (
       FROM unnest($3::text[]) AS wanted (id)
            LEFT JOIN LATERAL (
                SELECT version FROM events
-                WHERE topic = 'jobs' AND subject_id = wanted.id AND (extract(epoch FROM at) * 1000000)::bigint < $1
+                WHERE topic = 'jobs' AND subject_id = wanted.id
+                  AND at < timestamptz 'epoch' + $1::bigint * interval '1 microsecond'
                 ORDER BY version DESC LIMIT 1) last ON true
            LEFT JOIN LATERAL (
                SELECT version FROM events
@@ -338,15 +339,17 @@ WITH begun AS (
                                                1000 * (role.value ->> 'gpus')::bigint, 0)), 0)
                   FROM submissions LEFT JOIN jobs ON jobs.id = submissions.id,
                        json_each(submissions.spec -> 'roles') AS role
-                 WHERE submissions.id = placed.id) END AS wanted
+                 WHERE submissions.id = placed.id) END AS wanted,
+           CASE WHEN event IN ('submitted', 'requeued') THEN 1000 ELSE 0 END AS waiting
       FROM placed
 ), change AS (
     SELECT tenant, at, held - COALESCE(lag(held) OVER story, 0) AS held,
-           wanted - COALESCE(lag(wanted) OVER story, 0) AS wanted
+           wanted - COALESCE(lag(wanted) OVER story, 0) AS wanted,
+           waiting - COALESCE(lag(waiting) OVER story, 0) AS waiting
       FROM amount WHERE at < $2 WINDOW story AS (PARTITION BY id ORDER BY version)
 ), moment AS (
     SELECT what, tenant, at, sum(by)::bigint AS by
-      FROM change CROSS JOIN LATERAL (VALUES ('held', held), ('wanted', wanted)) AS either (what, by)
+      FROM change CROSS JOIN LATERAL (VALUES ('held', held), ('wanted', wanted), ('waiting', waiting)) AS each (what, by)
      GROUP BY what, tenant, at HAVING sum(by) <> 0
 )
 SELECT what, tenant, array_agg(at ORDER BY at) AS at, array_agg(by ORDER BY at) AS by

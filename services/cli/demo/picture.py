@@ -22,10 +22,10 @@ FLAGS = (
     "--disable-sync",
     "--no-first-run",
 )
-WIDTH, HEIGHT = 1280, 800
+WIDTH, HEIGHT = 1280, 620
 READY_MS_MAX = 30_000.0
 TAKE_SECONDS_MAX = 10.0
-SETTLE_SECONDS = 0.7  # the page is told of a change at most a quarter of a second later
+SETTLE_SECONDS = 0.7  # bars and cells move to where they belong
 
 
 def chromium_path() -> str | None:
@@ -41,8 +41,8 @@ class Photographer:
         self._tell = tell
         self._opening = opening
 
-    async def take(self) -> None:
-        """Save the picture, if one is wanted. Whatever fails is told, and the demo goes on."""
+    async def take(self, job: str) -> None:
+        """Save the picture, if one is wanted, once it has this job. Whatever fails is told, and the demo goes on."""
         if self._opening is None:
             return
         from playwright.async_api import Error
@@ -50,6 +50,7 @@ class Photographer:
         try:
             async with asyncio.timeout(TAKE_SECONDS_MAX):
                 page = await asyncio.shield(self._opening)
+                await page.get_by_role("link", name=job).first.wait_for()  # the queue is asked for every few seconds
                 await asyncio.sleep(SETTLE_SECONDS)
                 await page.screenshot(path=self._file)
         except TimeoutError:

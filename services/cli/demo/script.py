@@ -19,11 +19,11 @@ CATCH_UP_SECONDS_MAX = 5.0  # the gateway explains from a picture that is up to 
 
 
 async def play(
-    client: Client, board: Board, *, token: str, at_fullest: Callable[[], Awaitable[None]]
+    client: Client, board: Board, *, token: str, at_fullest: Callable[[str], Awaitable[None]]
 ) -> dict[str, Evidence]:
     """Submit the jobs, preempt, cancel and requeue them, and return the evidence of each, by name.
 
-    `at_fullest` is awaited when most jobs run and most wait.
+    `at_fullest` is awaited when most jobs run and most wait, with the name of a job that waits.
     """
     watching = asyncio.create_task(board.watch())
     playing = asyncio.create_task(_play(client, board, token, at_fullest))
@@ -39,7 +39,7 @@ async def play(
     return {name: await _evidence(client, board, job) for name, job in board.jobs.items()}
 
 
-async def _play(client: Client, board: Board, token: str, at_fullest: Callable[[], Awaitable[None]]) -> None:
+async def _play(client: Client, board: Board, token: str, at_fullest: Callable[[str], Awaitable[None]]) -> None:
     await _submit(client, parts.trainer(), parts.gang(), parts.flaky(), parts.doomed())
     for name in ("trainer", "gang", "doomed"):
         await board.until(name, lambda job: job.state is JobState.RUNNING or job.state.final)
@@ -48,7 +48,7 @@ async def _play(client: Client, board: Board, token: str, at_fullest: Callable[[
     await board.until("trainer", lambda job: _part_done(job) >= UNDER_WAY or job.state.final)
     await _submit(client, parts.urgent())
     await board.until("urgent", lambda job: job.state is JobState.RUNNING or job.state.final)
-    await at_fullest()
+    await at_fullest("trainer")
     await client.cancel("doomed")
     board.tell("doomed", "asked to cancel")
     await board.until("patient", lambda job: job.state is JobState.RUNNING or job.state.final)

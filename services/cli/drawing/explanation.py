@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from libs.domain.job import Cause, CauseCode, JobState
+from libs.messages.eta import Estimate
 from libs.planning.explain import Explanation, HolderSeen
 from libs.planning.lending import gpu_text
 from services.cli.drawing.jobs import last_words_text
@@ -38,6 +39,7 @@ def explanation(
     if told.service is not None and not told.state.final:
         parts += [Text(f"{name}: {line}") for name, line in service_lines(told.service, look)]
     parts += [Text(line, "dim") for line in (_numbers(told), _queue(told, look), _policy(told)) if line]
+    parts += [Text(line) for line in _to_come(told, look)]
     if words is not None:
         parts += [Text(), last_words_text(words)]
     if told.holders:
@@ -116,10 +118,37 @@ def _place(numbers: dict[str, float]) -> list[str]:
     return parts
 
 
+def _to_come(told: Explanation, look: Look) -> list[str]:
+    """When it starts or ends, how well such estimates held, and what would let it start sooner."""
+    eta = told.eta
+    lines = [] if eta is None else [f"{clean(eta.sentence)}{_clocks(eta, look)}", *_record(eta)]
+    if told.sooner:
+        lines += ["what would help:", *(f"  {clean(one.sentence)}" for one in told.sooner)]
+    return lines
+
+
+def _clocks(eta: Estimate, look: Look) -> str:
+    """The range by the clock."""
+    if eta.latest is None:
+        return ""
+    if eta.earliest is None:
+        return f" (by {look.clock(eta.latest)})"
+    return f" ({look.clock(eta.earliest)} to {look.clock(eta.latest)})"
+
+
+def _record(eta: Estimate) -> list[str]:
+    record = eta.record
+    if record is None or not record.estimates:
+        return []
+    return [f"  of {count(record.estimates, 'such estimate')} before, {record.inside} held what came true"]
+
+
 def _queue(told: Explanation, look: Look) -> str:
     if told.state is not JobState.QUEUED:
         return ""
     ahead = f"{count(told.ahead, 'job')} ahead of it" if told.ahead else "first in the queue"
+    if told.eta is not None:  # which says when it starts
+        return ahead
     if told.estimate_at is None:
         return f"{ahead}; nobody can tell when it starts: no time limit is set" if told.holders else ahead
     return f"{ahead}; starts in {span(told.estimate_at - look.now)} at the latest, as far as time limits tell"

@@ -27,12 +27,7 @@ function start() {
   applyTheme(theme());
   session.subscribe(enter);
   addEventListener("hashchange", route);
-  time.subscribe((at) => {
-    const { name, id, params } = place();
-    if (at === null) delete params.at;
-    else params.at = String(at);
-    history.replaceState(null, "", address(name, id, params));
-  });
+  time.subscribe(tellMoment);
   live.subscribe(tellStream);
   enter();
 }
@@ -104,6 +99,7 @@ async function route() {
   const mine = (turn += 1);
   leavePage();
   time.set(at); // the moment stays the same from page to page
+  tellMoment();
   for (const link of frame.links) {
     if (link.dataset.page === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -122,6 +118,14 @@ async function route() {
       h("p", {}, `The page “${PAGES[name][0] || name}” could not be shown: ${error.message}. The cluster goes on; the command line shows the same.`),
       h("button", { type: "button", onclick: route }, "Try again")));
   }
+}
+
+// Keeps the moment in the address: a link to it shows the same.
+function tellMoment() {
+  const { name, id, params } = place();
+  if (time.at === null) delete params.at;
+  else params.at = String(time.at);
+  history.replaceState(null, "", address(name, id, params));
 }
 
 function leavePage() {
@@ -156,7 +160,7 @@ function tellStream() {
   const since = live.state ? `showing what was at ${clock(live.state.at)}` : "nothing has come yet";
   const sentences = {
     lost: `Connection lost; ${since}; trying again.`,
-    refused: `The gateway refuses the live stream: ${live.reason}. ${since}.`,
+    refused: `The gateway refuses the live stream: ${live.reason}; ${since}.`,
   };
   banner.textContent = sentences[live.status] || "";
   banner.hidden = !sentences[live.status];

@@ -6,7 +6,7 @@ import { SLOW, jobLink } from "./words.js";
 
 export function nodeCard(node, gpu, scene, pinned) {
   return h("div", {},
-    h("h3", {}, gpu ? `GPU ${gpu.index} of ${clean(node.id)}` : clean(node.id)),
+    h("h2", {}, gpu ? `GPU ${gpu.index} of ${clean(node.id)}` : clean(node.id)),
     h("p", { class: node.state === "ready" ? "muted" : "warn" }, stateWords(node)),
     gpu && h("dl", { class: "facts" }, gpuFacts(node, gpu, scene).map(([name, fact]) => [h("dt", {}, name), h("dd", {}, fact)])),
     h("p", { class: "muted" }, `Node: ${text(round(node.cpus_allocated))} of ${text(node.cpus)} CPUs and `,

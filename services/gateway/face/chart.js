@@ -15,9 +15,9 @@ const BEYOND = 1e300; // so that no difference of two numbers overflows
 // A chart as `{element, update(series, {from, to})}`.
 // 
 // `x`: "clock" (seconds since 1970) or "number", of `xLabel`. `unit`: of the values; `format(y)`: a value without it.
-// `yMin`, `yMax`: the least range of the axis. A series is `{name, points: [[x, y or null]]}`, its points in the order of x; `steps`: its
+// `yMin`, `yMax`: the least range of the axis; `whole`: it counts things. A series is `{name, points: [[x, y or null]]}`, its points in the order of x; `steps`: its
 // value holds until the next; `dots`: every point is marked.
-export function lineChart({ title, x = "clock", xLabel = "", unit = "", format = shortNumber, yMin = null, yMax = null, height = 160 }) {
+export function lineChart({ title, x = "clock", xLabel = "", unit = "", format = shortNumber, yMin = null, yMax = null, whole = false, height = 160 }) {
   const withUnit = (value) => (value === null ? "unknown" : `${format(value)}${unit ? ` ${unit}` : ""}`);
   const small = [unit && `in ${unit}`, xLabel && `by ${xLabel}`].filter(Boolean).join(", ");
   const plot = h("div", { class: "plot" });
@@ -31,7 +31,7 @@ export function lineChart({ title, x = "clock", xLabel = "", unit = "", format =
 
   function draw() {
     if (!width) return;
-    const axes = axesOf(shown.series, { ...shown.range, yMin, yMax });
+    const axes = axesOf(shown.series, { ...shown.range, yMin, yMax, whole });
     clear(plot);
     if (axes) plot.append(drawing(shown.series, axes, { width, height, x, format, title }));
     else plot.append(h("p", { class: "nothing" }, "Nothing measured yet."));
@@ -99,7 +99,7 @@ function extent(values) {
 }
 
 // The ranges of both axes, or null if there is nothing to draw.
-export function axesOf(series, { from = null, to = null, yMin = null, yMax = null } = {}) {
+export function axesOf(series, { from = null, to = null, yMin = null, yMax = null, whole = false } = {}) {
   const points = series.flatMap((one) => one.points);
   const measured = points.filter((point) => point[1] !== null);
   if (!measured.length) return null;
@@ -108,7 +108,7 @@ export function axesOf(series, { from = null, to = null, yMin = null, yMax = nul
   if (yMin !== null) low = Math.min(low, yMin);
   if (yMax !== null) high = Math.max(high, yMax);
   if (low === high) [low, high] = low > 0 ? [0, low * 1.25] : low < 0 ? [low * 1.25, 0] : [0, 1];
-  const ticks = niceTicks(low, high, 4);
+  const ticks = niceTicks(low, high, 4).filter((tick) => !whole || Number.isInteger(tick));
   let [begin, end] = [from ?? firstX, to ?? lastX];
   if (!(end > begin)) [begin, end] = [begin - 1, begin + 1];
   return { begin, end, low: Math.min(low, ticks[0] ?? low), high: Math.max(high, ticks.at(-1) ?? high), ticks };

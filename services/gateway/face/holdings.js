@@ -7,7 +7,7 @@ import { SLOW, bar, steps } from "./words.js";
 const RANKS_MAX = 64;
 export const NODES_MAX = 8; // whose GPUs are looked at
 const WELL = "healthy";
-const HOLDS = { [WELL]: "tuner says", "over-provisioned": "leaves unused" };
+const NOT_HELD_BACK = new Set([WELL, "over-provisioned", "gpu-bound", "unknown"]);
 
 // One table of the ranks. `gpus`: GPUs of the nodes, from /v1/gpus, by "node/index".
 export function ranksTable(runs, gpus) {
@@ -32,13 +32,18 @@ function gpusCell(run, gpus) {
   return run.gpus.map((index) => {
     const gpu = gpus[`${run.node_id}/${index}`];
     const share = run.share ? `${text(run.share.request / 1000)} of ` : "";
-    const name = gpu ? `${gpu.emulated ? "emulated " : ""}${clean(gpu.model)}` : "GPU";
+    const name = gpu ? modelOf(gpu) : "GPU";
     const score = scoreOf(gpu);
     return h("div", { class: "gpu" }, `${share}GPU ${index}, ${name}`,
-      gpu?.use ? h("span", { class: "muted" }, ` · ${percent(gpu.use.utilisation)} used`) : "",
+      Number.isFinite(gpu?.use?.utilisation) ? h("span", { class: "muted" }, ` · ${percent(gpu.use.utilisation)} used`) : "",
       score ? h("span", { class: score.believed >= SLOW ? "warn" : "muted", title: score.title }, ` · score ${score.believed.toFixed(2)}${score.believed >= SLOW ? ", slow" : ""}`) : "",
       gpu?.use?.problem ? h("span", { class: "bad" }, ` · ${clean(gpu.use.problem)}`) : "");
   });
+}
+
+function modelOf(gpu) {
+  const model = clean(gpu.model);
+  return gpu.emulated && !/^emulated/i.test(model) ? `emulated ${model}` : model;
 }
 
 // The score of the class that the GPU is slowest for.
@@ -70,8 +75,8 @@ export function verdictList(verdicts, now) {
   const kept = verdicts.filter((one) => one.rank < 0 || !whole.has(`${one.code} ${one.sentence}`));
   if (!kept.length) return null;
   const items = kept.slice(0, 20).map((one) => h("li", {},
-    `${HOLDS[one.code] ?? "held back by"} `, one.rank >= 0 ? `rank ${one.rank} ` : "",
-    h("strong", { class: one.code === WELL ? "ok" : "warn" }, clean(one.code)), one.sentence ? `: ${clean(one.sentence)}` : "",
+    NOT_HELD_BACK.has(one.code) ? "" : "held back: ",
+    h("strong", { class: one.code === WELL ? "ok" : "warn" }, clean(one.code)), one.rank >= 0 ? `, rank ${one.rank}` : "", one.sentence ? `: ${clean(one.sentence)}` : "",
     one.since ? h("span", { class: "muted" }, ` for ${duration(now - one.since)}`) : ""));
   return h("ul", { class: "verdicts" }, items, kept.length > 20 ? h("li", {}, `and ${kept.length - 20} more`) : "");
 }

@@ -32,11 +32,12 @@ export function mount(root, context) {
   const charts = chartsView(() => work.soon(), known);
   const log = logView(params.id);
   const specification = specificationView();
+  const pastNote = h("p", { class: "muted", hidden: true }, "Of the output there is no past: this is what is there now.");
   const whyBox = section("Why", why.element);
   const ranksBox = section("Ranks and GPUs", verdicts.element, ranks.element);
   const body = h("div", { class: "stack", hidden: true },
     h("div", { class: "job-top" }, h("section", { class: "panel" }, head.element, actions.element), whyBox),
-    section("What happened to it", story.element), charts.element, ranksBox, section("Output", log.element), specification.element);
+    section("What happened to it", story.element), charts.element, ranksBox, section("Output", pastNote, log.element), specification.element);
   root.append(h("div", { class: "stack" }, trouble.element, body));
 
   const work = repeat(refresh, EVERY_MS);
@@ -78,7 +79,7 @@ export function mount(root, context) {
   }
 
   function notHere(error, said) {
-    if (error.status === 404 && error.field === "at") return `It had not been submitted by then. ${said}`;
+    if (error.status === 404 && error.field === "at") return `${clean(error.reason)}.`;
     return error.status === 404 ? `There is no job ${clean(params.id)} that you may see.` : said;
   }
 
@@ -107,14 +108,21 @@ export function mount(root, context) {
     whyBox.firstElementChild.textContent = job.state === "queued" ? "Why it waits" : FINAL.has(job.state) ? "Why it ended" : "Why it is where it is";
     if (isPast) why.show([job.version, "past"], () => pastReasonsView(job));
     else if (told) why.show([told, Math.floor(now / 15)], () => reasonsView(end ? { ...told, eta: null } : told, now));
-    story.update(isPast ? known.story.filter((event) => event.data.version <= job.version) : known.story, { now });
+    story.update(isPast ? known.story.filter((event) => event.data.version <= job.version) : known.story, { now, names: namesOf(known.story) });
     const runs = job.runs ?? [];
     ranksBox.hidden = !runs.length;
     ranks.show([runs, known.gpus], () => ranksTable(runs, isPast ? {} : known.gpus));
     verdicts.show([job.verdicts, Math.floor(now / 15)], () => verdictList(job.verdicts ?? [], now) ?? []);
     specification.update(job.spec);
-    charts.element.hidden = isPast;
-    log.update(job);
+    charts.element.hidden = isPast || (job.state === "queued" && !job.epoch);
+    pastNote.hidden = !isPast;
+    log.update(job, isPast);
+  }
+
+  // The names of jobs that caused something here, as far as they hold anything now and may be seen.
+  function namesOf(events) {
+    const ids = new Set(events.map((event) => event.data?.cause?.by).filter((id) => live.state?.jobs[id]));
+    return Object.fromEntries([...ids].map((id) => [id, live.state.jobs[id].name]));
   }
 
   function headParts(job, end, now) {
@@ -131,7 +139,7 @@ export function mount(root, context) {
         ["kind", clean(job.kind)],
         ["tenant", `${clean(job.tenant)}, pool ${clean(job.pool)}`],
         ["priority", `${job.priority}, ${job.preemptible ? "may be pre-empted" : "is never pre-empted"}`],
-        [FINAL.has(job.state) || job.state === "queued" ? "GPUs" : "holds", `${count(job.gpus, "GPU")} in ${count(job.replicas, "replica")}${job.nodes?.length ? ` on ${some(job.nodes)}` : ""}`],
+        [FINAL.has(job.state) || job.state === "queued" ? "GPUs" : "holds", `${job.gpus ? count(job.gpus, "GPU") : "no GPU"} in ${count(job.replicas, "replica")}${job.nodes?.length ? ` on ${some(job.nodes)}` : ""}`],
         ["submitted", `${clock(job.submitted_at)}, ${duration(now - job.submitted_at)} ago`],
         [job.ended_at ? "ran" : "runs for", job.started_at ? duration((job.ended_at ?? now) - job.started_at) : ""],
         ["waits", job.not_before > now ? `try ${(job.attempts ?? 0) + 1} in ${duration(job.not_before - now)}` : ""],
@@ -173,31 +181,34 @@ function chartsView(changed, known) {
     used: { title: "Use of its GPUs", format: (value) => percent(value), names: [], yMin: 0, yMax: 1 },
     rate: { title: "Requests", unit: "requests/s", names: ["rate"], yMin: 0 },
     p_ms: { title: "Time to the first byte", unit: "ms", names: ["p_ms"], yMin: 0 },
-    replicas: { title: "Replicas", names: ["replicas"], yMin: 0, steps: true },
+    replicas: { title: "Replicas", names: ["replicas"], yMin: 0, whole: true, steps: true },
   };
   const charts = Object.fromEntries(Object.entries(kinds).map(([name, kind]) => [name, lineChart(kind)]));
-  const curve = lineChart({ title: "Speed at each size that was measured", x: "number", xLabel: "replicas", unit: "samples or steps/s", yMin: 0 });
+  const curve = lineChart({ title: "Speed at each size that was measured", x: "number", unit: "samples or steps/s", yMin: 0 });
+  const speed = h("p", { class: "muted" });
   const span = h("select", { id: "chart-span", onchange: () => { known.seconds = Number(span.value); changed(); } },
     SPANS.map(([words, seconds]) => h("option", { value: String(seconds) }, `the last ${words}`)));
   const said = h("p", { class: "muted", role: "status" });
   const grid = h("div", { class: "panels" }, Object.values(charts).map((chart) => chart.element), curve.element);
   const element = h("section", { class: "panel" },
-    h("div", { class: "row" }, h("h2", {}, "How it goes"), h("label", { htmlFor: "chart-span" }, "show"), span), said, grid);
+    h("div", { class: "row" }, h("h2", {}, "How it goes"), h("label", { htmlFor: "chart-span" }, "show"), span), said, speed, grid);
 
   return {
     element,
     close: () => [...Object.values(charts), curve].forEach((chart) => chart.close()),
     async update(api, job, signal) {
       const points = (job.curve ?? []).filter((point) => Number.isFinite(point.speed));
-      curve.element.hidden = !points.length;
-      if (points.length) curve.update(curveSeries(points));
+      const sizes = new Set(points.map((point) => `${point.replicas}/${point.cpus}`)).size;
+      curve.element.hidden = sizes < 2;
+      speed.textContent = sizes === 1 ? `Measured at one size only: ${text(points[0].speed)} samples or steps/s with ${count(points[0].replicas, "replica")} and ${text(points[0].cpus)} CPUs.` : "";
+      if (sizes > 1) curve.update(curveSeries(points));
       try {
         const found = await readSamples(api, job, known.seconds, signal);
         for (const [name, kind] of Object.entries(kinds)) {
           const series = name === "used" ? found.used : kind.names.filter((one) => found.job[one]).map((one) => ({ name: one, points: found.job[one], steps: kind.steps }));
           const any = series.some((one) => one.points.some((point) => point[1] !== null));
           charts[name].element.hidden = !any;
-          if (any) charts[name].update(series, { from: found.ends - known.seconds, to: found.ends });
+          if (any) charts[name].update(series, { from: beginOf(series, found.ends, known.seconds), to: found.ends });
         }
         const none = !points.length && Object.values(charts).every((chart) => chart.element.hidden);
         said.textContent = none ? (FINAL.has(job.state) || job.state === "queued" ? "It does not run: nothing was measured lately." : "Nothing has been measured yet.") : "";
@@ -206,6 +217,12 @@ function chartsView(changed, known) {
       }
     },
   };
+}
+
+// Where a chart begins: not long before the first figure.
+function beginOf(series, ends, seconds) {
+  const first = Math.min(...series.flatMap((one) => one.points).filter((point) => point[1] !== null).map((point) => point[0]));
+  return Math.max(ends - seconds, Math.min(first - 5, ends - 60));
 }
 
 async function readSamples(api, job, seconds, signal) {
@@ -230,7 +247,7 @@ export function curveSeries(points) {
   const groups = new Map();
   for (const point of points) {
     const each = point.replicas > 0 ? Math.round((point.cpus / point.replicas) * 100) / 100 : point.cpus;
-    const name = byCpus ? `${count(point.replicas, "replica")}, by CPUs` : `${text(each)} CPUs a replica`;
+    const name = byCpus ? `by CPUs, with ${count(point.replicas, "replica")}` : `by replicas, with ${text(each)} CPUs each`;
     groups.set(name, [...(groups.get(name) ?? []), [byCpus ? point.cpus : point.replicas, point.speed]]);
   }
   return [...groups].map(([name, found]) => ({ name, points: found.sort((a, b) => a[0] - b[0]), dots: true }));

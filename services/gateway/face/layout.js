@@ -1,7 +1,7 @@
 // Where each node and GPU is on the map: a ladder of densities, from cells with names to cells of 10 px. Pure.
 
 // `cell`: width and height of a GPU with its gap; `head`: of the line with the node's name; `pad`: inside a node's
-// frame; `gap`: between nodes. The first size at which all nodes fit the height is taken, else the last.
+// frame; `gap`: between nodes; `rowGap`: between rows of nodes, if that is another. The first size at which all nodes fit the height is taken, else the last.
 const LADDER = [
   { cell: [148, 84], head: 24, pad: 8, gap: 12 },
   { cell: [112, 64], head: 24, pad: 8, gap: 12 },
@@ -9,11 +9,15 @@ const LADDER = [
   { cell: [54, 38], head: 20, pad: 5, gap: 8 },
   { cell: [34, 26], head: 16, pad: 3, gap: 6 },
   { cell: [22, 18], head: 13, pad: 2, gap: 5 },
+  { cell: [22, 20], head: 0, pad: 1, gap: 4 },
+  { cell: [18, 18], head: 0, pad: 1, gap: 3 },
   { cell: [14, 14], head: 0, pad: 1, gap: 3 },
-  { cell: [10, 10], head: 0, pad: 0, gap: 3 },
+  { cell: [10, 10], head: 0, pad: 0, gap: 2, rowGap: 1 },
 ];
 const COLUMNS_MAX = 8; // GPUs of a node side by side
 const POOL_HEAD = 22;
+const NAMED = 48; // px of width from which a cell has a name in it
+const STRETCH_MAX = 1.6;
 
 const NAMES = new Intl.Collator("en", { numeric: true });
 
@@ -36,14 +40,16 @@ export function layOut(nodes, width, height) {
 
 // Nodes from left to right, in rows; null if they need more than `height`.
 function flow(nodes, size, width, height) {
-  const [cellWidth, cellHeight] = size.cell;
+  const rowGap = size.rowGap ?? size.gap;
+  const cell = stretched(nodes, size, width);
+  const [cellWidth, cellHeight] = cell;
   const pools = [];
   const blocks = [];
   const several = nodes.length > 0 && nodes[0].pool !== nodes[nodes.length - 1].pool;
   let [x, y, rowHeight, pool] = [0, 0, 0, null];
   for (const node of nodes) {
     if (several && node.pool !== pool) {
-      y += rowHeight && rowHeight + size.gap;
+      y += rowHeight && rowHeight + rowGap;
       pools.push({ pool: node.pool, y });
       [x, y, rowHeight, pool] = [0, y + POOL_HEAD, 0, node.pool];
     }
@@ -53,15 +59,26 @@ function flow(nodes, size, width, height) {
     const w = columns * cellWidth + 2 * size.pad;
     const h = size.head + Math.ceil(number / columns) * cellHeight + 2 * size.pad;
     if (x > 0 && x + w > width) {
-      y += rowHeight + size.gap;
+      y += rowHeight + rowGap;
       [x, rowHeight] = [0, 0];
     }
-    blocks.push({ node: node.id, x, y, w, h, cells: cellsOf(node, number, columns, x, y, size) });
+    blocks.push({ node: node.id, x, y, w, h, cells: cellsOf(node, number, columns, x, y, { ...size, cell }) });
     x += w + size.gap;
     rowHeight = Math.max(rowHeight, h);
     if (y + rowHeight > height) return null;
   }
-  return { size, blocks, pools, cells: blocks.flatMap((block) => block.cells), width, height: y + rowHeight };
+  return { size: { ...size, cell }, blocks, pools, cells: blocks.flatMap((block) => block.cells), width, height: y + rowHeight };
+}
+
+// Cells with names are made wider, so that the nodes fill the width.
+function stretched(nodes, size, width) {
+  const [w, h] = size.cell;
+  if (w < NAMED) return size.cell;
+  const widest = Math.min(COLUMNS_MAX, nodes.reduce((most, node) => Math.max(most, node.gpus.length), 1));
+  const beside = Math.floor((width + size.gap) / (widest * w + 2 * size.pad + size.gap));
+  if (beside < 1) return size.cell;
+  const room = (width + size.gap) / Math.min(beside, nodes.length) - size.gap - 2 * size.pad;
+  return [Math.floor(Math.min(room / widest, STRETCH_MAX * w)), h];
 }
 
 function cellsOf(node, number, columns, x, y, size) {

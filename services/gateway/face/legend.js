@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { colours, paintNode } from "./paint.js";
 
-const SIZE = { cell: [22, 18], head: 0, pad: 0, gap: 0 };
+const SIZE = { cell: [22, 18], head: 0, quiet: true }; // quiet: no word over the cell, it stands beside it
 const HELD = [{ job: "x", share: 1 }];
 const GPU = { index: 0, used: 0.6, slow: 1, quarantined: false, holders: HELD };
 const SAMPLES = [
@@ -32,7 +32,7 @@ export function legend() {
       const ctx = canvas.getContext("2d");
       ctx.setTransform(2, 0, 0, 2, 0, 0);
       const cell = { gpu: 0, x: 0, y: 0, w: 22, h: 18 };
-      paintNode(ctx, ink, node, { ...cell, cells: [cell] }, { ...SIZE, head: 0, quiet: true }, { jobs: {}, wanted, lit: null });
+      paintNode(ctx, ink, node, { ...cell, cells: [cell] }, SIZE, { jobs: {}, wanted, lit: null });
     }
   }
   const details = h("details", { class: "legend-box" }, h("summary", {}, "What the cells mean"), element);

@@ -21,9 +21,11 @@ export const live = {
     return () => listeners.delete(listener);
   },
 
-  // The gateway's time now, in seconds since 1970: this machine's clock may differ.
+  // The gateway's time now, in seconds since 1970: this machine's clock may differ. While the stream is lost, the time
+  // of what is shown.
   now() {
-    return live.state ? live.state.at + (performance.now() - heardAt) / 1000 : Date.now() / 1000;
+    if (!live.state) return Date.now() / 1000;
+    return live.state.at + (live.status === "live" ? (performance.now() - heardAt) / 1000 : 0);
   },
 
   node(id) {

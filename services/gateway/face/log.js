@@ -95,7 +95,7 @@ export function logView(jobId) {
         const first = offset === null;
         offset = at;
         if (first) state.from = state.to = at;
-        say("live");
+        say(hasNotStarted() ? "it has not started yet" : "live");
         failures = 0;
         await readAll(response, signal, first && at > state.begins);
         if (signal.aborted) return;
@@ -225,6 +225,10 @@ export function logView(jobId) {
     take([{ spans: [{ text: `— ${sentence} —`, look: "a-note" }], length: 1, cut: 0 }]);
   }
 
+  function hasNotStarted() {
+    return state.job?.state === "queued" && !state.job.epoch;
+  }
+
   function say(sentence) {
     said.textContent = clean(sentence);
   }
@@ -285,10 +289,15 @@ export function logView(jobId) {
 
   return {
     element,
-    update(job) {
+    // Of a moment of the past only the first is taken: what is written then and now is the same.
+    update(job, isPast = false) {
       const before = state.job;
+      if (isPast && before) return;
+      const waited = before !== null && hasNotStarted();
       state.job = job;
+      if (waited && !hasNotStarted() && state.mode === "follow") say("live");
       showChoices(job);
+      lines.hidden = hasNotStarted();
       const restarted = before && state.epoch === null && job.epoch !== before.epoch;
       if (!before && job.ended_for?.numbers?.rank >= 0) state.rank = job.ended_for.numbers.rank; // the rank that failed first
       if (!before || (restarted && state.mode !== "part")) follow();

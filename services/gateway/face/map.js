@@ -22,7 +22,8 @@ export function clusterMap({ open, height }) {
     onkeydown: keyed, onpointermove: pointed, onpointerleave: () => pinned || hide(), onclick: clicked,
     onfocus: () => at || point(layout?.cells[0]), onblur: () => pinned || hide(),
   }, canvas, cursor, card);
-  const element = h("div", { class: "map-frame" }, stage, said, table,
+  const empty = h("p", { hidden: true }, "No node has joined the cluster.");
+  const element = h("div", { class: "map-frame" }, stage, empty, said, table,
     h("p", { class: "hidden-text", id: "map-help" },
       "Arrow keys move between GPUs, Enter opens the job, space marks all of its GPUs, Escape ends that."));
 
@@ -98,6 +99,7 @@ export function clusterMap({ open, height }) {
     canvas.style.width = `${width}px`;
     canvas.style.height = `${layout.height}px`;
     ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
+    empty.hidden = scene.nodes.length > 0;
     if (at) at = layout.cells.find((cell) => cell.node === at.node && cell.gpu === at.gpu) || null;
     if (at) tell(false);
     else hide();

@@ -74,17 +74,18 @@ export function paintGpu(ctx, ink, node, gpu, cell, scene) {
   if (!gpu.holders.length) paintFree(ctx, ink, node, gpu, x, y, w, h, scene);
   let left = x;
   for (const held of gpu.holders) {
-    const width = Math.min(w * Math.min(1, held.share || 1), x + w - left);
+    const width = Math.max(0, Math.min(w * (held.share ?? 1), x + w - left));
     paintHolder(ctx, ink, gpu, held, left, y, width, h, scene);
     left += width;
   }
-  if (gpu.holders.length && w >= NAMED) words(ctx, ink["on-c"], useWords(gpu), x + 5, y + h - 6, (left - x) - 8, 11);
+  if (gpu.holders.length && w >= NAMED) words(ctx, ink["on-c"], useWords(gpu, w), x + 5, y + h - 6, (left - x) - 8, 11);
   if (isSlow(gpu)) slowBadge(ctx, ink, gpu, x, y, w);
 }
 
-function useWords(gpu) {
+function useWords(gpu, width) {
   if (gpu.used === null || gpu.used === undefined) return "";
-  return isIdle(gpu) ? "idle" : `${percent(gpu.used)} used`;
+  if (isIdle(gpu)) return "idle";
+  return width < 70 ? percent(gpu.used) : `${percent(gpu.used)} used`;
 }
 
 // The part of a holder: pale for what it holds, full from the bottom for what is used; hollow if nothing is.
@@ -99,7 +100,10 @@ function paintHolder(ctx, ink, gpu, held, x, y, w, h, scene) {
   ctx.fillRect(x, y, w, h);
   ctx.globalAlpha = alpha;
   if (isIdle(gpu)) hollow(ctx, ink, colour, x, y, w, h);
-  else if (known) ctx.fillRect(x, y + h * (1 - gpu.used), w, h * gpu.used);
+  else if (known) {
+    const full = h * Math.min(1, Math.max(0, gpu.used));
+    ctx.fillRect(x, y + h - full, w, full);
+  }
   if (x > 0 && held.share < 1) {
     ctx.fillStyle = ink["on-c"];
     ctx.fillRect(x + w - 1, y, 1, h); // between the parts of a shared GPU
@@ -187,17 +191,19 @@ function outOfService(ctx, ink, node, block, size) {
   }
   ctx.stroke();
   ctx.restore();
-  if (!size.head || size.cell[0] >= NAMED) label(ctx, ink, node, block, top, height, size);
+  if (!size.quiet && (!size.head || size.cell[0] >= NAMED)) label(ctx, ink, node, block, top, height, size);
 }
 
 function label(ctx, ink, node, block, top, height, size) {
   const font = size.head ? 12 : 9;
   ctx.font = `700 ${font}px system-ui, sans-serif`;
-  const width = Math.min(block.w, ctx.measureText(node.state).width + 8);
+  const whole = ctx.measureText(node.state).width + 8;
+  const said = whole <= block.w ? node.state : node.state[0].toUpperCase();
+  const width = Math.min(block.w, said === node.state ? whole : font + 3);
   const [x, y] = [block.x + (block.w - width) / 2, top + height / 2];
   ctx.fillStyle = node.state === "lost" ? ink.bad : ink.text;
   ctx.fillRect(x, y - font / 2 - 2, width, font + 4 - (size.head ? 0 : 2));
-  words(ctx, ink.panel, node.state, x + 4, y + font / 2 - 1.5, width, font, 700);
+  words(ctx, ink.panel, said, x + (said === node.state ? 4 : 2), y + font / 2 - 1.5, width, font, 700);
 }
 
 function line(ctx, x0, y0, x1, y1) {

@@ -10,7 +10,7 @@ export function pastState(view) {
     gpus: (node.gpus || []).map((gpu) => gpuThen(gpu, jobs)),
   }));
   giveColours(nodes.flatMap((node) => node.gpus.flatMap((gpu) => gpu.holders.map((held) => held.job))));
-  return { ...view, nodes, jobs, findings: view.findings || [] };
+  return { ...view, nodes, jobs, findings: view.findings || [], past: true };
 }
 
 // Use and speed are live figures: of the past they are unknown here.

@@ -1,9 +1,10 @@
-// The queue page: jobs in the order in force, with the reason, the estimate and what would help. Rows are virtual: only
-// those in sight are in the page, and only the windows around them are asked for.
+// The queue page: jobs in the order in force, with the reason and the estimate, and what would help the chosen one. Rows
+// are virtual: only those in sight are in the page, and only the windows around them are asked for.
 
-import { clean, clear, clock, count, duration, h, text } from "./dom.js";
+import { queueDetail } from "./detail.js";
+import { clean, clock, count, duration, h, text } from "./dom.js";
 import { paced } from "./pace.js";
-import { STATES, estimateWords, jobLink, stateChip } from "./words.js";
+import { STATES, jobLink, rangeWords, stateChip } from "./words.js";
 
 const WINDOW = 50; // rows per request
 const WINDOWS_MAX = 12; // kept in memory
@@ -12,11 +13,12 @@ const REFRESH_MS = 1000;
 const RETRY_MS = 3000; // after a request that failed, the next one
 const FILTERS = ["tenant", "kind", "state", "label", "text"];
 const KINDS = ["training", "inference", "notebook", "batch"];
-const COLUMNS = ["Place", "Job", "Tenant", "Kind", "GPUs", "Waits", "Start", "Why, and what would help"];
+const COLUMNS = ["Place", "Job", "Tenant", "Kind", "GPUs", "Waits", "Start", "Why"];
 
-export function mount(root, { api, live, time, go, params, setParams }) {
+export function mount(root, { api, live, session, time, go, params, setParams }) {
   const filters = Object.fromEntries(FILTERS.map((name) => [name, params[name] || ""]));
   let windows = new Map(); // number of the window -> its rows
+  let drawn = new Map(); // place -> {row, key, element}: what did not change stays in the page
   let asked = new Map(); // number of the window -> what ends its request
   let total = 0;
   let order = "";
@@ -24,16 +26,19 @@ export function mount(root, { api, live, time, go, params, setParams }) {
   let generation = 0; // of filters and moment: an answer to an older question is dropped
   let failure = "";
   let retry = null; // while this timer runs, nothing is asked for
+  let refused = false; // these filters are: nothing is asked for until they change
 
+  let byTenant = null;
   const said = h("p", { class: "muted queue-said", role: "status" });
   const body = h("div", { class: "queue-body", role: "rowgroup" });
   const head = h("div", { class: "queue-head", role: "rowgroup" }, h("div", { class: "queue-row", role: "row", ariaRowindex: 1 },
-    COLUMNS.map((name) => h("span", { role: "columnheader" }, name))));
+    COLUMNS.map((name) => h("span", { role: "columnheader", class: name === "Start" && "cell-eta" }, name))));
   const grid = h("div", {
     class: "queue-grid", role: "grid", tabindex: "0", ariaLabel: "The queue", ariaColcount: COLUMNS.length,
     onscroll: paintSoon, onkeydown: keyed, onfocus: () => { if (active < 0 && total) activate(0); },
   }, head, body);
-  const element = h("section", { class: "panel queue" }, h("h1", {}, "Queue"), filterBar(), said, grid);
+  const detail = queueDetail({ api, live, time });
+  const element = h("section", { class: "panel queue" }, h("h1", {}, "Queue"), filterBar(), said, grid, detail.element);
   root.append(element);
 
   let frame = 0;
@@ -41,7 +46,7 @@ export function mount(root, { api, live, time, go, params, setParams }) {
   const refilter = paced(() => { setParams(filters); begin(); }, 250);
   const watch = new ResizeObserver(paintSoon);
   watch.observe(grid);
-  const tick = setInterval(paintSoon, 10_000); // waits grow
+  const tick = setInterval(paintSoon, 5000); // waits grow
   const forgets = [
     live.subscribe((change) => {
       if (change && time.at === null && (change.whole || change.counts || change.jobs.length)) refresh();
@@ -58,7 +63,7 @@ export function mount(root, { api, live, time, go, params, setParams }) {
     asked = new Map();
     [total, active, failure] = [0, -1, ""];
     clearTimeout(retry);
-    retry = null;
+    [retry, refused] = [null, false];
     grid.scrollTop = 0;
     grid.removeAttribute("aria-activedescendant");
     load(false);
@@ -66,7 +71,7 @@ export function mount(root, { api, live, time, go, params, setParams }) {
 
   // Asks for the windows in sight; `anew`: also for those that are there, which stay in sight until the answer comes.
   function load(anew) {
-    if (retry !== null) return;
+    if (retry !== null || refused) return;
     const { from, to } = sight();
     const [firstWindow, lastWindow] = [Math.floor(from / WINDOW), Math.floor(Math.max(from, to - 1) / WINDOW)];
     for (const number of [...windows.keys()]) {
@@ -88,11 +93,12 @@ export function mount(root, { api, live, time, go, params, setParams }) {
     try {
       const view = await (time.at === null ? queueNow(number, request.signal) : queueThen(number, request.signal));
       if (mine !== generation) return;
-      windows.set(number, view.rows);
+      windows.set(number, sameRows(windows.get(number), view.rows));
       [total, order, failure] = [view.total, view.order, ""];
     } catch (error) {
       if (mine !== generation || request.signal.aborted) return;
       failure = error.message;
+      refused = error.status >= 400 && error.status < 500 && error.status !== 429;
       retry ??= setTimeout(() => { retry = null; load(true); }, Math.max(RETRY_MS, 1000 * (error.retry || 0)));
     } finally {
       if (mine === generation && asked.get(number) === request) asked.delete(number);
@@ -142,17 +148,32 @@ export function mount(root, { api, live, time, go, params, setParams }) {
     const { from, to, height } = sight();
     const now = time.at ?? live.now();
     grid.setAttribute("aria-rowcount", total + 1);
-    clear(body);
-    for (let place = from; place < Math.min(to, total); place += 1) body.append(rowAt(place, height, now));
     if (active >= total) active = total - 1;
+    const before = drawn;
+    drawn = new Map();
+    for (let place = from; place < Math.min(to, total); place += 1) {
+      const row = rowOf(place);
+      const key = `${place === active} ${height} ${row && duration(now - row.since)} ${row?.eta && rangeWords(row.eta, now)}`;
+      const known = before.get(place);
+      const same = known && known.row === row && known.key === key;
+      drawn.set(place, same ? known : { row, key, element: rowElement(row, place, height, now) });
+      if (!same) body.append(drawn.get(place).element);
+    }
+    for (const [place, { element: old }] of before) if (drawn.get(place)?.element !== old) old.remove();
     if (active >= from && active < to) grid.setAttribute("aria-activedescendant", `row-${active}`);
     else grid.removeAttribute("aria-activedescendant");
+    detail.show(active < 0 ? null : rowOf(active) || null);
     said.textContent = saidWords();
+    byTenant.hidden = !session.admin; // a tenant sees its own jobs only
+    grid.classList.toggle("no-start", ![...windows.values()].some((rows) => rows.some((row) => row.eta)));
     load(false);
   }
 
-  function rowAt(place, height, now) {
-    const row = windows.get(Math.floor(place / WINDOW))?.[place % WINDOW];
+  function rowOf(place) {
+    return windows.get(Math.floor(place / WINDOW))?.[place % WINDOW];
+  }
+
+  function rowElement(row, place, height, now) {
     const cells = row ? cellsOf(row, now) : [h("span", { role: "gridcell" }, "…")];
     const made = h("div", {
       class: `queue-row${place === active ? " active" : ""}`, role: "row", id: `row-${place}`, ariaRowindex: place + 2,
@@ -164,7 +185,7 @@ export function mount(root, { api, live, time, go, params, setParams }) {
 
   function saidWords() {
     if (failure) return `The gateway does not show the queue: ${failure}`;
-    if (!total) return asked.size ? "…" : emptyWords(filters);
+    if (!total) return asked.size ? "…" : emptyWords(filters, session.admin);
     const what = filters.state && filters.state !== "queued" ? count(total, "job") : `${count(total, "job")} wait${total === 1 ? "s" : ""}`;
     if (time.at !== null) return `${count(total, "job")} as of ${clock(time.at)}: the first hundred of those that waited, and of those that ran`;
     return `${what}, in the order in force${order ? ` (${clean(order)})` : ""}`;
@@ -188,7 +209,7 @@ export function mount(root, { api, live, time, go, params, setParams }) {
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (event.key in steps) activate(Math.max(0, Math.min(total - 1, active + steps[event.key])));
     else if (event.key === "Enter") {
-      const row = windows.get(Math.floor(active / WINDOW))?.[active % WINDOW];
+      const row = rowOf(active);
       if (row) open(row);
     } else return;
     event.preventDefault();
@@ -209,8 +230,9 @@ export function mount(root, { api, live, time, go, params, setParams }) {
       id: `by-${name}`, type: "search", placeholder, value: filters[name], oninput: change(name), size: "14", spellcheck: "false",
     });
     const labelled = (name, words, control) => h("span", { class: "filter" }, h("label", { htmlFor: `by-${name}` }, words), control);
+    byTenant = labelled("tenant", "Tenant", field("tenant", "any"));
     return h("div", { class: "row filters", role: "search", ariaLabel: "Filters of the queue" },
-      labelled("text", "Text", field("text", "name or id")), labelled("tenant", "Tenant", field("tenant", "any")),
+      labelled("text", "Text", field("text", "name or id")), byTenant,
       labelled("kind", "Kind", choice("kind", "any", KINDS)), labelled("state", "State", choice("state", "waiting", STATES)),
       labelled("label", "Label", field("label", "key=value")));
   }
@@ -222,6 +244,7 @@ export function mount(root, { api, live, time, go, params, setParams }) {
       cancelAnimationFrame(frame);
       clearInterval(tick);
       clearTimeout(retry);
+      detail.end();
       refresh.end();
       refilter.end();
       watch.disconnect();
@@ -242,19 +265,28 @@ function cellsOf(row, now) {
     cell("gpus", text(row.gpus), h("span", { class: "unit" }, row.gpus === 1 ? " GPU" : " GPUs"),
       row.replicas > 1 ? h("small", {}, `in ${row.replicas} ranks`) : null),
     cell("since", h("span", { class: "unit" }, waits ? "waits " : "for "), h("time", { title: `since ${clock(row.since)}` }, duration(now - row.since))),
-    cell("eta", row.eta ? startOf(row.eta) : ""),
-    cell("why", h("span", { class: "why" }, clean(row.sentence)),
-      row.sooner ? h("span", { class: "sooner" }, `Sooner: ${clean(row.sooner.sentence)}`) : null),
+    cell("eta", row.eta ? startOf(row.eta, now) : ""),
+    cell("why", h("span", { class: "why", title: clean(row.sentence) }, clean(row.sentence)),
+      row.sooner ? h("span", { class: "sooner", title: clean(row.sooner.sentence) }, `Sooner: ${clean(row.sooner.sentence)}`) : null),
   ];
 }
 
-function startOf(eta) {
-  const [likely, range] = estimateWords(eta).split(" (");
+// The new rows; those that did not change are the same objects as before.
+function sameRows(before, rows) {
+  return rows.map((row, place) => {
+    const known = before?.[place];
+    return known && JSON.stringify(known) === JSON.stringify(row) ? known : row;
+  });
+}
+
+function startOf(eta, now) {
+  const [likely, range] = rangeWords(eta, now).split(" (");
   return h("span", { title: clean(eta.sentence) }, likely, range ? h("small", {}, `(${range}`) : null);
 }
 
-function emptyWords(filters) {
-  return FILTERS.some((name) => filters[name]) ? "No job fits these filters." : "Nothing waits: every job that was submitted has its GPUs.";
+function emptyWords(filters, admin) {
+  if (FILTERS.some((name) => filters[name])) return "No job fits these filters.";
+  return admin ? "Nothing waits: every job that was submitted has its GPUs." : "None of your jobs waits.";
 }
 
 // The same filters as the gateway's, for a moment of the past.

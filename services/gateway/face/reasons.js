@@ -3,7 +3,7 @@
 import { clean, clock, count, duration, h, text } from "./dom.js";
 import { table } from "./parts.js";
 import { some } from "./story.js";
-import { jobLink, stateChip } from "./words.js";
+import { jobLink, rangeWords, stateChip } from "./words.js";
 
 const NAMES = {
   fewer_gpus: "fewer GPUs",
@@ -19,21 +19,8 @@ const BASES = {
   progress: "by the steps that they report and their pace",
   room: "there is room already",
 };
+const UNKNOWN = "nobody can tell";
 const AWAY = { drained: "is drained", lost: "is lost" };
-
-// A range of time as people read it: `in 5m (3m to 12m)`. Moments are seconds since 1970.
-export function rangeWords(estimate, now) {
-  const known = (at) => at !== null && at !== undefined && Number.isFinite(at);
-  const { earliest, likely, latest } = estimate ?? {};
-  const away = (at) => duration(Math.max(0, at - now));
-  if (known(latest) && latest - now < 1) return "about now";
-  if (known(likely)) {
-    const range = known(earliest) || known(latest) ? ` (${known(earliest) ? away(earliest) : "now"} to ${known(latest) ? away(latest) : "nobody can tell"})` : "";
-    return likely - now < 1 ? `about now${range}` : `in ${away(likely)}${range}`;
-  }
-  if (known(latest)) return `in ${away(latest)} at the latest`;
-  return known(earliest) ? `not before ${away(earliest)} from now` : "nobody can tell";
-}
 
 // How often earlier estimates of this kind were right.
 export function recordWords(record) {
@@ -44,10 +31,16 @@ export function recordWords(record) {
 export function estimateView(estimate, now) {
   if (!estimate) return null;
   const what = estimate.of === "end" ? "Ends" : "Starts";
+  const range = rangeWords(estimate, now);
   const small = [BASES[estimate.basis], recordWords(estimate.record)].filter(Boolean).join("; ");
-  return h("div", { class: "estimate" },
-    h("p", {}, h("strong", {}, `${what} ${rangeWords(estimate, now)}`), small ? h("span", { class: "muted" }, ` — ${small}`) : ""),
-    estimate.sentence ? h("p", { class: "muted" }, clean(estimate.sentence)) : "");
+  // Where there is no range, the sentence says why.
+  const words = range === UNKNOWN && estimate.sentence ? sentenceOf(estimate.sentence) : `${what} ${range}`;
+  return h("p", { class: "estimate" }, h("strong", {}, words), small ? h("span", { class: "muted" }, ` — ${small}`) : "");
+}
+
+function sentenceOf(text_) {
+  const words = clean(text_);
+  return `${words.slice(0, 1).toUpperCase()}${words.slice(1)}.`.replace(/\.\.$/, ".");
 }
 
 // The explanation of now: what `weft explain` prints.

@@ -100,7 +100,7 @@ function serviceCard(api, id) {
     charts = {
       rate: lineChart({ title: "Requests", unit: "requests/s", yMin: 0, height: 120 }),
       p_ms: lineChart({ title: "Time to the first byte", unit: "ms", yMin: 0, height: 120 }),
-      replicas: lineChart({ title: "Replicas", yMin: 0, height: 100 }),
+      replicas: lineChart({ title: "Replicas", yMin: 0, whole: true, height: 100 }),
     };
     chartBox.append(...Object.values(charts).map((chart) => chart.element));
     work = repeat(draw, EVERY_MS);

@@ -36,15 +36,9 @@ export function told(event) {
     by: String(cause.by ?? ""),
     numbers: cause.numbers && typeof cause.numbers === "object" ? cause.numbers : {},
     nodes: [...new Set((data.placement?.allocations ?? []).map((each) => String(each?.node_id)))],
-    gpus: data.placement ? gpusOf(data.placement) : null,
     lends: Array.isArray(data.loans),
     exit: Number.isFinite(data.exit_code) ? data.exit_code : null,
   };
-}
-
-function gpusOf(placement) {
-  const parts = (placement.allocations ?? []).map((each) => (each.share ? each.share.request / 1000 : (each.gpus ?? []).length));
-  return Math.round(parts.reduce((sum, part) => sum + part, 0) * 1000) / 1000;
 }
 
 // The story as `{stretches, marks, rows, totals}`, until `now` (seconds since 1970) if the job is not over.
@@ -92,7 +86,7 @@ function isRepeated(one) {
 }
 
 function markOf(one) {
-  if (LOANS.has(one.code) || (one.lends && one.event === "scaled")) return "loan";
+  if (LOANS.has(one.code) || one.lends) return "loan";
   if (one.code === "moved") return one.event === "requeued" || one.event === "stopping" ? "" : "moved";
   if (one.event === "requeued" || one.event === "failed") {
     if (one.code === "preempted") return "preempted";
@@ -142,6 +136,7 @@ export function storyView() {
   let shown = null;
   let most = ROWS_MAX;
   let width = 0;
+  let filled = "";
   const observer = new ResizeObserver((entries) => {
     const now = Math.max(200, Math.floor(entries[0].contentRect.width));
     if (now === width) return;
@@ -173,10 +168,12 @@ export function storyView() {
     close: () => observer.disconnect(),
     update(events, { now, names = {} }) {
       shown = { ...fold(events, now), names };
+      const rows = JSON.stringify([events.length, events.at(-1)?.id, names]);
       sentence.textContent = summaryOf(shown);
       clear(key).append(...keyOf(shown));
       draw();
-      fill();
+      if (rows !== filled) fill(); // rows that are read do not change under the reader
+      filled = rows;
     },
   };
 }
@@ -193,10 +190,14 @@ function rowOf(row, start, names) {
   const event = FINAL.has(row.event) ? `state-${row.event}` : "";
   return h("tr", {},
     h("td", { class: "when" }, clock(row.first)),
-    h("td", { class: "number" }, `+${duration(row.first - start)}`),
+    h("td", { class: "number" }, afterWords(row.first - start)),
     h("th", { scope: "row", class: event }, clean(row.event), row.count > 1 ? h("span", { class: "muted" }, ` ×${row.count}`) : ""),
     h("td", { class: "number" }, String(row.epoch)),
     h("td", { class: "why" }, ...why, row.count > 1 ? h("span", { class: "muted" }, ` (the last at ${clock(row.last)})`) : ""));
+}
+
+function afterWords(seconds) {
+  return seconds < 60 ? `+${Math.max(0, seconds).toFixed(1)}s` : `+${duration(seconds)}`;
 }
 
 function numbersText(numbers) {
@@ -224,7 +225,7 @@ function keyOf(story) {
 // Bars for the stretches, under them a mark for each kind of change and pixel; at most some elements a pixel.
 function drawing(story, width) {
   const begin = story.stretches[0].from;
-  const end = Math.max(begin + 1, story.stretches.at(-1).to);
+  const end = Math.max(begin + 0.05, story.stretches.at(-1).to);
   const inner = width - 2 * LEFT;
   const toX = (at) => LEFT + ((at - begin) / (end - begin)) * inner;
   const kinds = [...new Set(story.marks.map((mark) => mark.kind))];

@@ -52,8 +52,8 @@ export function mount(root, { api, session, time, params, setParams }) {
     chart.element.hidden = !view.tenants.some((one) => one.held?.length);
     chart.update(view.tenants.slice(0, CHARTED_MAX).map((one) => ({
       name: clean(one.tenant), steps: true,
-      points: (one.held ?? []).map((gpus, place) => [view.begins + place * view.step_seconds, gpus]),
-    })), { from: view.begins, to: view.ends });
+      points: heldPoints(view, one.held ?? []),
+    })), { from: firstHeld(view), to: view.ends });
   }
 
   return {
@@ -63,6 +63,18 @@ export function mount(root, { api, session, time, params, setParams }) {
       chart.close();
     },
   };
+}
+
+// Each value holds until the next, the last until the end.
+function heldPoints(view, held) {
+  const points = held.map((gpus, place) => [view.begins + place * view.step_seconds, gpus]);
+  return points.length ? [...points, [view.ends, held.at(-1)]] : points;
+}
+
+// Where the chart begins: a step before the first in which anybody held a GPU.
+function firstHeld(view) {
+  const first = Math.min(...view.tenants.map((one) => (one.held ?? []).findIndex((gpus) => gpus > 0)).filter((place) => place >= 0));
+  return Number.isFinite(first) ? view.begins + Math.max(0, first - 1) * view.step_seconds : view.begins;
 }
 
 function tenantRows(view) {

@@ -41,6 +41,7 @@ export const time = {
 export function timeBar() {
   let span = SPANS[0][1];
   let playing = false;
+  let run = 0; // of playing: one that was paused does not go on beside the next
   let until = live.now(); // the right end of the slider: it stands still while the past is looked at
   const slider = h("input", {
     type: "range", min: "0", max: "1000", step: "1", value: "1000", ariaLabel: "Moment that is shown",
@@ -53,7 +54,7 @@ export function timeBar() {
   const play = h("button", { type: "button", onclick: () => (playing ? stop() : start()) }, "Play");
   const now = h("button", { type: "button", onclick: () => { stop(); time.set(null); } }, "Back to now");
   const said = h("strong", { class: "moment", role: "status" });
-  const bar = h("div", { class: "time-bar", role: "group", ariaLabel: "Time", hidden: true }, said, slider, spans, play, now);
+  const bar = h("section", { class: "time-bar", ariaLabel: "Time", hidden: true }, said, slider, spans, play, now);
 
   function choose(at) {
     time.set(slider.value === "1000" ? null : Math.round(at));
@@ -73,12 +74,13 @@ export function timeBar() {
   }
 
   async function start() {
+    const mine = (run += 1);
     playing = true;
     play.textContent = "Pause";
     if (time.at === null) time.set(Math.round(until - span));
-    while (playing) {
+    for (;;) {
       await Promise.all([loading, new Promise((go) => { setTimeout(go, STEP_MS); })]);
-      if (!playing) return;
+      if (!playing || mine !== run) return;
       if (time.at === null) stop();
       else time.set(Math.round(time.at + span / STEPS));
     }

@@ -2,14 +2,13 @@
 
 import { ApiError } from "./api.js";
 import { clean, clear, count, duration, h } from "./dom.js";
-import { failureText, table } from "./parts.js";
+import { facts, failureText, table } from "./parts.js";
 import { jobLink } from "./words.js";
 
 const ORDERS = [["", "as it is"], ["fifo", "fifo: first come, first served"], ["las", "las: least GPU time so far first"],
   ["srtf", "srtf: shortest remaining time first"], ["drf", "drf: the tenant with the least dominant share first"], ["priority", "priority: the highest first"]];
 const NODES_MAX = 1000;
 const ROWS_MAX = 200;
-const SAME_SECONDS = 1; // starts that differ by less are alike
 
 export function mount(root, { api, live }) {
   let running = null;
@@ -25,7 +24,7 @@ export function mount(root, { api, live }) {
   const field = (label, input, note) => h("div", { class: "field" }, h("label", { htmlFor: input.id }, label), input, note ? h("span", { class: "muted" }, note) : "");
   const form = h("form", { class: "panel what-if", onsubmit: submit },
     h("div", { class: "panels" },
-      h("div", { class: "stack" }, field("Order", order), field("More nodes", nodes, "each like the largest there is"), field("Drain", drain, "names of nodes")),
+      h("div", { class: "stack" }, field("Order", order), field("More nodes", nodes, "like those of which there are most"), field("Drain", drain, "names of nodes")),
       field("One more job", job, "its specification, as YAML or JSON")),
     refused, h("div", { class: "row" }, button, said), names);
   root.append(h("div", { class: "stack" }, h("h1", {}, "What if"),
@@ -47,7 +46,7 @@ export function mount(root, { api, live }) {
     said.textContent = "trying it out …";
     button.disabled = true;
     try {
-      const view = await api("/v1/what-if", { method: "POST", ...requestOf(valuesOf()), signal: mine.signal });
+      const view = await api("/v1/what-if", { method: "POST", body: requestOf(valuesOf()), signal: mine.signal });
       if (mine.signal.aborted) return;
       clear(result).append(...resultParts(view));
       said.textContent = "";
@@ -67,9 +66,9 @@ export function mount(root, { api, live }) {
   function refuse(error) {
     said.textContent = "";
     clear(result);
-    refused.textContent = error instanceof ApiError ? failureText(error) : error.message;
-    const place = error instanceof ApiError ? error.field.split(/[.[]/)[0] : "submit";
-    const input = form.querySelector(`[data-field="${CSS.escape(place)}"]`);
+    if (!(error instanceof ApiError)) throw error;
+    refused.textContent = failureText(error);
+    const input = form.querySelector(`[data-field="${CSS.escape(error.field.split(/[.[]/)[0])}"]`);
     input?.setAttribute("aria-invalid", "true");
     input?.focus();
   }
@@ -82,45 +81,50 @@ export function mount(root, { api, live }) {
   };
 }
 
-// The request's body. A pasted job stays the text that it is: as YAML it becomes an item of the list `submit`.
+// The request's body: a pasted job stays the text that it is, and the gateway reads it.
 export function requestOf({ order, add_nodes, drain, job }) {
-  const wanted = { ...(order ? { order } : {}), ...(add_nodes ? { add_nodes } : {}), ...(drain.length ? { drain } : {}) };
-  const pasted = job.trim();
-  if (!pasted) return { body: wanted };
-  if (pasted.startsWith("{")) return { body: { ...wanted, submit: [parsed(pasted)] } };
-  const lines = job.replace(/^\uFEFF/, "").split(/\r?\n/).filter((line) => line !== "---" && line.trim() !== "");
-  const item = lines.map((line) => `    ${line}`).join("\n");
-  const others = Object.entries(wanted).map(([name, value]) => `${name}: ${JSON.stringify(value)}\n`).join("");
-  return { body: `${others}submit:\n  -\n${item}\n`, type: "application/yaml" };
-}
-
-function parsed(pasted) {
-  try {
-    return JSON.parse(pasted);
-  } catch (error) {
-    throw new Error(`The job is not JSON: ${error.message}`);
-  }
+  return {
+    ...(order ? { order } : {}), ...(add_nodes ? { add_nodes } : {}), ...(drain.length ? { drain } : {}),
+    ...(job.trim() ? { submit: [job] } : {}),
+  };
 }
 
 function resultParts(view) {
-  const rows = view.jobs.map((job) => ({ ...job, gain: gainOf(job) })).sort((a, b) => Math.abs(b.gain ?? 0) - Math.abs(a.gain ?? 0));
-  const gained = rows.filter((job) => job.gain > SAME_SECONDS);
-  const lost = rows.filter((job) => job.gain < -SAME_SECONDS);
-  const fresh = rows.filter((job) => job.gain === null && known(job.starts_other));
+  const gained = view.jobs.filter((job) => job.gains_seconds > 0);
+  const lost = view.jobs.filter((job) => job.gains_seconds < 0);
+  const fresh = view.jobs.filter((job) => isNew(job));
+  const left = view.jobs_left_out ?? 0;
   return [
     h("section", { class: "panel" }, h("h2", {}, "The answer"), h("p", {}, h("strong", {}, clean(view.sentence))),
-      view.other?.sentence ? h("p", { class: "muted" }, clean(view.other.sentence)) : "",
-      h("p", {}, `Jobs wait ${duration(view.waited_other)} in the mean, instead of ${duration(view.waited_base)}. ${count(view.gained ?? gained.length, "job")} would start sooner, ${count(view.lost ?? lost.length, "job")} later.`)),
+      facts([
+        ["as it is", sideText(view.base)],
+        ["with the change", sideText(view.other)],
+        ["waiting", `${duration(view.waited_other)} more in the mean, instead of ${duration(view.waited_base)}`],
+        ["gain", `${count(view.gained, "job")} would end or start sooner`],
+        ["lose", `${count(view.lost, "job")} would end or start later`],
+        ["assumed", assumedText(view.assumed)],
+      ])),
     fresh.length ? group("The new job", fresh, view.at) : "",
     gained.length ? group("Gain", gained, view.at) : "",
     lost.length ? group("Lose", lost, view.at) : "",
-    !gained.length && !lost.length && !fresh.length ? h("p", { class: "muted" }, "No job would start at another time.") : "",
+    !gained.length && !lost.length && !fresh.length ? h("p", { class: "muted" }, "No job would start or end at another time.") : "",
+    left > 0 ? h("p", { class: "muted" }, `and ${count(left, "more job")}, of which less changes`) : "",
   ].filter(Boolean);
 }
 
-// Seconds by which a job starts sooner; null if one of the two starts is not known.
-export function gainOf({ starts_base, starts_other }) {
-  return known(starts_base) && known(starts_other) ? starts_base - starts_other : null;
+function sideText(side) {
+  if (!side) return "";
+  return [clean(side.sentence), clean(side.policy ?? ""), side.gpus === undefined ? "" : count(side.gpus, "GPU")].filter(Boolean).join(", ");
+}
+
+// By what it is known how long the jobs last: the answer is as good as that.
+function assumedText(assumed) {
+  return Object.entries(assumed ?? {}).map(([basis, many]) => `${clean(basis)} for ${count(many, "job")}`).join(", ");
+}
+
+// A job that is there with the change only.
+function isNew(job) {
+  return !known(job.gains_seconds) && !known(job.starts_base) && !known(job.ends_base) && (known(job.starts_other) || known(job.ends_other));
 }
 
 function known(value) {
@@ -129,15 +133,17 @@ function known(value) {
 
 function group(title, jobs, at) {
   const rows = jobs.slice(0, ROWS_MAX).map((job) => [
-    job.id ? jobLink(job.id, job.name ?? "") : clean(job.name), clean(job.tenant), startText(job.starts_base, at), startText(job.starts_other, at),
-    job.gain === null ? "" : `${duration(Math.abs(job.gain))} ${job.gain > 0 ? "sooner" : "later"}`,
+    isNew(job) ? clean(job.name) : jobLink(job.id, job.name ?? ""), clean(job.tenant ?? ""),
+    isNew(job) ? "not there" : timesText(job.starts_base, job.ends_base, at), timesText(job.starts_other, job.ends_other, at),
+    known(job.gains_seconds) ? `${duration(Math.abs(job.gains_seconds))} ${job.gains_seconds > 0 ? "sooner" : "later"}` : "",
   ]);
   return h("section", { class: "panel" }, h("h2", {}, `${title}: ${count(jobs.length, "job")}`),
-    table(title, ["job", "tenant", "starts now", "would start", "difference"], rows),
+    table(title, ["job", "tenant", "as it is", "with the change", "difference"], rows),
     jobs.length > rows.length ? h("p", { class: "muted" }, `and ${jobs.length - rows.length} more`) : "");
 }
 
-function startText(starts, at) {
-  if (!known(starts)) return "unknown";
-  return starts - at < 1 ? "at once" : `in ${duration(starts - at)}`;
+function timesText(starts, ends, at) {
+  const when = (moment) => (moment - at < 1 ? "now" : `in ${duration(moment - at)}`);
+  const parts = [known(starts) ? `starts ${when(starts)}` : "", known(ends) ? `ends ${when(ends)}` : ""].filter(Boolean);
+  return parts.join(", ") || "not in the time that was looked at";
 }

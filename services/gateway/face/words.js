@@ -12,21 +12,21 @@ export const HOLDING = ["running", "starting", "placed", "stopping"]; // in the 
 
 // Why jobs wait, by the code of the reason.
 const CODES = {
-  "no-room": "do not fit what is free now",
-  "no-nodes": "need a pool in which a node takes work",
-  "too-big": "would not fit even if everything were free",
-  backoff: "wait before their next try",
-  "making-room": "wait until the jobs that they pre-empt have stopped",
-  "held-back": "would fit, but older jobs ahead of them need the room",
-  "still-runs": "wait until an earlier run of theirs has ended",
-  "store-restored": "wait until runs from before a restore have ended",
-  "not-stored": "were decided, but the store refused it; they are tried again",
-  fits: "fit, and are about to be placed",
-  submitted: "have not been looked at yet",
+  "no-room": "no room: too little is free now",
+  "no-nodes": "no node of their pool takes work",
+  "too-big": "too big: would not fit even if everything were free",
+  backoff: "pausing before the next try",
+  "making-room": "room is being made: the jobs to pre-empt are stopping",
+  "held-back": "held back: the room is kept for jobs ahead of them",
+  "still-runs": "an earlier run has not ended yet",
+  "store-restored": "runs from before a restore have not ended yet",
+  "not-stored": "placed, but the store refused it: tried again",
+  fits: "there is room: about to be placed",
+  submitted: "not looked at yet",
 };
 
 export function codeWords(code) {
-  return CODES[code] || `wait: ${clean(code).replaceAll("-", " ")}`;
+  return CODES[code] || clean(code).replaceAll("-", " ");
 }
 
 // Colours belong to jobs that hold GPUs: by their id, but the first few holders get different ones.
@@ -88,13 +88,19 @@ export function bar(part, words, { behind = 0, kind = "" } = {}) {
     h("span", { class: "words" }, words));
 }
 
-// An estimate in a few words: "in 5m (3m to 12m)"; its sentence, with the basis, belongs beside it.
-export function estimateWords(estimate) {
-  if (!estimate || estimate.likely === null || estimate.likely === undefined) return "nobody can tell";
-  const { earliest, likely, latest } = estimate;
-  if (latest !== null && latest !== undefined && latest < 1) return "about now";
-  const until = latest === null || latest === undefined ? "or much later" : `to ${duration(latest)}`;
-  return `in ${duration(likely)} (${duration(earliest ?? 0)} ${until})`;
+// A range of time as people read it: `in 5m (3m to 12m)`. Moments are seconds since 1970.
+export function rangeWords(estimate, now) {
+  const known = (at) => at !== null && at !== undefined && Number.isFinite(at);
+  const { earliest, likely, latest } = estimate ?? {};
+  const away = (at) => duration(Math.max(0, at - now));
+  if (known(latest) && latest - now < 1) return "about now";
+  if (known(likely)) {
+    const [from, to] = [known(earliest) ? away(earliest) : "now", known(latest) ? away(latest) : "much later"];
+    const range = known(earliest) || known(latest) ? ` (${from} to ${to})` : "";
+    return likely - now < 1 ? `about now${range}` : `in ${away(likely)}${range}`;
+  }
+  if (known(latest)) return `in ${away(latest)} at the latest`;
+  return known(earliest) ? `not before ${away(earliest)} from now` : "nobody can tell";
 }
 
 // The step of a job's progress and of how many: {step, total, part}; null if it reports none.

@@ -4,7 +4,8 @@
 
 const PLAIN = /^[A-Za-z_/][A-Za-z0-9_/.-]*$/; // words and paths, which no reader takes for anything else …
 const SPECIAL = /^(y|n|yes|no|on|off|true|false|null|nan|inf|infinity)$/i; // … but for these
-const ESCAPED = /[\u007f-\u00a0\u2028\u2029\ufeff\ud800-\udfff]/g; // legal in JSON's text, not in every YAML's
+// Legal in JSON's text, not in every YAML's; and what shows text in another order than it has, or not at all.
+const ESCAPED = /[\u007f-\u00a0\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]/g;
 const PAIR = /[\ud800-\udbff][\udc00-\udfff]/g;
 const DEPTH_MAX = 64;
 

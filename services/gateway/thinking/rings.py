@@ -2,7 +2,7 @@
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import isnan, nan
 
 FINE_SECONDS, FINE_STEPS = 5, 180
@@ -49,6 +49,23 @@ class Ring:
                 self._begins += over
         self._sum, self._count = value, 1
 
+    def fill(self, step: int, values: Sequence[float]) -> None:
+        """Take the values of the steps from `step` on that are not known: those from before this process began."""
+        begins, ends = self._begins, self._begins + len(self._values)
+        if not self._values:
+            begins = ends = step + len(values)
+        first = max(min(step, begins), ends - self._most)
+        given = array("f", values)
+        found = array("f", [nan]) * (ends - first)
+        for place in range(max(step, first), min(step + len(given), ends)):
+            found[place - first] = given[place - step]
+        for place, value in enumerate(self._values, begins - first):
+            if place >= 0 and not isnan(value):
+                found[place] = value
+        self._begins, self._values = first, found
+        if self._count == 0 and found and not isnan(found[-1]):
+            self._sum, self._count = found[-1], 1
+
     def read(self, step: int, count: int) -> list[float]:
         """The values of `count` steps from `step` on; nan: not known."""
         place = step - self._begins
@@ -66,11 +83,14 @@ class Series:
         self._fine = Ring(FINE_SECONDS, FINE_STEPS)
         self._coarse = Ring(COARSE_SECONDS, COARSE_STEPS)
 
-    def put(self, at: float, value: float, *, old: bool = False) -> None:
-        """`old`: a value from before this process began, of which only the coarse step is known."""
-        if not old:
-            self._fine.put(at, value)
+    def put(self, at: float, value: float) -> None:
+        self._fine.put(at, value)
         self._coarse.put(at, value)
+
+    def fill(self, begins: int, values: Sequence[float], step_seconds: int) -> None:
+        """Take what is not known of the steps from `begins` on, fine ones or coarse ones."""
+        ring = self._fine if step_seconds == FINE_SECONDS else self._coarse
+        ring.fill(begins // step_seconds, values)
 
     def read(self, begins: int, count: int, step_seconds: int) -> list[float | None]:
         """`count` steps from `begins` on, a multiple of `step_seconds`; None: not known."""
@@ -91,23 +111,21 @@ class Shelf:
         self._count = 0
         self._subjects: OrderedDict[str, tuple[dict[str, Series], list[float]]] = OrderedDict()
 
-    def put(self, subject: str, at: float, values: Mapping[str, float | None], *, old: bool = False) -> None:
+    def put(self, subject: str, at: float, values: Mapping[str, float | None]) -> None:
         """Take the values that are figures: neither None nor nan, and not beyond all measure."""
-        known = self._subjects.get(subject)
-        series, put_at = known or ({}, [at])
         for name, value in values.items():
-            if value is None or not -VALUE_MAX <= value <= VALUE_MAX:
-                continue
-            if (of := series.get(name)) is None:
-                if len(series) >= self._each or not self._has_room(subject, at):
-                    continue
-                of = series[name] = Series()
-                self._count += 1
-                self._subjects[subject] = (series, put_at)
-            of.put(at, value, old=old)
+            if value is not None and is_figure(value) and (of := self._series(subject, name, at)) is not None:
+                of.put(at, value)
         if subject in self._subjects:
-            put_at[0] = at
+            self._subjects[subject][1][0] = at
             self._subjects.move_to_end(subject)
+
+    def fill(self, subject: str, name: str, begins: int, values: Sequence[float], step_seconds: int) -> None:
+        """Take what is not known of a figure from before this process began, as far as there is room for it."""
+        figures = [value if is_figure(value) else nan for value in values]
+        of = self._series(subject, name, begins + len(values) * step_seconds)
+        if of is not None:
+            of.fill(begins, figures, step_seconds)
 
     def get(self, subject: str) -> Mapping[str, Series]:
         """The series of a subject, by name."""
@@ -117,6 +135,17 @@ class Shelf:
     def subjects(self) -> list[str]:
         return list(self._subjects)
 
+    def _series(self, subject: str, name: str, at: float) -> Series | None:
+        """That figure of the subject, a new one if there is room."""
+        series, put_at = self._subjects.get(subject) or ({}, [at])
+        if name not in series:
+            if len(series) >= self._each or not self._has_room(subject, at):
+                return None
+            series[name] = Series()
+            self._count += 1
+            self._subjects[subject] = (series, put_at)
+        return series[name]
+
     def _has_room(self, subject: str, at: float) -> bool:
         while self._count >= self._most:
             oldest, (series, put_at) = next(iter(self._subjects.items()))
@@ -125,6 +154,11 @@ class Shelf:
             del self._subjects[oldest]
             self._count -= len(series)
         return True
+
+
+def is_figure(value: float) -> bool:
+    """Neither nan nor beyond all measure."""
+    return -VALUE_MAX <= value <= VALUE_MAX
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -107,7 +107,7 @@ def usage_of(changes: Iterable[GpuChanges], window: Stretch) -> tuple[Amounts, l
     by = {(one.what, one.tenant): by_step(one, edges) for one in summed(changes)}
     nothing = by_step(None, edges)
     there = by.get(("there", ""), nothing)
-    tenants = sorted({tenant for what, tenant in by if what != "there"})
+    tenants = sorted({tenant for what, tenant in by if what in ("held", "wanted")})
     held = [by.get(("held", tenant), nothing) for tenant in tenants]
     wanted = [of + by.get(("wanted", tenant), nothing) for tenant, of in zip(tenants, held, strict=True)]
     due = fair(wanted, there)

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from libs.messages.serving import ReplicaServed, ServiceServed
 from services.router.thinking.counting import Counts, bucket_of
-from services.router.thinking.seats import RequestLease, Seat
+from services.router.thinking.seats import Seat, Visit
 from services.router.thinking.table import RoutedService, RunKey
 from services.router.thinking.ways import Refused
 
@@ -65,7 +65,7 @@ class Lane:
             self.clear(seat)
 
     def clear(self, seat: Seat) -> None:
-        if seat.gone and not seat.leases:
+        if seat.gone and not seat.visits:
             self.seats.pop(seat.replica.key, None)
 
     # giving requests to replicas
@@ -143,13 +143,13 @@ class Lane:
     def waited(self, seconds: float) -> None:
         self.counts.waits[bucket_of(seconds)] += 1
 
-    def answered(self, lease: RequestLease, *, first: float | None, took: float) -> None:
+    def answered(self, visit: Visit, *, first: float | None, took: float) -> None:
         """`first`: seconds from being given to the replica to the first byte of its answer, if known."""
         self.counts.answered += 1
-        lease.seat.did(took, timed=not lease.upgraded)
-        if lease.upgraded:
+        visit.seat.did(took, timed=not visit.upgraded)
+        if visit.upgraded:
             return
-        total = lease.granted - lease.arrived + (took if first is None else first)
+        total = visit.granted - visit.arrived + (took if first is None else first)
         self.counts.services[bucket_of(took)] += 1
         self.counts.totals[bucket_of(total)] += 1
         if self.service.latency is not None and total > self.service.latency:
@@ -185,7 +185,7 @@ def _served(seats: Iterable[Seat]) -> Iterator[ReplicaServed]:
         yield ReplicaServed(
             epoch=seat.replica.epoch,
             rank=seat.replica.rank,
-            in_flight=len(seat.leases),
+            in_flight=len(seat.visits),
             answered=seat.answered,
             failed=seat.failed,
             busy_seconds=seat.busy_seconds,

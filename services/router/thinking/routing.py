@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from libs.messages.serving import ServiceServed, ServicesServed
 from services.router.thinking.lanes import Lane, Waiter
-from services.router.thinking.seats import RequestLease, Seat
+from services.router.thinking.seats import Seat, Visit
 from services.router.thinking.table import RoutedService
 from services.router.thinking.ways import Refused
 
@@ -22,7 +22,7 @@ OTHERS_SECONDS = 3.0  # after which a router that is silent has no requests any 
 LOST_SECONDS = 1.0  # a request that was given to a replica earlier must be known to Caddy
 SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
-Answer = tuple[int, "RequestLease | Refused"]
+Answer = tuple[int, "Visit | Refused"]
 """What follows for a request that waited, by its ticket."""
 
 
@@ -40,16 +40,16 @@ class Routing:
 
     def __init__(self, *, waiting_max: int = 20_000) -> None:
         self.lanes: dict[str, Lane] = {}
-        self.leases: dict[int, RequestLease] = {}
+        self.visits: dict[int, Visit] = {}
         self._waiting_of: Counter[str] = Counter()  # by tenant, those with any
         self._gave_way: list[Answer] = []
         self.waiting = 0
-        self.lost = 0  # leases whose end was never heard of
+        self.lost = 0  # visits whose end was never heard of
         self._waiting_max = waiting_max
         self._numbers = count(1)
         self._places: dict[int, Lane] = {}  # of each request that waits, by its ticket
         self._others: dict[tuple[str, int], _Other] = {}  # by router and part
-        self._missing = 0  # leases that Caddy did not know at the last look
+        self._missing = 0  # visits that Caddy did not know at the last look
 
     # what is there
 
@@ -94,15 +94,13 @@ class Routing:
 
     # requests
 
-    def ask(
-        self, ticket: int, service: RoutedService, now: float, *, upgraded: bool = False
-    ) -> RequestLease | Refused | None:
+    def ask(self, ticket: int, service: RoutedService, now: float, *, upgraded: bool = False) -> Visit | Refused | None:
         """None: it waits, and its answer comes later. `upgraded`: it becomes a connection of its own."""
         lane = self.lanes[service.job_id]
         lane.counts.arrived += 1
         return self._ask(lane, Waiter(ticket, now, now, now + service.timeout, upgraded=upgraded), now)
 
-    def _ask(self, lane: Lane, waiter: Waiter, now: float) -> RequestLease | Refused | None:
+    def _ask(self, lane: Lane, waiter: Waiter, now: float) -> Visit | Refused | None:
         if not lane.line and (seat := lane.free(now, waiter.avoid)):
             return self._give(lane, waiter, seat, now)
         again = waiter.tries > 1
@@ -153,8 +151,8 @@ class Routing:
         if not self._waiting_of[tenant]:
             del self._waiting_of[tenant]
 
-    def _give(self, lane: Lane, waiter: Waiter, seat: Seat, now: float) -> RequestLease:
-        lease = RequestLease(
+    def _give(self, lane: Lane, waiter: Waiter, seat: Seat, now: float) -> Visit:
+        visit = Visit(
             next(self._numbers),
             lane.service.job_id,
             seat,
@@ -165,9 +163,9 @@ class Routing:
             waiter.runs,
             waiter.upgraded,
         )
-        self.leases[lease.number] = seat.leases[lease.number] = lease
+        self.visits[visit.number] = seat.visits[visit.number] = visit
         lane.waited(now - waiter.since)
-        return lease
+        return visit
 
     def _go_on(self, lane: Lane, now: float) -> list[Answer]:
         """Give what waits to whichever replica has room."""
@@ -185,46 +183,46 @@ class Routing:
 
     def ended(self, number: int, now: float, *, status: int, first: float | None, took: float | None) -> list[Answer]:
         """Caddy told the end of a request, with the replica's status; 499: its client had left."""
-        lease = self._ends(number)
-        if lease is None:
+        visit = self._ends(number)
+        if visit is None:
             return []
-        lane = self.lanes[lease.job_id]
+        lane = self.lanes[visit.job_id]
         if status >= 500:
             lane.counts.failed += 1
-            lease.seat.fell(now, at_once=False, may_rest=lane.may_rest(lease.seat, now))
+            visit.seat.fell(now, at_once=False, may_rest=lane.may_rest(visit.seat, now))
         elif status != 499:
-            lane.answered(lease, first=first, took=now - lease.granted if took is None else took)
-        return self._after(lane, lease.seat, now)
+            lane.answered(visit, first=first, took=now - visit.granted if took is None else took)
+        return self._after(lane, visit.seat, now)
 
     def failed(
         self, number: int, ticket: int, now: float, *, method: str, error: str, status: int
-    ) -> tuple[RequestLease | Refused | None, list[Answer]]:
+    ) -> tuple[Visit | Refused | None, list[Answer]]:
         """Caddy could not pass a request on, and its answer has not begun: what follows for it, and for others.
 
         It goes to a replica again if it cannot have run, or does no harm where it runs twice. What reached no replica
         is tried until one takes it, or has waited as long as it may.
         """
-        lease = self._ends(number)
-        if lease is None:
+        visit = self._ends(number)
+        if visit is None:
             return Refused(502, "the replica of this service did not answer"), []
-        lane, at_once = self.lanes[lease.job_id], error.startswith("dial ")
-        lease.seat.fell(now, at_once=at_once, may_rest=at_once or lane.may_rest(lease.seat, now))
-        runs = lease.runs + (not at_once)
+        lane, at_once = self.lanes[visit.job_id], error.startswith("dial ")
+        visit.seat.fell(now, at_once=at_once, may_rest=at_once or lane.may_rest(visit.seat, now))
+        runs = visit.runs + (not at_once)
         harmless = at_once or (method in SAFE and runs < RUNS_MAX)
-        if harmless and lease.tries < TRIES_MAX and now < lease.deadline and not lane.over:
-            avoid = None if at_once else lease.seat  # a replica that took no connection is left alone by all
-            again = Waiter(ticket, lease.arrived, now, lease.deadline, lease.tries + 1, runs, avoid, lease.upgraded)
+        if harmless and visit.tries < TRIES_MAX and now < visit.deadline and not lane.over:
+            avoid = None if at_once else visit.seat  # a replica that took no connection is left alone by all
+            again = Waiter(ticket, visit.arrived, now, visit.deadline, visit.tries + 1, runs, avoid, visit.upgraded)
             answer = self._ask(lane, again, now)
         else:
             lane.counts.failed += 1
             answer = _no_answer(lane, at_once=at_once, status=status)
-        return answer, self._after(lane, lease.seat, now)
+        return answer, self._after(lane, visit.seat, now)
 
-    def _ends(self, number: int) -> RequestLease | None:
-        lease = self.leases.pop(number, None)
-        if lease is not None:
-            del lease.seat.leases[number]
-        return lease
+    def _ends(self, number: int) -> Visit | None:
+        visit = self.visits.pop(number, None)
+        if visit is not None:
+            del visit.seat.visits[number]
+        return visit
 
     def _after(self, lane: Lane, seat: Seat, now: float) -> list[Answer]:
         lane.clear(seat)
@@ -264,27 +262,27 @@ class Routing:
 
     def settle(self, passing: int, asked_at: float, now: float) -> list[Answer]:
         """Caddy passes so many requests on, as it said when it was asked then. If we count more at two looks, the ends
-        of some were lost: as many leases as too many end. Of those that may be it, the ones that last longest beside
+        of some were lost: as many visits as too many end. Of those that may be it, the ones that last longest beside
         what is usual at their replica."""
-        settled = [lease for lease in self.leases.values() if lease.granted < asked_at - LOST_SECONDS]
+        settled = [visit for visit in self.visits.values() if visit.granted < asked_at - LOST_SECONDS]
         missing = len(settled) - passing
         lost, self._missing = min(missing, self._missing), max(0, missing)
         if lost <= 0:
             return []
-        settled.sort(key=lambda lease: (lease.upgraded, -(now - lease.granted) / (lease.seat.speed or 1.0)))
+        settled.sort(key=lambda visit: (visit.upgraded, -(now - visit.granted) / (visit.seat.speed or 1.0)))
         return self._lose(settled[:lost], now)
 
     def lose_all(self, now: float) -> list[Answer]:
         """Caddy is gone, and with it every request that it passed on."""
         self._missing = 0
-        return self._lose([*self.leases.values()], now)
+        return self._lose([*self.visits.values()], now)
 
-    def _lose(self, leases: Iterable[RequestLease], now: float) -> list[Answer]:
+    def _lose(self, visits: Iterable[Visit], now: float) -> list[Answer]:
         answers: list[Answer] = []
-        for lease in leases:
+        for visit in visits:
             self.lost += 1
-            self._ends(lease.number)
-            answers += self._after(self.lanes[lease.job_id], lease.seat, now)
+            self._ends(visit.number)
+            answers += self._after(self.lanes[visit.job_id], visit.seat, now)
         return answers
 
     # what is told
@@ -294,7 +292,7 @@ class Routing:
 
     def in_flight(self) -> Mapping[str, int]:
         """The requests at replicas, by service."""
-        return {job_id: sum(len(seat.leases) for seat in lane.seats.values()) for job_id, lane in self.lanes.items()}
+        return {job_id: sum(len(seat.visits) for seat in lane.seats.values()) for job_id, lane in self.lanes.items()}
 
 
 def _in_flight(service: ServiceServed) -> int:

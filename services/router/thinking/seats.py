@@ -11,9 +11,10 @@ ALONE_SECONDS_MAX = 8.0
 REACHED_SECONDS = 2.5  # a request that is there so long was taken: no connection is tried for longer
 
 
-class RequestLease(Struct):
-    """One request at a replica. Times of the router's clock. `runs`: how often it may have run before; `upgraded`: it
-    lasts as long as its client wants."""
+class Visit(Struct):
+    """One request at one replica, from the gate's answer to the end of the request. Times of the router's clock.
+
+    `runs`: how often the request may have run before; `upgraded`: it lasts as long as its client wants."""
 
     number: int
     job_id: str
@@ -31,7 +32,7 @@ class Seat:
 
     def __init__(self, replica: RoutedReplica) -> None:
         self.replica = replica
-        self.leases: dict[int, RequestLease] = {}
+        self.visits: dict[int, Visit] = {}
         self.others = 0
         self.answered = 0
         self.failed = 0
@@ -50,15 +51,15 @@ class Seat:
             return 0
         most = concurrency if routers == 1 else max(-(-concurrency // routers), concurrency - self.others)
         if self.unreached:
-            if any(now - lease.granted > REACHED_SECONDS for lease in self.leases.values()):
+            if any(now - visit.granted > REACHED_SECONDS for visit in self.visits.values()):
                 self.unreached = False
             else:
                 most = min(most, 1)  # the first request alone finds out whether it is back
-        return most - len(self.leases)
+        return most - len(self.visits)
 
     def cost(self, usual: float) -> float:
         """About how long the next request would take here, beside those that are here."""
-        return (self.speed or usual) * (len(self.leases) + 1)
+        return (self.speed or usual) * (len(self.visits) + 1)
 
     def did(self, seconds: float, *, timed: bool) -> None:
         """It answered."""

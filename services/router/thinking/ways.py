@@ -9,6 +9,7 @@ JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 VISIBLE = re.compile(r"[\x21-\x7e]*")
 TOKEN_KEY = "weft_token"
 TOKEN_TEXT = re.compile(r"[A-Za-z0-9._~+/=-]{1,512}")
+COOKIES = re.compile("[;,]")
 SEPARATORS = re.compile(r"[/\\]")
 
 
@@ -104,8 +105,8 @@ def _same_place(path: str, query: str) -> str:
 
 
 def cookie_token(cookie: str) -> str:
-    """The token in a `Cookie` header; empty if there is none."""
-    for part in cookie.split(";"):
+    """The token in a `Cookie` header; empty if there is none. Caddy joins several such headers with commas."""
+    for part in COOKIES.split(cookie):
         key, _, value = part.strip().partition("=")
         if key == TOKEN_KEY:
             return value

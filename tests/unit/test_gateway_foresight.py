@@ -1,0 +1,109 @@
+"""What the gateway keeps for its estimates: durations of ended jobs, and earlier estimates against what came true."""
+
+from libs.domain.job import Job, JobEvent, JobState
+from libs.messages.eta import Basis, Estimate, EtaOf
+from libs.planning.eta.learnt import kinds_of
+from libs.planning.eta.record import Range
+from libs.planning.eta.starts import Foreseen
+from libs.store.memory import MemoryStore
+from services.gateway.cluster import LiveCluster
+from services.gateway.foresight import AGAIN_SECONDS, DURATIONS_SECONDS, Foresight
+from tests.support.steps import go, placement
+from tests.support.stores import AT, World
+
+_E = JobEvent
+RANGE = Range(10.0, 20.0, 30.0)
+FORESEEN = Foreseen(
+    Estimate(of=EtaOf.START, basis=Basis.LEARNT, sentence="starts in about 20s", likely=AT + 20), RANGE, RANGE
+)
+
+
+class Rig:
+    """A gateway's foresight over a store in memory, with a clock that the test turns."""
+
+    def __init__(self) -> None:
+        store = MemoryStore()
+        self.world = World(*(store for _ in World.__struct_fields__))
+        self.at = AT
+        cluster = LiveCluster(clock=lambda: self.at)
+        self.foresight = Foresight(self.world.gateway, cluster, now=lambda: self.at, clock=lambda: self.at)
+
+    async def later(self, seconds: float = DURATIONS_SECONDS) -> None:
+        """So much later, with all that is stored by then looked at."""
+        self.at += seconds
+        await self.foresight.durations("default")
+
+
+async def _ran(rig: Rig, *job_ids: str, seconds: float) -> list[Job]:
+    lease = await rig.world.lead()
+    jobs: list[Job] = []
+    for number, job in enumerate(await rig.world.admitted(lease, *job_ids)):
+        where = placement(("node-1", number))
+        job = await go(rig.world.scheduler, lease, job, _E.PLACED, at=rig.at, placement=where)
+        job = await go(rig.world.scheduler, lease, job, _E.STARTING, at=rig.at)
+        job = await go(rig.world.scheduler, lease, job, _E.STARTED, at=rig.at)
+        jobs.append(await go(rig.world.scheduler, lease, job, _E.SUCCEEDED, at=rig.at + seconds, exit_code=0))
+    return jobs
+
+
+async def test_how_long_jobs_lasted_is_learnt_once_of_each_as_they_end() -> None:
+    rig = Rig()
+    first = await _ran(rig, "j-1", "j-2", "j-3", seconds=60.0)
+    await rig.later()
+    assert (await rig.foresight.durations("default")).count == 3
+    found = (await rig.foresight.durations("default")).beside([]).left(kinds_of(first[0]), 0.0)
+    assert found is not None
+    assert found.at(0.5) == 60.0
+    await rig.later()
+    assert (await rig.foresight.durations("default")).count == 3
+    assert (await rig.foresight.durations("other")).count == 0
+
+
+async def test_an_estimate_is_held_against_what_came_true() -> None:
+    rig = Rig()
+    lease = await rig.world.lead()
+    held, missed, open_still = await rig.world.admitted(lease, "j-1", "j-2", "j-3")
+    for job in (held, missed, open_still):
+        rig.foresight.told(job, FORESEEN)
+    await go(rig.world.scheduler, lease, held, _E.PLACED, at=AT + 15, placement=placement(("node-1", 0)))
+    await go(rig.world.scheduler, lease, missed, _E.PLACED, at=AT + 90, placement=placement(("node-1", 1)))
+    await rig.later()
+    track = rig.foresight.records("default").of(EtaOf.START, Basis.LEARNT)
+    assert track.record is not None
+    assert (track.record.estimates, track.record.inside) == (2, 1)
+    assert [key.id for key in track.pending] == ["j-3"]
+
+
+async def test_a_job_that_is_cancelled_while_it_waits_judges_no_estimate() -> None:
+    rig = Rig()
+    lease = await rig.world.lead()
+    (job,) = await rig.world.admitted(lease, "j-1")
+    rig.foresight.told(job, FORESEEN)
+    await go(rig.world.scheduler, lease, job, _E.CANCELLED, at=AT + 5)
+    await rig.later()
+    track = rig.foresight.records("default").of(EtaOf.START, Basis.LEARNT)
+    assert (track.record, track.pending) == (None, [])
+
+
+async def test_asking_often_makes_no_more_of_the_record() -> None:
+    rig = Rig()
+    lease = await rig.world.lead()
+    (job,) = await rig.world.admitted(lease, "j-1")
+    for _ in range(50):
+        rig.foresight.told(job, FORESEEN)
+        rig.at += 1.0
+    assert rig.at - AT < AGAIN_SECONDS
+    await go(rig.world.scheduler, lease, job, _E.PLACED, at=rig.at, placement=placement(("node-1", 0)))
+    await rig.later()
+    track = rig.foresight.records("default").of(EtaOf.START, Basis.LEARNT)
+    assert track.record is not None
+    assert track.record.estimates == 1
+
+
+async def test_a_sure_bound_is_not_judged() -> None:
+    rig = Rig()
+    lease = await rig.world.lead()
+    (job,) = await rig.world.admitted(lease, "j-1")
+    assert job.state is JobState.QUEUED
+    rig.foresight.told(job, Foreseen(FORESEEN.estimate))
+    assert rig.foresight.records("default").of(EtaOf.START, Basis.LEARNT).pending == []
