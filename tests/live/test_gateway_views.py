@@ -8,6 +8,7 @@ from msgspec import structs
 
 from libs.domain.job import Cause, CauseCode, JobEvent, JobState, Placement
 from libs.domain.shares import Share
+from libs.messages.eta import Basis, EtaOf, Helps
 from libs.messages.http import LimitsView
 from libs.messages.nodes import Pace, ProgressSeen, RunProgressed
 from libs.messages.signals import (
@@ -23,7 +24,7 @@ from libs.messages.signals import (
     RunSample,
     ShareSample,
 )
-from tests.support.builders import GIB, spec
+from tests.support.builders import GIB, node, spec
 from tests.support.gateway_world import SECONDS_MAX, World
 from tests.support.steps import go, placement
 
@@ -194,6 +195,25 @@ async def test_a_placed_job_is_explained_by_where_it_is(world: World) -> None:
     told = await world.alice.explain(job.id)
     assert told.state is JobState.RUNNING
     assert "node-1" in told.sentence
+
+
+async def test_a_job_that_waits_is_told_when_it_starts_and_what_helps_and_one_that_runs_when_it_ends(
+    world: World,
+) -> None:
+    whole = {"placement": placement(*(("node-1", gpu) for gpu in range(4))), "gpus": 4}
+    runs = await world.running(name="long", time_limit="2h", **whole)
+    await world.place.stores.scheduler.save_node(world.lease, node("node-2", drained=True), event="", cause="")
+    waits = await world.submitted(name="wants", gpus=2)
+    told, ends = await world.alice.explain(waits.id), await world.alice.explain(runs.id)
+    assert ends.eta is not None
+    assert (ends.eta.of, ends.eta.basis) == (EtaOf.END, Basis.LIMITS)
+    assert ends.eta.latest is not None
+    assert 7100 < ends.eta.latest - time.time() <= 7200
+    assert told.eta is not None
+    assert (told.eta.of, told.eta.basis, told.eta.latest) == (EtaOf.START, Basis.LIMITS, ends.eta.latest)
+    assert [one.change for one in told.sooner if one.what is Helps.RESUME_NODE] == [{"node": "node-2"}]
+    over = await world.go(await world.submitted(name="over"), JobEvent.CANCELLED)
+    assert (await world.alice.explain(over.id)).eta is None
 
 
 async def test_of_a_job_that_was_deleted_and_of_its_time_the_answer_names_for_how_long_jobs_are_kept(

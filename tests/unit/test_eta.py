@@ -3,10 +3,10 @@
 from typing import Any
 
 from libs.domain.cluster import Node
-from libs.domain.job import Job, JobState
+from libs.domain.job import Cause, CauseCode, Job, JobState
 from libs.messages.eta import Basis, Estimate, Helps, Sooner
 from libs.planning.eta.learnt import Lasted, kinds_of
-from libs.planning.eta.starts import PoolToCome
+from libs.planning.eta.starts import QUEUE_MAX, PoolToCome
 from libs.planning.eta.told import to_come
 from tests.support.builders import job, node
 from tests.support.steps import placement
@@ -86,3 +86,93 @@ def test_a_drained_node_that_would_help_is_tried_and_named() -> None:
 def test_what_does_not_help_is_not_told() -> None:
     _, helps = told(WAITS, running(), nodes=(node(), node("node-2", gpus=1, drained=True)))
     assert Helps.RESUME_NODE not in {one.what for one in helps}
+
+
+def helps_of(about: Job, *others: Job, nodes: tuple[Node, ...]) -> dict[Helps, Sooner]:
+    return {one.what: one for one in told(about, *others, nodes=nodes)[1]}
+
+
+def test_fewer_gpus_help_where_a_few_are_free() -> None:
+    found = helps_of(job("j-2", seq=2, gpus=4), running(gpus=2), nodes=(node(),))[Helps.FEWER_GPUS]
+    assert found.change == {"gpus": 2, "role": "worker", "gpus_per_replica": 2}
+    assert found.sentence == "with 2 GPUs in place of 4, it would start now; as it is, nobody can tell"
+
+
+def test_fewer_replicas_help_where_there_are_several() -> None:
+    found = helps_of(job("j-2", seq=2, gpus=1, replicas=4), running(gpus=2), nodes=(node(),))[Helps.FEWER_GPUS]
+    assert found.change == {"gpus": 2, "role": "worker", "replicas": 2}
+
+
+def test_gpus_of_another_model_help_where_those_are_free() -> None:
+    wants = job("j-2", seq=2, gpus=2, spec={"gpu_model": "Emulated GPU"})
+    found = helps_of(wants, running(), nodes=(node(), node("node-2", model="Other")))[Helps.ANOTHER_MODEL]
+    assert found.change == {"gpu_model": "Other"}
+    assert found.sentence.startswith("with GPUs of Other in place of Emulated GPU, it would start now")
+
+
+def test_smaller_replicas_on_several_nodes_help_where_no_node_has_enough() -> None:
+    nodes = (node(), node("node-2"))
+    holds = (running(gpus=2), running("j-3", gpus=2, node_id="node-2"))
+    found = helps_of(job("j-2", seq=2, gpus=4), *holds, nodes=nodes)[Helps.SPANNING]
+    assert found.change["replicas"] == 2
+    assert found.change["gpus_per_replica"] == 2
+
+
+def test_less_memory_helps_where_memory_is_what_is_short_and_only_there() -> None:
+    greedy = running(gpus=1)
+    wants = job("j-2", seq=2, gpus=1, spec={"role": {"memory": "300GiB"}})
+    nodes = (node(), node("node-2", drained=True, memory=1 << 40))
+    found = helps_of(wants, greedy, nodes=nodes)
+    assert found[Helps.LESS_MEMORY].sentence.startswith("with 225GiB of memory a replica in place of 300GiB")
+    short_of_gpus = helps_of(job("j-4", seq=4, gpus=4), greedy, nodes=(node(),))
+    assert Helps.LESS_MEMORY not in short_of_gpus
+
+
+def test_a_higher_priority_helps_where_others_give_way_and_says_how_many() -> None:
+    found = helps_of(WAITS, running(), nodes=(node(),))[Helps.PRIORITY]
+    assert found.change == {"priority": 1}
+    assert found.sentence.endswith(": 1 job of lower priority gives way, within 30s")
+    stays = running(spec={"preemptible": False})
+    assert Helps.PRIORITY not in helps_of(WAITS, stays, nodes=(node(),))
+
+
+def test_a_job_that_starts_at_once_is_told_of_nothing_that_helps() -> None:
+    eta, helps = told(WAITS, nodes=(node(),))
+    assert (eta.basis, eta.likely, helps) == (Basis.ROOM, NOW, ())
+
+
+def test_jobs_ahead_are_placed_first() -> None:
+    ahead = job("j-3", seq=1, gpus=4, spec={"time_limit": "10m"})
+    alone, _ = told(WAITS, running(spec={"time_limit": "20m"}))
+    behind, _ = told(WAITS, running(spec={"time_limit": "20m"}), ahead)
+    assert (alone.latest, behind.latest) == (1700.0, 1700.0 + 600)
+    assert behind.sentence.endswith("with 1 job ahead of it")
+
+
+def test_steps_foretell_the_end_of_a_job_and_its_limit_stays_sure() -> None:
+    eta, helps = told(running(progress={"step": 500.0, "steps": 600.0}))
+    assert (eta.basis, helps) == (Basis.PROGRESS, ())
+    assert eta.likely is not None
+    assert abs(eta.likely - (NOW + 100)) < 10  # 500 steps in 500 seconds
+    bounded, _ = told(running(progress={"step": 500.0, "steps": 600.0}, spec={"time_limit": "550s"}))
+    assert bounded.latest is not None
+    assert bounded.latest <= 500 + 550
+
+
+def test_a_job_that_no_empty_pool_would_hold_is_said_to_start_never_as_far_as_is_known() -> None:
+    eta, _ = told(job("j-2", seq=2, gpus=5))
+    assert eta.basis is Basis.UNKNOWN
+    assert eta.sentence.startswith("nobody can tell when it starts: its pool could not hold it")
+
+
+def test_what_only_the_scheduler_sees_is_not_passed_over() -> None:
+    cause = Cause(code=CauseCode.STILL_RUNS, sentence="node-1 still has a run of an earlier epoch")
+    eta, _ = told(job("j-2", seq=2, gpus=1, waiting_for=cause))
+    assert eta.sentence == "nobody can tell when it starts: node-1 still has a run of an earlier epoch"
+
+
+def test_behind_too_many_jobs_nothing_is_foretold() -> None:
+    others = [job(f"w-{number}", seq=10 + number) for number in range(QUEUE_MAX + 1)]
+    eta, _ = told(job("j-2", seq=9_999_999), running(), *others)
+    assert (eta.basis, eta.likely) == (Basis.UNKNOWN, None)
+    assert "2001 jobs are ahead of it" in eta.sentence

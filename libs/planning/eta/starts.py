@@ -1,5 +1,6 @@
 """When jobs that wait start, from what is stored of a pool."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
@@ -32,6 +33,7 @@ from libs.planning.queue import place_of
 from libs.planning.shape import Shape, gpus_least, is_pinned, shape_of_job
 
 EXACT_MAX = 300  # jobs ahead, beyond which GPUs are only counted
+QUEUE_MAX = 2_000  # jobs ahead, beyond which nothing is foretold
 SHAPES_MAX = 64  # shapes that are tried in the empty pool
 TICK_S = 1.0  # what fits is placed within about that
 _HIDDEN = frozenset({CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED, CauseCode.ORDERS_FULL})
@@ -65,6 +67,7 @@ class Outlook:
         self.room = room
         self.held = held
         self.queue = queue
+        self.places = [one.place for one in queue]  # of all that wait, were the queue only their first ones
         self.now = now
         self.policy = policy
         self.gpus = gpus
@@ -75,7 +78,9 @@ class Outlook:
         return self.seen(one, looks).estimate
 
     def seen(self, one: WaitingJob, looks: int = LOOKS_EXACT) -> Foreseen:
-        ahead = sum(other.place < one.place and other.job_id != one.job_id for other in self.queue)
+        ahead = bisect_left(self.places, one.place)
+        if ahead > QUEUE_MAX:
+            return nobody_can_tell(_unknown(ahead, len(self.held), too_many=True))
         found, counted, too_many = self._look(one, looks, ahead)
         return self._estimate(found, ahead, counted=counted, too_many=too_many)
 
@@ -167,8 +172,12 @@ class PoolToCome(Outlook):
         super().__init__(
             room_of(nodes, holding), held, (), now=now, policy=policy_of(policy), gpus=gpus, records=records
         )
-        waiting = [self.waiting(job) for job in queued if not self._never_fits(job)]
-        self.queue = sorted(waiting, key=lambda one: one.place)
+        order = self.policy.ordering
+        fitting = [job for job in queued if not self._never_fits(job)]
+        places = [place_of(order, standing_of(job, now, order)) for job in fitting]
+        in_order = sorted(zip(places, fitting, strict=True), key=lambda one: one[0])
+        self.places = [place for place, _ in in_order]
+        self.queue = [self.waiting(job) for _, job in in_order[: QUEUE_MAX + 1]]
 
     def waiting(self, job: Job, *, shape: Shape | None = None, priority: int | None = None) -> WaitingJob:
         """The job as it waits, or as it would wait with another shape or priority."""
