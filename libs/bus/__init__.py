@@ -73,12 +73,15 @@ class Bus(Protocol):
         *,
         group: str = "",
         at_once: int = 64,
+        apart_seconds: float = 0.0,
         **tokens: str,
     ) -> Subscription:
         """Call `handler` with every `kind`. `tokens` fix parts of the subject (`node_id="node-1"`); others are
         wildcards.
 
-        Each message goes to one of the subscribers in a `group`.
+        Each message goes to one of the subscribers in a `group`. With `apart_seconds`, for messages of which each says
+        all that those before on its subject did: two of one subject are handled at least so far apart, large ones
+        farther, and of those between only the newest, so that no sender takes the time of the others.
         """
 
     async def answer(

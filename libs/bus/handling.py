@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 WAITING_MAX = 16_384
 WAITING_BYTES_MAX = 64 << 20
+BYTES_PER_SECOND = 1 << 20  # of one subject, where only the newest message counts
+APART_SECONDS_MAX = 2.0  # however large it is
 
 
 class Heard(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +144,59 @@ class HandlerQueue:
         except Exception:
             self._counts["failed"] += 1
             logger.exception("%s: the handler failed", heard.subject)
+
+
+class NewestQueue(HandlerQueue):
+    """The messages of one subject at least `apart_seconds` apart, large ones farther; of those between, the newest.
+
+    What is left out costs no decoding, and waits in no place that another sender needs.
+    """
+
+    def __init__(self, work: Work, *, at_once: int, counts: "Counter[str]", apart_seconds: float) -> None:
+        super().__init__(work, at_once=at_once, counts=counts)
+        self._apart_seconds = apart_seconds
+        self._newest: dict[str, Heard | None] = {}  # of each subject that rests: what came since
+        self._rests: dict[str, asyncio.TimerHandle] = {}
+
+    def give(self, heard: Heard) -> None:
+        if heard.subject not in self._rests:
+            self._take(heard)
+            return
+        if self._newest[heard.subject] is not None:
+            self._counts["superseded"] += 1
+        self._newest[heard.subject] = heard
+
+    async def finish(self) -> None:
+        for subject in [*self._rests]:
+            self._rests.pop(subject).cancel()
+            if (heard := self._newest.pop(subject)) is not None:
+                super().give(heard)
+        await super().finish()
+
+    def cancel(self) -> None:
+        for rest in self._rests.values():
+            rest.cancel()
+        self._rests.clear()
+        self._newest.clear()
+        super().cancel()
+
+    def _take(self, heard: Heard) -> None:
+        self._newest[heard.subject] = None
+        seconds = max(self._apart_seconds, min(len(heard.payload) / BYTES_PER_SECOND, APART_SECONDS_MAX))
+        self._rests[heard.subject] = asyncio.get_running_loop().call_later(seconds, self._rested, heard.subject)
+        super().give(heard)
+
+    def _rested(self, subject: str) -> None:
+        del self._rests[subject]
+        if (heard := self._newest.pop(subject)) is not None:
+            self._take(heard)
+
+
+def handler_queue(work: Work, *, at_once: int, counts: "Counter[str]", apart_seconds: float) -> HandlerQueue:
+    """`apart_seconds` 0: every message is handled."""
+    if not apart_seconds:
+        return HandlerQueue(work, at_once=at_once, counts=counts)
+    return NewestQueue(work, at_once=at_once, counts=counts, apart_seconds=apart_seconds)
 
 
 def count_loss(counts: "Counter[str]", what: str, sentence: str) -> None:

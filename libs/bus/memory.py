@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from libs.bus import BusClosedError, NoAnswerError, RawRequest, StreamEvent, nothing
-from libs.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, hearing
+from libs.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, handler_queue, hearing
 from libs.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
 from libs.messages import Message
 from libs.messages.connection import Connection
@@ -84,9 +84,10 @@ class MemoryBus:
         *,
         group: str = "",
         at_once: int = 64,
+        apart_seconds: float = 0.0,
         **tokens: str,
     ) -> MemorySubscription:
-        return self._listen(subject_for(kind, tokens), hearing(kind, handler), group, at_once)
+        return self._listen(subject_for(kind, tokens), hearing(kind, handler), group, at_once, apart_seconds)
 
     async def answer(
         self,
@@ -142,9 +143,11 @@ class MemoryBus:
             await subscription.drain()
         self._closed = True
 
-    def _listen(self, pattern: str, work: Work, group: str, at_once: int) -> MemorySubscription:
+    def _listen(
+        self, pattern: str, work: Work, group: str, at_once: int, apart_seconds: float = 0.0
+    ) -> MemorySubscription:
         self._check_open()
-        hands = HandlerQueue(work, at_once=at_once, counts=self.counts)
+        hands = handler_queue(work, at_once=at_once, counts=self.counts, apart_seconds=apart_seconds)
         subscription = MemorySubscription(self, pattern, group, hands)
         self._subscriptions.append(subscription)
         self._listening.clear()

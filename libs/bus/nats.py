@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from libs.bus import BusClosedError, BusError, NoAnswerError, RawRequest, StreamEvent, nothing
-from libs.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, count_loss, hearing
+from libs.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, count_loss, handler_queue, hearing
 from libs.bus.nats_client import FLUSH_SECONDS_MAX, SteadyClient
 from libs.bus.nats_stream import emit, ensure_reader, ensure_stream
 from libs.bus.wire import check_event, decode_answer, encode, subject_for, subject_of
@@ -181,9 +181,10 @@ class NatsBus:
         *,
         group: str = "",
         at_once: int = 64,
+        apart_seconds: float = 0.0,
         **tokens: str,
     ) -> NatsSubscription:
-        return await self._listen(subject_for(kind, tokens), hearing(kind, handler), group, at_once)
+        return await self._listen(subject_for(kind, tokens), hearing(kind, handler), group, at_once, apart_seconds)
 
     async def answer(
         self,
@@ -254,10 +255,12 @@ class NatsBus:
             respond=respond if message.reply.startswith(INBOXES) else None,
         )
 
-    async def _listen(self, subject: str, work: Work, group: str, at_once: int) -> NatsSubscription:
+    async def _listen(
+        self, subject: str, work: Work, group: str, at_once: int, apart_seconds: float = 0.0
+    ) -> NatsSubscription:
         """Return when the server has the subscription; one made while it is away is sent when it is back."""
         self._check_open()
-        hands = HandlerQueue(work, at_once=at_once, counts=self.counts)
+        hands = handler_queue(work, at_once=at_once, counts=self.counts, apart_seconds=apart_seconds)
 
         async def hear(message: Msg) -> None:
             hands.give(self._heard(message))

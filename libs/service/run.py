@@ -32,13 +32,15 @@ REST_SECONDS_MAX = 0.1
 class Listen(msgspec.Struct, Generic[M], frozen=True):
     """Call `handler` with every `kind` that arrives.
 
-    `group` None: each message goes to one of the replicas of this service; "": to every replica.
+    `group` None: each message goes to one of the replicas of this service; "": to every replica. `apart_seconds`: as in
+    `Bus.subscribe`.
     """
 
     kind: type[M]
     handler: Callable[[M], Awaitable[None]]
     group: str | None = None
     at_once: int = 64
+    apart_seconds: float = 0.0
     tokens: Mapping[str, str] = {}
 
 
@@ -126,7 +128,10 @@ async def _subscribed(
     match entry:
         case Listen(kind=kind):
             handler = _timed(entry.handler, kind.__name__, probes)
-            return await bus.subscribe(kind, handler, group=group, at_once=entry.at_once, **entry.tokens)
+            apart = entry.apart_seconds
+            return await bus.subscribe(
+                kind, handler, group=group, at_once=entry.at_once, apart_seconds=apart, **entry.tokens
+            )
         case Answer(kind=kind):
             answer = _timed(entry.handler, kind.__name__, probes)
             return await bus.answer(kind, answer, group=group, at_once=entry.at_once, **entry.tokens)

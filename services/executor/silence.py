@@ -37,6 +37,7 @@ class SilentBus:
         *,
         group: str = "",
         at_once: int = 64,
+        apart_seconds: float = 0.0,
         **tokens: str,
     ) -> Nothing:
         return Nothing()

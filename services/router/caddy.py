@@ -56,6 +56,17 @@ NO_STATUS: Json = {  # of a replica: below 100. Caddy would end the connection, 
     "routes": [{"handle": [{"handler": "error", "status_code": 502, "error": "its status is none of HTTP"}]}],
 }
 
+UNASKED_UPGRADE: Json = {  # Caddy would make an empty 200 of it
+    "match": {"status_code": [101]},
+    "routes": [
+        {
+            "match": [{"not": [{"header": {"Upgrade": ["*"]}}]}],
+            "handle": [{"handler": "error", "status_code": 502, "error": "it switched to a protocol not asked for"}],
+        },
+        {"handle": [{"handler": "copy_response"}]},
+    ],
+}
+
 
 class Proxy(Struct, frozen=True, kw_only=True):
     """Where Caddy listens (`fd/3`, or a host and port), asks, tells its ends of requests, and is asked itself."""
@@ -240,7 +251,7 @@ def _proxy(way: str, seconds: float) -> Json:
         "upstreams": [{"dial": "{http.vars.weft_to}"}],
         "flush_interval": -1,
         "headers": {"request": {"replace": {"Cookie": [COOKIE]}}},
-        "handle_response": [NO_STATUS],
+        "handle_response": [NO_STATUS, UNASKED_UPGRADE],
         "transport": {
             "protocol": "http",
             **NO_PROXY,

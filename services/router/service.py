@@ -16,7 +16,7 @@ from services.router.metrics import RouterMeters
 from services.router.passing import CaddyAwayError, Passing
 from services.router.settings import RouterSettings
 from services.router.thinking.routing import Routing
-from services.router.thinking.table import Endpoints, routed, trusted
+from services.router.thinking.table import Endpoints, placed_on_each, routed, trusted
 from services.router.tokens import TokenCache
 
 logger = logging.getLogger(__name__)
@@ -27,8 +27,8 @@ TICK_SECONDS = 0.1
 SETTLE_SECONDS = 1.0
 LEFT_SECONDS = 0.5
 PART_BYTES = 400_000  # of one message, about
-FIRST_READ_SECONDS_MAX = 10.0
 ENDPOINTS_SECONDS_MAX = 1.2  # each node tells its endpoints once a second
+ENDPOINTS_APART_SECONDS = 0.05  # between two messages of one node, whatever it sends
 
 
 async def run(
@@ -66,7 +66,7 @@ async def run(
             bus=bus,
             stop=stop,
             listens=[
-                Listen(EndpointsSeen, shell.hear_endpoints, group="", at_once=1),
+                Listen(EndpointsSeen, shell.hear_endpoints, group="", at_once=1, apart_seconds=ENDPOINTS_APART_SECONDS),
                 Listen(ServicesServed, shell.hear_served, group="", at_once=1),
                 Listen(EventTold, shell.hear_event, group=""),
             ],
@@ -104,6 +104,7 @@ class Shell:
         self._now, self._clock, self._passing = now, clock, passing
         self._jobs: dict[str, OpenService] = {}
         self._hosts: dict[str, str] = {}  # the address of each node
+        self._placed: dict[str, set[str]] = {}  # the services that have replicas on each node
         self._endpoints = Endpoints()
         self._seq = 0
         self._began = clock()
@@ -131,7 +132,7 @@ class Shell:
         gone = self._jobs.keys() - jobs.keys()
         moved = hosts != self._hosts
         changed = [job_id for job_id, job in jobs.items() if moved or self._jobs.get(job_id) != job]
-        self._jobs, self._hosts = jobs, hosts
+        self._jobs, self._hosts, self._placed = jobs, hosts, placed_on_each(jobs.values())
         self._endpoints.keep(hosts)
         self._know(changed)
         self.gate.forget(gone)
@@ -142,7 +143,7 @@ class Shell:
         self.gate.know([routed(job, self._hosts, self._endpoints) for job in found])
 
     async def hear_endpoints(self, seen: EndpointsSeen) -> None:
-        changed = self._endpoints.hear(seen, self._clock())
+        changed = self._endpoints.hear(seen, self._clock()) & self._placed.get(seen.node_id, set())
         self._know(changed)
         if changed and any(endpoint.draining for endpoint in seen.endpoints):
             self.tell_now.set()  # its node waits to hear that it gets nothing more

@@ -22,7 +22,12 @@ class NodeSubscriptions:
         for name in sorted(entries.keys() - self._open.keys()):
             entry = entries[name]
             self._open[name] = await self._bus.subscribe(
-                entry.kind, entry.handler, group=entry.group or "", at_once=entry.at_once, **entry.tokens
+                entry.kind,
+                entry.handler,
+                group=entry.group or "",
+                at_once=entry.at_once,
+                apart_seconds=entry.apart_seconds,
+                **entry.tokens,
             )
 
     async def close(self) -> None:

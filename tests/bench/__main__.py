@@ -21,6 +21,7 @@ from tests.bench.partition.measure import main as partition
 from tests.bench.routing import main as routing
 from tests.bench.serving.measure import main as serving
 from tests.bench.sharing.measure import main as sharing
+from tests.bench.whatif import main as whatif
 
 PARTS = {
     "simulating": simulating.measure,
@@ -52,6 +53,7 @@ OWN = {
     "serving": serving,
     "sharing": sharing,
     "routing": routing,
+    "whatif": whatif,
     "dashboards": dashboards,
 }
 

@@ -17,7 +17,7 @@ def output(window: Dashboard) -> Locator:
 
 
 async def lines(window: Dashboard) -> list[str]:
-    return (await output(window).inner_text()).split("\n")
+    return str(await output(window).inner_text()).split("\n")
 
 
 async def at_end(window: Dashboard) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -340,6 +341,37 @@ async def test_who_speaks_in_the_name_of_another_is_not_heard_and_not_answered(w
     assert honest.by == "node-1"
     assert (await ear.next()).value == 2
     assert bus.counts["misplaced"] == 2
+
+
+async def test_of_a_sender_that_says_all_too_often_the_newest_is_heard_and_others_are_heard_at_once(
+    world: World,
+) -> None:
+    bus, ear = await world.join(), Ear()
+    times: list[float] = []
+    now = asyncio.get_running_loop().time
+
+    async def hear(message: Sampled) -> None:
+        if message.node_id == "n-1":
+            times.append(now())
+        await ear(message)
+
+    subscription = await bus.subscribe(Sampled, hear, apart_seconds=0.4)
+    for value in range(500):
+        await bus.publish(Sampled(pool="a", node_id="n-1", value=float(value)))
+    await bus.publish(Sampled(pool="a", node_id="n-2"))
+    heard: list[Sampled] = []
+    while not heard or heard[-1].value < 499.0:
+        heard.append(await ear.next())
+    loud = [message.value for message in heard if message.node_id == "n-1"]
+    assert loud == sorted(loud)
+    assert loud[0] == 0.0
+    assert len(loud) <= 2 + (times[-1] - times[0]) / 0.4
+    assert all(later - earlier > 0.39 for earlier, later in pairwise(times))
+    assert [message.node_id for message in heard].index("n-2") <= 1 + (times[-1] - times[0]) / 0.4
+    await bus.publish(Sampled(pool="a", node_id="n-1", value=500.0))
+    await settle(bus)
+    await subscription.drain()
+    assert (await ear.next()).value == 500.0, "what waits at the end is heard"
 
 
 async def test_handlers_run_at_once_up_to_the_limit(world: World) -> None:

@@ -1,9 +1,10 @@
-"""What live tests need: of one executor a NATS and a control plane of a few lines, of a gateway a world around it, of
-the hook an emulated GPU and the arbiter that a test plays."""
+"""What live tests need: of one executor a NATS and a control plane of a few lines, of a gateway a world around it, of a
+router a town, of the hook an emulated GPU and the arbiter that a test plays."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from libs.bus.nats import NatsBus
@@ -12,6 +13,7 @@ from tests.support.control_plane import ControlPlane
 from tests.support.gateway import Place, place
 from tests.support.gateway_world import World, opened
 from tests.support.nats_server import NatsServer
+from tests.support.routers import Town, town
 from tests.support.scripted_arbiter import ScriptedArbiter
 
 
@@ -41,6 +43,20 @@ async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pla
 async def world(servers: Place) -> AsyncIterator[World]:
     async with opened(servers) as made:
         yield made
+
+
+@pytest.fixture
+async def there(servers: Place, tmp_path: Path) -> AsyncIterator[Town]:
+    """A router, with a node that the test plays."""
+    async with town(servers, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    """A client of services, with as many connections as it has requests at once."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

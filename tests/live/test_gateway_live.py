@@ -243,32 +243,6 @@ async def test_while_the_store_is_away_streams_are_cut_and_then_begin_anew(world
         await until(lambda: page.snapshots == 2 and list(page.jobs) == [job.id])
 
 
-async def test_a_reader_that_takes_nothing_gets_a_snapshot_in_place_of_what_it_missed(world: World) -> None:
-    """Its frames do not pile up in the gateway."""
-    del world
-    from services.gateway.live_stream import WAITING_MAX, LiveReader
-
-    class Told:
-        def snapshot(self) -> bytes:
-            return b"{}"
-
-        def frame(self, event: str, told: bytes) -> bytes:
-            return event.encode()
-
-        def check(self) -> None:
-            pass
-
-    reader = LiveReader(Told(), Told())  # type: ignore[arg-type]
-    assert await reader.frames(0.1) == b"snapshot"
-    for _ in range(3):
-        reader.put(b"a")
-    assert await reader.frames(0.1) == b"aaa"
-    for _ in range(WAITING_MAX + 5):
-        reader.put(b"a")
-    assert await reader.frames(0.1) == b"snapshot"
-    assert await reader.frames(0.01) == b""
-
-
 async def test_a_stopping_gateway_ends_its_streams(servers: Place, world: World) -> None:
     gateway = RunningGateway(servers)
     await gateway.start()

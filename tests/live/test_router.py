@@ -3,26 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import aiohttp
 import aiohttp.web
-import pytest
 
-from tests.support.gateway import Place, until
-from tests.support.routers import Replica, Town, error_of, town
-
-
-@pytest.fixture
-async def there(servers: Place, tmp_path: Path) -> AsyncIterator[Town]:
-    async with town(servers, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
+from tests.support.gateway import until
+from tests.support.routers import Replica, Town, error_of
 
 
 async def test_a_request_reaches_a_replica_below_its_path(there: Town, http: aiohttp.ClientSession) -> None:

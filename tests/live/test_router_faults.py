@@ -19,18 +19,6 @@ BACK_SECONDS_MAX = 2.0  # the aim; a machine that is busy with other work is giv
 SLACK = 3.0
 
 
-@pytest.fixture
-async def there(servers: Place, tmp_path: Path) -> AsyncIterator[Town]:
-    async with town(servers, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
 async def slow(request: aiohttp.web.Request) -> aiohttp.web.Response:
     await asyncio.sleep(0.02)
     return aiohttp.web.Response(text=str(len(await request.read())))
@@ -161,9 +149,12 @@ async def test_a_lost_end_of_a_request_costs_no_place_for_long(there: Town, http
 
 
 async def breaks_off(request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
-    """As the path says: no status of HTTP, an answer that is shorter than it says, or one that never ends."""
+    """As the path says: no status of HTTP, another protocol that was not asked for, an answer that is shorter than it
+    says, or one that never ends."""
     assert request.transport is not None
-    if request.path == "/none":
+    if request.path == "/unasked":
+        request.transport.write(b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+    elif request.path == "/none":
         request.transport.write(b"HTTP/1.1 000 None\r\nContent-Length: 0\r\n\r\n")
     elif request.path == "/short":
         request.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello")
@@ -177,7 +168,7 @@ async def breaks_off(request: aiohttp.web.Request) -> aiohttp.web.StreamResponse
     return aiohttp.web.Response()
 
 
-@pytest.mark.parametrize("how", ["none", "short", "endless"])
+@pytest.mark.parametrize("how", ["none", "unasked", "short", "endless"])
 async def test_the_end_of_an_answer_that_breaks_off_is_told(there: Town, http: aiohttp.ClientSession, how: str) -> None:
     """If it were not, a count would have to find it out, and could end another tenant's request in its place."""
     job = await there.service(concurrency=20)
@@ -190,7 +181,7 @@ async def test_the_end_of_an_answer_that_breaks_off_is_told(there: Town, http: a
         writer.write(f"GET /s/{job.id}/{how} HTTP/1.1\r\nHost: a\r\n".encode() + upgrade + b"\r\n")
         async with asyncio.timeout(15):
             said = await _head(reader)
-        assert said.split()[1:2] == [b"502" if how == "none" else b"200"]
+        assert said.split()[1:2] == [b"502" if how in ("none", "unasked") else b"200"]
         writer.close()
     await until(lambda: there.last(job).arrived == 10)
     await there.settled(job)

@@ -10,25 +10,12 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
-import pytest
 
-from tests.support.gateway import Place, until
-from tests.support.routers import Replica, Town, town
+from tests.support.gateway import until
+from tests.support.routers import Replica, Town
 
 BODY = b"hello"
 CLIENTS = 24
-
-
-@pytest.fixture
-async def there(servers: Place, tmp_path: Path) -> AsyncIterator[Town]:
-    async with town(servers, tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        yield session
 
 
 class NotingProcess(Replica):

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import aiohttp.web
-import pytest
 
 from services.router.__main__ import caddy_environment, found_caddy
 from tests.support.gateway import Place, until
@@ -22,12 +21,6 @@ from tests.support.tls import Authority
 
 CONCURRENCY = 4
 SETTLED_SECONDS = 2.5  # until routers have told each other what they have
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        yield session
 
 
 async def test_a_router_serves_https_and_takes_a_renewed_certificate_while_a_stream_goes_on(

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from libs.bus import BusClosedError, NoAnswerError, RawRequest, StreamEvent, nothing
-from libs.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, hearing
+from libs.bus.handling import HandlerQueue, Heard, Work, answering, answering_raw, handler_queue, hearing
 from libs.bus.wire import check_event, decode_answer, encode, matches, subject_for, subject_of
 from libs.messages import Message
 from libs.messages.connection import Connection
@@ -398,9 +398,10 @@ class SimBus:
         *,
         group: str = "",
         at_once: int = 64,
+        apart_seconds: float = 0.0,
         **tokens: str,
     ) -> SimSubscription:
-        return await self._listen(subject_for(kind, tokens), hearing(kind, handler), group, at_once)
+        return await self._listen(subject_for(kind, tokens), hearing(kind, handler), group, at_once, apart_seconds)
 
     async def answer(
         self,
@@ -457,10 +458,12 @@ class SimBus:
             self.subscriptions.remove(subscription)
             self.link.carry("out", partial(self._network.unlisten, subscription), surely=True)
 
-    async def _listen(self, pattern: str, work: Work, group: str, at_once: int) -> SimSubscription:
+    async def _listen(
+        self, pattern: str, work: Work, group: str, at_once: int, apart_seconds: float = 0.0
+    ) -> SimSubscription:
         await self.place.point("listen")
         self._check_open()
-        hands = HandlerQueue(work, at_once=at_once, counts=self.counts)
+        hands = handler_queue(work, at_once=at_once, counts=self.counts, apart_seconds=apart_seconds)
         subscription = SimSubscription(self, pattern, group, hands)
         self.subscriptions.append(subscription)
         self.link.carry("out", partial(self._network.listen, subscription), surely=True)

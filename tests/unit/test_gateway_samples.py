@@ -94,6 +94,7 @@ def fill(shelf: Shelf, subject: str, names: Sequence[str]) -> None:
         shelf.put(subject, at, dict.fromkeys(names, 1.5))
 
 
+@pytest.mark.timeout(300)  # memory is traced, which is slow
 def test_all_figures_of_1024_gpus_and_as_many_jobs_as_are_kept_take_less_than_64_mib() -> None:
     samples = Samples()
     gpus = [f"gpu.{index}.{what}" for index in range(8) for what in ("used", "memory_used")]

@@ -27,7 +27,9 @@ MEANING = (
 
 
 def is_elastic(outcome: Outcome) -> bool:
-    return bool(outcome.spells) and any(job.elastic is not None for job in outcome.jobs)
+    return bool(outcome.spells) and any(
+        job.elastic is not None and job.elastic.least < job.elastic.most for job in outcome.jobs
+    )
 
 
 def size_rows(runs: Sequence[Contender]) -> list[list[str]]:

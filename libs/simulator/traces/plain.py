@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from sys import intern
 
 from libs.simulator.traces.table import Columns, duration, gpus, header_of, name, read_jobs, seconds, whole
-from libs.simulator.workload import MOST_SENSITIVE, InputError, TraceJob, Workload
+from libs.simulator.workload import MOST_SENSITIVE, Elastic, InputError, TraceJob, Workload
 
 COLUMNS = Columns(
-    ("id", "arrival_s", "gpus", "work_s"), ("class", "tenant", "priority", "estimate_s", "model", "started_s")
+    ("id", "arrival_s", "gpus", "work_s"),
+    ("class", "tenant", "priority", "estimate_s", "model", "started_s", "replicas"),
 )
 TOLD = ("state", "ended_s", "remaining_s", "basis", "epochs")  # of the columns of `weft export`: for people
 OTHER_NAME = "duration_s"  # of work_s
@@ -21,11 +22,12 @@ def read(path: str) -> Workload:
     columns = Columns((*COLUMNS.needed[:-1], work), COLUMNS.also)
 
     def job(_line: int, fields: Sequence[str]) -> TraceJob:
-        job_id, arrival_s, count, work_s, job_class, tenant, priority, estimate_s, model, started_s = fields
+        job_id, arrival_s, count, work_s, job_class, tenant, priority, estimate_s, model, started_s, replicas = fields
+        asked = gpus("gpus", count)
         return TraceJob(
             id=name("id", job_id),
             arrival_s=seconds("arrival_s", arrival_s),
-            gpus=gpus("gpus", count),
+            gpus=asked,
             work_s=duration(work, work_s),
             job_class=intern(job_class.strip() or MOST_SENSITIVE),
             tenant=intern(tenant.strip() or "default"),
@@ -33,10 +35,19 @@ def read(path: str) -> Workload:
             estimate_s=duration("estimate_s", estimate_s) if estimate_s.strip() else None,
             model=intern(model.strip()),
             started_s=seconds("started_s", started_s) if started_s.strip() else None,
+            elastic=_in_parts(asked, gpus("replicas", replicas)) if replicas.strip() else None,
         )
 
     found = read_jobs(path, columns, job)
     return Workload(name=path, jobs=tuple(found.jobs), notes=(*found.notes, *_unread(header, columns)))
+
+
+def _in_parts(asked: int, replicas: int) -> Elastic | None:
+    """Each replica with all of its GPUs on one node; None where each has one GPU, as is usual."""
+    if asked % replicas:
+        raise ValueError(f"{asked} GPUs cannot be shared evenly among {replicas} replicas")
+    each = (float(asked // replicas), 0.0, 0.0)
+    return None if asked == replicas else Elastic(asked=replicas, least=replicas, most=replicas, each=each)
 
 
 def _unread(header: list[str], columns: Columns) -> list[str]:

@@ -13,19 +13,21 @@ from libs.planning.shape import gpus_of, shape_of_job
 from libs.simulator.whatif.durations import Assumptions, held_s
 
 COLUMNS = (
-    "id", "arrival_s", "gpus", "work_s", "class", "tenant", "priority", "estimate_s",
+    "id", "arrival_s", "gpus", "replicas", "work_s", "class", "tenant", "priority", "estimate_s",
     "state", "started_s", "ended_s", "remaining_s", "basis", "epochs",
 )  # fmt: skip
 
 
 class TraceRow(Struct, frozen=True, kw_only=True):
-    """One job. Times are seconds since 1970. `work_s`: how long it held its GPUs, or is taken to hold them in all;
+    """One job. Times are seconds since 1970. `replicas` have as many
+    GPUs each; None: they have not. `work_s`: how long it held its GPUs, or is taken to hold them in all;
     `remaining_s`: how much of that is still to come, by `basis`, of a job that is not over. `started_at`: its last
     start; `epochs`: how often it was tried."""
 
     id: str
     submitted_at: float
     gpus: int
+    replicas: int | None
     work_s: float
     job_class: str
     tenant: str
@@ -51,6 +53,7 @@ def row_of(job: Job, durations: Assumptions, learnt: Mapping[str, str], *, now: 
         id=job.id,
         submitted_at=job.submitted_at,
         gpus=math.ceil(asked),
+        replicas=_replicas(job),
         work_s=work_s,
         job_class=class_of(job.spec, learnt),
         tenant=job.tenant,
@@ -63,6 +66,13 @@ def row_of(job: Job, durations: Assumptions, learnt: Mapping[str, str], *, now: 
         basis="ended" if left is None else left.basis,
         epochs=job.epoch + 1,
     )
+
+
+def _replicas(job: Job) -> int | None:
+    """How many replicas have the GPUs, if all of them have as many."""
+    parts = {want.request.gpus for want in shape_of_job(job) if want.count}
+    count = sum(want.count for want in shape_of_job(job))
+    return count if len(parts) == 1 and min(parts) > 0 else None
 
 
 def csv_of(rows: Iterable[TraceRow]) -> str:
@@ -78,6 +88,7 @@ def csv_of(rows: Iterable[TraceRow]) -> str:
                 row.id,
                 _seconds(row.submitted_at - begin),
                 row.gpus,
+                row.replicas or "",
                 _seconds(max(row.work_s, 0.001)),
                 row.job_class,
                 row.tenant,

@@ -42,7 +42,7 @@ class Photographer:
         self._opening = opening
 
     async def take(self, job: str) -> None:
-        """Save the picture, if one is wanted, once it has this job. Whatever fails is told, and the demo goes on."""
+        """Save the picture, if one is wanted, once this job waits on it. What fails is told, and the demo goes on."""
         if self._opening is None:
             return
         from playwright.async_api import Error
@@ -50,7 +50,8 @@ class Photographer:
         try:
             async with asyncio.timeout(TAKE_SECONDS_MAX):
                 page = await asyncio.shield(self._opening)
-                await page.get_by_role("link", name=job).first.wait_for()  # the queue is asked for every few seconds
+                waits = page.get_by_role("listitem").filter(has=page.get_by_role("link", name=job))
+                await waits.filter(has_text="waits").first.wait_for()  # the queue is asked for every few seconds
                 await asyncio.sleep(SETTLE_SECONDS)
                 await page.screenshot(path=self._file)
         except TimeoutError:

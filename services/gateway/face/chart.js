@@ -10,6 +10,7 @@ const NARROWEST = 240;
 const ROWS_MAX = 60; // of the table
 const SERIES_MAX = 16;
 const DASHES = ["", "6 3", "2 3", "8 3 2 3", "12 4", "4 2 1 2 1 2"];
+const NEWEST = 3; // steps: of the last one there is often nothing yet
 const BEYOND = 1e300; // so that no difference of two numbers overflows
 
 // A chart as `{element, update(series, {from, to})}`.
@@ -81,7 +82,7 @@ export function summaryOf(series, format = shortNumber) {
     const values = one.points.map((point) => point[1]).filter((value) => value !== null);
     if (!values.length) return `${one.name}: nothing measured`;
     const [least, most] = extent(values);
-    const last = one.points.at(-1)[1];
+    const last = one.points.slice(-NEWEST).findLast((point) => point[1] !== null)?.[1] ?? null;
     const range = least === most ? `always ${format(least)}` : `${format(least)} to ${format(most)}`;
     return `${one.name}: ${range}${least === most ? "" : last === null ? ", no value now" : `, last ${format(last)}`}`;
   });

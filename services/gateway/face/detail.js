@@ -28,7 +28,7 @@ export function queueDetail({ api, live, time }) {
       const [told, { reasonsView }] = await Promise.all([
         api(`/v1/jobs/${encodeURIComponent(row.id)}/explain`, { signal }), import("./reasons.js"),
       ]);
-      if (!signal.aborted) clear(element).append(h("h2", {}, jobLink(row.id, row.name)), reasonsView(told, live.now()));
+      if (!signal.aborted) clear(element).append(h("h2", {}, jobLink(row.id, row.name)), h("div", {}, reasonsView(told, live.now())));
     } catch (error) {
       if (!signal.aborted) clear(element).append(h("p", { class: "bad" }, `The gateway does not explain this job: ${error.message}`));
     }

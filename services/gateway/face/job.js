@@ -200,7 +200,7 @@ function chartsView(changed, known) {
       const points = (job.curve ?? []).filter((point) => Number.isFinite(point.speed));
       const sizes = new Set(points.map((point) => `${point.replicas}/${point.cpus}`)).size;
       curve.element.hidden = sizes < 2;
-      speed.textContent = sizes === 1 ? `Measured at one size only: ${text(points[0].speed)} samples or steps/s with ${count(points[0].replicas, "replica")} and ${text(points[0].cpus)} CPUs.` : "";
+      speed.textContent = sizes === 1 ? `Measured at one size only: ${text(points[0].speed)} samples or steps/s with ${count(points[0].replicas, "replica")} and ${cpus(points[0].cpus)}.` : "";
       if (sizes > 1) curve.update(curveSeries(points));
       try {
         const found = await readSamples(api, job, known.seconds, signal);
@@ -241,13 +241,17 @@ async function readSamples(api, job, seconds, signal) {
   return { job: series, used, ends: own.begins + steps_ * own.step_seconds || Date.now() / 1000 };
 }
 
+function cpus(number) {
+  return `${text(number)} CPU${number === 1 ? "" : "s"}`;
+}
+
 // The curve's points as series against replicas, one for each number of CPUs a replica; against CPUs if only they differ.
 export function curveSeries(points) {
   const byCpus = new Set(points.map((point) => point.replicas)).size < 2;
   const groups = new Map();
   for (const point of points) {
     const each = point.replicas > 0 ? Math.round((point.cpus / point.replicas) * 100) / 100 : point.cpus;
-    const name = byCpus ? `by CPUs, with ${count(point.replicas, "replica")}` : `by replicas, with ${text(each)} CPUs each`;
+    const name = byCpus ? `by CPUs, with ${count(point.replicas, "replica")}` : `by replicas, with ${cpus(each)} each`;
     groups.set(name, [...(groups.get(name) ?? []), [byCpus ? point.cpus : point.replicas, point.speed]]);
   }
   return [...groups].map(([name, found]) => ({ name, points: found.sort((a, b) => a[0] - b[0]), dots: true }));

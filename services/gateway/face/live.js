@@ -52,7 +52,7 @@ function hear({ event, data }) {
 
 function take(snapshot) {
   if (live.state) takeColours(Object.keys(live.state.jobs).filter((id) => !(id in snapshot.jobs)));
-  live.state = snapshot;
+  Object.assign(live, { state: snapshot, status: "live", reason: "" });
   heardAt = performance.now();
   order();
   giveColours(holders(snapshot.nodes));
@@ -100,7 +100,9 @@ function merge(delta) {
   });
 }
 
+// A stream that is open is not live yet: that begins with its snapshot.
 function tellStatus(status, reason) {
+  if (status === "live") return;
   Object.assign(live, { status, reason });
   tell(null);
 }

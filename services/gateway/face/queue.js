@@ -22,6 +22,7 @@ export function mount(root, { api, live, session, time, go, params, setParams })
   let asked = new Map(); // number of the window -> what ends its request
   let total = 0;
   let order = "";
+  let rowHeight = 46; // px; by the width of the page
   let active = -1; // the row that the keyboard is on
   let generation = 0; // of filters and moment: an answer to an older question is dropped
   let failure = "";
@@ -44,7 +45,11 @@ export function mount(root, { api, live, session, time, go, params, setParams })
   let frame = 0;
   const refresh = paced(() => { if (!document.hidden) load(true); }, REFRESH_MS);
   const refilter = paced(() => { setParams(filters); begin(); }, 250);
-  const watch = new ResizeObserver(paintSoon);
+  const watch = new ResizeObserver(() => {
+    measure();
+    if (active >= 0) bringIntoSight();
+    paintSoon();
+  });
   watch.observe(grid);
   const tick = setInterval(paintSoon, 5000); // waits grow
   const forgets = [
@@ -70,9 +75,8 @@ export function mount(root, { api, live, session, time, go, params, setParams })
   }
 
   // Asks for the windows in sight; `anew`: also for those that are there, which stay in sight until the answer comes.
-  function load(anew) {
+  function load(anew, { from, to } = sight()) {
     if (retry !== null || refused) return;
-    const { from, to } = sight();
     const [firstWindow, lastWindow] = [Math.floor(from / WINDOW), Math.floor(Math.max(from, to - 1) / WINDOW)];
     for (const number of [...windows.keys()]) {
       const far = number < firstWindow - 1 || number > lastWindow + 1;
@@ -128,14 +132,13 @@ export function mount(root, { api, live, session, time, go, params, setParams })
 
   // Drawing
 
-  function rowHeight() {
-    return parseFloat(getComputedStyle(grid).getPropertyValue("--row")) || 48;
+  function measure() {
+    rowHeight = parseFloat(getComputedStyle(grid).getPropertyValue("--row")) || rowHeight;
   }
 
   function sight() {
-    const height = rowHeight();
-    const from = Math.max(0, Math.floor(grid.scrollTop / height) - BEYOND);
-    return { from, to: Math.min(Math.max(total, 1), from + Math.ceil(grid.clientHeight / height) + 2 * BEYOND), height };
+    const from = Math.max(0, Math.floor(grid.scrollTop / rowHeight) - BEYOND);
+    return { from, to: Math.min(Math.max(total, 1), from + Math.ceil(grid.clientHeight / rowHeight) + 2 * BEYOND) };
   }
 
   function paintSoon() {
@@ -144,19 +147,20 @@ export function mount(root, { api, live, session, time, go, params, setParams })
 
   function paint() {
     frame = 0;
-    body.style.height = `${total * rowHeight()}px`;
-    const { from, to, height } = sight();
+    const view = sight(); // measured before anything is changed: the browser lays the page out once
+    const { from, to } = view;
     const now = time.at ?? live.now();
+    body.style.height = `${total * rowHeight}px`;
     grid.setAttribute("aria-rowcount", total + 1);
     if (active >= total) active = total - 1;
     const before = drawn;
     drawn = new Map();
     for (let place = from; place < Math.min(to, total); place += 1) {
       const row = rowOf(place);
-      const key = `${place === active} ${height} ${row && duration(now - row.since)} ${row?.eta && rangeWords(row.eta, now)}`;
+      const key = `${place === active} ${rowHeight} ${row && duration(now - row.since)} ${row?.eta && rangeWords(row.eta, now)}`;
       const known = before.get(place);
       const same = known && known.row === row && known.key === key;
-      drawn.set(place, same ? known : { row, key, element: rowElement(row, place, height, now) });
+      drawn.set(place, same ? known : { row, key, element: rowElement(row, place, now) });
       if (!same) body.append(drawn.get(place).element);
     }
     for (const [place, { element: old }] of before) if (drawn.get(place)?.element !== old) old.remove();
@@ -166,20 +170,20 @@ export function mount(root, { api, live, session, time, go, params, setParams })
     said.textContent = saidWords();
     byTenant.hidden = !session.admin; // a tenant sees its own jobs only
     grid.classList.toggle("no-start", ![...windows.values()].some((rows) => rows.some((row) => row.eta)));
-    load(false);
+    load(false, view);
   }
 
   function rowOf(place) {
     return windows.get(Math.floor(place / WINDOW))?.[place % WINDOW];
   }
 
-  function rowElement(row, place, height, now) {
+  function rowElement(row, place, now) {
     const cells = row ? cellsOf(row, now) : [h("span", { role: "gridcell" }, "…")];
     const made = h("div", {
       class: `queue-row${place === active ? " active" : ""}`, role: "row", id: `row-${place}`, ariaRowindex: place + 2,
       ariaSelected: place === active, onclick: () => activate(place), ondblclick: () => row && open(row),
     }, cells);
-    made.style.transform = `translateY(${place * height}px)`;
+    made.style.transform = `translateY(${place * rowHeight}px)`;
     return made;
   }
 
@@ -195,17 +199,20 @@ export function mount(root, { api, live, session, time, go, params, setParams })
 
   function activate(place) {
     active = Math.max(0, Math.min(total - 1, place));
-    const height = rowHeight();
-    const [top, bottom] = [active * height, (active + 1) * height];
+    bringIntoSight();
+    paintSoon();
+  }
+
+  function bringIntoSight() {
+    const [top, bottom] = [active * rowHeight, (active + 1) * rowHeight];
     const room = grid.clientHeight - head.offsetHeight;
     if (top < grid.scrollTop) grid.scrollTop = top;
     else if (bottom > grid.scrollTop + room) grid.scrollTop = bottom - room;
-    paintSoon();
   }
 
   function keyed(event) {
     if (event.target !== grid || event.ctrlKey || event.metaKey || event.altKey) return;
-    const page = Math.max(1, Math.floor(grid.clientHeight / rowHeight()) - 1);
+    const page = Math.max(1, Math.floor(grid.clientHeight / rowHeight) - 1);
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (event.key in steps) activate(Math.max(0, Math.min(total - 1, active + steps[event.key])));
     else if (event.key === "Enter") {

@@ -173,7 +173,7 @@ function latencyView(service) {
   if (!objective) return requests?.p99 ? `p99 ${latency(requests.p99)}, no objective` : "no objective";
   const promise = `${text(objective.percentile)} % within ${clean(objective.latency)}`;
   const has = requests?.objective;
-  if (has === null || has === undefined) return `${promise} is the objective; nothing arrived lately`;
+  if (has === null || has === undefined) return `${promise} is the objective; ${requests?.arrived ? "no answer was timed lately" : "nothing arrived lately"}`;
   const allowed = objectiveMs(service);
   return bar(allowed ? (has * 1000) / allowed : 0, `${latency(has)} of ${clean(objective.latency)}, for ${text(objective.percentile)} % of requests`, { kind: service.kept === false ? "bad" : "" });
 }

@@ -62,7 +62,7 @@ export function timeBar() {
 
   function show() {
     if (time.at === null) until = live.now();
-    else if (time.at < until - span) span = SPANS.map(([, seconds]) => seconds).find((each) => time.at >= until - each) || span;
+    else if (time.at < until - span - 1) span = SPANS.map(([, seconds]) => seconds).find((each) => time.at >= until - each) || span;
     spans.value = String(span);
     const at = time.at ?? until;
     slider.value = String(Math.max(0, Math.round(1000 * (1 - (until - at) / span))));
@@ -77,7 +77,7 @@ export function timeBar() {
     const mine = (run += 1);
     playing = true;
     play.textContent = "Pause";
-    if (time.at === null) time.set(Math.round(until - span));
+    if (time.at === null) time.set(Math.ceil(until - span));
     for (;;) {
       await Promise.all([loading, new Promise((go) => { setTimeout(go, STEP_MS); })]);
       if (!playing || mine !== run) return;

@@ -147,6 +147,15 @@ def trusted(hosts: Mapping[str, str]) -> dict[str, str]:
     return {node_id: host for node_id, host in hosts.items() if HOST.fullmatch(host)}
 
 
+def placed_on_each(jobs: Iterable[ServingJob]) -> dict[str, set[str]]:
+    """The jobs that have replicas on each node, by their ids. What a node says of other jobs changes nothing."""
+    placed: defaultdict[str, set[str]] = defaultdict(set)
+    for job in jobs:
+        for allocation in job.placement.allocations if job.placement is not None else ():
+            placed[allocation.node_id].add(job.id)
+    return placed
+
+
 def routed(job: ServingJob, addresses: Mapping[str, str], endpoints: Endpoints) -> RoutedService:
     """`addresses`: of the nodes, each one that can be believed."""
     rules, objective = job.rules, job.objective
