@@ -24,9 +24,9 @@ from msgspec.structs import replace
 from libs.messages.eta import Basis, EtaOf
 from libs.planning.eta.ends import Steps, time_left
 from libs.planning.eta.forward import Holds, WaitingJob
-from libs.planning.eta.learnt import Kinds, Lasted, Runs
+from libs.planning.eta.learnt import Kinds, Lasted, RunsSoLong
 from libs.planning.eta.record import Range, TrackRecords
-from libs.planning.eta.starts import Outlook
+from libs.planning.eta.starts import LookAhead
 from libs.planning.policy import Policy
 from libs.planning.queue import place_of
 from libs.simulator import traces
@@ -94,7 +94,7 @@ class Watch:
         self._deciding.decide(now)
         self._learn(now)
         waiting = [job for job in self._jobs.values() if job.trace.id in self._lives.queue]
-        outlook: Outlook | None = None
+        outlook: LookAhead | None = None
         for job in waiting:
             if job.trace.id not in self._seen:
                 self._seen.add(job.trace.id)
@@ -121,7 +121,7 @@ class Watch:
             for asked in self._open.pop(job_id):
                 asked.wait_s = begun - asked.at
 
-    def _outlook(self, now: float, waiting: Sequence[SimulatedJob]) -> Outlook:
+    def _outlook(self, now: float, waiting: Sequence[SimulatedJob]) -> LookAhead:
         lives, order = self._lives, self._policy.ordering
         durations = self._durations.beside(self._runs(job, now) for job in lives.running.jobs.values())
         held = [
@@ -150,12 +150,12 @@ class Watch:
             for job in waiting
         ]
         queue.sort(key=lambda one: one.place)
-        return Outlook(lives.room, held, queue, now=now, policy=self._policy, gpus=self._gpus, records=self._records)
+        return LookAhead(lives.room, held, queue, now=now, policy=self._policy, gpus=self._gpus, records=self._records)
 
-    def _runs(self, job: SimulatedJob, now: float) -> Runs:
+    def _runs(self, job: SimulatedJob, now: float) -> RunsSoLong:
         age, steps = job.held_s + now - job.since, self._told(job, now)
         left = None if steps is None else steps.left()
-        return Runs(kinds_of(job.trace), age, None if left is None else age + left.at(0.5))
+        return RunsSoLong(kinds_of(job.trace), age, None if left is None else age + left.at(0.5))
 
     def _told(self, job: SimulatedJob, now: float) -> Steps | None:
         """What a job reports that reports its steps: the part of them that is done, and how fast they go now."""
@@ -165,7 +165,7 @@ class Watch:
         rate = 1 / (job.stretch * job.trace.work_s)
         return Steps(min(1.0, (job.done_s + worked) / job.trace.work_s), 1.0, rate)
 
-    def _ask(self, job: SimulatedJob, outlook: Outlook, *, first: bool) -> None:
+    def _ask(self, job: SimulatedJob, outlook: LookAhead, *, first: bool) -> None:
         job_id = job.trace.id
         one = next(one for one in outlook.queue if one.job_id == job_id)
         began = time.thread_time()

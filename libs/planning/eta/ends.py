@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from libs.domain.job import Job, JobState
 from libs.messages.eta import Basis
-from libs.planning.eta.learnt import Kinds, Lasting, Runs, kinds_of
+from libs.planning.eta.learnt import Kinds, Lasting, RunsSoLong, kinds_of
 from libs.planning.eta.spread import UNKNOWN, TimeSpread, always
 from libs.planning.jobs import ends_at
 
@@ -75,12 +75,12 @@ def lasting_of(job: Job, durations: Lasting) -> TimeSpread:
     return time_left(durations, kinds_of(job), age=job.attained_seconds, limit_left=limit)
 
 
-def runs(job: Job, *, now: float, heard: Mapping[str, Steps] | None = None) -> Runs:
+def runs(job: Job, *, now: float, heard: Mapping[str, Steps] | None = None) -> RunsSoLong:
     """What a job that holds something adds to what is known of jobs like it."""
     steps = _steps_of(job, now, heard)
     left = None if steps is None else steps.left()
     age = age_of(job, now)
-    return Runs(kinds_of(job), age, None if left is None else age + left.at(0.5))
+    return RunsSoLong(kinds_of(job), age, None if left is None else age + left.at(0.5))
 
 
 def age_of(job: Job, now: float) -> float:

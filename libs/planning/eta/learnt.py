@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from libs.domain.classes import workload_of
 from libs.domain.job import Job
-from libs.planning.eta.spread import ENOUGH, Course, TimeSpread, course_of
+from libs.planning.eta.spread import ENOUGH, DurationCurve, TimeSpread, course_of
 from libs.planning.shape import gpus_of, shape_of_job
 
 KEPT_MAX = 400  # of each kind of jobs, those that ended last
@@ -39,7 +39,7 @@ class Lasted:
             if len(last) > KEPT_MAX:
                 del in_order[bisect_left(in_order, last.popleft())]
 
-    def beside(self, running: Iterable["Runs"]) -> "Lasting":
+    def beside(self, running: Iterable["RunsSoLong"]) -> "Lasting":
         """What is known together with the jobs that run now."""
         return Lasting(self, running)
 
@@ -48,7 +48,7 @@ class Lasted:
         return list(self._in_order.get(kind, ()))
 
 
-class Runs(Struct, frozen=True):
+class RunsSoLong(Struct, frozen=True):
     """A job that runs: for how long by now, and how long in all, if its progress tells."""
 
     kinds: Kinds
@@ -59,18 +59,18 @@ class Runs(Struct, frozen=True):
 class Lasting:
     """How long jobs last, by those that ended and those that run at one moment."""
 
-    def __init__(self, durations: Lasted, running: Iterable[Runs] = ()) -> None:
+    def __init__(self, durations: Lasted, running: Iterable[RunsSoLong] = ()) -> None:
         self._durations = durations
-        self._running: dict[Hashable, list[Runs]] = {}
+        self._running: dict[Hashable, list[RunsSoLong]] = {}
         for one in running:
             for kind in one.kinds:
                 self._running.setdefault(kind, []).append(one)
-        self._courses: dict[Hashable, Course | None] = {}
+        self._courses: dict[Hashable, DurationCurve | None] = {}
 
     def left(self, kinds: Kinds, age: float) -> TimeSpread | None:
         """How much longer a job of this age lasts, by the jobs of the narrowest kind of which enough lasted as long.
         None: nothing like it has ended."""
-        widest: Course | None = None
+        widest: DurationCurve | None = None
         for kind in kinds:
             course = self._course(kind)
             if course is None:
@@ -81,7 +81,7 @@ class Lasting:
                 widest = course
         return None if widest is None else widest.left(age)
 
-    def _course(self, kind: Hashable) -> Course | None:
+    def _course(self, kind: Hashable) -> DurationCurve | None:
         if kind not in self._courses:
             ended, running = self._durations.of(kind), self._running.get(kind, ())
             foretold = [one.in_all for one in running if one.in_all is not None]

@@ -53,7 +53,7 @@ def always(seconds: float, basis: Basis) -> TimeSpread:
 UNKNOWN = TimeSpread((inf,), Basis.UNKNOWN)
 
 
-class Course(Struct, frozen=True):
+class DurationCurve(Struct, frozen=True):
     """How jobs of one kind last: at each of `seconds`, ascending, the part `masses` of all of them ends; the parts add
     up to 1. `ended`: from how many that is known."""
 
@@ -84,7 +84,7 @@ def as_long_again(age: float, count: int) -> list[float]:
     return [age * part / (1 - part) for part in parts]
 
 
-def course_of(ended: Sequence[float], running: Sequence[float]) -> Course:
+def course_of(ended: Sequence[float], running: Sequence[float]) -> DurationCurve:
     """How jobs last of which some ended after so long, ascending, at least one, and others have run so long by now,
     ascending: these last longer (Kaplan and Meier, 1958). Left out, the long ones would be missing while they run."""
     cases: list[tuple[float, float]] = []
@@ -98,7 +98,7 @@ def course_of(ended: Sequence[float], running: Sequence[float]) -> Course:
     if beyond > TINY:
         oldest = running[-1]
         cases += [(oldest + more, beyond / ENOUGH) for more in as_long_again(max(oldest, NEW_S), ENOUGH)]
-    return Course(tuple(seconds for seconds, _ in cases), tuple(mass for _, mass in cases), len(ended))
+    return DurationCurve(tuple(seconds for seconds, _ in cases), tuple(mass for _, mass in cases), len(ended))
 
 
 def of_cases(cases: Sequence[tuple[float, float]]) -> TimeSpread:

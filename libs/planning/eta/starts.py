@@ -47,7 +47,7 @@ class Foreseen(Struct, frozen=True):
     told: Range | None = None
 
 
-class Outlook:
+class LookAhead:
     """A pool at one moment as it is looked ahead from: `room` with what is `held` of it, and the `queue` in order.
 
     `gpus`: of all its nodes; `records`: earlier estimates against what came true.
@@ -133,7 +133,7 @@ class Outlook:
         return Foreseen(eta, None if basis is Basis.LIMITS else raw, told)
 
 
-class PoolToCome(Outlook):
+class PoolToCome(LookAhead):
     """The same from what is stored of a pool. `durations`: of jobs that ended; `steps`: what running jobs report
     lately."""
 
