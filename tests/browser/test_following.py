@@ -46,3 +46,20 @@ async def test_the_theme_is_chosen_and_kept(browser: Browser, world: World) -> N
         assert dark != light
         await window.page.reload()
         assert await window.page.evaluate(background) == dark
+
+
+async def test_a_what_if_is_answered_and_a_bad_one_names_its_field(browser: Browser, world: World) -> None:
+    await world.running(name="holds", placement=placement(("node-1", 0), ("node-1", 1)), replicas=2)
+    await world.submitted(name="wants", gpus=4)
+    async with dashboard(browser, world.gateway.url, world.tokens["admin"]) as window:
+        window.watch.expect("status of 4")
+        await window.go("what-if")
+        await window.page.get_by_label("Drain").fill("node-99")
+        await window.button("Try it out").click()
+        await expect(window.main.get_by_role("alert")).to_contain_text("node-99")
+        await expect(window.page.get_by_label("Drain")).to_be_focused()
+        await window.page.get_by_label("Drain").fill("")
+        await window.page.get_by_label("More nodes").fill("2")
+        await window.button("Try it out").click()
+        await expect(window.main.get_by_role("heading", name="The answer")).to_be_visible()
+        assert await window.barriers() == []
