@@ -108,7 +108,11 @@ def replayed(jobs: Sequence[Job], policy: Policy, folder: Path) -> Agreement:
     path.write_text(csv_of(rows))
     workload = traces.read(path)
     outcome = simulate(
-        workload, Cluster(nodes=NODES, gpus_per_node=GPUS), policy, SimulatedWorld(penalty=1.0), keep_spells=False
+        workload,
+        Cluster(nodes=NODES, gpus_per_node=GPUS),
+        policy,
+        SimulatedWorld(penalty=1.0, patience_s=300.0),
+        keep_spells=False,
     )
     here = {one.id: one.started_s for one in outcome.jobs}
     pairs = [(one.started_s - one.arrival_s, here[one.id] - one.arrival_s) for one in workload.jobs if one.started_s]
