@@ -178,5 +178,5 @@ class Onward:
 
     def _fate(self, job: GoingJob) -> Fate:
         ended = self._lives.ended.get(job.number)
-        starts = job.begun if job.begun is not None and job.begun >= 0 else None
+        starts = None if job.now.held else job.begun
         return Fate(starts_s=starts, ends_s=None if ended is None else ended.completed_s)
