@@ -1,5 +1,7 @@
 """A pool from now on, in the simulator: who starts and ends when, and who gains by a supposition."""
 
+from typing import Any
+
 from msgspec import structs
 
 from libs.domain.job import Job, JobState
@@ -15,13 +17,13 @@ from tests.support.steps import placement
 NOW = 1_800_000_000.0
 
 
-def holds(job_id: str, limit: str, **fields: object) -> Job:
+def holds(job_id: str, limit: str, **fields: Any) -> Job:
     where = placement(*(("node-1", gpu) for gpu in range(4)))
     made = job(job_id, replicas=4, spec={"time_limit": limit}, state=JobState.RUNNING, **fields)
     return structs.replace(made, placement=where, placed_at=NOW, started_at=NOW, since=NOW, submitted_at=NOW)
 
 
-def waits(job_id: str, seq: int, limit: str, **fields: object) -> Job:
+def waits(job_id: str, seq: int, limit: str, **fields: Any) -> Job:
     made = job(job_id, seq=seq, spec={"time_limit": limit, **fields}, gpus=4)
     return structs.replace(made, since=NOW, submitted_at=NOW)
 
