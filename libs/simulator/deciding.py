@@ -1,6 +1,7 @@
 """What the scheduler's own planning decides in a simulated cluster: who starts, who gives way, who moves."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from math import inf
 
 from libs.domain.job import Allocation
@@ -9,6 +10,7 @@ from libs.planning.moves import JOINT_MOST, Movable, moves_for
 from libs.planning.policy import ALWAYS, GAINFUL, Policy
 from libs.planning.preemption import clearing_for
 from libs.planning.queue import place_of
+from libs.planning.reserving import emptiest
 from libs.planning.walk import Starts, Walk, Wants
 from libs.simulator.job import SimulatedJob
 from libs.simulator.lives import Lives
@@ -64,12 +66,18 @@ class Deciding:
             fits_empty=lambda _: self._sizing is None,
             filling=lambda: policy.filling(now=now, free=int(running.free), endings=lambda: running.endings),
         )
-        for decision in walk:
-            if isinstance(decision, Starts):
-                self._room.take_all(decision.place)
-                self._queue.remove(decision.job_id)
-                self.placements += 1
-                self._lives.settle(self._jobs[decision.job_id], now, decision.place)
+        with ExitStack() as kept:  # nodes that are kept for a job take no others as long as the walk lasts
+            keeps = False
+            for decision in walk:
+                job = self._jobs[decision.job_id]
+                if isinstance(decision, Starts):
+                    self._room.take_all(decision.place)
+                    self._queue.remove(decision.job_id)
+                    self.placements += 1
+                    self._lives.settle(job, now, decision.place)
+                elif not keeps and now - job.waits_since >= self._world.patience_s:
+                    keeps = True
+                    kept.enter_context(self._room.without(emptiest(self._room, job.shape)))
 
     def _wants(self, job_id: str) -> Wants | None:
         job, lasts = self._jobs[job_id], self._lasts(self._jobs[job_id])

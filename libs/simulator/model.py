@@ -1,6 +1,7 @@
 """The simulated cluster, and the rules of its world."""
 
 from collections.abc import Mapping
+from math import inf
 
 from msgspec import Struct
 
@@ -48,6 +49,7 @@ class World(Struct, frozen=True, kw_only=True):
     the same for its first.
     `decide_every_s`: the time between two decisions; 0: after each event. `review_s`: the time between two looks for
     jobs that would gain by moving, if more jobs run than are considered together.
+    `patience_s`: nodes are kept for the first job that does not fit and has waited so long, as the scheduler does.
     `failures_per_node_day`, `repair_s`: how often a node fails, and for how long; the work of its jobs since their last
     checkpoint (every `checkpoint_s` of work) is lost.
     `drift_s`: how often every GPU gets other scores (0: never). `noise`: the standard deviation of one measured step
@@ -62,6 +64,7 @@ class World(Struct, frozen=True, kw_only=True):
     start_s: float = 0.0
     move_s: float = 30.0
     decide_every_s: float = 0.0
+    patience_s: float = inf
     review_s: float = 600.0
     failures_per_node_day: float = 0.0
     repair_s: float = 3600.0

@@ -54,6 +54,7 @@ def told_settings(args: argparse.Namespace) -> dict[str, str]:
         "rack_penalty": args.rack_penalty,
         "start_s": args.start_cost,
         "decide_every_s": args.decide_every,
+        "patience_s": args.patience,
         "failures per node day": args.failures,
         "repair_s": args.repair,
         "drift": None if args.drift is None else f"every {args.drift:g} h",

@@ -1,10 +1,11 @@
 """From now on: the jobs that run end, those that wait start, by the walk that the scheduler takes. Pure.
 
-What happens is less than in a real pool: no job arrives, fails, moves or takes another size, a job that gives way is
-gone at once, and no node is reserved for a job that has waited long.
+What happens is less than in a real pool: no job arrives, fails, moves or takes another size, and a job that gives way
+is gone at once.
 """
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from math import inf
 from random import Random
 
@@ -14,6 +15,7 @@ from libs.planning.capacity import Room, empty_room
 from libs.planning.finding import Place, find
 from libs.planning.preemption import clearing_for
 from libs.planning.queue import Queue
+from libs.planning.reserving import emptiest
 from libs.planning.scores import Scores
 from libs.planning.shape import Shape, smallest
 from libs.planning.walk import Starts, Walk
@@ -25,6 +27,7 @@ from libs.simulator.whatif.going import GoingJob, GoingLives
 from libs.simulator.whatif.present import Present
 
 DAY_S = 86400.0
+PATIENCE_S = 300.0  # a scheduler's, unless it is told another
 
 
 class Fate(Struct, frozen=True, kw_only=True):
@@ -52,7 +55,8 @@ class Onward:
         for node in present.nodes:
             self._room.add(node)
         self._empty = empty_room(present.nodes)
-        self._unfit: dict[Shape, int] = {}  # shapes that do not fit, and how often the room had grown by then
+        self._kept: tuple[str, ...] = ()  # nodes that are kept for one waiting job, in this walk
+        self._unfit: dict[Shape, tuple[int, tuple[str, ...]]] = {}  # shapes that do not fit, and by when
         self._fits_empty: dict[Shape, bool] = {}
         gpus = sum(len(node.capacity.gpus) for node in present.nodes)
         self._agenda = Agenda()
@@ -129,11 +133,17 @@ class Onward:
                 now=now, free=self._room.gpus_free, endings=lambda: self._running.endings
             ),
         )
-        for decision in walk:
-            if isinstance(decision, Starts):
-                self._room.take_all(decision.place)
-                self._queue.remove(decision.job_id)
-                self._lives.settle(self._by_id[decision.job_id], now, decision.place)
+        self._kept = ()
+        with ExitStack() as kept:  # nodes that are kept for a job take no others as long as the walk lasts
+            for decision in walk:
+                job = self._by_id[decision.job_id]
+                if isinstance(decision, Starts):
+                    self._room.take_all(decision.place)
+                    self._queue.remove(decision.job_id)
+                    self._lives.settle(job, now, decision.place)
+                elif decision.in_the_way and not self._kept and now - job.waits_since >= PATIENCE_S:
+                    self._kept = emptiest(self._room, job.shape)
+                    kept.enter_context(self._room.without(self._kept))
 
     def _place_for(self, job: GoingJob, shape: Shape, now: float) -> Place | None:
         """Where it goes; others give way for it at once, where the order says so."""
@@ -153,11 +163,11 @@ class Onward:
         return self._find(job, shape)
 
     def _find(self, job: GoingJob, shape: Shape) -> Place | None:
-        if self._unfit.get(shape) == self._room.grown:
+        if self._unfit.get(shape) == (self._room.grown, self._kept):
             return None
         found = find(self._room, shape, job.asked)
         if not found:
-            self._unfit[shape] = self._room.grown
+            self._unfit[shape] = (self._room.grown, self._kept)
             return None
         return tuple(structs.replace(each, rank=rank) for rank, each in enumerate(found))
 
@@ -168,5 +178,5 @@ class Onward:
 
     def _fate(self, job: GoingJob) -> Fate:
         ended = self._lives.ended.get(job.number)
-        starts = job.begun if job.begun is not None and job.begun >= 0 else None
+        starts = None if job.now.held else job.begun
         return Fate(starts_s=starts, ends_s=None if ended is None else ended.completed_s)

@@ -72,6 +72,9 @@ def _world(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--move-cost", type=nothing_or_more, metavar="S", help="seconds per move and restart (30)")
     group.add_argument("--start-cost", type=nothing_or_more, metavar="S", help="seconds per first start (0)")
     group.add_argument("--decide-every", type=nothing_or_more, metavar="S", help="seconds (0: when something happens)")
+    group.add_argument(
+        "--patience", type=nothing_or_more, metavar="S", help="nodes are kept for a job that waited so long (never)"
+    )
     group.add_argument("--failures", type=nothing_or_more, metavar="PER_NODE_DAY", help="of nodes (0)")
     group.add_argument("--repair", type=nothing_or_more, metavar="S", help="seconds that a failed node is away (3600)")
     group.add_argument(

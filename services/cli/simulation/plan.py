@@ -149,6 +149,7 @@ def world_of(args: argparse.Namespace) -> World:
         "move_s": args.move_cost,
         "start_s": args.start_cost,
         "decide_every_s": args.decide_every,
+        "patience_s": args.patience,
         "failures_per_node_day": args.failures,
         "repair_s": args.repair,
         "drift_s": None if args.drift is None else args.drift * 3600,

@@ -19,6 +19,7 @@ from libs.planning.order.standing import Standing
 from libs.planning.pins import in_the_way, with_holders
 from libs.planning.preemption import Clearing, Holder, clearing_for
 from libs.planning.refusals import why_not
+from libs.planning.reserving import emptiest
 from libs.planning.shape import Shape, gpus_in, gpus_least, is_pinned, smallest
 from libs.planning.walk import Starts, Waits, Walk, Wants
 from services.scheduler.thinking import lives
@@ -232,23 +233,7 @@ class Waiting:
             return self._making_room[job.id].nodes
         if now - job.since < self._patience_seconds:
             return ()
-        return self._emptiest(shape)
-
-    def _emptiest(self, shape: Shape) -> Nodes:
-        """The nodes that would hold the smallest gang of the job if empty, those with most free GPUs first."""
-        in_pool = self._picture.pool.room
-        if is_pinned(shape):
-            return tuple(sorted({want.request.node for want in shape if want.request.node in in_pool.nodes}))
-        wanted = gpus_least(shape)
-        nodes = sorted(in_pool.open_nodes, key=lambda room: (-len(room.gpus.whole), room.node.id))
-        claimed: list[str] = []
-        for room in nodes:
-            if wanted <= 0:
-                break
-            if room.gpus.models:
-                claimed.append(room.node.id)
-                wanted -= len(room.gpus.models)
-        return tuple(claimed)
+        return emptiest(self._picture.pool.room, shape)
 
     def _why_not(self, group: JobGroup, waits: Waits) -> Cause:
         """Why no job of this group is placed now."""

@@ -1,0 +1,62 @@
+"""A pool from now on, in the simulator: who starts and ends when, and who gains by a supposition."""
+
+from typing import Any
+
+from msgspec import structs
+
+from libs.domain.job import Job, JobState
+from libs.planning.eta.learnt import Lasted
+from libs.planning.policy import Policy
+from libs.simulator.whatif.compared import compared
+from libs.simulator.whatif.durations import Assumptions
+from libs.simulator.whatif.onward import Onward
+from libs.simulator.whatif.present import Present, Supposition, jobs_now, supposed
+from tests.support.builders import job, node
+from tests.support.steps import placement
+
+NOW = 1_800_000_000.0
+
+
+def holds(job_id: str, limit: str, **fields: Any) -> Job:
+    where = placement(*(("node-1", gpu) for gpu in range(4)))
+    made = job(job_id, replicas=4, spec={"time_limit": limit}, state=JobState.RUNNING, **fields)
+    return structs.replace(made, placement=where, placed_at=NOW, started_at=NOW, since=NOW, submitted_at=NOW)
+
+
+def waits(job_id: str, seq: int, limit: str, **fields: Any) -> Job:
+    made = job(job_id, seq=seq, spec={"time_limit": limit, **fields}, gpus=4)
+    return structs.replace(made, since=NOW, submitted_at=NOW)
+
+
+def pool(*jobs: Job, policy: str = "fifo") -> Present:
+    made = jobs_now(jobs, Assumptions(Lasted()), {}, at=NOW)
+    return Present(nodes=(node("node-1"),), jobs=made, policy=Policy(policy, "packed-sticky", "easy"))
+
+
+def test_what_waits_starts_when_what_runs_has_ended_one_after_the_other() -> None:
+    fates = Onward(pool(holds("a", "10m"), waits("b", 2, "20m"), waits("c", 3, "5m"))).fates()
+    assert (fates["a"].starts_s, fates["a"].ends_s) == (None, 600)
+    assert (fates["b"].starts_s, fates["b"].ends_s) == (600, 1800)
+    assert (fates["c"].starts_s, fates["c"].ends_s) == (1800, 2100)
+
+
+def test_one_more_node_lets_the_first_start_at_once_and_both_gain() -> None:
+    base = pool(holds("a", "10m"), waits("b", 2, "20m"), waits("c", 3, "5m"))
+    other = supposed(base, Supposition(add_nodes=1))
+    found = compared(other.jobs, Onward(base).fates(), Onward(other).fates(), until_s=1e6)
+    assert {one.id: one.gains_s for one in found.jobs} == {"a": 0.0, "b": 600.0, "c": 1200.0}
+    assert (found.gained, found.lost, found.waiting) == (2, 0, 2)
+
+
+def test_a_drained_node_takes_nothing_new_and_what_never_starts_has_no_time() -> None:
+    base = pool(holds("a", "10m"), waits("b", 2, "20m"))
+    fates = Onward(supposed(base, Supposition(drain=("node-1",)))).fates()
+    assert fates["a"].ends_s == 600
+    assert (fates["b"].starts_s, fates["b"].ends_s) == (None, None)
+
+
+def test_a_more_important_job_pre_empts_where_the_order_says_so() -> None:
+    jobs = holds("a", "10m"), waits("b", 2, "5m", priority=9)
+    fates = Onward(pool(*(structs.replace(one, priority=one.spec.priority) for one in jobs), policy="priority")).fates()
+    assert fates["b"].starts_s == 0
+    assert fates["a"].ends_s == 900
