@@ -1,7 +1,6 @@
 """What jobs and nodes tell is text, whatever it looks like: nothing of it is done. The watch over every page fails a
 test for a dialog, a window, a request elsewhere, or anything that the page's policy had to stop."""
 
-import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -33,7 +32,7 @@ async def test_a_name_full_of_markup_and_escapes_is_shown_as_it_is(browser: Brow
             await window.go(place)
             await window.page.wait_for_timeout(SETTLE_MS)
             assert await window.page.evaluate(MADE_BY_IT) == 0
-            assert "49" not in re.findall(r"\{\{.*?\}\}|\b49\b", await window.text())
+            assert str(1234 * 5678) not in await window.text()
             seen += ["<script>alert('script')</script>" in await window.main.inner_text()]
             assert "\x1b" not in await window.text()
             assert "\u202e" not in await window.text()

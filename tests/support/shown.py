@@ -32,7 +32,7 @@ from tests.support.steps import placement
 
 EVIL = (
     "<img src=x onerror=\"alert('img')\"><script>alert('script')</script>'\"><svg onload=alert(3)>"
-    "\x1b[31;1mred\x1b]0;title\x07\u202egnorw ${alert(4)} javascript:alert(5) {{7*7}} &lt;b&gt;"
+    "\x1b[31;1mred\x1b]0;title\x07\u202egnorw ${alert(4)} javascript:alert(5) {{1234*5678}} &lt;b&gt;"
 )
 """Markup, escapes of a terminal, a change of direction. Nothing of it may be more than text."""
 
