@@ -31,7 +31,7 @@ from services.gateway.sight import may_see
 
 WORK_SECONDS_MAX = 20.0  # with the wait for a turn, less than clients wait for an answer
 SHOWN_MAX = 500
-WORKER = (sys.executable, "-m", "libs.simulator.whatif")
+WORKER = (sys.executable, "-P", "-m", "libs.simulator.whatif")
 
 
 class WhatIfAsked(Struct, frozen=True, kw_only=True):
