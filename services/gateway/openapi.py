@@ -35,6 +35,7 @@ ERRORS = {
     503: "Not now: ask again after `Retry-After` seconds.",
 }
 _ALLOWED_IN_PART = ("/v1/jobs", "/v1/jobs/{job}/requeue", "/v1/jobs/{job}/priority", "/v1/queue", "/v1/usage")
+_IN_A_POOL = ("/v1/trace", "/v1/what-if")
 _CONFLICTS = (("POST", "/v1/jobs"), ("POST", "/v1/tokens"))
 ABOUT = """Weft shares a cluster of GPUs among containerised ML jobs. Send `Authorization: Bearer TOKEN` with every \
 request. Every error is `application/problem+json` (RFC 9457) with the field and the reason beside: \
@@ -204,14 +205,14 @@ def _errors(route: Route[Any]) -> Iterable[int]:
     yield from (400, 401)
     if route.who is Who.ADMIN or route.path in _ALLOWED_IN_PART:
         yield 403
-    if "{" in route.path or route.path == "/v1/samples":
+    if "{" in route.path or route.path in _IN_A_POOL or route.path == "/v1/samples":
         yield 404
     changes_a_job = route.method == "POST" and "{job}" in route.path
     if changes_a_job or route.path.endswith("/endpoints") or (route.method, route.path) in _CONFLICTS:
         yield 409
     if route.body is not None:
         yield from (413, 415)
-    if (route.path == "/v1/jobs" and route.method == "POST") or route.path.endswith("/update"):
+    if (route.path == "/v1/jobs" and route.method == "POST") or route.path.endswith(("/update", "/what-if")):
         yield 422
     if route.path.endswith("/logs"):
         yield 416

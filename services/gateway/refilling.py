@@ -48,14 +48,15 @@ class Refill:
         figures = await asyncio.to_thread(_of_cluster, changes, ends)
         for name, begins, values, seconds in figures:
             self._samples.cluster.fill(CLUSTER, name, begins, values, seconds)
-        for pool in await snapshots.pools():
-            for job in await snapshots.holding(pool):
+        nodes = await snapshots.nodes.aside()
+        for pool in snapshots.pools_of(nodes):
+            for job in await snapshots.holding(pool, aside=True):
                 for begins, values, seconds in _of_job(job, ends):
                     self._samples.jobs.fill(job.id, "replicas", begins, values, seconds)
         self._done = True
         if self._prometheus is not None:
             try:
-                count = await self._prometheus.fill((await snapshots.nodes.get()).all, self._samples.nodes, now=ends)
+                count = await self._prometheus.fill(nodes.all, self._samples.nodes, now=ends)
                 logger.info("%d figures of nodes and GPUs came from Prometheus", count)
             except PrometheusError as error:
                 logger.warning("the history of nodes and GPUs begins now: %s", error)

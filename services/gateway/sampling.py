@@ -30,9 +30,10 @@ class Samples:
 
     async def take(self, snapshots: Snapshots, live: LiveCluster, *, now: Callable[[], float]) -> None:
         """Sample everything once. Raises StoreUnavailableError."""
-        nodes, pools = (await snapshots.nodes.get()).all, await snapshots.pools()
-        holding = [job for pool in pools for job in await snapshots.holding(pool)]
-        queued = sum([len(await snapshots.queued(pool)) for pool in pools])
+        there = await snapshots.nodes.aside()
+        nodes, pools = there.all, snapshots.pools_of(there)
+        holding = [job for pool in pools for job in await snapshots.holding(pool, aside=True)]
+        queued = sum([len(await snapshots.queued(pool, aside=True)) for pool in pools])
         at = now()
         seen: dict[str, _Seen] = {}
         for number, node in enumerate(nodes, 1):

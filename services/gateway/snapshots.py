@@ -51,6 +51,7 @@ class Fresh(Generic[T]):
         self._quick = quick
         self._seconds = seconds
         self._value: tuple[float, T] | None = None
+        self._is_for_all = True  # or the value was read aside, and no request takes it for new
         self._reading: asyncio.Task[T] | None = None
         self._failing = False
 
@@ -67,12 +68,11 @@ class Fresh(Generic[T]):
     @property
     def at_hand(self) -> bool:
         """Whether `get` begins no read: the value is new enough, or is being read."""
-        is_new = self._value is not None and self._clock() - self._value[0] < self._seconds
-        return is_new or self._reading is not None
+        return self._new() is not None or self._reading is not None
 
     async def get(self) -> T:
-        if self._value is not None and self._clock() - self._value[0] < self._seconds:
-            return self._value[1]
+        if (new := self._new()) is not None:
+            return new[1]
         if self._reading is None:
             self._reading = asyncio.create_task(self._read_now())
             self._reading.add_done_callback(self._done)
@@ -80,15 +80,30 @@ class Fresh(Generic[T]):
             raise StoreUnavailableError("the store did not answer, and is asked again already")
         return await asyncio.shield(self._reading)  # A caller that is cancelled does not end the read for the others.
 
+    async def aside(self) -> T:
+        """As `get`, for work that no request waits for. Requests read anew afterwards: such work makes no answer older
+        than it would be without it."""
+        is_at_hand = self.at_hand
+        value = await self.get()
+        if not is_at_hand:
+            self._is_for_all = False
+        return value
+
     def forget(self) -> None:
         self._value = None
+
+    def _new(self) -> tuple[float, T] | None:
+        """The value with its time, if it is new enough for requests."""
+        if self._value is None or not self._is_for_all or self._clock() - self._value[0] >= self._seconds:
+            return None
+        return self._value
 
     async def _read_now(self) -> T:
         at = self._clock()  # before the read, so that the value is never older than it seems
         value = await self._read()
         if self._quick:
             self._seconds = min(SECONDS, QUICK_TIMES * (self._clock() - at))
-        self._value = (at, value)
+        self._value, self._is_for_all = (at, value), True
         return value
 
     def _done(self, task: "asyncio.Task[T]") -> None:
@@ -119,17 +134,18 @@ class Snapshots:
         self._scores: dict[str, Fresh[list[GpuScore]]] = {}
         self._classes: dict[str, Fresh[list[WorkloadClass]]] = {}
 
-    async def holding(self, pool: str) -> list[Job]:
-        """The jobs that hold resources. Only for known pools: each pool's snapshot stays in memory."""
+    async def holding(self, pool: str, *, aside: bool = False) -> list[Job]:
+        """The jobs that hold resources. Only for known pools: each pool's snapshot stays in memory. `aside`: for work
+        that no request waits for."""
         if pool not in self._holding:
             self._holding[pool] = Fresh(lambda: self._store.holding_jobs(pool=pool), clock=self._clock, quick=True)
-        return await self._holding[pool].get()
+        return await (self._holding[pool].aside() if aside else self._holding[pool].get())
 
-    async def queued(self, pool: str) -> list[Job]:
+    async def queued(self, pool: str, *, aside: bool = False) -> list[Job]:
         """The jobs that wait, as they were submitted. Only for known pools: each pool's snapshot stays in memory."""
         if pool not in self._queued:
             self._queued[pool] = Fresh(partial(self._read_queued, pool), clock=self._clock, quick=True)
-        return await self._queued[pool].get()
+        return await (self._queued[pool].aside() if aside else self._queued[pool].get())
 
     async def scores(self, pool: str) -> list[GpuScore]:
         """The scores of every GPU and class. Only for known pools: each pool's snapshot stays in memory."""
@@ -147,7 +163,10 @@ class Snapshots:
 
     async def pools(self) -> list[str]:
         """Every pool that has nodes, and the default one."""
-        return sorted({node.pool for node in (await self.nodes.get()).all} | {self.default_pool})
+        return self.pools_of(await self.nodes.get())
+
+    def pools_of(self, nodes: Nodes) -> list[str]:
+        return sorted({node.pool for node in nodes.all} | {self.default_pool})
 
     async def _read_queued(self, pool: str) -> list[Job]:
         """Only what changed since; after a failure all of it, because the store may have come back as an older one."""

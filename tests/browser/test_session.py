@@ -1,17 +1,20 @@
 """Signing in and out: where the token is, where it is not, and what becomes of the page when it ends."""
 
 import asyncio
+from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, expect
 
 from tests.support.dashboard import Dashboard, dashboard
 from tests.support.gateway_world import World
+from tests.support.proxy import Proxy
 from tests.support.steps import placement
 
 REFUSED = "status of 401"  # the line that Chromium itself writes for such an answer
 STORED = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href, history.state])"
 CUT = "ERR_INCOMPLETE_CHUNKED_ENCODING"  # and for a stream that the gateway ends
 REVOKED_MS_MAX = 15_000
+SILENCE_MS_MAX = 45_000  # of a live stream, until the page takes it for cut
 
 
 async def stored(window: Dashboard) -> str:
@@ -95,3 +98,42 @@ async def test_a_page_outlives_a_restart_of_the_gateway(browser: Browser, world:
         await window.is_live()
         await world.running(name="after", placement=placement(("node-1", 1)))
         await expect(window.main.get_by_text("after").first).to_be_attached()
+
+
+async def test_a_stream_that_is_cut_comes_back_and_goes_on(browser: Browser, world: World) -> None:
+    async with Proxy(port_of(world)) as link, dashboard(browser, url_of(link), world.tokens["alice"]) as window:
+        window.watch.expect("ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE")
+        link.refuse()
+        link.reset()
+        await expect(window.status).to_have_text("not live")
+        await expect(window.page.get_by_role("alert").get_by_text("Connection lost")).to_be_visible()
+        link.mend()
+        await window.is_live()
+        await world.running(name="after")
+        await expect(window.main.get_by_role("link", name="after").first).to_be_visible()
+
+
+async def test_a_line_that_falls_silent_is_noticed_and_told(browser: Browser, world: World) -> None:
+    """Nothing ends a connection of which the other end has vanished: the page misses the gateway's beat."""
+    async with Proxy(port_of(world)) as link, dashboard(browser, url_of(link)) as window:
+        window.watch.expect("ERR_")
+        await window.page.clock.install()
+        await window.sign_in(world.tokens["alice"])
+        link.cut()
+        await window.page.clock.fast_forward(SILENCE_MS_MAX)
+        await expect(window.status).to_have_text("not live")
+        await expect(window.page.get_by_role("alert").get_by_text("Connection lost")).to_be_visible()
+        link.mend()
+        link.reset()
+        await window.page.clock.fast_forward(SILENCE_MS_MAX)
+        await window.is_live()
+
+
+def port_of(world: World) -> int:
+    port = urlsplit(world.gateway.url).port
+    assert port is not None
+    return port
+
+
+def url_of(link: Proxy) -> str:
+    return f"http://{link.host}:{link.port}"

@@ -24,6 +24,7 @@ from libs.messages.signals import (
     RunSample,
     ShareSample,
 )
+from services.gateway.snapshots import SECONDS as SNAPSHOT_SECONDS
 from tests.support.builders import GIB, node, spec
 from tests.support.gateway_world import SECONDS_MAX, World
 from tests.support.steps import go, placement
@@ -204,6 +205,7 @@ async def test_a_job_that_waits_is_told_when_it_starts_and_what_helps_and_one_th
     runs = await world.running(name="long", time_limit="2h", **whole)
     await world.place.stores.scheduler.save_node(world.lease, node("node-2", drained=True), event="", cause="")
     waits = await world.submitted(name="wants", gpus=2)
+    await asyncio.sleep(SNAPSHOT_SECONDS)  # what the gateway knows of nodes is so old at most
     told, ends = await world.alice.explain(waits.id), await world.alice.explain(runs.id)
     assert ends.eta is not None
     assert (ends.eta.of, ends.eta.basis) == (EtaOf.END, Basis.LIMITS)

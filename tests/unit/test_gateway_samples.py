@@ -162,16 +162,16 @@ class Known:
         self.all, self._holding, self._queued = nodes, holding, queued
         self.nodes = self
 
-    async def get(self) -> "Known":
+    async def aside(self) -> "Known":
         return self
 
-    async def pools(self) -> list[str]:
+    def pools_of(self, nodes: "Known") -> list[str]:
         return ["default"]
 
-    async def holding(self, pool: str) -> list[Job]:
+    async def holding(self, pool: str, *, aside: bool) -> list[Job]:
         return self._holding
 
-    async def queued(self, pool: str) -> list[Any]:
+    async def queued(self, pool: str, *, aside: bool) -> list[Any]:
         return [None] * self._queued
 
 
