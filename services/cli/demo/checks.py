@@ -171,7 +171,7 @@ def spent(story: Sequence[EventView], *states: JobState) -> float:
     total = 0.0
     for event, following in pairwise(story):
         if event.data.state in states:
-            total += (_at(following) - _at(event)).total_seconds()
+            total += max(0.0, (_at(following) - _at(event)).total_seconds())  # steps of two services, by two clocks
     return total
 
 
