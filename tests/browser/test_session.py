@@ -13,6 +13,7 @@ from tests.support.steps import placement
 REFUSED = "status of 401"  # the line that Chromium itself writes for such an answer
 STORED = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href, history.state])"
 CUT = "ERR_INCOMPLETE_CHUNKED_ENCODING"  # and for a stream that the gateway ends
+BROKEN = ("ERR_CONNECTION_RESET", CUT, "ERR_EMPTY_RESPONSE")
 REVOKED_MS_MAX = 15_000
 SILENCE_MS_MAX = 45_000  # of a live stream, until the page takes it for cut
 
@@ -102,7 +103,8 @@ async def test_a_page_outlives_a_restart_of_the_gateway(browser: Browser, world:
 
 async def test_a_stream_that_is_cut_comes_back_and_goes_on(browser: Browser, world: World) -> None:
     async with Proxy(port_of(world)) as link, dashboard(browser, url_of(link), world.tokens["alice"]) as window:
-        window.watch.expect("ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE")
+        window.watch.expect(*BROKEN)
+        await expect(window.map).to_be_visible()
         link.refuse()
         link.reset()
         await expect(window.status).to_have_text("not live")
@@ -111,6 +113,20 @@ async def test_a_stream_that_is_cut_comes_back_and_goes_on(browser: Browser, wor
         await window.is_live()
         await world.running(name="after")
         await expect(window.main.get_by_role("link", name="after").first).to_be_visible()
+
+
+async def test_a_page_that_did_not_come_over_a_broken_line_comes_with_it(browser: Browser, world: World) -> None:
+    async with Proxy(port_of(world)) as link, dashboard(browser, url_of(link), world.tokens["alice"]) as window:
+        window.watch.expect(*BROKEN, "ERR_CONNECTION_REFUSED", "Failed to fetch dynamically imported module")
+        await expect(window.map).to_be_visible()
+        link.refuse()
+        link.reset()
+        await expect(window.status).to_have_text("not live")
+        await window.page.evaluate("location.hash = '#/tenants'")
+        await expect(window.main.get_by_role("heading", name="This page failed")).to_be_visible()
+        link.mend()
+        await window.is_live()
+        await expect(window.main.get_by_role("heading", name="Tenants")).to_be_visible()
 
 
 async def test_a_line_that_falls_silent_is_noticed_and_told(browser: Browser, world: World) -> None:

@@ -70,13 +70,13 @@ class Known:
         self.all, self._holding = nodes, holding
         self.nodes = self
 
-    async def get(self) -> "Known":
+    async def aside(self) -> "Known":
         return self
 
-    async def pools(self) -> list[str]:
+    def pools_of(self, nodes: "Known") -> list[str]:
         return ["default"]
 
-    async def holding(self, pool: str) -> Sequence[Job]:
+    async def holding(self, pool: str, *, aside: bool) -> Sequence[Job]:
         return self._holding
 
 

@@ -21,6 +21,7 @@ const THEME_KEY = "weft.theme";
 const root = document.getElementById("app");
 let shown = null; // the page: {name, unmount}
 let turn = 0; // of routing: an import that comes late must not replace a newer page
+let failed = false; // the page could not be loaded or shown
 let frame = null;
 
 function start() {
@@ -97,6 +98,7 @@ async function route() {
   const at = params.at === undefined ? time.at : Number(params.at);
   delete params.at;
   const mine = (turn += 1);
+  failed = false;
   leavePage();
   time.set(at); // the moment stays the same from page to page
   tellMoment();
@@ -114,6 +116,7 @@ async function route() {
   } catch (error) {
     if (mine !== turn) return;
     console.error(error);
+    failed = true;
     clear(main).append(h("section", { class: "panel" }, h("h1", {}, "This page failed"),
       h("p", {}, `The page “${PAGES[name][0] || name}” could not be shown: ${error.message}. The cluster goes on; the command line shows the same.`),
       h("button", { type: "button", onclick: route }, "Try again")));
@@ -164,6 +167,7 @@ function tellStream() {
   };
   banner.textContent = sentences[live.status] || "";
   banner.hidden = !sentences[live.status];
+  if (failed && live.status === "live") route(); // its module may not have come because the gateway was away
 }
 
 function theme() {
