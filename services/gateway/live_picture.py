@@ -26,9 +26,7 @@ from services.gateway.service_views import service_view
 
 T = TypeVar("T", bound=float)
 
-SAMPLED_AT_ONCE = (
-    256  # nodes whose samples are looked at in one look, in turn: no look holds other requests up for long
-)
+SAMPLED_AT_ONCE = 256  # nodes whose samples are taken in by one look, in turn: no look delays other requests for long
 PARTS = 100  # use and memory are told in steps of a hundredth: what does not change to the eye is not sent again
 NO_SCORES: Mapping[int, "BelievedSlow"] = {}
 
