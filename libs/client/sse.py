@@ -11,7 +11,7 @@ async def data_of(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
 
 async def events_of(chunks: AsyncIterable[bytes]) -> AsyncIterator[tuple[bytes, bytes]]:
     """The name (empty: none was given) and the data of each event that arrived whole."""
-    rest: list[bytes] = []  # of a line whose end has not come yet: a large event comes in many chunks
+    rest: list[bytes] = []  # the chunks so far of a line that is not complete: a large event arrives in many
     lines: list[bytes] = []
     name = b""
     async for chunk in chunks:

@@ -1,6 +1,7 @@
 """Earlier estimates against what came true: how often they held, and by how much the next ones are moved and widened.
 
-An estimate whose job still waits counts too: what came true is longer than the time until now (Kaplan and Meier, 1958).
+An estimate whose job still waits counts as well: its wait is known to be longer than the time so far. The estimator of
+Kaplan and Meier (1958) takes such incomplete observations.
 """
 
 from bisect import insort
