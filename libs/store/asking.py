@@ -62,6 +62,7 @@ class Asking:
     def __init__(self, pool: "asyncpg.Pool[Row]", *, connections: int) -> None:
         self.pool = pool
         self._connections = connections
+        self._turns = asyncio.Semaphore(connections)
         self._waiting = 0
         self._failing = False
 
@@ -151,16 +152,24 @@ class Asking:
 
     @asynccontextmanager
     async def _acquired(self) -> AsyncIterator["asyncpg.pool.PoolConnectionProxy[Row]"]:
-        connection = await self._acquire()
+        until = asyncio.get_running_loop().time() + ACQUIRE_SECONDS_MAX
+        async with asyncio.timeout_at(until):
+            await self._turns.acquire()
         try:
-            yield connection
+            connection = await self._acquire(until)
+            try:
+                yield connection
+            finally:
+                await self.pool.release(connection, timeout=ACQUIRE_SECONDS_MAX)
         finally:
-            await self.pool.release(connection, timeout=ACQUIRE_SECONDS_MAX)
+            self._turns.release()
 
-    async def _acquire(self) -> "asyncpg.pool.PoolConnectionProxy[Row]":
-        """A connection. If Postgres refuses one more, wait for one of the pool's own."""
+    async def _acquire(self, until: float) -> "asyncpg.pool.PoolConnectionProxy[Row]":
+        """A connection. If Postgres refuses one more, wait for one of the pool's own.
+
+        A caller that waits keeps its turn: nobody else asks Postgres in its place, to be refused as well.
+        """
         now = asyncio.get_running_loop().time
-        until = now() + ACQUIRE_SECONDS_MAX
         while True:
             try:
                 return await self.pool.acquire(timeout=until - now())

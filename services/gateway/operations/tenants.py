@@ -1,0 +1,88 @@
+"""Operations on tenants and their tokens."""
+
+from typing import Any
+
+from libs.messages.http import TenantsView, TenantView, TenantWanted, TokenMade, TokensRevoked, TokensView, TokenWanted
+from libs.messages.series import UsageView
+from services.gateway import tenants, tokens, usage
+from services.gateway.route import NoQuery, Route, RouteAnswer, Who
+from services.gateway.tokens import TokensQuery
+from services.gateway.usage import UsageQuery
+
+TENANTS: tuple[Route[Any], ...] = (
+    Route(
+        method="GET",
+        path="/v1/usage",
+        group="tenants",
+        summary="GPU-seconds by tenant",
+        description="What each tenant held, exactly, from the stored events; what it used, as far as that was sampled;"
+        " and what would have been due to it. A tenant sees itself, an administrator all.",
+        handler=usage.usage,
+        query=UsageQuery,
+        answers={200: RouteAnswer(description="The one that held most first.", type=UsageView)},
+        example="?seconds=86400",
+    ),
+    Route(
+        method="POST",
+        path="/v1/tokens",
+        group="tokens",
+        summary="Make a token",
+        description="It is told this once. A tenant that is new is made, and may have several: to change one, make"
+        " another, use it, and revoke the first by its label.",
+        handler=tokens.make,
+        query=NoQuery,
+        who=Who.ADMIN,
+        body=TokenWanted,
+        answers={201: RouteAnswer(description="The token.", type=TokenMade)},
+        example="""-d '{"tenant": "vision", "label": "ci", "expires_in": 2592000}'""",
+    ),
+    Route(
+        method="GET",
+        path="/v1/tokens",
+        group="tokens",
+        summary="List tokens",
+        description="The newest 1,000, without their secret; those in force alone, or `all`.",
+        handler=tokens.tokens,
+        query=TokensQuery,
+        who=Who.ADMIN,
+        answers={200: RouteAnswer(description="Whose they are, and when each was used last.", type=TokensView)},
+        example="?tenant=vision",
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/tokens/{tenant}/{label}",
+        group="tokens",
+        summary="Revoke tokens",
+        description="All of this tenant with this label. They are refused everywhere within two seconds, and streams"
+        " that they opened end within five.",
+        handler=tokens.revoke,
+        query=NoQuery,
+        who=Who.ADMIN,
+        answers={200: RouteAnswer(description="How many were in force.", type=TokensRevoked)},
+    ),
+    Route(
+        method="GET",
+        path="/v1/tenants",
+        group="tenants",
+        summary="List tenants",
+        description="What each may take, and what it has taken.",
+        handler=tenants.tenants,
+        query=NoQuery,
+        who=Who.ADMIN,
+        answers={200: RouteAnswer(description="All of them, by name.", type=TenantsView)},
+    ),
+    Route(
+        method="PATCH",
+        path="/v1/tenants/{tenant}",
+        group="tenants",
+        summary="Change what a tenant may take",
+        description="What it has open already goes on; what is beyond its limits is refused from now on, by every"
+        " gateway within two seconds.",
+        handler=tenants.change,
+        query=NoQuery,
+        who=Who.ADMIN,
+        body=TenantWanted,
+        answers={200: RouteAnswer(description="The tenant as it is now.", type=TenantView)},
+        example="""-d '{"jobs_open_max": 1000, "priority_max": null}'""",
+    ),
+)
