@@ -110,10 +110,25 @@ class Client:
         return await self._wire.ask("GET", _job(job), JobView, query=_given({"at": at}))
 
     async def jobs(
-        self, *, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
+        self,
+        *,
+        states: Sequence[JobState] = (),
+        name: str = "",
+        limit: int = 100,
+        before: int = 0,
+        id_begins: str = "",
+        labels: Sequence[str] = (),
+        tenant: str = "",
+        kinds: Sequence[str] = (),
+        node: str = "",
+        since: float | None = None,
+        benchmarks: bool = True,
     ) -> JobsView:
-        """Jobs, the newest first."""
+        """Jobs, the newest first. `name`: also a pattern with `*` and `?`. `labels`: each `NAME=VALUE` or `NAME`; a job
+        has all of them. `node`: where it is, or was last. `since`: in seconds since 1970, submitted then or later."""
         query = {"state": ",".join(states), "name": name, "limit": str(limit), "before": str(before or "")}
+        query |= {"id": id_begins, "label": ",".join(labels), "tenant": tenant, "kind": ",".join(kinds), "node": node}
+        query |= {"since": "" if since is None else repr(since), "benchmarks": "" if benchmarks else "0"}
         return await self._wire.ask("GET", "/v1/jobs", JobsView, query=_given(query))
 
     async def cancel(self, job: str) -> Accepted:

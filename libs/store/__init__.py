@@ -22,6 +22,7 @@ from msgspec import Struct
 from libs.domain.cluster import Node
 from libs.domain.job import Job, JobChange, JobState, Placement
 from libs.domain.lease import Lease, Pledge
+from libs.domain.selection import Selection
 from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
 from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
@@ -248,6 +249,21 @@ class GatewayStore(Protocol):
         self, *, tenant: str | None, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
     ) -> list[Job]:
         """Jobs, the newest first; of one tenant or of all; `before` is a `seq` to page on."""
+
+    async def jobs_selected(
+        self,
+        selection: Selection,
+        *,
+        tenant: str | None,
+        states: Sequence[JobState] = (),
+        limit: int = 100,
+        before: int = 0,
+    ) -> list[Job]:
+        """As `jobs`, only those that meet the conditions of the selection."""
+
+    async def ids_beginning(self, prefix: str, *, tenant: str | None, limit: int) -> list[str]:
+        """The ids of jobs that begin so, the newest first; of one tenant or of all."""
+        ...
 
     async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
         """A job's events of a version above `after`, in order."""

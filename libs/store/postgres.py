@@ -15,6 +15,7 @@ from msgspec import UNSET
 from libs.domain.cluster import Node
 from libs.domain.job import FINAL, Job, JobChange, JobState
 from libs.domain.lease import Lease, Pledge
+from libs.domain.selection import Selection
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
 from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
@@ -50,6 +51,7 @@ from libs.store.rows import (
     job_of,
     lease_of,
     node_of,
+    selection_columns,
     service_of,
     spec_of,
     steps_of,
@@ -183,6 +185,29 @@ class PostgresStore:
             "jobs_open" if opened else "jobs", tenant, [str(s) for s in states], name, before or 2**62, limit
         )
         return [job_of(row) for row in rows]
+
+    async def jobs_selected(
+        self,
+        selection: Selection,
+        *,
+        tenant: str | None,
+        states: Sequence[JobState] = (),
+        limit: int = 100,
+        before: int = 0,
+    ) -> list[Job]:
+        opened = bool(states) and not FINAL.intersection(states)
+        rows = await self._rows(
+            "jobs_selected_open" if opened else "jobs_selected",
+            tenant,
+            [state.value for state in states or JobState],
+            before or 2**62,
+            limit,
+            *selection_columns(selection),
+        )
+        return [job_of(row) for row in rows]
+
+    async def ids_beginning(self, prefix: str, *, tenant: str | None, limit: int) -> list[str]:
+        return [row["id"] for row in await self._rows("ids_beginning", tenant, prefix, limit)]
 
     async def story(self, job_id: str, *, after: int = 0) -> list[Event]:
         return [event_of(row) for row in await self._rows("story", job_id, after)]

@@ -12,6 +12,7 @@ import msgspec
 from libs.domain.cluster import Capacity, Node
 from libs.domain.job import Cause, Job, JobChange, JobState, Loan, Placement, Revision
 from libs.domain.lease import Lease, Pledge
+from libs.domain.selection import Selection, simplified
 from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import NAMES, AllowanceChosen, Use
 from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
@@ -22,6 +23,9 @@ from libs.store import Envelope, OpenService, TenantKept, UnlawfulError, Unsent
 from libs.store.asking import Row
 
 _ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+
+
+_AS_LIKE = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
 
 
 def as_json(value: object) -> str:
@@ -50,6 +54,20 @@ def columns_of(record: Record) -> tuple[Any, ...]:
         record.turns,
         record.steps,
         record.body,
+    )
+
+
+def selection_columns(selection: Selection) -> tuple[Any, ...]:
+    """The conditions of a selection as arguments of `jobs_selected`; a pattern of names as LIKE has it."""
+    return (
+        simplified(selection.names).translate(_AS_LIKE),
+        selection.id_prefix,
+        [name for name, _ in selection.labels],
+        [value for _, value in selection.labels],
+        [kind.value for kind in selection.kinds],
+        selection.node,
+        selection.since,
+        selection.benchmarks,
     )
 
 

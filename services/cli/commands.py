@@ -27,16 +27,21 @@ _SEE = {
     **_commands("logs", logs="what a job has written; -f to follow"),
     **_commands("events", events="what has happened; -f to follow"),
 }
-_ACT = _commands(
-    "act",
-    cancel="end jobs",
-    requeue="send jobs back to the queue, to start again",
-    priority="change a job's priority",
-    scale="change a job's size: JOB worker=4",
-    share="change a running job's share of a GPU: JOB --request 0.5",
-    drain="give a node no new jobs",
-    resume="let a drained node take jobs again",
-)
+_ACT = {
+    **_commands(
+        "many",
+        cancel="end jobs",
+        requeue="send jobs back to the queue, to start again",
+    ),
+    **_commands(
+        "act",
+        priority="change a job's priority",
+        scale="change a job's size: JOB worker=4",
+        share="change a running job's share of a GPU: JOB --request 0.5",
+        drain="give a node no new jobs",
+        resume="let a drained node take jobs again",
+    ),
+}
 _SERVE = {
     **_commands("update", update="change what a service runs, replica by replica"),
     **_commands(

@@ -17,6 +17,7 @@ from services.gateway.hints import Hints
 from services.gateway.snapshots import Snapshots
 
 KEY_CHARACTERS_MAX = 255
+ID_BEGINS = "j-"
 ID_CHARACTERS = 10
 NATS_SOURCE = "NATS"  # a request over NATS has no source address
 
@@ -64,7 +65,7 @@ class Submissions:
             if key is None or (before := await self._before(spec, who, key)) is None:
                 raise
             return before
-        job_id = f"j-{self._characters(ID_CHARACTERS)}"
+        job_id = f"{ID_BEGINS}{self._characters(ID_CHARACTERS)}"
         try:
             stored = await self._store.submit(
                 spec, job_id=job_id, tenant=who.tenant, key=key, at=self._now(), allowance=allowance

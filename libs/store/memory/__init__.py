@@ -12,6 +12,7 @@ from msgspec import structs
 from libs.domain.cluster import Node
 from libs.domain.job import HOLDING, Job, JobChange, JobEvent, JobState, after
 from libs.domain.lease import Lease
+from libs.domain.selection import Selection
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, Use, full
 from libs.messages.asks import AskKind, Reshare, Scale, Tune
@@ -120,6 +121,22 @@ class MemoryStore(Tokens, History, Events, Asks, LearntTables):
             and (not before or job.seq < before)
         ]
         return found[:limit]
+
+    async def jobs_selected(
+        self,
+        selection: Selection,
+        *,
+        tenant: str | None,
+        states: Sequence[JobState] = (),
+        limit: int = 100,
+        before: int = 0,
+    ) -> list[Job]:
+        found = await self.jobs(tenant=tenant, states=states, limit=len(self._submitted), before=before)
+        return [job for job in found if selection.holds(job)][:limit]
+
+    async def ids_beginning(self, prefix: str, *, tenant: str | None, limit: int) -> list[str]:
+        found = await self.jobs(tenant=tenant, limit=len(self._submitted))
+        return [job.id for job in found if job.id.startswith(prefix)][:limit]
 
     async def policy(self, *, pool: str) -> str:
         return self._policies.get(pool, "")

@@ -141,6 +141,32 @@ SELECT {job} FROM all_jobs
    AND ($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND ($3 = '' OR name = $3) AND seq < $4
  ORDER BY seq DESC LIMIT $5;
 
+-- columns: selected
+($1::text IS NULL OR tenant = $1) AND state = ANY ($2::text[]) AND seq < $3 AND ($5 = '' OR name LIKE $5)
+   AND ($6 = '' OR starts_with(id, $6))
+   AND NOT EXISTS (SELECT FROM unnest($7::text[], $8::text[]) AS wanted(label, value)
+                    WHERE spec -> 'labels' ->> wanted.label IS NULL
+                       OR spec -> 'labels' ->> wanted.label <> wanted.value)
+   AND (cardinality($9::text[]) = 0 OR COALESCE(spec ->> 'kind', 'training') = ANY ($9))
+   AND ($10 = '' OR placement -> 'allocations' @> jsonb_build_array(jsonb_build_object('node_id', $10::text)))
+   AND ($11::float8 IS NULL OR submitted_at >= to_timestamp($11))
+   AND ($12::boolean OR (spec -> 'labels' ->> 'weft/benchmark') IS DISTINCT FROM '1')
+ ORDER BY seq DESC LIMIT $4;
+
+-- name: jobs_selected
+-- Jobs that meet the conditions of a Selection. Every job of the tenant, or of all, is looked at until enough are found.
+SELECT {job} FROM all_jobs WHERE {selected};
+
+-- name: jobs_selected_open
+SELECT {job} FROM all_jobs
+ WHERE id IN (SELECT id FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'cancelled')
+              UNION ALL SELECT subject_id FROM asks WHERE kind = 'submit')
+   AND {selected};
+
+-- name: ids_beginning
+-- The ids of jobs that begin so, the newest first.
+SELECT id FROM submissions WHERE ($1::text IS NULL OR tenant = $1) AND starts_with(id, $2) ORDER BY seq DESC LIMIT $3;
+
 -- name: story
 SELECT {event} FROM events WHERE topic = 'jobs' AND subject_id = $1 AND version > $2 ORDER BY version;
 
