@@ -70,7 +70,7 @@ async def _each(args: argparse.Namespace, one: Ask, deed: str, sentence: str, *,
             return await each(client, args, args.ids, one, sentence)
         found = (await selection.matching(client, wanted, args.ids, states=states)).jobs
         if not found:
-            raise Complaint(selection.nothing_matches(wanted, args.ids or ["--all"], states))
+            raise Complaint(selection.nothing_matches(wanted, args.ids, states))
         if args.all or _means_all(args.ids, wanted):
             selection.confirm(found, deed, yes=args.yes)
         status = await each(client, args, [job.id for job in found], one, sentence)

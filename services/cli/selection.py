@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from libs.client import Client, RefusedError
+from libs.client import Client
 from libs.domain.job import FINAL, JobState
 from libs.domain.selection import is_pattern, simplified
 from libs.domain.spec import Kind
@@ -155,7 +155,7 @@ def nothing_matches(wanted: Filter, words: Sequence[str], states: Sequence[JobSt
     given = ", ".join([*(clean(word) for word in words), *([wanted.words()] if not wanted.is_empty else [])])
     known = set(wanted.states or states)
     which = "open job" if known and known <= set(OPEN) and not wanted.states else "job"
-    return f"no {which} matches {given}"
+    return f"no {which} matches {given}" if given else f"there is no {which}"
 
 
 def confirm(jobs: Sequence[JobView], deed: str, *, yes: bool) -> None:
@@ -168,17 +168,6 @@ def confirm(jobs: Sequence[JobView], deed: str, *, yes: bool) -> None:
     print(f"{deed} {count(len(jobs), 'job')}: {names}? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise Complaint("nothing was changed")
-
-
-async def close_name(client: Client, wanted: str) -> str:
-    """The name of one of the newest jobs that is like this one; empty if none is."""
-    import difflib  # needed only after a mistake
-
-    try:
-        newest = (await client.jobs(limit=200)).jobs
-    except RefusedError:
-        return ""
-    return next(iter(difflib.get_close_matches(wanted, sorted({job.name for job in newest}), n=1)), "")
 
 
 def _since(text: str, now: float) -> float:

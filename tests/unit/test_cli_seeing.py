@@ -113,7 +113,7 @@ async def test_gpus_are_listed_of_the_nodes_that_are_named(gateway: ToldGateway,
 async def test_nodes_of_another_name_are_refused(gateway: ToldGateway, capsys: Said) -> None:
     gateway.answers["GET /v1/nodes"] = NodesView(nodes=(node_view(),))
     assert await weft(gateway, "nodes", "node-7") == 1
-    assert capsys.readouterr().err == "weft: there is no node node-7\n"
+    assert capsys.readouterr().err == "weft: there is no node node-7; there is node-1\n"
 
 
 async def test_logs_are_the_bytes_as_they_are(gateway: ToldGateway, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
