@@ -98,7 +98,7 @@ def _help() -> str:
     lines = ["usage: weft COMMAND [options]", "", "Weft shares a cluster of GPUs among jobs."]
     for family, names in FAMILIES.items():
         lines += ["", f"{family}:"]
-        lines += [f"  {name:<10} {COMMANDS[name].summary}" for name in names]
+        lines += [f"  {name:<12} {COMMANDS[name].summary}" for name in names]
     lines += [
         "",
         "`weft COMMAND --help` says more. After every COMMAND that asks a cluster, --json, --url and --token work.",

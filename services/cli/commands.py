@@ -63,6 +63,12 @@ _CLUSTER = {
     **_commands("token", token="create, list and revoke access tokens"),
     **_commands("tenant", tenant="what each tenant may take, and has taken"),
 }
+_BEGIN = {
+    **_commands("init", init="write a job file to begin with, each field explained"),
+    **_commands("migrate_from", **{"migrate-from": "translate a Slurm script or a Determined configuration"}),
+    **_commands("complete", completion="the completion of bash, zsh or fish"),
+    **_commands("mcp", mcp="an MCP server on stdin and stdout, for assistants"),
+}
 _STUDY = {
     **_commands("export", export="the queue and the history as a trace, for `weft simulate`"),
     **_commands("what_if", **{"what-if": "who would gain and who lose if something were different"}),
@@ -76,5 +82,6 @@ FAMILIES = {
     "Serve": list(_SERVE),
     "Cluster": list(_CLUSTER),
     "Study": list(_STUDY),
+    "Begin": list(_BEGIN),
 }
-COMMANDS = {**_RUN, **_SEE, **_ACT, **_SERVE, **_CLUSTER, **_STUDY}
+COMMANDS = {**_RUN, **_SEE, **_ACT, **_SERVE, **_CLUSTER, **_STUDY, **_BEGIN}
