@@ -110,7 +110,8 @@ class NatsBus:
     ) -> "AsyncIterator[NatsBus]":
         """Connect, or raise BusError after `connect_seconds_max`. Leaving drains, then closes, within bounds.
 
-        `url` may name several servers, with commas. With `tls` nothing is sent to a server without TLS. It and a
+        `url` may name several servers of a cluster, with commas: they are tried in turn, each client in an order of its
+        own. With `tls` nothing is sent to a server without TLS. It and a
         `password` that is a function are called for each connection, so that renewed files take effect.
 
         When the server closes the connection for good, as after a breach of protocol, `on_closed` is called; leaving
@@ -281,7 +282,8 @@ class NatsBus:
     async def _connect(
         self, url: str, name: str, user: str, password: str | Callable[[], str], seconds_max: float
     ) -> None:
-        servers = url.split(",")
+        servers = [address.strip() for address in url.split(",")]
+        random.shuffle(servers)  # and then in turn: after a connection is lost, each other server is tried before it
         said_by = user or urlsplit(servers[0]).username
         try:
             await _within(
@@ -293,6 +295,7 @@ class NatsBus:
                     password=password or None,
                     inbox_prefix=inbox_prefix(said_by) if said_by else "_INBOX",
                     connect_timeout=ATTEMPT_SECONDS_MAX,
+                    dont_randomize=True,
                     ping_interval=PING_SECONDS,
                     max_outstanding_pings=PINGS_UNANSWERED_MAX,
                     max_reconnect_attempts=-1,
