@@ -1,11 +1,12 @@
-"""Three real NATS servers that are one cluster, from deploy/nats-cluster.conf, with links between them that may fail."""
+"""Three real NATS servers that are one cluster, from deploy/nats-cluster.conf, over links that may fail."""
 
 import asyncio
 import os
 import shutil
 import signal
+import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -37,6 +38,10 @@ class NatsCluster:
         self._config = config
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._stack = AsyncExitStack()
+
+    @property
+    def route_ports(self) -> list[int]:
+        return list(self._routes)
 
     @property
     def url(self) -> str:
@@ -142,8 +147,6 @@ class NatsCluster:
 
 
 def _listens(port: int) -> bool:
-    import socket
-
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:
@@ -155,7 +158,3 @@ async def until(true: Callable[[], object], *, seconds_max: float = READY_SECOND
     async with asyncio.timeout(seconds_max):
         while not true():  # noqa: ASYNC110 - what is waited for is in another process
             await asyncio.sleep(LOOK_SECONDS)
-
-
-def names(numbers: Sequence[int]) -> str:
-    return ", ".join(f"nats-{number + 1}" for number in numbers)
