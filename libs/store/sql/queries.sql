@@ -51,7 +51,12 @@ SELECT stored.id IS NOT NULL AS stored, COALESCE(jobs, 0) AS jobs, COALESCE(byte
  ORDER BY ordinal;
 
 -- name: submitted_before
-SELECT id, spec_hash FROM submissions WHERE tenant = $1 AND key = $2;
+-- Where a standby must confirm each commit, this statement commits something too: the submission may be stored here and
+-- not there, when the first try of its caller was cancelled while it waited for the standby. It waits for both.
+SELECT id, spec_hash,
+       CASE WHEN current_setting('synchronous_standby_names') <> ''
+            THEN pg_logical_emit_message(true, 'weft', 'acknowledged') END AS confirmed
+  FROM submissions WHERE tenant = $1 AND key = $2;
 
 -- name: ask
 INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update)
