@@ -1,7 +1,8 @@
 """`make bench`: everything, or the parts named: `python -m tests.bench deciding`.
 
 `python -m tests.bench fairness` has a line of JSON at its end, and options of its own: see `tests.bench.fairness`.
-`python -m tests.bench daily`, `dashboards`, `elastic`, `eta`, `partition`, `serving` and `sharing` too: each has a docstring.
+`python -m tests.bench daily`, `dashboards`, `elastic`, `eta`, `partition`, `serving` and `sharing` too: each has a
+docstring.
 `python -m tests.bench running --against PATH` runs parts of two checkouts in turns: see `tests.bench.against`.
 """
 
