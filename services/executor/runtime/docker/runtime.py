@@ -39,6 +39,7 @@ from services.executor.runtime.docker.resizing import Held, Resizing, held_of, s
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.runtime.docker.starter import Starter, keep
 from services.executor.serving.records import ServedRuns
+from services.executor.sessions.channel import Channel, SessionRefusedError, Wanted
 from services.executor.shares.backend import ShareBackend, TimeSlicing
 from services.executor.thinking.rounding import fault
 
@@ -246,6 +247,12 @@ class DockerRuntime:
         except EngineRefusedError as error:
             return f"{told}: {error}"
         return ""
+
+    async def enter(self, key: RunKey, wanted: Wanted) -> Channel:
+        raise SessionRefusedError("this node runs containers, and nobody can enter those so far")
+
+    async def end_sessions(self) -> None:
+        pass
 
     async def probe(self, run: Run) -> str:
         return await ask(self._doors.get(run.key), run.serve)
