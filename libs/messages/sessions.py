@@ -112,3 +112,46 @@ class SessionWritten(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     taken: int = 0
     gone: bool = False
+
+
+# between a person's program and the gateway, on one WebSocket
+
+
+class SessionSaid(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A text frame from a person's program; its binary frames are input. The first says the `command`, if there is one.
+
+    `acked`: up to where it has the output. `rows`, `columns`: its terminal's size, if it changed. `over`: no input
+    follows. `end`: end the session. An empty one says that the line lives.
+    """
+
+    command: tuple[str, ...] = ()
+    acked: int | None = None
+    rows: int = 0
+    columns: int = 0
+    over: bool = False
+    end: bool = False
+
+
+class SessionTold(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A text frame from the gateway; its binary frames are a byte, the stream (1 output, 2 errors), and bytes of it.
+
+    `session`: it is open, and by this name it is gone on with from another line; with `node` and `rank`. `taken`: how
+    many bytes of input the session has. `ended`: nothing follows; with the command's `status`, or a `reason`.
+    `refused`: the HTTP status of a refusal, with its `reason`. `lost`: the gateway cannot reach the node; the line may
+    be tried again. An empty one says that the line lives.
+    """
+
+    session: str = ""
+    node: str = ""
+    rank: int | None = None
+    taken: int | None = None
+    ended: bool = False
+    status: int | None = None
+    reason: str = ""
+    refused: int = 0
+    lost: bool = False
+
+
+ALIVE_SECONDS = 4.0  # between two signs of life on a line, from either side
+DEAD_SECONDS = 12.0  # without one, a line is dead
+FRAME_BYTES_MAX = 64 << 10
