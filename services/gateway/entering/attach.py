@@ -61,9 +61,9 @@ async def attach(call: Call[AttachQuery]) -> web.StreamResponse:
         raise RejectedError(403, "job", f"pool {job.pool} lets nobody into its jobs (GATEWAY_SESSIONS_OFF_POOLS)")
     if (query.kind is SessionKind.PORT) != bool(query.port):
         raise RejectedError(400, "port", "goes with `kind=port`, and that with a port from 1 to 65535")
+    run = _run(job, query)
     if request.headers.get("Upgrade", "").lower() != "websocket":
         raise RejectedError(426, "Upgrade", "this is a WebSocket: ask for it with `Upgrade: websocket`")
-    run = _run(job, query)
     call.turn.end()
     socket = web.WebSocketResponse(max_msg_size=FRAME_BYTES_MAX + 16, compress=False, timeout=2.0)
     with gateway.entered.one(call.who.tenant), gateway.streams.one(call.who.tenant, request):

@@ -24,7 +24,7 @@ from services.gateway.runs import RankRun
 
 logger = logging.getLogger(__name__)
 
-COMMAND_CHARACTERS = 200
+COMMAND_CHARACTERS, PART_CHARACTERS = 200, 80
 PORT_REST_SECONDS = 30.0
 LOOK_SECONDS = 5.0
 LOOKS_MAX = 24
@@ -190,7 +190,7 @@ class Record:
 
 def shown(command: tuple[str, ...]) -> str:
     """A command as a story shows it: on one line, and short."""
-    text = " ".join(command)
+    text = " ".join(part if len(part) <= PART_CHARACTERS else f"{part[:PART_CHARACTERS]}…" for part in command)
     plain = "".join(char if char.isprintable() else "·" for char in text[: COMMAND_CHARACTERS * 2])
     return plain if len(plain) <= COMMAND_CHARACTERS else f"{plain[:COMMAND_CHARACTERS]}…"
 
