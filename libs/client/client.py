@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from libs.client.errors import RefusedError
-from libs.client.sessions import Session
+from libs.client.sessions import RunSession
 from libs.client.sse import data_of, events_of
 from libs.client.wire import BROKEN, Wire, worth_another
 from libs.domain.job import FINAL, JobState
@@ -170,12 +170,12 @@ class Client:
         size: tuple[int, int] | None = None,
         term: str = "",
         port: int = 0,
-    ) -> Session:
+    ) -> RunSession:
         """A shell, a command or a connection in a run; `async with` opens it. `size`: rows and columns."""
         rows, columns = size or (0, 0)
         given = {"role": role, "term": term, "port": str(port or ""), "tty": "1" if tty else ""}
         query = {"kind": kind.value, "rank": str(rank), "rows": str(rows), "columns": str(columns), **_given(given)}
-        return Session(self._wire, _job(job, "/attach"), query, command)
+        return RunSession(self._wire, _job(job, "/attach"), query, command)
 
     async def explain(self, job: str) -> Explanation:
         return await self._wire.ask("GET", _job(job, "/explain"), Explanation)

@@ -27,7 +27,7 @@ FINAL = frozenset({400, 401, 403, 404, 409, 410, 426})
 _encode = msgspec.json.Encoder().encode
 
 
-class Session:
+class RunSession:
     """`async with` opens it; leaving ends it. `status` and `reason` are known once `output` has ended."""
 
     def __init__(self, wire: Wire, path: str, query: Mapping[str, str], command: Sequence[str]) -> None:

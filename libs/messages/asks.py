@@ -77,7 +77,7 @@ class Update(Struct, frozen=True, kw_only=True, omit_defaults=True):
     env: dict[str, str] | None = None
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class Entrance(Struct, frozen=True, kw_only=True):
     """A person entered a run of a job in that epoch, or left it: for its story alone."""
 
     epoch: int
@@ -101,7 +101,7 @@ class Ask(Struct, frozen=True, kw_only=True):
     scale: Scale | None = None
     share: Reshare | None = None
     update: Update | None = None
-    entry: Entry | None = None
+    entry: Entrance | None = None
 
 
 class AskStored(Message, frozen=True, kw_only=True):

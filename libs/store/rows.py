@@ -14,7 +14,7 @@ from libs.domain.job import Cause, Job, JobChange, JobState, Loan, Placement, Re
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import NAMES, AllowanceChosen, Use
-from libs.messages.asks import Ask, AskKind, Entry, Reshare, Scale, Tune, Update
+from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from libs.messages.events import Event, step_data
 from libs.messages.history import Record
 from libs.messages.signals import Curve, CurvePoint
@@ -263,7 +263,7 @@ _SIZE = msgspec.json.Decoder(dict[str, int])
 _SCALE = msgspec.json.Decoder(Scale)
 _RESHARE = msgspec.json.Decoder(Reshare)
 _UPDATE = msgspec.json.Decoder(Update)
-_ENTRY = msgspec.json.Decoder(Entry)
+_ENTRY = msgspec.json.Decoder(Entrance)
 _REVISIONS = msgspec.json.Decoder(tuple[Revision, ...])
 _LOANS = msgspec.json.Decoder(tuple[Loan, ...])
 _RULES = msgspec.json.Decoder(ServiceRules)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from libs.client.sessions import Session
+from libs.client.sessions import RunSession
 
 READ_BYTES = 32 << 10
 LEAVE = (b"~", b".")  # after Enter: for a session that hangs
@@ -43,7 +43,7 @@ class RawTerminal:
             return 24, 80
         return min(max(1, found.lines), 1000), min(max(1, found.columns), 1000)
 
-    async def carry(self, session: Session) -> None:
+    async def carry(self, session: RunSession) -> None:
         """Send what is typed, and the size when it changes, until the person leaves."""
         loop, resized = asyncio.get_running_loop(), asyncio.Event()
         loop.add_signal_handler(signal.SIGWINCH, resized.set)
@@ -62,7 +62,7 @@ class RawTerminal:
             loop.remove_signal_handler(signal.SIGWINCH)
             resizing.cancel()
 
-    async def _resize(self, session: Session, resized: asyncio.Event) -> None:
+    async def _resize(self, session: RunSession, resized: asyncio.Event) -> None:
         while True:
             await resized.wait()
             resized.clear()

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from libs.client import Client
-from libs.client.sessions import Session
+from libs.client.sessions import RunSession
 from libs.domain.quantity import size_bytes, size_text
 from libs.messages.sessions import SessionKind
 from services.cli import page
@@ -47,7 +47,7 @@ mkdir -p -- "$to" && exec tar -xf - -C "$to"
 """
 
 
-class Place(Struct, frozen=True):
+class PathBeside(Struct, frozen=True):
     """A path here, or with a `job` one beside that."""
 
     path: str
@@ -90,14 +90,14 @@ async def copy(args: argparse.Namespace) -> int:
     return 0
 
 
-def place(text: str) -> Place:
+def place(text: str) -> PathBeside:
     """`JOB:PATH`, or a path; one that has a colon begins with / or ./."""
     job, colon, path = text.partition(":")
     if not colon or "/" in job or not job:
-        return Place(text)
+        return PathBeside(text)
     if not path:
         raise argparse.ArgumentTypeError(f"expected JOB:PATH, not {clean(text[:60])!r}: the path is missing")
-    return Place(path, job)
+    return PathBeside(path, job)
 
 
 def _target(path: str, target: Path) -> Path:
@@ -168,7 +168,7 @@ async def _send(client: Client, job: str, args: argparse.Namespace, source: Path
     return size
 
 
-async def _feed(session: Session, source: Path, size_max: int, *, folder: bool) -> int:
+async def _feed(session: RunSession, source: Path, size_max: int, *, folder: bool) -> int:
     """Send it; a thread packs, and waits while the session has no room."""
     loop, sent = asyncio.get_running_loop(), 0
 
@@ -191,19 +191,19 @@ async def _feed(session: Session, source: Path, size_max: int, *, folder: bool) 
     return sent
 
 
-async def _errors_of(session: Session, errors: bytearray) -> None:
+async def _errors_of(session: RunSession, errors: bytearray) -> None:
     async with aclosing(session.output()) as pieces:
         async for stream, data in pieces:
             if stream == 2:
                 errors += data[: ERRORS_BYTES_MAX - len(errors)]
 
 
-def _session(client: Client, job: str, args: argparse.Namespace, script: str, *arguments: str) -> Session:
+def _session(client: Client, job: str, args: argparse.Namespace, script: str, *arguments: str) -> RunSession:
     command = ["/bin/sh", "-c", script, "weft-cp", *arguments]
     return client.enter(job, SessionKind.COPY, command=command, rank=args.rank, role=args.role)
 
 
-def _check(session: Session, errors: bytearray, path: str) -> None:
+def _check(session: RunSession, errors: bytearray, path: str) -> None:
     if session.status == 0:
         return
     words = clean(errors.decode(errors="replace").strip().partition("\n")[0])[:300]

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from msgspec import Struct
 
 from libs.client import Client, ClientError
-from libs.client.sessions import Session
+from libs.client.sessions import RunSession
 from libs.messages.sessions import SessionKind
 from services.cli import page
 from services.cli.complaint import Complaint
@@ -21,7 +21,7 @@ PORTS_MAX = 16
 READ_BYTES = 32 << 10
 
 
-class Forward(Struct, frozen=True):
+class PortWanted(Struct, frozen=True):
     local: int
     port: int
 
@@ -49,7 +49,7 @@ async def forward(args: argparse.Namespace) -> int:
         found = await client.job(job)
         places = asyncio.Semaphore(AT_ONCE)
         for one in args.ports:
-            door = Door(client, found.id, one, places, rank=args.rank, role=args.role)
+            door = LocalPort(client, found.id, one, places, rank=args.rank, role=args.role)
             try:
                 server = await asyncio.start_server(door.serve, HERE, one.local)
             except OSError as error:
@@ -62,11 +62,11 @@ async def forward(args: argparse.Namespace) -> int:
     return 0
 
 
-class Door:
+class LocalPort:
     """Takes connections to one port here. `places`: how many there may be at once; others wait."""
 
     def __init__(
-        self, client: Client, job: str, wanted: Forward, places: asyncio.Semaphore, *, rank: int, role: str
+        self, client: Client, job: str, wanted: PortWanted, places: asyncio.Semaphore, *, rank: int, role: str
     ) -> None:
         self._client, self._job, self._wanted, self._places = client, job, wanted, places
         self._rank, self._role = rank, role
@@ -85,7 +85,7 @@ class Door:
         finally:
             writer.transport.abort()
 
-    async def _carry(self, session: Session, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(self, session: RunSession, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         sending = asyncio.create_task(_send(session, reader))
         try:
             async with aclosing(session.output()) as pieces:
@@ -108,18 +108,18 @@ class Door:
             page.remark(f"weft: {text}")
 
 
-async def _send(session: Session, reader: asyncio.StreamReader) -> None:
+async def _send(session: RunSession, reader: asyncio.StreamReader) -> None:
     with suppress(OSError):
         while piece := await reader.read(READ_BYTES):
             await session.write(piece)
     await session.close_input()
 
 
-def wanted(text: str) -> Forward:
+def wanted(text: str) -> PortWanted:
     local, colon, port = text.rpartition(":")
     numbers = [
         int(part) if part.isascii() and part.isdigit() and len(part) < 6 else -1 for part in (local or port, port)
     ]
     if not 0 <= numbers[0] <= 65535 or not 1 <= numbers[1] <= 65535 or (colon and not local):
         raise argparse.ArgumentTypeError(f"expected PORT or LOCAL:PORT such as 9000:8888, not {clean(text[:40])!r}")
-    return Forward(*numbers)
+    return PortWanted(*numbers)

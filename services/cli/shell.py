@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
 from libs.client import Client
-from libs.client.sessions import Session
+from libs.client.sessions import RunSession
 from libs.messages.sessions import SessionKind
 from services.cli import connection, page
 from services.cli.act import the_job
@@ -108,21 +108,21 @@ async def opened(args: argparse.Namespace) -> AsyncIterator[tuple[Client, str]]:
         yield client, await the_job(client, args.job)
 
 
-async def copy_output(session: Session) -> None:
+async def copy_output(session: RunSession) -> None:
     """The session's output as it comes, each stream to its own, until it has ended."""
     async with aclosing(session.output()) as pieces:
         async for stream, data in pieces:
             await asyncio.to_thread(_write, 2 if stream == 2 else 1, data)
 
 
-def outcome(session: Session) -> int:
+def outcome(session: RunSession) -> int:
     if session.status is not None:
         return session.status
     page.remark(f"weft: the session ended: {clean(session.reason) or 'its node does not say why'}")
     return 1
 
 
-async def _feed(session: Session, *, nothing: bool) -> None:
+async def _feed(session: RunSession, *, nothing: bool) -> None:
     if not nothing:
         async with aclosing(piped_input()) as pieces:
             async for piece in pieces:

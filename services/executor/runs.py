@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from libs.domain.shares import Share
 from libs.messages.nodes import EndReason, RunState, Serve, StartRun
-from services.executor.sessions.channel import Channel, Wanted
+from services.executor.channel import Channel, SessionWanted
 
 
 class RuntimeUnavailableError(Exception):
@@ -129,7 +129,7 @@ class Runtime(Protocol):
         never sent to a process that does not handle it, because the signal would end that process.
         """
 
-    async def enter(self, key: RunKey, wanted: Wanted) -> Channel:
+    async def enter(self, key: RunKey, wanted: SessionWanted) -> Channel:
         """Begin a session beside a live run: a process that ends with it at the latest, or a connection to a port on
         which the run listens. Raises SessionRefusedError.
         """

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from libs.domain.lease import Lease
-from libs.messages.asks import Ask, AskKind, Entry, Reshare, Scale, Tune, Update
+from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from libs.store.memory.leases import Leases
 from libs.store.memory.times import micro
 
@@ -26,7 +26,7 @@ class Asks(Leases):
         scale: Scale | None = None,
         share: Reshare | None = None,
         update: Update | None = None,
-        entry: Entry | None = None,
+        entry: Entrance | None = None,
     ) -> None:
         self._add_ask(
             kind,
@@ -63,7 +63,7 @@ class Asks(Leases):
         scale: Scale | None = None,
         share: Reshare | None = None,
         update: Update | None = None,
-        entry: Entry | None = None,
+        entry: Entrance | None = None,
     ) -> None:
         self._ask_id += 1
         ask = Ask(

@@ -1,4 +1,5 @@
 """Sessions of people in this node's runs: shells, commands, and connections to the ports of a run.
 
-`channel.py`: what a runtime opens. `session.py`: one session, with its windows. `sessions.py`: all of this node.
+What a runtime opens for one is in `channel.py` beside this folder. `session.py`: one session, with what waits on its
+two ways. `sessions.py`: all of this node.
 """

@@ -4,14 +4,14 @@ import asyncio
 from contextlib import suppress
 
 
-class Connection:
+class PortChannel:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     async def read(self, limit: int) -> tuple[int, bytes]:
         try:
             return 1, await self._reader.read(limit)
-        except OSError:  # reset: its end, as far as anybody can tell
+        except OSError:  # reset: its end, as far as can be seen here
             return 1, b""
 
     async def write(self, data: bytes) -> None:

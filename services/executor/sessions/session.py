@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from libs.messages.sessions import SIDE_MAX, WINDOW_BYTES
-from services.executor.runs import RunKey
-from services.executor.sessions.channel import READ_BYTES, Channel
-from services.executor.thinking.window import Window
+from services.executor.channel import READ_BYTES, Channel
+from services.executor.runs import RunKey, RuntimeUnavailableError
+from services.executor.thinking.window import OutputWindow
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Session:
         self.exit_status: int | None = None
         self.reason = ""
         self.taken = 0
-        self.window = Window(2 * WINDOW_BYTES)
+        self.window = OutputWindow(2 * WINDOW_BYTES)
         self._channel, self._clock, self._pace = channel, clock, pace
         self._input = bytearray()
         self._input_over = False
@@ -111,10 +111,11 @@ class Session:
                 if (rest := self._pace(self, len(data))) > 0:
                     await asyncio.sleep(rest)
             self.exit_status = await self._channel.status()
-        except Exception:
-            logger.exception("a session in %s failed", self.key)
+        except (OSError, RuntimeUnavailableError) as error:
+            logger.warning("a session in %s: %s", self.key, error)
             self.reason = self.reason or "its node failed to read from it"
-        await self._finish(cut=False)
+        finally:
+            await self._finish(cut=False)
 
     async def _carry_in(self) -> None:
         closed = False
@@ -122,7 +123,7 @@ class Session:
             self._fed.clear()
             size, self._size = self._size, None
             if size is not None:
-                with suppress(Exception):  # A terminal that is gone has no size.
+                with suppress(OSError, RuntimeUnavailableError):  # A terminal that is gone has no size.
                     await self._channel.resize(*size)
             piece = bytes(self._input[:READ_BYTES])
             try:
@@ -136,7 +137,10 @@ class Session:
                 if self._input_over and not closed:
                     closed = True
                     await self._channel.close_input()
-            except OSError:  # Nothing reads it any more: what follows goes nowhere, as with a pipe whose reader ended.
+            except (
+                OSError,
+                RuntimeUnavailableError,
+            ):  # Nothing reads it any more: what follows goes nowhere, as with a pipe whose reader ended.
                 self._input.clear()
                 self._eaten.set()
                 self._input_over = closed = True
@@ -153,6 +157,6 @@ class Session:
         try:
             async with asyncio.timeout(END_SECONDS_MAX):
                 await self._channel.end()
-        except Exception:
-            logger.exception("what is left of a session in %s", self.key)
+        except (OSError, TimeoutError, RuntimeUnavailableError) as error:
+            logger.warning("what is left of a session in %s: %s", self.key, error)
         self._news.set()

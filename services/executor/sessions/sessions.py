@@ -17,8 +17,8 @@ from libs.messages.sessions import (
     SessionWritten,
     WriteSession,
 )
+from services.executor.channel import SessionRefusedError, SessionWanted
 from services.executor.runs import RunKey, Runtime, RuntimeUnavailableError
-from services.executor.sessions.channel import SessionRefusedError, Wanted
 from services.executor.sessions.session import Session
 from services.executor.sessions.settings import SessionSettings
 
@@ -158,7 +158,7 @@ class Sessions:
         return None
 
     async def _begin(self, ask: OpenSession, key: RunKey) -> SessionOpened:
-        wanted = Wanted(
+        wanted = SessionWanted(
             kind=ask.kind,
             mark=secrets.token_hex(16),
             command=ask.command,

@@ -6,7 +6,7 @@ PIECE_BYTES = 16 << 10
 PIECE_COST = 64  # what a piece costs beside its bytes, so that single bytes of two streams in turn fill it too
 
 
-class Window:
+class OutputWindow:
     """Bytes of several streams in the order in which they came, from `begins` to `ends`."""
 
     def __init__(self, most: int) -> None:

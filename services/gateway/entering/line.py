@@ -48,7 +48,7 @@ class Over(Enum):
     ELSEWHERE = "elsewhere"  # another line has the session
 
 
-class Line:
+class SessionLine:
     def __init__(
         self,
         socket: web.WebSocketResponse,

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from libs.bus import Bus, BusError
 from libs.domain.job import Cause, CauseCode, Job
-from libs.messages.asks import AskKind, Entry
+from libs.messages.asks import AskKind, Entrance
 from libs.messages.sessions import ReadSession, SessionKind, SessionRead
 from libs.store import Access, GatewayStore, StoreUnavailableError
 from services.gateway.entering.line import Over
@@ -43,7 +43,7 @@ class Wish(Protocol):
     def session(self) -> str: ...
 
 
-class Visit(Struct, kw_only=True):
+class Stay(Struct, kw_only=True):
     """A session, or all connections to one port, as the story tells of it."""
 
     tenant: str
@@ -63,12 +63,12 @@ class Records:
     ) -> None:
         self._store, self._bus, self._hints = store, bus, hints
         self._now, self._clock = now, clock
-        self._visits: dict[str, Visit] = {}  # by session, and by job, run, tenant and port
+        self._visits: dict[str, Stay] = {}  # by session, and by job, run, tenant and port
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begun(
         self, who: Access, job: Job, run: RankRun, wish: Wish, session_id: str, command: tuple[str, ...]
-    ) -> "Record":
+    ) -> "StayRecord":
         name = session_id
         what = f"{WORDS.get(wish.kind, '')} in rank {run.rank}"
         if wish.kind is SessionKind.PORT:
@@ -76,7 +76,7 @@ class Records:
             what = f"connections to port {wish.port} of rank {run.rank}"
         elif command:
             what += f": {shown(command)}"
-        visit = Visit(
+        visit = Stay(
             tenant=who.tenant,
             job_id=job.id,
             pool=job.pool,
@@ -87,9 +87,9 @@ class Records:
         )
         is_new = name not in self._visits and not wish.session
         visit = self._visits.setdefault(name, visit)
-        return Record(self, name, visit, run, session_id, is_new=is_new, is_port=wish.kind is SessionKind.PORT)
+        return StayRecord(self, name, visit, run, session_id, is_new=is_new, is_port=wish.kind is SessionKind.PORT)
 
-    async def tell(self, visit: Visit, code: CauseCode, sentence: str, **numbers: float) -> None:
+    async def tell(self, visit: Stay, code: CauseCode, sentence: str, **numbers: float) -> None:
         """Raises StoreUnavailableError."""
         cause = Cause(code=code, sentence=sentence, by=visit.tenant, numbers={"rank": visit.rank, **numbers})
         await self._store.ask(
@@ -98,7 +98,7 @@ class Records:
             pool=visit.pool,
             tenant=visit.tenant,
             at=self._now(),
-            entry=Entry(epoch=visit.epoch, cause=cause),
+            entry=Entrance(epoch=visit.epoch, cause=cause),
         )
         self._hints.asked(visit.pool)
 
@@ -109,7 +109,7 @@ class Records:
         self._tasks.add(doing)
         doing.add_done_callback(self._tasks.discard)
 
-    async def left(self, name: str, visit: Visit, status: int | None, reason: str) -> None:
+    async def left(self, name: str, visit: Stay, status: int | None, reason: str) -> None:
         self.forget(name)
         seconds = self._clock() - visit.began
         ended = f"{visit.what}: {visit.tenant} left after {_duration(seconds)}"
@@ -128,7 +128,7 @@ class Records:
                 await asyncio.sleep(STORE_PAUSE_SECONDS)
         logger.warning("the story of %s lacks the end of a session: the store is away", visit.job_id)
 
-    async def watch(self, name: str, visit: Visit, asked: ReadSession) -> None:
+    async def watch(self, name: str, visit: Stay, asked: ReadSession) -> None:
         """Look after a session whose line broke, until its node has ended it or another line has it."""
         for _ in range(LOOKS_MAX):
             await asyncio.sleep(LOOK_SECONDS)
@@ -141,7 +141,7 @@ class Records:
                     return
         await self.left(name, visit, None, "its node did not answer any more")
 
-    async def rest(self, name: str, visit: Visit) -> None:
+    async def rest(self, name: str, visit: Stay) -> None:
         await asyncio.sleep(PORT_REST_SECONDS)
         if not visit.open and self._visits.get(name) is visit:
             await self.left(name, visit, None, "")
@@ -152,11 +152,11 @@ class Records:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-class Record:
+class StayRecord:
     """One session's part of the story, or one connection's part of a visit."""
 
     def __init__(
-        self, records: Records, name: str, visit: Visit, run: RankRun, session_id: str, *, is_new: bool, is_port: bool
+        self, records: Records, name: str, visit: Stay, run: RankRun, session_id: str, *, is_new: bool, is_port: bool
     ) -> None:
         self._records, self._name, self._visit, self._run = records, name, visit, run
         self._session_id, self._is_new, self._is_port = session_id, is_new, is_port

@@ -6,7 +6,7 @@ from libs.domain.spec import JobSpec
 from libs.messages.http import JobsView, JobView, PriorityWanted, ShareWanted, SizeWanted, Submitted
 from libs.planning.explain import Explanation
 from services.gateway import events, jobs, logs
-from services.gateway.entering.attach import AttachQuery, attach
+from services.gateway.attach import AttachQuery, attach
 from services.gateway.events import StoryQuery
 from services.gateway.jobs import JobsQuery
 from services.gateway.logs import LogQuery

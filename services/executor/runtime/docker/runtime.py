@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from libs.messages.nodes import RunState, StartRun
 from services.executor import members
+from services.executor.channel import Channel, SessionRefusedError, SessionWanted
 from services.executor.discards import Discards
 from services.executor.home import Home
 from services.executor.node import NodeFacts, Refusal
@@ -39,7 +40,6 @@ from services.executor.runtime.docker.resizing import Held, Resizing, held_of, s
 from services.executor.runtime.docker.settings import ContainerSettings
 from services.executor.runtime.docker.starter import Starter, keep
 from services.executor.serving.records import ServedRuns
-from services.executor.sessions.channel import Channel, SessionRefusedError, Wanted
 from services.executor.shares.backend import ShareBackend, TimeSlicing
 from services.executor.thinking.rounding import fault
 
@@ -248,7 +248,7 @@ class DockerRuntime:
             return f"{told}: {error}"
         return ""
 
-    async def enter(self, key: RunKey, wanted: Wanted) -> Channel:
+    async def enter(self, key: RunKey, wanted: SessionWanted) -> Channel:
         raise SessionRefusedError("this node runs containers, and nobody can enter those so far")
 
     async def end_sessions(self) -> None:

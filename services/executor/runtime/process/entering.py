@@ -14,8 +14,8 @@ import termios
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from services.executor.channel import SessionRefusedError, SessionWanted
 from services.executor.runtime.process.shim import CGROUP_REFUSED_STATUS
-from services.executor.sessions.channel import SessionRefusedError, Wanted
 
 MARK = b"WEFT_SESSION="
 ENVIRONMENT_BYTES_MAX = 4 << 20
@@ -51,7 +51,7 @@ def environment_of(pid: int) -> dict[bytes, bytes]:
     return {name: value for name, equals, value in pairs if name and equals}
 
 
-def enter(shim: int, wanted: Wanted, groups: Sequence[str]) -> "ProcessChannel":
+def enter(shim: int, wanted: SessionWanted, groups: Sequence[str]) -> "ProcessChannel":
     """Start the command of a session beside the run whose shim has this pid. Raises SessionRefusedError and OSError."""
     env: Mapping[bytes, bytes] = {
         **environment_of(shim),
@@ -81,7 +81,7 @@ def _spawn(arguments: list[bytes], env: Mapping[bytes, bytes], actions: list[tup
         raise
 
 
-def _on_terminal(arguments: list[bytes], env: Mapping[bytes, bytes], wanted: Wanted) -> "ProcessChannel":
+def _on_terminal(arguments: list[bytes], env: Mapping[bytes, bytes], wanted: SessionWanted) -> "ProcessChannel":
     """The leader of a session of the kernel that opens a terminal has it as its own: so it is opened, not handed on."""
     master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -97,7 +97,7 @@ def _on_terminal(arguments: list[bytes], env: Mapping[bytes, bytes], wanted: Wan
     return ProcessChannel(pid, wanted.mark, outputs={master: 1}, to=master, terminal=True)
 
 
-def _on_pipes(arguments: list[bytes], env: Mapping[bytes, bytes], wanted: Wanted) -> "ProcessChannel":
+def _on_pipes(arguments: list[bytes], env: Mapping[bytes, bytes], wanted: SessionWanted) -> "ProcessChannel":
     pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(3)]
     theirs = (pipes[0][0], pipes[1][1], pipes[2][1])
     ours = (pipes[0][1], pipes[1][0], pipes[2][0])

@@ -12,10 +12,10 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from services.executor.channel import SessionRefusedError
 from services.executor.runs import RunKey
 from services.executor.runtime.process.stragglers import stragglers
-from services.executor.sessions.channel import SessionRefusedError
-from services.executor.sessions.connection import Connection
+from services.executor.sessions.connection import PortChannel
 
 LISTENS = "0A"
 CONNECT_SECONDS_MAX = 3.0
@@ -68,7 +68,7 @@ def pids_of(key: RunKey, runs_folder: str, groups: Iterable[str]) -> set[int]:
     return found or {pid for pid, of_run in stragglers(runs_folder) if of_run == key}
 
 
-async def connect(key: RunKey, port: int, *, runs_folder: str, groups: Iterable[str]) -> Connection:
+async def connect(key: RunKey, port: int, *, runs_folder: str, groups: Iterable[str]) -> PortChannel:
     """A connection to a port on which the run itself listens. Raises SessionRefusedError."""
 
     def own() -> list[Listener]:
@@ -83,6 +83,6 @@ async def connect(key: RunKey, port: int, *, runs_folder: str, groups: Iterable[
         except (OSError, TimeoutError):
             continue
         if listener in await asyncio.to_thread(own):
-            return Connection(reader, writer)
+            return PortChannel(reader, writer)
         writer.transport.abort()
     raise SessionRefusedError(f"no process of this run listens on port {port}")

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from libs.messages.nodes import EndReason, RunState, StartRun
 from libs.messages.sessions import SessionKind
 from services.executor import members
+from services.executor.channel import Channel, SessionRefusedError, SessionWanted
 from services.executor.checkpoints import OWN, make_folder
 from services.executor.discards import Discards
 from services.executor.environment import RunFacts, environment
@@ -42,7 +43,6 @@ from services.executor.runtime.process.stragglers import kill_stragglers
 from services.executor.runtime.process.sweeping import Sweeper
 from services.executor.serving.probe import probe
 from services.executor.serving.records import ServedRuns
-from services.executor.sessions.channel import Channel, SessionRefusedError, Wanted
 from services.executor.shares.backend import NOTHING, Attached, ShareBackend, TimeSlicing
 from services.executor.thinking.rounding import fault
 
@@ -225,7 +225,7 @@ class ProcessRuntime:
             return f"{told}: this host lets no process be held while it is signalled"
         return signalling.signal_child(live.record.pid, live.pidfd, told)
 
-    async def enter(self, key: RunKey, wanted: Wanted) -> Channel:
+    async def enter(self, key: RunKey, wanted: SessionWanted) -> Channel:
         live = self._live.get(key)
         if live is None:
             raise SessionRefusedError("the run is over")

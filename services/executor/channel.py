@@ -13,7 +13,7 @@ class SessionRefusedError(Exception):
     """This session cannot be; the reason, for the person that asked."""
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class SessionWanted(Struct, frozen=True, kw_only=True):
     """`mark`: what each process of the session has in its environment as WEFT_SESSION; it opens nothing."""
 
     kind: SessionKind

@@ -22,7 +22,7 @@ from libs.messages.sessions import (
     WriteSession,
 )
 from services.gateway import runs
-from services.gateway.entering.line import ANSWER_SECONDS_MAX, Line, Over
+from services.gateway.entering.line import ANSWER_SECONDS_MAX, Over, SessionLine
 from services.gateway.errors import RejectedError
 from services.gateway.gateway import Gateway
 from services.gateway.route import Call
@@ -105,7 +105,7 @@ async def _serve(call: Call[AttachQuery], job: Job, run: RankRun, socket: web.We
     except BaseException:
         await _close(gateway, run, session_id, opened.line)
         raise
-    line = Line(
+    line = SessionLine(
         socket,
         gateway.bus,
         node_id=_node(run),
