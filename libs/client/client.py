@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from libs.client.errors import RefusedError
+from libs.client.sessions import RunSession
 from libs.client.sse import data_of, events_of
 from libs.client.wire import BROKEN, Wire, worth_another
 from libs.domain.job import FINAL, JobState
@@ -37,6 +38,7 @@ from libs.messages.http import (
 )
 from libs.messages.http_services import EndpointsView
 from libs.messages.live import LiveDelta, LiveSnapshot, QueueView
+from libs.messages.sessions import SessionKind
 from libs.messages.whatif import WhatIfView, WhatIfWanted
 from libs.planning.explain import Explanation
 
@@ -155,6 +157,25 @@ class Client:
     async def endpoints(self, job: str) -> EndpointsView:
         """The replicas of a service that listen, and the service's URL at the router."""
         return await self._wire.ask("GET", _job(job, "/endpoints"), EndpointsView)
+
+    def enter(
+        self,
+        job: str,
+        kind: SessionKind = SessionKind.SHELL,
+        *,
+        command: Sequence[str] = (),
+        rank: int = 0,
+        role: str = "",
+        tty: bool = False,
+        size: tuple[int, int] | None = None,
+        term: str = "",
+        port: int = 0,
+    ) -> RunSession:
+        """A shell, a command or a connection in a run; `async with` opens it. `size`: rows and columns."""
+        rows, columns = size or (0, 0)
+        given = {"role": role, "term": term, "port": str(port or ""), "tty": "1" if tty else ""}
+        query = {"kind": kind.value, "rank": str(rank), "rows": str(rows), "columns": str(columns), **_given(given)}
+        return RunSession(self._wire, _job(job, "/attach"), query, command)
 
     async def explain(self, job: str) -> Explanation:
         return await self._wire.ask("GET", _job(job, "/explain"), Explanation)

@@ -47,6 +47,7 @@ class JobEvent(StrEnum):
     UPDATED = "updated"  # should run another image, command or environment from now on: its replicas are replaced
     SCALED = "scaled"  # should have another size from now on; whether it gets it depends on room
     RESIZED = "resized"  # ranks joined, leave or have left; the others go on running
+    ENTERED = "entered"  # a person entered one of its runs, or left it: a shell, a command, a connection
     RESTARTED = "restarted"  # begins anew with another size, in the place that was kept for it
     PLACED = "placed"
     STARTING = "starting"
@@ -77,6 +78,7 @@ STEPS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.STARTING, _E.REPRIORITISED): _S.STARTING,
     (_S.STARTING, _E.SCALED): _S.STARTING,
     (_S.STARTING, _E.UPDATED): _S.STARTING,
+    (_S.STARTING, _E.ENTERED): _S.STARTING,
     (_S.STARTING, _E.STARTED): _S.RUNNING,
     (_S.STARTING, _E.STOPPING): _S.STOPPING,
     (_S.STARTING, _E.REQUEUED): _S.QUEUED,
@@ -86,12 +88,14 @@ STEPS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.RUNNING, _E.SCALED): _S.RUNNING,
     (_S.RUNNING, _E.UPDATED): _S.RUNNING,
     (_S.RUNNING, _E.RESIZED): _S.RUNNING,
+    (_S.RUNNING, _E.ENTERED): _S.RUNNING,
     (_S.RUNNING, _E.STOPPING): _S.STOPPING,
     (_S.RUNNING, _E.REQUEUED): _S.QUEUED,
     (_S.RUNNING, _E.SUCCEEDED): _S.SUCCEEDED,
     (_S.RUNNING, _E.FAILED): _S.FAILED,
     (_S.STOPPING, _E.REPRIORITISED): _S.STOPPING,
     (_S.STOPPING, _E.SCALED): _S.STOPPING,
+    (_S.STOPPING, _E.ENTERED): _S.STOPPING,
     (_S.STOPPING, _E.RESTARTED): _S.PLACED,
     (_S.STOPPING, _E.STOPPING): _S.STOPPING,
     (_S.STOPPING, _E.REQUEUED): _S.QUEUED,
@@ -149,6 +153,8 @@ class CauseCode(StrEnum):
     NEVER_READY = "never-ready"  # no replica of a service became ready
     LOAD = "load"  # as many replicas, or as much of a GPU, as the requests to a service need
     UPDATE_ASKED = "update-asked"
+    ENTERED = "entered"  # a person got a shell, a command or a connection in one of its runs
+    LEFT = "left"  # that is over
     UPDATE_FAILED = "update-failed"  # a replica of the new revision did not become ready: the one before comes back
     REPLACED = "replaced"  # a replica of the revision before leaves, since one of the new revision is ready
     LENT = "lent"  # gives way to a service that needs more than what is free

@@ -24,7 +24,7 @@ from libs.domain.job import Job, JobChange, JobState, Placement
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
+from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.series import GpuChanges
@@ -199,6 +199,7 @@ class GatewayStore(Protocol):
         scale: Scale | None = None,
         share: Reshare | None = None,
         update: Update | None = None,
+        entry: Entrance | None = None,
     ) -> None:
         """Store one ask for the scheduler of `pool`."""
 

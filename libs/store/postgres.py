@@ -17,7 +17,7 @@ from libs.domain.job import FINAL, Job, JobChange, JobState
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
+from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
 from libs.messages.series import GpuChanges
@@ -122,8 +122,9 @@ class PostgresStore:
         scale: Scale | None = None,
         share: Reshare | None = None,
         update: Update | None = None,
+        entry: Entrance | None = None,
     ) -> None:
-        what = [None if one is None else as_json(one) for one in (scale, share, update)]
+        what = [None if one is None else as_json(one) for one in (scale, share, update, entry)]
         await self._row("ask", kind, pool, subject_id, tenant, priority, at, *what)
 
     async def ask_requeue(self, *, job_id: str, pool: str, tenant: str, at: float, allowance: Allowance) -> None:

@@ -14,7 +14,7 @@ from libs.domain.job import Cause, Job, JobChange, JobState, Loan, Placement, Re
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import NAMES, AllowanceChosen, Use
-from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
+from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from libs.messages.events import Event, step_data
 from libs.messages.history import Record
 from libs.messages.signals import Curve, CurvePoint
@@ -145,6 +145,7 @@ def ask_of(row: Row) -> Ask:
     tune, scale = row["tune"] and _TUNE.decode(row["tune"]), row["scale"] and _SCALE.decode(row["scale"])
     share, update = row["share"] and _RESHARE.decode(row["share"]), row["update"] and _UPDATE.decode(row["update"])
     what = {"kind": AskKind(row["kind"]), "tune": tune, "scale": scale, "share": share, "update": update}
+    what["entry"] = row["entry"] and _ENTRY.decode(row["entry"])
     return Ask(**{**row, **what})
 
 
@@ -262,6 +263,7 @@ _SIZE = msgspec.json.Decoder(dict[str, int])
 _SCALE = msgspec.json.Decoder(Scale)
 _RESHARE = msgspec.json.Decoder(Reshare)
 _UPDATE = msgspec.json.Decoder(Update)
+_ENTRY = msgspec.json.Decoder(Entrance)
 _REVISIONS = msgspec.json.Decoder(tuple[Revision, ...])
 _LOANS = msgspec.json.Decoder(tuple[Loan, ...])
 _RULES = msgspec.json.Decoder(ServiceRules)

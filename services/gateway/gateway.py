@@ -15,6 +15,8 @@ from libs.store import Access, GatewayStore
 from services.gateway.access import AccessCache, source_of
 from services.gateway.allowances import Allowances
 from services.gateway.cluster import LiveCluster
+from services.gateway.entering.places import Entered
+from services.gateway.entering.records import Records
 from services.gateway.errors import RejectedError, too_fast
 from services.gateway.feed import Feed
 from services.gateway.foresight import Foresight
@@ -107,10 +109,13 @@ class Gateway:
         self._away_at = -AWAY_SECONDS
         self.feed = Feed(store, self.reading, bus)
         self.streams = Streams(settings.streams_max, settings.streams_per_tenant_max)
+        self.settings = settings
+        self.entered = Entered(settings.sessions_max, settings.sessions_per_tenant_max)
         self.live = Live(store, self.snapshots, self.cluster, clock=clock, now=now)
         self.outlook = QueueOutlook(self.foresight, clock=clock)
         self.lines = Lines(store, self.snapshots, self.reasons, self.outlook, clock=clock, now=now)
         self.hints = Hints(bus)
+        self.entries = Records(store, bus, self.hints, now=now, clock=clock)
         self.meters = RequestMeters(self.streams)
         self.allowances = Allowances(settings.tenants)
         self.submissions = Submissions(

@@ -31,6 +31,7 @@ ERRORS = {
     415: "The body is of a type that is not taken.",
     416: "The log is shorter.",
     422: "Understood, and impossible on this cluster.",
+    426: "It is a WebSocket, and was not asked for as one.",
     429: "Faster, or more, than you may: again after `Retry-After` seconds. Nothing was done.",
     503: "Not now: ask again after `Retry-After` seconds.",
 }
@@ -216,4 +217,6 @@ def _errors(route: Route[Any]) -> Iterable[int]:
         yield 422
     if route.path.endswith("/logs"):
         yield 416
+    if route.path.endswith("/attach"):
+        yield from (403, 409, 426)
     yield from (429, 503)

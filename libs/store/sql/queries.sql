@@ -59,8 +59,9 @@ SELECT id, spec_hash,
   FROM submissions WHERE tenant = $1 AND key = $2;
 
 -- name: ask
-INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update)
-VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8), $7::text::jsonb, $8::text::jsonb, $9::text::jsonb);
+INSERT INTO asks (kind, pool, subject_id, tenant, priority, at, scale, share, update, entry)
+VALUES ($1, $2, $3, $4, $5, to_timestamp($6::float8), $7::text::jsonb, $8::text::jsonb, $9::text::jsonb,
+        $10::text::jsonb);
 
 -- name: ask_requeue
 -- Requeues an ended job: it counts as open for its tenant again, and so do the jobs asked for before it.
@@ -459,7 +460,7 @@ SELECT id, spec FROM sized WHERE before < $2 ORDER BY id COLLATE "C";
 
 -- name: asks
 SELECT id, kind, subject_id, tenant, priority, extract(epoch FROM at)::float8 AS at, tune::text AS tune, scale::text AS scale,
-       share::text AS share, update::text AS update
+       share::text AS share, update::text AS update, entry::text AS entry
   FROM asks WHERE pool = $1 AND kind <> 'submit' ORDER BY id LIMIT $2;
 
 -- name: drop_asks

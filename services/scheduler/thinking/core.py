@@ -18,7 +18,7 @@ from libs.planning.locality import Locality
 from libs.planning.policy import Policy
 from libs.planning.refusals import never_fits
 from libs.planning.shape import Shape, shape_of_job
-from services.scheduler.thinking import lives, serving, sharing, sizing, tuning, updating
+from services.scheduler.thinking import entering, lives, serving, sharing, sizing, tuning, updating
 from services.scheduler.thinking.answers import ANSWER_BYTES_MAX, ANSWER_RUNS_MAX, carried
 from services.scheduler.thinking.loans import Loans
 from services.scheduler.thinking.moving import MoveRules, Moving
@@ -208,6 +208,8 @@ class Scheduler:
                 return updating.update(self.picture, ask, now)
             case AskKind.SHARE:
                 return sharing.share(self.picture, ask, now, closed=self._waiting.reserved)
+            case AskKind.ENTER:
+                return entering.enter(self.picture, ask, job, now)
             case AskKind.TUNE:
                 return tuning.tune(self.picture, ask, now, closed=self._waiting.reserved)
             case _:
