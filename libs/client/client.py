@@ -20,7 +20,11 @@ from libs.domain.job import FINAL, JobState
 from libs.domain.spec import JobSpec
 from libs.messages.http import (
     Accepted,
+    ArrayAsked,
+    ArraysView,
+    ArrayView,
     ClusterView,
+    ElementsWanted,
     EventView,
     GpusView,
     HistoryView,
@@ -112,10 +116,17 @@ class Client:
         return await self._wire.ask("GET", _job(job), JobView, query=_given({"at": at}))
 
     async def jobs(
-        self, *, states: Sequence[JobState] = (), name: str = "", limit: int = 100, before: int = 0
+        self,
+        *,
+        states: Sequence[JobState] = (),
+        name: str = "",
+        limit: int = 100,
+        before: int = 0,
+        elements: bool = True,
     ) -> JobsView:
-        """Jobs, the newest first."""
+        """Jobs, the newest first; `elements`: those of arrays too."""
         query = {"state": ",".join(states), "name": name, "limit": str(limit), "before": str(before or "")}
+        query["elements"] = "" if elements else "0"
         return await self._wire.ask("GET", "/v1/jobs", JobsView, query=_given(query))
 
     async def cancel(self, job: str) -> Accepted:
@@ -179,6 +190,33 @@ class Client:
 
     async def explain(self, job: str) -> Explanation:
         return await self._wire.ask("GET", _job(job, "/explain"), Explanation)
+
+    # arrays
+
+    async def arrays(self, *, opened: bool = False, limit: int = 100) -> ArraysView:
+        """Arrays, the newest first; `opened`: those that are not over."""
+        query = {"limit": str(limit), "open": str(int(opened))}
+        return await self._wire.ask("GET", "/v1/arrays", ArraysView, query=query)
+
+    async def array(self, array: str) -> ArrayView:
+        return await self._wire.ask("GET", _array(array), ArrayView)
+
+    async def elements(
+        self, array: str, *, states: Sequence[JobState] = (), limit: int = 100, after: int = 0
+    ) -> JobsView:
+        """Elements of an array in the order of their indices; `before` of the answer is the next `after`."""
+        query = _given({"state": ",".join(states), "limit": str(limit), "after": str(after or "")})
+        return await self._wire.ask("GET", _array(array, "/elements"), JobsView, query=query)
+
+    async def cancel_array(self, array: str, *, indices: str = "") -> ArrayAsked:
+        """Cancel the elements that are not over; those of `indices` alone, if any are given."""
+        body = msgspec.json.encode(ElementsWanted(indices=indices or None))
+        return await self._wire.ask("POST", _array(array, "/cancel"), ArrayAsked, body=body, headers=_JSON, once=True)
+
+    async def requeue_array(self, array: str, *, indices: str = "", failed: bool = False) -> ArrayAsked:
+        """Run elements again that are over; those that failed alone, with `failed`."""
+        body = msgspec.json.encode(ElementsWanted(indices=indices or None, failed=failed))
+        return await self._wire.ask("POST", _array(array, "/requeue"), ArrayAsked, body=body, headers=_JSON, once=True)
 
     # events
 
@@ -483,6 +521,10 @@ _JSON = {"Content-Type": MEDIA["json"]}
 
 def _job(job: str, rest: str = "") -> str:
     return f"/v1/jobs/{_part(job)}{rest}"
+
+
+def _array(array: str, rest: str = "") -> str:
+    return f"/v1/arrays/{_part(array)}{rest}"
 
 
 def _part(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from libs.domain.cluster import Capacity, Node
+from libs.domain.dependencies import Ends
 from libs.domain.job import Cause, Job, JobChange, JobState, Loan, Placement, Revision
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
@@ -18,7 +19,7 @@ from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Upd
 from libs.messages.events import Event, step_data
 from libs.messages.history import Record
 from libs.messages.signals import Curve, CurvePoint
-from libs.store import Envelope, OpenService, TenantKept, UnlawfulError, Unsent
+from libs.store import ArrayKept, Envelope, OpenService, TenantKept, UnlawfulError, Unsent
 from libs.store.asking import Row
 
 _ZERO_BYTE = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
@@ -197,6 +198,29 @@ def job_of(row: Row) -> Job:
         revisions=_REVISIONS.decode(row["revisions"]) if row["revisions"] else (),
         loans=_LOANS.decode(row["loans"]) if row["loans"] else (),
     )
+
+
+def array_of(row: Row) -> ArrayKept:
+    spec = spec_of(row)
+    assert spec.element is not None, "it is an element"
+    return ArrayKept(
+        id=row["id"],
+        name=spec.element.name,
+        tenant=row["tenant"],
+        pool=row["pool"],
+        seq=row["seq"],
+        submitted_at=row["submitted_at"],
+        spec=spec,
+        states={JobState(state): count for state, count in zip(row["states"], row["counts"], strict=True)},
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        waiting_for=row["waiting_for"] and _CAUSE.decode(row["waiting_for"]),
+    )
+
+
+def ends_of(row: Row) -> Ends:
+    counts = {name: row[name] or 0 for name in ("total", "ended", "ok", "bad", "began")}
+    return Ends(id=row["id"], **counts)
 
 
 def service_of(row: Row) -> OpenService:

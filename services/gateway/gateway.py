@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from aiohttp import web
 
 from libs.bus import Bus
+from libs.domain.arrays import IndicesError, element_id, split_elements
 from libs.domain.cluster import Node
 from libs.domain.job import Job
 from libs.domain.spec import TOKEN_PATTERN
@@ -15,6 +16,7 @@ from libs.store import Access, GatewayStore
 from services.gateway.access import AccessCache, source_of
 from services.gateway.allowances import Allowances
 from services.gateway.cluster import LiveCluster
+from services.gateway.dependencies import array_id
 from services.gateway.entering.places import Entered
 from services.gateway.entering.records import Records
 from services.gateway.errors import RejectedError, too_fast
@@ -168,6 +170,7 @@ class Gateway:
 
     async def job(self, who: Access, job: str) -> Job:
         """A job by its id, or the newest of that name. Another tenant's job counts as missing. Raises RejectedError."""
+        job = await self._element_named(who, job)
         if not _matches_token(job):
             raise RejectedError(400, "job", "not an id or a name: lower-case letters, digits and '-', at most 63")
         found = await self.store.job(job)
@@ -177,6 +180,17 @@ class Gateway:
         if found is None:
             raise RejectedError(404, "job", f"no job has the id or the name {job}{await self._kept()}")
         return found
+
+    async def _element_named(self, who: Access, job: str) -> str:
+        """`A_3` as the id of that element; any other text as it is."""
+        try:
+            array, indices = split_elements(job)
+        except IndicesError as error:
+            raise RejectedError(400, "job", str(error)) from None
+        if indices is None or len(indices) != 1 or not _matches_token(array):
+            return job
+        found = await array_id(self.store, None if who.admin else who.tenant, array)
+        return job if found is None else element_id(found, indices[0])
 
     async def _kept(self) -> str:
         """The sentence about the retention, for a job that is not found."""
