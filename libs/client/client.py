@@ -18,6 +18,7 @@ from libs.client.sse import data_of, events_of
 from libs.client.wire import BROKEN, Wire, worth_another
 from libs.domain.job import FINAL, JobState
 from libs.domain.spec import JobSpec
+from libs.messages.accounts import By
 from libs.messages.http import (
     Accepted,
     ArrayAsked,
@@ -42,6 +43,7 @@ from libs.messages.http import (
 )
 from libs.messages.http_services import EndpointsView
 from libs.messages.live import LiveDelta, LiveSnapshot, QueueView
+from libs.messages.series import UsageView
 from libs.messages.sessions import SessionKind
 from libs.messages.whatif import WhatIfView, WhatIfWanted
 from libs.planning.explain import Explanation
@@ -501,6 +503,34 @@ class Client:
         path = f"/v1/tenants/{_part(tenant)}"
         return await self._wire.ask("PATCH", path, TenantView, body=msgspec.json.encode(wanted), headers=_JSON)
 
+    async def usage(
+        self,
+        *,
+        by: By,
+        seconds: int,
+        until: float | None = None,
+        label: str = "",
+        tenant: str = "",
+        limit: int = 1000,
+    ) -> UsageView:
+        """GPU-seconds held, used and lost in the `seconds` until then (or now), in rows."""
+        query = _account(by, seconds, until, label, tenant, limit)
+        return await self._wire.ask("GET", "/v1/usage", UsageView, query=query)
+
+    async def usage_csv(
+        self,
+        *,
+        by: By,
+        seconds: int,
+        until: float | None = None,
+        label: str = "",
+        tenant: str = "",
+        limit: int = 1000,
+    ) -> bytes:
+        """The rows of `usage` as CSV."""
+        query = _account(by, seconds, until, label, tenant, limit)
+        return await self._wire.read("GET", "/v1/usage", query=query, headers={"Accept": "text/csv"})
+
     async def openapi(self) -> bytes:
         """The OpenAPI document, as JSON."""
         return await self._wire.read("GET", "/v1/openapi.json")
@@ -540,6 +570,11 @@ def _begin(headers: Mapping[str, str], asked: int | None, gap: OnGap) -> int:
         reason = f"dropped by the limits of node {headers.get('X-Weft-Node', '')} (EXECUTOR_LOG_BYTES_MAX)"
         gap(Gap(epoch=int(headers["X-Weft-Epoch"]), begins=missed, ends=begin, reason=reason))
     return begin
+
+
+def _account(by: By, seconds: int, until: float | None, label: str, tenant: str, limit: int) -> dict[str, str]:
+    asked = {"by": by.value, "seconds": str(seconds), "until": "" if until is None else repr(until)}
+    return _given({**asked, "label": label, "tenant": tenant, "limit": str(limit)})
 
 
 def _given(query: Mapping[str, str]) -> dict[str, str]:

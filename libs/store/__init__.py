@@ -25,6 +25,7 @@ from libs.domain.job import Cause, Job, JobChange, JobState, Placement
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
+from libs.messages.accounts import JobFacts
 from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
@@ -391,6 +392,17 @@ class GatewayStore(Protocol):
 
     async def gpus_there(self, *, begins: float, ends: float) -> GpuChanges:
         """When the number of GPUs of all nodes changed, drained and lost ones among them."""
+
+    async def job_facts(self, job_ids: Sequence[str]) -> list[JobFacts]:
+        """What accounting has to know of these jobs."""
+
+    async def accounts(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[Event]:
+        """The events that tell what these jobs held and waited for from `begins` until `ends`, job by job in order:
+        those of that time, those back to the last that says by itself how the job was then, and those with which that
+        epoch began."""
+
+    async def node_stories(self, *, begins: float, ends: float) -> list[Event]:
+        """The events of all nodes from `begins` until `ends`, and the last of each before."""
 
     async def told_until(self, moment: Moment) -> list[Event]:
         """The events that give the state at a moment: of each job that may have been open then, its events until then,

@@ -19,6 +19,7 @@ from libs.domain.job import FINAL, Job, JobChange, JobState
 from libs.domain.lease import Lease, Pledge
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import NAMES, Allowance, AllowanceChange, full
+from libs.messages.accounts import JobFacts
 from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from libs.messages.events import Event
 from libs.messages.history import Record
@@ -52,6 +53,7 @@ from libs.store.rows import (
     ends_of,
     envelope_of,
     event_of,
+    facts_of,
     job_of,
     lease_of,
     node_of,
@@ -338,6 +340,16 @@ class PostgresStore:
         row = await self._row("gpus_there", as_micros(begins), as_micros(ends))
         assert row is not None, "an aggregate has one row"
         return GpuChanges(what="there", at=tuple(row["at"]), by=tuple(row["by"]))
+
+    async def job_facts(self, job_ids: Sequence[str]) -> list[JobFacts]:
+        return [facts_of(row) for row in await self._rows("job_facts", list(job_ids))]
+
+    async def accounts(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[Event]:
+        rows = await self._rows("accounts", as_micros(begins), as_micros(ends), list(job_ids))
+        return [event_of(row) for row in rows]
+
+    async def node_stories(self, *, begins: float, ends: float) -> list[Event]:
+        return [event_of(row) for row in await self._rows("node_stories", as_micros(begins), as_micros(ends))]
 
     async def told_until(self, moment: Moment) -> list[Event]:
         about = moment.at

@@ -13,8 +13,9 @@ from libs.domain.cluster import Capacity, Node
 from libs.domain.dependencies import Ends
 from libs.domain.job import Cause, Job, JobChange, JobState, Loan, Placement, Revision
 from libs.domain.lease import Lease, Pledge
-from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
+from libs.domain.spec import Checkpointing, JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import NAMES, AllowanceChosen, Use
+from libs.messages.accounts import JobFacts
 from libs.messages.asks import Ask, AskKind, Entrance, Reshare, Scale, Tune, Update
 from libs.messages.events import Event, step_data
 from libs.messages.history import Record
@@ -152,6 +153,19 @@ def ask_of(row: Row) -> Ask:
 
 def spec_of(row: Row) -> JobSpec:
     return _SPEC.decode(row["spec"])
+
+
+def facts_of(row: Row) -> JobFacts:
+    return JobFacts(
+        id=row["id"],
+        tenant=row["tenant"],
+        pool=row["pool"],
+        name=row["name"],
+        kind=row["kind"],
+        labels={} if row["labels"] is None else msgspec.json.decode(row["labels"], type=dict[str, str]),
+        checkpoints=None if row["checkpoints"] is None else msgspec.json.decode(row["checkpoints"], type=Checkpointing),
+        wanted=row["wanted"],
+    )
 
 
 def chosen_of(row: Row) -> AllowanceChosen:

@@ -25,6 +25,7 @@ _SEE = {
     **_commands("describe", describe="one job and its whole story, or the cluster; --at TIME: as it was"),
     **_commands("explain", explain="why a job waits, or why it is where it is"),
     **_commands("logs", logs="what a job has written; -f to follow"),
+    **_commands("usage", usage="GPU hours held, used and lost, and what they cost"),
     **_commands("events", events="what has happened; -f to follow"),
 }
 _ACT = _commands(

@@ -14,6 +14,7 @@ from libs.domain.job import Job
 from libs.domain.spec import TOKEN_PATTERN
 from libs.store import Access, GatewayStore
 from services.gateway.access import AccessCache, source_of
+from services.gateway.accounts import Accounts
 from services.gateway.allowances import Allowances
 from services.gateway.cluster import LiveCluster
 from services.gateway.dependencies import array_id
@@ -26,6 +27,7 @@ from services.gateway.hints import Hints
 from services.gateway.live_stream import Live
 from services.gateway.metrics import RequestMeters
 from services.gateway.outlook import QueueOutlook
+from services.gateway.price_list import read_prices_file
 from services.gateway.prometheus import Prometheus
 from services.gateway.queue_lines import Lines
 from services.gateway.reasons import Reasons
@@ -90,6 +92,8 @@ class Gateway:
         prometheus = Prometheus(settings.prometheus_url) if settings.prometheus_url else None
         self._refill = Refill(self.samples, now=now, prometheus=prometheus)
         self.usages = Usages(store, now=now, clock=clock)
+        self.accounts = Accounts(store, now=now, clock=clock)
+        self.prices = read_prices_file(settings.prices_file)
         self.cluster = LiveCluster(clock=clock, router_url=settings.router_url)
         self.foresight = Foresight(store, self.cluster, now=now, clock=clock)
         self.unheard = LiveCluster(

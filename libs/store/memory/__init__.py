@@ -16,6 +16,7 @@ from libs.domain.job import HOLDING, Job, JobChange, JobEvent, JobState, after
 from libs.domain.lease import Lease
 from libs.domain.spec import JobSpec
 from libs.domain.tenants import Allowance, Use, full
+from libs.messages.accounts import JobFacts
 from libs.messages.asks import AskKind, Reshare, Scale, Tune
 from libs.messages.events import Event, step_data, submission_data
 from libs.messages.history import Record
@@ -33,6 +34,7 @@ from libs.store import (
     TenantKept,
     UnlawfulError,
 )
+from libs.store.memory.accounts import account, facts, node_stories
 from libs.store.memory.arrays import array_of, elements_in, ends_in
 from libs.store.memory.asks import Asks
 from libs.store.memory.events import Events
@@ -259,6 +261,21 @@ class MemoryStore(Tokens, History, Events, Asks, LearntTables):
     async def gpus_there(self, *, begins: float, ends: float) -> GpuChanges:
         told = [event for event in self._events if event.topic == "nodes"]
         return node_changes(told, begins=as_micros(begins), ends=as_micros(ends))
+
+    async def job_facts(self, job_ids: Sequence[str]) -> list[JobFacts]:
+        known = [self._jobs.get(job_id) or self._submitted[job_id] for job_id in job_ids if job_id in self._submitted]
+        return [facts(job) for job in sorted(known, key=lambda job: job.id)]
+
+    async def accounts(self, job_ids: Sequence[str], *, begins: float, ends: float) -> list[Event]:
+        return [
+            event
+            for job_id in sorted(job_ids)
+            for event in account(self._stories.get(job_id, ()), begins=as_micros(begins), ends=as_micros(ends))
+        ]
+
+    async def node_stories(self, *, begins: float, ends: float) -> list[Event]:
+        told = [event for event in self._events if event.topic == "nodes" and event.at < micro(ends)]
+        return node_stories(told, begins=as_micros(begins))
 
     async def told_until(self, moment: Moment) -> list[Event]:
         found: list[Event] = []

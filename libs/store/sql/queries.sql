@@ -514,6 +514,59 @@ WITH told AS (
 )
 SELECT COALESCE(array_agg(at ORDER BY at), '{}') AS at, COALESCE(array_agg(by ORDER BY at), '{}') AS by FROM moment;
 
+-- name: job_facts
+-- `wanted`: in thousandths of GPUs, by the size that the job should have now.
+SELECT s.id, s.tenant, s.pool, s.name, COALESCE(s.spec ->> 'kind', 'training') AS kind, s.spec -> 'labels' AS labels,
+       s.spec -> 'checkpoints' AS checkpoints,
+       (SELECT COALESCE(sum(COALESCE((jobs.size ->> role.key)::bigint,
+                                     (role.value -> 'replicas' ->> 'want')::bigint, 1)
+                            * COALESCE(round((role.value -> 'share' ->> 'request')::numeric * 1000)::bigint,
+                                       1000 * (role.value ->> 'gpus')::bigint, 0)), 0)::bigint
+          FROM json_each(s.spec -> 'roles') AS role) AS wanted
+  FROM submissions s LEFT JOIN jobs ON jobs.id = s.id WHERE s.id = ANY ($1::text[]) ORDER BY s.id;
+
+-- name: accounts
+-- The events that tell what the jobs $3 held and waited for from $1 until $2 (microseconds since 1970). OFFSET 0 has each
+-- job's events read by the index.
+WITH begun AS (
+    SELECT wanted.id AS job_id, COALESCE(base.version, 0) AS base, COALESCE(epoch.version, 0) AS since
+      FROM unnest($3::text[]) AS wanted (id)
+           LEFT JOIN LATERAL (
+               SELECT version FROM events
+                WHERE topic = 'jobs' AND subject_id = wanted.id
+                  AND at < timestamptz 'epoch' + $1::bigint * interval '1 microsecond'
+                ORDER BY version DESC LIMIT 1) last ON true
+           LEFT JOIN LATERAL (
+               SELECT version FROM events
+                WHERE topic = 'jobs' AND subject_id = wanted.id AND version <= last.version
+                  AND event IN ('submitted', 'placed', 'tuned', 'resized', 'restarted', 'requeued', 'succeeded', 'failed',
+                                'cancelled')
+                ORDER BY version DESC LIMIT 1) base ON true
+           LEFT JOIN LATERAL (
+               SELECT version FROM events
+                WHERE topic = 'jobs' AND subject_id = wanted.id AND version <= base.version
+                  AND event IN ('submitted', 'requeued', 'restarted')
+                ORDER BY version DESC LIMIT 1) epoch ON true
+)
+SELECT {event}
+  FROM begun
+       CROSS JOIN LATERAL (
+           SELECT * FROM events
+            WHERE topic = 'jobs' AND subject_id = begun.job_id AND version >= begun.since
+              AND at < timestamptz 'epoch' + $2::bigint * interval '1 microsecond'
+              AND event IN ('submitted', 'waiting', 'placed', 'tuned', 'resized', 'restarted', 'stopping', 'requeued',
+                            'succeeded', 'failed', 'cancelled')
+              AND (version >= begun.base OR event IN ('submitted', 'requeued', 'placed', 'restarted')) OFFSET 0) told
+ ORDER BY subject_id, version;
+
+-- name: node_stories
+SELECT {event} FROM events told
+ WHERE topic = 'nodes' AND at < timestamptz 'epoch' + $2::bigint * interval '1 microsecond'
+   AND version >= COALESCE((SELECT max(version) FROM events earlier
+                             WHERE earlier.topic = 'nodes' AND earlier.subject_id = told.subject_id
+                               AND earlier.at < timestamptz 'epoch' + $1::bigint * interval '1 microsecond'), 0)
+ ORDER BY subject_id, version;
+
 -- name: history
 SELECT epoch, number, format, begins, extract(epoch FROM at)::float8 AS at, extract(epoch FROM until)::float8 AS until,
        turns, steps, body
