@@ -20,7 +20,7 @@ class Selection(Struct, frozen=True, kw_only=True):
 
     `names`: a pattern in which `*` stands for any characters and `?` for one. `labels`: by name, the value; None stands
     for any value. `node`: on which the job has a rank, or had one last. `since`: in seconds since 1970, submitted then
-    or later. `benchmarks`: whether jobs that only measure a GPU count.
+    or later. `benchmarks`: whether jobs that only measure a GPU count; `elements`: whether those of arrays do.
     """
 
     names: str = ""
@@ -30,6 +30,7 @@ class Selection(Struct, frozen=True, kw_only=True):
     node: str = ""
     since: float | None = None
     benchmarks: bool = True
+    elements: bool = True
 
     def holds(self, job: Job) -> bool:
         """Whether the job meets all conditions."""
@@ -43,6 +44,7 @@ class Selection(Struct, frozen=True, kw_only=True):
             and (not self.node or any(each.node_id == self.node for each in allocations))
             and (self.since is None or job.submitted_at >= self.since)
             and (self.benchmarks or not is_benchmark(spec))
+            and (self.elements or spec.element is None)
         )
 
 

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 from libs.client import Client, RefusedError
-from libs.messages.http import Accepted
-from services.cli import connection, page
+from libs.messages.http import Accepted, ArrayAsked
+from services.cli import arrays, connection, page
 from services.cli.complaint import Complaint
 from services.cli.selection import ID_BEGINS
 from services.cli.words import clean
@@ -46,15 +46,17 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 Act = Callable[[argparse.Namespace], Awaitable[int]]
+Ask = Callable[[Client, str], Awaitable[Accepted | ArrayAsked]]
 
 
 def _add(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, act: Act, what: str, summary: str
-) -> None:
+) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=summary, description=summary)
     parser.add_argument("ids", nargs="+", metavar=what)
     connection.options(parser)
     parser.set_defaults(func=act)
+    return parser
 
 
 async def drain(args: argparse.Namespace) -> int:
@@ -133,16 +135,23 @@ def _count(text: str) -> int:
 
 async def the_job(client: Client, wanted: str) -> str:
     """The id of a job, or the name if no job of it is open. A name of several open jobs is refused."""
-    if wanted.startswith(ID_BEGINS):
-        return wanted
+    return await named_job(client, wanted) or wanted
+
+
+async def named_job(client: Client, wanted: str) -> str | None:
+    """As `the_job`; None if no job has the name, or if the text names elements of an array."""
+    if wanted.startswith(ID_BEGINS) or "_" in wanted:
+        return wanted if "_" not in wanted else None
     named = (await client.jobs(name=wanted, limit=100)).jobs
     still_open = [job.id for job in named if not job.state.final]
     if len(still_open) > 1:
         raise Complaint(f"{len(still_open)} open jobs have the name {wanted}: {', '.join(still_open)}")
-    return still_open[0] if still_open else wanted
+    if still_open:
+        return still_open[0]
+    return wanted if named else None
 
 
-async def _each(args: argparse.Namespace, one: Callable[[Client, str], Awaitable[Accepted]], sentence: str) -> int:
+async def _each(args: argparse.Namespace, one: Ask, sentence: str) -> int:
     async with connection.connected(args) as client:
         return await each(client, args, args.ids, one, sentence)
 
@@ -151,7 +160,7 @@ async def each(
     client: Client,
     args: argparse.Namespace,
     ids: Sequence[str],
-    one: Callable[[Client, str], Awaitable[Accepted]],
+    one: Ask,
     sentence: str,
 ) -> int:
     """Send one request for each; a refusal does not keep the others from being sent."""
@@ -165,5 +174,10 @@ async def each(
             print(f"weft: {clean(wanted)}: {clean(error.reason)}", file=sys.stderr)
             status = 1
         else:
-            page.answered(args, accepted, sentence.format(id=accepted.id, state=accepted.state))
+            told = (
+                arrays.asked_sentence(accepted)
+                if isinstance(accepted, ArrayAsked)
+                else sentence.format(id=accepted.id, state=accepted.state)
+            )
+            page.answered(args, accepted, told)
     return status

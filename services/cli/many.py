@@ -10,19 +10,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from libs.client import Client
 from libs.domain.job import HOLDING, JobState
 from libs.domain.selection import is_pattern
-from libs.messages.http import Accepted
-from services.cli import connection, page, selection
-from services.cli.act import each, the_job
+from libs.messages.http import Accepted, ArrayAsked
+from services.cli import arrays, connection, page, selection
+from services.cli.act import Ask, each, named_job
 from services.cli.complaint import Complaint
 
-Ask = Callable[[Client, str], Awaitable[Accepted]]
 _CANCEL = "end jobs: SIGTERM, their grace, SIGKILL"
 _REQUEUE = "send jobs back to the queue, to start again from their checkpoints"
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     _add(commands, "cancel", cancel, _CANCEL)
-    _add(commands, "requeue", requeue, _REQUEUE)
+    parser = _add(commands, "requeue", requeue, _REQUEUE)
+    parser.add_argument("--failed", action="store_true", help="of an array: only the elements that failed")
 
 
 def _add(
@@ -30,7 +30,7 @@ def _add(
     name: str,
     act: Callable[[argparse.Namespace], Awaitable[int]],
     summary: str,
-) -> None:
+) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         name, help=summary, description=f"{summary}. {(__doc__ or '').partition(chr(10))[2].strip()}"
     )
@@ -39,18 +39,23 @@ def _add(
     selection.sure(parser, name)
     connection.options(parser)
     parser.set_defaults(func=act)
+    return parser
 
 
 async def cancel(args: argparse.Namespace) -> int:
-    async def one(client: Client, job: str) -> Accepted:
-        return await client.cancel(await the_job(client, job))
+    async def one(client: Client, job: str) -> Accepted | ArrayAsked:
+        found = await named_job(client, job)
+        asked = await arrays.cancel(client, job) if found is None else None
+        return asked or await client.cancel(found or job)
 
     return await _each(args, one, "cancel", "{id} will end (it is {state})", states=selection.OPEN)
 
 
 async def requeue(args: argparse.Namespace) -> int:
-    async def one(client: Client, job: str) -> Accepted:
-        return await client.requeue(await the_job(client, job))
+    async def one(client: Client, job: str) -> Accepted | ArrayAsked:
+        found = None if args.failed else await named_job(client, job)
+        asked = await arrays.requeue(client, job, failed=args.failed) if found is None else None
+        return asked or await client.requeue(found or job)
 
     sentence = "{id} will go back to the queue (it is {state})"
     return await _each(args, one, "requeue", sentence, states=sorted(HOLDING))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 
 from services.cli import connection, page
-from services.cli.assistant.protocol import LINE_BYTES_MAX, Server
+from services.cli.assistant.protocol import LINE_BYTES_MAX, AssistantServer
 from services.cli.assistant.tools import TOOLS
 
 _PIECE = 1 << 16
@@ -28,7 +28,7 @@ async def mcp(args: argparse.Namespace) -> int:
 
     tools = [tool for tool in TOOLS if args.write or not tool.writes]
     async with connection.connected(args) as client:
-        server = Server(client, tools, version=version("weft"))
+        server = AssistantServer(client, tools, version=version("weft"))
         async for line in _lines():
             if line.strip() and (answer := await server.answer(line)) is not None:
                 page.write(answer + b"\n")

@@ -11,9 +11,9 @@ from services.cli.words import clean
 
 SHOWN_MAX = 100  # characters of a mistake that are shown
 _CHOICE = re.compile(r"argument (?P<what>.+?): invalid choice: (?P<given>.*) \(choose from (?P<known>.*)\)", re.DOTALL)
-_VALUE = re.compile(r"argument (?P<what>.+?): invalid (?P<kind>int|float) value: (?P<given>.*)", re.DOTALL)
+_VALUE = re.compile(r"argument (?P<what>.+?): invalid (?P<kind>int|float|number) value: (?P<given>.*)", re.DOTALL)
 _REQUIRED = "the following arguments are required: "
-_KINDS = {"int": "a whole number", "float": "a number"}
+_KINDS = {"int": "a whole number", "float": "a number", "number": "a number"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,9 +35,8 @@ def in_words(message: str) -> str:
         return f"{found['what']}: expected {_KINDS[found['kind']]}, not {shown(found['given'])}"
     if message.startswith(_REQUIRED):
         return f"{message.removeprefix(_REQUIRED)} is missing"
-    if message.endswith("expected one argument"):
-        return message.removeprefix("argument ").replace("expected one argument", "its value is missing")
-    return message.removeprefix("argument ")
+    plain = message.removeprefix("argument ").replace("not allowed with argument ", "not allowed with ")
+    return plain.replace("expected one argument", "its value is missing")
 
 
 def unknown_options(name: str, parser: argparse.ArgumentParser, unknown: Sequence[str]) -> str:

@@ -6,14 +6,15 @@ Benchmarks of GPUs are left out, unless they are asked for.
 
 import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from libs.client import Client, RefusedError
 from libs.domain.classes import BENCHMARK_LABEL
 from libs.domain.job import JobState
 from libs.messages.eta import Estimate
-from libs.messages.http import JobsView, NodesView
+from libs.messages.http import ArrayView, JobsView, NodesView
 from services.cli import connection, page, selection
+from services.cli.arrays import arrays_table
 from services.cli.drawing.jobs import held_emulated, jobs_table, silences
 
 _PAGE = 100
@@ -31,6 +32,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("-a", "--all", action="store_true", help="those that are over too")
     selection.options(parser)
     parser.add_argument("--benchmarks", action="store_true", help="the benchmarks of GPUs too")
+    parser.add_argument("--elements", action="store_true", help="the elements of arrays each as a job")
     parser.add_argument("--limit", type=_limit, default=_PAGE, metavar="N", help=f"the newest N (default: {_PAGE})")
     connection.options(parser)
     parser.set_defaults(func=ps)
@@ -40,22 +42,36 @@ async def ps(args: argparse.Namespace) -> int:
     wanted = selection.filter_of(args, now=time.time())
     states = () if args.all or args.jobs else selection.OPEN
     meant = bool(args.benchmarks or args.jobs or wanted.name or any(BENCHMARK_LABEL in each for each in wanted.labels))
+    # An array is one row, unless its elements are asked for one by one.
+    elements = bool(args.elements or args.json or args.jobs or not wanted.is_empty)
     async with connection.connected(args) as client:
         view = await selection.matching(
-            client, wanted, args.jobs, states=states, limit=args.limit, benchmarks=meant, page_size=_PAGE
+            client,
+            wanted,
+            args.jobs,
+            states=states,
+            limit=args.limit,
+            benchmarks=meant,
+            elements=elements,
+            page_size=_PAGE,
         )
         holding = any(job.state.holding for job in view.jobs)
         nodes = await client.nodes() if holding and not args.json else NodesView(nodes=())
         starts = {} if args.json else await _starts(client, view)
+        arrays = [] if elements else await _arrays(client, args)
     if args.json:
         page.json_line(view)
         return 0
-    if not view.jobs:
+    if not view.jobs and not arrays:
         _say_none(args, wanted, states)
         return 0
     tenants = len({job.tenant for job in view.jobs}) > 1
     emulated, silent = held_emulated(nodes.nodes), silences(nodes.nodes)
-    page.show(jobs_table(view.jobs, page.look(), emulated=emulated, silent=silent, tenants=tenants, starts=starts))
+    if view.jobs:
+        page.show(jobs_table(view.jobs, page.look(), emulated=emulated, silent=silent, tenants=tenants, starts=starts))
+    if arrays:
+        several = len({job.tenant for job in view.jobs} | {array.tenant for array in arrays}) > 1
+        page.show(arrays_table(arrays, page.look(), tenants=several))
     if view.before is not None:
         page.note(f"there are older ones: --limit {2 * args.limit}")
     return 0
@@ -66,6 +82,16 @@ def _say_none(args: argparse.Namespace, wanted: selection.Filter, states: tuple[
         page.remark(selection.nothing_matches(wanted, args.jobs, states))
     else:
         page.note("no jobs" if args.all else "no job waits or runs; -a shows those that are over")
+
+
+async def _arrays(client: Client, args: argparse.Namespace) -> Sequence[ArrayView]:
+    """One row for each; none from a gateway that has no arrays."""
+    try:
+        return (await client.arrays(opened=not args.all)).arrays
+    except RefusedError as error:
+        if error.status == 404:
+            return ()
+        raise
 
 
 async def _starts(client: Client, view: JobsView) -> Mapping[str, Estimate]:

@@ -116,13 +116,15 @@ async def matching(
     states: Sequence[JobState],
     limit: int = sys.maxsize,
     benchmarks: bool = True,
+    elements: bool = True,
     page_size: int = _PAGE,
 ) -> JobsView:
     """The jobs that the filter leaves, the newest first; with `words`, those that a word means: an id, how one begins,
     a name, or a pattern of names. `states`: if the filter has none."""
     asked = {**wanted.query, "states": wanted.states or states, "page_size": page_size}
     if not words:
-        return await _pages(client, limit=limit, name=wanted.name, benchmarks=benchmarks, **asked)
+        more = {"benchmarks": benchmarks, "elements": elements}
+        return await _pages(client, limit=limit, name=wanted.name, **more, **asked)
     found: dict[str, JobView] = {}
     for word in words:
         if wanted.name:
@@ -135,6 +137,8 @@ async def matching(
 
 async def _meant(client: Client, word: str, limit: int, asked: dict[str, Any]) -> Sequence[JobView]:
     """The jobs of one word. An id comes before a name."""
+    if "_" in word:  # an element of an array, such as A_3
+        return [await client.job(word)]
     by_id: Sequence[JobView] = ()
     if word.startswith(ID_BEGINS) and not is_pattern(word):
         by_id = (await _pages(client, limit=limit, id_begins=word, **asked)).jobs

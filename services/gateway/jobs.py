@@ -59,6 +59,7 @@ class JobsQuery(Struct, frozen=True, forbid_unknown_fields=True):
     ) = None
     benchmarks: Annotated[bool, Meta(description="0: without the jobs that only measure a GPU.")] = True
     tenant: Annotated[str, Meta(pattern=TOKEN_PATTERN, description="For an administrator.")] | None = None
+    elements: Annotated[bool, Meta(description="0: without the elements of arrays; `/v1/arrays` has these.")] = True
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 100
     before: Annotated[int, Meta(ge=0, lt=2**62, description="`before` of the page before this.")] = 0
 
@@ -92,7 +93,8 @@ async def jobs(call: Call[JobsQuery]) -> web.StreamResponse:
     store, page = call.gateway.store, {"limit": query.limit, "before": query.before}
     async with call.gateway.reading.one(call.who.tenant):
         if query.is_plain:
-            found = await store.jobs(tenant=tenant, states=states, name=query.name or "", **page)
+            name, elements = query.name or "", query.elements
+            found = await store.jobs(tenant=tenant, states=states, name=name, elements=elements, **page)
         else:
             found = await store.jobs_selected(selection, tenant=tenant, states=states, **page)
         ends = await endings(call.gateway.store, found)
@@ -234,6 +236,7 @@ def _selection(query: JobsQuery) -> Selection:
         node=query.node or "",
         since=query.since,
         benchmarks=query.benchmarks,
+        elements=query.elements,
     )
 
 

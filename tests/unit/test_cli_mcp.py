@@ -9,7 +9,7 @@ from libs.client import Client
 from libs.domain.spec import JobSpec, Role
 from libs.messages.asks import AskKind
 from libs.messages.http import Accepted, JobsView
-from services.cli.assistant.protocol import LINE_BYTES_MAX, TEXT_CHARACTERS_MAX, Server
+from services.cli.assistant.protocol import LINE_BYTES_MAX, TEXT_CHARACTERS_MAX, AssistantServer
 from services.cli.assistant.tools import TOOLS
 from tests.support.told_gateway import ToldGateway
 from tests.support.views import job_view
@@ -21,7 +21,7 @@ async def ask(gateway: ToldGateway, *requests: Any, write: bool = False) -> list
     """The answers to these requests, each a value or a line."""
     answers = []
     async with Client(gateway.url, "t", retry_seconds=0.0, first_seconds=0.0) as client:
-        server = Server(client, TOOLS if write else READING, version="0")
+        server = AssistantServer(client, TOOLS if write else READING, version="0")
         for request in requests:
             line = request if isinstance(request, bytes) else json.dumps(request).encode()
             answer = await server.answer(line)

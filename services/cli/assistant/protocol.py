@@ -25,7 +25,7 @@ class _RefusedError(Exception):
         self.code = code
 
 
-class Server:
+class AssistantServer:
     """Answers requests with the tools. Read-only, unless tools that write are among them."""
 
     def __init__(self, client: Client, tools: Sequence[Tool], *, version: str) -> None:

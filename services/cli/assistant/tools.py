@@ -30,7 +30,7 @@ class OneJob(Struct, frozen=True, forbid_unknown_fields=True):
     job: JobName
 
 
-class ListJobs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JobsWanted(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Conditions that jobs meet all together."""
 
     name: Annotated[str, Meta(max_length=63, description="A name, or a pattern with * and ?.")] = ""
@@ -42,7 +42,7 @@ class ListJobs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     limit: Rows = 50
 
 
-class ReadLog(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class LogWanted(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The last part of a log."""
 
     job: JobName
@@ -56,7 +56,7 @@ class Limited(Struct, frozen=True, forbid_unknown_fields=True):
     limit: Rows = 50
 
 
-class SubmitJob(Struct, frozen=True, forbid_unknown_fields=True):
+class JobWanted(Struct, frozen=True, forbid_unknown_fields=True):
     """A job to run."""
 
     spec: Annotated[dict[str, Any], Meta(description="The specification, as docs/job-file.md has it.")]
@@ -94,7 +94,7 @@ class Tool(Struct, frozen=True, kw_only=True):
         }
 
 
-async def _jobs(client: Client, asked: ListJobs) -> object:
+async def _jobs(client: Client, asked: JobsWanted) -> object:
     view = await client.jobs(
         name=asked.name,
         states=asked.states,
@@ -113,11 +113,11 @@ async def _job(client: Client, asked: OneJob) -> object:
     return {"job": without_secrets(job), "events": await client.story(job.id)}
 
 
-async def _log(client: Client, asked: ReadLog) -> object:
+async def _log(client: Client, asked: LogWanted) -> object:
     return cleaned(await client.read_log(asked.job, rank=asked.rank, tail=asked.tail_bytes))
 
 
-async def _submit(client: Client, asked: SubmitJob) -> object:
+async def _submit(client: Client, asked: JobWanted) -> object:
     return await client.submit(msgspec.json.encode(asked.spec), key=asked.key or None)
 
 
@@ -135,7 +135,7 @@ def _hidden(env: dict[str, str]) -> dict[str, str]:
 
 
 TOOLS = (
-    Tool(name="list_jobs", description="Jobs, the newest first.", takes=ListJobs, run=_jobs),
+    Tool(name="list_jobs", description="Jobs, the newest first.", takes=JobsWanted, run=_jobs),
     Tool(name="describe_job", description="One job, and all that happened to it.", takes=OneJob, run=_job),
     Tool(
         name="explain_job",
@@ -143,7 +143,7 @@ TOOLS = (
         takes=OneJob,
         run=lambda client, asked: client.explain(asked.job),
     ),
-    Tool(name="read_log", description="The end of what one rank of a job has written.", takes=ReadLog, run=_log),
+    Tool(name="read_log", description="The end of what one rank of a job has written.", takes=LogWanted, run=_log),
     Tool(
         name="list_nodes",
         description="The nodes, their GPUs and the jobs that hold them.",
@@ -162,7 +162,7 @@ TOOLS = (
         takes=Limited,
         run=lambda client, asked: client.events(limit=asked.limit),
     ),
-    Tool(name="submit_job", description="Submit a job.", takes=SubmitJob, run=_submit, writes=True),
+    Tool(name="submit_job", description="Submit a job.", takes=JobWanted, run=_submit, writes=True),
     Tool(
         name="cancel_job",
         description="End a job: SIGTERM, its grace, SIGKILL.",
