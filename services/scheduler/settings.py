@@ -45,6 +45,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes: int = 1 << 30
     jobs_kept_days: Annotated[float, Meta(ge=0)] = 90.0  # after their end; 0: for ever
     nodes_kept_days: Annotated[float, Meta(ge=0)] = 30.0  # after they were lost; 0: for ever
+    quotas: bool = True  # false: quotas that are set are not obeyed
+    quota_runtime_seconds: Annotated[float, Meta(ge=0, le=30 * DAY)] = 0.0
     shares_strict: bool = False  # shares of GPUs are given only on nodes that hold jobs to them
     admin_port: int | None = None
     admin_host: str = "127.0.0.1"
@@ -89,6 +91,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
                 every_seconds=self.moves_every_seconds,
             ),
             nodes_kept_seconds=self.nodes_kept_days * DAY or None,
+            quota_runtime_seconds=self.quota_runtime_seconds,
             shares_strict=self.shares_strict,
         )
 

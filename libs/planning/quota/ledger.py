@@ -13,7 +13,6 @@ from msgspec import Struct
 from libs.domain.quotas import ALL, Amounts, Quota
 from libs.planning.quota.tree import Branch, Key, QuotaTree
 
-
 _NOTHING: Amounts = {}
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 from libs.domain.cluster import NO_SERVICES, NO_SHARES, NOT_HELD_TO_SHARES, Node
 from libs.domain.job import Cause, CauseCode, Job, JobEvent, JobState, Step
 from libs.domain.quantity import duration_text
+from libs.domain.quotas import Quota
 from libs.messages.asks import Ask, AskKind
 from libs.messages.nodes import SERVES, SHARES, NodeReported, RunState, StartRun
 from libs.messages.signals import GpuScore, WorkloadClass
@@ -47,6 +48,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     steps_max: int = 500  # decided in one tick; the rest in the next
     moves: MoveRules = MoveRules()
     nodes_kept_seconds: float | None = None  # a node that is lost for this long is removed; None: never
+    quota_runtime_seconds: float = 0.0  # a job that borrows keeps its GPUs for so long at least
     shares_strict: bool = False  # shares of GPUs are given only where jobs are held to them
 
 
@@ -65,7 +67,13 @@ class Scheduler:
         classes: Iterable[WorkloadClass] = (),
     ) -> None:
         locality = Locality(across_nodes=self.settings.locality_penalty, across_racks=self.settings.rack_penalty)
-        self.picture = Picture(self.settings.policy, locality, scores=scores, classes=classes)
+        self.picture = Picture(
+            self.settings.policy,
+            locality,
+            scores=scores,
+            classes=classes,
+            quota_runtime_seconds=self.settings.quota_runtime_seconds,
+        )
         self._moving = Moving(self.picture, self.settings.moves)
         self._sizing = sizing.Sizing(self.picture)
         self._loans = Loans(self.picture, stop_seconds=self.settings.stop_seconds)
@@ -99,6 +107,7 @@ class Scheduler:
         nodes: Iterable[Node],
         scores: Sequence[GpuScore] = (),
         classes: Iterable[WorkloadClass] = (),
+        quotas: Sequence[Quota] = (),
         now: float,
         went_back_at: float | None = None,
         held_until: float | None = None,
@@ -110,7 +119,7 @@ class Scheduler:
         """
         self._begin(held_until, scores, classes)
         self._settling = self._settle(now, went_back_at)
-        self.picture.load(jobs=jobs, nodes=nodes, now=now)
+        self.picture.load(jobs=jobs, nodes=nodes, quotas=quotas, now=now)
         self.picture.pool.strays.forgot_placements = went_back_at is not None
 
     # input

@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 
 from libs.domain.cluster import Node
 from libs.domain.job import Job, Step
+from libs.domain.quotas import Quota
 from libs.domain.spec import JobSpec
 from libs.messages.asks import Ask
 from libs.messages.history import Record
@@ -46,6 +47,7 @@ class Loaded(Struct, frozen=True, array_like=True, tag=0):
     classes: tuple[WorkloadClass, ...] = ()
     checksums: tuple[int, ...] = ()  # of the jobs' specifications, in the order of the jobs
     held_until: float | None = None
+    quotas: tuple[Quota, ...] = ()
 
 
 class Began(Struct, frozen=True, array_like=True, tag=2):
@@ -99,6 +101,13 @@ class Learnt(Struct, frozen=True, array_like=True, tag=12):
     classes: tuple[WorkloadClass, ...]
 
 
+class Limited(Struct, frozen=True, array_like=True, tag=15):
+    """Other quotas are in force."""
+
+    at: float
+    quotas: tuple[Quota, ...]
+
+
 class Decided(Struct, frozen=True, array_like=True, tag=10):
     """The decision that ended a turn: all steps and all changes of nodes of the turn."""
 
@@ -147,6 +156,7 @@ Entry: TypeAlias = (
     | Followed
     | Rescored
     | Learnt
+    | Limited
     | Decided
     | NotStored
     | Answered
@@ -211,6 +221,7 @@ class Journal:
         went_back_at: float | None = None,
         classes: Sequence[WorkloadClass] = (),
         held_until: float | None = None,
+        quotas: Sequence[Quota] = (),
     ) -> None:
         """Begin from the store, as leader of this epoch. Entries not stored are dropped: no stored step needs them."""
         self.core.load(
@@ -218,6 +229,7 @@ class Journal:
             nodes=nodes,
             scores=scores,
             classes=classes,
+            quotas=quotas,
             now=now,
             went_back_at=went_back_at,
             held_until=held_until,
@@ -234,6 +246,7 @@ class Journal:
             went_back_at=went_back_at,
             classes=tuple(classes),
             held_until=held_until,
+            quotas=tuple(quotas),
         )
         self._open(loaded, now)
 
@@ -276,6 +289,11 @@ class Journal:
         self.core.picture.learn(classes, now)
         self._flush_answers()
         self._entries.append(Learnt(tuple(classes)))
+
+    def limit(self, quotas: Sequence[Quota], now: float) -> None:
+        self.core.picture.limit(quotas, now)
+        self._flush_answers()
+        self._entries.append(Limited(now, tuple(quotas)))
 
     def decide(self, now: float) -> tuple[list[Step], list[NodeChange]]:
         """The steps that the core decides now, and every change of a node in this turn."""

@@ -23,6 +23,7 @@ from libs.domain.job import (
     Step,
     changed,
 )
+from libs.domain.quotas import Quota
 from libs.messages.nodes import JOBS, NodeReported
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.capacity import Room
@@ -36,6 +37,7 @@ from services.scheduler.thinking.holdings import Holdings
 from services.scheduler.thinking.misfits import Misfits
 from services.scheduler.thinking.openjobs import OpenJobs
 from services.scheduler.thinking.pool import Pool
+from services.scheduler.thinking.quotas import Quotas
 from services.scheduler.thinking.replicas import ReplicaWatch
 from services.scheduler.thinking.returned import Returned
 from services.scheduler.thinking.waitlist import Waitlist
@@ -55,6 +57,7 @@ class Picture:
         *,
         scores: Iterable[GpuScore] = (),
         classes: Iterable[WorkloadClass] = (),
+        quota_runtime_seconds: float = 0.0,
     ) -> None:
         self.policy = policy
         self.jobs = OpenJobs()
@@ -62,6 +65,7 @@ class Picture:
         room = Room(Scores(self.beliefs.by_class()), placer=policy.placing.placer, locality=locality)
         self.pool = Pool(self.jobs, room)
         self.holdings = Holdings(policy.ordering)
+        self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds)
         self.waitlist = Waitlist(policy, self.beliefs)
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.misfits = Misfits()
@@ -73,10 +77,12 @@ class Picture:
         """The state between two turns, without the decisions of the last turn, which hold jobs."""
         return {**self.__dict__, "_decided": {}}
 
-    def load(self, *, jobs: Iterable[Job], nodes: Iterable[Node], now: float) -> None:
+    def load(self, *, jobs: Iterable[Job], nodes: Iterable[Node], quotas: Sequence[Quota] = (), now: float) -> None:
         """Begin from the store."""
         self.pool.load(nodes, now)
-        self.holdings.shares.measure(self.pool.nodes.values())
+        self._measure()
+        if quotas:
+            self.limit(quotas, now)
         for job in jobs:
             self.keep(job)
 
@@ -84,6 +90,15 @@ class Picture:
         """Take in new scores of GPUs: later placements use them."""
         for job_class, by_gpu in self.beliefs.rescore(scores).items():
             self.pool.room.rescore(job_class, by_gpu)
+
+    def limit(self, quotas: Sequence[Quota], now: float) -> None:
+        """These quotas are in force from now on, and no others."""
+        self.quotas.adopt(quotas, [self.jobs[job_id] for job_id in sorted(self.pool.runs.holding)])
+        self.waitlist.by_quota(self.quotas.on, self.jobs.values(), now)
+
+    def _measure(self) -> None:
+        self.holdings.shares.measure(self.pool.nodes.values())
+        self.quotas.measure()
 
     def learn(self, classes: Iterable[WorkloadClass], now: float) -> None:
         """Take in new classes of workloads: their waiting jobs change their group, and are placed by it."""
@@ -110,14 +125,14 @@ class Picture:
 
     def change_node(self, node: Node, event: str, sentence: str, *, at: float, ask: int = 0) -> None:
         self.pool.change(node, event, sentence, at=at, ask=ask)
-        self.holdings.shares.measure(self.pool.nodes.values())
+        self._measure()
 
     def remove_node(self, node: Node, sentence: str, *, at: float) -> None:
         """Remove a lost node, on which no job has a run, from the pool."""
         self.pool.remove(node, sentence, at=at)
         self.desired.forget(node.id)
         self.beliefs.forget(node.id)
-        self.holdings.shares.measure(self.pool.nodes.values())
+        self._measure()
 
     def go(
         self,
@@ -244,6 +259,7 @@ class Picture:
         """A job begins to hold its placement."""
         self.pool.hold(job, loaded=loaded)
         self.holdings.hold(job, now)
+        self.quotas.hold(job)
         if job.state is not _S.STOPPING:
             self.desired.want(job)
 
@@ -251,6 +267,7 @@ class Picture:
         """A job has other limits, or other ranks in the same epoch."""
         self.pool.resize(before, job)
         self.holdings.resize(before, job)
+        self.quotas.hold(job)
         if job.state is not _S.STOPPING:
             self.desired.want(job, before=before)
 
@@ -258,6 +275,7 @@ class Picture:
         self.replicas.forget(job.id)
         self.desired.drop(job)
         self.holdings.let_go(job)
+        self.quotas.let_go(job)
         self.pool.let_go(job)
 
     def check(self) -> None:

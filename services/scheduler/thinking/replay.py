@@ -155,6 +155,7 @@ class Replay:
                     now=entry.now,
                     went_back_at=entry.went_back_at,
                     held_until=entry.held_until,
+                    quotas=entry.quotas,
                 )
                 self._reports, self._steps = [], []
                 return None
@@ -194,6 +195,8 @@ class Replay:
                 core.picture.rescore(scores)
             case history.Learnt(classes):
                 core.picture.learn(classes, self._now)
+            case history.Limited(at, quotas):
+                core.picture.limit(quotas, at)
             case Decided():
                 self._steps += core.decide(self._now)
                 self.steps += len(self._steps)
