@@ -22,6 +22,7 @@ from msgspec import Struct
 from libs.domain.cluster import Node
 from libs.domain.job import Job, JobChange, JobState, Placement
 from libs.domain.lease import Lease, Pledge
+from libs.domain.quotas import Quota
 from libs.domain.spec import JobSpec, Kind, Objective, ServiceRules
 from libs.domain.tenants import Allowance, AllowanceChange, AllowanceChosen, Use
 from libs.messages.asks import Ask, AskKind, Reshare, Scale, Tune, Update
@@ -242,6 +243,15 @@ class GatewayStore(Protocol):
     async def change_tenant(self, tenant: str, change: AllowanceChange) -> None:
         """Change a tenant's allowance. An unknown tenant is not created."""
 
+    async def quotas(self, *, pool: str | None = None) -> list[Quota]:
+        """The quotas of a pool, or of all pools, by name."""
+
+    async def set_quota(self, quota: Quota) -> None:
+        """Store a quota, in place of its earlier form."""
+
+    async def delete_quota(self, name: str, *, pool: str) -> bool:
+        """Delete a quota; False: there was none."""
+
     async def job(self, job_id: str) -> Job | None: ...
 
     async def jobs(
@@ -441,6 +451,9 @@ class SchedulerStore(RelayStore, Protocol):
 
     async def classes(self, *, pool: str, since: float = 0.0) -> list[WorkloadClass]:
         """Classes stored since then."""
+
+    async def quotas(self, *, pool: str | None = None) -> list[Quota]:
+        """The quotas of the pool, by name."""
 
 
 class ScorerStore(Protocol):

@@ -53,6 +53,7 @@ async def run(
         clock=clock,
         tally=tally,
         retention=settings.retention,
+        obeys_quotas=settings.quotas,
     )
     forgetting = Forgetting(
         store=store, leadership=leadership, clock=clock, kept_seconds=settings.jobs_kept_days * DAY or None

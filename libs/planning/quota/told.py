@@ -84,7 +84,7 @@ def _over(over: Over, tenant: str, wanted: Amounts) -> Cause:
 
 
 def quota_sentence(seen: QuotaSeen) -> str:
-    """`tenant vision holds 2 of its guaranteed 8 GPUs; 4 of the others are lent`."""
+    """`tenant vision holds 2 of its guaranteed 8 GPUs; 4 of the rest are lent`. It names no other tenant."""
     if seen.borrows:
         of = f", {seen.guaranteed:g} guaranteed and {seen.borrows:g} borrowed" if seen.guaranteed else ", all borrowed"
         return f"tenant {seen.tenant} holds {_gpus(seen.holds)}{of}"
@@ -93,9 +93,9 @@ def quota_sentence(seen: QuotaSeen) -> str:
     text = f"tenant {seen.tenant} holds {seen.holds:g} of its guaranteed {_gpus(seen.guaranteed)}"
     if not seen.lends:
         return text
-    named = [f"{one.gpus:g} more than its own to {one.tenant}" for one in seen.borrowers[:3] if one.tenant]
-    lent = f"; {seen.lends:g} of the rest {'is' if seen.lends == 1 else 'are'} lent, and come back when they are wanted"
-    return text + lent + (f" ({', '.join(named)})" if named else "")
+    return (
+        f"{text}; {seen.lends:g} of the rest {'is' if seen.lends == 1 else 'are'} lent, for as long as nobody needs it"
+    )
 
 
 def _gpus(gpus: float) -> str:

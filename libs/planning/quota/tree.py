@@ -51,6 +51,10 @@ class QuotaTree:
     def __bool__(self) -> bool:
         return bool(self.quotas)
 
+    def branch(self, quota: Quota) -> Branch | None:
+        """The branch of a quota, if the tree has it."""
+        return self._branches.get((quota.is_group, quota.name))
+
     def path(self, tenant: str) -> tuple[Branch, ...]:
         """The tenant, its group, the group of that one, and so on."""
         if tenant not in self._paths:

@@ -34,6 +34,7 @@ from libs.store.memory.asks import Asks
 from libs.store.memory.events import Events
 from libs.store.memory.history import History
 from libs.store.memory.learnt import LearntTables
+from libs.store.memory.quotas import QuotaTable
 from libs.store.memory.serving import service_of
 from libs.store.memory.slots import Gpu, Slots, slots_after
 from libs.store.memory.times import micro
@@ -42,7 +43,7 @@ from libs.store.memory.usage import job_changes, node_changes
 from libs.store.rows import as_micros, hash_of
 
 
-class MemoryStore(Tokens, History, Events, Asks, LearntTables):
+class MemoryStore(QuotaTable, Tokens, History, Events, Asks, LearntTables):
     """Every store Protocol of `libs.store`. A call runs to its end before the next begins, so each is atomic."""
 
     def __init__(self) -> None:

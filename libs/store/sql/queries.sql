@@ -124,6 +124,16 @@ UPDATE tenants SET jobs_open_max = CASE WHEN $2::boolean THEN $3::bigint ELSE jo
                    may_be_unpreemptible = CASE WHEN $8::boolean THEN $9::boolean ELSE may_be_unpreemptible END
  WHERE id = $1;
 
+-- name: quotas
+SELECT quota::text FROM quotas WHERE $1::text IS NULL OR pool = $1 ORDER BY pool, name;
+
+-- name: set_quota
+INSERT INTO quotas (pool, name, quota) VALUES ($1, $2, $3::text::jsonb)
+ON CONFLICT (pool, name) DO UPDATE SET quota = excluded.quota;
+
+-- name: delete_quota
+DELETE FROM quotas WHERE pool = $1 AND name = $2 RETURNING 1;
+
 -- name: job
 SELECT {job} FROM all_jobs WHERE id = $1;
 

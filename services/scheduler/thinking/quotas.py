@@ -77,15 +77,21 @@ class Quotas:
         wanted = wanted_by(shape)
         return why_held(job, self.ledger.fit(job.tenant, wanted, job_id=job.id), wanted)
 
-    def rank(self, job: Job, shape: Shape) -> Rank:
-        """Sorts before all orders: jobs inside a guarantee come first, the tenant's own before its group's; then the
-        tenants that borrow least."""
+    def rank(self, job: Job, shape: Shape, tier: float) -> Rank:
+        """Sorts before the order: jobs inside a guarantee come first, the tenant's own before its group's. Of those
+        that borrow, those of a lower `tier` of the order come first, since they pre-empt the others: else two would
+        evict each other in turn. Of one tier, the tenants that borrow least."""
         wanted = wanted_by(shape)
         level = self.ledger.fit(job.tenant, wanted, job_id=job.id).level
+        unclaimed = float(job.id not in self.ledger.claims)
         if level is not None:
-            return (float(level), float(job.id not in self.ledger.claims), 0.0)
-        share = self.ledger.share(job.tenant, self._lendable, wanted)
-        return (float(DEPTH_MAX + 1), 0.0, float(share))
+            return (float(level), unclaimed, 0.0, 0.0)
+        share = self.ledger.share(job.tenant, self._lendable, wanted) if unclaimed else 0.0
+        return (float(DEPTH_MAX + 1), tier, unclaimed, float(share))
+
+    def is_inside(self, rank: Rank) -> bool:
+        """Whether a job of this rank is inside a guarantee."""
+        return rank[0] <= DEPTH_MAX
 
     def room(self, job: Job) -> int:
         """How many millis more the job's tenant may hold."""

@@ -38,6 +38,7 @@ CACHED_LEAST = 256  # shapes with a cached answer, besides some for each waiting
 
 LOOK_AGAIN_SECONDS = 1.0  # between two searches for victims of the same job
 EXPLAINED_MAX = 64  # waiting jobs that get a reason in one tick: later ones must not delay another tenant's placement
+RECLAIMS_MAX = 32  # waiting jobs inside a guarantee for which room is looked for in one turn, besides the first
 PROMISES_MAX = 16  # jobs for which room is being made that are minded when more is made
 STAND_AGAIN_SECONDS = 60.0  # between two updates of an order that depends on how long jobs have waited
 
@@ -64,12 +65,13 @@ class Waiting:
         self._making_room: dict[str, Clearing] = {}  # by waiting job, the jobs that stop for it
         self._looked_at: dict[str, float] = {}
         self._stood_at = -inf
+        self._now = 0.0  # of the decision that is being made
         self._fits_empty: dict[Shape, bool] = {}
         self._empty: tuple[int, Room] | None = None  # the `changes` of the pool, and its room without any job
 
     def decide(self, now: float, *, why_not_yet: Cause | None = None) -> list[Step]:
         """Steps for waiting jobs. `why_not_yet`: if given, nothing is placed now, for this cause."""
-        picture = self._picture
+        picture, self._now = self._picture, now
         picture.waitlist.end_backoffs(picture.jobs, now)
         picture.waitlist.keep_out(picture.pool.strays.by_job().keys(), picture.jobs, now)
         self._stand_again(now)
@@ -138,13 +140,39 @@ class Waiting:
                 if len(steps) >= self._steps_max:
                     walk.stop()
         self.ahead = walk.ahead
+        if picture.quotas.on and len(steps) < self._steps_max:
+            steps += self._reclaim(now)
         if walk.over:
             causes.of_others = _behind(walk.ahead, backfill)
         return steps, causes
 
+    def _reclaim(self, now: float) -> list[Step]:
+        """Make room for the jobs inside a guarantee that still wait, however many the walk looked at: a lender gets all
+        back at once."""
+        picture = self._picture
+        served = picture.waitlist.queue.served(picture.holdings.shares.of, self._rank)
+        steps: list[Step] = []
+        for _ in range(RECLAIMS_MAX):
+            job_id = served.next()
+            if job_id is None or not picture.quotas.is_inside(self._rank(job_id)):
+                break
+            job, shape = picture.jobs[job_id], picture.waitlist.group(job_id).shape
+            made = [] if picture.quotas.why_held(job, shape) else self._make_room(job, shape, now)
+            steps += made
+            if made or self._leaving_for(job):
+                served.passed()
+            else:
+                served.blocked()
+        return steps
+
     def _rank(self, job_id: str) -> Rank:
         """What quotas say of the job, before the order does."""
-        return self._picture.quotas.rank(self._picture.jobs[job_id], self._picture.waitlist.group(job_id).shape)
+        job, waitlist = self._picture.jobs[job_id], self._picture.waitlist
+        tier = waitlist.queue.order.tier
+        standing = standing_of(job, self._now, waitlist.queue.order)
+        return self._picture.quotas.rank(
+            job, waitlist.group(job_id).shape, 0.0 if tier is None else float(tier(standing))
+        )
 
     def _wants(self, job_id: str, causes: "_Causes") -> Wants | None:
         if job_id in self._moving.targets:
@@ -217,7 +245,7 @@ class Waiting:
                 holders=[one for one in willing if one.job_id not in promised],
                 asked=asked_by(job, picture.beliefs.learnt),
             )
-        if clearing is None:
+        if clearing is None or not clearing.victims:
             return []
         self._making_room[job.id] = clearing
         picture.quotas.claim(job, shape, now)
