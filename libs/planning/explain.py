@@ -125,9 +125,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     several sizes, `size`: by role; `resize`: how it takes another while it runs, or why it does not (`keeps_size_for`);
     `sized_for`: why it should have the size that it should have, None: as it was submitted; `resized_for`: why its size
     changed last. `shares`: what the first of its ranks hold of GPUs, of a job that shares them. `service`: of a
-    job that serves requests. `lent`: what the job lent to services; it grows back once there is room again. `quota`: of its
-    tenant, where quotas are in force. `eta`: when
-    it starts, or, of a job that runs, ends; `sooner`: what would let it start sooner.
+    job that serves requests. `lent`: what the job lent to services; it grows back once there is room again. `quota`: of
+    its tenant, where quotas are in force. `eta`: when it starts, or, of a job that runs, ends; `sooner`: what would let it start sooner.
     """
 
     job_id: str

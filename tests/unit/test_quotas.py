@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from libs.domain.quotas import ALL, DEPTH_MAX, Quota, fault_of
 from libs.planning.preemption import Holder
-from libs.planning.quota.ledger import Held, Ledger
+from libs.planning.quota.ledger import Holds, Ledger
 from libs.planning.quota.reclaim import Part, in_turn, may_reclaim, protected
 
 TREES = 10_000
@@ -26,9 +26,9 @@ def group(name: str, guaranteed: int = 0, *, limit: int | None = None, within: s
     return Quota(name=name, guaranteed={ALL: guaranteed}, limit=most, group=within, is_group=True)
 
 
-def held(tenant: str, gpus: int, since: float = 0.0, *, preemptible: bool = True, model: str = "") -> Held:
+def held(tenant: str, gpus: int, since: float = 0.0, *, preemptible: bool = True, model: str = "") -> Holds:
     amounts = {ALL: gpus, model: gpus} if model else {ALL: gpus}
-    return Held(tenant, amounts, since, preemptible)
+    return Holds(tenant, amounts, since, preemptible)
 
 
 def test_a_job_fits_inside_its_guarantee_then_inside_that_of_its_group_then_by_borrowing() -> None:
@@ -246,7 +246,7 @@ class World:
                 freed = self._reclaim(job, fit.level, missing) if missing > 0 else 0
                 if freed >= missing:
                     coming += freed - job.gpus
-                    self.ledger.claim(job.id, Held(job.tenant, {ALL: job.gpus}, self.now, job.preemptible))
+                    self.ledger.claim(job.id, Holds(job.tenant, {ALL: job.gpus}, self.now, job.preemptible))
         self.owed = owed
         return before != (len(self.running), self.evictions, len(self.stopping))
 
@@ -254,7 +254,7 @@ class World:
         self.waiting.remove(job)
         self.running[job.id] = job
         self.free -= job.gpus
-        self.ledger.hold(job.id, Held(job.tenant, {ALL: job.gpus}, self.now, job.preemptible))
+        self.ledger.hold(job.id, Holds(job.tenant, {ALL: job.gpus}, self.now, job.preemptible))
 
     def _reclaim(self, job: Wish, level: int | None, missing: int) -> int:
         parts = [

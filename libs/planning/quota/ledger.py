@@ -16,7 +16,7 @@ from libs.planning.quota.tree import Branch, Key, QuotaTree
 _NOTHING: Amounts = {}
 
 
-class Held(Struct, frozen=True):
+class Holds(Struct, frozen=True):
     """What a job holds. `since`: when it began to; `preemptible`: whether it can be told to give it back."""
 
     tenant: str
@@ -34,7 +34,7 @@ class Over(Struct, frozen=True):
     most: int
 
 
-class Fit(Struct, frozen=True):
+class QuotaFit(Struct, frozen=True):
     """Whether a job may start now. `level`: where in the path of its tenant it is inside the guarantee, 0: in the
     tenant's own, 1: in that of its group, and so on; None: nowhere, so that it borrows from the pool. `over`: the limit
     in the way, if any."""
@@ -52,8 +52,8 @@ class Ledger:
 
     def __init__(self, quotas: Iterable[Quota] = ()) -> None:
         self.tree = QuotaTree(quotas)
-        self.jobs: dict[str, Held] = {}
-        self.claims: dict[str, Held] = {}  # of jobs for which others stop now: what they will hold
+        self.jobs: dict[str, Holds] = {}
+        self.claims: dict[str, Holds] = {}  # of jobs for which others stop now: what they will hold
         self.changes = 0
         self._use: dict[Key, Amounts] = {}
         self._owned: dict[Key, frozenset[str]] = {}
@@ -67,7 +67,7 @@ class Ledger:
         for held in (*self.jobs.values(), *self.claims.values()):
             self._count(held, 1)
 
-    def claim(self, job_id: str, held: Held) -> None:
+    def claim(self, job_id: str, held: Holds) -> None:
         """Others stop for this job: what it will hold counts already, so that no more stop for its tenant's next."""
         self.unclaim(job_id)
         self.claims[job_id] = held
@@ -78,7 +78,7 @@ class Ledger:
         if held is not None:
             self._count(held, -1)
 
-    def hold(self, job_id: str, held: Held) -> None:
+    def hold(self, job_id: str, held: Holds) -> None:
         """A job begins to hold this, or holds this instead of what it held."""
         self.unclaim(job_id)
         self.let_go(job_id)
@@ -98,7 +98,7 @@ class Ledger:
         """The same by model, and of all models."""
         return self._use.get(branch.key, _NOTHING)
 
-    def fit(self, tenant: str, wanted: Amounts, *, job_id: str = "") -> Fit:
+    def fit(self, tenant: str, wanted: Amounts, *, job_id: str = "") -> QuotaFit:
         """May the tenant take this besides what it holds, as far as quotas go? `job_id`: the job that is to have it,
         whose own claim does not count."""
         path = self.tree.path(tenant)
@@ -108,8 +108,8 @@ class Ledger:
             for line, most in branch.limit.items():
                 held = self.use(branch, line) - claimed.get(line, 0)
                 if wanted.get(line, 0) > max(0, most - held):
-                    return Fit(level, Over(branch, line, held, most))
-        return Fit(level)
+                    return QuotaFit(level, Over(branch, line, held, most))
+        return QuotaFit(level)
 
     def _is_inside(self, branch: Branch, wanted: Amounts, claimed: Amounts) -> bool:
         return all(
@@ -173,7 +173,7 @@ class Ledger:
             found[key] = frozenset(own)
         return found
 
-    def _count(self, held: Held, sign: int) -> None:
+    def _count(self, held: Holds, sign: int) -> None:
         self.changes += 1
         for branch in self.tree.path(held.tenant):
             _add(self._use.setdefault(branch.key, {}), held.amounts, sign)

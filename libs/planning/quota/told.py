@@ -5,7 +5,7 @@ from msgspec import Struct
 from libs.domain.job import Cause, CauseCode, Job
 from libs.domain.quotas import ALL, Amounts, gpus_text
 from libs.domain.shares import WHOLE
-from libs.planning.quota.ledger import Fit, Ledger, Over
+from libs.planning.quota.ledger import Ledger, Over, QuotaFit
 
 BORROWERS_MAX = 20
 
@@ -54,7 +54,7 @@ def quota_seen(ledger: Ledger, tenant: str, lendable: Amounts) -> QuotaSeen:
     )
 
 
-def why_held(job: Job, fit: Fit, wanted: Amounts) -> Cause | None:
+def why_held(job: Job, fit: QuotaFit, wanted: Amounts) -> Cause | None:
     """Why quotas do not let the job start now; None if they do."""
     if fit.over is not None:
         return _over(fit.over, job.tenant, wanted)

@@ -13,7 +13,7 @@ from libs.domain.quotas import ALL, DEPTH_MAX, Amounts, Quota, gpus_text
 from libs.domain.shares import WHOLE
 from libs.planning.preemption import Holder
 from libs.planning.quota.amounts import amounts_in, held_by, lendable, wanted_by
-from libs.planning.quota.ledger import Fit, Held, Ledger
+from libs.planning.quota.ledger import Holds, Ledger, QuotaFit
 from libs.planning.quota.reclaim import Part, in_turn, may_reclaim, protected
 from libs.planning.quota.told import why_held
 from libs.planning.shape import Shape
@@ -65,9 +65,9 @@ class Quotas:
         if self.on:
             self.ledger.let_go(job.id)
 
-    # who may start
+    # which jobs may start
 
-    def fit(self, job: Job, shape: Shape) -> Fit:
+    def fit(self, job: Job, shape: Shape) -> QuotaFit:
         return self.ledger.fit(job.tenant, wanted_by(shape), job_id=job.id)
 
     def why_held(self, job: Job, shape: Shape) -> Cause | None:
@@ -118,7 +118,7 @@ class Quotas:
             return []
         return [node.id for node in self._nodes.values() if any(gpu.model in full for gpu in node.capacity.gpus)]
 
-    # whose jobs give back
+    # jobs that give back
 
     def protects(self, tenant: str, job_id: str) -> bool:
         """Whether no job of `tenant` may take the place of this one, which is inside another tenant's guarantee."""
@@ -162,7 +162,7 @@ class Quotas:
     def claim(self, job: Job, shape: Shape, now: float) -> None:
         """Others stop for this job."""
         if self.on:
-            self.ledger.claim(job.id, Held(job.tenant, wanted_by(shape), now, job.spec.preemptible))
+            self.ledger.claim(job.id, Holds(job.tenant, wanted_by(shape), now, job.spec.preemptible))
 
     def unclaim(self, job_id: str) -> None:
         self.ledger.unclaim(job_id)
