@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from libs.domain.classes import CLASS_LABEL, JOB_CLASSES, class_of, unknown_class
 from libs.domain.cluster import Node
-from libs.domain.job import Cause, CauseCode, Job, JobState
+from libs.domain.job import HELD_FOR, Cause, CauseCode, Job, JobState
 from libs.domain.quantity import duration_text
 from libs.domain.quotas import ALL, Quota
 from libs.domain.shares import Share
@@ -40,7 +40,7 @@ CLOSED_MAX = 10
 
 # It derives these from the reports of nodes, their orders, and the room it keeps for jobs.
 _ONLY_THE_SCHEDULER_SEES = frozenset(
-    {CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED, CauseCode.MOVED, CauseCode.ORDERS_FULL}
+    {CauseCode.STILL_RUNS, CauseCode.STORE_RESTORED, CauseCode.MOVED, CauseCode.ORDERS_FULL, *HELD_FOR}
 )
 _QUOTAS_MATTER = frozenset(
     map(str, (CauseCode.NO_ROOM, CauseCode.HELD_BACK, CauseCode.MAKING_ROOM, CauseCode.FITS, CauseCode.OVER_QUOTA))
@@ -126,7 +126,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `sized_for`: why it should have the size that it should have, None: as it was submitted; `resized_for`: why its size
     changed last. `shares`: what the first of its ranks hold of GPUs, of a job that shares them. `service`: of a
     job that serves requests. `lent`: what the job lent to services; it grows back once there is room again. `quota`: of
-    its tenant, where quotas are in force. `eta`: when it starts, or, of a job that runs, ends; `sooner`: what would let it start sooner.
+    its tenant, where quotas are in force. `eta`: when it starts, or, of a job that runs, ends; `sooner`: what would let
+    it start sooner.
     """
 
     job_id: str
@@ -190,7 +191,9 @@ def _of_waiting(
 ) -> Explanation:
     shares = shares_of(nodes, holding)
     place = place_in(order, job, shares, now)
-    ahead = sum(place_in(order, other, shares, now) < place for other in queued if other.not_before <= now)
+    ahead = sum(
+        place_in(order, other, shares, now) < place for other in queued if other.not_before <= now and not other.is_held
+    )
     cause = job.waiting_for
     if job.not_before > now and (cause is None or cause.code is not CauseCode.ORDERS_FULL):
         sentence = f"waits {duration_text(job.not_before - now)} before it is tried again (try {job.attempts + 1})"

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from libs.domain.quotas import ALL, DEPTH_MAX, Quota, fault_of
 from libs.planning.preemption import Holder
-from libs.planning.quota.ledger import Holds, Ledger
-from libs.planning.quota.reclaim import Part, in_turn, may_reclaim, protected
+from libs.planning.quota.ledger import Ledger, TenantHolds
+from libs.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
 
 TREES = 10_000
 
@@ -26,9 +26,9 @@ def group(name: str, guaranteed: int = 0, *, limit: int | None = None, within: s
     return Quota(name=name, guaranteed={ALL: guaranteed}, limit=most, group=within, is_group=True)
 
 
-def held(tenant: str, gpus: int, since: float = 0.0, *, preemptible: bool = True, model: str = "") -> Holds:
+def held(tenant: str, gpus: int, since: float = 0.0, *, preemptible: bool = True, model: str = "") -> TenantHolds:
     amounts = {ALL: gpus, model: gpus} if model else {ALL: gpus}
-    return Holds(tenant, amounts, since, preemptible)
+    return TenantHolds(tenant, amounts, since, preemptible)
 
 
 def test_a_job_fits_inside_its_guarantee_then_inside_that_of_its_group_then_by_borrowing() -> None:
@@ -112,7 +112,7 @@ def test_first_goes_what_leaves_its_tenant_its_guarantee_then_a_gang_that_is_par
     assert ledger.owned(ledger.tree.path("speech")[0]) == {"j-2"}
     ledger.hold("j-3", held("guest", 2, 3.0))
     parts = [
-        Part(Holder(job_id=job_id, worth=(float(at),), allocations=()), ledger.jobs[job_id].amounts)
+        Returnable(Holder(job_id=job_id, worth=(float(at),), allocations=()), ledger.jobs[job_id].amounts)
         for at, job_id in enumerate(("j-1", "j-3"))
     ]
     assert [holder.worth[0] for holder in in_turn(ledger, "vision", parts)] == [1.0, 0.0]
@@ -246,7 +246,7 @@ class World:
                 freed = self._reclaim(job, fit.level, missing) if missing > 0 else 0
                 if freed >= missing:
                     coming += freed - job.gpus
-                    self.ledger.claim(job.id, Holds(job.tenant, {ALL: job.gpus}, self.now, job.preemptible))
+                    self.ledger.claim(job.id, TenantHolds(job.tenant, {ALL: job.gpus}, self.now, job.preemptible))
         self.owed = owed
         return before != (len(self.running), self.evictions, len(self.stopping))
 
@@ -254,11 +254,13 @@ class World:
         self.waiting.remove(job)
         self.running[job.id] = job
         self.free -= job.gpus
-        self.ledger.hold(job.id, Holds(job.tenant, {ALL: job.gpus}, self.now, job.preemptible))
+        self.ledger.hold(job.id, TenantHolds(job.tenant, {ALL: job.gpus}, self.now, job.preemptible))
 
     def _reclaim(self, job: Wish, level: int | None, missing: int) -> int:
         parts = [
-            Part(Holder(job_id=one.id, worth=(one.priority, -self.ledger.jobs[one.id].since), allocations=()), one_held)
+            Returnable(
+                Holder(job_id=one.id, worth=(one.priority, -self.ledger.jobs[one.id].since), allocations=()), one_held
+            )
             for one in self.running.values()
             if may_reclaim(self.ledger, job.tenant, level, one.id, now=self.now, runtime_s=0.0)
             and (one_held := self.ledger.jobs[one.id].amounts)

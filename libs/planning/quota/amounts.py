@@ -6,7 +6,7 @@ from libs.domain.cluster import Node
 from libs.domain.job import Allocation, Job
 from libs.domain.quotas import ALL, Amounts, Quota
 from libs.domain.shares import WHOLE
-from libs.planning.quota.ledger import Holds, Ledger
+from libs.planning.quota.ledger import Ledger, TenantHolds
 from libs.planning.shape import Shape
 
 
@@ -38,8 +38,8 @@ def amounts_in(allocations: Iterable[Allocation], nodes: Mapping[str, Node]) -> 
     return found
 
 
-def held_by(job: Job, nodes: Mapping[str, Node]) -> Holds:
-    return Holds(job.tenant, amounts_in(job.held, nodes), job.held_since, job.spec.preemptible)
+def held_by(job: Job, nodes: Mapping[str, Node]) -> TenantHolds:
+    return TenantHolds(job.tenant, amounts_in(job.held, nodes), job.held_since, job.spec.preemptible)
 
 
 def lendable(nodes: Iterable[Node]) -> Amounts:

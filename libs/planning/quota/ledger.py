@@ -16,7 +16,7 @@ from libs.planning.quota.tree import Branch, Key, QuotaTree
 _NOTHING: Amounts = {}
 
 
-class Holds(Struct, frozen=True):
+class TenantHolds(Struct, frozen=True):
     """What a job holds. `since`: when it began to; `preemptible`: whether it can be told to give it back."""
 
     tenant: str
@@ -25,7 +25,7 @@ class Holds(Struct, frozen=True):
     preemptible: bool
 
 
-class Over(Struct, frozen=True):
+class OverLimit(Struct, frozen=True):
     """The limit that a job would break: of this branch, of one model or of all (`line`)."""
 
     branch: Branch
@@ -40,7 +40,7 @@ class QuotaFit(Struct, frozen=True):
     in the way, if any."""
 
     level: int | None
-    over: Over | None = None
+    over: OverLimit | None = None
 
     @property
     def inside(self) -> bool:
@@ -52,8 +52,8 @@ class Ledger:
 
     def __init__(self, quotas: Iterable[Quota] = ()) -> None:
         self.tree = QuotaTree(quotas)
-        self.jobs: dict[str, Holds] = {}
-        self.claims: dict[str, Holds] = {}  # of jobs for which others stop now: what they will hold
+        self.jobs: dict[str, TenantHolds] = {}
+        self.claims: dict[str, TenantHolds] = {}  # of jobs for which others stop now: what they will hold
         self.changes = 0
         self._use: dict[Key, Amounts] = {}
         self._owned: dict[Key, frozenset[str]] = {}
@@ -67,7 +67,7 @@ class Ledger:
         for held in (*self.jobs.values(), *self.claims.values()):
             self._count(held, 1)
 
-    def claim(self, job_id: str, held: Holds) -> None:
+    def claim(self, job_id: str, held: TenantHolds) -> None:
         """Others stop for this job: what it will hold counts already, so that no more stop for its tenant's next."""
         self.unclaim(job_id)
         self.claims[job_id] = held
@@ -78,7 +78,7 @@ class Ledger:
         if held is not None:
             self._count(held, -1)
 
-    def hold(self, job_id: str, held: Holds) -> None:
+    def hold(self, job_id: str, held: TenantHolds) -> None:
         """A job begins to hold this, or holds this instead of what it held."""
         self.unclaim(job_id)
         self.let_go(job_id)
@@ -108,7 +108,7 @@ class Ledger:
             for line, most in branch.limit.items():
                 held = self.use(branch, line) - claimed.get(line, 0)
                 if wanted.get(line, 0) > max(0, most - held):
-                    return QuotaFit(level, Over(branch, line, held, most))
+                    return QuotaFit(level, OverLimit(branch, line, held, most))
         return QuotaFit(level)
 
     def _is_inside(self, branch: Branch, wanted: Amounts, claimed: Amounts) -> bool:
@@ -173,7 +173,7 @@ class Ledger:
             found[key] = frozenset(own)
         return found
 
-    def _count(self, held: Holds, sign: int) -> None:
+    def _count(self, held: TenantHolds, sign: int) -> None:
         self.changes += 1
         for branch in self.tree.path(held.tenant):
             _add(self._use.setdefault(branch.key, {}), held.amounts, sign)

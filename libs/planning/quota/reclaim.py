@@ -18,7 +18,7 @@ from libs.planning.quota.ledger import Ledger
 from libs.planning.quota.tree import Branch
 
 
-class Part(Struct, frozen=True):
+class Returnable(Struct, frozen=True):
     """A job, or ranks that it can do without, as a holder that may give way, and what that would give back."""
 
     holder: Holder
@@ -51,7 +51,7 @@ def may_reclaim(ledger: Ledger, tenant: str, level: int | None, job_id: str, *, 
     return job_id not in ledger.owned(_apart(ledger, tenant, held.tenant)[-1])
 
 
-def in_turn(ledger: Ledger, tenant: str, parts: Iterable[Part], *, leaving: Iterable[str] = ()) -> list[Holder]:
+def in_turn(ledger: Ledger, tenant: str, parts: Iterable[Returnable], *, leaving: Iterable[str] = ()) -> list[Holder]:
     """The holders as they are to be taken, by `worth`: first those whose loss leaves their tenant and its groups all
     that these are guaranteed, then gangs that are larger than what their tenant borrows. `leaving`: jobs that stop
     already, whatever for."""

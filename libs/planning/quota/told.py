@@ -5,7 +5,7 @@ from msgspec import Struct
 from libs.domain.job import Cause, CauseCode, Job
 from libs.domain.quotas import ALL, Amounts, gpus_text
 from libs.domain.shares import WHOLE
-from libs.planning.quota.ledger import Ledger, Over, QuotaFit
+from libs.planning.quota.ledger import Ledger, OverLimit, QuotaFit
 
 BORROWERS_MAX = 20
 
@@ -67,7 +67,7 @@ def why_held(job: Job, fit: QuotaFit, wanted: Amounts) -> Cause | None:
     return None
 
 
-def _over(over: Over, tenant: str, wanted: Amounts) -> Cause:
+def _over(over: OverLimit, tenant: str, wanted: Amounts) -> Cause:
     group, name = over.branch.key
     what = f"group {name}" if group else f"tenant {tenant}"
     model = f" of model {over.line}" if over.line else ""

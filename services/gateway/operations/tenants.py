@@ -6,8 +6,9 @@ from libs.messages.http import TenantsView, TenantView, TenantWanted, TokenMade,
 from libs.messages.http_quotas import QuotaDeleted, QuotasView, QuotaView, QuotaWanted
 from libs.messages.series import UsageView
 from services.gateway import quotas, tenants, tokens, usage
+from services.gateway.billing import CSV
 from services.gateway.quotas import QuotasQuery
-from services.gateway.route import NoQuery, Route, RouteAnswer, Who
+from services.gateway.route import JSON, NoQuery, Route, RouteAnswer, Who
 from services.gateway.tokens import TokensQuery
 from services.gateway.usage import UsageQuery
 
@@ -18,11 +19,13 @@ TENANTS: tuple[Route[Any], ...] = (
         group="tenants",
         summary="GPU-seconds by tenant",
         description="What each tenant held, exactly, from the stored events; what it used, as far as that was sampled;"
-        " and what would have been due to it. A tenant sees itself, an administrator all.",
+        " and what would have been due to it. A tenant sees itself, an administrator all. With `by`, a row for each"
+        " tenant, job, epoch, kind, model, label, pool, day or hour: what was held, used, lost and costs, and, for"
+        " administrators, what became of the capacity; as CSV with `Accept: text/csv`.",
         handler=usage.usage,
         query=UsageQuery,
-        answers={200: RouteAnswer(description="The one that held most first.", type=UsageView)},
-        example="?seconds=86400",
+        answers={200: RouteAnswer(description="The one that held most first.", type=UsageView, media=(JSON, CSV))},
+        example="?seconds=86400&by=tenant",
     ),
     Route(
         method="POST",

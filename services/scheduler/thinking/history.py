@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from libs.domain.cluster import Node
+from libs.domain.dependencies import Ends
 from libs.domain.job import Job, Step
 from libs.domain.quotas import Quota
 from libs.domain.spec import JobSpec
@@ -101,11 +102,18 @@ class Learnt(Struct, frozen=True, array_like=True, tag=12):
     classes: tuple[WorkloadClass, ...]
 
 
-class Limited(Struct, frozen=True, array_like=True, tag=15):
+class Limited(Struct, frozen=True, array_like=True, tag=16):
     """Other quotas are in force."""
 
     at: float
     quotas: tuple[Quota, ...]
+
+
+class EndsTold(Struct, frozen=True, array_like=True, tag=15):
+    """What the store said of the jobs and arrays that other jobs wait for."""
+
+    ends: tuple[Ends, ...]
+    at: float
 
 
 class Decided(Struct, frozen=True, array_like=True, tag=10):
@@ -157,6 +165,7 @@ Entry: TypeAlias = (
     | Rescored
     | Learnt
     | Limited
+    | EndsTold
     | Decided
     | NotStored
     | Answered
@@ -294,6 +303,10 @@ class Journal:
         self.core.picture.limit(quotas, now)
         self._flush_answers()
         self._entries.append(Limited(now, tuple(quotas)))
+
+    def tell_ends(self, found: Sequence[Ends], now: float) -> None:
+        self.core.tell_ends(found, now)
+        self._entries.append(EndsTold(tuple(found), now))
 
     def decide(self, now: float) -> tuple[list[Step], list[NodeChange]]:
         """The steps that the core decides now, and every change of a node in this turn."""

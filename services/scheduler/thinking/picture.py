@@ -34,6 +34,7 @@ from libs.planning.scores import Scores
 from services.scheduler.thinking.beliefs import Beliefs
 from services.scheduler.thinking.desired import Desired
 from services.scheduler.thinking.holdings import Holdings
+from services.scheduler.thinking.holds import Holds
 from services.scheduler.thinking.misfits import Misfits
 from services.scheduler.thinking.openjobs import OpenJobs
 from services.scheduler.thinking.pool import Pool
@@ -66,7 +67,8 @@ class Picture:
         self.pool = Pool(self.jobs, room)
         self.holdings = Holdings(policy.ordering)
         self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds)
-        self.waitlist = Waitlist(policy, self.beliefs)
+        self.holds = Holds()
+        self.waitlist = Waitlist(policy, self.beliefs, self.holds)
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.misfits = Misfits()
         self.replicas = ReplicaWatch()
@@ -83,7 +85,12 @@ class Picture:
         self._measure()
         if quotas:
             self.limit(quotas, now)
-        for job in jobs:
+        known = list(jobs)
+        for job in known:  # first all that hold something: an array may be at its limit
+            self.jobs[job.id] = job
+        for job in known:
+            self.holds.see(job, self.jobs)
+        for job in known:
             self.keep(job)
 
     def rescore(self, scores: Sequence[GpuScore]) -> None:
@@ -112,6 +119,7 @@ class Picture:
     def keep(self, job: Job) -> None:
         """Take in a job that is new to the picture."""
         self.jobs[job.id] = job
+        self.holds.see(job, self.jobs)
         if job.state is _S.QUEUED:
             self.waitlist.admit(job)
         elif job.state.holding:
@@ -247,6 +255,8 @@ class Picture:
         if job.state.final:
             self.jobs.pop(job.id, None)
             self.waitlist.leave(job.id)
+        self.holds.see(job, self.jobs)
+        if job.state.final:
             return
         if job.state is _S.QUEUED:
             news = before.state is not _S.QUEUED or job.priority != before.priority or job.size != before.size

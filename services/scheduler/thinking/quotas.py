@@ -13,8 +13,8 @@ from libs.domain.quotas import ALL, DEPTH_MAX, Amounts, Quota, gpus_text
 from libs.domain.shares import WHOLE
 from libs.planning.preemption import Holder
 from libs.planning.quota.amounts import amounts_in, held_by, lendable, wanted_by
-from libs.planning.quota.ledger import Holds, Ledger, QuotaFit
-from libs.planning.quota.reclaim import Part, in_turn, may_reclaim, protected
+from libs.planning.quota.ledger import Ledger, QuotaFit, TenantHolds
+from libs.planning.quota.reclaim import Returnable, in_turn, may_reclaim, protected
 from libs.planning.quota.told import why_held
 from libs.planning.shape import Shape
 from services.scheduler.thinking.holders import LEAVES_FIRST, parts_of
@@ -145,7 +145,7 @@ class Quotas:
             and may_reclaim(self.ledger, job.tenant, level, job_id, now=now, runtime_s=self._runtime_seconds)
         ]
         parts = [
-            Part(holder, amounts_in(holder.allocations, self._nodes))
+            Returnable(holder, amounts_in(holder.allocations, self._nodes))
             for held in [jobs[job_id] for job_id in mine]
             for holder in parts_of(held, (float(held.priority),), now, progress_of(held))
             if holder.worth != LEAVES_FIRST
@@ -162,7 +162,7 @@ class Quotas:
     def claim(self, job: Job, shape: Shape, now: float) -> None:
         """Others stop for this job."""
         if self.on:
-            self.ledger.claim(job.id, Holds(job.tenant, wanted_by(shape), now, job.spec.preemptible))
+            self.ledger.claim(job.id, TenantHolds(job.tenant, wanted_by(shape), now, job.spec.preemptible))
 
     def unclaim(self, job_id: str) -> None:
         self.ledger.unclaim(job_id)

@@ -197,6 +197,8 @@ class Replay:
                 core.picture.learn(classes, self._now)
             case history.Limited(at, quotas):
                 core.picture.limit(quotas, at)
+            case history.EndsTold(ends, at):
+                core.tell_ends(ends, at)
             case Decided():
                 self._steps += core.decide(self._now)
                 self.steps += len(self._steps)
