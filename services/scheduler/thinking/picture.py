@@ -34,7 +34,7 @@ from libs.planning.scores import Scores
 from services.scheduler.thinking.beliefs import Beliefs
 from services.scheduler.thinking.desired import Desired
 from services.scheduler.thinking.holdings import Holdings
-from services.scheduler.thinking.holds import Holds
+from services.scheduler.thinking.holds import HeldBack
 from services.scheduler.thinking.misfits import Misfits
 from services.scheduler.thinking.openjobs import OpenJobs
 from services.scheduler.thinking.pool import Pool
@@ -67,7 +67,7 @@ class Picture:
         self.pool = Pool(self.jobs, room)
         self.holdings = Holdings(policy.ordering)
         self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds)
-        self.holds = Holds()
+        self.holds = HeldBack()
         self.waitlist = Waitlist(policy, self.beliefs, self.holds)
         self.desired = Desired(self.jobs, self.pool.nodes)
         self.misfits = Misfits()

@@ -11,7 +11,7 @@ from libs.planning.policy import Policy
 from libs.planning.queue import Queue
 from libs.planning.shape import Shape, shape_of_job
 from services.scheduler.thinking.beliefs import Beliefs
-from services.scheduler.thinking.holds import Holds
+from services.scheduler.thinking.holds import HeldBack
 
 
 class JobGroup(Struct, frozen=True):
@@ -32,7 +32,7 @@ class Waitlist:
     `unexplained`: jobs whose reason to wait is not recorded yet.
     """
 
-    def __init__(self, policy: Policy, beliefs: Beliefs, holds: Holds) -> None:
+    def __init__(self, policy: Policy, beliefs: Beliefs, holds: HeldBack) -> None:
         self.queue = Queue(policy.ordering)
         self._by_quota = False
         self._backfills = policy.backfill != "none"
