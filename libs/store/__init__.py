@@ -555,6 +555,10 @@ class SchedulerStore(RelayStore, Protocol):
     async def quotas(self, *, pool: str | None = None) -> list[Quota]:
         """The quotas of the pool, by name."""
 
+    async def decayed_use(self, *, pool: str, at: float, half_life: float) -> dict[str, float]:
+        """What each tenant has used, in GPU-seconds that count half after each half-life (seconds), without what jobs
+        hold now. A job that held GPUs several times counts as if it had held them at once, until its last end."""
+
 
 class ScorerStore(Protocol):
     """What the scorer may do: it alone writes scores."""

@@ -207,6 +207,9 @@ class PostgresStore:
     async def quotas(self, *, pool: str | None = None) -> list[Quota]:
         return [msgspec.json.decode(row["quota"], type=Quota) for row in await self._rows("quotas", pool)]
 
+    async def decayed_use(self, *, pool: str, at: float, half_life: float) -> dict[str, float]:
+        return {row["tenant"]: row["used"] for row in await self._rows("decayed_use", pool, at, half_life)}
+
     async def set_quota(self, quota: Quota) -> None:
         await self._row("set_quota", quota.pool, quota.name, msgspec.json.encode(quota).decode())
 

@@ -270,12 +270,17 @@ class Desk:
             self._store.classes(pool=pool),
             self._quotas(),
         )
+        used: dict[str, float] = {}
+        if self.core.settings.policy.ordering.by_use:
+            half_life = self.core.settings.half_life_seconds
+            used = await self._store.decayed_use(pool=pool, at=self._clock(), half_life=half_life)
         self._journal.load(
             jobs=jobs,
             nodes=nodes,
             scores=scores,
             classes=classes,
             quotas=quotas,
+            used=used,
             now=self._clock(),
             epoch=lease.epoch,
             went_back_at=self._went_back_at,

@@ -169,7 +169,7 @@ async def refused(connection: asyncpg.Connection, statement: str) -> bool:
 async def test_a_role_writes_what_is_its_own_and_nothing_else(server: Server, role: str) -> None:
     may = MAY_WRITE[role]
     tables = await columns(server)
-    assert len(tables) == 23
+    assert len(tables) == 24
     connection = await server.connect(role)
     wrong: list[str] = []
     for table, of_table in tables.items():

@@ -4,7 +4,7 @@ Every decision is a `Step`. The core applies it to its own picture at once; the 
 refuses a step, the picture was wrong, and it is loaded anew.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, structs
 
@@ -18,6 +18,7 @@ from libs.messages.nodes import SERVES, SHARES, NodeReported, RunState, StartRun
 from libs.messages.signals import GpuScore, WorkloadClass
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
+from libs.planning.quota.decay import HALF_LIFE_SECONDS
 from libs.planning.refusals import never_fits
 from libs.planning.shape import Shape, shape_of_job
 from services.scheduler.thinking import entering, lives, serving, sharing, sizing, tuning, updating
@@ -50,6 +51,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     steps_max: int = 500  # decided in one tick; the rest in the next
     moves: MoveRules = MoveRules()
     nodes_kept_seconds: float | None = None  # a node that is lost for this long is removed; None: never
+    half_life_seconds: float = HALF_LIFE_SECONDS  # of what tenants used, in the order fair
     quota_runtime_seconds: float = 0.0  # a job that borrows keeps its GPUs for so long at least
     shares_strict: bool = False  # shares of GPUs are given only where jobs are held to them
 
@@ -75,6 +77,7 @@ class Scheduler:
             scores=scores,
             classes=classes,
             quota_runtime_seconds=self.settings.quota_runtime_seconds,
+            half_life_seconds=self.settings.half_life_seconds,
         )
         self._moving = Moving(self.picture, self.settings.moves)
         self._sizing = sizing.Sizing(self.picture)
@@ -111,6 +114,7 @@ class Scheduler:
         scores: Sequence[GpuScore] = (),
         classes: Iterable[WorkloadClass] = (),
         quotas: Sequence[Quota] = (),
+        used: Mapping[str, float] | None = None,
         now: float,
         went_back_at: float | None = None,
         held_until: float | None = None,
@@ -122,7 +126,7 @@ class Scheduler:
         """
         self._begin(held_until, scores, classes)
         self._settling = self._settle(now, went_back_at)
-        self.picture.load(jobs=jobs, nodes=nodes, quotas=quotas, now=now)
+        self.picture.load(jobs=jobs, nodes=nodes, quotas=quotas, used=used, now=now)
         self.picture.pool.strays.forgot_placements = went_back_at is not None
 
     # input

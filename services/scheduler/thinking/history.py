@@ -49,6 +49,7 @@ class Loaded(Struct, frozen=True, array_like=True, tag=0):
     checksums: tuple[int, ...] = ()  # of the jobs' specifications, in the order of the jobs
     held_until: float | None = None
     quotas: tuple[Quota, ...] = ()
+    used: dict[str, float] = {}
 
 
 class Began(Struct, frozen=True, array_like=True, tag=2):
@@ -231,6 +232,7 @@ class Journal:
         classes: Sequence[WorkloadClass] = (),
         held_until: float | None = None,
         quotas: Sequence[Quota] = (),
+        used: Mapping[str, float] | None = None,
     ) -> None:
         """Begin from the store, as leader of this epoch. Entries not stored are dropped: no stored step needs them."""
         self.core.load(
@@ -239,6 +241,7 @@ class Journal:
             scores=scores,
             classes=classes,
             quotas=quotas,
+            used=used,
             now=now,
             went_back_at=went_back_at,
             held_until=held_until,
@@ -256,6 +259,7 @@ class Journal:
             classes=tuple(classes),
             held_until=held_until,
             quotas=tuple(quotas),
+            used=dict(used or {}),
         )
         self._open(loaded, now)
 

@@ -3,7 +3,7 @@
 Every change of a job goes through `go`, which makes the step and applies it to every part at once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import structs
 
@@ -30,6 +30,7 @@ from libs.planning.capacity import Room
 from libs.planning.lending import loans_text, still_owed
 from libs.planning.locality import Locality
 from libs.planning.policy import Policy
+from libs.planning.quota.decay import HALF_LIFE_SECONDS
 from libs.planning.scores import Scores
 from services.scheduler.thinking.beliefs import Beliefs
 from services.scheduler.thinking.desired import Desired
@@ -59,13 +60,14 @@ class Picture:
         scores: Iterable[GpuScore] = (),
         classes: Iterable[WorkloadClass] = (),
         quota_runtime_seconds: float = 0.0,
+        half_life_seconds: float = HALF_LIFE_SECONDS,
     ) -> None:
         self.policy = policy
         self.jobs = OpenJobs()
         self.beliefs = Beliefs(scores, classes)
         room = Room(Scores(self.beliefs.by_class()), placer=policy.placing.placer, locality=locality)
         self.pool = Pool(self.jobs, room)
-        self.holdings = Holdings(policy.ordering)
+        self.holdings = Holdings(policy.ordering, half_life_seconds)
         self.quotas = Quotas(self.pool.nodes, runtime_seconds=quota_runtime_seconds)
         self.holds = HeldBack()
         self.waitlist = Waitlist(policy, self.beliefs, self.holds)
@@ -73,14 +75,23 @@ class Picture:
         self.misfits = Misfits()
         self.replicas = ReplicaWatch()
         self.returned = Returned()
+        self._loaded_at = 0.0
         self._decided: dict[tuple[str, int], JobChange] = {}  # in this turn, by job and version before the step
 
     def __getstate__(self) -> dict[str, object]:
         """The state between two turns, without the decisions of the last turn, which hold jobs."""
         return {**self.__dict__, "_decided": {}}
 
-    def load(self, *, jobs: Iterable[Job], nodes: Iterable[Node], quotas: Sequence[Quota] = (), now: float) -> None:
-        """Begin from the store."""
+    def load(
+        self,
+        *,
+        jobs: Iterable[Job],
+        nodes: Iterable[Node],
+        quotas: Sequence[Quota] = (),
+        used: Mapping[str, float] | None = None,
+        now: float,
+    ) -> None:
+        """Begin from the store. `used`: what tenants used in stretches that are over, decayed until now."""
         self.pool.load(nodes, now)
         self._measure()
         if quotas:
@@ -90,6 +101,9 @@ class Picture:
             self.jobs[job.id] = job
         for job in known:
             self.holds.see(job, self.jobs)
+        if self.policy.ordering.by_use:
+            self.holdings.begin_use(used or {}, [job for job in known if job.state.holding], now)
+        self._loaded_at = now
         for job in known:
             self.keep(job)
 
@@ -123,7 +137,7 @@ class Picture:
         if job.state is _S.QUEUED:
             self.waitlist.admit(job)
         elif job.state.holding:
-            self._hold(job, job.since, loaded=True)
+            self._hold(job, self._loaded_at if self.policy.ordering.by_use else job.since, loaded=True)
         self.misfits.note(job)
 
     def see(self, report: NodeReported, now: float, *, sure: bool) -> None:
@@ -239,7 +253,7 @@ class Picture:
     def _apply(self, before: Job, job: Job, now: float) -> None:
         anew = job.epoch != before.epoch  # no run of the epoch before is left
         if before.state.holding and (anew or not job.state.holding):
-            self._release(before)
+            self._release(before, now)
         elif job.state is _S.STOPPING and before.state is not _S.STOPPING:
             self.desired.stop(before)
         if not job.state.final:
@@ -248,7 +262,7 @@ class Picture:
             if anew:
                 self._hold(job, now, loaded=False)
             elif job.placement != before.placement or job.next_placement != before.next_placement:
-                self._resize(before, job)
+                self._resize(before, job, now)
             self.holdings.change(job, now)
         self.returned.see(before, job, now)
         self.misfits.note(job)
@@ -273,18 +287,18 @@ class Picture:
         if job.state is not _S.STOPPING:
             self.desired.want(job)
 
-    def _resize(self, before: Job, job: Job) -> None:
+    def _resize(self, before: Job, job: Job, now: float) -> None:
         """A job has other limits, or other ranks in the same epoch."""
         self.pool.resize(before, job)
-        self.holdings.resize(before, job)
+        self.holdings.resize(before, job, now)
         self.quotas.hold(job)
         if job.state is not _S.STOPPING:
             self.desired.want(job, before=before)
 
-    def _release(self, job: Job) -> None:
+    def _release(self, job: Job, now: float) -> None:
         self.replicas.forget(job.id)
         self.desired.drop(job)
-        self.holdings.let_go(job)
+        self.holdings.let_go(job, now)
         self.quotas.let_go(job)
         self.pool.let_go(job)
 

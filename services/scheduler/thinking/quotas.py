@@ -29,6 +29,7 @@ class Quotas:
 
     def __init__(self, nodes: Mapping[str, Node], *, runtime_seconds: float = 0.0) -> None:
         self.ledger = Ledger()
+        self.adopted = 0  # how often other quotas came into force
         self._nodes = nodes
         self._runtime_seconds = runtime_seconds
         self._lendable: Amounts = {ALL: 0}
@@ -40,6 +41,7 @@ class Quotas:
 
     def adopt(self, quotas: Sequence[Quota], jobs: Iterable[Job]) -> None:
         """Other quotas are in force. `jobs`: those that hold something."""
+        self.adopted += 1
         if not self.on:
             self.ledger = Ledger(quotas)
             for job in jobs if quotas else ():

@@ -156,6 +156,7 @@ class Replay:
                     went_back_at=entry.went_back_at,
                     held_until=entry.held_until,
                     quotas=entry.quotas,
+                    used=entry.used,
                 )
                 self._reports, self._steps = [], []
                 return None

@@ -3,7 +3,7 @@
 The order, the backfill, the preemption and the place of a gang are decided by `libs.planning`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from math import inf
 
@@ -124,7 +124,7 @@ class Waiting:
         causes = _Causes({waitlist.group(job_id) for job_id in waitlist.unexplained if job_id in waitlist.queue})
         self.reserved, self._reserved_for = (), ""
         walk = Walk(
-            waitlist.queue.served(picture.holdings.shares.of, self._rank if picture.quotas.on else None),
+            waitlist.queue.served(self._share_of(now), self._rank if picture.quotas.on else None),
             backfill=backfill,
             wants=lambda job_id: self._wants(job_id, causes),
             find=self._find,
@@ -150,7 +150,7 @@ class Waiting:
         """Make room for the jobs inside a guarantee that still wait, however many the walk looked at: a lender gets all
         back at once."""
         picture = self._picture
-        served = picture.waitlist.queue.served(picture.holdings.shares.of, self._rank)
+        served = picture.waitlist.queue.served(self._share_of(now), self._rank)
         steps: list[Step] = []
         for _ in range(RECLAIMS_MAX):
             job_id = served.next()
@@ -164,6 +164,11 @@ class Waiting:
             else:
                 served.blocked()
         return steps
+
+    def _share_of(self, now: float) -> Callable[[str], float]:
+        """What an order that goes by shares goes by."""
+        picture = self._picture
+        return picture.holdings.share_of(picture.quotas, picture.jobs.values(), now)
 
     def _rank(self, job_id: str) -> Rank:
         """What quotas say of the job, before the order does."""
